@@ -1,0 +1,2 @@
+// Package fleet is hollow nodes: the agent's heartbeat without containers.
+package fleet

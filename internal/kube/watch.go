@@ -1,0 +1,52 @@
+package kube
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Selection narrows a watch. The zero Selection is everything in every namespace.
+type Selection struct {
+	Namespace string
+	Fields    fields.Selector // nil: any
+}
+
+// Informer keeps a local copy of the selected objects of kind k and calls handler, in order, for each change. Objects are
+// shared and must not be written to; managedFields are dropped on arrival. Run it with Informer(...).RunWithContext.
+func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller) {
+	tweak := func(o *metav1.ListOptions) {
+		if sel.Fields != nil {
+			o.FieldSelector = sel.Fields.String()
+		}
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			tweak(&o)
+			list := k.NewList()
+			return list, c.List(ctx, k, sel.Namespace, o, list)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			tweak(&o)
+			return c.Watch(ctx, k, sel.Namespace, o)
+		},
+	}
+	return cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: lw,
+		ObjectType:    k.New(),
+		Handler:       handler,
+		Transform:     dropManagedFields,
+	})
+}
+
+// dropManagedFields removes what no part of ours reads and what is often a third of an object.
+func dropManagedFields(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}
