@@ -57,9 +57,9 @@ func qosAmounts(list corev1.ResourceList) qos.Amounts {
 	for name, quantity := range list {
 		switch {
 		case name == corev1.ResourceCPU:
-			a.CPU = qos.Of(unit.MilliCPU(quantity.MilliValue()))
+			a.CPU = unit.Of(unit.MilliCPU(quantity.MilliValue()))
 		case name == corev1.ResourceMemory:
-			a.Memory = qos.Of(unit.Bytes(quantity.Value()))
+			a.Memory = unit.Of(unit.Bytes(quantity.Value()))
 		default:
 			if size, ok := HugePageSize(name); ok {
 				if a.HugePages == nil {

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -33,7 +32,7 @@ func TestQoSPod(t *testing.T) {
 	if _, stated := main.Requests.Memory.Get(); stated {
 		t.Error("an absent request was stated")
 	}
-	if main.Limits.CPU != qos.Of[unit.MilliCPU](500) || main.Limits.Memory != qos.Of(128*unit.MiB) {
+	if main.Limits.CPU != unit.Of[unit.MilliCPU](500) || main.Limits.Memory != unit.Of(128*unit.MiB) {
 		t.Errorf("limits %+v", main.Limits)
 	}
 	if main.Requests.HugePages[2*unit.MiB] != 4*unit.MiB || len(main.Requests.HugePages) != 1 {
@@ -42,7 +41,7 @@ func TestQoSPod(t *testing.T) {
 	if main.Sidecar || !p.Init[0].Sidecar || p.Init[1].Sidecar {
 		t.Error("only init containers that restart always are sidecars")
 	}
-	if p.Overhead.Memory != qos.Of(unit.MiB) || p.Level != nil || p.NodeCritical {
+	if p.Overhead.Memory != unit.Of(unit.MiB) || p.Level != nil || p.NodeCritical {
 		t.Errorf("pod %+v", p)
 	}
 	pod.Spec.Resources = &corev1.ResourceRequirements{}

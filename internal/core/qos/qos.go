@@ -10,7 +10,7 @@
 // # Invariants
 //
 //   - Same pod, same answer: no clock, no machine, no order of maps.
-//   - Absent, zero and unlimited are different: see Amount and Limit.
+//   - Absent, zero and unlimited are different: see unit.Amount and unit.Limit.
 //   - Every number equals what Kubernetes 1.36 would write with its default feature gates, except that fractions of a
 //     byte are rounded up per container and not once per pod (the API accepts "1500m" of memory; nobody means it).
 //
@@ -32,35 +32,10 @@ const (
 	BestEffort Class = "BestEffort"
 )
 
-// Amount is a quantity that someone may or may not have stated. A stated zero is not an absent one: a container with a
-// CPU limit and no CPU request is given the limit as request, one that requests 0 is not.
-type Amount[T ~int64] struct {
-	value T
-	set   bool
-}
-
-// Of returns a stated amount.
-func Of[T ~int64](v T) Amount[T] { return Amount[T]{v, true} }
-
-// Get returns the amount and whether it was stated.
-func (a Amount[T]) Get() (T, bool) { return a.value, a.set }
-
-// OrZero returns the amount, or zero when absent.
-func (a Amount[T]) OrZero() T { return a.value }
-
-func (a Amount[T]) plus(b Amount[T]) Amount[T] { return Amount[T]{a.value + b.value, a.set || b.set} }
-
-func (a Amount[T]) max(b Amount[T]) Amount[T] {
-	if b.set && (!a.set || b.value > a.value) {
-		return b
-	}
-	return a
-}
-
 // Amounts are requests or limits.
 type Amounts struct {
-	CPU       Amount[unit.MilliCPU]
-	Memory    Amount[unit.Bytes]
+	CPU       unit.Amount[unit.MilliCPU]
+	Memory    unit.Amount[unit.Bytes]
 	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; a missing size is absent; nil is none
 }
 
@@ -129,7 +104,7 @@ func ClassOf(p Pod) Class {
 
 // plus returns the sum of two lists; what either states, the sum states.
 func (a Amounts) plus(b Amounts) Amounts {
-	sum := Amounts{CPU: a.CPU.plus(b.CPU), Memory: a.Memory.plus(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
+	sum := Amounts{CPU: a.CPU.Plus(b.CPU), Memory: a.Memory.Plus(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
 	for size := range sum.HugePages {
 		sum.HugePages[size] = a.HugePages[size] + b.HugePages[size]
 	}
@@ -138,7 +113,7 @@ func (a Amounts) plus(b Amounts) Amounts {
 
 // max returns the larger of two lists, resource by resource.
 func (a Amounts) max(b Amounts) Amounts {
-	larger := Amounts{CPU: a.CPU.max(b.CPU), Memory: a.Memory.max(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
+	larger := Amounts{CPU: a.CPU.Max(b.CPU), Memory: a.Memory.Max(b.Memory), HugePages: merge(a.HugePages, b.HugePages)}
 	for size := range larger.HugePages {
 		larger.HugePages[size] = max(a.HugePages[size], b.HugePages[size])
 	}
@@ -148,17 +123,17 @@ func (a Amounts) max(b Amounts) Amounts {
 // over returns a with b's stated amounts in the place of a's.
 func (a Amounts) over(b Amounts) Amounts {
 	out := Amounts{CPU: a.CPU, Memory: a.Memory, HugePages: merge(a.HugePages, b.HugePages)}
-	if b.CPU.set {
+	if b.CPU.IsSet() {
 		out.CPU = b.CPU
 	}
-	if b.Memory.set {
+	if b.Memory.IsSet() {
 		out.Memory = b.Memory
 	}
 	return out
 }
 
 // stated reports whether any amount is.
-func (a Amounts) stated() bool { return a.CPU.set || a.Memory.set || len(a.HugePages) > 0 }
+func (a Amounts) stated() bool { return a.CPU.IsSet() || a.Memory.IsSet() || len(a.HugePages) > 0 }
 
 // merge returns a copy of a with b's entries; nil when both are empty.
 func merge(a, b map[unit.Bytes]unit.Bytes) map[unit.Bytes]unit.Bytes {
@@ -195,10 +170,10 @@ func limits(p Pod, seen func(Amounts)) Amounts {
 		sum = sum.over(p.Level.Limits)
 	}
 	if sum.CPU.OrZero() != 0 {
-		sum.CPU = sum.CPU.plus(p.Overhead.CPU)
+		sum.CPU = sum.CPU.Plus(p.Overhead.CPU)
 	}
 	if sum.Memory.OrZero() != 0 {
-		sum.Memory = sum.Memory.plus(p.Overhead.Memory)
+		sum.Memory = sum.Memory.Plus(p.Overhead.Memory)
 	}
 	for size, v := range p.Overhead.HugePages {
 		if sum.HugePages[size] != 0 {

@@ -11,10 +11,10 @@ import (
 func amounts(cpu, memory int64) Amounts {
 	var a Amounts
 	if cpu >= 0 {
-		a.CPU = Of(unit.MilliCPU(cpu))
+		a.CPU = unit.Of(unit.MilliCPU(cpu))
 	}
 	if memory >= 0 {
-		a.Memory = Of(unit.Bytes(memory) * unit.MiB)
+		a.Memory = unit.Of(unit.Bytes(memory) * unit.MiB)
 	}
 	return a
 }
@@ -86,7 +86,7 @@ func TestRequests(t *testing.T) {
 	} {
 		got := Requests(c.pod)
 		if got.CPU != c.want.CPU || got.Memory != c.want.Memory {
-			t.Errorf("%s: requests %v and %v, want %v and %v", name, got.CPU.value, got.Memory.value, c.want.CPU.value, c.want.Memory.value)
+			t.Errorf("%s: requests %v and %v, want %v and %v", name, got.CPU, got.Memory, c.want.CPU, c.want.Memory)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func TestTierValues(t *testing.T) {
 			t.Errorf("%s with %v requested: shares %d, want %d", c.class, c.requested, got, c.want)
 		}
 	}
-	v := NodeValues(2000, unit.GiB, Limit[int64]{}, nil)
+	v := NodeValues(2000, unit.GiB, unit.Limit[int64]{}, nil)
 	if memory, _ := v.Memory.Get(); v.CPUShares.OrZero() != 2048 || memory != unit.GiB || !v.PIDs.IsKept() {
 		t.Errorf("node values %+v", v)
 	}

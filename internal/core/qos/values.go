@@ -33,43 +33,13 @@ func SharesOf(cpu unit.MilliCPU) Shares {
 	return min(max(Shares(int64(cpu)*sharesPerCPU/int64(unit.CPU)), SharesMin), SharesMax)
 }
 
-// Limit is an upper bound of a cgroup. The zero Limit says nothing: the bound stays as it is. Unlimited removes the
-// bound. A bound of zero is a bound: nothing may be used.
-type Limit[T ~int64] struct {
-	value T
-	kind  limitKind
-}
-
-type limitKind uint8
-
-const (
-	limitKept limitKind = iota
-	limitNone
-	limitSet
-)
-
-// LimitTo returns the bound v.
-func LimitTo[T ~int64](v T) Limit[T] { return Limit[T]{v, limitSet} }
-
-// Unlimited returns the absence of a bound, as a statement.
-func Unlimited[T ~int64]() Limit[T] { return Limit[T]{0, limitNone} }
-
-// Get returns the bound, and false when l is unlimited or says nothing.
-func (l Limit[T]) Get() (T, bool) { return l.value, l.kind == limitSet }
-
-// IsUnlimited reports whether l removes the bound.
-func (l Limit[T]) IsUnlimited() bool { return l.kind == limitNone }
-
-// IsKept reports whether l says nothing.
-func (l Limit[T]) IsKept() bool { return l.kind == limitKept }
-
 // Values are what one cgroup is set to. The zero Values say nothing.
 type Values struct {
-	CPUShares Amount[Shares]
-	CPUQuota  Limit[time.Duration] // CPU time per CPUPeriod; written in microseconds
-	CPUPeriod time.Duration        // goes with CPUQuota; 0: keep
-	Memory    Limit[unit.Bytes]
-	PIDs      Limit[int64]
+	CPUShares unit.Amount[Shares]
+	CPUQuota  unit.Limit[time.Duration] // CPU time per CPUPeriod; written in microseconds
+	CPUPeriod time.Duration             // goes with CPUQuota; 0: keep
+	Memory    unit.Limit[unit.Bytes]
+	PIDs      unit.Limit[int64]
 	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; nil: keep all; a size missing from a non-nil map is limited to 0
 }
 
@@ -114,28 +84,28 @@ func PodValues(p Pod, policy Policy) Values {
 	}
 	class := ClassOf(p)
 	v := Values{
-		CPUShares: Of(SharesOf(requests.CPU.OrZero())),
-		CPUQuota:  Unlimited[time.Duration](),
+		CPUShares: unit.Of(SharesOf(requests.CPU.OrZero())),
+		CPUQuota:  unit.Unlimited[time.Duration](),
 		CPUPeriod: policy.CFSPeriod,
-		Memory:    Unlimited[unit.Bytes](),
+		Memory:    unit.Unlimited[unit.Bytes](),
 		HugePages: merge(requests.HugePages, nil),
-		PIDs:      Unlimited[int64](),
+		PIDs:      unit.Unlimited[int64](),
 	}
 	if v.HugePages == nil {
 		v.HugePages = map[unit.Bytes]unit.Bytes{}
 	}
 	if policy.PodPIDs > 0 {
-		v.PIDs = LimitTo(policy.PodPIDs)
+		v.PIDs = unit.LimitTo(policy.PodPIDs)
 	}
 	if class == BestEffort {
-		v.CPUShares = Of(SharesMin)
+		v.CPUShares = unit.Of(SharesMin)
 		return v
 	}
 	if (class == Guaranteed || cpuLimited) && policy.CFSQuota && limit.CPU.OrZero() > 0 {
-		v.CPUQuota = LimitTo(quotaOf(limit.CPU.OrZero(), policy.CFSPeriod))
+		v.CPUQuota = unit.LimitTo(quotaOf(limit.CPU.OrZero(), policy.CFSPeriod))
 	}
 	if (class == Guaranteed || memoryLimited) && limit.Memory.OrZero() > 0 {
-		v.Memory = LimitTo(limit.Memory.OrZero())
+		v.Memory = unit.LimitTo(limit.Memory.OrZero())
 	}
 	return v
 }
@@ -156,18 +126,18 @@ func ContainerValues(p Pod, c Container, policy Policy) Values {
 	if !stated {
 		request = limit.CPU.OrZero()
 	}
-	v := Values{CPUShares: Of(SharesOf(request)), HugePages: merge(limit.HugePages, nil)}
+	v := Values{CPUShares: unit.Of(SharesOf(request)), HugePages: merge(limit.HugePages, nil)}
 	if v.HugePages == nil {
 		v.HugePages = map[unit.Bytes]unit.Bytes{}
 	}
 	if policy.CFSQuota {
 		v.CPUPeriod = policy.CFSPeriod
 		if cpu := limit.CPU.OrZero(); cpu > 0 {
-			v.CPUQuota = LimitTo(quotaOf(cpu, policy.CFSPeriod))
+			v.CPUQuota = unit.LimitTo(quotaOf(cpu, policy.CFSPeriod))
 		}
 	}
 	if memory := limit.Memory.OrZero(); memory > 0 {
-		v.Memory = LimitTo(memory)
+		v.Memory = unit.LimitTo(memory)
 	}
 	return v
 }
@@ -176,13 +146,13 @@ func ContainerValues(p Pod, c Container, policy Policy) Values {
 // have no tier of their own: they weigh directly against the other two in the node's group.
 func TierValues(class Class, requested unit.MilliCPU) Values {
 	if class == Burstable {
-		return Values{CPUShares: Of(SharesOf(requested))}
+		return Values{CPUShares: unit.Of(SharesOf(requested))}
 	}
-	return Values{CPUShares: Of(SharesMin)}
+	return Values{CPUShares: unit.Of(SharesMin)}
 }
 
 // NodeValues returns the values of the node's group (kubepods). The hard eviction threshold is not subtracted: pods may
 // reach into it and are then evicted, not OOM-killed at its edge.
-func NodeValues(cpu unit.MilliCPU, memory unit.Bytes, pids Limit[int64], hugePages map[unit.Bytes]unit.Bytes) Values {
-	return Values{CPUShares: Of(SharesOf(cpu)), Memory: LimitTo(memory), PIDs: pids, HugePages: hugePages}
+func NodeValues(cpu unit.MilliCPU, memory unit.Bytes, pids unit.Limit[int64], hugePages map[unit.Bytes]unit.Bytes) Values {
+	return Values{CPUShares: unit.Of(SharesOf(cpu)), Memory: unit.LimitTo(memory), PIDs: pids, HugePages: hugePages}
 }

@@ -1,0 +1,82 @@
+package unit
+
+import "fmt"
+
+// Amount is a quantity that someone may or may not have stated. A stated zero is not an absent one. The zero Amount is
+// absent.
+type Amount[T ~int64] struct {
+	value T
+	set   bool
+}
+
+// Of returns a stated amount.
+func Of[T ~int64](v T) Amount[T] { return Amount[T]{v, true} }
+
+// Get returns the amount and whether it was stated.
+func (a Amount[T]) Get() (T, bool) { return a.value, a.set }
+
+// IsSet reports whether a was stated.
+func (a Amount[T]) IsSet() bool { return a.set }
+
+// OrZero returns the amount, or zero when absent.
+func (a Amount[T]) OrZero() T { return a.value }
+
+// Plus returns the sum; it is stated when either is.
+func (a Amount[T]) Plus(b Amount[T]) Amount[T] { return Amount[T]{a.value + b.value, a.set || b.set} }
+
+// Max returns the larger; a stated amount is larger than an absent one.
+func (a Amount[T]) Max(b Amount[T]) Amount[T] {
+	if b.set && (!a.set || b.value > a.value) {
+		return b
+	}
+	return a
+}
+
+// String prints the amount, or "absent".
+func (a Amount[T]) String() string {
+	if !a.set {
+		return "absent"
+	}
+	return fmt.Sprint(a.value)
+}
+
+// Limit is an upper bound. The zero Limit says nothing: whatever bound there is stays. Unlimited removes the bound. A
+// bound of zero is a bound: nothing may be used.
+type Limit[T ~int64] struct {
+	value T
+	kind  limitKind
+}
+
+type limitKind uint8
+
+const (
+	limitKept limitKind = iota
+	limitNone
+	limitSet
+)
+
+// LimitTo returns the bound v.
+func LimitTo[T ~int64](v T) Limit[T] { return Limit[T]{v, limitSet} }
+
+// Unlimited returns the absence of a bound, as a statement.
+func Unlimited[T ~int64]() Limit[T] { return Limit[T]{0, limitNone} }
+
+// Get returns the bound, and false when l is unlimited or says nothing.
+func (l Limit[T]) Get() (T, bool) { return l.value, l.kind == limitSet }
+
+// IsUnlimited reports whether l removes the bound.
+func (l Limit[T]) IsUnlimited() bool { return l.kind == limitNone }
+
+// IsKept reports whether l says nothing.
+func (l Limit[T]) IsKept() bool { return l.kind == limitKept }
+
+// String prints the bound, "unlimited" or "kept".
+func (l Limit[T]) String() string {
+	switch l.kind {
+	case limitKept:
+		return "kept"
+	case limitNone:
+		return "unlimited"
+	}
+	return fmt.Sprint(l.value)
+}
