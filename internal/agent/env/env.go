@@ -1,0 +1,288 @@
+// Package env builds what a container gets as environment and command line: its declared variables with their
+// sources resolved, the variables that announce services, and $(VAR) references expanded.
+//
+// The model is a fold over the container's declarations: envFrom sources first, in order, then env entries, in order,
+// each able to refer to what came before it and to service variables; a later name replaces an earlier one's value and
+// keeps its place; service variables nobody replaced come last. The same pod, objects and services always give the
+// same list in the same order, so that a container's configuration can be compared.
+//
+// Every error means that the container cannot be created with this configuration: its text is upstream's where users
+// know one ("couldn't find key ..."), and the caller publishes it as CreateContainerConfigError. Whether a missing
+// object appears later is not this package's business; the caller tries again.
+//
+// It reads objects and services through interfaces, keeps nothing between calls and starts nothing.
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Objects reads the configMaps and secrets of this node's pods. An object that does not exist is an API not-found error.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+}
+
+// Services returns the services of one namespace, or an error while they are not known yet.
+type Services func(namespace string) ([]*corev1.Service, error)
+
+// Facts are what the environment tells a container beyond its pod's own text.
+type Facts struct {
+	PodIPs  []string // of the pod's sandbox, primary first
+	HostIPs []string // of this node, primary first
+
+	// Allocatable of this node stands in for limits a container does not have.
+	Allocatable corev1.ResourceList
+
+	// VolumePath returns where a volume of this pod is on the host, for fileKeyRef. Nil refuses fileKeyRef.
+	VolumePath func(volume string) (string, error)
+}
+
+// Builder builds environments. Both fields are required; a Services that always answers an empty list is valid.
+type Builder struct {
+	Objects  Objects
+	Services Services
+}
+
+// Build returns the environment of container c of pod.
+func (b *Builder) Build(ctx context.Context, pod *corev1.Pod, c *corev1.Container, facts Facts) ([]*runtimeapi.KeyValue, error) {
+	services, err := b.serviceVars(pod)
+	if err != nil {
+		return nil, err
+	}
+	f := &fold{
+		ctx: ctx, objects: b.Objects, pod: pod, container: c, facts: facts,
+		services: services, at: map[string]int{},
+		configMaps: map[string]*corev1.ConfigMap{}, secrets: map[string]*corev1.Secret{},
+	}
+	for i := range c.EnvFrom {
+		if err := f.from(&c.EnvFrom[i]); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.Env {
+		if err := f.declared(&c.Env[i]); err != nil {
+			return nil, err
+		}
+	}
+	for _, v := range services.sorted() {
+		if _, taken := f.at[v.name]; !taken {
+			f.set(v.name, v.value)
+		}
+	}
+	return finish(f.vars)
+}
+
+// CommandLine returns c's command and args with references to vars expanded.
+func CommandLine(c *corev1.Container, vars []*runtimeapi.KeyValue) (command, args []string) {
+	values := make(map[string]string, len(vars))
+	for _, v := range vars {
+		values[v.Key] = string(v.Value)
+	}
+	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
+	expandAll := func(in []string) []string {
+		var out []string
+		for _, s := range in {
+			out = append(out, Expand(s, lookup))
+		}
+		return out
+	}
+	return expandAll(c.Command), expandAll(c.Args)
+}
+
+// fold is one Build in progress.
+type fold struct {
+	ctx       context.Context
+	objects   Objects
+	pod       *corev1.Pod
+	container *corev1.Container
+	facts     Facts
+	services  serviceVars
+
+	vars []variable
+	at   map[string]int // name -> index in vars
+
+	// One Build sees one version of each object, whatever changes meanwhile. A nil entry is an optional object that
+	// does not exist.
+	configMaps map[string]*corev1.ConfigMap
+	secrets    map[string]*corev1.Secret
+}
+
+func (f *fold) set(name, value string) {
+	if i, ok := f.at[name]; ok {
+		f.vars[i].value = value
+		return
+	}
+	f.at[name] = len(f.vars)
+	f.vars = append(f.vars, variable{name, value})
+}
+
+// lookup resolves a $(NAME) reference: what was declared so far, then services.
+func (f *fold) lookup(name string) (string, bool) {
+	if i, ok := f.at[name]; ok {
+		return f.vars[i].value, true
+	}
+	v, ok := f.services[name]
+	return v, ok
+}
+
+func (f *fold) from(source *corev1.EnvFromSource) error {
+	switch {
+	case source.ConfigMapRef != nil:
+		cm, err := f.configMap(source.ConfigMapRef.Name, source.ConfigMapRef.Optional)
+		if err != nil || cm == nil {
+			return err
+		}
+		for _, k := range sortedKeys(cm.Data) {
+			f.set(source.Prefix+k, cm.Data[k])
+		}
+	case source.SecretRef != nil:
+		secret, err := f.secret(source.SecretRef.Name, source.SecretRef.Optional)
+		if err != nil || secret == nil {
+			return err
+		}
+		for _, k := range sortedKeys(secret.Data) {
+			f.set(source.Prefix+k, string(secret.Data[k]))
+		}
+	}
+	return nil
+}
+
+// declared folds in one env entry. An optional source that is not there declares nothing.
+func (f *fold) declared(v *corev1.EnvVar) error {
+	if v.Value != "" || v.ValueFrom == nil {
+		f.set(v.Name, Expand(v.Value, f.lookup))
+		return nil
+	}
+	value, ok, err := f.resolve(v.ValueFrom)
+	if err == nil && ok {
+		f.set(v.Name, value)
+	}
+	return err
+}
+
+func (f *fold) resolve(source *corev1.EnvVarSource) (value string, ok bool, err error) {
+	switch {
+	case source.FieldRef != nil:
+		value, err = Field(f.pod, source.FieldRef, f.facts)
+		return value, true, err
+	case source.ResourceFieldRef != nil:
+		value, err = Resource(f.pod, f.container, source.ResourceFieldRef, f.facts.Allocatable)
+		return value, true, err
+	case source.ConfigMapKeyRef != nil:
+		ref := source.ConfigMapKeyRef
+		cm, err := f.configMap(ref.Name, ref.Optional)
+		if err != nil || cm == nil {
+			return "", false, err
+		}
+		if value, ok := cm.Data[ref.Key]; ok || isTrue(ref.Optional) {
+			return value, ok, nil
+		}
+		return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, f.pod.Namespace, ref.Name)
+	case source.SecretKeyRef != nil:
+		ref := source.SecretKeyRef
+		secret, err := f.secret(ref.Name, ref.Optional)
+		if err != nil || secret == nil {
+			return "", false, err
+		}
+		if value, ok := secret.Data[ref.Key]; ok || isTrue(ref.Optional) {
+			return string(value), ok, nil
+		}
+		return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, f.pod.Namespace, ref.Name)
+	case source.FileKeyRef != nil:
+		return f.fileKey(source.FileKeyRef)
+	}
+	return "", true, nil // a source without a member, which the API does not admit, is an empty value
+}
+
+func (f *fold) fileKey(ref *corev1.FileKeySelector) (value string, ok bool, err error) {
+	if f.facts.VolumePath == nil {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", ref.VolumeName)
+	}
+	dir, err := f.facts.VolumePath(ref.VolumeName)
+	if err != nil {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef: %w", ref.VolumeName, err)
+	}
+	value, ok, err = readEnvFile(dir, ref.Path, ref.Key)
+	optional := isTrue(ref.Optional)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && optional:
+		return "", false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("couldn't parse env file: %w", err)
+	case !ok && !optional:
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
+	}
+	return value, ok, nil
+}
+
+// configMap returns the named configMap, or nil if it is optional and does not exist.
+func (f *fold) configMap(name string, optional *bool) (*corev1.ConfigMap, error) {
+	if cm := f.configMaps[name]; cm != nil {
+		return cm, nil
+	}
+	cm, err := f.objects.ConfigMap(f.ctx, f.pod.Namespace, name)
+	if err != nil {
+		if apierrors.IsNotFound(err) && isTrue(optional) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	f.configMaps[name] = cm
+	return cm, nil
+}
+
+// secret returns the named secret, or nil if it is optional and does not exist.
+func (f *fold) secret(name string, optional *bool) (*corev1.Secret, error) {
+	if s := f.secrets[name]; s != nil {
+		return s, nil
+	}
+	s, err := f.objects.Secret(f.ctx, f.pod.Namespace, name)
+	if err != nil {
+		if apierrors.IsNotFound(err) && isTrue(optional) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	f.secrets[name] = s
+	return s, nil
+}
+
+type variable struct{ name, value string }
+
+// finish turns vars into what CRI carries, refusing what cannot be put into a process: execve(2) ends strings at NUL.
+// Values are bytes, in any encoding; they may be secret and errors do not repeat them.
+func finish(vars []variable) ([]*runtimeapi.KeyValue, error) {
+	out := make([]*runtimeapi.KeyValue, len(vars))
+	for i, v := range vars {
+		switch {
+		case v.name == "" || strings.ContainsAny(v.name, "=\x00") || !utf8.ValidString(v.name):
+			return nil, fmt.Errorf("environment variable name %q: must be non-empty UTF-8 text without '=' and NUL", v.name)
+		case strings.Contains(v.value, "\x00"):
+			return nil, fmt.Errorf("environment variable %s: its value contains a NUL byte, which no process can receive; mount it as a volume instead", v.name)
+		}
+		out[i] = &runtimeapi.KeyValue{Key: v.name, Value: []byte(v.value)}
+	}
+	return out, nil
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
