@@ -1,0 +1,211 @@
+// Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage
+// and removes them. It knows cgroup v1 (a hierarchy per controller), hybrid (v1 with an unused v2 hierarchy beside it)
+// and v2 (one hierarchy), and hides which one a machine has.
+//
+// # Model
+//
+// A Tree is the machine's mounted hierarchies below one directory, normally /sys/fs/cgroup. A group is named by its path
+// below a hierarchy's root, like /kubepods/burstable/pod7, and exists when it exists in every hierarchy that we manage.
+// What is written is qos.Values; what is read is Usage.
+//
+// # Invariants
+//
+//   - Apply and Remove may be repeated, and finish what an interrupted call left.
+//   - Nothing is ever written to the root group, except on v2 the cgroup.subtree_control that makes a controller exist
+//     below it, and never on its processes. Nothing is ever killed or moved.
+//   - Every error names the file and says why. A file that is not there, a zero and "max" are told apart.
+//
+// # What it does not do
+//
+// It decides no value (core/qos does) and speaks only the kernel's files: under systemd, slices must be asked of systemd,
+// which is not built yet. It does not wait: a group that is busy is an error the caller may retry.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Mode is which kind of hierarchies a machine has.
+type Mode string
+
+// Modes, as cgroups(7) describes them.
+const (
+	V1     Mode = "v1"
+	Hybrid Mode = "hybrid"
+	V2     Mode = "v2"
+)
+
+// ErrBusy is in the chain of errors about a group that still holds processes.
+var ErrBusy = errors.New("the group still has processes")
+
+// Tree is the machine's control groups. It is safe for concurrent use on different groups; calls about the same group
+// must not overlap.
+type Tree struct {
+	mode        Mode
+	mount       string
+	hierarchies []hierarchy
+	of          map[string]*hierarchy // controller to where it lives
+
+	// makeDir and removeDir are the kernel's mkdir and rmdir; tests put a kernel of their own here, because on an
+	// ordinary file system a new directory stays empty.
+	makeDir, removeDir func(dir string) error
+}
+
+// hierarchy is one mounted tree of groups.
+type hierarchy struct {
+	dir     string // its root
+	unified bool   // v2
+	passive bool   // groups are removed here but not created: another program made them
+}
+
+// v1Controllers are the controllers and named hierarchies in which groups are created on v1: all that a runtime joins.
+var v1Controllers = []string{
+	"cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "devices", "freezer", "blkio", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd",
+}
+
+// v2Controllers are the controllers enabled for groups on v2. io is there for its statistics.
+var v2Controllers = []string{"cpu", "cpuset", "memory", "pids", "hugetlb", "io"}
+
+// Open finds the hierarchies mounted at mount, by their directories.
+func Open(mount string) (*Tree, error) {
+	t := &Tree{
+		mount: filepath.Clean(mount), of: map[string]*hierarchy{},
+		makeDir:   func(dir string) error { return os.Mkdir(dir, 0o755) },
+		removeDir: removeDir,
+	}
+	controllers, err := readWords(filepath.Join(t.mount, "cgroup.controllers"))
+	if err == nil {
+		t.mode = V2
+		t.hierarchies = []hierarchy{{dir: t.mount, unified: true}}
+		for _, c := range controllers {
+			t.of[c] = &t.hierarchies[0]
+		}
+		return t, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("open cgroups: %w", err)
+	}
+	return t, t.findV1()
+}
+
+// findV1 looks for a directory per controller. Controllers mounted together have one directory and symlinks to it.
+func (t *Tree) findV1() error {
+	t.mode = V1
+	index := map[string]int{}
+	add := func(name string, h hierarchy) error {
+		real, err := filepath.EvalSymlinks(filepath.Join(t.mount, name))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("open cgroups: %w", err)
+		}
+		if _, err := os.Stat(filepath.Join(real, procsFile)); err != nil {
+			return nil // a plain directory: the controller is not mounted
+		}
+		if _, seen := index[real]; !seen {
+			index[real] = len(t.hierarchies)
+			h.dir = real
+			t.hierarchies = append(t.hierarchies, h)
+		}
+		t.of[name] = &hierarchy{dir: real}
+		return nil
+	}
+	for _, name := range v1Controllers {
+		if err := add(name, hierarchy{}); err != nil {
+			return err
+		}
+	}
+	if len(t.hierarchies) == 0 {
+		return fmt.Errorf("open cgroups: %s: neither cgroup v2 (no cgroup.controllers) nor v1 (no directory of a controller); mount one of them there", t.mount)
+	}
+	before := len(t.hierarchies)
+	if err := add("unified", hierarchy{unified: true, passive: true}); err != nil {
+		return err
+	}
+	delete(t.of, "unified")
+	if len(t.hierarchies) > before {
+		t.mode = Hybrid
+	}
+	return nil
+}
+
+// Mode returns which kind of hierarchies the machine has.
+func (t *Tree) Mode() Mode { return t.mode }
+
+// Controllers returns the names of the controllers there are, sorted.
+func (t *Tree) Controllers() []string {
+	names := make([]string, 0, len(t.of))
+	for name := range t.of {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Require fails, naming all of them, unless the controllers without which pods cannot be kept apart are there.
+func (t *Tree) Require() error {
+	required := []string{"cpu", "cpuset", "memory"}
+	if t.mode != V2 {
+		required = append(required, "cpuacct")
+	}
+	var missing []string
+	for _, c := range required {
+		if t.of[c] == nil {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	advice := "boot a kernel that has them and without cgroup_disable="
+	if t.mode != V2 {
+		advice = "mount them: mount -t cgroup -o <controller> cgroup " + filepath.Join(t.mount, "<controller>")
+	}
+	return fmt.Errorf("open cgroups: %s (%s): missing controllers: %s; %s", t.mount, t.mode, strings.Join(missing, ", "), advice)
+}
+
+// Exists reports whether group exists in every hierarchy in which Apply creates it.
+func (t *Tree) Exists(group string) bool {
+	if check(group) != nil {
+		return false
+	}
+	for _, h := range t.hierarchies {
+		if _, err := os.Stat(filepath.Join(h.dir, group)); err != nil && !h.passive {
+			return false
+		}
+	}
+	return true
+}
+
+// Children returns the last path elements of the groups directly below group, in any hierarchy, sorted. A group that is
+// nowhere has none.
+func (t *Tree) Children(group string) ([]string, error) {
+	var names []string
+	for _, h := range t.hierarchies {
+		entries, err := os.ReadDir(filepath.Join(h.dir, group))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("list cgroups: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// check refuses names that are not of a group below the root.
+func check(group string) error {
+	if group == "/" || !strings.HasPrefix(group, "/") || path.Clean(group) != group {
+		return fmt.Errorf("cgroup %q: want a clean absolute path below the root group, like /kubepods", group)
+	}
+	return nil
+}
