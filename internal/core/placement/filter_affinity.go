@@ -1,0 +1,67 @@
+package placement
+
+import (
+	"slices"
+	"strconv"
+)
+
+// passesNodeAffinity demands every label of the node selector and, if there are required affinity terms, one that
+// matches.
+func passesNodeAffinity(c *cluster, k *class, r row) bool {
+	for _, want := range k.nodeSelector {
+		if value, ok := c.label(r, want.key); !ok || value != want.value {
+			return false
+		}
+	}
+	if !k.hasTerms {
+		return true
+	}
+	for i := range k.terms {
+		if c.termMatches(&k.terms[i], r) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) termMatches(t *compiledTerm, r row) bool {
+	if t.never {
+		return false
+	}
+	for i := range t.labels {
+		if !c.requirementMatches(&t.labels[i], r) {
+			return false
+		}
+	}
+	for _, q := range t.names {
+		if slices.Contains(q.Values, c.name[r]) != (q.Op == In) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cluster) requirementMatches(q *compiledRequirement, r row) bool {
+	value, ok := c.label(r, q.key)
+	switch q.op {
+	case Exists:
+		return ok
+	case DoesNotExist:
+		return !ok
+	case In:
+		return ok && slices.Contains(q.values, value)
+	case NotIn:
+		return !ok || !slices.Contains(q.values, value) // a node without the label is not in any set
+	}
+	if !ok {
+		return false
+	}
+	n, err := strconv.ParseInt(c.intern.text(value), 10, 64)
+	if err != nil {
+		return false
+	}
+	if q.op == Gt {
+		return n > q.bound
+	}
+	return n < q.bound
+}

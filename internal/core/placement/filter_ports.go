@@ -1,0 +1,29 @@
+package placement
+
+// passesPorts demands that no port of the pod is taken on the node. A port on every address (AnyIP) collides with the
+// same port on any; one on a given address with that address and with AnyIP.
+func passesPorts(c *cluster, k *class, r row) bool {
+	if len(k.ports) == 0 || len(c.ports[r]) == 0 {
+		return true
+	}
+	for _, want := range k.ports {
+		if c.portTaken(r, want) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cluster) portTaken(r row, want HostPort) bool {
+	if want.IP == AnyIP {
+		for have := range c.ports[r] {
+			if have.Port == want.Port && have.Protocol == want.Protocol {
+				return true
+			}
+		}
+		return false
+	}
+	anywhere := want
+	anywhere.IP = AnyIP
+	return c.ports[r][want] > 0 || c.ports[r][anywhere] > 0
+}

@@ -1,0 +1,27 @@
+package placement
+
+// passesTaints demands that every NoSchedule and NoExecute taint of the node is tolerated.
+func passesTaints(c *cluster, k *class, r row) bool {
+	for _, t := range c.taints[r] {
+		if !tolerated(k.tolerations, t) {
+			return false
+		}
+	}
+	return true
+}
+
+func tolerated(tolerations []Toleration, taint Taint) bool {
+	for i := range tolerations {
+		if tolerations[i].matches(taint) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *Toleration) matches(taint Taint) bool {
+	if t.Never || t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
+		return false
+	}
+	return t.Exists || t.Value == taint.Value
+}

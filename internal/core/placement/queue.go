@@ -1,0 +1,298 @@
+package placement
+
+import (
+	"cmp"
+	"container/heap"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Back-off of a pod after its n-th failure in a row: backoffMin doubled n-1 times, at most backoffMax. Upstream's
+// podInitialBackoffSeconds and podMaxBackoffSeconds. Raising them spares a busy API server and delays recovery.
+const (
+	backoffMin = time.Second
+	backoffMax = 10 * time.Second
+)
+
+// pool is where a pending pod waits.
+type pool int
+
+const (
+	absent        pool = iota
+	gated              // has scheduling gates: no one but its owner can help it
+	active             // ready; ordered by priority, then by how long it waited
+	backoff            // an event may have helped it; due at until, or at once when active is empty
+	failedBind         // its bind failed; due at until, never earlier: the API server needs the pause
+	unsettled          // as failedBind, but the bind may have happened: still assumed
+	unschedulable      // fits nowhere until an event wakes its class
+	binding            // placed; the fate of its bind is on the way
+)
+
+// entry is one pending pod.
+type entry struct {
+	pod   Pod
+	class *class
+	pool  pool
+	index int // in the heap of its pool
+
+	attempts int          // placements tried
+	misses   int          // of them, ended unschedulable in a row
+	errors   int          // binds failed in a row
+	since    unit.Instant // when it was added or last failed: the longer ago, the earlier its turn
+	until    unit.Instant // end of its back-off
+}
+
+// queue holds every pending pod in exactly one pool.
+type queue struct {
+	entries map[PodID]*entry
+	active  entryHeap
+	backoff entryHeap
+	failed  entryHeap // pools failedBind and unsettled
+	waiting map[*class]map[PodID]*entry
+}
+
+func newQueue() *queue {
+	return &queue{
+		entries: map[PodID]*entry{},
+		active:  entryHeap{before: inTurn},
+		backoff: entryHeap{before: dueFirst},
+		failed:  entryHeap{before: dueFirst},
+		waiting: map[*class]map[PodID]*entry{},
+	}
+}
+
+// inTurn orders by priority, highest first, then by time, then by id so that the order is total.
+func inTurn(a, b *entry) int {
+	return cmp.Or(cmp.Compare(b.pod.Priority, a.pod.Priority), cmp.Compare(a.since, b.since), strings.Compare(string(a.pod.ID), string(b.pod.ID)))
+}
+
+func dueFirst(a, b *entry) int { return cmp.Or(cmp.Compare(a.until, b.until), inTurn(a, b)) }
+
+// stateOf tells where a pod waits.
+func (q *queue) stateOf(id PodID) pool {
+	if e := q.entries[id]; e != nil {
+		return e.pool
+	}
+	return absent
+}
+
+// put adds a pending pod or replaces what is known of it. A change that matters to the rules is an event that may help
+// the pod itself.
+func (q *queue) put(now unit.Instant, pod Pod, k *class) {
+	e := q.entries[pod.ID]
+	if e == nil {
+		e = &entry{since: now}
+		q.entries[pod.ID] = e
+	}
+	was, changed := e.pool, e.class != k
+	if was == active || was == backoff || was == failedBind || was == unsettled {
+		e.pod, e.class = pod, k
+		q.reorder(e) // the priority may have changed
+		if len(pod.Gates) > 0 && was != unsettled {
+			q.move(e, gated)
+		}
+		return
+	}
+	if was == unschedulable {
+		q.move(e, absent) // waiting is kept by class: leave before the class changes
+	}
+	e.pod, e.class = pod, k
+	switch {
+	case len(pod.Gates) > 0:
+		q.move(e, gated)
+	case was == unschedulable && !changed:
+		q.move(e, unschedulable)
+	case was == binding:
+	default:
+		q.ready(now, e)
+	}
+}
+
+// ready makes e active, or lets it sit out its back-off.
+func (q *queue) ready(now unit.Instant, e *entry) {
+	if now < e.until {
+		q.move(e, backoff)
+		return
+	}
+	q.move(e, active)
+}
+
+// remove drops a pod for good.
+func (q *queue) remove(id PodID) {
+	if e := q.entries[id]; e != nil {
+		q.move(e, absent)
+		delete(q.entries, id)
+	}
+}
+
+// settle drops a pod whose bind the API accepted.
+func (q *queue) settle(id PodID) { q.remove(id) }
+
+// pop takes the next pod to try, or nil. While active has none, pods in back-off come at once: an event promised them a
+// place, and the scheduler is idle.
+func (q *queue) pop(now unit.Instant) *entry {
+	for len(q.failed.list) > 0 && q.failed.list[0].until <= now {
+		e := q.failed.list[0]
+		if e.pool == unsettled && len(e.pod.Gates) > 0 {
+			q.move(e, gated)
+			continue
+		}
+		q.move(e, active)
+	}
+	for len(q.backoff.list) > 0 && q.backoff.list[0].until <= now {
+		q.move(q.backoff.list[0], active)
+	}
+	var e *entry
+	switch {
+	case len(q.active.list) > 0:
+		e = q.active.list[0]
+	case len(q.backoff.list) > 0:
+		e = q.backoff.list[0]
+	default:
+		return nil
+	}
+	q.move(e, absent)
+	return e
+}
+
+// parkBinding keeps a popped, placed pod until its bind is settled.
+func (q *queue) parkBinding(e *entry) {
+	e.misses = 0
+	q.move(e, binding)
+}
+
+// parkUnschedulable keeps a popped pod that fits nowhere.
+func (q *queue) parkUnschedulable(now unit.Instant, e *entry) {
+	e.misses++
+	e.since, e.until = now, now.Add(backoffAfter(e.misses))
+	q.move(e, unschedulable)
+}
+
+// bindFailed lets a pod try again after its back-off. lost: the bind may have happened.
+func (q *queue) bindFailed(now unit.Instant, pod Pod, k *class, lost bool) {
+	e := q.entries[pod.ID]
+	if e == nil {
+		e = &entry{pod: pod, class: k}
+		q.entries[pod.ID] = e
+	}
+	e.errors++
+	e.since, e.until = now, now.Add(backoffAfter(e.errors))
+	if lost {
+		q.move(e, unsettled)
+	} else {
+		q.move(e, failedBind)
+	}
+}
+
+func backoffAfter(failures int) time.Duration {
+	d := backoffMin
+	for ; failures > 1 && d < backoffMax; failures-- {
+		d *= 2
+	}
+	return min(d, backoffMax)
+}
+
+// wakeClasses moves the pods of every waiting class for which fits holds out of the unschedulable pool.
+func (q *queue) wakeClasses(now unit.Instant, fits func(*class) bool) {
+	for k, members := range q.waiting {
+		if !fits(k) {
+			continue
+		}
+		for _, e := range members {
+			q.ready(now, e)
+		}
+	}
+}
+
+// wakeAt is when the first failed bind is due.
+func (q *queue) wakeAt() unit.Instant {
+	if len(q.failed.list) == 0 {
+		return 0
+	}
+	return q.failed.list[0].until
+}
+
+// counts gives the size of each pool under the names of upstream's scheduler_pending_pods metric.
+func (q *queue) counts() map[string]int {
+	n := map[string]int{
+		"active":  len(q.active.list),
+		"backoff": len(q.backoff.list) + len(q.failed.list),
+	}
+	for _, e := range q.entries {
+		switch e.pool {
+		case gated:
+			n["gated"]++
+		case unschedulable:
+			n["unschedulable"]++
+		}
+	}
+	return n
+}
+
+// move takes e out of its pool and puts it into to.
+func (q *queue) move(e *entry, to pool) {
+	if h := q.heapOf(e.pool); h != nil {
+		heap.Remove(h, e.index)
+	}
+	if e.pool == unschedulable {
+		delete(q.waiting[e.class], e.pod.ID)
+		if len(q.waiting[e.class]) == 0 {
+			delete(q.waiting, e.class)
+		}
+	}
+	e.pool = to
+	if h := q.heapOf(to); h != nil {
+		heap.Push(h, e)
+	}
+	if to == unschedulable {
+		if q.waiting[e.class] == nil {
+			q.waiting[e.class] = map[PodID]*entry{}
+		}
+		q.waiting[e.class][e.pod.ID] = e
+	}
+}
+
+func (q *queue) reorder(e *entry) {
+	if h := q.heapOf(e.pool); h != nil {
+		heap.Fix(h, e.index)
+	}
+}
+
+func (q *queue) heapOf(p pool) *entryHeap {
+	switch p {
+	case active:
+		return &q.active
+	case backoff:
+		return &q.backoff
+	case failedBind, unsettled:
+		return &q.failed
+	}
+	return nil
+}
+
+// entryHeap is a heap of entries for container/heap.
+type entryHeap struct {
+	list   []*entry
+	before func(a, b *entry) int
+}
+
+func (h *entryHeap) Len() int           { return len(h.list) }
+func (h *entryHeap) Less(i, j int) bool { return h.before(h.list[i], h.list[j]) < 0 }
+func (h *entryHeap) Swap(i, j int) {
+	h.list[i], h.list[j] = h.list[j], h.list[i]
+	h.list[i].index, h.list[j].index = i, j
+}
+func (h *entryHeap) Push(x any) {
+	e := x.(*entry)
+	e.index = len(h.list)
+	h.list = append(h.list, e)
+}
+func (h *entryHeap) Pop() any {
+	last := len(h.list) - 1
+	e := h.list[last]
+	h.list[last] = nil
+	h.list = h.list[:last]
+	return e
+}

@@ -1,0 +1,241 @@
+package placement
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scenario"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the outcomes of scenario texts instead of checking them")
+
+// TestScenarios runs testdata/*.txt. The commands are those of world.run.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := &world{placer: New(Options{Seed: 1}), now: unit.Instant(time.Hour), pods: map[string]Pod{}}
+			got := scenario.Run(string(text), w.run)
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(text) {
+				t.Errorf("outcome differs (rewrite with go test -run Scenarios -rewrite ./internal/core/placement); got:\n%s", got)
+			}
+		})
+	}
+}
+
+// world drives a Placer with virtual time.
+type world struct {
+	placer *Placer
+	now    unit.Instant
+	pods   map[string]Pod
+}
+
+// run executes one command:
+//
+//	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
+//	node-gone NAME
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting]
+//	gone NAME
+//	next [N]          place up to N pods (default: all that are ready)
+//	bound NAME done|refused|lost
+//	after DURATION
+//	pending
+//	why NAME
+func (w *world) run(command string) string {
+	f := strings.Fields(command)
+	args := f[1:]
+	switch f[0] {
+	case "node":
+		w.placer.NodeSeen(w.now, parseNode(args))
+	case "node-gone":
+		w.placer.NodeGone(w.now, args[0])
+	case "pod":
+		pod := parsePod(args)
+		w.pods[pod.Name] = pod
+		w.placer.PodSeen(w.now, pod)
+	case "gone":
+		w.placer.PodGone(w.now, PodID(args[0]))
+	case "next":
+		return w.next(args)
+	case "bound":
+		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost}[args[1]]
+		w.placer.Bound(w.now, w.pods[args[0]], outcome)
+	case "after":
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err.Error()
+		}
+		w.now = w.now.Add(d)
+	case "pending":
+		n := w.placer.Pending()
+		return fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"], n["unschedulable"], n["gated"])
+	case "why":
+		var lines []string
+		for _, v := range w.placer.Verdicts(w.pods[args[0]]) {
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s %s", v.Node, v.Plugin, strings.Join(v.Reasons, "; "))))
+		}
+		return strings.Join(lines, "\n")
+	default:
+		return "unknown command " + f[0]
+	}
+	return ""
+}
+
+func (w *world) next(args []string) string {
+	limit := 1 << 20
+	if len(args) > 0 {
+		limit, _ = strconv.Atoi(args[0])
+	}
+	var lines []string
+	for range limit {
+		d, ok := w.placer.Next(w.now)
+		if !ok {
+			if wake := w.placer.Wake(); !wake.IsZero() {
+				lines = append(lines, fmt.Sprintf("(wake in %v)", wake.Sub(w.now)))
+			}
+			break
+		}
+		if d.Failure != nil {
+			lines = append(lines, fmt.Sprintf("%s: %s", d.Pod.Name, d.Failure))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d)", d.Pod.Name, d.Node, d.Feasible, d.Score))
+	}
+	if len(lines) == 0 {
+		return "(nothing)"
+	}
+	return strings.Join(lines, "\n")
+}
+
+func parseNode(args []string) Node {
+	n := Node{Name: args[0], PodsMax: 110}
+	for _, a := range args[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		switch key {
+		case "cordoned":
+			n.Unschedulable = true
+		case "pods":
+			n.PodsMax = number(value)
+		case "label":
+			n.Labels = parseLabels(value)
+		case "taint":
+			for s := range strings.SplitSeq(value, ",") {
+				p := strings.Split(s, ":")
+				n.Taints = append(n.Taints, Taint{p[0], p[1], Effect(p[2])})
+			}
+		default:
+			n.Allocatable = append(n.Allocatable, Amount{key, number(value)})
+		}
+	}
+	return n
+}
+
+func parsePod(args []string) Pod {
+	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", ScoreCPU: 100, ScoreMemory: 200 * unit.MiB}
+	for _, a := range args[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		switch key {
+		case "prio":
+			p.Priority = int32(number(value))
+		case "gate":
+			p.Gates = []string{value}
+		case "on":
+			p.Node = value
+		case "deleting":
+			p.Deleting = true
+		case "needs":
+			p.Unsupported = []string{value}
+		case "select":
+			p.NodeSelector = parseLabels(value)
+		case "tolerate":
+			p.Tolerations = append(p.Tolerations, Toleration{Key: value, Exists: true})
+		case "names":
+			p.NodeAffinity = &[]NodeTerm{}
+			for n := range strings.SplitSeq(value, "+") {
+				*p.NodeAffinity = append(*p.NodeAffinity, NodeTerm{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{n}}}})
+			}
+		case "port":
+			p.Ports = append(p.Ports, parsePort(value))
+		default:
+			p.Requests = append(p.Requests, Amount{key, number(value)})
+			switch key {
+			case CPU:
+				p.ScoreCPU = unit.MilliCPU(number(value))
+			case Memory:
+				p.ScoreMemory = unit.Bytes(number(value))
+			}
+		}
+	}
+	return p
+}
+
+func parsePort(s string) HostPort {
+	p := HostPort{IP: AnyIP, Protocol: "TCP"}
+	if s, p2, ok := strings.Cut(s, "/"); ok {
+		p.Protocol = p2
+		p.Port = int32(number(s[strings.LastIndex(s, ":")+1:]))
+	} else {
+		p.Port = int32(number(s[strings.LastIndex(s, ":")+1:]))
+	}
+	if i := strings.LastIndex(s, ":"); i > 0 {
+		p.IP = s[:i]
+	}
+	return p
+}
+
+func parseLabels(s string) []Label {
+	var out []Label
+	for kv := range strings.SplitSeq(s, ",") {
+		k, v, _ := strings.Cut(kv, ":")
+		out = append(out, Label{k, v})
+	}
+	return out
+}
+
+// number parses 12, 5Mi, 3Gi.
+func number(s string) int64 {
+	scale := int64(1)
+	for _, u := range []struct {
+		suffix string
+		scale  unit.Bytes
+	}{{"Mi", unit.MiB}, {"Gi", unit.GiB}} {
+		if rest, ok := strings.CutSuffix(s, u.suffix); ok {
+			s, scale = rest, int64(u.scale)
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("scenario: %q is not a number", s))
+	}
+	return n * scale
+}
+
+func sortedIDs(in map[PodID]*entry) []PodID {
+	var ids []PodID
+	for id := range in {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}

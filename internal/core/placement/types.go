@@ -1,0 +1,128 @@
+package placement
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// PodID is a pod's UID: names come back, UIDs do not.
+type PodID string
+
+// Resource names with a column of their own in every cluster.
+const (
+	CPU              = "cpu"               // millicores
+	Memory           = "memory"            // bytes
+	EphemeralStorage = "ephemeral-storage" // bytes
+)
+
+// An Amount is a quantity of a named resource, in its base unit: millicores for cpu, else bytes or a count.
+type Amount struct {
+	Resource string
+	Value    int64
+}
+
+// Pod is what a decision about a pod depends on.
+type Pod struct {
+	ID              PodID
+	Namespace, Name string
+	Priority        int32
+	Deleting        bool   // a deletion was asked for: never placed, but counted while bound
+	Node            string // where it is bound; empty: pending
+	Gates           []string
+
+	Requests []Amount // what the pod takes; a resource that is absent is not asked for
+	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none,
+	// so that a crowd of pods without requests does not pile up on one node.
+	ScoreCPU    unit.MilliCPU
+	ScoreMemory unit.Bytes
+
+	Tolerations  []Toleration
+	NodeSelector []Label     // all must be on the node
+	NodeAffinity *[]NodeTerm // one must match; nil: no such demand; empty: nothing matches
+	Preferred    []WeightedTerm
+	Ports        []HostPort
+
+	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
+	Unsupported []string
+}
+
+// Node is what a decision about a node depends on.
+type Node struct {
+	Name          string
+	Unschedulable bool // cordoned
+	Labels        []Label
+	Taints        []Taint
+	Allocatable   []Amount
+	PodsMax       int64 // 0: the node takes no pods
+}
+
+// Label is a key with its value.
+type Label struct{ Key, Value string }
+
+// Effect of a taint.
+type Effect string
+
+// The effects of taints, spelled as the API spells them.
+const (
+	NoSchedule       Effect = "NoSchedule"
+	PreferNoSchedule Effect = "PreferNoSchedule"
+	NoExecute        Effect = "NoExecute"
+)
+
+// Taint keeps pods off a node unless they tolerate it.
+type Taint struct {
+	Key, Value string
+	Effect     Effect
+}
+
+// A Toleration matches taints. An empty Key or Effect matches any.
+type Toleration struct {
+	Key    string
+	Exists bool // match any value
+	Never  bool // the operator is one we do not know: matches nothing
+	Value  string
+	Effect Effect
+}
+
+// Operator of a Requirement.
+type Operator int
+
+// The operators of node affinity.
+const (
+	In Operator = iota
+	NotIn
+	Exists
+	DoesNotExist
+	Gt
+	Lt
+)
+
+// A Requirement is one condition on a label (or on the node's name).
+type Requirement struct {
+	Key    string
+	Op     Operator
+	Values []string
+	Bound  int64 // for Gt and Lt
+}
+
+// A NodeTerm matches a node if all its requirements do. A term without any matches nothing.
+type NodeTerm struct {
+	Labels []Requirement
+	Names  []Requirement // on metadata.name: In or NotIn
+	Broken bool          // a requirement could not be understood: matches nothing
+}
+
+// A WeightedTerm adds Weight to a node's score if it matches.
+type WeightedTerm struct {
+	Weight int64
+	Term   NodeTerm
+}
+
+// HostPort is a port a pod takes on its node. IP "0.0.0.0" is every address of the node.
+type HostPort struct {
+	IP       string
+	Protocol string
+	Port     int32
+}
+
+// AnyIP is the host IP that stands for all of them.
+const AnyIP = "0.0.0.0"
