@@ -1,0 +1,239 @@
+package kube
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	podresource "k8s.io/component-helpers/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// What a container without a request counts for when nodes are scored: upstream's DefaultMilliCPURequest and
+// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests; they never make a pod not fit.
+const (
+	scoreCPUDefault    = 100 * unit.MilliCPU(1)
+	scoreMemoryDefault = 200 * unit.MiB
+)
+
+// amountMax bounds every amount, so that no sum over the pods of a node can overflow. Chosen: 2^53, 8 PiB or nine
+// trillion CPUs; a node that claims more is treated as having that.
+const amountMax = 1 << 53
+
+// PlacementPod translates what the scheduler needs to know of a pod.
+func PlacementPod(pod *corev1.Pod) placement.Pod {
+	out := placement.Pod{
+		ID:          placement.PodID(pod.UID),
+		Namespace:   pod.Namespace,
+		Name:        pod.Name,
+		Deleting:    pod.DeletionTimestamp != nil,
+		Node:        pod.Spec.NodeName,
+		Tolerations: placementTolerations(pod.Spec.Tolerations),
+		Ports:       placementPorts(pod),
+	}
+	if pod.Spec.Priority != nil {
+		out.Priority = *pod.Spec.Priority
+	}
+	for _, g := range pod.Spec.SchedulingGates {
+		out.Gates = append(out.Gates, g.Name)
+	}
+	out.Requests, out.ScoreCPU, out.ScoreMemory = placementRequests(pod)
+	for k, v := range pod.Spec.NodeSelector {
+		out.NodeSelector = append(out.NodeSelector, placement.Label{Key: k, Value: v})
+	}
+	slices.SortFunc(out.NodeSelector, byKey)
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			terms := make([]placement.NodeTerm, 0, len(required.NodeSelectorTerms))
+			for i := range required.NodeSelectorTerms {
+				terms = append(terms, placementTerm(&required.NodeSelectorTerms[i]))
+			}
+			out.NodeAffinity = &terms
+		}
+		for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			p := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
+			out.Preferred = append(out.Preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: placementTerm(&p.Preference)})
+		}
+	}
+	if pod.Spec.NodeName == "" {
+		out.Unsupported = placementUnsupported(pod)
+	}
+	return out
+}
+
+// PlacementNode translates what the scheduler needs to know of a node.
+func PlacementNode(node *corev1.Node) placement.Node {
+	out := placement.Node{Name: node.Name, Unschedulable: node.Spec.Unschedulable}
+	for k, v := range node.Labels {
+		out.Labels = append(out.Labels, placement.Label{Key: k, Value: v})
+	}
+	for _, t := range node.Spec.Taints {
+		out.Taints = append(out.Taints, placement.Taint{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)})
+	}
+	for name, q := range node.Status.Allocatable {
+		if name == corev1.ResourcePods {
+			out.PodsMax = amount(name, q)
+			continue
+		}
+		out.Allocatable = append(out.Allocatable, placement.Amount{Resource: string(name), Value: amount(name, q)})
+	}
+	slices.SortFunc(out.Allocatable, byResource)
+	return out
+}
+
+func byKey(a, b placement.Label) int       { return cmp.Compare(a.Key, b.Key) }
+func byResource(a, b placement.Amount) int { return cmp.Compare(a.Resource, b.Resource) }
+
+// amount is q in the base unit of its resource, kept within [0, amountMax]: a negative quantity is nothing.
+func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	v := q.Value() // saturates
+	if name == corev1.ResourceCPU {
+		if v > amountMax/1000 {
+			return amountMax // MilliValue would wrap around
+		}
+		v = q.MilliValue()
+	}
+	return min(max(v, 0), amountMax)
+}
+
+// placementRequests applies the pod request rule of the API: containers together, init containers one after another,
+// sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
+// resized, the larger of what it asks for and what it holds.
+func placementRequests(pod *corev1.Pod) ([]placement.Amount, unit.MilliCPU, unit.Bytes) {
+	options := podresource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+	var out []placement.Amount
+	for name, q := range podresource.PodRequests(pod, options) {
+		if v := amount(name, q); v != 0 {
+			out = append(out, placement.Amount{Resource: string(name), Value: v})
+		}
+	}
+	slices.SortFunc(out, byResource)
+	options.NonMissingContainerRequests = corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(int64(scoreCPUDefault), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(int64(scoreMemoryDefault), resource.BinarySI),
+	}
+	scored := podresource.PodRequests(pod, options)
+	return out, unit.MilliCPU(amount(corev1.ResourceCPU, scored[corev1.ResourceCPU])), unit.Bytes(amount(corev1.ResourceMemory, scored[corev1.ResourceMemory]))
+}
+
+func placementTolerations(in []corev1.Toleration) []placement.Toleration {
+	var out []placement.Toleration
+	for _, t := range in {
+		o := placement.Toleration{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)}
+		switch t.Operator {
+		case "", corev1.TolerationOpEqual:
+		case corev1.TolerationOpExists:
+			o.Exists = true
+		default: // Lt and Gt are an alpha of 1.36, off by default: they tolerate nothing
+			o.Never = true
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// placementPorts lists the host ports that the pod holds for its whole life: those of containers and of sidecars.
+func placementPorts(pod *corev1.Pod) []placement.HostPort {
+	var out []placement.HostPort
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				out = append(out, placement.HostPort{IP: cmp.Or(p.HostIP, placement.AnyIP), Protocol: cmp.Or(string(p.Protocol), "TCP"), Port: p.HostPort})
+			}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return out
+}
+
+func placementTerm(t *corev1.NodeSelectorTerm) placement.NodeTerm {
+	var out placement.NodeTerm
+	for i := range t.MatchExpressions {
+		r, ok := placementRequirement(&t.MatchExpressions[i])
+		out.Labels = append(out.Labels, r)
+		out.Broken = out.Broken || !ok
+	}
+	for i := range t.MatchFields {
+		f := &t.MatchFields[i]
+		r, ok := placementRequirement(f)
+		ok = ok && f.Key == "metadata.name" && len(f.Values) == 1 && (r.Op == placement.In || r.Op == placement.NotIn)
+		out.Names = append(out.Names, r)
+		out.Broken = out.Broken || !ok
+	}
+	return out
+}
+
+// placementRequirement reports false for a requirement that upstream cannot parse; its term then matches nothing.
+func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirement, bool) {
+	out := placement.Requirement{Key: r.Key, Values: r.Values}
+	for _, v := range r.Values {
+		if len(validation.IsValidLabelValue(v)) > 0 && r.Key != "metadata.name" {
+			return out, false
+		}
+	}
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn:
+		out.Op = placement.In
+		return out, len(r.Values) > 0
+	case corev1.NodeSelectorOpNotIn:
+		out.Op = placement.NotIn
+		return out, len(r.Values) > 0
+	case corev1.NodeSelectorOpExists:
+		out.Op = placement.Exists
+		return out, len(r.Values) == 0
+	case corev1.NodeSelectorOpDoesNotExist:
+		out.Op = placement.DoesNotExist
+		return out, len(r.Values) == 0
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		out.Op = placement.Gt
+		if r.Operator == corev1.NodeSelectorOpLt {
+			out.Op = placement.Lt
+		}
+		if len(r.Values) != 1 {
+			return out, false
+		}
+		n, err := strconv.ParseInt(r.Values[0], 10, 64)
+		out.Bound, out.Values = n, nil
+		return out, err == nil
+	}
+	return out, false
+}
+
+// placementUnsupported names the hard demands of pod that core/placement has no rule for yet.
+func placementUnsupported(pod *corev1.Pod) []string {
+	var out []string
+	if a := pod.Spec.Affinity; a != nil {
+		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+			out = append(out, "required pod affinity (spec.affinity.podAffinity)")
+		}
+		if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+			out = append(out, "required pod anti-affinity (spec.affinity.podAntiAffinity)")
+		}
+	}
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
+			out = append(out, "topology spread with DoNotSchedule (spec.topologySpreadConstraints, key "+c.TopologyKey+")")
+		}
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+			out = append(out, "volumes from persistent volume claims (spec.volumes, "+v.Name+")")
+		}
+	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		out = append(out, "resource claims (spec.resourceClaims)")
+	}
+	return out
+}
