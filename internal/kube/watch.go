@@ -50,3 +50,13 @@ func dropManagedFields(obj any) (any, error) {
 	}
 	return obj, nil
 }
+
+// Deleted returns the object of a delete notification, also when the deletion itself was missed and only noticed by the
+// next list.
+func Deleted[T runtime.Object](obj any) (T, bool) {
+	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = missed.Obj
+	}
+	object, ok := obj.(T)
+	return object, ok
+}

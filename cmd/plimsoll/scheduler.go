@@ -1,0 +1,42 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
+)
+
+func newSchedulerCommand() *cobra.Command {
+	var kubeconfig string
+	o := scheduler.Options{}
+	c := &cobra.Command{
+		Use:   "scheduler",
+		Short: "Place pods on nodes",
+		Long: `Place pods on nodes, in place of kube-scheduler or beside it under another --scheduler-name.
+
+Every node is considered for every pod. Required pod affinity and anti-affinity, topology spread with DoNotSchedule,
+volumes from persistent volume claims and resource claims are not supported yet: a pod that demands one stays pending with
+an event that says so.`,
+		Example: "  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var err error
+			// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
+			if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler", QPS: -1}); err != nil {
+				return usageError{err}
+			}
+			if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler-events", QPS: -1}); err != nil {
+				return usageError{err}
+			}
+			return scheduler.Run(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
+	f.StringVar(&o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
+	f.IntVar(&o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
+	f.Uint64Var(&o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
+	_ = c.MarkFlagRequired("kubeconfig")
+	return c
+}

@@ -1,0 +1,181 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// api is what the mind asks of the API server.
+type api interface {
+	// bind assigns pod to node and says what is known of the outcome; err is set unless it is BindDone.
+	bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error)
+	// patchStatus applies a strategic merge patch to the pod's status.
+	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
+}
+
+// bindTimeout bounds one bind. Upstream's client gives a request 30 s (the API server's own limit is 60 s); after that the
+// answer counts as lost.
+const bindTimeout = 30 * time.Second
+
+// remote is the real API server.
+type remote struct{ client *kube.Client }
+
+func (r remote) bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+	defer cancel()
+	binding := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.ID)},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	}
+	err := r.client.Create(ctx, kube.Pods, pod.Namespace, pod.Name, binding, &metav1.Status{}, "binding")
+	return outcomeOf(err), err
+}
+
+// outcomeOf tells a refusal, after which nothing happened, from an answer that is missing or says nothing about what
+// happened.
+func outcomeOf(err error) placement.Outcome {
+	if err == nil {
+		return placement.BindDone
+	}
+	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+		return placement.BindRefused // it was not even tried
+	}
+	switch reason := apierrors.ReasonForError(err); reason {
+	case metav1.StatusReasonUnknown, metav1.StatusReasonInternalError, metav1.StatusReasonTimeout,
+		metav1.StatusReasonServerTimeout, metav1.StatusReasonServiceUnavailable:
+		return placement.BindLost
+	}
+	return placement.BindRefused
+}
+
+func (r remote) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	return r.client.Patch(ctx, kube.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
+}
+
+// failureWriters bounds status patches in flight. Chosen: below BindsInFlightDefault, as binds matter more.
+const failureWriters = 8
+
+// failureWriter keeps the PodScheduled condition of unplaced pods up to date. Per pod only the latest failure is
+// written, so that a slow API server is asked less, not later.
+type failureWriter struct {
+	api api
+
+	mu      sync.Mutex
+	pending map[types.UID]failure
+	order   []types.UID // of pending, oldest first
+	ready   chan struct{}
+}
+
+type failure struct {
+	pod             *corev1.Pod
+	reason, message string
+}
+
+func newFailureWriter(a api) *failureWriter {
+	return &failureWriter{api: a, pending: map[types.UID]failure{}, ready: make(chan struct{}, 1)}
+}
+
+// write notes a failure to be written; it does not wait.
+func (w *failureWriter) write(pod *corev1.Pod, reason, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.pending[pod.UID]; !ok {
+		w.order = append(w.order, pod.UID)
+	}
+	w.pending[pod.UID] = failure{pod, reason, message}
+	w.signal()
+}
+
+func (w *failureWriter) signal() {
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (w *failureWriter) take() (failure, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.order) == 0 {
+		return failure{}, false
+	}
+	uid := w.order[0]
+	w.order = w.order[1:]
+	f := w.pending[uid]
+	delete(w.pending, uid)
+	if len(w.order) > 0 {
+		w.signal()
+	}
+	return f, true
+}
+
+func (w *failureWriter) run(ctx context.Context) {
+	var workers sync.WaitGroup
+	for range failureWriters {
+		workers.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-w.ready:
+				}
+				for f, ok := w.take(); ok; f, ok = w.take() {
+					w.patch(ctx, f)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func (w *failureWriter) patch(ctx context.Context, f failure) {
+	body, needed, err := conditionPatch(f, time.Now())
+	if err == nil && needed {
+		err = w.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body)
+	}
+	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)
+	}
+}
+
+// conditionPatch is the patch that sets PodScheduled to False; needed is false if the pod already says so. The UID
+// keeps it off a later pod of the same name.
+func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err error) {
+	condition := corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: f.reason, Message: f.message,
+		ObservedGeneration: f.pod.Generation, LastTransitionTime: metav1.NewTime(now),
+	}
+	for _, c := range f.pod.Status.Conditions {
+		if c.Type != condition.Type {
+			continue
+		}
+		if c.Status == condition.Status {
+			condition.LastTransitionTime = c.LastTransitionTime
+			if c.Reason == condition.Reason && c.Message == condition.Message {
+				return nil, false, nil
+			}
+		}
+	}
+	body := map[string]any{
+		"metadata": map[string]any{"uid": f.pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
+	}
+	patch, err = json.Marshal(body)
+	if err != nil {
+		return nil, false, fmt.Errorf("write condition of pod %s/%s: %w", f.pod.Namespace, f.pod.Name, err)
+	}
+	return patch, true, nil
+}

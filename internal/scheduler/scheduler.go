@@ -1,0 +1,249 @@
+// Package scheduler is the scheduler's shell: it brings pods and nodes to core/placement, binds what it places, and
+// tells the owner of a pod why it was or was not placed.
+//
+// # Model
+//
+// One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
+// facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
+// patches and events run beside it. A decision is therefore always made on everything heard so far, and an API server
+// that is slow or away slows the binds, not the mind.
+//
+// # Invariants
+//
+//   - Nothing is placed before both watches have delivered their first lists: until then a node looks emptier than
+//     it is.
+//   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
+//     was, the watch decides what is true.
+//   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
+//
+// It does not elect a leader: two of them do no harm, as the API binds a pod once, but place against each other.
+// It opens no port.
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// DefaultName is the schedulerName that pods get when they name none, and the source of our events.
+const DefaultName = corev1.DefaultSchedulerName
+
+// BindsInFlightDefault bounds binds that wait for an answer. Chosen: an API server on two cores takes about 1,000 binds
+// a second at 5 to 50 ms each, which 64 keep busy; more only wait in its queue, fewer leave it idle.
+const BindsInFlightDefault = 64
+
+// Options configure a Scheduler.
+type Options struct {
+	Client        *kube.Client
+	Events        *kube.Client // for Events, so that they do not wait behind binds; nil: Client
+	Name          string       // schedulerName to answer to; empty: DefaultName
+	Seed          uint64       // decides between nodes of equal score; see placement
+	BindsInFlight int          // zero: BindsInFlightDefault
+}
+
+// Run schedules until ctx ends. It returns an error only for options that cannot work.
+func Run(ctx context.Context, o Options) error {
+	if o.Client == nil {
+		return errors.New("run scheduler: no API client")
+	}
+	if o.BindsInFlight < 0 {
+		return fmt.Errorf("run scheduler: binds in flight: %d: must not be negative", o.BindsInFlight)
+	}
+	if o.BindsInFlight == 0 {
+		o.BindsInFlight = BindsInFlightDefault
+	}
+	if o.Name == "" {
+		o.Name = DefaultName
+	}
+	if o.Events == nil {
+		o.Events = o.Client
+	}
+	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
+	m := newMind(o, remote{o.Client}, recorder)
+
+	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: livePods}, m.podHandler())
+	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
+	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
+	go podWatch.RunWithContext(ctx)
+	go nodeWatch.RunWithContext(ctx)
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), podWatch.HasSynced, nodeWatch.HasSynced) {
+			m.tell(ctx, func(unit.Instant) { m.synced = true })
+		}
+	}()
+	m.run(ctx)
+	return nil
+}
+
+// livePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
+var livePods = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+)
+
+// podIn returns the stored object behind p, nil if it is gone or replaced.
+func podIn(store cache.Store, p placement.Pod) *corev1.Pod {
+	obj, ok, err := store.GetByKey(p.Namespace + "/" + p.Name)
+	if err != nil || !ok {
+		return nil
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || placement.PodID(pod.UID) != p.ID {
+		return nil
+	}
+	return pod
+}
+
+// A fact changes what the Placer knows; it runs on the mind's goroutine.
+type fact func(now unit.Instant)
+
+// mind is the goroutine that owns the Placer.
+type mind struct {
+	o        Options
+	api      api
+	recorder record.EventRecorder
+	lookUp   func(placement.Pod) *corev1.Pod
+	failures *failureWriter
+
+	facts  chan fact
+	start  time.Time
+	placer *placement.Placer
+
+	synced  bool
+	binding int // binds in flight
+}
+
+// factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
+// behind, a shorter one makes watches wait for it sooner.
+const factsMax = 1024
+
+func newMind(o Options, a api, recorder record.EventRecorder) *mind {
+	return &mind{
+		o: o, api: a, recorder: recorder, failures: newFailureWriter(a),
+		facts: make(chan fact, factsMax), start: time.Now(), placer: placement.New(placement.Options{Seed: o.Seed}),
+		lookUp: func(placement.Pod) *corev1.Pod { return nil },
+	}
+}
+
+// now is above zero, as Instants want to be.
+func (m *mind) now() unit.Instant { return unit.Instant(time.Since(m.start)) + 1 }
+
+// tell hands a fact to the mind; it waits while too many are pending.
+func (m *mind) tell(ctx context.Context, f fact) {
+	select {
+	case m.facts <- f:
+	case <-ctx.Done():
+	}
+}
+
+func (m *mind) run(ctx context.Context) {
+	go m.failures.run(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	slog.Info("scheduler starts", "name", m.o.Name, "binds_in_flight", m.o.BindsInFlight)
+	reported := false
+	for {
+		m.hearAll()
+		if m.synced && !reported {
+			reported = true
+			slog.Info("scheduler has its first lists", "after", time.Since(m.start).Round(time.Millisecond), "pending", m.placer.Pending())
+		}
+		if m.synced && m.binding < m.o.BindsInFlight && m.placeOne(ctx) {
+			continue
+		}
+		if wake := m.placer.Wake(); !wake.IsZero() {
+			timer.Reset(max(0, wake.Sub(m.now())))
+		}
+		select {
+		case f := <-m.facts:
+			f(m.now())
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hearAll folds in every fact that is waiting, so that the next decision knows of it.
+func (m *mind) hearAll() {
+	for {
+		select {
+		case f := <-m.facts:
+			f(m.now())
+		default:
+			return
+		}
+	}
+}
+
+// placeOne makes one decision and sets off what follows from it; false if no pod is ready.
+func (m *mind) placeOne(ctx context.Context) bool {
+	began := m.now()
+	d, ok := m.placer.Next(began)
+	if !ok {
+		return false
+	}
+	took := m.now().Sub(began)
+	if d.Failure != nil {
+		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
+		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.String())
+		return true
+	}
+	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
+	m.binding++
+	go m.bind(ctx, d)
+	return true
+}
+
+// bind runs beside the mind; the outcome comes back as a fact.
+func (m *mind) bind(ctx context.Context, d placement.Decision) {
+	outcome, err := m.api.bind(ctx, d.Pod, d.Node)
+	m.tell(ctx, func(now unit.Instant) {
+		m.binding--
+		m.placer.Bound(now, d.Pod, outcome)
+		m.reportBind(d, outcome, err)
+	})
+}
+
+func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err error) {
+	name := d.Pod.Namespace + "/" + d.Pod.Name
+	if outcome == placement.BindDone {
+		if pod := m.lookUp(d.Pod); pod != nil {
+			m.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, d.Node)
+		}
+		return
+	}
+	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
+	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
+		m.unplaced(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err))
+	}
+}
+
+// messageMax is how long an Event's message may be (API validation: 1,024 bytes); the condition is not cut.
+const messageMax = 1024
+
+// unplaced tells a pod's owner why it was not placed, as an Event and as the pod's condition.
+func (m *mind) unplaced(p placement.Pod, reason, message string) {
+	pod := m.lookUp(p)
+	if pod == nil {
+		return
+	}
+	short := message
+	if len(short) > messageMax {
+		short = short[:messageMax-4] + " ..."
+	}
+	m.recorder.Event(pod, corev1.EventTypeWarning, "FailedScheduling", short)
+	m.failures.write(pod, reason, message)
+}

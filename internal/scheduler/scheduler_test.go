@@ -1,0 +1,249 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// cluster is an API server of the scheduler's interest: it binds once, and it fails as told.
+type cluster struct {
+	t   *testing.T
+	rng *rand.Rand
+
+	mu      sync.Mutex
+	pods    map[types.UID]*corev1.Pod
+	bound   map[types.UID]int
+	patches []string
+	trouble bool // refuse some binds, lose some answers
+
+	onBound func(*corev1.Pod) // the watch
+}
+
+func (c *cluster) bind(_ context.Context, p placement.Pod, node string) (placement.Outcome, error) {
+	time.Sleep(5 * time.Millisecond) // virtual
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	luck := 9
+	if c.trouble {
+		luck = c.rng.IntN(10)
+	}
+	if luck == 0 {
+		return placement.BindRefused, errors.New("no")
+	}
+	if luck == 1 {
+		return placement.BindLost, errors.New("connection reset")
+	}
+	pod := c.pods[types.UID(p.ID)]
+	if pod.Spec.NodeName != "" {
+		return placement.BindRefused, errors.New("already assigned")
+	}
+	pod = pod.DeepCopy()
+	pod.Spec.NodeName = node
+	c.pods[pod.UID] = pod
+	c.bound[pod.UID]++
+	go c.onBound(pod)
+	if luck == 2 {
+		return placement.BindLost, errors.New("connection reset after the bind")
+	}
+	return placement.BindDone, nil
+}
+
+func (c *cluster) patchStatus(_ context.Context, _, name string, patch []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.patches = append(c.patches, name+" "+string(patch))
+	return nil
+}
+
+func (c *cluster) lookUp(p placement.Pod) *corev1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pods[types.UID(p.ID)]
+}
+
+func testPod(name, cpu string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{SchedulerName: DefaultName, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+		}}}},
+	}
+}
+
+func testNode(name, cpu string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}}}
+}
+
+// start runs a mind against c inside a synctest bubble until the returned function is called.
+func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	recorder := record.NewFakeRecorder(10000)
+	m := newMind(Options{Name: DefaultName, BindsInFlight: limit}, c, recorder)
+	m.lookUp = c.lookUp
+	c.onBound = func(pod *corev1.Pod) {
+		time.Sleep(3 * time.Millisecond)
+		m.podHandler().OnUpdate(pod, pod)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); m.run(ctx) }()
+	return m, recorder, func() { cancel(); <-done }
+}
+
+func newCluster(t *testing.T) *cluster {
+	return &cluster{t: t, rng: rand.New(rand.NewPCG(1, 2)), pods: map[types.UID]*corev1.Pod{}, bound: map[types.UID]int{}}
+}
+
+func (c *cluster) add(m *mind, pod *corev1.Pod) {
+	c.mu.Lock()
+	c.pods[pod.UID] = pod
+	c.mu.Unlock()
+	m.podHandler().OnAdd(pod, false)
+}
+
+// TestBurstThroughTrouble binds 400 pods while the API refuses some binds and loses some answers: each is bound exactly
+// once, and no node beyond what it has.
+func TestBurstThroughTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.trouble = true
+		m, _, stop := start(c, 16)
+		defer stop()
+		for i := range 10 {
+			m.nodeHandler().OnAdd(testNode(fmt.Sprintf("n%d", i), "4"), true)
+		}
+		for i := range 400 {
+			c.add(m, testPod(fmt.Sprintf("p%d", i), "100m"))
+		}
+		m.tell(context.Background(), synced(m))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		perNode := map[string]int{}
+		for uid, pod := range c.pods {
+			perNode[pod.Spec.NodeName]++
+			if c.bound[uid] != 1 {
+				t.Errorf("%s bound %d times", uid, c.bound[uid])
+			}
+		}
+		for node, n := range perNode {
+			if n != 40 {
+				t.Errorf("node %q holds %d pods of 100m, want 40 on each", node, n)
+			}
+		}
+	})
+}
+
+// TestNothingBeforeTheLists places nothing until both lists are in, however long it takes.
+func TestNothingBeforeTheLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		c.add(m, testPod("p", "100m"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(c.bound) != 0 {
+			t.Fatal("bound before the lists were complete")
+		}
+		m.tell(context.Background(), synced(m))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(c.bound) != 1 {
+			t.Fatal("not bound after the lists were complete")
+		}
+	})
+}
+
+// TestFailureIsTold checks the event and the condition of a pod that fits nowhere, that an unchanged condition is not
+// written again, and what becomes of it when a node comes.
+func TestFailureIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, recorder, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "1"), true)
+		c.add(m, testPod("big", "2"))
+		m.tell(context.Background(), synced(m))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		const want = "0/1 nodes are available: 1 Insufficient cpu."
+		if got := <-recorder.Events; got != "Warning FailedScheduling "+want {
+			t.Errorf("event %q", got)
+		}
+		if len(c.patches) != 1 || !strings.Contains(c.patches[0], `"type":"PodScheduled","observedGeneration"`) && !strings.Contains(c.patches[0], `"reason":"Unschedulable"`) || !strings.Contains(c.patches[0], want) {
+			t.Errorf("patches %q", c.patches)
+		}
+		m.nodeHandler().OnAdd(testNode("large", "4"), false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := <-recorder.Events; got != "Normal Scheduled Successfully assigned default/big to large" {
+			t.Errorf("event %q", got)
+		}
+	})
+}
+
+func synced(m *mind) fact { return func(_ unit.Instant) { m.synced = true } }
+
+func TestOtherSchedulersPodsAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		pod := testPod("p", "100m")
+		pod.Spec.SchedulerName = "other"
+		c.add(m, pod)
+		m.tell(context.Background(), synced(m))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(c.bound) != 0 {
+			t.Error("bound a pod of another scheduler")
+		}
+	})
+}
+
+func TestOutcomeOf(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for _, c := range []struct {
+		err  error
+		want placement.Outcome
+	}{
+		{nil, placement.BindDone},
+		{apierrors.NewConflict(pods, "p", errors.New("already assigned")), placement.BindRefused},
+		{apierrors.NewNotFound(pods, "p"), placement.BindRefused},
+		{apierrors.NewForbidden(pods, "p", errors.New("quota")), placement.BindRefused},
+		{apierrors.NewTooManyRequests("busy", 1), placement.BindRefused},
+		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), placement.BindRefused},
+		{fmt.Errorf("read: %w", syscall.ECONNRESET), placement.BindLost},
+		{context.DeadlineExceeded, placement.BindLost},
+		{apierrors.NewInternalError(errors.New("etcdserver: request timed out")), placement.BindLost},
+		{apierrors.NewTimeoutError("late", 1), placement.BindLost},
+		{apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "post", pods, "p", "", 0, true), placement.BindLost},
+	} {
+		if got := outcomeOf(c.err); got != c.want {
+			t.Errorf("%v: outcome %v, want %v", c.err, got, c.want)
+		}
+	}
+}
