@@ -10,7 +10,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
-build: bin/plimsoll bin/plimsoll-controlplane ## build bin/plimsoll and bin/plimsoll-controlplane
+build: bin/plimsoll bin/plimsoll-controlplane images ## build bin/plimsoll, bin/plimsoll-controlplane and bin/images
 
 .PHONY: bin/plimsoll
 bin/plimsoll:
@@ -19,6 +19,20 @@ bin/plimsoll:
 .PHONY: bin/plimsoll-controlplane
 bin/plimsoll-controlplane:
 	cd controlplane && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../$@ .
+
+# The pause program needs no C library; -z noseparate-code keeps it in one page.
+PAUSE_CFLAGS := -Os -Wall -Wextra -Werror -static -nostdlib -ffreestanding -fno-stack-protector \
+	-fno-asynchronous-unwind-tables -fno-pie -no-pie -Wl,--build-id=none -Wl,-z,noseparate-code -s
+
+bin/images/pause: images/pause/pause.c
+	@mkdir -p $(@D)
+	gcc $(PAUSE_CFLAGS) -o $@ $<
+
+# Without -buildvcs=false every commit would make another image of the same program.
+.PHONY: images
+images: bin/images/pause ## build bin/images/pause.tar and bin/images/workload.tar
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o bin/images/workload ./images/workload
+	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --out bin/images
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no root and no control plane

@@ -3,6 +3,8 @@ module github.com/plimsoll-dev/plimsoll
 go 1.26.0
 
 require (
+	github.com/opencontainers/go-digest v1.0.0
+	github.com/opencontainers/image-spec v1.1.1
 	github.com/spf13/cobra v1.10.2
 	google.golang.org/grpc v1.79.3
 	k8s.io/api v0.36.3

@@ -1,0 +1,121 @@
+// Command build makes the archives of Plimsoll's own images from programs that are already built.
+//
+//	build --pause bin/images/pause --workload bin/images/workload --out bin/images
+//
+// Each image is one uncompressed layer over nothing (small, and an import need not decompress) in an OCI layout
+// archive. The same programs give the same bytes: no time, user or host name gets in. It runs at build time only, so
+// that bin/plimsoll links no image library.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+)
+
+func main() {
+	pause := flag.String("pause", "", "the pause program")
+	workload := flag.String("workload", "", "the workload program")
+	out := flag.String("out", "", "directory for the archives")
+	arch := flag.String("arch", runtime.GOARCH, "architecture of the programs")
+	flag.Parse()
+	if err := run(*pause, *workload, *out, *arch); err != nil {
+		fmt.Fprintln(os.Stderr, "build images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(pause, workload, out, arch string) error {
+	for _, recipe := range []recipe{pauseRecipe(pause), workloadRecipe(workload)} {
+		archive, err := recipe.build(arch)
+		if err != nil {
+			return fmt.Errorf("%s: %w", recipe.names[0], err)
+		}
+		path := filepath.Join(out, recipe.file)
+		if err := writeIfChanged(path, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeIfChanged keeps the file's time when its content is the same, for make.
+func writeIfChanged(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func pauseRecipe(program string) recipe {
+	return recipe{
+		file:       image.PauseFile,
+		names:      []string{image.Pause},
+		entrypoint: []string{"/pause"},
+		entries:    []entry{{name: "pause", mode: 0o755, program: program}},
+	}
+}
+
+// linked are the verbs that also stand in /bin: those of kubectl cp, and those one types after kubectl exec.
+var linked = []string{"cat", "env", "ls", "sleep", "tar", "test"}
+
+func workloadRecipe(program string) recipe {
+	r := recipe{
+		file:       image.WorkloadFile,
+		names:      []string{image.Workload, image.Demo},
+		entrypoint: []string{"/workload"},
+		command:    []string{"http"},
+		environ:    []string{"PATH=/bin:/"},
+		entries: []entry{
+			{name: "workload", mode: 0o755, program: program},
+			{name: "bin/", mode: 0o755},
+			{name: "etc/", mode: 0o755},
+			{name: "etc/group", mode: 0o644, text: "root:x:0:\nworkload:x:1000:\nnogroup:x:65534:\n"},
+			{name: "etc/passwd", mode: 0o644, text: "root:x:0:0:root:/:/workload\n" +
+				"workload:x:1000:1000:workload:/tmp:/workload\nnobody:x:65534:65534:nobody:/tmp:/workload\n"},
+			{name: "tmp/", mode: 0o1777},
+		},
+	}
+	for _, verb := range linked {
+		r.entries = append(r.entries, entry{name: "bin/" + verb, link: "/workload"})
+	}
+	return r
+}
+
+// A recipe is one image.
+type recipe struct {
+	file                string
+	names               []string
+	entrypoint, command []string
+	environ             []string
+	entries             []entry
+}
+
+// An entry is one file of the image: a program copied from the build, a text, a link, or with a trailing slash a directory.
+type entry struct {
+	name    string
+	mode    int64
+	program string
+	text    string
+	link    string
+}
+
+func (e entry) header(size int) *tar.Header {
+	h := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(size), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
+	switch {
+	case e.link != "":
+		h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, e.link, 0o777
+	case e.name[len(e.name)-1] == '/':
+		h.Typeflag = tar.TypeDir
+	}
+	return h
+}

@@ -1,0 +1,179 @@
+// Command workload is the program inside Plimsoll's workload image: one static binary that can behave like the pods a
+// node has to live with. It burns CPU, holds and grows memory, fills disks, opens ports, serves HTTP, fails, forks and
+// ignores signals, each on request and in measured amounts; and it has the few file verbs (cat, ls, write, tar, test)
+// that volume tests, `kubectl exec` and `kubectl cp` need in an image without a shell.
+//
+// One file holds one verb or a family of them. A verb is also found by the name the program is started under, so that
+// /bin/tar and /bin/cat in the image are links to it. It uses the standard library only.
+//
+// Every verb ends at SIGTERM and SIGINT with exit code 0 unless it says otherwise: a stopped workload is not a failed
+// one. Exit codes: 0 done, 1 failed, 2 bad usage, or what the exit verb was told.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+)
+
+// A process is what a verb sees of the world besides files and sockets; tests give it their own.
+type process struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+func (p process) printf(format string, args ...any) { fmt.Fprintf(p.stdout, format, args...) }
+
+// A verb is one thing that the program can do.
+type verb struct {
+	usage   string // arguments, as shown after the name
+	summary string
+	run     func(ctx context.Context, p process, flags *flag.FlagSet, args []string) error
+}
+
+var verbs map[string]verb
+
+func init() {
+	verbs = map[string]verb{
+		"cat":         {"FILE...", "print files", cat},
+		"cpu":         {"--milli N [--for D]", "burn N thousandths of a CPU", burnCPU},
+		"disk":        {"--path FILE --size N [--rate N/s] [--files N]", "write files and keep them", fillDisk},
+		"echo":        {"--port N", "send every TCP byte back", echo},
+		"env":         {"[NAME...]", "print the environment", printEnv},
+		"exit":        {"[--code N] [--after D]", "exit with a code after a delay", exit},
+		"fork":        {"[--children N] [--zombies N]", "start child processes", fork},
+		"get":         {"URL [--timeout D] [--every D]", "fetch a URL and print its body", get},
+		"http":        {"[--port N] [--fail-after D] [--ready-after D]", "serve HTTP: / /env /file?path= /healthz /readyz /exit?code=", serveHTTP},
+		"ignore-term": {"[--for D]", "refuse to stop at SIGTERM", ignoreTerm},
+		"listen":      {"[--tcp N,N] [--udp N,N]", "open ports", listen},
+		"log":         {"[--lines N] [--rate N] [--size N] [--stderr-every N]", "print numbered lines", printLog},
+		"ls":          {"[-l] [-R] [PATH...]", "list files", list},
+		"memory":      {"[--hold N] [--grow N/s] [--max N] [--for D]", "hold and grow resident memory", holdMemory},
+		"run":         {"\"VERB ARG...\" ...", "run verbs one after another, ending at the first that fails", runAll},
+		"sleep":       {"D|infinity", "do nothing", sleep},
+		"stdin":       {"", "copy stdin to stdout", copyStdin},
+		"tar":         {"cf|xf ...", "pack and unpack on stdin and stdout, as kubectl cp asks for it", tarVerb},
+		"test":        {"-d|-e|-f|-s PATH", "check a path", testPath},
+		"write":       {"[--append] FILE TEXT...", "write text to a file", write},
+	}
+}
+
+// exitCode is an error that is nothing but a wish for an exit code.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// usageError marks an error as the caller's.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	err := dispatch(ctx, p, os.Args)
+	stop()
+	os.Exit(code(p, err))
+}
+
+// dispatch finds the verb by the name of the program, else by the first argument.
+func dispatch(ctx context.Context, p process, argv []string) error {
+	if name := filepath.Base(argv[0]); name != "workload" {
+		if _, ok := verbs[name]; ok {
+			return do(ctx, p, name, argv[1:])
+		}
+	}
+	if len(argv) < 2 || argv[1] == "--help" || argv[1] == "-h" || argv[1] == "help" {
+		printUsage(p.stdout)
+		return nil
+	}
+	return do(ctx, p, argv[1], argv[2:])
+}
+
+// do runs one verb. Being told to stop is success, whatever it interrupted.
+func do(ctx context.Context, p process, name string, args []string) error {
+	v, ok := verbs[name]
+	if !ok {
+		return usagef("%q: no such verb (workload --help lists them)", name)
+	}
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(p.stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(p.stderr, "usage: workload %s %s\n%s\n", name, v.usage, v.summary)
+		flags.PrintDefaults()
+	}
+	err := v.run(ctx, p, flags, args)
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return nil
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return nil
+	case errors.As(err, new(exitCode)):
+		return err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func code(p process, err error) int {
+	var wish exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &wish):
+		return int(wish)
+	}
+	fmt.Fprintln(p.stderr, "workload:", err)
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+// parse reads flags wherever they stand among the arguments and returns the others.
+func parse(flags *flag.FlagSet, args []string) ([]string, error) {
+	var rest []string
+	for {
+		if err := flags.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			return nil, usageError{err}
+		}
+		if args = flags.Args(); len(args) == 0 {
+			return rest, nil
+		}
+		rest, args = append(rest, args[0]), args[1:]
+	}
+}
+
+// noArgs is parse for verbs that take flags only.
+func noArgs(flags *flag.FlagSet, args []string) error {
+	rest, err := parse(flags, args)
+	if err == nil && len(rest) > 0 {
+		return usagef("unexpected argument %q", rest[0])
+	}
+	return err
+}
+
+func printUsage(w io.Writer) {
+	fmt.Fprintln(w, "usage: workload VERB [ARG...]")
+	names := make([]string, 0, len(verbs))
+	for name := range verbs {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, name := range names {
+		fmt.Fprintf(table, "  %s\t%s\n", strings.TrimSpace(name+" "+verbs[name].usage), verbs[name].summary)
+	}
+	table.Flush()
+}

@@ -1,0 +1,210 @@
+// Package containerruntime owns the containerd that `plimsoll up` runs pods on.
+//
+// An Instance is one containerd of the system's binary with its own root, state, sockets, CNI network and
+// configuration below Plimsoll's directories; no other containerd's files are read or written. The life of one:
+//
+//	New         checks options, finds binaries, names every missing one and the command that installs it
+//	Prepare     writes directories, configuration and network rules; repeatable, changes nothing that is right already
+//	Command     is what a supervisor then runs; containers survive its restarts (their shims are not its children)
+//	WaitReady   returns when CRI answers and both runtime and network are ready
+//	LoadImages  imports our own two images when they are not there yet; nothing is ever pulled
+//	Teardown    removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
+//
+// With Options.External the containerd belongs to somebody else: nothing is configured, only images are imported, and
+// Teardown removes only the pods below our cgroup.
+//
+// Invariants: everything that Prepare and the pods leave on the machine can be found again from Options alone, so
+// that a `down` after any crash is complete. Paths in the configuration are absolute; no shell is ever called.
+//
+// It does not supervise the process, run pods or collect images; those are the launcher's and the agent's.
+package containerruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+)
+
+// An Instance is one container runtime, prepared or not.
+type Instance struct {
+	options Options
+	tools   tools
+	pause   image.Archive
+	notes   []string
+}
+
+// New checks the options and finds what the instance needs on this machine.
+func New(options Options) (*Instance, error) {
+	options = options.withDefaults()
+	if err := options.validate(); err != nil {
+		return nil, fmt.Errorf("container runtime: %w", err)
+	}
+	found, err := findTools(options)
+	if err != nil {
+		return nil, fmt.Errorf("container runtime: %w", err)
+	}
+	return &Instance{options: options, tools: found}, nil
+}
+
+// Notes are what this machine lacks, found by Prepare: limits that pods will meet, not failures.
+func (i *Instance) Notes() []string { return i.notes }
+
+// Endpoint is the CRI socket as a unix:// URL.
+func (i *Instance) Endpoint() string { return "unix://" + i.options.socket() }
+
+// Command is the argv of our containerd, nil when the runtime is external.
+func (i *Instance) Command() []string {
+	if i.external() {
+		return nil
+	}
+	return []string{i.tools.containerd, "--config", i.options.configPath()}
+}
+
+func (i *Instance) external() bool { return i.options.External != "" }
+
+// Prepare makes the machine ready for Command. It needs root.
+func (i *Instance) Prepare(ctx context.Context) error {
+	if i.external() {
+		return nil
+	}
+	if err := i.prepare(ctx); err != nil {
+		return fmt.Errorf("prepare container runtime: %w", err)
+	}
+	return nil
+}
+
+func (i *Instance) prepare(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("containers need root: run as root, or use hollow nodes, which have none")
+	}
+	var err error
+	if i.pause, err = image.Read(filepath.Join(i.options.ImageDir, image.PauseFile)); err != nil {
+		return err
+	}
+	version, err := i.tools.containerdVersion(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkPodCIDR(i.options); err != nil {
+		return err
+	}
+	if why := crunRefusal("/sys/fs/cgroup"); why != "" && i.tools.defaultOCI(i.options) == "crun" {
+		return fmt.Errorf("OCI runtime crun: %s: install runc with: %srunc", why, installCommand)
+	}
+	restrict, err := oomScoreIsFloored()
+	if err != nil {
+		return err
+	}
+	i.notes = nil
+	if restrict {
+		i.note("this process may not lower oom_score_adj (no CAP_SYS_RESOURCE): containers keep at least its own, %s", ownOOMScore())
+	}
+	for _, dir := range []string{i.options.containerdRoot(), i.options.containerdState(), i.options.cniConfDir(), i.options.leaseDir(), i.options.runcRoot()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	text := containerdConfig(settings{
+		options:     i.options,
+		tools:       i.tools,
+		pause:       i.pause.Names[0],
+		version:     version,
+		restrictOOM: restrict,
+	})
+	if err := replaceFile(i.options.configPath(), text); err != nil {
+		return err
+	}
+	network, err := cniConfig(i.options)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist"), network); err != nil {
+		return err
+	}
+	return i.prepareNetwork()
+}
+
+func (i *Instance) note(format string, args ...any) {
+	i.notes = append(i.notes, fmt.Sprintf(format, args...))
+}
+
+// replaceFile writes a file so that a reader or a crash sees the old content or the new.
+func replaceFile(path string, text string) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == text {
+		return nil
+	}
+	next := path + ".new"
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// pollPeriod is how often a starting runtime is asked; it starts in 100 to 300 ms (containerd 1.6, two cores).
+const pollPeriod = 20 * time.Millisecond
+
+// WaitReady returns when the runtime answers and says that runtime and network are ready, or with the last reason
+// why not when ctx ends.
+func (i *Instance) WaitReady(ctx context.Context) error {
+	client, err := cri.Dial(i.Endpoint())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return waitReady(ctx, client)
+}
+
+func waitReady(ctx context.Context, client *cri.Client) error {
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for {
+		last := ready(ctx, client)
+		if last == nil {
+			return nil
+		}
+		if status.Code(last) == codes.Unimplemented { // it serves already, and what it lacks now it lacks for ever
+			return fmt.Errorf("wait for container runtime: its CRI part did not load, its log says why: %w", last)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for container runtime: %w: %w", context.Cause(ctx), last)
+		case <-tick.C:
+		}
+	}
+}
+
+// statusTimeout bounds one question, so that a runtime that hangs is asked again and reported.
+const statusTimeout = 5 * time.Second
+
+func ready(ctx context.Context, client *cri.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	if _, err := client.Handshake(ctx); err != nil {
+		return err
+	}
+	answer, err := client.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("ask container runtime its status: %s: %w", client.Endpoint, err)
+	}
+	var lacks []string
+	for _, condition := range answer.GetStatus().GetConditions() {
+		if !condition.Status && (condition.Type == runtimeapi.RuntimeReady || condition.Type == runtimeapi.NetworkReady) {
+			lacks = append(lacks, fmt.Sprintf("%s is false: %s %s", condition.Type, condition.Reason, condition.Message))
+		}
+	}
+	if len(lacks) > 0 {
+		return fmt.Errorf("ask container runtime its status: %s: %s", client.Endpoint, strings.Join(lacks, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package containerruntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// sandboxOOMScore is what containerd gives the pause container, the lowest of all it sets (kubelet: -998).
+const sandboxOOMScore = "-998"
+
+// oomScoreIsFloored finds by trying whether a child of this process may be given a low oom_score_adj. The kernel asks
+// for CAP_SYS_RESOURCE in the first user namespace only when the value is below the lowest the process ever had, so
+// neither capabilities nor our own value tell (proc_pid_oom_score_adj(5)). The probe is a child of its own: done to
+// ourselves, a crash in between would leave this process protected.
+func oomScoreIsFloored() (bool, error) {
+	probe := exec.Command(findProgram("sleep"), "10")
+	if err := probe.Start(); err != nil {
+		return false, fmt.Errorf("probe oom_score_adj: %w", err)
+	}
+	writing := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", probe.Process.Pid), []byte(sandboxOOMScore), 0)
+	if err := probe.Process.Kill(); err != nil {
+		return false, fmt.Errorf("probe oom_score_adj: end the probe: %w", err)
+	}
+	var exit *exec.ExitError
+	if err := probe.Wait(); err != nil && !errors.As(err, &exit) {
+		return false, fmt.Errorf("probe oom_score_adj: %w", err)
+	}
+	if errors.Is(writing, syscall.EACCES) || errors.Is(writing, syscall.EPERM) {
+		return true, nil
+	}
+	if writing != nil {
+		return false, fmt.Errorf("probe oom_score_adj: %w", writing)
+	}
+	return false, nil
+}
+
+func ownOOMScore() string {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(text))
+}

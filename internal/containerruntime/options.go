@@ -1,0 +1,126 @@
+package containerruntime
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+)
+
+// Options say where an instance lives. The zero value of each field but ImageDir means its default.
+type Options struct {
+	StateDir     string // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
+	RunDir       string // gone after a reboot: sockets, container state; default /run/plimsoll
+	ImageDir     string // holds pause.tar and workload.tar; required
+	Bridge       string // network interface of pods, also the name of our nft table; default plimsoll0
+	PodCIDR      string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
+	CgroupDriver string // cgroupfs (default) or systemd
+	PodCgroup    string // cgroup of all pods, removed by Teardown; default /kubepods
+	OCIRuntime   string // runc or crun; default runc, or crun where there is no runc
+	LogLevel     string // containerd's own words: debug, info, warn (default), error
+	External     string // socket of somebody else's runtime; all but ImageDir and PodCgroup is then unused
+}
+
+func (o Options) withDefaults() Options {
+	fill := func(field *string, value string) {
+		if *field == "" {
+			*field = value
+		}
+	}
+	fill(&o.StateDir, "/var/lib/plimsoll")
+	fill(&o.RunDir, "/run/plimsoll")
+	fill(&o.Bridge, "plimsoll0")
+	fill(&o.PodCIDR, "10.85.0.0/16")
+	fill(&o.CgroupDriver, "cgroupfs")
+	fill(&o.PodCgroup, "/kubepods")
+	fill(&o.LogLevel, "warn")
+	o.External = strings.TrimPrefix(o.External, "unix://")
+	return o
+}
+
+const (
+	socketPathMax = 107 // bytes: sun_path has 108 with its closing NUL (unix(7))
+	linkNameMax   = 15  // bytes: IFNAMSIZ has 16 with its closing NUL (netdevice(7))
+	podCIDRBits   = 24  // a smaller network than /24 holds fewer than the 110 pods of a node and their restarts
+)
+
+// validate reports every problem at once.
+func (o Options) validate() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	for _, dir := range []struct{ name, path string }{
+		{"state directory", o.StateDir}, {"run directory", o.RunDir}, {"image directory", o.ImageDir},
+	} {
+		if !filepath.IsAbs(dir.path) || filepath.Clean(dir.path) == "/" {
+			bad("%s %q: want an absolute path that is not /", dir.name, dir.path)
+		}
+	}
+	if longest := o.socket() + ".ttrpc"; o.External == "" && len(longest) > socketPathMax {
+		bad("run directory %q: socket path %s has %d bytes, the kernel takes %d: choose a run directory shorter by %d",
+			o.RunDir, longest, len(longest), socketPathMax, len(longest)-socketPathMax)
+	}
+	if o.Bridge == "" || len(o.Bridge) > linkNameMax || strings.ContainsAny(o.Bridge, "/ :%") || o.Bridge == "." || o.Bridge == ".." {
+		bad("bridge %q: want a network interface name of 1 to %d bytes without / : %% or blanks", o.Bridge, linkNameMax)
+	}
+	if prefix, err := netip.ParsePrefix(o.PodCIDR); err != nil || !prefix.Addr().Is4() || prefix.Bits() > podCIDRBits || prefix.Masked() != prefix {
+		bad("pod CIDR %q: want an IPv4 network of /%d or larger, such as 10.85.0.0/16", o.PodCIDR, podCIDRBits)
+	}
+	if o.CgroupDriver != "cgroupfs" && o.CgroupDriver != "systemd" {
+		bad("cgroup driver %q: want cgroupfs or systemd", o.CgroupDriver)
+	}
+	if clean := filepath.Clean(o.PodCgroup); !filepath.IsAbs(o.PodCgroup) || clean != o.PodCgroup || clean == "/" {
+		bad("pod cgroup %q: want an absolute path that is not /, such as /kubepods", o.PodCgroup)
+	}
+	if o.OCIRuntime != "" && o.OCIRuntime != "runc" && o.OCIRuntime != "crun" {
+		bad("OCI runtime %q: want runc or crun", o.OCIRuntime)
+	}
+	if o.External != "" && !filepath.IsAbs(o.External) {
+		bad("external endpoint %q: want an absolute socket path or unix:///path", o.External)
+	}
+	return errors.Join(all...)
+}
+
+// Where things are. Nothing else in this package joins StateDir or RunDir with a name.
+func (o Options) configPath() string      { return filepath.Join(o.StateDir, "containerd.toml") }
+func (o Options) containerdRoot() string  { return filepath.Join(o.StateDir, "containerd") }
+func (o Options) cniConfDir() string      { return filepath.Join(o.StateDir, "cni") }
+func (o Options) leaseDir() string        { return filepath.Join(o.StateDir, "cni-leases") }
+func (o Options) containerdState() string { return filepath.Join(o.RunDir, "containerd") }
+func (o Options) runcRoot() string        { return filepath.Join(o.RunDir, "oci") }
+func (o Options) networkName() string     { return o.Bridge }
+
+func (o Options) socket() string {
+	if o.External != "" {
+		return o.External
+	}
+	return filepath.Join(o.RunDir, "containerd.sock")
+}
+
+// checkPodCIDR refuses a pod network that some other interface is part of: its hosts would be unreachable.
+func checkPodCIDR(o Options) error {
+	pods, err := netip.ParsePrefix(o.PodCIDR)
+	if err != nil {
+		return err
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		if link.Name == o.Bridge {
+			continue
+		}
+		addresses, err := link.Addrs()
+		if err != nil {
+			continue // the link went away between the two questions
+		}
+		for _, address := range addresses {
+			if other, err := netip.ParsePrefix(address.String()); err == nil && pods.Overlaps(other.Masked()) {
+				return fmt.Errorf("pod CIDR %s: overlaps %s of interface %s: choose another one", pods, other, link.Name)
+			}
+		}
+	}
+	return nil
+}

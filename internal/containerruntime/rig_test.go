@@ -1,0 +1,193 @@
+package containerruntime
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+)
+
+// patience bounds every step of the rig: far above what any takes, so that only a hang meets it.
+const patience = 20 * time.Second
+
+var buildImages = sync.OnceValue(func() error {
+	out, err := exec.Command("make", "-C", "../..", "images").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("make images: %w: %s", err, out)
+	}
+	return nil
+})
+
+// newTestInstance makes an instance of its own directories, bridge, network and cgroup.
+func newTestInstance(t *testing.T, options Options) *Instance {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: starts a containerd and makes network interfaces and cgroups")
+	}
+	if _, err := findTools(options.withDefaults()); err != nil {
+		t.Skipf("needs a container runtime: %v", err)
+	}
+	if err := buildImages(); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "plimsoll-rt") // t.TempDir's long names would leave little of a socket path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	images, err := filepath.Abs("../../bin/images")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.StateDir, options.RunDir, options.ImageDir = filepath.Join(dir, "state"), filepath.Join(dir, "run"), images
+	options.Bridge, options.PodCIDR, options.PodCgroup = "plimsollrt0", "10.213.77.0/24", "/plimsoll-rt/kubepods"
+	instance, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return instance
+}
+
+// A rig is a running instance.
+type rig struct {
+	*Instance
+	client *cri.Client
+	daemon *exec.Cmd
+	log    bytes.Buffer
+}
+
+func startTestInstance(t *testing.T, instance *Instance) *rig {
+	t.Helper()
+	ctx := testContext(t)
+	if err := instance.Prepare(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Instance: instance}
+	r.start(t)
+	var err error
+	if r.client, err = cri.Dial(instance.Endpoint()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.client.Close() })
+	begin := time.Now()
+	if err := instance.LoadImages(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("images loaded after %s", time.Since(begin).Round(time.Millisecond))
+	return r
+}
+
+func (r *rig) start(t *testing.T) {
+	t.Helper()
+	argv := r.Command()
+	r.daemon = exec.Command(argv[0], argv[1:]...)
+	r.daemon.Stdout, r.daemon.Stderr = &r.log, &r.log
+	r.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	begin := time.Now()
+	if err := r.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	daemon := r.daemon
+	t.Cleanup(func() {
+		daemon.Process.Signal(syscall.SIGTERM)
+		daemon.Wait()
+		if t.Failed() {
+			t.Logf("containerd said:\n%s", r.log.String())
+		}
+	})
+	if err := r.WaitReady(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("containerd ready after %s", time.Since(begin).Round(time.Millisecond))
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// pod starts a sandbox below the instance's pod cgroup and returns its id.
+func (r *rig) pod(t *testing.T, name string) string {
+	t.Helper()
+	answer, err := r.client.RunPodSandbox(testContext(t), &runtimeapi.RunPodSandboxRequest{Config: r.podConfig(name)})
+	if err != nil {
+		t.Fatalf("run pod %s: %v", name, err)
+	}
+	return answer.PodSandboxId
+}
+
+func (r *rig) podConfig(name string) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "rt"},
+		LogDirectory: filepath.Join(r.options.StateDir, "logs"),
+		Hostname:     name,
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.options.PodCgroup + "/besteffort/pod" + name},
+	}
+}
+
+// container starts the workload image with args in a pod and returns its id.
+func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
+	t.Helper()
+	ctx := testContext(t)
+	made, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: pod,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: name},
+			Image:    &runtimeapi.ImageSpec{Image: image.Demo},
+			Args:     args,
+			LogPath:  name + ".log",
+		},
+		SandboxConfig: r.podConfig(name),
+	})
+	if err != nil {
+		t.Fatalf("create container %s: %v", name, err)
+	}
+	if _, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+		t.Fatalf("start container %s: %v", name, err)
+	}
+	return made.ContainerId
+}
+
+// exec runs a command in a container until it succeeds, and returns what it printed.
+func (r *rig) exec(t *testing.T, container string, argv ...string) string {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		answer, err := r.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: argv, Timeout: 10})
+		if err != nil {
+			t.Fatalf("exec %s: %v", strings.Join(argv, " "), err)
+		}
+		if answer.ExitCode == 0 {
+			return string(answer.Stdout)
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("exec %s: exit code %d: %s", strings.Join(argv, " "), answer.ExitCode, answer.Stderr)
+		}
+	}
+}
+
+func (r *rig) podIP(t *testing.T, pod string) string {
+	t.Helper()
+	answer, err := r.client.PodSandboxStatus(testContext(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.GetStatus().GetNetwork().GetIp()
+}
