@@ -1,0 +1,119 @@
+package authn
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// decisionsMax bounds the remembered decisions; an entry is about 100 bytes. Identities times verbs times subresources
+// of one node are dozens.
+const decisionsMax = 2048
+
+// verbs are the API verbs of HTTP methods. Other methods (HEAD, OPTIONS, CONNECT, ...) have none and are refused.
+var verbs = map[string]string{
+	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+}
+
+// authorize asks whether id may do r: allowed if any of the subresources of the path is.
+func (g *Guard) authorize(r *http.Request, id *Identity) error {
+	verb, ok := verbs[r.Method]
+	if !ok {
+		return &Refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s has no API verb to authorize; use GET or POST", r.Method), nil}
+	}
+	if g.o.AlwaysAllow {
+		return nil
+	}
+	subresources := Subresources(r.URL.Path)
+	// What is remembered counts first, so that a remembered yes holds when another answer has expired and the API server is away.
+	for _, sub := range subresources {
+		if allowed, known := g.decisions.remembered(decisionKey(id, verb, sub)); known && allowed {
+			return nil
+		}
+	}
+	for _, sub := range subresources {
+		allowed, err := g.decisions.ask(r.Context(), decisionKey(id, verb, sub), func(ctx context.Context) (bool, error) {
+			return g.reviewAccess(ctx, id, verb, sub)
+		})
+		if err != nil {
+			return unavailable(fmt.Sprintf("subject access review (user=%s, verb=%s, resource=nodes, subresource=%s)", id.Name, verb, sub), err)
+		}
+		if allowed {
+			return nil
+		}
+	}
+	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", id.Name, verb, subresources), nil}
+}
+
+// Subresources returns the subresources of nodes/<name> of which one must be allowed for path, most specific first.
+//
+//	/stats/*                                  stats
+//	/metrics/*                                metrics
+//	/logs/*                                   log
+//	/checkpoint/*                             checkpoint
+//	/statusz, /flagz                          statusz, configz
+//	/pods, /runningpods, /healthz, /configz   pods, pods, healthz, configz; else proxy (KEP-2862, locked on in 1.36)
+//	everything else                           proxy
+func Subresources(path string) []string {
+	for _, m := range []struct {
+		prefix string
+		subs   []string
+	}{
+		{"/pods", []string{"pods", "proxy"}},
+		{"/runningpods", []string{"pods", "proxy"}},
+		{"/healthz", []string{"healthz", "proxy"}},
+		{"/configz", []string{"configz", "proxy"}},
+		{"/stats", []string{"stats"}},
+		{"/metrics", []string{"metrics"}},
+		{"/logs", []string{"log"}},
+		{"/checkpoint", []string{"checkpoint"}},
+		{"/statusz", []string{"statusz"}},
+		{"/flagz", []string{"configz"}},
+	} {
+		if rest, ok := strings.CutPrefix(path, m.prefix); ok && (rest == "" || rest[0] == '/') {
+			return m.subs
+		}
+	}
+	return []string{"proxy"}
+}
+
+func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, subresource string) (bool, error) {
+	extra := make(map[string]authorizationv1.ExtraValue, len(id.Extra))
+	for k, v := range id.Extra {
+		extra[k] = v
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: id.Name, UID: id.UID, Groups: id.Groups, Extra: extra,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: g.o.NodeName,
+		},
+	}}
+	out := &authorizationv1.SubjectAccessReview{}
+	if err := g.o.API.Create(ctx, kube.SubjectAccessReviews, "", "", review, out); err != nil {
+		return false, err
+	}
+	return out.Status.Allowed && !out.Status.Denied, nil
+}
+
+// decisionKey spells everything a decision depends on, in an order that does not vary.
+func decisionKey(id *Identity, verb, subresource string) []string {
+	key := []string{verb, subresource, id.Name, id.UID}
+	key = append(key, fmt.Sprint(len(id.Groups)))
+	key = append(key, id.Groups...)
+	names := make([]string, 0, len(id.Extra))
+	for name := range id.Extra {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		key = append(key, name, fmt.Sprint(len(id.Extra[name])))
+		key = append(key, id.Extra[name]...)
+	}
+	return key
+}

@@ -1,0 +1,104 @@
+package podlog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// blockBytes is the step of the walk back from the end. Chosen: two or three reads find the usual tail of 10 to 100 lines.
+const blockBytes = 32 << 10
+
+// tailStart returns the offset from which f, of the given size, holds the last lines lines. Lines, not entries, are
+// counted: the parts of a long line are one. (Where the parts of a line on one stream have lines of the other between
+// them, its first parts may fall before the start.)
+func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
+	if lines <= 0 {
+		return size, nil
+	}
+	var (
+		block  = make([]byte, blockBytes)
+		head   [headMax]byte
+		found  int64  // lines that lie wholly at or after start
+		start  = size // of the oldest entry examined
+		isLine = func(at, end int64) (bool, error) {
+			n, err := f.ReadAt(head[:min(int64(len(head)), end-at)], at)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return false, err
+			}
+			return endsLine(head[:n]), nil
+		}
+	)
+	for right := size; right > 0; {
+		left := max(0, right-blockBytes)
+		part := block[:right-left]
+		if _, err := f.ReadAt(part, left); err != nil && !errors.Is(err, io.EOF) {
+			return 0, fmt.Errorf("find the last %d lines: read %d bytes at %d: %w", lines, len(part), left, err)
+		}
+		// A newline at the very end ends the last entry, it starts none; so look before start-1.
+		for {
+			in := int64(len(part))
+			if limit := start - 1 - left; limit < in {
+				in = max(0, limit)
+			}
+			i := bytes.LastIndexByte(part[:in], '\n')
+			if i < 0 {
+				break
+			}
+			at := left + int64(i) + 1
+			line, err := isLine(at, start)
+			if err != nil {
+				return 0, err
+			}
+			if line {
+				if found == lines {
+					return start, nil
+				}
+				found++
+			}
+			start = at
+		}
+		right = left
+	}
+	if start == 0 {
+		return 0, nil
+	}
+	// The first entry of the file has no newline before it.
+	if line, err := isLine(0, start); err != nil {
+		return 0, err
+	} else if line && found == lines {
+		return start, nil
+	}
+	return 0, nil
+}
+
+// Tail returns the end of the log at path: at most lines lines and of those at most the last bytesMax bytes. It serves
+// termination messages (terminationMessagePolicy FallbackToLogsOnError: 80 lines, 2048 bytes).
+func Tail(path string, lines, bytesMax int) ([]byte, error) {
+	n := int64(lines)
+	ring := &lastBytes{max: bytesMax}
+	if err := Read(nil, path, Options{Tail: &n}, ring); err != nil {
+		return nil, err
+	}
+	return ring.kept, nil
+}
+
+// lastBytes keeps the last max bytes written to it.
+type lastBytes struct {
+	max  int
+	kept []byte
+}
+
+func (l *lastBytes) Write(p []byte) (int, error) {
+	n := len(p)
+	if n >= l.max {
+		l.kept = append(l.kept[:0], p[n-l.max:]...)
+		return n, nil
+	}
+	if over := len(l.kept) + n - l.max; over > 0 {
+		l.kept = l.kept[:copy(l.kept, l.kept[over:])]
+	}
+	l.kept = append(l.kept, p...)
+	return n, nil
+}
