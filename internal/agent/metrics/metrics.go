@@ -1,0 +1,150 @@
+// Package metrics holds the agent's own measurements, under the names the kubelet gives them, so that existing
+// dashboards and alerts read them.
+//
+// There is no global registry: New makes one set per agent, its fields are what other packages count into, and
+// collectors of their own go to Registry (served at /metrics) or Probes (/metrics/probes). What can be read when asked
+// is not kept here but collected then.
+//
+// Usage of pods and containers is not here; see internal/agent/stats.
+package metrics
+
+import (
+	"context"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+)
+
+const subsystem = "kubelet"
+
+// podStartBuckets are upstream's for pod starts, in seconds.
+var podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+
+// Set is the measurements of one agent. All its fields are safe for concurrent use.
+type Set struct {
+	Registry *prometheus.Registry // /metrics
+	Probes   *prometheus.Registry // /metrics/probes
+
+	PodStart            prometheus.Histogram     // first seen to running
+	PodStartSLI         prometheus.Histogram     // created to running, without image pulls and init containers
+	PodStartTotal       prometheus.Histogram     // created to running, with them
+	PodWorker           *prometheus.HistogramVec // one pass over a pod, by operation_type: create, update, sync
+	PodWorkerStart      prometheus.Histogram     // first seen to first pass
+	PodStatusSync       prometheus.Histogram     // status changed to API server told
+	StartedPods         prometheus.Counter
+	StartedPodsErrors   prometheus.Counter
+	StartedContainers   *prometheus.CounterVec // by container_type: container, init_container, ephemeral_container
+	StartErrors         *prometheus.CounterVec // by container_type and code (the error's reason)
+	Relist              prometheus.Histogram
+	RelistInterval      prometheus.Histogram
+	RelistLast          prometheus.Gauge         // unix seconds
+	RuntimeOperations   *prometheus.CounterVec   // by operation_type
+	RuntimeErrors       *prometheus.CounterVec   // by operation_type
+	RuntimeDuration     *prometheus.HistogramVec // by operation_type
+	RunSandbox          *prometheus.HistogramVec // by runtime_handler
+	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
+	Evictions           *prometheus.CounterVec   // by eviction_signal
+	AdmissionRejections *prometheus.CounterVec   // by reason
+
+	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
+	HTTPDuration *prometheus.HistogramVec // likewise
+	HTTPInFlight *prometheus.GaugeVec     // likewise
+}
+
+// New returns a set for the agent of the named node.
+func New(nodeName string) *Set {
+	s := &Set{Registry: prometheus.NewRegistry(), Probes: prometheus.NewRegistry()}
+	s.Registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	s.gauges("node_name", "The node's name. The count is always 1.", "node").WithLabelValues(nodeName).Set(1)
+
+	s.PodStart = s.histogram("pod_start_duration_seconds", "Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
+	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds", "Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
+	s.PodStartTotal = s.histogram("pod_start_total_duration_seconds", "Seconds from a pod's creation to its containers running", podStartBuckets)
+	s.PodWorker = s.histograms("pod_worker_duration_seconds", "Seconds of one pass over a pod: create, update or sync", prometheus.DefBuckets, "operation_type")
+	s.PodWorkerStart = s.histogram("pod_worker_start_duration_seconds", "Seconds from the agent seeing a pod to its first pass", prometheus.DefBuckets)
+	s.PodStatusSync = s.histogram("pod_status_sync_duration_seconds", "Seconds from a change of a pod's status to the API server knowing it", []float64{.01, .05, .1, .5, 1, 5, 10, 20, 30, 45, 60})
+	s.StartedPods = s.counter("started_pods_total", "Pods started")
+	s.StartedPodsErrors = s.counter("started_pods_errors_total", "Errors when starting pods")
+	s.StartedContainers = s.counters("started_containers_total", "Containers started", "container_type")
+	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type", "code")
+	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers", prometheus.DefBuckets)
+	s.RelistInterval = s.histogram("pleg_relist_interval_seconds", "Seconds between listings of the runtime", prometheus.DefBuckets)
+	s.RelistLast = s.gauges("pleg_last_seen_seconds", "Unix time of the last listing of the runtime").WithLabelValues()
+
+	s.RuntimeOperations = s.counters("runtime_operations_total", "Calls to the container runtime", "operation_type")
+	s.RuntimeErrors = s.counters("runtime_operations_errors_total", "Calls to the container runtime that failed", "operation_type")
+	s.RuntimeDuration = s.histograms("runtime_operations_duration_seconds", "Seconds of calls to the container runtime", prometheus.ExponentialBuckets(.005, 2.5, 14), "operation_type")
+	s.RunSandbox = s.histograms("run_podsandbox_duration_seconds", "Seconds to run a pod sandbox", prometheus.DefBuckets, "runtime_handler")
+	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
+	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
+	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
+
+	labels := []string{"method", "path", "server_type", "long_running"}
+	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)
+	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server", prometheus.DefBuckets, labels...)
+	s.HTTPInFlight = s.gauges("http_inflight_requests", "Requests to the agent's server being answered", labels...)
+	return s
+}
+
+func (s *Set) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: subsystem, Name: name, Help: help}, labels)
+	s.Registry.MustRegister(v)
+	return v
+}
+
+func (s *Set) counter(name, help string) prometheus.Counter {
+	return s.counters(name, help).WithLabelValues()
+}
+
+func (s *Set) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, labels)
+	s.Registry.MustRegister(v)
+	return v
+}
+
+func (s *Set) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}, labels)
+	s.Registry.MustRegister(v)
+	return v
+}
+
+func (s *Set) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets})
+	s.Registry.MustRegister(h)
+	return h
+}
+
+// RuntimeCalls counts and times every call of a connection to the runtime; give it to cri.Dial.
+func (s *Set) RuntimeCalls() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		operation, start := operationType(method), time.Now()
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		s.RuntimeOperations.WithLabelValues(operation).Inc()
+		s.RuntimeDuration.WithLabelValues(operation).Observe(time.Since(start).Seconds())
+		if err != nil {
+			s.RuntimeErrors.WithLabelValues(operation).Inc()
+		}
+		return err
+	})
+}
+
+// operationType spells a CRI method as the kubelet does: /runtime.v1.RuntimeService/RunPodSandbox is run_podsandbox.
+func operationType(method string) string {
+	name := strings.Replace(path.Base(method), "PodSandbox", "Podsandbox", 1)
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
