@@ -1,0 +1,152 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// pods answers with the pods that this node should run, as a PodList.
+func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
+	writePods(w, s.o.Pods.List())
+}
+
+// writePods encodes one pod at a time: a list of all of them at once would be some MiB, twice.
+func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	w.Header().Set("Content-Type", "application/json")
+	var buf bytes.Buffer
+	encode := json.NewEncoder(&buf)
+	buf.WriteString(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`)
+	for i, pod := range pods {
+		if i > 0 {
+			buf.WriteByte(',')
+		}
+		err := encode.Encode(pod)
+		if err == nil {
+			_, err = buf.WriteTo(w)
+		}
+		if err != nil {
+			slog.Info("answer ends early", "pod", pod.Name, "namespace", pod.Namespace, "err", err)
+			return
+		}
+	}
+	buf.WriteString("]}\n")
+	_, _ = buf.WriteTo(w) // the client is gone; nobody is left to tell
+}
+
+// Labels under which the runtime keeps what a container is, as the kubelet spells them.
+const (
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
+	labelPodUID        = "io.kubernetes.pod.uid"
+	labelContainerName = "io.kubernetes.container.name"
+)
+
+// runningPods answers with the pods that the runtime has running containers of, which need not be those it should.
+func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
+	list, err := s.o.Runtime.ListContainers(r.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		http.Error(w, "list running containers: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	pods := map[string]*corev1.Pod{}
+	for _, c := range list.Containers {
+		uid := c.Labels[labelPodUID]
+		pod := pods[uid]
+		if uid == "" {
+			continue // somebody else's
+		} else if pod == nil {
+			pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: c.Labels[labelPodName], Namespace: c.Labels[labelPodNamespace], UID: types.UID(uid),
+			}}
+			pods[uid] = pod
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c.Labels[labelContainerName], Image: c.GetImage().GetImage()})
+	}
+	all := make([]*corev1.Pod, 0, len(pods))
+	for _, pod := range pods {
+		slices.SortFunc(pod.Spec.Containers, func(a, b corev1.Container) int { return strings.Compare(a.Name, b.Name) })
+		all = append(all, pod)
+	}
+	writePods(w, all)
+}
+
+// configz answers with the configuration in force, without the secrets that staticPodURLHeader may carry.
+func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
+	c := *s.o.Config
+	if len(c.StaticPodURLHeader) > 0 {
+		masked := make(map[string][]string, len(c.StaticPodURLHeader))
+		for k := range c.StaticPodURLHeader {
+			masked[k] = []string{"<masked>"}
+		}
+		c.StaticPodURLHeader = masked
+	}
+	writeJSON(w, map[string]*kubeletconfigv1beta1.KubeletConfiguration{"kubeletconfig": &c})
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, "encode answer: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(data) // the client is gone; nobody is left to tell
+}
+
+// running counts pods and containers by state when asked.
+type running struct{ pods Pods }
+
+var (
+	runningPodsDesc       = prometheus.NewDesc("kubelet_running_pods", "Pods that have a running container", nil, nil)
+	runningContainersDesc = prometheus.NewDesc("kubelet_running_containers", "Containers by state", []string{"container_state"}, nil)
+	desiredPodsDesc       = prometheus.NewDesc("kubelet_desired_pods", "Pods this node was told to run; static is true if not by the API server", []string{"static"}, nil)
+)
+
+func (c running) Describe(ch chan<- *prometheus.Desc) {
+	ch <- runningPodsDesc
+	ch <- runningContainersDesc
+	ch <- desiredPodsDesc
+}
+
+func (c running) Collect(ch chan<- prometheus.Metric) {
+	states := map[State]int{Running: 0, Exited: 0}
+	pods := map[types.UID]bool{}
+	eachContainer(c.pods, func(pod *corev1.Pod, _ string, one Container) {
+		states[one.State]++
+		if one.State == Running {
+			pods[pod.UID] = true
+		}
+	})
+	desired := map[string]int{"": 0, "true": 0}
+	for _, pod := range c.pods.List() {
+		static := ""
+		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
+			static = "true"
+		}
+		desired[static]++
+	}
+	ch <- prometheus.MustNewConstMetric(runningPodsDesc, prometheus.GaugeValue, float64(len(pods)))
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(runningContainersDesc, prometheus.GaugeValue, float64(n), string(state))
+	}
+	for static, n := range desired {
+		ch <- prometheus.MustNewConstMetric(desiredPodsDesc, prometheus.GaugeValue, float64(n), static)
+	}
+}

@@ -1,0 +1,209 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
+)
+
+// routes builds the handler: guard, bounds and counting around a table of endpoints.
+func (s *Server) routes() (http.Handler, error) {
+	mux := http.NewServeMux()
+	answer := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, bounded(h)) }
+	stream := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, s.unbounded(h)) }
+	both := func(on func(string, http.HandlerFunc), p string, h http.HandlerFunc) {
+		on("GET "+p, h)
+		on("POST "+p, h)
+	}
+
+	s.healthRoutes(answer)
+	answer("GET /pods", s.pods)
+	answer("GET /pods/{$}", s.pods)
+	both(answer, "/stats/summary", s.summary)
+	if err := s.metricRoutes(mux); err != nil {
+		return nil, err
+	}
+
+	c := s.o.Config
+	if c.EnableDebuggingHandlers != nil && !*c.EnableDebuggingHandlers {
+		off := refuse("Debug endpoints are disabled.", http.StatusMethodNotAllowed)
+		for _, p := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/", "/configz"} {
+			answer(p, off)
+		}
+		return s.guarded(s.counted(mux)), nil
+	}
+	stream("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
+	for _, p := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
+		both(stream, "/exec"+p, s.exec)
+		both(stream, "/attach"+p, s.attach)
+		answer("POST /run"+p, s.run)
+	}
+	both(stream, "/portForward/{namespace}/{pod}", s.portForward)
+	both(stream, "/portForward/{namespace}/{pod}/{uid}", s.portForward)
+	answer("GET /runningpods", s.runningPods)
+	answer("GET /runningpods/{$}", s.runningPods)
+	answer("GET /configz", s.configz)
+	s.systemLogRoutes(answer, stream)
+	s.profileRoutes(answer, stream)
+	return s.guarded(s.counted(mux)), nil
+}
+
+// guarded lets a request through when the guard admits it.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The guard authorizes by path prefix and the mux routes by path: both must mean the same path.
+		if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
+			http.Error(w, "path is not clean: "+strconv.Quote(r.URL.Path)+"; use "+strconv.Quote(clean), http.StatusBadRequest)
+			return
+		}
+		who, err := s.guard.Admit(r)
+		if refusal := (*authn.Refusal)(nil); errors.As(err, &refusal) {
+			name := ""
+			if who != nil {
+				name = who.Name
+			}
+			slog.Info("request refused", "status", refusal.Status, "method", r.Method, "path", r.URL.Path, "user", name, "from", r.RemoteAddr, "err", refusal)
+			if refusal.Status == http.StatusServiceUnavailable {
+				w.Header().Set("Retry-After", "1")
+			}
+			http.Error(w, refusal.Text, refusal.Status)
+			return
+		} else if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bounded limits an ordinary request in size and time.
+func bounded(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		control, end := http.NewResponseController(w), time.Now().Add(answerTime)
+		_ = control.SetReadDeadline(end) // test recorders have no deadlines
+		_ = control.SetWriteDeadline(end)
+		r.Body = http.MaxBytesReader(w, r.Body, bodyBytesMax)
+		h(w, r)
+	}
+}
+
+// unbounded removes the bounds that an ordinary request may have left on the connection, and ties the stream to the
+// life of the server.
+func (s *Server) unbounded(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Time{})
+		_ = control.SetWriteDeadline(time.Time{})
+		ctx, cancel := joined(r.Context(), s.streams)
+		defer cancel()
+		h(w, r.WithContext(ctx))
+	}
+}
+
+// longRunning are the requests that upstream's label long_running means.
+var longRunning = map[string]bool{"exec": true, "attach": true, "portforward": true, "debug": true}
+
+// counted measures requests under upstream's names. Paths that do not exist count as "other", so that a client cannot
+// make up labels.
+func (s *Server) counted(mux *http.ServeMux) http.Handler {
+	m := s.o.Metrics
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		root := "other"
+		if _, pattern := mux.Handler(r); pattern != "" {
+			root = rootOf(pattern)
+		}
+		labels := []string{r.Method, root, "readwrite", strconv.FormatBool(longRunning[root])}
+		start := time.Now()
+		m.HTTPRequests.WithLabelValues(labels...).Inc()
+		m.HTTPInFlight.WithLabelValues(labels...).Inc()
+		defer func() {
+			m.HTTPInFlight.WithLabelValues(labels...).Dec()
+			m.HTTPDuration.WithLabelValues(labels...).Observe(time.Since(start).Seconds())
+		}()
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// rootOf returns the first element of a route's path; of metrics the first two, as upstream.
+func rootOf(pattern string) string {
+	_, p, _ := strings.Cut(pattern, "/")
+	root, rest, _ := strings.Cut(p, "/")
+	if second, _, _ := strings.Cut(rest, "/"); root == "metrics" && second != "" {
+		return root + "/" + second
+	}
+	return root
+}
+
+func refuse(text string, status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, status) }
+}
+
+// metricRoutes serves the measurements. What is read when asked (usage, pods by state) is collected then.
+func (s *Server) metricRoutes(mux *http.ServeMux) error {
+	if err := s.o.Metrics.Registry.Register(running{s.o.Pods}); err != nil {
+		return err
+	}
+	for p, g := range map[string]func(*http.Request) prometheus.Gatherer{
+		"/metrics":          func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Registry },
+		"/metrics/probes":   func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Probes },
+		"/metrics/resource": func(r *http.Request) prometheus.Gatherer { return s.usage(r, resourceFamilies) },
+		"/metrics/cadvisor": func(r *http.Request) prometheus.Gatherer { return s.usage(r, cadvisorFamilies) },
+	} {
+		mux.HandleFunc("GET "+p, bounded(func(w http.ResponseWriter, r *http.Request) {
+			promhttp.HandlerFor(g(r), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)
+		}))
+	}
+	return nil
+}
+
+// systemLogRoutes serves the machine's log directory; os.Root keeps every path and symbolic link inside it.
+func (s *Server) systemLogRoutes(answer, stream func(string, http.HandlerFunc)) {
+	if on := s.o.Config.EnableSystemLogHandler; on != nil && !*on {
+		answer("GET /logs/", refuse("logs endpoint is disabled.", http.StatusMethodNotAllowed))
+		return
+	}
+	dir := s.o.LogDir
+	if dir == "" {
+		dir = "/var/log"
+	}
+	stream("GET /logs/", func(w http.ResponseWriter, r *http.Request) {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			http.Error(w, "open log directory: "+err.Error(), http.StatusNotFound)
+			return
+		}
+		defer root.Close()
+		http.StripPrefix("/logs", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) profileRoutes(answer, stream func(string, http.HandlerFunc)) {
+	if on := s.o.Config.EnableProfilingHandler; on != nil && !*on {
+		answer("GET /debug/pprof/", refuse("profiling endpoint is disabled.", http.StatusMethodNotAllowed))
+		return
+	}
+	stream("GET /debug/pprof/", pprof.Index)
+	stream("GET /debug/pprof/profile", pprof.Profile) // ?seconds= may ask for longer than answerTime
+	stream("GET /debug/pprof/trace", pprof.Trace)
+	answer("GET /debug/pprof/cmdline", pprof.Cmdline)
+	both := func(h http.HandlerFunc) { answer("GET /debug/pprof/symbol", h); answer("POST /debug/pprof/symbol", h) }
+	both(pprof.Symbol)
+}
+
+// hijack takes the connection from w, with whatever the client has already sent on it.
+func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w).Hijack()
+}

@@ -1,0 +1,208 @@
+// Package server is the agent's HTTPS server: what the API server, kubectl (through it), metrics-server and Prometheus
+// ask a node.
+//
+//	/containerLogs/<ns>/<pod>/<container>             a container's log, also as it grows
+//	/exec /attach /portForward /run                   streams into containers, passed on to the runtime
+//	/pods /runningpods/ /configz                      what runs here, and by which configuration
+//	/stats/summary /metrics /metrics/resource ...     usage and measurements
+//	/healthz /logs/ /debug/pprof/                     health, the machine's log directory, profiles
+//
+// Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
+//
+// Every request passes the guard (internal/agent/authn) before anything else looks at it. Ordinary requests are
+// bounded in size and time; streams (logs, exec, attach, port-forward) only end when either side does, or with the
+// server. The server keeps no state of its own: pods come from Pods, usage from stats, everything else from the runtime.
+//
+// A stream's bytes are copied between the client and the runtime's streaming server without a look inside, so SPDY and
+// WebSocket pass alike, in the versions the runtime speaks. (The 1.36 API server translates kubectl's newer WebSocket
+// protocols to SPDY for every node that does not declare ExtendWebSocketsToKubelet. We do not declare it: containerd
+// does not speak them.)
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+)
+
+const (
+	// headerTime bounds the TLS handshake and the request's header. Chosen: a client that takes longer is not one of ours.
+	headerTime = 10 * time.Second
+	// answerTime bounds an ordinary request from its header to the last byte of the answer. A client that reads slower
+	// than a /metrics answer in this time is cut off; raising it lets slow clients hold more memory.
+	answerTime = time.Minute
+	// idleTime is how long a connection is kept between requests, as upstream.
+	idleTime = 90 * time.Second
+	// stopTime is how long requests may go on after Run was told to end.
+	stopTime = 5 * time.Second
+	// headerBytesMax and bodyBytesMax bound what a client can make us hold. Exec commands travel in the URL, as far as
+	// the API server lets them (1 MiB of header); no endpoint reads a body.
+	headerBytesMax = 1 << 20
+	bodyBytesMax   = 64 << 10
+)
+
+// ErrNotFound is in the chain of errors about a pod or container that is not on this node.
+var ErrNotFound = errors.New("not found")
+
+// Pods is what the server knows of the pods on this node.
+type Pods interface {
+	// List returns every pod that the agent runs, with its latest status. The objects are shared and not written to.
+	List() []*corev1.Pod
+	// Sandbox returns the CRI id of the pod's running sandbox. An empty uid means any.
+	Sandbox(namespace, name string, uid types.UID) (id string, err error)
+	// Container returns the latest attempt of a container that the runtime knows, or the one before it. An error about a
+	// container that has not started says what it waits for. It is called often and must not ask the runtime.
+	Container(namespace, name, container string, uid types.UID, previous bool) (Container, error)
+}
+
+// State says whether a container's process runs.
+type State string
+
+// States of a container.
+const (
+	Running State = "running"
+	Exited  State = "exited"
+	Waiting State = "waiting" // created or about to be; it has no process
+)
+
+// Container is one attempt of a container.
+type Container struct {
+	ID         string // CRI id; empty while Waiting without one
+	LogPath    string // absolute
+	State      State
+	Attempt    uint32
+	Tty, Stdin bool // as its spec says
+	StartedAt  time.Time
+}
+
+// Runtime is the part of CRI that the server calls; *cri.Client is one.
+type Runtime interface {
+	Exec(context.Context, *runtimeapi.ExecRequest, ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
+	ExecSync(context.Context, *runtimeapi.ExecSyncRequest, ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+	Attach(context.Context, *runtimeapi.AttachRequest, ...grpc.CallOption) (*runtimeapi.AttachResponse, error)
+	PortForward(context.Context, *runtimeapi.PortForwardRequest, ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
+}
+
+// Stats reads usage when asked; *stats.Reader is one.
+type Stats interface {
+	Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.Summary, error)
+}
+
+// Options are what a Server needs. All fields are required except where they say otherwise.
+type Options struct {
+	Config   *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
+	NodeName string
+	Names    []string       // further names and addresses for a self-signed certificate; may be empty
+	RootDir  string         // the agent's directory; a self-signed certificate goes to its pki
+	API      authn.Reviewer // nil only with token authentication off and AlwaysAllow
+	Pods     Pods
+	Runtime  Runtime
+	Stats    Stats
+	Metrics  *metrics.Set
+	Healthy  func() error // nil while the agent's loop makes progress
+	LogDir   string       // served at /logs/; empty: /var/log
+}
+
+// Server answers requests about one node.
+type Server struct {
+	o         Options
+	guard     *authn.Guard
+	tls       *tls.Config
+	handler   http.Handler
+	streams   context.Context // ends when streams must
+	endStream context.CancelFunc
+}
+
+// New checks o, reads certificates and builds the routes; it does not listen.
+func New(o Options) (*Server, error) {
+	c := o.Config
+	guard, err := authn.New(authn.Options{
+		NodeName: o.NodeName, API: o.API,
+		ClientCAFile: c.Authentication.X509.ClientCAFile,
+		Tokens:       isTrue(c.Authentication.Webhook.Enabled), TokenTTL: c.Authentication.Webhook.CacheTTL.Duration,
+		Anonymous:   isTrue(c.Authentication.Anonymous.Enabled),
+		AlwaysAllow: c.Authorization.Mode == kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow,
+		AllowTTL:    c.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+		DenyTTL:     c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{o: o, guard: guard}
+	if s.tls, err = tlsConfig(o); err != nil {
+		return nil, err
+	}
+	if s.handler, err = s.routes(); err != nil {
+		return nil, err
+	}
+	s.streams, s.endStream = context.WithCancel(context.Background())
+	return s, nil
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+// Handler returns the whole server without its listener, for tests.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// TLS returns the configuration of the listener, for tests.
+func (s *Server) TLS() *tls.Config { return s.tls }
+
+// Run listens on the configured address and port and serves until ctx ends; then streams are cut, ordinary requests
+// are given a moment to finish, and Run returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.endStream()
+	if s.o.Config.EnableServer != nil && !*s.o.Config.EnableServer {
+		slog.Info("server is off", "reason", "enableServer: false")
+		<-ctx.Done()
+		return nil
+	}
+	address := net.JoinHostPort(s.o.Config.Address, strconv.Itoa(int(s.o.Config.Port)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen for the API server: address and port %s: %w; free it or set address and port in the KubeletConfiguration", address, err)
+	}
+	return s.Serve(ctx, listener)
+}
+
+// Serve is Run on a listener of the caller's, which it closes.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	defer s.endStream()
+	server := &http.Server{
+		Handler: s.handler, TLSConfig: s.tls,
+		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytesMax,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
+	}
+	slog.Info("server listens", "address", listener.Addr())
+	done := make(chan error, 1)
+	go func() { done <- server.ServeTLS(listener, "", "") }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.endStream()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		slog.Warn("server stops with requests unfinished", "after", stopTime, "err", errors.Join(err, server.Close()))
+	}
+	<-done
+	return nil
+}

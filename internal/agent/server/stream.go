@@ -1,0 +1,308 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// runtimeTime bounds the call that prepares a stream and the handshake with the runtime's streaming server. containerd
+	// forgets a prepared stream after 60 s.
+	runtimeTime = 30 * time.Second
+	// runTime bounds a command of /run; the answer must be out before answerTime.
+	runTime = 50 * time.Second
+	// refusalBytesMax is how much of a refusal of the streaming server is passed on.
+	refusalBytesMax = 64 << 10
+)
+
+// target is the container or pod that a stream is for.
+type target struct {
+	namespace, pod, container string
+	uid                       types.UID
+}
+
+func targetOf(r *http.Request) target {
+	return target{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), types.UID(r.PathValue("uid"))}
+}
+
+// find returns the pod of t.
+func (s *Server) find(t target) (*corev1.Pod, error) {
+	for _, p := range s.o.Pods.List() {
+		if p.Name == t.pod && p.Namespace == t.namespace && (t.uid == "" || p.UID == t.uid) {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("pod %q in namespace %q does not exist on this node: %w", t.pod, t.namespace, ErrNotFound)
+}
+
+// runningContainer returns the container of t if a command can run in it.
+func (s *Server) runningContainer(t target) (Container, error) {
+	if _, err := s.find(t); err != nil {
+		return Container{}, err
+	}
+	c, err := s.o.Pods.Container(t.namespace, t.pod, t.container, t.uid, false)
+	if err != nil {
+		return Container{}, err
+	}
+	if c.State != Running {
+		return Container{}, fmt.Errorf("container %q in pod %q is not running: it is %s", t.container, t.pod, c.State)
+	}
+	return c, nil
+}
+
+// streamOptions are the query parameters of exec and attach.
+type streamOptions struct{ stdin, stdout, stderr, tty bool }
+
+func streamOptionsOf(r *http.Request) (streamOptions, error) {
+	q := r.URL.Query()
+	on := func(name string) bool { return q.Get(name) == "1" }
+	o := streamOptions{stdin: on("input"), stdout: on("output"), stderr: on("error"), tty: on("tty")}
+	if o.tty {
+		o.stderr = false // a terminal has one output
+	}
+	if !o.stdin && !o.stdout && !o.stderr {
+		return o, errors.New("you must specify at least 1 of stdin, stdout, stderr")
+	}
+	return o, nil
+}
+
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	o, err := streamOptionsOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.serveStream(w, r, func(ctx context.Context) (string, error) {
+		c, err := s.runningContainer(targetOf(r))
+		if err != nil {
+			return "", err
+		}
+		answer, err := s.o.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
+			ContainerId: c.ID, Cmd: r.URL.Query()["command"], Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
+		})
+		return answer.GetUrl(), err
+	})
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	o, err := streamOptionsOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.serveStream(w, r, func(ctx context.Context) (string, error) {
+		c, err := s.runningContainer(targetOf(r))
+		if err != nil {
+			return "", err
+		}
+		// Whether the process has a terminal was decided when it started, not by whoever attaches.
+		answer, err := s.o.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
+			ContainerId: c.ID, Tty: c.Tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr && !c.Tty,
+		})
+		return answer.GetUrl(), err
+	})
+}
+
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
+	var ports []int32
+	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") { // SPDY names its ports stream by stream
+		for _, text := range strings.Split(strings.Join(r.URL.Query()["port"], ","), ",") {
+			port, err := strconv.ParseUint(text, 10, 16)
+			if err != nil || port == 0 {
+				http.Error(w, fmt.Sprintf("query parameter port: %q: want 1 to 65535", text), http.StatusBadRequest)
+				return
+			}
+			ports = append(ports, int32(port))
+		}
+	}
+	s.serveStream(w, r, func(ctx context.Context) (string, error) {
+		t := targetOf(r)
+		pod, err := s.find(t)
+		if err != nil {
+			return "", err
+		}
+		id, err := s.o.Pods.Sandbox(t.namespace, t.pod, pod.UID)
+		if err != nil {
+			return "", err
+		}
+		answer, err := s.o.Runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: ports})
+		return answer.GetUrl(), err
+	})
+}
+
+// run executes a command to its end and answers with its output. It is older than exec and splits the command at spaces.
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	c, err := s.runningContainer(targetOf(r))
+	if err != nil {
+		streamError(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), runTime)
+	defer cancel()
+	answer, err := s.o.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: c.ID, Cmd: strings.Split(r.FormValue("cmd"), " "), Timeout: int64(runTime / time.Second),
+	})
+	if err != nil {
+		streamError(w, err)
+		return
+	}
+	if answer.ExitCode != 0 {
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprintf(w, "command exited with %d: ", answer.ExitCode)
+	}
+	_, _ = w.Write(answer.Stdout) // a client that went away is not our error
+	_, _ = w.Write(answer.Stderr)
+}
+
+// serveStream has prepare make the runtime expect a stream, and connects the client to it.
+func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, prepare func(context.Context) (string, error)) {
+	if r.Header.Get("Upgrade") == "" || !strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") {
+		http.Error(w, "Upgrade request required", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), runtimeTime)
+	defer cancel()
+	address, err := prepare(ctx)
+	if err != nil {
+		streamError(w, err)
+		return
+	}
+	to, err := url.Parse(address)
+	if err != nil || to.Host == "" || to.Scheme != "http" && to.Scheme != "https" {
+		http.Error(w, fmt.Sprintf("the runtime names %q as the address of the stream: want http or https", address), http.StatusBadGateway)
+		return
+	}
+	if err := passOn(ctx, w, r, to); err != nil {
+		slog.Info("stream ends", "path", r.URL.Path, "err", err)
+	}
+}
+
+// streamError answers with the status that upstream gives to an error of the runtime.
+func streamError(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, ErrNotFound) || status.Code(err) == codes.NotFound:
+		code = http.StatusNotFound
+	case status.Code(err) == codes.ResourceExhausted:
+		code = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", "1")
+	}
+	http.Error(w, err.Error(), code)
+}
+
+// passOn sends r to the streaming server at to, answers with its answer and, if that is to switch protocols, copies
+// bytes both ways until one side ends. ctx bounds the handshake, r's context the stream.
+func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url.URL) error {
+	back, err := dial(ctx, to)
+	if err != nil {
+		err = fmt.Errorf("connect to the runtime's streaming server: %w", err)
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return err
+	}
+	defer back.Close()
+	if end, ok := ctx.Deadline(); ok {
+		_ = back.SetDeadline(end) // only fails on a closed connection, which Write will find
+	}
+	out := r.Clone(r.Context())
+	out.URL, out.Host, out.RequestURI, out.Body, out.ContentLength = to, to.Host, "", nil, 0
+	out.Header.Del("Authorization") // the runtime trusts the token in its URL; ours is not its business
+	out.Header.Del("Cookie")
+	in := bufio.NewReader(back)
+	answer, err := roundTrip(out, back, in)
+	if err != nil {
+		err = fmt.Errorf("ask the runtime's streaming server %s: %w", to.Host, err)
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return err
+	}
+	if answer.StatusCode != http.StatusSwitchingProtocols {
+		defer answer.Body.Close()
+		w.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
+		w.WriteHeader(answer.StatusCode)
+		_, err := io.Copy(w, io.LimitReader(answer.Body, refusalBytesMax))
+		return err
+	}
+	front, buffered, err := hijack(w)
+	if err != nil {
+		http.Error(w, "streams need HTTP/1.1: "+err.Error(), http.StatusBadRequest)
+		return err
+	}
+	defer front.Close()
+	_ = back.SetDeadline(time.Time{})
+	if err := sendHead(buffered.Writer, answer); err != nil {
+		return err
+	}
+	splice(r.Context(), front, buffered.Reader, back, in)
+	return nil
+}
+
+func dial(ctx context.Context, to *url.URL) (net.Conn, error) {
+	host, port := to.Hostname(), to.Port()
+	if to.Scheme == "https" {
+		if port == "" {
+			port = "443"
+		}
+		return (&tls.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+	}
+	if port == "" {
+		port = "80"
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+}
+
+func roundTrip(out *http.Request, w io.Writer, r *bufio.Reader) (*http.Response, error) {
+	if err := out.Write(w); err != nil {
+		return nil, err
+	}
+	return http.ReadResponse(r, out)
+}
+
+// sendHead passes on the answer to switch protocols.
+func sendHead(w *bufio.Writer, answer *http.Response) error {
+	fmt.Fprintf(w, "HTTP/1.1 %s\r\n", answer.Status)
+	if err := answer.Header.Write(w); err != nil {
+		return err
+	}
+	_, _ = w.WriteString("\r\n") // a bufio.Writer reports its first error at Flush
+	return w.Flush()
+}
+
+// splice copies between the two connections until either side ends or ctx does. Neither protocol that we pass closes
+// one direction only, so the end of one is the end of both; what the runtime has sent by then has been passed on.
+func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader) {
+	closeBoth := func() { front.Close(); back.Close() }
+	stop := context.AfterFunc(ctx, closeBoth)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(back, fromFront) // an error is the end of the stream, whichever side it came from
+		closeBoth()
+	}()
+	_, _ = io.Copy(front, fromBack)
+	closeBoth()
+	<-done
+}
+
+// joined returns a context that ends with a or b.
+func joined(a, b context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a)
+	stop := context.AfterFunc(b, cancel)
+	return ctx, func() { stop(); cancel() }
+}
