@@ -1,0 +1,310 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// Time limits of calls that work. A sandbox may wait for its network, a container for its file system; upstream
+// allows 4 min for sandboxes and 2 min for most else. stopMargin is added to the grace of a stop.
+const (
+	sandboxTimeout = 4 * time.Minute
+	createTimeout  = 2 * time.Minute
+	stopMargin     = 2 * time.Minute
+	mountTimeout   = 2 * time.Minute
+)
+
+// act does one action.
+func (r *Runner) act(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+	r.log(e).Info(a.Kind.String(), "container", a.Container, "why", a.Why)
+	switch a.Kind {
+	case podlife.CreateSandbox:
+		return r.createSandbox(ctx, e, pod, a, slot)
+	case podlife.StartContainer:
+		return r.startContainer(ctx, e, pod, a, slot)
+	case podlife.StopContainer:
+		return r.stopContainer(ctx, e, pod, a)
+	case podlife.StopSandbox:
+		return r.onSandbox(ctx, e, a, "stop_podsandbox", func(ctx context.Context) error {
+			_, err := r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: a.ID})
+			return err
+		})
+	case podlife.RemoveSandbox:
+		return r.onSandbox(ctx, e, a, "remove_podsandbox", func(ctx context.Context) error {
+			_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: a.ID})
+			return err
+		})
+	case podlife.RemoveContainer:
+		return r.removeContainer(ctx, e, a)
+	case podlife.Finish:
+		return r.finish(ctx, e, pod)
+	}
+	return fmt.Errorf("perform %v: unknown action", a.Kind)
+}
+
+// timed calls the runtime and reports how it went. A thing that is not there any more has been stopped or removed.
+func (r *Runner) timed(ctx context.Context, name string, limit time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	begun := time.Now()
+	err := call(ctx)
+	if r.Observer != nil {
+		r.Observer.RuntimeOperation(name, time.Since(begun), err)
+	}
+	return err
+}
+
+func gone(err error) bool { return status.Code(err) == codes.NotFound }
+
+// createSandbox prepares what the pod's containers share, then the sandbox.
+func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+	if err := r.setUp(ctx, e, pod, nil); err != nil {
+		return err
+	}
+	if err := slot.take(ctx); err != nil {
+		return err
+	}
+	parent, err := r.Groups.Ensure(pod)
+	if err != nil {
+		return &failure{"FailedCreatePodContainer", "FailedCreatePodContainer", "unable to ensure pod container exists: ", err}
+	}
+	config, err := r.sandboxConfig(pod, a.Attempt, parent)
+	if err != nil {
+		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to generate sandbox config: ", err}
+	}
+	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
+		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create log directory: ", err}
+	}
+	handler, err := r.runtimeHandler(ctx, pod)
+	if err != nil {
+		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
+	}
+	var id string
+	err = r.timed(ctx, "run_podsandbox", sandboxTimeout, func(ctx context.Context) error {
+		response, err := r.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		id = response.GetPodSandboxId()
+		return err
+	})
+	if err != nil {
+		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
+	}
+	return r.readSandbox(ctx, e, id)
+}
+
+// setUp prepares the pod's directories and volumes; it is safe to repeat.
+func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod, ips []string) error {
+	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
+	defer cancel()
+	if err := r.Volumes.SetUp(ctx, pod, ips); err != nil {
+		return &failure{"ContainerCreating", "FailedMount", "", err}
+	}
+	e.prepared = true
+	return nil
+}
+
+func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+	c := containerNamed(pod, a.Container)
+	if c == nil {
+		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
+	}
+	ips := e.view.sandboxes[a.ID].IPs
+	if len(ips) == 0 {
+		ips = r.HostIPs
+	}
+	if !e.prepared { // an adopted sandbox: the agent before us set it up, which is not known to our volumes
+		if err := r.setUp(ctx, e, pod, ips); err != nil {
+			return err
+		}
+	}
+	image, err := r.ensureImage(ctx, pod, c, slot)
+	if err != nil {
+		return err
+	}
+	if err := slot.take(ctx); err != nil {
+		return err
+	}
+	config, err := r.containerConfig(ctx, pod, c, a, image, ips)
+	if err != nil {
+		return err
+	}
+	parent, err := r.Groups.Ensure(pod)
+	if err != nil {
+		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+	}
+	sandbox, err := r.sandboxConfig(pod, e.view.sandboxes[a.ID].Attempt, parent)
+	if err != nil {
+		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+	}
+	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, c.Name), 0o755); err != nil {
+		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+	}
+	var id string
+	err = r.timed(ctx, "create_container", createTimeout, func(ctx context.Context) error {
+		response, err := r.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox})
+		id = response.GetContainerId()
+		return err
+	})
+	if err != nil {
+		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+	}
+	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
+	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt}
+	err = r.timed(ctx, "start_container", createTimeout, func(ctx context.Context) error {
+		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+		return err
+	})
+	if err != nil {
+		return &failure{"RunContainerError", "Failed", "Error: ", err}
+	}
+	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
+	r.linkLog(pod, c, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
+		return err
+	}
+	if r.Probes != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+		return r.postStart(ctx, pod, c, id, ips[0])
+	}
+	return nil
+}
+
+// postStart runs the hook; a container whose hook fails is killed, as upstream does.
+func (r *Runner) postStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error {
+	err := r.Probes.PostStart(ctx, pod, c, id, ip)
+	if err == nil {
+		return nil
+	}
+	_ = r.timed(ctx, "stop_container", specGrace(pod)+stopMargin, func(ctx context.Context) error {
+		_, stopErr := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(specGrace(pod).Seconds())})
+		return stopErr // reported through the container's state: the hook's own failure is what the user must see
+	})
+	return &failure{"PostStartHookError", "FailedPostStartHook", "PostStartHook failed: ", err}
+}
+
+func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
+	select {
+	case r.stops <- struct{}{}:
+		defer func() { <-r.stops }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	grace := a.Grace
+	if pod != nil {
+		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", "Stopping container "+a.Container)
+		grace = r.preStop(ctx, e, pod, a)
+	}
+	// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
+	seconds := int64((grace + time.Second - 1) / time.Second)
+	err := r.timed(ctx, "stop_container", grace+stopMargin, func(ctx context.Context) error {
+		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds})
+		return err
+	})
+	if err != nil && !gone(err) {
+		return fmt.Errorf("stop container %s: %w", a.ID, err)
+	}
+	return nil
+}
+
+// preStop runs the hook inside the grace and returns what is left of it. Upstream leaves at least 2 s for SIGTERM.
+func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) time.Duration {
+	const least = 2 * time.Second
+	c := containerNamed(pod, a.Container)
+	if r.Probes == nil || c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
+		return a.Grace
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.Grace)
+	defer cancel()
+	begun := time.Now()
+	e.mu.Lock()
+	ip := e.status.PodIP
+	e.mu.Unlock()
+	if err := r.Probes.PreStop(ctx, pod, c, a.ID, ip); err != nil {
+		r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
+	}
+	return max(a.Grace-time.Since(begun), min(least, a.Grace))
+}
+
+func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action) error {
+	err := r.timed(ctx, "remove_container", createTimeout, func(ctx context.Context) error {
+		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
+		return err
+	})
+	if err != nil && !gone(err) {
+		return fmt.Errorf("remove container %s: %w", a.ID, err)
+	}
+	e.drop(a.ID)
+	r.removeLog(e, a)
+	return nil
+}
+
+// onSandbox stops or removes a sandbox and re-reads what is left of it.
+func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, name string, call func(context.Context) error) error {
+	e.unwatch(a.ID)
+	if err := r.timed(ctx, name, sandboxTimeout, call); err != nil && !gone(err) {
+		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
+	}
+	if a.Kind == podlife.RemoveSandbox {
+		e.drop(a.ID)
+		for id, c := range e.view.containers {
+			if c.SandboxID == a.ID {
+				e.drop(id)
+			}
+		}
+		return nil
+	}
+	return r.readSandbox(ctx, e, a.ID)
+}
+
+// finish takes down what the pod had outside the runtime, lets the API server forget it, and forgets it here. Each step
+// may be repeated after a crash.
+func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
+	if r.Probes != nil {
+		r.Probes.Untrack(e.uid)
+	}
+	if err := r.Volumes.TearDown(ctx, e.uid); err != nil {
+		return fmt.Errorf("take down volumes: %w", err)
+	}
+	if err := r.Groups.Remove(ctx, e.uid); err != nil {
+		return fmt.Errorf("remove cgroup: %w", err)
+	}
+	r.removeLogs(e, pod)
+	e.mu.Lock()
+	vanished, static := e.gone, e.static
+	e.mu.Unlock()
+	if pod != nil && !vanished && !static {
+		if err := r.report.remove(ctx, e, pod); err != nil {
+			return fmt.Errorf("let the API server forget the pod: %w", err)
+		}
+	}
+	r.forget(e)
+	return nil
+}
+
+// forget drops the entry for good.
+func (r *Runner) forget(e *entry) {
+	e.mu.Lock()
+	e.forgotten = true
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	e.mu.Unlock()
+	r.mu.Lock()
+	if r.pods[e.uid] == e {
+		delete(r.pods, e.uid)
+	}
+	r.mu.Unlock()
+	r.static.freed(e.uid)
+}
+
+func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {
+	r.Recorder.Event(eventTarget(pod, container), kind, reason, text)
+}

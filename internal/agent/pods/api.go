@@ -1,0 +1,134 @@
+package pods
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// specGraceDefault is upstream's default of terminationGracePeriodSeconds.
+const specGraceDefault = corev1.DefaultTerminationGracePeriodSeconds * time.Second
+
+// Annotations of static pods and their mirrors, as upstream spells them.
+const (
+	annotationMirror = "kubernetes.io/config.mirror"
+	annotationSource = "kubernetes.io/config.source"
+	annotationFile   = "kubernetes.io/config.hash"
+	annotationSeen   = "kubernetes.io/config.seen"
+)
+
+func isMirror(pod *corev1.Pod) bool {
+	_, ok := pod.Annotations[annotationMirror]
+	return ok
+}
+
+// watchAPI follows the pods bound to this node. When the API server goes away the last known state stays in force.
+func (r *Runner) watchAPI(ctx context.Context) {
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { r.apiPod(obj.(*corev1.Pod)) },
+		UpdateFunc: func(_, obj any) { r.apiPod(obj.(*corev1.Pod)) },
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				r.apiGone(pod)
+			}
+		},
+	}
+	_, controller := r.Client.Informer(kube.Pods, kube.Selection{Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node)}, handler)
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
+			r.apiSynced()
+		}
+	}()
+	controller.RunWithContext(ctx)
+}
+
+// apiSynced marks the moment from which a pod that the API does not have is an orphan.
+func (r *Runner) apiSynced() {
+	r.mu.Lock()
+	r.synced = true
+	r.mu.Unlock()
+	slog.Info("pods of this node known", "node", r.Node)
+	for _, e := range r.entries() {
+		r.kick(e)
+	}
+	r.static.apiSynced()
+	r.removeOrphans()
+}
+
+// removeOrphans takes down what pods of earlier times left outside the runtime: a crash between the removal of the last
+// container and the end of the clean-up leaves directories and cgroups that no container points to.
+func (r *Runner) removeOrphans() {
+	known := map[types.UID]bool{}
+	for _, e := range r.entries() {
+		known[e.uid] = true
+	}
+	for _, uid := range r.Volumes.Orphans(known) {
+		r.mu.Lock()
+		e := r.pods[uid]
+		if e == nil {
+			e = newEntry(uid, r.BackoffMax)
+			e.gone, e.dirty.all = true, true
+			e.fallback = identity{name: string(uid)}
+			r.pods[uid] = e
+		}
+		r.mu.Unlock()
+		r.kick(e)
+	}
+}
+
+func (r *Runner) apiPod(pod *corev1.Pod) {
+	if isMirror(pod) {
+		r.static.mirrorSeen(pod)
+		return
+	}
+	r.take(pod, false)
+}
+
+func (r *Runner) apiGone(pod *corev1.Pod) {
+	if isMirror(pod) {
+		r.static.mirrorGone(pod)
+		return
+	}
+	r.mu.Lock()
+	e := r.pods[pod.UID]
+	r.mu.Unlock()
+	if e == nil {
+		return
+	}
+	now, _ := r.now()
+	e.vanish(now)
+	r.kick(e)
+}
+
+// take brings in a pod or its latest version.
+func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
+	now, _ := r.now()
+	r.mu.Lock()
+	e := r.pods[pod.UID]
+	if e == nil {
+		e = newEntry(pod.UID, r.BackoffMax)
+		if !r.relisted {
+			e.dirty.all = true
+		}
+		r.pods[pod.UID] = e
+	}
+	r.mu.Unlock()
+	e.mu.Lock()
+	e.static = static
+	e.mu.Unlock()
+	if e.set(pod, now) {
+		r.kick(e)
+		r.report.recheck(e)
+	}
+	return e
+}

@@ -1,0 +1,259 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// sandboxConfig describes the pod to the runtime. It must come out the same for every container of the sandbox.
+func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
+	dns, err := r.Env.DNS(pod)
+	if err != nil {
+		return nil, err
+	}
+	overhead, resources := r.Groups.SandboxResources(pod)
+	security := securityOf(pod)
+	linux := &runtimeapi.LinuxPodSandboxConfig{
+		CgroupParent: parent,
+		Sysctls:      sysctlsOf(pod),
+		Overhead:     overhead,
+		Resources:    resources,
+		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions:   namespacesOf(pod),
+			Privileged:         anyPrivileged(pod),
+			Seccomp:            r.seccompOf(security.SeccompProfile),
+			SelinuxOptions:     selinuxOf(security.SELinuxOptions),
+			SupplementalGroups: groupsOf(security),
+		},
+	}
+	linux.SecurityContext.SupplementalGroupsPolicy = groupsPolicy(security)
+	if security.RunAsUser != nil {
+		linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: *security.RunAsUser}
+	}
+	if security.RunAsGroup != nil && security.RunAsUser != nil { // CRI refuses a group without a user
+		linux.SecurityContext.RunAsGroup = &runtimeapi.Int64Value{Value: *security.RunAsGroup}
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		Hostname:     hostnameOf(pod),
+		LogDirectory: r.logDir(pod),
+		DnsConfig:    dns,
+		Labels:       podLabels(pod),
+		Annotations:  pod.Annotations,
+		Linux:        linux,
+	}
+	if !pod.Spec.HostNetwork {
+		config.PortMappings = portsOf(pod)
+	}
+	return config, nil
+}
+
+// containerConfig describes a container to the runtime.
+func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action, image imageRef, ips []string) (*runtimeapi.ContainerConfig, error) {
+	bad := func(err error) error {
+		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
+	}
+	vars, command, args, err := r.Env.Build(ctx, pod, c, ips)
+	if err != nil {
+		return nil, bad(err)
+	}
+	mounts, err := r.Volumes.Mounts(pod, c, a.Attempt, ips)
+	if err != nil {
+		return nil, bad(err)
+	}
+	messagePath, messageMount, err := r.terminationLog(pod, c, a.Attempt)
+	if err != nil {
+		return nil, bad(err)
+	}
+	if messageMount != nil && !slices.ContainsFunc(mounts, func(m *runtimeapi.Mount) bool { return m.ContainerPath == messageMount.ContainerPath }) {
+		mounts = append(mounts, messageMount)
+	}
+	security, err := r.containerSecurity(pod, c, image)
+	if err != nil {
+		return nil, bad(err)
+	}
+	return &runtimeapi.ContainerConfig{
+		Metadata:   &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: a.Attempt},
+		Image:      &runtimeapi.ImageSpec{Image: image.id, UserSpecifiedImage: c.Image},
+		Command:    command,
+		Args:       args,
+		WorkingDir: c.WorkingDir,
+		Envs:       vars,
+		Mounts:     mounts,
+		Labels: map[string]string{
+			labelPodName: pod.Name, labelPodNamespace: pod.Namespace, labelPodUID: string(pod.UID), labelContainerName: c.Name,
+		},
+		Annotations: map[string]string{
+			annotationHash:          hashOf(c),
+			annotationRestartCount:  strconv.FormatUint(uint64(a.Attempt), 10),
+			annotationMessagePath:   c.TerminationMessagePath,
+			annotationMessagePolicy: string(c.TerminationMessagePolicy),
+			annotationMessageHost:   messagePath,
+			annotationPodGrace:      strconv.FormatInt(int64(specGrace(pod).Seconds()), 10),
+		},
+		LogPath:    filepath.Join(c.Name, strconv.FormatUint(uint64(a.Attempt), 10)+".log"),
+		Stdin:      c.Stdin,
+		StdinOnce:  c.StdinOnce,
+		Tty:        c.TTY,
+		Linux:      &runtimeapi.LinuxContainerConfig{Resources: r.Groups.Resources(pod, c), SecurityContext: security},
+		StopSignal: stopSignalOf(c),
+	}, nil
+}
+
+func podLabels(pod *corev1.Pod) map[string]string {
+	labels := make(map[string]string, len(pod.Labels)+3)
+	for k, v := range pod.Labels {
+		labels[k] = v
+	}
+	labels[labelPodName], labels[labelPodNamespace], labels[labelPodUID] = pod.Name, pod.Namespace, string(pod.UID)
+	return labels
+}
+
+// hashOf covers what the API lets change in a container of a running pod and what means a new container: its image.
+// (Resources change in place.) FNV is enough: it tells versions of one container apart, not adversaries.
+func hashOf(c *corev1.Container) string {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
+	return strconv.FormatUint(h.Sum64(), 16)
+}
+
+// logDir is the pod's directory of container logs; names in it are API names, which hold no separators.
+func (r *Runner) logDir(pod *corev1.Pod) string {
+	return filepath.Join(r.LogDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+}
+
+// hostnameMax is the kernel's limit of a host name (HOST_NAME_MAX, gethostname(2)), less one for the trailing dot rule
+// that upstream applies.
+const hostnameMax = 63
+
+// hostnameOf is empty with the host's network: the host's name stays.
+func hostnameOf(pod *corev1.Pod) string {
+	if pod.Spec.HostNetwork {
+		return ""
+	}
+	name := pod.Spec.Hostname
+	if name == "" {
+		name = pod.Name
+	}
+	if len(name) > hostnameMax {
+		name = strings.TrimRight(name[:hostnameMax], "-.")
+	}
+	return name
+}
+
+func portsOf(pod *corev1.Pod) []*runtimeapi.PortMapping {
+	var ports []*runtimeapi.PortMapping
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
+			}
+			protocol := runtimeapi.Protocol_TCP
+			switch p.Protocol {
+			case corev1.ProtocolUDP:
+				protocol = runtimeapi.Protocol_UDP
+			case corev1.ProtocolSCTP:
+				protocol = runtimeapi.Protocol_SCTP
+			}
+			ports = append(ports, &runtimeapi.PortMapping{Protocol: protocol, ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP})
+		}
+	}
+	return ports
+}
+
+func sysctlsOf(pod *corev1.Pod) map[string]string {
+	if pod.Spec.SecurityContext == nil || len(pod.Spec.SecurityContext.Sysctls) == 0 {
+		return nil
+	}
+	all := map[string]string{}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		all[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+	}
+	return all
+}
+
+// runtimeHandler looks up the handler of the pod's RuntimeClass; empty means the runtime's default.
+func (r *Runner) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
+		return "", nil
+	}
+	name := *pod.Spec.RuntimeClassName
+	body, err := r.Client.REST(corev1.SchemeGroupVersion).Get().AbsPath("/apis/node.k8s.io/v1/runtimeclasses", name).
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read RuntimeClass %q: %w", name, err)
+	}
+	var class struct {
+		Handler string `json:"handler"`
+	}
+	if err := json.Unmarshal(body, &class); err != nil {
+		return "", fmt.Errorf("read RuntimeClass %q: %w", name, err)
+	}
+	return class.Handler, nil
+}
+
+func stopSignalOf(c *corev1.Container) runtimeapi.Signal {
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		return runtimeapi.Signal(runtimeapi.Signal_value[string(*c.Lifecycle.StopSignal)])
+	}
+	return runtimeapi.Signal_RUNTIME_DEFAULT
+}
+
+// Bounds of what a container may leave as its last words (upstream: 4096 bytes from the file, 2048 bytes or 80 lines
+// from the log).
+const (
+	terminationMessageMax = 4096
+	terminationLogBytes   = 2048
+	terminationLogLines   = 80
+)
+
+// terminationLog makes the file that the container may write its last words to.
+func (r *Runner) terminationLog(pod *corev1.Pod, c *corev1.Container, attempt uint32) (host string, mount *runtimeapi.Mount, err error) {
+	if c.TerminationMessagePath == "" {
+		return "", nil, nil
+	}
+	dir := filepath.Join(r.podDir(pod), "containers", c.Name)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", nil, fmt.Errorf("make termination log: %w", err)
+	}
+	host = filepath.Join(dir, "termination-"+strconv.FormatUint(uint64(attempt), 10))
+	f, err := os.OpenFile(host, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
+	if err != nil {
+		return "", nil, fmt.Errorf("make termination log: %w", err)
+	}
+	defer f.Close()
+	if err := f.Chmod(0o666); err != nil { // any user of the container may write it, whatever our umask
+		return "", nil, fmt.Errorf("make termination log: %w", err)
+	}
+	return host, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: host}, nil
+}
+
+func (r *Runner) podDir(pod *corev1.Pod) string {
+	return filepath.Join(r.RootDir, "pods", string(pod.UID))
+}
+
+func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
+	if pod == nil {
+		return nil
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

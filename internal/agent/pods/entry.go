@@ -1,0 +1,202 @@
+package pods
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// entry is one pod as this node knows it. Its runtime view and Life belong to the worker; the rest is guarded by mu.
+type entry struct {
+	uid types.UID
+
+	life     *podlife.Life // worker only
+	view     view          // worker only
+	prepared bool          // worker only: volumes were set up by this process
+
+	writing sync.Mutex // held while the status is written: one write per pod at a time
+
+	mu             sync.Mutex
+	pod            *corev1.Pod       // what it should be; replaced, never written to. nil: only the runtime knows the pod
+	static         bool              // from the static directory; reported through its mirror
+	mirror         *corev1.Pod       // the API's image of a static pod
+	written        *corev1.PodStatus // the API's status as of our last write; nil: as of pod
+	writtenVersion string            // resourceVersion of that write
+	gone           bool              // its object is gone: end it without asking anybody
+	admitted       bool
+	stop           *podlife.StopOrder
+	status         corev1.PodStatus // as last computed
+	reported       bool             // Running was reported at least once (metrics)
+
+	busy      bool
+	again     bool
+	forgotten bool
+	interrupt context.CancelFunc // of what the worker does, where that may be interrupted
+	timer     *time.Timer
+	fallback  identity // who it is when pod is nil
+	dirty     dirt     // what of the runtime's view must be re-read
+	sandboxID string   // of the current sandbox; empty: none
+	summary   map[string]int32
+}
+
+// identity is what the runtime's labels say of a pod whose object we do not have.
+type identity struct {
+	namespace, name string
+	grace           time.Duration
+}
+
+// dirt marks what to re-read before the next step.
+type dirt struct {
+	all     bool
+	changed map[string]bool // containers
+	exited  map[string]bool // containers and sandboxes whose first process is gone
+}
+
+func newEntry(uid types.UID, backoffMax time.Duration) *entry {
+	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView()}
+}
+
+// name is namespace/name for messages.
+func (e *entry) name() string {
+	if e.pod != nil {
+		return e.pod.Namespace + "/" + e.pod.Name
+	}
+	return e.fallback.namespace + "/" + e.fallback.name
+}
+
+// soil marks a container (or, with an empty id, everything) for re-reading.
+func (e *entry) soil(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id == "" {
+		e.dirty.all = true
+		return
+	}
+	e.dirty.changed = add(e.dirty.changed, id)
+}
+
+// set gives the entry its latest object and says whether it changed in a way that a worker must look at.
+func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	old := e.pod
+	e.pod = pod
+	if newer(pod.ResourceVersion, e.writtenVersion) {
+		e.written = nil // somebody else wrote after us, or we never wrote
+	}
+	if pod.DeletionTimestamp != nil {
+		e.orderStop(now, deletionGrace(pod), podlife.StopOrder{Remove: true})
+	}
+	return old == nil || old.ResourceVersion != pod.ResourceVersion
+}
+
+// vanish tells the entry that its object is gone.
+func (e *entry) vanish(now unit.Instant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gone = true
+	e.orderStop(now, e.grace(), podlife.StopOrder{Remove: true})
+}
+
+// orderStop ends the pod within grace. A later order may shorten the time that is left, never stretch it, and may turn
+// a pod that was to keep its containers into one that goes. Caller holds mu.
+func (e *entry) orderStop(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
+	order.Deadline = now.Add(grace)
+	if e.stop == nil {
+		e.stop = &order
+		e.interrupted()
+		return
+	}
+	merged := *e.stop
+	merged.Remove = merged.Remove || order.Remove
+	if order.Deadline < merged.Deadline {
+		merged.Deadline = order.Deadline
+		e.interrupted()
+	}
+	e.stop = &merged
+}
+
+// interrupted cancels what the worker is doing, if that may be. Caller holds mu.
+func (e *entry) interrupted() {
+	if e.interrupt != nil {
+		e.interrupt()
+	}
+}
+
+// grace is the pod's own termination grace. Caller holds mu.
+func (e *entry) grace() time.Duration {
+	if e.pod == nil {
+		return e.fallback.grace
+	}
+	if e.pod.DeletionGracePeriodSeconds != nil {
+		return deletionGrace(e.pod)
+	}
+	return specGrace(e.pod)
+}
+
+// specGrace is what the specification asks for. Upstream's default is 30 s; negative values mean the least, 1 s.
+func specGrace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		seconds = *s
+	}
+	if seconds < 0 {
+		seconds = 1
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// deletionGrace is what whoever deleted the pod asked for.
+func deletionGrace(pod *corev1.Pod) time.Duration {
+	if s := pod.DeletionGracePeriodSeconds; s != nil {
+		return time.Duration(max(*s, 0)) * time.Second
+	}
+	return specGrace(pod)
+}
+
+// terminal returns the phase that the API already holds as final.
+func terminal(pod *corev1.Pod) podlife.Phase {
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
+		return podlife.Succeeded
+	case corev1.PodFailed:
+		return podlife.Failed
+	}
+	return ""
+}
+
+func wallOf(t *metav1.Time) unit.Wall {
+	if t == nil {
+		return 0
+	}
+	return unit.WallOf(t.Time)
+}
+
+// holds returns the pod if it holds resources of the node: it was let in, or the runtime has something of it, and it
+// has not ended.
+func (e *entry) holds() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil || terminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
+		return nil
+	}
+	if e.admitted || len(e.summary) > 0 {
+		return e.pod
+	}
+	return nil
+}
+
+// newer compares resource versions, which are numbers that grow (KEP-5504); anything else counts as newer.
+func newer(version, than string) bool {
+	a, errA := strconv.ParseUint(version, 10, 64)
+	b, errB := strconv.ParseUint(than, 10, 64)
+	return errA != nil || errB != nil || a > b
+}

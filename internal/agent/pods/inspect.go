@@ -1,0 +1,175 @@
+package pods
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What the rest of the agent may ask about pods. Everything here is a snapshot.
+
+// Run is one run of a container, for logs, exec and attach.
+type Run struct {
+	ID      string
+	LogPath string
+	Running bool
+	Attempt uint32
+	TTY     bool
+	Stdin   bool
+}
+
+func (e *entry) object() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pod
+}
+
+// List returns the pods of this node with the status computed here last.
+func (r *Runner) List() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, e := range r.entries() {
+		if pod := e.current(); pod != nil {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return compareNames(a, b)
+	})
+	return pods
+}
+
+func compareNames(a, b *corev1.Pod) int {
+	switch ka, kb := key(a), key(b); {
+	case ka < kb:
+		return -1
+	case ka > kb:
+		return 1
+	}
+	return 0
+}
+
+// current returns a copy of the pod with the status computed here.
+func (e *entry) current() *corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil {
+		return nil
+	}
+	pod := *e.pod
+	if e.status.Phase != "" {
+		pod.Status = *e.status.DeepCopy()
+	}
+	return &pod
+}
+
+// find returns the pod of that name; an empty uid matches the one that is not ending.
+func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Pod, error) {
+	var found *entry
+	var foundPod *corev1.Pod
+	for _, e := range r.entries() {
+		pod := e.object()
+		if pod == nil || pod.Namespace != namespace || pod.Name != name {
+			continue
+		}
+		if uid != "" && uid != pod.UID && !(e.mirrorUID() == uid) {
+			continue
+		}
+		if found == nil || foundPod.DeletionTimestamp != nil {
+			found, foundPod = e, pod
+		}
+	}
+	if found == nil {
+		return nil, nil, fmt.Errorf("pod %q not found in namespace %q on node %q", name, namespace, r.Node)
+	}
+	return found, foundPod, nil
+}
+
+func (e *entry) mirrorUID() types.UID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mirror == nil {
+		return ""
+	}
+	return e.mirror.UID
+}
+
+// SandboxID returns the id of the pod's current sandbox.
+func (r *Runner) SandboxID(namespace, name string, uid types.UID) (string, error) {
+	e, _, err := r.find(namespace, name, uid)
+	if err != nil {
+		return "", err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sandboxID == "" {
+		return "", fmt.Errorf("pod %s/%s has no sandbox yet", namespace, name)
+	}
+	return e.sandboxID, nil
+}
+
+// ContainerRun returns the current run of a container, or the one before it.
+func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, previous bool) (Run, error) {
+	e, pod, err := r.find(namespace, name, uid)
+	if err != nil {
+		return Run{}, err
+	}
+	c := containerNamed(pod, container)
+	if c == nil {
+		return Run{}, fmt.Errorf("container %q is not in pod %s/%s (valid: %v)", container, namespace, name, containerNames(pod))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, list := range [][]corev1.ContainerStatus{e.status.ContainerStatuses, e.status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == container {
+				return r.runOf(pod, c, &list[i], previous)
+			}
+		}
+	}
+	return Run{}, fmt.Errorf("container %q in pod %s/%s is waiting to start: its status is not known yet", container, namespace, name)
+}
+
+func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.ContainerStatus, previous bool) (Run, error) {
+	run := Run{Attempt: uint32(s.RestartCount), TTY: c.TTY, Stdin: c.Stdin}
+	last := s.LastTerminationState.Terminated
+	switch {
+	case previous && last == nil:
+		return Run{}, fmt.Errorf("previous terminated container %q in pod %q not found", c.Name, pod.Name)
+	case previous:
+		run.ID = idOf(last.ContainerID)
+		if s.State.Waiting == nil && run.Attempt > 0 {
+			run.Attempt--
+		}
+	case s.State.Running != nil:
+		run.ID, run.Running = idOf(s.ContainerID), true
+	case s.State.Terminated != nil:
+		run.ID = idOf(s.State.Terminated.ContainerID)
+	case last != nil: // waiting to restart: what it said last is what is asked for
+		run.ID = idOf(last.ContainerID)
+	default:
+		reason := "ContainerCreating"
+		if s.State.Waiting != nil {
+			reason = s.State.Waiting.Reason
+		}
+		return Run{}, fmt.Errorf("container %q in pod %q is waiting to start: %s", c.Name, pod.Name, reason)
+	}
+	run.LogPath = filepath.Join(r.logDir(pod), c.Name, strconv.FormatUint(uint64(run.Attempt), 10)+".log")
+	return run, nil
+}
+
+func containerNames(pod *corev1.Pod) []string {
+	var names []string
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			names = append(names, list[i].Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,238 @@
+// Package pods runs the pods of this node: it lets core/podlife decide and does what it says against a real container
+// runtime.
+//
+// Model. Sources (the API server, a directory of static pods) say which pods should be here; the runtime, the kernel
+// (exits, see host/process) and timers say that something may have changed. Each of these only kicks a pod. A kicked pod
+// has one worker goroutine, which observes, steps its podlife.Life, performs the actions and repeats until there is
+// nothing to do; then it ends. An idle pod costs memory only.
+//
+// What the runtime has is cached per pod and re-read where something happened: after an action, after an exit, and by a
+// slow relist of everything as the back-stop. Container labels and annotations (spelled as the kubelet spells them) and
+// the status in the API are the only memory: an agent that starts anew adopts what runs and disturbs nothing.
+//
+// It decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit: core/admission.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/process"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Volumes prepares and takes down what pods mount. Implemented by agent/volume.
+type Volumes interface {
+	SetUp(ctx context.Context, pod *corev1.Pod, ips []string) error
+	Mounts(pod *corev1.Pod, c *corev1.Container, attempt uint32, ips []string) ([]*runtimeapi.Mount, error)
+	TearDown(ctx context.Context, uid types.UID) error
+	// Orphans returns the pods that have directories here and are not in known.
+	Orphans(known map[types.UID]bool) []types.UID
+}
+
+// Environment builds what a container sees besides its mounts. Implemented by agent/env.
+type Environment interface {
+	// Build returns the variables and the expanded command and arguments. Its error's text goes into the container's
+	// waiting message under CreateContainerConfigError.
+	Build(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ips []string) (vars []*runtimeapi.KeyValue, command, args []string, err error)
+	DNS(pod *corev1.Pod) (*runtimeapi.DNSConfig, error)
+}
+
+// Groups keeps the cgroups of pods. Implemented by the agent's wiring over core/qos and host/cgroup.
+type Groups interface {
+	// Ensure creates or updates the pod's group and returns the parent to give to the runtime.
+	Ensure(pod *corev1.Pod) (parent string, err error)
+	Remove(ctx context.Context, uid types.UID) error
+	// Resources returns the container's limits in the runtime's form.
+	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
+	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
+}
+
+// Admission is the node's last word on a pod that is not running yet. A nil rejection lets it in.
+type Admission interface {
+	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
+}
+
+// Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).
+type Rejection struct{ Reason, Message string }
+
+// Probes follows the probes of running containers and runs hooks. Implemented by agent/probe.
+type Probes interface {
+	// Track tells which containers of the pod run now, by name; it starts, keeps and stops probes accordingly.
+	Track(pod *corev1.Pod, ip string, running map[string]RunningContainer)
+	Untrack(uid types.UID)
+	Results(uid types.UID) map[string]podlife.Probes
+	PostStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error
+	PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error
+}
+
+// RunningContainer identifies one run of a container.
+type RunningContainer struct {
+	ID        string
+	StartedAt time.Time
+}
+
+// Options are everything a Runner needs. All fields without "optional" must be set.
+type Options struct {
+	Node        string
+	RootDir     string // <RootDir>/pods/<uid> belongs to the pod
+	LogDir      string // <LogDir>/<ns>_<name>_<uid>/<container>/<attempt>.log
+	HostIPs     []string
+	StaticDir   string // optional: directory of static pod manifests
+	Client      *kube.Client
+	Runtime     *cri.Client
+	RuntimeName string // prefix of container ids in the API: containerd, cri-o
+	QOSClass    func(*corev1.Pod) corev1.PodQOSClass
+	Recorder    record.EventRecorder
+	Volumes     Volumes
+	Env         Environment
+	Groups      Groups
+	Admission   Admission
+	Probes      Probes // optional
+	BackoffMax  time.Duration
+	Starts      int           // pods starting at the same time
+	Relist      time.Duration // back-stop period of reading everything the runtime has
+	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
+	SerialPulls bool
+	MaxPulls    int // optional; 0: no limit beside SerialPulls
+	Observer    Observer
+}
+
+// Observer hears of things worth measuring. All methods may be called concurrently.
+type Observer interface {
+	PodStarted(bindToRunning time.Duration)
+	RuntimeOperation(name string, took time.Duration, err error)
+	Relisted(took time.Duration)
+}
+
+// Runner runs the pods of one node.
+type Runner struct {
+	Options
+	exits  *process.Exits
+	report *reporter
+	static *staticPods
+	origin time.Time
+
+	starts chan struct{} // slots of pods starting
+	stops  chan struct{} // slots of stops, which mostly wait
+	pulls  chan struct{}
+
+	admission sync.Mutex // held while one pod is being let in
+
+	mu       sync.Mutex // guards everything that follows
+	pods     map[types.UID]*entry
+	synced   bool // the API has told us every pod at least once
+	relisted bool // the runtime has told us everything at least once
+	ctx      context.Context
+	workers  sync.WaitGroup
+	lastSync unit.Instant
+}
+
+// New prepares a runner.
+func New(o Options) (*Runner, error) {
+	exits, err := process.NewExits()
+	if err != nil {
+		return nil, err
+	}
+	pulls := max(o.MaxPulls, 1)
+	if !o.SerialPulls && o.MaxPulls == 0 {
+		pulls = pullsUnlimited
+	}
+	r := &Runner{
+		Options: o, exits: exits, origin: time.Now().Add(-time.Second),
+		starts: make(chan struct{}, o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
+		pods: map[types.UID]*entry{},
+	}
+	r.report = newReporter(r)
+	r.static = newStaticPods(r)
+	return r, nil
+}
+
+// Bounds on concurrency that only keep a burst from exhausting the runtime: a stop mostly waits for the process, a pull
+// for the network (chosen).
+const (
+	stopsAtOnce    = 64
+	pullsUnlimited = 16
+)
+
+// Run runs until ctx ends and then leaves every container as it is.
+func (r *Runner) Run(ctx context.Context) error {
+	r.mu.Lock()
+	r.ctx = ctx
+	r.mu.Unlock()
+	if err := r.firstRelist(ctx); err != nil {
+		return err
+	}
+	var loops sync.WaitGroup
+	for _, loop := range []func(context.Context){r.report.run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents} {
+		loops.Go(func() { loop(ctx) })
+	}
+	loops.Wait()
+	r.workers.Wait()
+	return nil
+}
+
+// now returns the runner's monotonic clock and the calendar.
+func (r *Runner) now() (unit.Instant, unit.Wall) {
+	t := time.Now()
+	return unit.Instant(t.Sub(r.origin)), unit.WallOf(t)
+}
+
+// Healthy reports whether the runner made progress lately: its relist answered within limit.
+func (r *Runner) Healthy(limit time.Duration) error {
+	now, _ := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if age := now.Sub(r.lastSync); age > limit {
+		return fmt.Errorf("container runtime was last read %s ago, want at most %s", age.Round(time.Second), limit)
+	}
+	return nil
+}
+
+// kick makes the pod's worker look at it, now or as soon as it is done with what it does.
+func (r *Runner) kick(e *entry) {
+	r.mu.Lock()
+	ctx, ready := r.ctx, r.relisted
+	r.mu.Unlock()
+	if ctx == nil || !ready || ctx.Err() != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.forgotten {
+		return
+	}
+	if e.busy {
+		e.again = true
+		return
+	}
+	e.busy = true
+	r.workers.Go(func() { r.work(ctx, e) })
+}
+
+func (r *Runner) kickUID(uid types.UID) {
+	r.mu.Lock()
+	e := r.pods[uid]
+	r.mu.Unlock()
+	if e != nil {
+		r.kick(e)
+	}
+}
+
+// Kick makes the pod look again, for parts of the agent that learned something about it (a probe, a volume).
+func (r *Runner) Kick(uid types.UID) { r.kickUID(uid) }
+
+func (r *Runner) log(e *entry) *slog.Logger {
+	return slog.With("pod", e.name(), "uid", e.uid)
+}

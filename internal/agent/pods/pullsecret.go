@@ -1,0 +1,89 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// dockerConfig is the content of a kubernetes.io/dockerconfigjson secret.
+type dockerConfig struct {
+	Auths map[string]dockerAuth `json:"auths"`
+}
+
+type dockerAuth struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Auth          string `json:"auth"` // base64 of username:password
+	IdentityToken string `json:"identitytoken"`
+}
+
+// pullSecrets finds the credentials for an image among the pod's imagePullSecrets; nil means none. Secrets that do not
+// exist are passed over, as upstream does: the pull itself then says what it lacks.
+func (r *Runner) pullSecrets(ctx context.Context, pod *corev1.Pod, image string) (*runtimeapi.AuthConfig, error) {
+	best, bestLen := (*runtimeapi.AuthConfig)(nil), -1
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		secret := &corev1.Secret{}
+		if err := r.Client.Get(ctx, kube.Secrets, pod.Namespace, ref.Name, secret); err != nil {
+			r.Recorder.Eventf(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "Unable to retrieve image pull secret %s/%s: %v", pod.Namespace, ref.Name, err)
+			continue
+		}
+		config, err := parseDockerConfig(secret)
+		if err != nil {
+			return nil, fmt.Errorf("read image pull secret %s/%s: %w", pod.Namespace, ref.Name, err)
+		}
+		for server, auth := range config.Auths {
+			key := registryKey(server)
+			if len(key) > bestLen && (image == key || strings.HasPrefix(image, key+"/")) {
+				a, err := auth.runtime(key)
+				if err != nil {
+					return nil, fmt.Errorf("read image pull secret %s/%s: server %q: %w", pod.Namespace, ref.Name, server, err)
+				}
+				best, bestLen = a, len(key)
+			}
+		}
+	}
+	return best, nil
+}
+
+func parseDockerConfig(s *corev1.Secret) (dockerConfig, error) {
+	var config dockerConfig
+	switch s.Type {
+	case corev1.SecretTypeDockerConfigJson:
+		return config, json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &config)
+	case corev1.SecretTypeDockercfg:
+		return config, json.Unmarshal(s.Data[corev1.DockerConfigKey], &config.Auths)
+	}
+	return config, fmt.Errorf("type %q: want %q", s.Type, corev1.SecretTypeDockerConfigJson)
+}
+
+// registryKey strips what old clients put around a registry's name: scheme, trailing slash and API version.
+func registryKey(server string) string {
+	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
+	server = strings.TrimRight(server, "/")
+	return strings.TrimSuffix(strings.TrimSuffix(server, "/v1"), "/v2")
+}
+
+func (a dockerAuth) runtime(server string) (*runtimeapi.AuthConfig, error) {
+	out := &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, ServerAddress: server}
+	if a.Auth != "" {
+		plain, err := base64.StdEncoding.DecodeString(a.Auth)
+		if err != nil {
+			return nil, fmt.Errorf("auth: %w", err)
+		}
+		user, password, ok := strings.Cut(string(plain), ":")
+		if !ok {
+			return nil, fmt.Errorf("auth: want base64 of username:password")
+		}
+		out.Username, out.Password = cmp.Or(out.Username, user), cmp.Or(out.Password, strings.TrimRight(password, "\x00"))
+	}
+	return out, nil
+}

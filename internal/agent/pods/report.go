@@ -1,0 +1,257 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// reporter writes pod statuses to the API server. Per pod only the latest counts: while a write waits its turn, newer
+// statuses replace older ones. Changes that somebody waits for (Running, ready, ended) go before those that only
+// show progress, which in a burst are often overtaken and never written.
+type reporter struct {
+	r *Runner
+
+	mu     sync.Mutex
+	urgent []*entry
+	later  []*entry
+	queued map[*entry]bool // true: urgent
+	wake   chan struct{}
+}
+
+// Writers at the same time, and how long one write may take. Four saturate a control plane on two cores (chosen).
+const (
+	reportWriters = 4
+	reportTimeout = 30 * time.Second
+	reportRetry   = time.Second
+)
+
+func newReporter(r *Runner) *reporter {
+	return &reporter{r: r, queued: map[*entry]bool{}, wake: make(chan struct{}, reportWriters)}
+}
+
+// enqueue has e's latest status written soon.
+func (p *reporter) enqueue(e *entry) {
+	e.mu.Lock()
+	urgent := e.status.Phase != corev1.PodPending
+	e.mu.Unlock()
+	p.mu.Lock()
+	was, queued := p.queued[e]
+	switch {
+	case !queued && urgent, queued && urgent && !was:
+		p.urgent = append(p.urgent, e) // a second place in line is harmless: taking it clears queued
+		p.queued[e] = true
+	case !queued:
+		p.later = append(p.later, e)
+		p.queued[e] = false
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *reporter) take() *entry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, line := range []*[]*entry{&p.urgent, &p.later} {
+		for len(*line) > 0 {
+			e := (*line)[0]
+			*line = (*line)[1:]
+			if _, queued := p.queued[e]; queued {
+				delete(p.queued, e)
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+func (p *reporter) run(ctx context.Context) {
+	var writers sync.WaitGroup
+	for range reportWriters {
+		writers.Go(func() { p.write(ctx) })
+	}
+	writers.Wait()
+}
+
+func (p *reporter) write(ctx context.Context) {
+	for {
+		if e := p.take(); e != nil {
+			p.one(ctx, e)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		}
+	}
+}
+
+// one writes e's status, or puts it back for later.
+func (p *reporter) one(ctx context.Context, e *entry) {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	pod, status, ok := p.r.reportable(e)
+	if !ok {
+		return
+	}
+	err := p.patch(ctx, e, pod, status)
+	switch {
+	case err == nil, ctx.Err() != nil:
+	case apierrors.IsNotFound(err):
+		// The object is gone; the watch will say so.
+	case apierrors.IsConflict(err):
+		p.r.log(e).Debug("status belongs to another pod of that name", "err", err)
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		p.r.log(e).Error("the API server refuses the status", "err", err)
+		p.again(ctx, e, 30*reportRetry)
+	default:
+		p.r.log(e).Warn("status not written, trying again", "err", err)
+		p.again(ctx, e, reportRetry)
+	}
+}
+
+// again queues e after about d. The jitter keeps a node's pods, and a fleet's nodes, from returning in step.
+func (p *reporter) again(ctx context.Context, e *entry, d time.Duration) {
+	timer := time.AfterFunc(d+rand.N(d), func() { p.enqueue(e) })
+	context.AfterFunc(ctx, func() { timer.Stop() })
+}
+
+// reportable returns the object to write e's status to. A static pod has its mirror's; before the mirror exists there is
+// nothing to write to.
+func (r *Runner) reportable(e *entry) (pod *corev1.Pod, status corev1.PodStatus, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil || e.gone || e.forgotten || e.status.Phase == "" {
+		return nil, status, false
+	}
+	pod = e.pod
+	if e.static {
+		if pod = e.mirror; pod == nil {
+			return nil, status, false
+		}
+	}
+	return pod, *e.status.DeepCopy(), true
+}
+
+// patch writes the status unless the server is known to have it.
+func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status corev1.PodStatus) error {
+	e.mu.Lock()
+	known := e.written
+	if known == nil {
+		known = &pod.Status
+	}
+	e.mu.Unlock()
+	if sameStatus(*known, status) {
+		return nil
+	}
+	body, err := patchBody(pod, status)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	answer := &corev1.Pod{}
+	if err := p.r.Client.Patch(ctx, kube.Pods, pod.Namespace, pod.Name, types.StrategicMergePatchType, body, answer, "status"); err != nil {
+		return fmt.Errorf("write status of %s: %w", e.name(), err)
+	}
+	e.mu.Lock()
+	e.written, e.writtenVersion = &answer.Status, answer.ResourceVersion
+	e.mu.Unlock()
+	return nil
+}
+
+// sameStatus compares what we report; the server may hold more.
+func sameStatus(server, ours corev1.PodStatus) bool {
+	server.NominatedNodeName, server.Resize, server.ResourceClaimStatuses = "", "", nil
+	a, b := server.DeepCopy(), ours.DeepCopy()
+	byType := func(list []corev1.PodCondition) map[corev1.PodConditionType]corev1.PodCondition {
+		m := map[corev1.PodConditionType]corev1.PodCondition{}
+		for _, c := range list {
+			c.LastProbeTime = metav1.Time{}
+			m[c.Type] = c
+		}
+		return m
+	}
+	if !equality.Semantic.DeepEqual(byType(a.Conditions), byType(b.Conditions)) {
+		return false
+	}
+	a.Conditions, b.Conditions = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// patchBody is the whole status as a strategic merge patch: conditions merge by type, so that those of others stay;
+// addresses are replaced. The uid makes the server refuse it for another pod of the same name.
+func patchBody(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+	plain, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(plain, &fields); err != nil {
+		return nil, err
+	}
+	for _, list := range []string{"podIPs", "hostIPs"} {
+		if raw, ok := fields[list]; ok {
+			var items []json.RawMessage
+			if err := json.Unmarshal(raw, &items); err != nil {
+				return nil, err
+			}
+			items = append([]json.RawMessage{json.RawMessage(`{"$patch":"replace"}`)}, items...)
+			if fields[list], err = json.Marshal(items); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, gone := range []string{"reason", "message", "podIP"} {
+		if _, ok := fields[gone]; !ok {
+			fields[gone] = json.RawMessage("null")
+		}
+	}
+	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": fields})
+}
+
+// remove writes the last status and deletes the object with no grace: the pod has ended here.
+func (p *reporter) remove(ctx context.Context, e *entry, pod *corev1.Pod) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	if pod, status, ok := p.r.reportable(e); ok {
+		if err := p.patch(ctx, e, pod, status); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	zero := int64(0)
+	err := p.r.Client.Delete(ctx, kube.Pods, pod.Namespace, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	return nil
+}
+
+// recheck has the status compared with the server's again, after somebody else may have written it.
+func (p *reporter) recheck(e *entry) {
+	e.mu.Lock()
+	differs := e.written == nil && e.status.Phase != "" && !e.static && e.pod != nil && !sameStatus(e.pod.Status, e.status)
+	e.mu.Unlock()
+	if differs {
+		p.enqueue(e)
+	}
+}

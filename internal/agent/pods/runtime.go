@@ -1,0 +1,174 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What the relist and the event stream share: both say that something of the runtime changed, and the pod's worker
+// re-reads it.
+
+// inventory is everything the runtime has, by pod.
+type inventory map[types.UID]*podInventory
+
+type podInventory struct {
+	identity
+	states map[string]int32 // sandboxes and containers by id
+}
+
+// takeInventory lists all sandboxes and containers.
+func (r *Runner) takeInventory(ctx context.Context) (inventory, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	begun := time.Now()
+	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	containers, err := r.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	all := inventory{}
+	for _, s := range sandboxes.Items {
+		all.at(s.Labels, nil).states[s.Id] = int32(s.State)
+	}
+	for _, c := range containers.Containers {
+		all.at(c.Labels, c.Annotations).states[c.Id] = int32(c.State)
+	}
+	delete(all, "") // sandboxes and containers that no kubelet made are not ours to touch
+	if r.Observer != nil {
+		r.Observer.Relisted(time.Since(begun))
+	}
+	return all, nil
+}
+
+func (all inventory) at(labels, annotations map[string]string) *podInventory {
+	uid := uidOf(labels)
+	p := all[uid]
+	if p == nil {
+		p = &podInventory{identity{labels[labelPodNamespace], labels[labelPodName], specGraceDefault}, map[string]int32{}}
+		all[uid] = p
+	}
+	if seconds, err := strconv.ParseInt(annotations[annotationPodGrace], 10, 64); err == nil && seconds >= 0 {
+		p.grace = time.Duration(seconds) * time.Second
+	}
+	return p
+}
+
+// firstRelist learns what runs before anything is decided. It waits for the runtime as long as it takes.
+func (r *Runner) firstRelist(ctx context.Context) error {
+	for {
+		all, err := r.takeInventory(ctx)
+		if err == nil {
+			r.merge(all)
+			r.mu.Lock()
+			r.relisted = true
+			r.mu.Unlock()
+			slog.Info("runtime read", "pods", len(all))
+			return nil
+		}
+		slog.Warn("runtime does not answer yet", "endpoint", r.Runtime.Endpoint, "err", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// merge makes entries for pods that only the runtime knows and kicks those whose view is out of date.
+func (r *Runner) merge(all inventory) {
+	now, _ := r.now()
+	r.mu.Lock()
+	r.lastSync = now
+	for uid, p := range all {
+		if r.pods[uid] == nil {
+			e := newEntry(uid, r.BackoffMax)
+			e.fallback, e.dirty.all, e.summary = p.identity, true, p.states
+			r.pods[uid] = e
+		}
+	}
+	r.mu.Unlock()
+	for _, e := range r.entries() {
+		states := map[string]int32{}
+		if p := all[e.uid]; p != nil {
+			states = p.states
+		}
+		e.mu.Lock()
+		stale := e.dirty.all || !e.busy && !maps.Equal(e.summary, states)
+		e.dirty.all = e.dirty.all || stale
+		e.mu.Unlock()
+		if stale {
+			r.kick(e)
+		}
+	}
+}
+
+// relistLoop is the back-stop for exits and events that nobody told us of.
+func (r *Runner) relistLoop(ctx context.Context) {
+	tick := time.NewTicker(r.Relist)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		all, err := r.takeInventory(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				slog.Warn("relist failed", "err", err)
+			}
+			continue
+		}
+		r.merge(all)
+	}
+}
+
+// followEvents uses the runtime's own event stream where it has one (containerd 1.7 and later, CRI-O).
+func (r *Runner) followEvents(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := r.streamEvents(ctx)
+		if status.Code(err) == codes.Unimplemented {
+			slog.Info("runtime has no event stream; exits come from the kernel, the rest from relists", "relist", r.Relist)
+			return
+		}
+		if ctx.Err() == nil {
+			slog.Debug("runtime event stream ended", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (r *Runner) streamEvents(ctx context.Context) error {
+	stream, err := r.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		e := r.pods[types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())]
+		r.mu.Unlock()
+		if e != nil {
+			e.soil("")
+			r.kick(e)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package pods
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// staticPods runs the pods of a directory of manifests and keeps their mirrors in the API: read-only images that let
+// users see them. The directory rules: deleting a mirror does not end its pod, deleting the manifest does.
+type staticPods struct {
+	r *Runner
+
+	mu      sync.Mutex
+	pods    map[string]*corev1.Pod // wanted, by namespace/name
+	mirrors map[string]*corev1.Pod // in the API, by namespace/name
+	bad     map[string]string      // what is wrong with a file, so that it is said once per content
+	synced  bool
+	wake    chan struct{}
+}
+
+// The directory is re-read when it changes and, for file systems that cannot notify, at this period (upstream's
+// fileCheckFrequency default).
+const staticPeriod = 20 * time.Second
+
+// settle lets an editor finish writing before its file is read.
+const settle = 100 * time.Millisecond
+
+func newStaticPods(r *Runner) *staticPods {
+	return &staticPods{r: r, pods: map[string]*corev1.Pod{}, mirrors: map[string]*corev1.Pod{}, bad: map[string]string{}, wake: make(chan struct{}, 1)}
+}
+
+func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+func (s *staticPods) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *staticPods) apiSynced() {
+	s.mu.Lock()
+	s.synced = true
+	s.mu.Unlock()
+	s.poke()
+}
+
+// freed is called when a pod has gone: a new version of a static pod may have waited for it.
+func (s *staticPods) freed(types.UID) { s.poke() }
+
+func (s *staticPods) mirrorSeen(mirror *corev1.Pod) {
+	s.mu.Lock()
+	s.mirrors[key(mirror)] = mirror
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *staticPods) mirrorGone(mirror *corev1.Pod) {
+	s.mu.Lock()
+	if m := s.mirrors[key(mirror)]; m != nil && m.UID == mirror.UID {
+		delete(s.mirrors, key(mirror))
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *staticPods) run(ctx context.Context) {
+	var changes <-chan fsnotify.Event
+	if s.r.StaticDir != "" {
+		if watcher, err := fsnotify.NewWatcher(); err == nil {
+			defer watcher.Close()
+			if err := watcher.Add(s.r.StaticDir); err != nil {
+				slog.Warn("static pods: no change notification, reading every "+staticPeriod.String(), "dir", s.r.StaticDir, "err", err)
+			}
+			changes = watcher.Events
+		}
+	}
+	tick := time.NewTicker(staticPeriod)
+	defer tick.Stop()
+	s.read()
+	for {
+		s.reconcile(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+			drain(ctx, changes)
+			s.read()
+		case <-tick.C:
+			s.read()
+		case <-s.wake:
+		}
+	}
+}
+
+// drain waits for a quiet moment.
+func drain(ctx context.Context, changes <-chan fsnotify.Event) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		case <-time.After(settle):
+			return
+		}
+	}
+}
+
+// read reads the directory. A file that cannot be read or decoded keeps the pod it had: a half-written edit must not
+// end a running pod.
+func (s *staticPods) read() {
+	if s.r.StaticDir == "" {
+		return
+	}
+	files, err := os.ReadDir(s.r.StaticDir)
+	if err != nil {
+		if !os.IsNotExist(err) {
+			slog.Error("static pods: directory not read, keeping what runs", "dir", s.r.StaticDir, "err", err)
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, wanted := s.pods, map[string]*corev1.Pod{}
+	for _, f := range files {
+		path := filepath.Join(s.r.StaticDir, f.Name())
+		if f.IsDir() || strings.HasPrefix(f.Name(), ".") {
+			continue
+		}
+		pod, err := s.decode(path)
+		if err != nil {
+			if s.bad[path] != err.Error() {
+				slog.Error("static pod refused", "file", path, "err", err)
+				s.bad[path] = err.Error()
+			}
+			for k, old := range before {
+				if old.Annotations[annotationPath] == path {
+					wanted[k] = old
+				}
+			}
+			continue
+		}
+		delete(s.bad, path)
+		if twin := wanted[key(pod)]; twin != nil {
+			slog.Error("static pod refused: another file has a pod of this name", "file", path, "pod", key(pod), "other", twin.Annotations[annotationPath])
+			continue
+		}
+		wanted[key(pod)] = pod
+	}
+	s.pods = wanted
+}
+
+// annotationPath remembers in memory which file a static pod came from.
+const annotationPath = "plimsoll.dev/config.path"
+
+func (s *staticPods) decode(path string) (*corev1.Pod, error) {
+	const fileMax = 3 << 20 // the API server's own limit of a request is 3 MiB
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode()&fs.ModeType != 0 || info.Size() > fileMax {
+		return nil, fmt.Errorf("want a regular file of at most %d bytes, have %v of %d", fileMax, info.Mode().Type(), info.Size())
+	}
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := kube.DecodePod(body)
+	if err != nil {
+		return nil, err
+	}
+	return s.complete(pod, path, body)
+}
+
+// complete makes a static pod of a manifest: bound here, named after the node, with a uid that follows its content.
+func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev1.Pod, error) {
+	sum := sha256.Sum256([]byte(s.r.Node + "\x00" + path + "\x00" + string(body)))
+	hash := hex.EncodeToString(sum[:16])
+	pod.UID = types.UID(hash)
+	pod.Name += "-" + strings.ToLower(s.r.Node)
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	pod.Spec.NodeName = s.r.Node
+	annotations := map[string]string{annotationFile: hash, annotationSource: "file", annotationPath: path, annotationSeen: time.Now().Format(time.RFC3339Nano)}
+	for k, v := range pod.Annotations {
+		if _, ours := annotations[k]; !ours {
+			annotations[k] = v
+		}
+	}
+	pod.Annotations = annotations
+	pod.CreationTimestamp = metav1.Now()
+	// A static pod has nowhere else to go: no taint evicts it.
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	kube.DefaultPod(pod)
+	if err := kube.CheckStaticPod(pod); err != nil {
+		return nil, err
+	}
+	return pod, nil
+}
+
+// reconcile starts what the directory has, ends what it no longer has, and keeps the mirrors.
+func (s *staticPods) reconcile(ctx context.Context) {
+	s.mu.Lock()
+	wanted := make(map[string]*corev1.Pod, len(s.pods))
+	for k, pod := range s.pods {
+		wanted[k] = pod
+	}
+	s.mu.Unlock()
+	live := s.endUnwanted(wanted)
+	for k, pod := range wanted {
+		if uid, busy := live[k]; busy && uid != pod.UID {
+			continue // the version before it must have gone first
+		}
+		s.r.mu.Lock()
+		e := s.r.pods[pod.UID]
+		s.r.mu.Unlock()
+		if e == nil || e.object() == nil {
+			s.r.take(pod, true)
+		}
+	}
+	s.reconcileMirrors(ctx, wanted)
+}
+
+// endUnwanted orders the end of static pods that the directory no longer has and returns the static pods that still are
+// here, by name.
+func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types.UID {
+	live := map[string]types.UID{}
+	now, _ := s.r.now()
+	for _, e := range s.r.entries() {
+		e.mu.Lock()
+		pod := e.pod
+		if pod == nil || !e.static {
+			e.mu.Unlock()
+			continue
+		}
+		live[key(pod)] = e.uid
+		w := wanted[key(pod)]
+		end := (w == nil || w.UID != e.uid) && e.stop == nil
+		if end {
+			e.orderStop(now, e.grace(), podlife.StopOrder{Remove: true})
+		}
+		e.mu.Unlock()
+		if end {
+			s.r.kick(e)
+		}
+	}
+	return live
+}
+
+// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone.
+func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*corev1.Pod) {
+	s.mu.Lock()
+	synced := s.synced
+	mirrors := make(map[string]*corev1.Pod, len(s.mirrors))
+	for k, m := range s.mirrors {
+		mirrors[k] = m
+	}
+	s.mu.Unlock()
+	if !synced {
+		return
+	}
+	retry := false
+	for k, m := range mirrors {
+		pod := wanted[k]
+		if pod != nil && m.Annotations[annotationMirror] == string(pod.UID) && m.DeletionTimestamp == nil {
+			s.r.mirrored(pod.UID, m)
+			continue
+		}
+		zero := int64(0)
+		err := s.r.Client.Delete(ctx, kube.Pods, m.Namespace, m.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &m.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			slog.Warn("static pods: mirror not deleted, trying again", "pod", k, "err", err)
+			retry = true
+		}
+	}
+	for k, pod := range wanted {
+		if mirrors[k] != nil {
+			continue
+		}
+		if err := s.createMirror(ctx, pod); err != nil {
+			slog.Warn("static pods: mirror not created, trying again", "pod", k, "err", err)
+			retry = true
+		}
+	}
+	if retry {
+		time.AfterFunc(5*time.Second, s.poke)
+	}
+}
+
+// createMirror posts the image of a static pod. The API server admits it only with the node as its owner.
+func (s *staticPods) createMirror(ctx context.Context, pod *corev1.Pod) error {
+	node := &corev1.Node{}
+	if err := s.r.Client.Get(ctx, kube.Nodes, "", s.r.Node, node); err != nil {
+		return fmt.Errorf("read node %s: %w", s.r.Node, err)
+	}
+	mirror := pod.DeepCopy()
+	mirror.UID, mirror.ResourceVersion, mirror.CreationTimestamp = "", "", metav1.Time{}
+	mirror.Status = corev1.PodStatus{}
+	delete(mirror.Annotations, annotationPath)
+	mirror.Annotations[annotationMirror] = string(pod.UID)
+	controller := true
+	mirror.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &controller}}
+	err := s.r.Client.Create(ctx, kube.Pods, mirror.Namespace, "", mirror, &corev1.Pod{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // the watch will show it
+	}
+	return err
+}
+
+// mirrored tells a static pod's entry about its mirror, to which its status is written.
+func (r *Runner) mirrored(uid types.UID, mirror *corev1.Pod) {
+	r.mu.Lock()
+	e := r.pods[uid]
+	r.mu.Unlock()
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	fresh := e.mirror == nil || e.mirror.UID != mirror.UID
+	if fresh {
+		e.written, e.writtenVersion = &mirror.Status, ""
+	}
+	e.mirror = mirror
+	e.mu.Unlock()
+	if fresh {
+		r.report.enqueue(e)
+	}
+}

@@ -1,0 +1,189 @@
+package pods
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// publish turns a decision's status into the API's form, keeps it and has it reported if it changed.
+func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d podlife.Decision) {
+	if pod == nil {
+		return
+	}
+	e.mu.Lock()
+	last := e.status
+	if last.Phase == "" {
+		last = pod.Status
+	}
+	status := r.statusOf(pod, last, o, d.Status)
+	unchanged := e.status.Phase != "" && equality.Semantic.DeepEqual(e.status, status)
+	e.status = status
+	first := status.Phase == corev1.PodRunning && !e.reported && pod.Status.Phase == corev1.PodPending
+	e.reported = e.reported || status.Phase == corev1.PodRunning
+	e.mu.Unlock()
+	if first && r.Observer != nil {
+		r.Observer.PodStarted(time.Since(boundAt(pod)))
+	}
+	if !unchanged {
+		r.report.enqueue(e)
+	}
+}
+
+// boundAt is when the pod came to this node: its PodScheduled condition, else its creation.
+func boundAt(pod *corev1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// statusOf translates a status; last is the one before it, from which times that did not change are kept.
+func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Observation, s podlife.Status) corev1.PodStatus {
+	out := corev1.PodStatus{
+		Phase: corev1.PodPhase(s.Phase), Reason: s.Reason, Message: s.Message,
+		QOSClass: pod.Status.QOSClass, StartTime: cmp.Or(last.StartTime, pod.Status.StartTime),
+		NominatedNodeName: "", ObservedGeneration: pod.Generation,
+	}
+	if out.QOSClass == "" {
+		out.QOSClass = r.QOSClass(pod)
+	}
+	if s.Reason == "" && (s.Phase == podlife.Failed || s.Phase == podlife.Succeeded) && o.Terminal != "" {
+		out.Reason, out.Message = pod.Status.Reason, pod.Status.Message
+	}
+	if out.StartTime == nil {
+		now := metav1.Now().Rfc3339Copy()
+		out.StartTime = &now
+	}
+	if len(r.HostIPs) > 0 {
+		out.HostIP = r.HostIPs[0]
+		for _, ip := range r.HostIPs {
+			out.HostIPs = append(out.HostIPs, corev1.HostIP{IP: ip})
+		}
+	}
+	ips := s.IPs
+	if len(ips) == 0 && len(last.PodIPs) > 0 { // a pod that ended keeps the addresses it had, as upstream reports it
+		for _, ip := range last.PodIPs {
+			ips = append(ips, ip.IP)
+		}
+	}
+	for _, ip := range ips {
+		out.PodIPs = append(out.PodIPs, corev1.PodIP{IP: ip})
+	}
+	if len(ips) > 0 {
+		out.PodIP = ips[0]
+	}
+	for _, c := range s.Containers {
+		if c.Kind == podlife.Main {
+			out.ContainerStatuses = append(out.ContainerStatuses, r.containerStatusOf(pod, c))
+		} else {
+			out.InitContainerStatuses = append(out.InitContainerStatuses, r.containerStatusOf(pod, c))
+		}
+	}
+	sortByName(out.ContainerStatuses)
+	out.Conditions = conditionsOf(pod, last.Conditions, s.Conditions)
+	return out
+}
+
+func sortByName(list []corev1.ContainerStatus) {
+	slices.SortFunc(list, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// conditionsOf keeps the conditions that others own and the transition times of those that did not change.
+func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Condition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	find := func(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
+		i := slices.IndexFunc(list, func(c corev1.PodCondition) bool { return c.Type == t })
+		if i < 0 {
+			return nil
+		}
+		return &list[i]
+	}
+	for _, c := range ours {
+		n := corev1.PodCondition{
+			Type: corev1.PodConditionType(c.Type), Status: corev1.ConditionFalse, Reason: c.Reason, Message: c.Message,
+			LastTransitionTime: metav1.Now().Rfc3339Copy(), ObservedGeneration: pod.Generation,
+		}
+		if c.True {
+			n.Status = corev1.ConditionTrue
+		}
+		if old := find(last, n.Type); old != nil && old.Status == n.Status {
+			n.LastTransitionTime = old.LastTransitionTime
+		}
+		if n.Type == corev1.PodScheduled {
+			if theirs := find(pod.Status.Conditions, n.Type); theirs != nil && theirs.Status == corev1.ConditionTrue {
+				n = *theirs // the scheduler's
+			}
+		}
+		out = append(out, n)
+	}
+	for _, c := range pod.Status.Conditions {
+		if find(out, c.Type) == nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (r *Runner) containerStatusOf(pod *corev1.Pod, s podlife.ContainerStatus) corev1.ContainerStatus {
+	started := s.Started
+	out := corev1.ContainerStatus{
+		Name: s.Name, Ready: s.Ready, RestartCount: int32(s.RestartCount), ImageID: s.ImageID,
+		ContainerID: r.urlOf(s.ID), Started: &started,
+	}
+	if c := containerNamed(pod, s.Name); c != nil {
+		out.Image = c.Image
+	}
+	switch {
+	case s.Running != nil:
+		out.State.Running = &corev1.ContainerStateRunning{StartedAt: timeOf(*s.Running)}
+	case s.Ended != nil:
+		out.State.Terminated = r.terminatedOf(s.Ended)
+	case s.Waiting != nil:
+		out.State.Waiting = &corev1.ContainerStateWaiting{Reason: s.Waiting.Reason, Message: s.Waiting.Message}
+	}
+	if s.Last != nil {
+		out.LastTerminationState.Terminated = r.terminatedOf(s.Last)
+	}
+	return out
+}
+
+func (r *Runner) terminatedOf(t *podlife.Terminated) *corev1.ContainerStateTerminated {
+	return &corev1.ContainerStateTerminated{
+		ExitCode: t.ExitCode, Reason: t.Reason, Message: t.Message, ContainerID: r.urlOf(t.ID),
+		StartedAt: timeOf(t.StartedAt), FinishedAt: timeOf(t.FinishedAt),
+	}
+}
+
+// timeOf has the API's resolution: whole seconds.
+func timeOf(w unit.Wall) metav1.Time {
+	if w == 0 {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(w.Time().Local()).Rfc3339Copy()
+}
+
+// urlOf prints an id as the API does, containerd://id; idOf takes it back.
+func (r *Runner) urlOf(id string) string {
+	if id == "" {
+		return ""
+	}
+	return r.RuntimeName + "://" + id
+}
+
+func idOf(url string) string {
+	if _, id, ok := strings.Cut(url, "://"); ok {
+		return id
+	}
+	return url
+}

@@ -1,0 +1,320 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// view is what the runtime has of one pod, by id.
+type view struct {
+	sandboxes  map[string]podlife.Sandbox
+	containers map[string]podlife.Container
+	watches    map[string]func() // pidfd watches of running containers and sandboxes
+}
+
+func newView() view {
+	return view{map[string]podlife.Sandbox{}, map[string]podlife.Container{}, map[string]func(){}}
+}
+
+// Labels and annotations, spelled as the kubelet spells them, so that either can adopt what the other left.
+const (
+	labelPodName       = "io.kubernetes.pod.name"
+	labelPodNamespace  = "io.kubernetes.pod.namespace"
+	labelPodUID        = "io.kubernetes.pod.uid"
+	labelContainerName = "io.kubernetes.container.name"
+
+	annotationHash          = "plimsoll.dev/container-hash" // our own hash: the kubelet's means something else
+	annotationRestartCount  = "io.kubernetes.container.restartCount"
+	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
+	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
+	annotationMessageHost   = "plimsoll.dev/termination-message-host-path"
+	annotationPodGrace      = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// Time limits of calls that only ask. A runtime that takes longer is hung.
+const askTimeout = 15 * time.Second
+
+// refresh re-reads what is marked dirty. It returns an error when the runtime does not answer; the view is then as
+// before and still dirty.
+func (r *Runner) refresh(ctx context.Context, e *entry) error {
+	e.mu.Lock()
+	dirty := e.dirty
+	e.dirty = dirt{}
+	e.mu.Unlock()
+	err := r.reread(ctx, e, dirty)
+	if err != nil {
+		e.soil("")
+	}
+	r.noteView(e)
+	return err
+}
+
+func (r *Runner) reread(ctx context.Context, e *entry, dirty dirt) error {
+	for id := range dirty.exited {
+		e.unwatch(id)
+		if err := r.readEnded(ctx, e, id); err != nil {
+			return err
+		}
+	}
+	if dirty.all {
+		return r.readAll(ctx, e)
+	}
+	for id := range dirty.changed {
+		if err := r.readContainer(ctx, e, id, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readAll reads every sandbox and container of the pod.
+func (r *Runner) readAll(ctx context.Context, e *entry) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	mine := map[string]string{labelPodUID: string(e.uid)}
+	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: mine}})
+	if err != nil {
+		return fmt.Errorf("list sandboxes of %s: %w", e.name(), err)
+	}
+	containers, err := r.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: mine}})
+	if err != nil {
+		return fmt.Errorf("list containers of %s: %w", e.name(), err)
+	}
+	seen := map[string]bool{}
+	for _, s := range sandboxes.Items {
+		seen[s.Id] = true
+		if err := r.readSandbox(ctx, e, s.Id); err != nil {
+			return err
+		}
+	}
+	for _, c := range containers.Containers {
+		seen[c.Id] = true
+		if err := r.readContainer(ctx, e, c.Id, c.PodSandboxId); err != nil {
+			return err
+		}
+	}
+	for id := range e.view.summary() {
+		if !seen[id] {
+			e.drop(id)
+		}
+	}
+	return nil
+}
+
+// summary is the state of everything in the view, by id, in the runtime's numbers; relists compare it.
+func (v view) summary() map[string]int32 {
+	all := make(map[string]int32, len(v.sandboxes)+len(v.containers))
+	for id, s := range v.sandboxes {
+		all[id] = int32(runtimeapi.PodSandboxState_SANDBOX_NOTREADY)
+		if s.State == podlife.SandboxReady {
+			all[id] = int32(runtimeapi.PodSandboxState_SANDBOX_READY)
+		}
+	}
+	for id, c := range v.containers {
+		all[id] = int32(c.State) // podlife numbers them as CRI does
+	}
+	return all
+}
+
+// drop forgets a sandbox or container that the runtime no longer has.
+func (e *entry) drop(id string) {
+	delete(e.view.sandboxes, id)
+	delete(e.view.containers, id)
+	e.unwatch(id)
+}
+
+func (e *entry) unwatch(id string) {
+	if cancel := e.view.watches[id]; cancel != nil {
+		cancel()
+		delete(e.view.watches, id)
+	}
+}
+
+func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	response, err := r.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: e.view.watches[id] == nil})
+	if status.Code(err) == codes.NotFound {
+		e.drop(id)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read sandbox %s of %s: %w", id, e.name(), err)
+	}
+	s := response.Status
+	sandbox := podlife.Sandbox{ID: id, Attempt: s.GetMetadata().GetAttempt()}
+	if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+		sandbox.State = podlife.SandboxReady
+	}
+	if ip := s.GetNetwork().GetIp(); ip != "" {
+		sandbox.IPs = append(sandbox.IPs, ip)
+		for _, more := range s.Network.AdditionalIps {
+			sandbox.IPs = append(sandbox.IPs, more.Ip)
+		}
+	}
+	e.view.sandboxes[id] = sandbox
+	r.watchPID(e, id, sandbox.State == podlife.SandboxReady, response.Info)
+	return nil
+}
+
+// readContainer reads one container; sandbox is its sandbox's id where the caller knows it.
+func (r *Runner) readContainer(ctx context.Context, e *entry, id, sandbox string) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	response, err := r.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: e.view.watches[id] == nil})
+	if status.Code(err) == codes.NotFound {
+		e.drop(id)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read container %s of %s: %w", id, e.name(), err)
+	}
+	c := r.containerOf(response.Status, e.view.containers[id])
+	c.SandboxID = cmp.Or(c.SandboxID, sandbox, parseInfo(response.Info).SandboxID)
+	e.view.containers[id] = c
+	r.watchPID(e, id, c.State == podlife.Running, response.Info)
+	return nil
+}
+
+// containerOf translates the runtime's status; what it does not repeat (the sandbox) is taken from old.
+func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Container) podlife.Container {
+	c := podlife.Container{
+		ID: s.Id, Name: s.GetMetadata().GetName(), Attempt: s.GetMetadata().GetAttempt(), SandboxID: old.SandboxID,
+		CreatedAt: unit.Wall(s.CreatedAt), StartedAt: unit.Wall(s.StartedAt), FinishedAt: unit.Wall(s.FinishedAt),
+		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[annotationHash], ImageID: s.ImageRef,
+	}
+	switch s.State {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		c.State = podlife.Created
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		c.State = podlife.Running
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		c.State = podlife.Exited
+		if old.State == podlife.Exited && old.ID == c.ID {
+			c.Message = old.Message
+		} else if m := terminationMessage(s); m != "" {
+			c.Message = m
+		}
+	default:
+		c.State = podlife.Unknown
+	}
+	return c
+}
+
+// verboseInfo is the part that we read of the runtime's verbose answer, which containerd and CRI-O spell alike.
+type verboseInfo struct {
+	PID       int    `json:"pid"`
+	SandboxID string `json:"sandboxID"`
+}
+
+func parseInfo(info map[string]string) (v verboseInfo) {
+	// Unreadable debug information costs us the pidfd, not correctness: the relist is the back-stop.
+	if err := json.Unmarshal([]byte(info["info"]), &v); err != nil {
+		return verboseInfo{}
+	}
+	return v
+}
+
+// watchPID watches the first process of a sandbox or container as long as it is alive.
+func (r *Runner) watchPID(e *entry, id string, alive bool, info map[string]string) {
+	if !alive {
+		e.unwatch(id)
+		return
+	}
+	if e.view.watches[id] != nil {
+		return
+	}
+	pid := parseInfo(info).PID
+	if pid <= 0 {
+		return
+	}
+	ended := func() {
+		e.mu.Lock()
+		e.dirty.exited = add(e.dirty.exited, id)
+		e.mu.Unlock()
+		r.kick(e)
+	}
+	cancel, err := r.exits.Watch(pid, func() bool { return cgroupNames(pid, id) }, ended)
+	if errors.Is(err, unix.ESRCH) {
+		ended() // it exited before we could watch it
+		cancel = func() {}
+	} else if err != nil {
+		r.log(e).Warn("no exit watch, the relist covers it", "id", id, "err", err)
+		cancel = func() {}
+	}
+	e.view.watches[id] = cancel
+}
+
+// cgroupNames reports whether the process's cgroup names the container: that pid still means what the runtime said.
+func cgroupNames(pid int, id string) bool {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && strings.Contains(string(content), id)
+}
+
+// terminationMessage reads what the container left in its termination log, which the status names by annotation.
+func terminationMessage(s *runtimeapi.ContainerStatus) string {
+	text := readBounded(s.Annotations[annotationMessageHost], terminationMessageMax)
+	if text == "" && s.Annotations[annotationMessagePolicy] == "FallbackToLogsOnError" && s.ExitCode != 0 {
+		if last, err := podlog.Tail(s.LogPath, terminationLogLines, terminationLogBytes); err == nil {
+			text = strings.ToValidUTF8(string(last), "?")
+		}
+	}
+	return text
+}
+
+// readEnded reads a container or sandbox whose first process has exited. The kernel tells us before it tells the
+// runtime, so it asks until the runtime agrees, at growing intervals from exitLag.
+func (r *Runner) readEnded(ctx context.Context, e *entry, id string) error {
+	for wait := exitLag; wait < askTimeout; wait *= 2 {
+		e.view.watches[id] = func() {} // there is no process left to watch
+		var err error
+		if _, sandbox := e.view.sandboxes[id]; sandbox {
+			err = r.readSandbox(ctx, e, id)
+		} else {
+			err = r.readContainer(ctx, e, id, "")
+		}
+		if err != nil {
+			return err
+		}
+		if e.view.containers[id].State != podlife.Running && e.view.sandboxes[id].State != podlife.SandboxReady {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+	e.unwatch(id)
+	return fmt.Errorf("read %s of %s: its process is gone, yet the runtime calls it running", id, e.name())
+}
+
+// exitLag is the first interval at which a runtime is asked again about an exit that the kernel already reported
+// (containerd 1.6 needs 2 to 20 ms here).
+const exitLag = 4 * time.Millisecond
+
+func uidOf(labels map[string]string) types.UID { return types.UID(labels[labelPodUID]) }
+
+func add(set map[string]bool, id string) map[string]bool {
+	if set == nil {
+		set = map[string]bool{}
+	}
+	set[id] = true
+	return set
+}

@@ -1,0 +1,311 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// work is the worker of one pod: observe, decide, act, until there is nothing to do.
+func (r *Runner) work(ctx context.Context, e *entry) {
+	slot := &startSlot{slots: r.starts}
+	defer slot.release()
+	for ctx.Err() == nil {
+		wake, acted := r.pass(ctx, e, slot)
+		e.mu.Lock()
+		if e.forgotten {
+			e.busy = false
+			e.mu.Unlock()
+			return
+		}
+		if acted || e.again {
+			e.again = false
+			e.mu.Unlock()
+			continue
+		}
+		e.busy = false
+		r.sleepUntil(e, wake)
+		e.mu.Unlock()
+		return
+	}
+	e.mu.Lock()
+	e.busy = false
+	e.mu.Unlock()
+}
+
+// sleepUntil arms the entry's timer. Caller holds e.mu.
+func (r *Runner) sleepUntil(e *entry, wake unit.Instant) {
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+	if wake.IsZero() {
+		return
+	}
+	now, _ := r.now()
+	e.timer = time.AfterFunc(max(wake.Sub(now), time.Millisecond), func() { r.kick(e) })
+}
+
+// pass is one round of a worker. It returns when to look again and whether it did something.
+func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit.Instant, acted bool) {
+	if err := r.refresh(ctx, e); err != nil {
+		if ctx.Err() == nil {
+			r.log(e).Warn("runtime does not answer, trying again", "err", err)
+		}
+		now, _ := r.now()
+		return now.Add(time.Second), false
+	}
+	pod, o, ok := r.observe(e)
+	if !ok {
+		return 0, false
+	}
+	now, wall := r.now()
+	d := e.life.Step(now, wall, o)
+	r.track(e, pod, o)
+	r.publish(e, pod, o, d)
+	if len(d.Actions) == 0 {
+		return d.Wake, false
+	}
+	r.perform(ctx, e, pod, d.Actions, slot)
+	r.noteView(e)
+	return 0, true
+}
+
+// noteView makes what the worker knows of the runtime visible to the rest of the agent.
+func (r *Runner) noteView(e *entry) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.summary = e.view.summary()
+	e.sandboxID = ""
+	newest := int64(-1)
+	for id, s := range e.view.sandboxes {
+		if int64(s.Attempt) > newest && s.State == podlife.SandboxReady {
+			e.sandboxID, newest = id, int64(s.Attempt)
+		}
+	}
+}
+
+// track tells the probes which containers run.
+func (r *Runner) track(e *entry, pod *corev1.Pod, o podlife.Observation) {
+	if r.Probes == nil || pod == nil {
+		return
+	}
+	running := map[string]RunningContainer{}
+	if o.Stop == nil {
+		for _, c := range o.Containers {
+			if c.State == podlife.Running {
+				running[c.Name] = RunningContainer{ID: c.ID, StartedAt: c.StartedAt.Time()}
+			}
+		}
+	}
+	ip := ""
+	for _, s := range o.Sandboxes {
+		if s.State == podlife.SandboxReady && len(s.IPs) > 0 {
+			ip = s.IPs[0]
+		}
+	}
+	if ip == "" && len(o.HostIPs) > 0 {
+		ip = o.HostIPs[0]
+	}
+	r.Probes.Track(pod, ip, running)
+}
+
+// observe assembles what the step may look at. ok is false when the pod must be left alone for now: it is unknown to
+// the API as far as we heard it, and we have not heard all of it yet.
+func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok bool) {
+	r.mu.Lock()
+	synced := r.synced
+	r.mu.Unlock()
+	r.admit(e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	pod = e.pod
+	if pod == nil && !e.gone && !synced {
+		return nil, o, false
+	}
+	if pod == nil && e.stop == nil {
+		now, _ := r.now()
+		e.orderStop(now, e.fallback.grace, podlife.StopOrder{Remove: true})
+	}
+	o = podlife.Observation{
+		Stop:       e.stop,
+		Sandboxes:  slices.Collect(maps.Values(e.view.sandboxes)),
+		Containers: slices.Collect(maps.Values(e.view.containers)),
+	}
+	if pod == nil {
+		return nil, o, true
+	}
+	o.Spec = specOf(pod)
+	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
+	o.Terminal = terminal(pod)
+	o.Past = pastOf(pod, e.status)
+	o.GatesTrue = gatesOf(pod)
+	if pod.Spec.HostNetwork {
+		o.HostIPs = r.HostIPs
+	}
+	if r.Probes != nil {
+		o.Probes = r.Probes.Results(e.uid)
+	}
+	return pod, o, true
+}
+
+// admit asks for the node's last word, once, unless the pod is ending or already runs here. Admissions go one at a time:
+// each sees the pods that the ones before let in.
+func (r *Runner) admit(e *entry) {
+	e.mu.Lock()
+	pod, asked := e.pod, e.admitted || e.stop != nil
+	e.mu.Unlock()
+	if asked || pod == nil || terminal(pod) != "" {
+		return
+	}
+	r.admission.Lock()
+	defer r.admission.Unlock()
+	if len(e.view.sandboxes) == 0 {
+		if rejected := r.Admission.Admit(pod, r.holders(e)); rejected != nil {
+			now, _ := r.now()
+			e.mu.Lock()
+			e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: rejected.Message})
+			e.mu.Unlock()
+			r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
+			return
+		}
+	}
+	e.mu.Lock()
+	e.admitted = true
+	e.mu.Unlock()
+}
+
+// holders returns the pods that hold resources here, except e's.
+func (r *Runner) holders(e *entry) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, o := range r.entries() {
+		if o == e {
+			continue
+		}
+		if pod := o.holds(); pod != nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+func (r *Runner) entries() []*entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.pods))
+}
+
+// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period.
+func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, actions []podlife.Action, slot *startSlot) {
+	for i := 0; i < len(actions); {
+		n := 1
+		if actions[i].Kind == podlife.StopContainer {
+			for i+n < len(actions) && actions[i+n].Kind == podlife.StopContainer {
+				n++
+			}
+		}
+		if !r.performGroup(ctx, e, pod, actions[i:i+n], slot) {
+			return
+		}
+		i += n
+	}
+}
+
+// performGroup does actions at once and reports whether all succeeded.
+func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, group []podlife.Action, slot *startSlot) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.mu.Lock()
+	e.interrupt = cancel
+	e.mu.Unlock()
+	failures := make([]error, len(group))
+	var running sync.WaitGroup
+	for i, a := range group {
+		running.Go(func() { failures[i] = r.act(ctx, e, pod, a, slot) })
+	}
+	running.Wait()
+	e.mu.Lock()
+	e.interrupt = nil
+	e.mu.Unlock()
+	ok := true
+	for i, err := range failures {
+		if group[i].Kind == podlife.StopContainer {
+			e.soil(group[i].ID)
+		}
+		if err == nil {
+			continue
+		}
+		ok = false
+		if ctx.Err() != nil {
+			e.soil("") // interrupted: nobody's failure, but who knows what the runtime did
+			continue
+		}
+		r.failed(e, pod, group[i], err)
+	}
+	return ok
+}
+
+// failed records an action's failure where users look for it.
+func (r *Runner) failed(e *entry, pod *corev1.Pod, a podlife.Action, err error) {
+	reason := "RuntimeError"
+	var known *failure
+	if errors.As(err, &known) {
+		reason = known.reason
+	}
+	now, _ := r.now()
+	e.life.Failed(now, a, reason, err.Error())
+	e.soil("")
+	r.log(e).Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
+	if pod != nil && known != nil && known.event != "" {
+		r.Recorder.Event(eventTarget(pod, a.Container), corev1.EventTypeWarning, known.event, known.eventText())
+	}
+}
+
+// failure is an action's error with the words users know.
+type failure struct {
+	reason string // waiting reason: ErrImagePull, CreateContainerError, ...
+	event  string // event reason: Failed, FailedMount, FailedCreatePodSandBox
+	prefix string // of the event's text
+	err    error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func (f *failure) eventText() string { return f.prefix + f.err.Error() }
+
+// startSlot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last
+// container, so that pods finish one after the other instead of all at the end.
+type startSlot struct {
+	slots chan struct{}
+	held  bool
+}
+
+func (s *startSlot) take(ctx context.Context) error {
+	if s.held {
+		return nil
+	}
+	select {
+	case s.slots <- struct{}{}:
+		s.held = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *startSlot) release() {
+	if s.held {
+		<-s.slots
+		s.held = false
+	}
+}

@@ -1,0 +1,65 @@
+// Package admission is the node's last word on a pod: whether what this machine has left carries it.
+//
+// The scheduler has looked already, from further away and a moment earlier. The node looks again with what it really
+// holds, because pods may be bound by others, be static, or have been bound twice in a race. A pod that runs here
+// already is never asked about again.
+//
+// It uses the scheduler's own types and amounts (core/placement), so that both count alike. It does not evict, and does
+// not look at NUMA yet.
+package admission
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// Rejection says why a pod may not run here. Reason and Message are spelled as upstream's, which alerts parse.
+type Rejection struct {
+	Reason  string // OutOf<resource>
+	Message string
+}
+
+// Check reports whether node, holding the pods in held, can carry pod as well; nil means that it can. Resources are
+// looked at in a fixed order, so that the same pod is always refused for the same reason: pods, then by name with CPU
+// and memory first.
+func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+	if used := int64(len(held)); used+1 > node.PodsMax {
+		return outOf("pods", 1, used, node.PodsMax)
+	}
+	used := map[string]int64{}
+	for _, h := range held {
+		for _, a := range h.Requests {
+			used[a.Resource] += a.Value
+		}
+	}
+	capacity := map[string]int64{}
+	for _, a := range node.Allocatable {
+		capacity[a.Resource] = a.Value
+	}
+	for _, a := range inOrder(pod.Requests) {
+		if a.Value > 0 && used[a.Resource]+a.Value > capacity[a.Resource] {
+			return outOf(a.Resource, a.Value, used[a.Resource], capacity[a.Resource])
+		}
+	}
+	return nil
+}
+
+func outOf(resource string, requested, used, capacity int64) *Rejection {
+	return &Rejection{
+		Reason: "OutOf" + resource,
+		Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+			resource, requested, used, capacity),
+	}
+}
+
+func inOrder(amounts []placement.Amount) []placement.Amount {
+	rank := func(a placement.Amount) int {
+		return slices.Index([]string{placement.EphemeralStorage, placement.Memory, placement.CPU}, a.Resource)
+	}
+	return slices.SortedFunc(slices.Values(amounts), func(a, b placement.Amount) int {
+		return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.Resource, b.Resource))
+	})
+}

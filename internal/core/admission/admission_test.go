@@ -1,0 +1,43 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+func pod(cpu, memory int64, more ...placement.Amount) placement.Pod {
+	return placement.Pod{Requests: append([]placement.Amount{{Resource: "cpu", Value: cpu}, {Resource: "memory", Value: memory}}, more...)}
+}
+
+func TestCheck(t *testing.T) {
+	node := placement.Node{PodsMax: 3, Allocatable: []placement.Amount{{Resource: "cpu", Value: 2000}, {Resource: "memory", Value: 1 << 30}}}
+	for _, c := range []struct {
+		name string
+		pod  placement.Pod
+		held []placement.Pod
+		want string
+	}{
+		{"an empty node carries it", pod(2000, 1<<30), nil, ""},
+		{"to the last millicore", pod(100, 1), []placement.Pod{pod(1900, 0)}, ""},
+		{"one millicore too many", pod(101, 1), []placement.Pod{pod(1900, 0)},
+			"OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 101, used: 1900, capacity: 2000"},
+		{"CPU is named before memory", pod(3000, 2<<30), nil,
+			"OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
+		{"memory", pod(0, 1<<30), []placement.Pod{pod(0, 1)},
+			"OutOfmemory: Pod was rejected: Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
+		{"pods are counted first", pod(9000, 0), []placement.Pod{{}, {}, {}},
+			"OutOfpods: Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
+		{"a resource that the node does not have", pod(0, 0, placement.Amount{Resource: "example.com/gpu", Value: 1}), nil,
+			"OutOfexample.com/gpu: Pod was rejected: Node didn't have enough resource: example.com/gpu, requested: 1, used: 0, capacity: 0"},
+		{"nothing asked for is nothing refused, however full the node", pod(0, 0), []placement.Pod{pod(5000, 5<<30)}, ""},
+	} {
+		got := ""
+		if r := Check(c.pod, c.held, node); r != nil {
+			got = r.Reason + ": " + r.Message
+		}
+		if got != c.want {
+			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
+		}
+	}
+}

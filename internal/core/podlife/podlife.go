@@ -1,0 +1,227 @@
+// Package podlife is the life of one pod on its node: given what the pod should be and what the runtime has, it says
+// what to start, stop and remove next, what to report, and when to look again.
+//
+// Model. A shell observes (Observation), calls Life.Step, performs the returned actions in order (neighbouring stops
+// together), tells Life about actions that failed (Life.Failed), observes again, and repeats until a step has no
+// actions; then it sleeps until Decision.Wake or the next event. One Life per pod, used by one goroutine at a time.
+//
+// Invariants:
+//   - A container that runs as it should is never touched.
+//   - A container is started only in a ready sandbox, and only if no container of its name runs.
+//   - A pod that reached Succeeded or Failed never runs again.
+//   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
+//     nothing, it only forgets how often it had to wait.
+//
+// It does no I/O and knows nothing of images, volumes or networks: those belong to the shell, which reports their
+// failures as the failure of the action that needed them. Do not use it for pods of other nodes.
+package podlife
+
+import (
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// RestartPolicy says which exits of a container are followed by a restart.
+type RestartPolicy int
+
+// The restart policies of a pod or container.
+const (
+	Always RestartPolicy = iota
+	OnFailure
+	Never
+)
+
+// Kind is the place of a container in its pod.
+type Kind int
+
+// The kinds, in starting order.
+const (
+	Init    Kind = iota // runs to completion before the next starts
+	Sidecar             // restartable init container: the next starts once it has started; stops after the mains
+	Main
+)
+
+// ContainerSpec is what a container should be.
+type ContainerSpec struct {
+	Name   string
+	Kind   Kind
+	Policy RestartPolicy // the container's own where it has one (a sidecar: Always), else the pod's
+	Hash   string        // of the parts whose change means a new container; compared with Container.Hash
+}
+
+// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains.
+type Spec struct {
+	Containers     []ContainerSpec
+	Policy         RestartPolicy
+	Grace          time.Duration // time between SIGTERM and SIGKILL when nobody orders another
+	ActiveDeadline time.Duration // from StartTime; zero: none
+	Gates          []string      // readiness gates: condition types that must be true too
+}
+
+// SandboxState and ContainerState are the runtime's words.
+type SandboxState int
+
+// The states of a sandbox.
+const (
+	SandboxNotReady SandboxState = iota
+	SandboxReady
+)
+
+// Sandbox is a pod sandbox that the runtime has.
+type Sandbox struct {
+	ID      string
+	Attempt uint32
+	State   SandboxState
+	IPs     []string // primary first; empty with the host's network
+}
+
+// ContainerState is a container's state in the runtime.
+type ContainerState int
+
+// The states of a container.
+const (
+	Created ContainerState = iota
+	Running
+	Exited
+	Unknown // the runtime lost track; it must be stopped before it counts as exited
+)
+
+// Container is a container that the runtime has.
+type Container struct {
+	ID, Name, SandboxID string
+	Attempt             uint32
+	State               ContainerState
+	CreatedAt           unit.Wall
+	StartedAt           unit.Wall // zero: never started
+	FinishedAt          unit.Wall // zero: not finished
+	ExitCode            int32
+	Reason, Message     string // of the exit, as the runtime or the container's termination message has it
+	Hash                string // empty: not ours to judge, never a reason to restart
+	ImageID             string
+}
+
+// Probes is what is known of a running container's probes. Absent probes count as passed.
+type Probes struct {
+	Starting bool // has a startup probe that has not succeeded yet
+	Unready  bool // has a readiness probe that does not succeed now
+	Dead     bool // its liveness or startup probe failed for good: restart it
+	Message  string
+}
+
+// Past is what the API already says about a container: all that is left when the runtime forgot it.
+type Past struct {
+	RestartCount uint32
+	Ran          bool // it was running or terminated
+	Last         *Terminated
+}
+
+// StopOrder ends a pod.
+type StopOrder struct {
+	Deadline unit.Instant // processes alive then are killed
+	Remove   bool         // the pod object is going: remove every trace; else keep containers for their logs
+	Phase    Phase        // phase to report; empty: by exit codes
+	Reason   string       // of the phase, e.g. Evicted
+	Message  string
+}
+
+// Observation is everything a step may look at.
+type Observation struct {
+	Spec       Spec
+	Terminal   Phase // Succeeded or Failed if the API already says so, else empty
+	StartTime  unit.Wall
+	Stop       *StopOrder // nil: run
+	Sandboxes  []Sandbox
+	Containers []Container
+	Probes     map[string]Probes // by container name, for running containers
+	Past       map[string]Past   // by container name
+	GatesTrue  map[string]bool   // readiness gates that are true
+	HostIPs    []string          // reported as pod IPs when the pod shares the host's network
+}
+
+// ActionKind says what to do.
+type ActionKind int
+
+// The actions, each with the fields of Action that it uses.
+const (
+	CreateSandbox   ActionKind = iota // Attempt; prepare volumes and cgroup first
+	StopSandbox                       // ID; the network goes with it
+	RemoveSandbox                     // ID
+	StartContainer                    // Container, ID (of the sandbox), Attempt
+	StopContainer                     // Container, ID, Grace
+	RemoveContainer                   // Container, ID, Attempt
+	Finish                            // nothing of the pod is left in the runtime: take down volumes and cgroup, report, forget
+)
+
+var actionNames = [...]string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "finish"}
+
+func (k ActionKind) String() string { return actionNames[k] }
+
+// Action is one thing to do. Container is a name, ID the runtime's id.
+type Action struct {
+	Kind      ActionKind
+	Container string
+	ID        string
+	Attempt   uint32
+	Grace     time.Duration
+	Why       string
+}
+
+// Phase is a pod's phase as the API spells it.
+type Phase string
+
+// The phases.
+const (
+	Pending   Phase = "Pending"
+	Active    Phase = "Running"
+	Succeeded Phase = "Succeeded"
+	Failed    Phase = "Failed"
+)
+
+// Waiting is a container that does not run, and why.
+type Waiting struct{ Reason, Message string }
+
+// Terminated is an end of a container.
+type Terminated struct {
+	ID                    string
+	ExitCode              int32
+	Reason, Message       string
+	StartedAt, FinishedAt unit.Wall
+}
+
+// ContainerStatus is what to report of one container. Exactly one of Waiting, Running and Ended is set.
+type ContainerStatus struct {
+	Name         string
+	Kind         Kind
+	ID, ImageID  string
+	Waiting      *Waiting
+	Running      *unit.Wall // since when
+	Ended        *Terminated
+	Last         *Terminated
+	Ready        bool
+	Started      bool
+	RestartCount uint32
+}
+
+// Condition is a pod condition to report.
+type Condition struct {
+	Type            string
+	True            bool
+	Reason, Message string
+}
+
+// Status is what to report of the pod.
+type Status struct {
+	Phase           Phase
+	Reason, Message string
+	Containers      []ContainerStatus // in the order of Spec
+	Conditions      []Condition
+	IPs             []string
+}
+
+// Decision is the outcome of a step.
+type Decision struct {
+	Actions []Action
+	Status  Status
+	Wake    unit.Instant // look again then at the latest; zero: only when something happens
+}
