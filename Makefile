@@ -3,6 +3,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 GO ?= go
 STAMP := $(shell git describe --always --dirty 2>/dev/null)
+KUBERNETES := v1.36.3
+# What upstream's own build stamps into its programs; without it they report v0.0.0-master.
+CONTROLPLANE_LDFLAGS := -s -w \
+  -X k8s.io/component-base/version.gitVersion=$(KUBERNETES) -X k8s.io/component-base/version.gitMajor=1 \
+  -X k8s.io/component-base/version.gitMinor=36 -X k8s.io/client-go/pkg/version.gitVersion=$(KUBERNETES)
 LDFLAGS := -s -w -X github.com/plimsoll-dev/plimsoll/internal/version.stamp=$(STAMP)
 
 .PHONY: help
@@ -18,7 +23,7 @@ bin/plimsoll:
 
 .PHONY: bin/plimsoll-controlplane
 bin/plimsoll-controlplane:
-	cd controlplane && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../$@ .
+	cd controlplane && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$@ .
 
 # The pause program needs no C library; -z noseparate-code keeps it in one page.
 PAUSE_CFLAGS := -Os -Wall -Wextra -Werror -static -nostdlib -ffreestanding -fno-stack-protector \
