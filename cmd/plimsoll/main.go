@@ -53,6 +53,7 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(
 		newSchedulerCommand(),
+		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
 		newVersionCommand(),
 	)
 	return root

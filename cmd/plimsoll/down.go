@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+)
+
+func newDownCommand() *cobra.Command {
+	var o cluster.Options
+	var purge bool
+	c := &cobra.Command{
+		Use:   "down",
+		Short: "End the cluster that up started, and leave nothing running or mounted",
+		Long: `End the components and the pods of this machine's cluster and remove what they left: processes, mounts, cgroups, network
+interfaces and rules. The cluster's data stay in the state directory, and the next "plimsoll up" has them, unless
+--purge removes them too. Works after any crash; ending what is not up is no error.`,
+		Example: `  plimsoll down
+  plimsoll down --purge                 # forget everything`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			kept, err := cluster.Load(o)
+			if notUp := (*cluster.NotUpError)(nil); errors.As(err, &notUp) {
+				fmt.Fprintf(c.OutOrStdout(), "instance %s is not up\n", kept.Instance)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			sink := progress.For(os.Stdout)
+			defer sink.Close()
+			return cluster.Down(c.Context(), kept, purge, sink)
+		},
+	}
+	instanceFlags(c, &o)
+	c.Flags().BoolVar(&purge, "purge", false, "remove the state directory too: all objects, images, certificates and logs")
+	return c
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+)
+
+func newKubectlCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubectl [--instance NAME] [--state-dir DIR] ARGUMENT...",
+		Short: "Run kubectl on the cluster that up started",
+		Long: `Run upstream's kubectl, which is part of plimsoll-controlplane, with the admin kubeconfig of this machine's cluster.
+--instance and --state-dir, if given, come first; every argument after them is kubectl's. A KUBECONFIG that is set
+already is kept, and then any cluster is reached.`,
+		Example: `  plimsoll kubectl get nodes
+  plimsoll kubectl --instance test describe node`,
+		DisableFlagParsing: true, // the flags are kubectl's
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+				return c.Help() // kubectl's own is "plimsoll kubectl help"
+			}
+			o, args, err := splitKubectlArgs(args)
+			if err != nil {
+				return usageError{err}
+			}
+			kept, err := cluster.Load(o)
+			if notUp := (*cluster.NotUpError)(nil); err != nil && !(errors.As(err, &notUp) && len(args) > 0 && args[0] == "version") {
+				return err
+			}
+			argv, env, err := cluster.KubectlCommand(kept, args)
+			if err != nil {
+				return err
+			}
+			// The process becomes kubectl: signals, terminal and exit code are its own.
+			return fmt.Errorf("run %s: %w", argv[0], unix.Exec(argv[0], argv, env))
+		},
+	}
+}
+
+// splitKubectlArgs takes our two flags from the front of args.
+func splitKubectlArgs(args []string) (o cluster.Options, rest []string, err error) {
+	for len(args) > 0 {
+		name, value, inline := strings.Cut(args[0], "=")
+		var field *string
+		switch name {
+		case "--instance":
+			field = &o.Instance
+		case "--state-dir":
+			field = &o.StateDir
+		default:
+			return o, args, nil
+		}
+		args = args[1:]
+		if !inline {
+			if len(args) == 0 {
+				return o, nil, fmt.Errorf("%s: needs a value", name)
+			}
+			value, args = args[0], args[1:]
+		}
+		*field = value
+	}
+	return o, args, nil
+}

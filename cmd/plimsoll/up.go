@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+)
+
+func newUpCommand() *cobra.Command {
+	var o cluster.Options
+	var detach, noAgent bool
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Run a whole Kubernetes cluster on this machine",
+		Long: `Run etcd, kube-apiserver and kube-controller-manager (upstream's), and our own agent, scheduler and lifecycle
+controller, as supervised processes on this machine, until Ctrl-C or "plimsoll down". Run again after a crash of
+anything, it takes over what still runs and heals the rest.
+
+As root, this machine becomes a node that runs containers. Without root, --hollow N gives N nodes that only pretend
+their pods.`,
+		Example: `  plimsoll up --detach                  # return when the node is Ready
+  plimsoll up --hollow 100              # a hundred pretended nodes too; without root, only those
+  plimsoll up --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			// Without root there can be no containers, and --hollow says that the user knows.
+			o.Agent = !noAgent && (os.Geteuid() == 0 || o.Hollow == 0)
+			if err := o.Fill(); err != nil {
+				return usageError{err}
+			}
+			if err := o.Validate(); err != nil {
+				return usageError{err}
+			}
+			return runUp(c, o, detach)
+		},
+	}
+	f := c.Flags()
+	instanceFlags(c, &o)
+	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
+	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, whose pods are pretended")
+	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
+	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
+	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
+	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")
+	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to")
+	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
+	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
+	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
+	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
+	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")
+	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
+	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use in place of our own")
+	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "authority of --etcd-servers")
+	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
+	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key for --etcd-servers")
+	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use in place of our own containerd")
+	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; addresses, certificates and directories are up's")
+	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: beside plimsoll, then in PATH)")
+	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar and workload.tar (default: beside plimsoll)")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
+	return c
+}
+
+// instanceFlags are those that every verb about an instance takes.
+func instanceFlags(c *cobra.Command, o *cluster.Options) {
+	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance, "name of the cluster; several can live on one machine, with different ports and networks")
+	c.Flags().StringVar(&o.StateDir, "state-dir", "", "directory of all that survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
+}
+
+func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
+	if parent, ok := cluster.DetachedSink(); ok {
+		err := cluster.Up(c.Context(), o, parent, parent.Up)
+		if errors.Is(err, cluster.ErrHandedOver) {
+			return nil
+		}
+		if err != nil {
+			parent.Failed(err)
+		}
+		return err
+	}
+	sink := progress.For(os.Stdout)
+	defer sink.Close()
+	began := time.Now()
+	show := func() {
+		sink.Show(progress.Event{Phase: progress.Note, Detail: fmt.Sprintf("up in %.1f s", time.Since(began).Seconds())})
+		if err := cluster.Describe(c.Context(), c.OutOrStdout(), o); err != nil {
+			sink.Show(progress.Event{Step: "describe", Phase: progress.Note, Detail: err.Error()})
+		}
+	}
+	var err error
+	if detach {
+		args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
+		if err = cluster.UpDetached(c.Context(), o, args, sink); err == nil {
+			show()
+		}
+	} else {
+		err = cluster.Up(c.Context(), o, sink, func() {
+			show()
+			fmt.Fprintln(c.OutOrStdout(), "\nCtrl-C ends the cluster.")
+		})
+	}
+	switch {
+	case errors.Is(err, cluster.ErrAlreadyUp):
+		return describeAlreadyUp(c.Context(), c, o)
+	case errors.Is(err, cluster.ErrHandedOver):
+		sink.Show(progress.Event{Phase: progress.Note, Detail: "handed over to another plimsoll"})
+		return nil
+	}
+	return err
+}
+
+func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options) error {
+	kept, err := cluster.Load(o)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.OutOrStdout(), "instance %s is already up\n", kept.Instance)
+	return cluster.Describe(ctx, c.OutOrStdout(), kept)
+}

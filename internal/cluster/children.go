@@ -1,0 +1,245 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+)
+
+// The children, by the names of their logs and of their lines in `plimsoll status`.
+const (
+	childEtcd              = "etcd"
+	childAPIServer         = "kube-apiserver"
+	childControllerManager = "kube-controller-manager"
+	childScheduler         = "scheduler"
+	childLifecycle         = "lifecycle"
+	childContainerd        = "containerd"
+	childAgent             = "agent"
+	childFleet             = "fleet"
+)
+
+// stopOrder ends what acts on the world before what it depends on. Children of one row stop together. containerd is
+// not here: it goes last of all, when the pods are gone.
+var stopOrder = [][]string{
+	{childAgent, childFleet, childScheduler, childLifecycle, childControllerManager},
+	{childAPIServer},
+	{childEtcd},
+}
+
+// Graces between SIGTERM and SIGKILL (chosen). etcd and containerd flush to disk; the API server lets requests end, and
+// with its clients gone it has none that matter.
+const (
+	graceComponent = 5 * time.Second
+	graceAPIServer = 10 * time.Second
+	graceStore     = 20 * time.Second
+)
+
+// builder makes the children's command lines for one instance.
+type builder struct {
+	layout
+	controlplane string // path of plimsoll-controlplane
+	plimsoll     string // path of this program
+}
+
+// environment is the whole environment of a child: nothing of the caller's shell decides how a component runs, so that
+// a restart by another shell is the same. Proxy settings would send API traffic astray; only the runtime, which pulls
+// images, gets them.
+func environment(extra ...string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}
+	for _, name := range extra {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+func (b builder) upstream(name string, grace time.Duration, inputs []string, args ...string) supervise.Spec {
+	return supervise.Spec{Name: name, Argv: append([]string{b.controlplane, name}, args...), Env: environment(), Dir: b.o.RunDir,
+		Inputs: inputs, Log: b.log(name), Grace: grace}
+}
+
+func (b builder) own(name string, w who, inputs []string, args ...string) supervise.Spec {
+	argv := append([]string{b.plimsoll, name, "--kubeconfig", b.kubeconfig(w)}, args...)
+	return supervise.Spec{Name: name, Argv: argv, Env: environment(), Dir: b.o.RunDir,
+		Inputs: append(inputs, b.kubeconfig(w), pki.CertPath(b.pki(), string(w))), Log: b.log(name), Grace: graceComponent}
+}
+
+// etcd listens on a socket in the run directory, which only the owner may enter: no port to collide with, and a
+// stronger lock than TLS, whose keys would lie under the same protection. There are no peers, but etcd insists on
+// addresses for them; "peer:0" is, by its rules for unix URLs, a file of that name in the working directory.
+func (b builder) etcd() supervise.Spec {
+	return b.upstream(childEtcd, graceStore, nil,
+		"--name="+b.o.fullName(),
+		"--data-dir="+b.etcdData(),
+		"--listen-client-urls=unix://"+b.etcdSocket(),
+		"--advertise-client-urls=unix://client:0",
+		"--listen-peer-urls=unix://peer:0",
+		"--initial-advertise-peer-urls=unix://peer:0",
+		"--initial-cluster="+b.o.fullName()+"=unix://peer:0",
+		// A single member elects itself when the time-out ends: 0.5 s instead of 1 s at every start. Nobody can be late.
+		"--heartbeat-interval=100",
+		"--election-timeout=500",
+	)
+}
+
+func (b builder) apiServer() supervise.Spec {
+	o, dir := b.o, b.pki()
+	args := []string{
+		"--bind-address=" + o.BindAddress,
+		"--secure-port=" + strconv.Itoa(o.APIServerPort),
+		"--advertise-address=" + o.NodeIP,
+		"--service-cluster-ip-range=" + o.ServiceCIDR,
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		"--profiling=false",
+		"--client-ca-file=" + pki.CertPath(dir, caCluster),
+		"--tls-cert-file=" + pki.CertPath(dir, certAPIServer),
+		"--tls-private-key-file=" + pki.KeyPath(dir, certAPIServer),
+		"--kubelet-certificate-authority=" + pki.CertPath(dir, caCluster),
+		"--kubelet-client-certificate=" + pki.CertPath(dir, certKubelet),
+		"--kubelet-client-key=" + pki.KeyPath(dir, certKubelet),
+		// The agent beside us listens on loopback only and says so by publishing InternalDNS "localhost"; agents
+		// elsewhere publish no InternalDNS and are reached by address.
+		"--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + pki.PublicKeyPath(dir, keyServiceTokens),
+		"--service-account-signing-key-file=" + pki.KeyPath(dir, keyServiceTokens),
+		"--requestheader-client-ca-file=" + pki.CertPath(dir, caFrontProxy),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.CertPath(dir, certFrontProxy),
+		"--proxy-client-key-file=" + pki.KeyPath(dir, certFrontProxy),
+	}
+	if o.loopback() {
+		// An Endpoints object may not hold a loopback address, and no pod could reach one. The Service "kubernetes" has
+		// no endpoints then, rather than one where nobody listens.
+		args = append(args, "--endpoint-reconciler-type=none")
+	}
+	args = append(args, b.etcdArgs()...)
+	return b.upstream(childAPIServer, graceAPIServer, []string{pki.PublicKeyPath(dir, keyServiceTokens), pki.CertPath(dir, caCluster)}, args...)
+}
+
+func (b builder) etcdArgs() []string {
+	if len(b.o.EtcdServers) == 0 {
+		return []string{"--etcd-servers=unix://" + b.etcdSocket()}
+	}
+	args := []string{"--etcd-servers=" + strings.Join(b.o.EtcdServers, ",")}
+	for _, f := range [][2]string{{"etcd-cafile", b.o.EtcdCAFile}, {"etcd-certfile", b.o.EtcdCertFile}, {"etcd-keyfile", b.o.EtcdKeyFile}} {
+		if f[1] != "" {
+			args = append(args, "--"+f[0]+"="+f[1])
+		}
+	}
+	return args
+}
+
+// controllerManager runs without the two controllers that `plimsoll lifecycle` is.
+func (b builder) controllerManager() supervise.Spec {
+	dir, kubeconfig := b.pki(), b.kubeconfig(whoControllerManager)
+	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, pki.CertPath(dir, string(whoControllerManager))},
+		"--kubeconfig="+kubeconfig,
+		"--authentication-kubeconfig="+kubeconfig,
+		"--authorization-kubeconfig="+kubeconfig,
+		"--bind-address="+b.o.BindAddress,
+		"--secure-port="+strconv.Itoa(b.o.ControllerManagerPort),
+		"--tls-cert-file="+pki.CertPath(dir, certCMServing),
+		"--tls-private-key-file="+pki.KeyPath(dir, certCMServing),
+		"--client-ca-file="+pki.CertPath(dir, caCluster),
+		"--requestheader-client-ca-file="+pki.CertPath(dir, caFrontProxy),
+		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller",
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file="+pki.KeyPath(dir, keyServiceTokens),
+		"--root-ca-file="+pki.CertPath(dir, caCluster),
+		"--cluster-signing-cert-file="+pki.CertPath(dir, caCluster),
+		"--cluster-signing-key-file="+pki.KeyPath(dir, caCluster),
+		"--leader-elect=false", // there is one
+		"--profiling=false",
+	)
+}
+
+func (b builder) scheduler() supervise.Spec { return b.own(childScheduler, whoScheduler, nil) }
+func (b builder) lifecycle() supervise.Spec { return b.own(childLifecycle, whoLifecycle, nil) }
+func (b builder) fleet() supervise.Spec {
+	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow))
+}
+
+func (b builder) agent(endpoint string) supervise.Spec {
+	inputs := []string{b.agentConfig(), pki.CertPath(b.pki(), certAgentServing), pki.CertPath(b.pki(), caCluster)}
+	return b.own(childAgent, whoAgent, inputs,
+		"--config", b.agentConfig(),
+		"--root-dir", b.agentRoot(),
+		"--container-runtime-endpoint", endpoint,
+		"--hostname-override", b.o.NodeName,
+		"--node-ip", b.o.NodeIP,
+	)
+}
+
+// writeAgentConfig writes the agent's KubeletConfiguration: the user's own, if given, under what only `up` can know.
+func (l layout) writeAgentConfig() error {
+	config := map[string]any{}
+	if path := l.o.AgentConfig; path != "" {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = yaml.Unmarshal(text, &config)
+		}
+		if err != nil {
+			return fmt.Errorf("read --agent-config %s: %w", path, err)
+		}
+	} else {
+		config["failSwapOn"] = false // a machine with swap is welcome; its pods do not use it
+	}
+	dir := l.pki()
+	for key, value := range map[string]any{
+		"apiVersion":        "kubelet.config.k8s.io/v1beta1",
+		"kind":              "KubeletConfiguration",
+		"address":           l.o.BindAddress,
+		"port":              l.o.AgentPort,
+		"healthzPort":       l.o.AgentHealthPort,
+		"tlsCertFile":       pki.CertPath(dir, certAgentServing),
+		"tlsPrivateKeyFile": pki.KeyPath(dir, certAgentServing),
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": pki.CertPath(dir, caCluster)},
+		},
+		"authorization": map[string]any{"mode": "Webhook"},
+		"staticPodPath": l.staticPods(),
+		"podLogsDir":    l.podLogs(),
+		"cgroupRoot":    l.cgroupRoot(),
+		"cgroupDriver":  "cgroupfs",
+	} {
+		config[key] = value
+	}
+	for key, value := range map[string]any{"clusterDomain": "cluster.local", "resolvConf": resolvConf()} {
+		if _, set := config[key]; !set {
+			config[key] = value
+		}
+	}
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("write agent configuration: %w", err)
+	}
+	_, err = durable.WriteIfChanged(l.agentConfig(), text)
+	return err
+}
+
+// resolvConf is what pods inherit. Where systemd-resolved runs, /etc/resolv.conf names a loopback address that no pod can
+// reach, and the second file the real servers (systemd-resolved.service(8)).
+func resolvConf() string {
+	const real = "/run/systemd/resolve/resolv.conf"
+	if _, err := os.Stat(real); err == nil {
+		return real
+	}
+	return "/etc/resolv.conf"
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+)
+
+// detachedVariable tells a process that it is the detached one, and which descriptor leads to its parent.
+const (
+	detachedVariable = "PLIMSOLL_DETACHED"
+	detachedFD       = 3 // the first after the standard three: os/exec's ExtraFiles
+)
+
+// UpDetached starts this program again with args, in the background, shows its progress here, and returns when it is up
+// or has failed. The child must call DetachedSink and Up.
+func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sink) error {
+	l := layout{o}
+	if err := l.makeDirectories(); err != nil {
+		return err
+	}
+	if holder, err := lockHolder(l.lock()); err != nil {
+		return err
+	} else if holder != 0 {
+		return ErrAlreadyUp
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	defer r.Close()
+	output, err := os.OpenFile(l.log("supervisor"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), detachedVariable+"=1")
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	output.Close()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	return follow(ctx, cmd, r, l, sink)
+}
+
+// follow shows what the detached process reports. It ends its report by closing the pipe: after a step called
+// stepUp if it is up, without it if it failed.
+func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progress.Sink) error {
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // gone already: nothing to stop
+	defer stop()
+	outcome := &outcomeSink{Sink: sink}
+	err := progress.Relay(r, outcome)
+	switch {
+	case outcome.up:
+		return nil
+	case err != nil:
+		return err
+	}
+	waited := cmd.Wait()
+	if outcome.failure != "" {
+		return errors.New(outcome.failure)
+	}
+	return fmt.Errorf("start supervisor: it ended early: %v (log: %s)", waited, l.log("supervisor"))
+}
+
+// stepUp and stepFailed are the last words of a detached process, not shown.
+const (
+	stepUp     = "\x00up"
+	stepFailed = "\x00failed"
+)
+
+// outcomeSink keeps the last words from the screen.
+type outcomeSink struct {
+	progress.Sink
+	up      bool
+	failure string
+}
+
+func (s *outcomeSink) Show(e progress.Event) {
+	switch e.Step {
+	case stepUp:
+		s.up = true
+	case stepFailed:
+		s.failure = e.Detail
+	default:
+		s.Sink.Show(e)
+	}
+}
+
+// Detached is the way back from a detached process to the one that started it.
+type Detached struct{ progress.Sink }
+
+// DetachedSink returns how to report, if this process was started by UpDetached.
+func DetachedSink() (Detached, bool) {
+	if os.Getenv(detachedVariable) == "" {
+		return Detached{}, false
+	}
+	os.Unsetenv(detachedVariable)
+	syscall.CloseOnExec(detachedFD)
+	return Detached{progress.Wire(os.NewFile(detachedFD, "progress"))}, true
+}
+
+// Up reports success; the parent returns to its user.
+func (d Detached) Up() {
+	d.Show(progress.Event{Step: stepUp})
+	d.Close()
+}
+
+// Failed reports why it is not up.
+func (d Detached) Failed(err error) {
+	d.Show(progress.Event{Step: stepFailed, Detail: err.Error()})
+	d.Close()
+}

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"os"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+)
+
+// who is an identity that speaks to the API server, and the name of its files.
+type who string
+
+const (
+	whoAdmin             who = "admin"              // the person; its kubeconfig is self-contained
+	whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one beyond RBAC's reach
+	whoControllerManager who = "controller-manager" // and below: the components
+	whoScheduler         who = "scheduler"
+	whoLifecycle         who = "lifecycle"
+	whoAgent             who = "agent"
+	whoFleet             who = "fleet"
+)
+
+// Names of the other certificates and keys.
+const (
+	caCluster        = "ca"             // signs every client and server of the cluster
+	caFrontProxy     = "front-proxy-ca" // signs who may vouch for others: must not be the cluster's, or any client could
+	certAPIServer    = "apiserver"
+	certKubelet      = "apiserver-kubelet-client"
+	certFrontProxy   = "front-proxy-client"
+	certCMServing    = "controller-manager-serving"
+	certAgentServing = "agent-serving"
+	keyServiceTokens = "service-account"
+)
+
+// groupAdmins is bound to cluster-admin by our own binding, so that a leaked admin certificate can be cut off by
+// removing the binding. A member of system:masters could not be.
+const groupAdmins = "plimsoll:cluster-admins"
+
+// The users that our own components are, beside upstream's names; rbac.yaml binds them.
+const (
+	userLifecycle = "plimsoll:lifecycle"
+	userFleet     = "plimsoll:fleet"
+)
+
+// plan lists every key and certificate of the instance.
+func (l layout) plan() pki.Plan {
+	o := l.o
+	client := func(w who, user, group string) pki.Leaf {
+		return pki.Leaf{Name: string(w), Authority: caCluster, CommonName: user, Organization: group, Client: true}
+	}
+	return pki.Plan{
+		Authorities: []pki.Authority{
+			{Name: caCluster, CommonName: o.fullName() + " cluster authority"},
+			{Name: caFrontProxy, CommonName: o.fullName() + " front proxy authority"},
+		},
+		Leaves: []pki.Leaf{
+			{Name: certAPIServer, Authority: caCluster, CommonName: "kube-apiserver", Server: true,
+				DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", o.NodeName},
+				IPs:      addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
+			{Name: certKubelet, Authority: caCluster, CommonName: "plimsoll:apiserver-kubelet-client", Client: true},
+			{Name: certFrontProxy, Authority: caFrontProxy, CommonName: "front-proxy-client", Client: true},
+			{Name: certCMServing, Authority: caCluster, CommonName: "kube-controller-manager", Server: true,
+				DNSNames: []string{"localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
+			{Name: certAgentServing, Authority: caCluster, CommonName: "system:node:" + o.NodeName, Organization: "system:nodes", Server: true,
+				DNSNames: []string{o.NodeName, "localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.NodeIP))},
+			client(whoAdmin, "plimsoll-admin", groupAdmins),
+			client(whoLauncher, "plimsoll-launcher", "system:masters"),
+			client(whoControllerManager, "system:kube-controller-manager", ""),
+			client(whoScheduler, "system:kube-scheduler", ""),
+			client(whoLifecycle, userLifecycle, ""),
+			client(whoAgent, "system:node:"+o.NodeName, "system:nodes"),
+			client(whoFleet, userFleet, ""),
+		},
+		SigningKeys: []string{keyServiceTokens},
+	}
+}
+
+// addresses drops the duplicates and the unspecified, which no client connects to.
+func addresses(ips ...net.IP) (out []net.IP) {
+	for _, ip := range ips {
+		if ip != nil && !ip.IsUnspecified() && !slices.ContainsFunc(out, ip.Equal) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// ensureIdentities makes or renews every key, certificate and kubeconfig, and returns what was made or renewed.
+func (l layout) ensureIdentities(now time.Time) ([]string, error) {
+	changed, err := pki.Ensure(l.pki(), l.plan(), now)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range []who{whoLauncher, whoControllerManager, whoScheduler, whoLifecycle, whoAgent, whoFleet} {
+		// By path: the certificates are renewed in place, and client-go reads them again.
+		if err := l.writeKubeconfig(l.kubeconfig(w), w, false); err != nil {
+			return nil, err
+		}
+	}
+	return changed, l.writeKubeconfig(l.adminKubeconfig(), whoAdmin, true)
+}
+
+// writeKubeconfig lets w reach this instance. A self-contained one can be copied to another place.
+func (l layout) writeKubeconfig(path string, w who, selfContained bool) error {
+	cluster := &clientcmdapi.Cluster{Server: l.serverURL(), CertificateAuthority: pki.CertPath(l.pki(), caCluster)}
+	user := &clientcmdapi.AuthInfo{ClientCertificate: pki.CertPath(l.pki(), string(w)), ClientKey: pki.KeyPath(l.pki(), string(w))}
+	config := clientcmdapi.NewConfig()
+	name := l.o.fullName()
+	config.Clusters[name] = cluster
+	config.AuthInfos[string(w)] = user
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: string(w)}
+	config.CurrentContext = name
+	if selfContained {
+		if err := embed(cluster, user); err != nil {
+			return fmt.Errorf("write kubeconfig of %s: %w", w, err)
+		}
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("write kubeconfig of %s: %w", w, err)
+	}
+	_, err = durable.WriteIfChanged(path, text)
+	return err
+}
+
+// embed replaces paths by what the files hold.
+func embed(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) (err error) {
+	for _, f := range []struct {
+		path *string
+		data *[]byte
+	}{
+		{&cluster.CertificateAuthority, &cluster.CertificateAuthorityData},
+		{&user.ClientCertificate, &user.ClientCertificateData},
+		{&user.ClientKey, &user.ClientKeyData},
+	} {
+		if *f.data, err = os.ReadFile(*f.path); err != nil {
+			return err
+		}
+		*f.path = ""
+	}
+	return nil
+}
+
+func (l layout) serverURL() string {
+	return "https://" + net.JoinHostPort(l.o.localAddress(), fmt.Sprint(l.o.APIServerPort))
+}

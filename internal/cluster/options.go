@@ -1,0 +1,287 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+)
+
+// DefaultInstance is the instance that verbs mean when none is named.
+const DefaultInstance = "plimsoll"
+
+// Options say what one instance runs and where. They are kept in the state directory, so that down, status and kubectl
+// need only the instance's name.
+type Options struct {
+	Instance string `json:"instance"`
+	StateDir string `json:"stateDir"` // certificates, etcd's data, logs: survives down
+	RunDir   string `json:"runDir"`   // sockets, the record of children: gone after down
+
+	NodeName      string `json:"nodeName"`
+	NodeIP        string `json:"nodeIP"`      // the machine's own address, published by the Node
+	BindAddress   string `json:"bindAddress"` // of kube-apiserver and of every other port
+	APIServerPort int    `json:"apiserverPort"`
+	// The ports of the others; 0 switches the port off, except that of the agent, which logs and exec need.
+	ControllerManagerPort int `json:"controllerManagerPort"`
+	AgentPort             int `json:"agentPort"`
+	AgentHealthPort       int `json:"agentHealthPort"`
+
+	PodCIDR     string `json:"podCIDR"`     // of this machine's pods
+	ServiceCIDR string `json:"serviceCIDR"` // of Service addresses
+
+	EtcdServers  []string `json:"etcdServers,omitempty"` // empty: our own etcd
+	EtcdCAFile   string   `json:"etcdCAFile,omitempty"`
+	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
+	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
+
+	Agent                    bool   `json:"agent"`                              // run this machine as a node
+	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration that ours is laid over
+	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
+	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
+
+	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: beside plimsoll, then in PATH
+	ImageDir           string        `json:"imageDir,omitempty"`           // empty: beside plimsoll
+	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
+}
+
+// instancePattern keeps names fit for directories, cgroups and (cut) network interfaces.
+var instancePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+
+// Fill completes what the caller left empty. It depends on the machine: who runs it, its name and its addresses.
+func (o *Options) Fill() error {
+	if o.Instance == "" {
+		o.Instance = DefaultInstance
+	}
+	var err error
+	if o.StateDir, o.RunDir, err = o.directories(os.Geteuid() == 0, os.Getenv); err != nil {
+		return err
+	}
+	if o.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("name the node: %w (give --node-name)", err)
+		}
+		o.NodeName = strings.ToLower(strings.TrimSpace(name))
+	}
+	if o.NodeIP == "" {
+		o.NodeIP = hostAddress().String()
+	}
+	return nil
+}
+
+// directories returns absolute paths: the system's for root, the user's (XDG base directory specification) for others.
+func (o *Options) directories(root bool, getenv func(string) string) (state, run string, err error) {
+	name := o.fullName()
+	state, run = o.StateDir, o.RunDir
+	switch {
+	case root && state == "":
+		state = filepath.Join("/var/lib", name)
+	case state == "":
+		base := getenv("XDG_STATE_HOME")
+		if !filepath.IsAbs(base) {
+			if base = filepath.Join(getenv("HOME"), ".local/state"); !filepath.IsAbs(base) {
+				return "", "", errors.New("find the state directory: neither XDG_STATE_HOME nor HOME is set (give --state-dir)")
+			}
+		}
+		state = filepath.Join(base, name)
+	}
+	if state, err = filepath.Abs(state); err != nil {
+		return "", "", fmt.Errorf("find the state directory: %w", err)
+	}
+	switch {
+	case root && run == "" && o.StateDir == "":
+		run = filepath.Join("/run", name)
+	case run == "" && o.StateDir == "" && filepath.IsAbs(getenv("XDG_RUNTIME_DIR")):
+		run = filepath.Join(getenv("XDG_RUNTIME_DIR"), name)
+	case run == "":
+		run = filepath.Join(state, "run") // whoever moves the state wants all of it moved
+	}
+	if run, err = filepath.Abs(run); err != nil {
+		return "", "", fmt.Errorf("find the run directory: %w", err)
+	}
+	return state, run, nil
+}
+
+// fullName is the instance's name where it stands among strangers': plimsoll, or plimsoll-NAME.
+func (o *Options) fullName() string {
+	if o.Instance == DefaultInstance {
+		return DefaultInstance
+	}
+	return DefaultInstance + "-" + o.Instance
+}
+
+// socketPathMax is what fits in sockaddr_un.sun_path with its terminating zero (unix(7)).
+const socketPathMax = 107
+
+// Validate reports everything that is wrong with o at once, with the flag that sets it.
+func (o *Options) Validate() error {
+	var problems []error
+	bad := func(flag string, value any, format string, args ...any) {
+		problems = append(problems, fmt.Errorf("--%s %v: %s", flag, value, fmt.Sprintf(format, args...)))
+	}
+	if !instancePattern.MatchString(o.Instance) {
+		bad("instance", fmt.Sprintf("%q", o.Instance), "want 1 to 32 lower case letters, digits and dashes")
+	}
+	if path := (layout{*o}).longestSocket(); len(path) > socketPathMax {
+		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel takes %d: choose a shorter directory", path, len(path), socketPathMax)
+	}
+	if errs := validateNodeName(o.NodeName); errs != "" {
+		bad("node-name", fmt.Sprintf("%q", o.NodeName), "%s", errs)
+	}
+	for flag, value := range map[string]string{"bind-address": o.BindAddress, "node-ip": o.NodeIP} {
+		if _, err := netip.ParseAddr(value); err != nil {
+			bad(flag, fmt.Sprintf("%q", value), "not an IP address")
+		}
+	}
+	for flag, value := range map[string]string{"pod-cidr": o.PodCIDR, "service-cidr": o.ServiceCIDR} {
+		if p, err := netip.ParsePrefix(value); err != nil || p != p.Masked() {
+			bad(flag, fmt.Sprintf("%q", value), "not a network in CIDR form, like 10.244.0.0/24")
+		}
+	}
+	problems = append(problems, o.validatePorts()...)
+	problems = append(problems, o.validateEtcd()...)
+	if o.Hollow < 0 {
+		bad("hollow", o.Hollow, "want 0 or more nodes")
+	}
+	if o.ContainerRuntimeEndpoint != "" && !strings.HasPrefix(strings.TrimPrefix(o.ContainerRuntimeEndpoint, "unix://"), "/") {
+		bad("container-runtime-endpoint", o.ContainerRuntimeEndpoint, "want an absolute socket path or unix:///path")
+	}
+	return errors.Join(problems...)
+}
+
+func (o *Options) validatePorts() (problems []error) {
+	users := map[int]string{}
+	for _, p := range o.ports() {
+		switch {
+		case p.number < 0 || p.number > 65535 || p.number == 0 && p.required:
+			problems = append(problems, fmt.Errorf("--%s %d: not a port number", p.flag, p.number))
+		case p.number != 0 && users[p.number] != "":
+			problems = append(problems, fmt.Errorf("--%s %d: --%s has the same port", p.flag, p.number, users[p.number]))
+		}
+		users[p.number] = p.flag
+	}
+	return problems
+}
+
+func (o *Options) validateEtcd() (problems []error) {
+	for _, server := range o.EtcdServers {
+		u, err := url.Parse(server)
+		if err != nil || u.Host == "" && u.Path == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "unix" {
+			problems = append(problems, fmt.Errorf("--etcd-servers %q: want http://HOST:PORT, https://HOST:PORT or unix:///PATH", server))
+		}
+	}
+	files := map[string]string{"etcd-cafile": o.EtcdCAFile, "etcd-certfile": o.EtcdCertFile, "etcd-keyfile": o.EtcdKeyFile}
+	for flag, path := range files {
+		if path == "" {
+			continue
+		}
+		if len(o.EtcdServers) == 0 {
+			problems = append(problems, fmt.Errorf("--%s %s: only means something with --etcd-servers", flag, path))
+		} else if f, err := os.Open(path); err != nil {
+			problems = append(problems, fmt.Errorf("--%s: %w", flag, err))
+		} else {
+			f.Close()
+		}
+	}
+	if (o.EtcdCertFile == "") != (o.EtcdKeyFile == "") {
+		problems = append(problems, errors.New("--etcd-certfile and --etcd-keyfile: want both or neither"))
+	}
+	return problems
+}
+
+// validateNodeName wants a DNS-1123 subdomain, as the API server does.
+func validateNodeName(name string) string {
+	if len(name) > 253 || !nodeNamePattern.MatchString(name) {
+		return "want lower case letters, digits, dashes and dots, 253 at most (DNS-1123 subdomain)"
+	}
+	return ""
+}
+
+var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// loopback reports whether nothing outside this machine can reach our ports.
+func (o *Options) loopback() bool {
+	addr, err := netip.ParseAddr(o.BindAddress)
+	return err == nil && addr.IsLoopback()
+}
+
+// localAddress is where this machine's own components reach what is bound to BindAddress.
+func (o *Options) localAddress() string {
+	addr, err := netip.ParseAddr(o.BindAddress)
+	switch {
+	case err != nil || !addr.IsUnspecified():
+		return o.BindAddress
+	case addr.Is6():
+		return "::1"
+	}
+	return "127.0.0.1"
+}
+
+// firstServiceIP is the address that kube-apiserver gives the Service "kubernetes".
+func (o *Options) firstServiceIP() net.IP {
+	p, err := netip.ParsePrefix(o.ServiceCIDR)
+	if err != nil {
+		return nil // Validate has said so
+	}
+	return p.Addr().Next().AsSlice()
+}
+
+// hostAddress is the address this machine has towards the rest of the world; loopback if there is no route. Nothing is
+// sent: connecting a UDP socket only chooses a route. The target is from TEST-NET-1 (RFC 5737).
+func hostAddress() net.IP {
+	conn, err := net.Dial("udp", "192.0.2.1:9")
+	if err == nil {
+		defer conn.Close()
+		if a, ok := conn.LocalAddr().(*net.UDPAddr); ok {
+			return a.IP
+		}
+	}
+	return net.IPv4(127, 0, 0, 1)
+}
+
+// Load reads the options of the instance that o names (by Instance, StateDir) as its last `up` kept them.
+func Load(o Options) (Options, error) {
+	if err := o.Fill(); err != nil {
+		return o, err
+	}
+	path := layout{o}.options()
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, &NotUpError{o.Instance, o.StateDir}
+	}
+	if err != nil {
+		return o, fmt.Errorf("read options of instance %s: %w", o.Instance, err)
+	}
+	kept := Options{}
+	if err := json.Unmarshal(text, &kept); err != nil {
+		return o, fmt.Errorf("read options of instance %s: %s: %w (remove the file and run `plimsoll up` again)", o.Instance, path, err)
+	}
+	return kept, nil
+}
+
+func (o *Options) save() error {
+	text, err := json.MarshalIndent(o, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = durable.WriteIfChanged(layout{*o}.options(), append(text, '\n'))
+	return err
+}
+
+// NotUpError says that an instance has no state on this machine.
+type NotUpError struct{ Instance, StateDir string }
+
+func (e *NotUpError) Error() string {
+	return fmt.Sprintf("instance %s has never been up here: %s has no options file (start it with `plimsoll up`, or name another with --instance or --state-dir)",
+		e.Instance, e.StateDir)
+}

@@ -1,0 +1,219 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+)
+
+// signer is an authority in memory.
+type signer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// ensureAuthority loads an authority, or makes it if neither of its files exists. A key without a certificate is a
+// first run that was killed between the two writes.
+func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, error) {
+	cert, certErr := readCert(CertPath(dir, a.Name))
+	key, keyErr := readKey(KeyPath(dir, a.Name))
+	keyGone, certGone := errors.Is(keyErr, fs.ErrNotExist), errors.Is(certErr, fs.ErrNotExist)
+	switch {
+	case keyErr != nil && !(keyGone && certGone), certErr != nil && !certGone:
+		return nil, false, fmt.Errorf("%w (put the file back from a backup; without it this cluster's clients cannot be kept, and `plimsoll down --purge` starts a new one)",
+			errors.Join(keyErr, certErr))
+	case keyErr == nil && certErr == nil && !key.PublicKey.Equal(cert.PublicKey):
+		return nil, false, fmt.Errorf("%s does not belong to %s (put both back from one backup)", KeyPath(dir, a.Name), CertPath(dir, a.Name))
+	case keyErr == nil && certErr == nil && !expiring(cert, now):
+		return &signer{cert, key}, false, protect(dir, a.Name)
+	}
+	if keyGone {
+		var err error
+		if key, err = makeKey(KeyPath(dir, a.Name)); err != nil {
+			return nil, false, err
+		}
+	}
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: a.CommonName},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(authorityLife),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	cert, err := issue(CertPath(dir, a.Name), template, key, &signer{template, key})
+	if err != nil {
+		return nil, false, err
+	}
+	return &signer{cert, key}, true, nil
+}
+
+func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
+	key, err := readKey(KeyPath(dir, l.Name))
+	switch {
+	case err == nil:
+		if cert, err := readCert(CertPath(dir, l.Name)); err == nil && fits(cert, l, key, by, now) {
+			return false, protect(dir, l.Name)
+		}
+	case errors.Is(err, fs.ErrPermission):
+		return false, err
+	default: // missing or damaged: nobody depends on the key of a leaf
+		if key, err = makeKey(KeyPath(dir, l.Name)); err != nil {
+			return false, err
+		}
+	}
+	template := &x509.Certificate{
+		Subject:     l.subject(),
+		NotBefore:   now.Add(-backdate),
+		NotAfter:    earlier(now.Add(leafLife), by.cert.NotAfter),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: l.usages(),
+		DNSNames:    l.DNSNames,
+		IPAddresses: l.IPs,
+	}
+	_, err = issue(CertPath(dir, l.Name), template, key, by)
+	return err == nil, err
+}
+
+// fits reports whether cert is what Ensure would issue for l, apart from its dates, and still good for a while.
+func fits(cert *x509.Certificate, l Leaf, key *ecdsa.PrivateKey, by *signer, now time.Time) bool {
+	return !expiring(cert, now) &&
+		key.PublicKey.Equal(cert.PublicKey) &&
+		cert.CheckSignatureFrom(by.cert) == nil &&
+		cert.Subject.CommonName == l.CommonName &&
+		slices.Equal(cert.Subject.Organization, l.subject().Organization) &&
+		slices.Equal(cert.ExtKeyUsage, l.usages()) &&
+		slices.Equal(cert.DNSNames, l.DNSNames) &&
+		slices.EqualFunc(cert.IPAddresses, l.IPs, net.IP.Equal)
+}
+
+func (l Leaf) subject() pkix.Name {
+	name := pkix.Name{CommonName: l.CommonName}
+	if l.Organization != "" {
+		name.Organization = []string{l.Organization}
+	}
+	return name
+}
+
+func (l Leaf) usages() (u []x509.ExtKeyUsage) {
+	if l.Server {
+		u = append(u, x509.ExtKeyUsageServerAuth)
+	}
+	if l.Client {
+		u = append(u, x509.ExtKeyUsageClientAuth)
+	}
+	return u
+}
+
+// issue signs template for key and writes the certificate.
+func issue(path string, template *x509.Certificate, key *ecdsa.PrivateKey, by *signer) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // RFC 5280: positive, at most 20 octets
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial.Add(serial, big.NewInt(1))
+	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, &key.PublicKey, by.key)
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.Write(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})); err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// ensureSigningKey keeps a key pair. The public half is written again whenever it differs, so a crash between the two
+// writes heals.
+func ensureSigningKey(dir, name string) (bool, error) {
+	key, err := readKey(KeyPath(dir, name))
+	made := errors.Is(err, fs.ErrNotExist)
+	if made {
+		key, err = makeKey(KeyPath(dir, name))
+	}
+	if err != nil {
+		return false, err
+	}
+	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return false, err
+	}
+	wrote, err := durable.WriteIfChanged(PublicKeyPath(dir, name), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	return made || wrote, err
+}
+
+func makeKey(path string) (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, durable.Write(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+func readKey(path string) (*ecdsa.PrivateKey, error) {
+	der, err := readPEM(path, "PRIVATE KEY")
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("read %s: a %T, want an ECDSA key", path, parsed)
+	}
+	return key, nil
+}
+
+func readCert(path string) (*x509.Certificate, error) {
+	der, err := readPEM(path, "CERTIFICATE")
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return cert, nil
+}
+
+func readPEM(path, kind string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != kind {
+		return nil, fmt.Errorf("read %s: no %s in PEM form", path, kind)
+	}
+	return block.Bytes, nil
+}
+
+// protect takes permissions away that someone added to a file we keep.
+func protect(dir, name string) error {
+	return errors.Join(os.Chmod(CertPath(dir, name), 0o600), os.Chmod(KeyPath(dir, name), 0o600))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,106 @@
+package cluster
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// port is one TCP port that a child will listen on.
+type port struct {
+	flag     string
+	number   int // 0: switched off
+	required bool
+	user     string // child
+}
+
+// ports lists what this instance will listen on. etcd is not among them: it listens on a socket in the run directory.
+func (o *Options) ports() []port {
+	ports := []port{
+		{"apiserver-port", o.APIServerPort, true, childAPIServer},
+		{"controller-manager-port", o.ControllerManagerPort, false, childControllerManager},
+	}
+	if o.Agent {
+		ports = append(ports, port{"agent-port", o.AgentPort, true, childAgent}, port{"agent-health-port", o.AgentHealthPort, false, childAgent})
+	}
+	return ports
+}
+
+// checkPorts tries every port and reports all that others hold. Ports held by one of ours (pids) are fine: it will be
+// adopted or replaced.
+func (o *Options) checkPorts(ours []int) error {
+	var problems []error
+	for _, p := range o.ports() {
+		if p.number == 0 {
+			continue
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(o.BindAddress, strconv.Itoa(p.number)))
+		if err == nil {
+			listener.Close()
+			continue
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			problems = append(problems, fmt.Errorf("listen on %s port %d for %s: %w (choose another with --%s or --bind-address)", o.BindAddress, p.number, p.user, err, p.flag))
+			continue
+		}
+		pid, name := portHolder(p.number)
+		if pid != 0 && slices.Contains(ours, pid) {
+			continue
+		}
+		by := "another process"
+		if pid != 0 {
+			by = fmt.Sprintf("%s (pid %d)", name, pid)
+		}
+		problems = append(problems, fmt.Errorf("listen on %s port %d for %s: in use by %s: choose another port with --%s, or end that process", o.BindAddress, p.number, p.user, by, p.flag))
+	}
+	return errors.Join(problems...)
+}
+
+// portHolder finds the process that listens on a TCP port, as far as we may look: 0 if unknown.
+func portHolder(number int) (pid int, name string) {
+	inodes := map[string]bool{}
+	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		if f, err := os.Open(path); err == nil {
+			for _, inode := range listeningInodes(bufio.NewScanner(f), number) {
+				inodes["socket:["+inode+"]"] = true
+			}
+			f.Close()
+		}
+	}
+	if len(inodes) == 0 {
+		return 0, ""
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return 0, ""
+	}
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && inodes[target] {
+			parts := strings.Split(link, "/")
+			comm, _ := os.ReadFile(filepath.Join("/proc", parts[2], "comm"))
+			pid, _ := strconv.Atoi(parts[2])
+			return pid, strings.TrimSpace(string(comm))
+		}
+	}
+	return 0, ""
+}
+
+// listeningInodes reads the form of proc_net_tcp: local address as HEX-IP:HEX-PORT in column 2, state in column 4, where
+// 0A is LISTEN, and the socket's inode in column 10.
+func listeningInodes(lines *bufio.Scanner, number int) (inodes []string) {
+	suffix := fmt.Sprintf(":%04X", number)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) >= 10 && strings.HasSuffix(f[1], suffix) && f[3] == "0A" {
+			inodes = append(inodes, f[9])
+		}
+	}
+	return inodes
+}

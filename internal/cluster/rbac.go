@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+//go:embed rbac.yaml
+var rbacManifest string
+
+// fieldManager owns the fields that `up` applies.
+const fieldManager = "plimsoll-up"
+
+// installRBAC applies rbac.yaml. It goes through the raw client: the scheme of internal/kube does not carry RBAC types,
+// and applying a manifest needs none.
+func installRBAC(ctx context.Context, c *kube.Client) error {
+	for _, document := range strings.Split(rbacManifest, "\n---\n") {
+		var head metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
+			return fmt.Errorf("install RBAC: built-in manifest: %w", err)
+		}
+		resource := strings.ToLower(head.Kind) + "s"
+		err := c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).
+			AbsPath("/apis", head.APIVersion, resource, head.Name).
+			Param("fieldManager", fieldManager).Param("force", "true").
+			Body([]byte(document)).Do(ctx).Error()
+		if err != nil {
+			return fmt.Errorf("install RBAC: %s %s: %w", head.Kind, head.Name, err)
+		}
+	}
+	return nil
+}

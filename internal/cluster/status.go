@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Status is what `plimsoll status` shows; its JSON form is stable.
+type Status struct {
+	Instance      string             `json:"instance"`
+	StateDir      string             `json:"stateDir"`
+	Server        string             `json:"server"`
+	SupervisorPID int                `json:"supervisorPID"` // 0: nobody restarts children that die
+	APIServer     string             `json:"apiServer"`     // "ready", or why not
+	Children      []supervise.Status `json:"children"`
+	Nodes         []NodeStatus       `json:"nodes"`
+}
+
+// NodeStatus is one node in short.
+type NodeStatus struct {
+	Name   string `json:"name"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"` // why it is not Ready
+}
+
+// Up reports whether the instance is up as far as one can see: supervised, every child running, every node Ready.
+func (s Status) Up() bool {
+	up := s.SupervisorPID != 0 && s.APIServer == "ready"
+	for _, c := range s.Children {
+		up = up && c.PID != 0
+	}
+	for _, n := range s.Nodes {
+		up = up && n.Ready
+	}
+	return up
+}
+
+// statusTimeout bounds the questions to the API server: status is for people who suspect that something is broken.
+const statusTimeout = 5 * time.Second
+
+// ReadStatus looks at an instance without touching it.
+func ReadStatus(ctx context.Context, o Options) (Status, error) {
+	l := layout{o}
+	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}}
+	var err error
+	if s.SupervisorPID, err = lockHolder(l.lock()); err != nil {
+		return s, err
+	}
+	if s.Children, err = supervise.Read(l.record()); err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s.APIServer = "ready"
+	if s.Nodes, err = l.nodes(ctx); err != nil {
+		s.APIServer = err.Error()
+	}
+	return s, nil
+}
+
+func (l layout) nodes(ctx context.Context) ([]NodeStatus, error) {
+	out := []NodeStatus{}
+	client, err := l.client(whoAdmin)
+	if err != nil {
+		return out, err
+	}
+	if err := client.Ready(ctx); err != nil {
+		return out, err
+	}
+	nodes := &corev1.NodeList{}
+	if err := client.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
+		return out, err
+	}
+	for i := range nodes.Items {
+		n := NodeStatus{Name: nodes.Items[i].Name, Ready: true}
+		if err := readyCondition(&nodes.Items[i]); err != nil {
+			n.Ready, n.Reason = false, err.Error()
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// hollowShown is how many nodes a table lists one by one.
+const nodesShown = 10
+
+// Print writes s as tables.
+func (s Status) Print(w io.Writer) error {
+	supervisor := fmt.Sprintf("pid %d", s.SupervisorPID)
+	if s.SupervisorPID == 0 {
+		supervisor = "none"
+	}
+	fmt.Fprintf(w, "instance    %s (%s)\nsupervisor  %s\nAPI server  %s, %s\n\n", s.Instance, s.StateDir, supervisor, s.Server, s.APIServer)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "PROCESS\tPID\tUPTIME\tRESTARTS\tRESIDENT\tLAST EXIT")
+	for _, c := range s.Children {
+		pid, uptime, resident := "-", "-", "-"
+		if c.PID != 0 {
+			pid, uptime, resident = fmt.Sprint(c.PID), c.Uptime.Truncate(time.Second).String(), mebibytes(unit.Bytes(c.ResidentBytes))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", c.Name, pid, uptime, c.Restarts, resident, c.LastExit)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(s.Children) == 0 {
+		fmt.Fprintln(w, "(none: start with `plimsoll up`)")
+	}
+	if len(s.Nodes) > 0 {
+		fmt.Fprintln(w)
+		t = tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(t, "NODE\tREADY\tREASON")
+		for _, n := range s.Nodes[:min(len(s.Nodes), nodesShown)] {
+			fmt.Fprintf(t, "%s\t%v\t%s\n", n.Name, n.Ready, n.Reason)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		if more := len(s.Nodes) - nodesShown; more > 0 {
+			fmt.Fprintf(w, "and %d more\n", more)
+		}
+	}
+	return nil
+}
+
+func mebibytes(b unit.Bytes) string { return fmt.Sprintf("%dMi", b/unit.MiB) }
+
+// AdminKubeconfig returns the path of the kubeconfig for people, if the instance has one.
+func AdminKubeconfig(o Options) (string, error) {
+	path := layout{o}.adminKubeconfig()
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find admin kubeconfig: %w (`plimsoll up` writes it)", err)
+	}
+	return path, nil
+}
+
+// KubectlCommand returns the command line that is kubectl for this instance, and its environment.
+func KubectlCommand(o Options, args []string) (argv, env []string, err error) {
+	b, err := layout{o}.programs()
+	if err != nil {
+		return nil, nil, err
+	}
+	env = os.Environ()
+	if os.Getenv("KUBECONFIG") == "" {
+		kubeconfig, err := AdminKubeconfig(o)
+		if err != nil {
+			return nil, nil, err
+		}
+		env = append(env, "KUBECONFIG="+kubeconfig)
+	}
+	return append([]string{b.controlplane, "kubectl"}, args...), env, nil
+}
+
+// Explain puts errors of this package into one line for status lines.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// isNotUp reports whether err says that there is no such instance.
+func isNotUp(err error) bool {
+	var e *NotUpError
+	return errors.As(err, &e)
+}

@@ -1,0 +1,117 @@
+package supervise
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// markVariable names the environment variable that children carry:
+//
+//	PLIMSOLL_CHILD=<name>:<digest of the spec>:<hash of argv>:<owner>
+//
+// Processes that a child starts inherit it, but not its command line, and so are not taken for the child.
+const markVariable = "PLIMSOLL_CHILD"
+
+type mark struct {
+	name, digest, argv string
+	pid                int
+	startTicks         uint64
+}
+
+func (m mark) variable(owner string) string {
+	return fmt.Sprintf("%s=%s:%s:%s:%s", markVariable, m.name, m.digest, m.argv, owner)
+}
+
+func parseMark(variable, owner string) (mark, bool) {
+	value, ok := strings.CutPrefix(variable, markVariable+"=")
+	parts := strings.SplitN(value, ":", 4)
+	if !ok || len(parts) != 4 || parts[3] != owner {
+		return mark{}, false
+	}
+	return mark{name: parts[0], digest: parts[1], argv: parts[2]}, true
+}
+
+// scanMarks finds the running processes that carry owner's mark and the command line that it vouches for. Processes
+// that may not be read belong to others.
+func scanMarks(owner string) []mark {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var marks []mark
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if m, ok := readMark(pid, owner); ok {
+			marks = append(marks, m)
+		}
+	}
+	return marks
+}
+
+func readMark(pid int, owner string) (mark, bool) {
+	// The start time is read first: if the number changes hands meanwhile, adopting compares it and refuses.
+	ticks, err := readStartTicks(pid)
+	if err != nil {
+		return mark{}, false
+	}
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil || !bytes.Contains(environ, []byte(markVariable)) {
+		return mark{}, false
+	}
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return mark{}, false
+	}
+	for variable := range strings.SplitSeq(string(environ), "\x00") {
+		if m, ok := parseMark(variable, owner); ok {
+			sum := sha256.Sum256(cmdline)
+			m.pid, m.startTicks = pid, ticks
+			return m, m.argv == hex.EncodeToString(sum[:digestBytes])
+		}
+	}
+	return mark{}, false
+}
+
+// readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): start time in clock ticks since boot. A zombie has
+// ended: it is an error, as a process that is gone is.
+func readStartTicks(pid int) (uint64, error) {
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	state, ticks, err := parseStat(path, string(text))
+	if err == nil && (state == "Z" || state == "X") {
+		return 0, os.ErrProcessDone
+	}
+	return ticks, err
+}
+
+// parseStat reads state (field 3) and start time (field 22) of proc_pid_stat(5). The second field, the name in
+// parentheses, may itself contain blanks and parentheses, so counting starts after the last one.
+func parseStat(path, text string) (state string, startTicks uint64, err error) {
+	const first, start = 3, 22
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) <= start-first {
+		return "", 0, fmt.Errorf("read %s: %d fields after the name, want more than %d", path, len(fields), start-first)
+	}
+	ticks, err := strconv.ParseUint(fields[start-first], 10, 64)
+	if err != nil {
+		return "", 0, fmt.Errorf("read %s: start time %q: not a number", path, fields[start-first])
+	}
+	return fields[0], ticks, nil
+}
+
+// readBootID returns an identifier that the kernel makes anew at every boot (random(4)).
+func readBootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
+}

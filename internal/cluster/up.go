@@ -1,0 +1,382 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// ErrAlreadyUp says that a living supervisor has the instance.
+var ErrAlreadyUp = errors.New("already up")
+
+// ErrHandedOver says that the supervisor left its children to whoever asked it to.
+var ErrHandedOver = errors.New("handed over")
+
+// Up brings an instance up, calls ready, and supervises it until ctx ends (then it is brought down) or another process
+// takes over (ErrHandedOver). If it cannot be brought up, the children are stopped again; pods' containers are left
+// alone, because they may be those of an earlier, good run.
+func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
+	handover := make(chan os.Signal, 1)
+	signal.Notify(handover, unix.SIGUSR1)
+	defer signal.Stop(handover)
+
+	if err := checkUser(o); err != nil {
+		return err
+	}
+	l := layout{o}
+	if err := l.makeDirectories(); err != nil {
+		return err
+	}
+	logger, closeLog, err := l.supervisorLog()
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	c, err := open(o, sink, logger)
+	if errors.Is(err, errLocked) {
+		return ErrAlreadyUp
+	}
+	if err != nil {
+		return err
+	}
+	defer c.close()
+
+	starting, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("not ready within %s (--timeout)", o.Timeout))
+	err = c.bringUp(starting)
+	cancel()
+	if err != nil {
+		c.stopChildren(context.WithoutCancel(ctx))
+		c.supervisor.Stop(context.WithoutCancel(ctx), childContainerd, graceStore)
+		return err
+	}
+	ready()
+	return c.supervise(ctx, handover)
+}
+
+// supervise keeps the instance until ctx ends or a hand-over is asked for.
+func (c *cluster) supervise(ctx context.Context, handover <-chan os.Signal) error {
+	chores := time.NewTicker(chorePeriod)
+	defer chores.Stop()
+	for {
+		select {
+		case <-handover:
+			c.logger.Info("hand over: leave children running")
+			return ErrHandedOver
+		case <-ctx.Done():
+			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
+			defer cancel()
+			return c.takeDown(stopping)
+		case <-chores.C:
+			c.doChores(ctx)
+		}
+	}
+}
+
+// chorePeriod bounds how far a log can outgrow its limit and how late a certificate is renewed.
+const chorePeriod = time.Minute
+
+// doChores keeps logs bounded and certificates young. Children that read a renewed certificate only at their start are
+// replaced, which Apply finds by their inputs.
+func (c *cluster) doChores(ctx context.Context) {
+	for _, s := range c.supervisor.Status() {
+		if err := supervise.TrimLog(s.Log); err != nil {
+			c.logger.Warn("trim log", "error", err)
+		}
+	}
+	if err := supervise.TrimLog(c.log("supervisor")); err != nil {
+		c.logger.Warn("trim log", "error", err)
+	}
+	renewed, err := c.ensureIdentities(time.Now())
+	if err != nil {
+		c.logger.Warn("renew certificates", "error", err)
+		return
+	}
+	if len(renewed) > 0 {
+		c.logger.Info("certificates renewed", "names", renewed)
+		for _, spec := range c.specs() {
+			if _, err := c.supervisor.Apply(ctx, spec); err != nil {
+				c.logger.Warn("apply child", "child", spec.Name, "error", err)
+			}
+		}
+	}
+}
+
+// bringUp takes the steps from nothing, or from anything that an earlier run left, to a Ready node.
+func (c *cluster) bringUp(ctx context.Context) error {
+	if err := progress.Step(c.sink, "check this machine", func() (string, error) { return "", c.preflight() }); err != nil {
+		return err
+	}
+	err := progress.Step(c.sink, "keys and certificates", func() (string, error) {
+		changed, err := c.ensureIdentities(time.Now())
+		if err == nil {
+			err = c.o.save()
+		}
+		if err == nil && c.o.Agent {
+			err = c.writeAgentConfig()
+		}
+		if len(changed) == 0 {
+			return "all present", err
+		}
+		return fmt.Sprintf("%d made", len(changed)), err
+	})
+	if err != nil {
+		return err
+	}
+	if err := parallel(ctx, c.startControlPlane, c.startRuntime); err != nil {
+		return err
+	}
+	return c.startComponents(ctx)
+}
+
+// startControlPlane starts etcd, then kube-apiserver, then kube-controller-manager. The API server is started as soon
+// as etcd runs: it spends its first second without needing it, and waits.
+func (c *cluster) startControlPlane(ctx context.Context) error {
+	if len(c.o.EtcdServers) == 0 {
+		if err := c.apply(ctx, c.build.etcd()); err != nil {
+			return err
+		}
+	}
+	client, err := c.client(whoLauncher)
+	if err != nil {
+		return err
+	}
+	err = progress.Step(c.sink, "control plane", func() (string, error) {
+		if err := c.apply(ctx, c.build.apiServer()); err != nil {
+			return "", err
+		}
+		return c.serverURL(), c.await(ctx, "kube-apiserver", client.Ready, childAPIServer, childEtcd)
+	})
+	if err != nil {
+		return err
+	}
+	if err := installRBAC(ctx, client); err != nil {
+		return err
+	}
+	return c.apply(ctx, c.build.controllerManager())
+}
+
+// startRuntime starts our containerd, or checks the one that was named.
+func (c *cluster) startRuntime(ctx context.Context) error {
+	if c.runtime == nil {
+		return nil
+	}
+	return progress.Step(c.sink, "container runtime", func() (string, error) {
+		if err := c.runtime.Prepare(ctx); err != nil {
+			return "", err
+		}
+		if spec, ours := c.containerd(); ours {
+			if err := c.apply(ctx, spec); err != nil {
+				return "", err
+			}
+		}
+		for _, note := range c.runtime.Notes() {
+			c.sink.Show(progress.Event{Step: "container runtime", Phase: progress.Note, Detail: note})
+		}
+		if err := c.await(ctx, "container runtime", c.runtime.WaitReady, childContainerd); err != nil {
+			return "", err
+		}
+		return c.runtime.Endpoint(), c.runtime.LoadImages(ctx)
+	})
+}
+
+// startComponents starts what is ours and waits for the nodes.
+func (c *cluster) startComponents(ctx context.Context) error {
+	for _, spec := range c.componentSpecs() {
+		if err := c.apply(ctx, spec); err != nil {
+			return err
+		}
+	}
+	client, err := c.client(whoLauncher)
+	if err != nil {
+		return err
+	}
+	if c.o.Agent {
+		err := progress.Step(c.sink, "node "+c.o.NodeName, func() (string, error) {
+			return "Ready", c.await(ctx, "node "+c.o.NodeName, func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName) }, childAgent, childAPIServer)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.o.Hollow > 0 {
+		return progress.Step(c.sink, "hollow nodes", func() (string, error) {
+			return fmt.Sprintf("%d Ready", c.o.Hollow), c.await(ctx, "hollow nodes", func(ctx context.Context) error { return hollowReady(ctx, client, c.o) }, childFleet, childAPIServer)
+		})
+	}
+	return nil
+}
+
+// componentSpecs are our own programs: they need only the API server.
+func (c *cluster) componentSpecs() []supervise.Spec {
+	specs := []supervise.Spec{c.build.scheduler(), c.build.lifecycle()}
+	if c.o.Agent {
+		specs = append(specs, c.build.agent(c.runtime.Endpoint()))
+	}
+	if c.o.Hollow > 0 {
+		specs = append(specs, c.build.fleet())
+	}
+	return specs
+}
+
+// specs are all children, in the order they are started in.
+func (c *cluster) specs() []supervise.Spec {
+	var specs []supervise.Spec
+	if len(c.o.EtcdServers) == 0 {
+		specs = append(specs, c.build.etcd())
+	}
+	specs = append(specs, c.build.apiServer(), c.build.controllerManager())
+	if spec, ours := c.containerd(); ours {
+		specs = append(specs, spec)
+	}
+	return append(specs, c.componentSpecs()...)
+}
+
+// containerd is our own runtime, if it is ours to run.
+func (c *cluster) containerd() (supervise.Spec, bool) {
+	if c.runtime == nil || c.runtime.Command() == nil {
+		return supervise.Spec{}, false
+	}
+	return supervise.Spec{
+		Name: childContainerd, Argv: c.runtime.Command(), Dir: c.o.RunDir, Log: c.log(childContainerd), Grace: graceStore,
+		Env: environment("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+	}, true
+}
+
+func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
+	_, err := c.supervisor.Apply(ctx, spec)
+	return err
+}
+
+// checkUser says early what would fail late.
+func checkUser(o Options) error {
+	if os.Geteuid() == 0 || !o.Agent {
+		return nil
+	}
+	return errors.New("run containers on this machine: not root: run as root, or use --hollow N, whose nodes pretend their pods and need no root")
+}
+
+func (l layout) makeDirectories() error {
+	for _, dir := range append(l.stateDirectories(), l.o.RunDir) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make directories: %w", err)
+		}
+	}
+	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // they guard all that is below them
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return fmt.Errorf("make directories: %w", err)
+		}
+	}
+	return l.checkSpace()
+}
+
+// stateBytesMin is the free space that `up` asks for: etcd's write-ahead log alone preallocates 64 MB.
+const stateBytesMin = 256 << 20
+
+func (l layout) checkSpace() error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(l.o.StateDir, &fs); err != nil {
+		return fmt.Errorf("check space: statfs %s: %w", l.o.StateDir, err)
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < stateBytesMin {
+		return fmt.Errorf("check space: %s: %d MiB free, need %d MiB (free some, or choose another place with --state-dir)",
+			l.o.StateDir, free>>20, stateBytesMin>>20)
+	}
+	if fs.Files > 0 && fs.Ffree < stateFilesMin {
+		return fmt.Errorf("check space: %s: %d inodes free, need %d (remove files, or choose another place with --state-dir)", l.o.StateDir, fs.Ffree, stateFilesMin)
+	}
+	return nil
+}
+
+// stateFilesMin covers certificates, logs and etcd's files several times over.
+const stateFilesMin = 256
+
+// supervisorLog opens the log that this process writes about its children.
+func (l layout) supervisorLog() (*slog.Logger, func(), error) {
+	path := l.log("supervisor")
+	if err := supervise.TrimLog(path); err != nil {
+		return nil, nil, err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open supervisor log: %w", err)
+	}
+	return slog.New(slog.NewTextHandler(f, nil)).With("pid", os.Getpid()), func() { f.Close() }, nil
+}
+
+// preflight finds what stands in the way before anything is started, all of it at once.
+func (c *cluster) preflight() error {
+	var err error
+	c.build, err = c.programs()
+	errs := []error{err, c.o.checkPorts(c.supervisor.Pids())}
+	if c.o.AgentConfig != "" {
+		f, err := os.Open(c.o.AgentConfig)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read --agent-config: %w", err))
+		} else {
+			f.Close()
+		}
+	}
+	if c.o.Agent {
+		c.runtime, err = newRuntime(c.layout, c.imageDir())
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// nodeReady returns nil once the node reports Ready, else why not.
+func nodeReady(ctx context.Context, c *kube.Client, name string) error {
+	node := &corev1.Node{}
+	if err := c.Get(ctx, kube.Nodes, "", name, node); err != nil {
+		return err
+	}
+	return readyCondition(node)
+}
+
+func readyCondition(node *corev1.Node) error {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			if condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+			return fmt.Errorf("node %s: Ready is %s: %s: %s", node.Name, condition.Status, condition.Reason, condition.Message)
+		}
+	}
+	return fmt.Errorf("node %s: has not reported Ready yet", node.Name)
+}
+
+// hollowReady returns nil once as many nodes beside this machine's report Ready as were asked for.
+func hollowReady(ctx context.Context, c *kube.Client, o Options) error {
+	nodes := &corev1.NodeList{}
+	if err := c.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
+		return err
+	}
+	ready := 0
+	var reason error
+	for i := range nodes.Items {
+		if o.Agent && nodes.Items[i].Name == o.NodeName {
+			continue
+		}
+		if err := readyCondition(&nodes.Items[i]); err != nil {
+			reason = err
+			continue
+		}
+		ready++
+	}
+	if ready >= o.Hollow {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%d of %d hollow nodes are Ready", ready, o.Hollow), reason)
+}
