@@ -1,0 +1,44 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Failure is a volume that could not be set up. Its text is what upstream's FailedMount events say.
+type Failure struct {
+	Volume string
+	Err    error
+}
+
+func (f Failure) Error() string {
+	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", f.Volume, f.Err)
+}
+func (f Failure) Unwrap() error { return f.Err }
+
+// Failures are the volumes of one pod that could not be set up, in the order of the pod's spec; never empty. Each is
+// worth one FailedMount event. All may be tried again: the pod's objects may appear, the API server may come back.
+type Failures []Failure
+
+func (f Failures) Error() string {
+	texts := make([]string, len(f))
+	for i := range f {
+		texts[i] = f[i].Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (f Failures) Unwrap() []error {
+	errs := make([]error, len(f))
+	for i := range f {
+		errs[i] = f[i]
+	}
+	return errs
+}
+
+// UnsupportedError is a volume of a kind this agent does not mount. Trying again does not help.
+type UnsupportedError struct{ Kind, Why string }
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("volume type %s is not supported by this agent: %s", e.Kind, e.Why)
+}

@@ -1,0 +1,197 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// setUpVolume makes one volume, or brings its content up to date.
+func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) error {
+	switch {
+	case v.HostPath != nil:
+		if s.ready[v.Name] {
+			return nil
+		}
+		return checkHostPath(v.HostPath)
+	case readOnly(v):
+		return k.setUpContent(ctx, s, v)
+	case v.EmptyDir != nil || kindOf(v) == "emptyDir":
+		if s.ready[v.Name] {
+			return nil
+		}
+		return k.setUpEmptyDir(s.pod, v)
+	}
+	return &UnsupportedError{kindOf(v), "emptyDir, hostPath, configMap, secret, projected and downwardAPI are"}
+}
+
+// unfinished begins the name of a directory that is being made. No volume's name begins with a dot.
+const unfinished = ".new-"
+
+// setUpEmptyDir makes the directory under another name, gives it its mode and owner, and renames it: once it has its
+// name it is ready, and what containers do to its mode later is never undone.
+func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
+	source := v.EmptyDir
+	if source == nil {
+		source = &corev1.EmptyDirVolumeSource{}
+	}
+	plugin := filepath.Join(k.podDir(pod.UID), volumesDir, emptyDirPlugin)
+	final := filepath.Join(plugin, v.Name)
+	switch medium := source.Medium; {
+	case medium == corev1.StorageMediumDefault:
+		if st, err := os.Lstat(final); err == nil && st.IsDir() {
+			return nil
+		}
+	case medium == corev1.StorageMediumMemory:
+		return k.setUpTmpfs(pod, source, plugin, final)
+	case strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePages)):
+		return &UnsupportedError{"emptyDir", fmt.Sprintf("medium %q: huge page volumes are not mounted; use medium Memory or none", medium)}
+	default:
+		return &UnsupportedError{"emptyDir", fmt.Sprintf("unknown storage medium %q", medium)}
+	}
+	if err := os.Mkdir(plugin, dirMode); err != nil && !os.IsExist(err) {
+		return err
+	}
+	temporary := filepath.Join(plugin, unfinished+v.Name)
+	if err := os.Mkdir(temporary, 0o777); err != nil {
+		return err
+	}
+	if err := giveAway(temporary, 0o777, ownerOf(pod)); err != nil {
+		return err
+	}
+	return os.Rename(temporary, final)
+}
+
+// giveAway sets mode and, with an fsGroup, group, group access and set-group-ID, so that the group owns what is made
+// below.
+func giveAway(dir string, mode uint32, own owner) error {
+	if own.group != nil {
+		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
+			return err
+		}
+		mode |= 0o770 | unix.S_ISGID
+	}
+	return unix.Chmod(dir, mode) // not os.Chmod: the mode is in the kernel's bits; after chown, which clears set-ID bits
+}
+
+// setUpTmpfs mounts a tmpfs whose mode and owner are mount options: it is ready the instant it is mounted.
+func (k *Keeper) setUpTmpfs(pod *corev1.Pod, source *corev1.EmptyDirVolumeSource, plugin, final string) error {
+	if err := os.MkdirAll(final, dirMode); err != nil {
+		return err
+	}
+	mounted, err := crossesDevice(plugin, final)
+	if err != nil || mounted {
+		return err
+	}
+	options := []string{"mode=1777"}
+	if own := ownerOf(pod); own.group != nil {
+		options = []string{"mode=3777", "gid=" + strconv.FormatInt(*own.group, 10)}
+	}
+	if size := tmpfsSize(pod, source.SizeLimit, k.Allocatable()); size > 0 {
+		options = append(options, "size="+strconv.FormatInt(size, 10))
+	}
+	return mountTmpfs(final, options)
+}
+
+// tmpfsSize is the least of what may bound a memory-backed volume: its own limit, the pod's memory limit, the node's
+// allocatable memory. Zero: nothing bounds it, and the kernel's default of half the memory holds.
+func tmpfsSize(pod *corev1.Pod, own *resource.Quantity, allocatable corev1.ResourceList) int64 {
+	bounds := []int64{podMemoryLimit(pod), allocatable.Memory().Value()}
+	if own != nil {
+		bounds = append(bounds, own.Value())
+	}
+	bounds = slices.DeleteFunc(bounds, func(b int64) bool { return b <= 0 })
+	if len(bounds) == 0 {
+		return 0
+	}
+	return slices.Min(bounds)
+}
+
+// podMemoryLimit is the pod's memory limit in bytes, zero if one of its containers has none.
+func podMemoryLimit(pod *corev1.Pod) int64 {
+	if r := pod.Spec.Resources; r != nil && !r.Limits.Memory().IsZero() {
+		return r.Limits.Memory().Value()
+	}
+	var together, alone, sidecars int64
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		limit := c.Resources.Limits.Memory().Value()
+		if limit == 0 {
+			return 0
+		}
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			sidecars += limit
+		}
+		alone = max(alone, sidecars+limit)
+	}
+	for i := range pod.Spec.Containers {
+		limit := pod.Spec.Containers[i].Resources.Limits.Memory().Value()
+		if limit == 0 {
+			return 0
+		}
+		together += limit
+	}
+	return max(together+sidecars, alone) + pod.Spec.Overhead.Memory().Value()
+}
+
+// checkHostPath checks the type of a path of the host and makes it if the type says so. The path is the pod author's
+// and may lead anywhere: who may use hostPath is admission's question.
+func checkHostPath(source *corev1.HostPathVolumeSource) error {
+	path := source.Path
+	if slices.Contains(strings.Split(path, "/"), "..") {
+		return fmt.Errorf("invalid HostPath `%s`: must not contain '..'", path)
+	}
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("invalid HostPath `%s`: must be absolute", path)
+	}
+	kind := corev1.HostPathUnset
+	if source.Type != nil {
+		kind = *source.Type
+	}
+	st, err := os.Stat(path)
+	is := func(mode os.FileMode) bool { return err == nil && st.Mode().Type() == mode }
+	absent := os.IsNotExist(err)
+	ok, want := false, ""
+	switch kind {
+	case corev1.HostPathUnset:
+		return nil
+	case corev1.HostPathDirectoryOrCreate:
+		if absent {
+			return os.MkdirAll(path, 0o755)
+		}
+		ok, want = is(os.ModeDir), "directory"
+	case corev1.HostPathDirectory:
+		ok, want = is(os.ModeDir), "directory"
+	case corev1.HostPathFileOrCreate:
+		if absent {
+			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+			if err != nil {
+				return err
+			}
+			return file.Close()
+		}
+		ok, want = is(0), "file"
+	case corev1.HostPathFile:
+		ok, want = is(0), "file"
+	case corev1.HostPathSocket:
+		ok, want = is(os.ModeSocket), "socket file"
+	case corev1.HostPathCharDev:
+		ok, want = is(os.ModeDevice|os.ModeCharDevice), "character device"
+	case corev1.HostPathBlockDev:
+		ok, want = is(os.ModeDevice), "block device"
+	default:
+		return fmt.Errorf("%s is an invalid volume type", kind)
+	}
+	if !ok {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, want)
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package volume
+
+import (
+	"bytes"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+)
+
+const (
+	etcHosts = "/etc/hosts"
+
+	// logsKept is how many termination logs of a container stay: its last ones, the newest being read when it ends.
+	// Chosen: more than the dead containers that are kept; without a bound a container that crashes forever fills the disk.
+	logsKept = 8
+)
+
+// ContainerFacts are what Mounts must know of the container about to be created.
+type ContainerFacts struct {
+	Attempt uint32                 // how often it was created before
+	Env     []*runtimeapi.KeyValue // its environment, for subPathExpr
+	PodIPs  []string               // of its sandbox, primary first
+
+	// RecursiveReadOnly says that the pod's runtime handler can make mounts read-only all the way down.
+	RecursiveReadOnly bool
+}
+
+// Mounts returns what to mount into container c, in the order of its spec, then the hosts file and the termination log,
+// which it makes. It binds subPaths. Call it when the container is created; an error is a configuration error of the
+// container and safe to show to the pod's author: it names no path of the host beyond what the pod says.
+func (k *Keeper) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFacts) ([]*runtimeapi.Mount, error) {
+	if err := checkElement("container name", c.Name); err != nil {
+		return nil, err
+	}
+	if len(c.VolumeDevices) > 0 {
+		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("block device %q cannot be attached", c.VolumeDevices[0].Name)}
+	}
+	s := k.lockPlace(pod.UID)
+	defer s.mu.Unlock()
+	mounts := make([]*runtimeapi.Mount, 0, len(c.VolumeMounts)+2)
+	ownHosts := true
+	for i := range c.VolumeMounts {
+		m, err := k.mount(s, pod, c, i, facts)
+		if err != nil {
+			return nil, err
+		}
+		ownHosts = ownHosts && c.VolumeMounts[i].MountPath != etcHosts
+		mounts = append(mounts, m)
+	}
+	if ownHosts && (len(facts.PodIPs) > 0 || pod.Spec.HostNetwork) {
+		file, err := k.writeHosts(pod, facts.PodIPs)
+		if err != nil {
+			return nil, fmt.Errorf("write hosts file: %w", err)
+		}
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: etcHosts, HostPath: file, SelinuxRelabel: k.selinux})
+	}
+	if c.TerminationMessagePath != "" {
+		file, err := k.makeTerminationLog(pod.UID, c.Name, facts.Attempt)
+		if err != nil {
+			return nil, fmt.Errorf("make termination log: %w", err)
+		}
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: absolute(c.TerminationMessagePath), HostPath: file, SelinuxRelabel: k.selinux})
+	}
+	return mounts, nil
+}
+
+// mount returns container c's i-th volume mount.
+func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, facts ContainerFacts) (*runtimeapi.Mount, error) {
+	vm := &c.VolumeMounts[i]
+	v := volumeNamed(pod, vm.Name)
+	if v == nil || !s.ready[vm.Name] {
+		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
+	}
+	source := k.pathOf(pod.UID, v)
+	subPath := vm.SubPath
+	if vm.SubPathExpr != "" {
+		var missing []string
+		if subPath, missing = env.ExpandPath(vm.SubPathExpr, lookupIn(facts.Env)); len(missing) > 0 {
+			return nil, fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
+		}
+	}
+	if subPath != "" {
+		if err := checkSubPath(subPath); err != nil {
+			return nil, err
+		}
+		target := filepath.Join(k.podDir(pod.UID), subPathsDir, vm.Name, c.Name, strconv.Itoa(i))
+		if err := bindSubPath(source, subPath, target); err != nil {
+			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", vm.Name, c.Name, err)
+		}
+		source = target
+	}
+	propagation, err := propagationOf(vm)
+	if err != nil {
+		return nil, err
+	}
+	recursive, err := recursiveReadOnly(vm, facts.RecursiveReadOnly)
+	if err != nil {
+		return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
+	}
+	return &runtimeapi.Mount{
+		ContainerPath:     absolute(vm.MountPath),
+		HostPath:          source,
+		Readonly:          vm.ReadOnly || readOnly(v),
+		RecursiveReadOnly: recursive,
+		Propagation:       propagation,
+		SelinuxRelabel:    k.selinux && v.HostPath == nil,
+	}, nil
+}
+
+func lookupIn(vars []*runtimeapi.KeyValue) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		for _, v := range vars {
+			if v.Key == name {
+				return string(v.Value), true
+			}
+		}
+		return "", false
+	}
+}
+
+func absolute(p string) string {
+	if path.IsAbs(p) {
+		return p
+	}
+	return "/" + p
+}
+
+func propagationOf(vm *corev1.VolumeMount) (runtimeapi.MountPropagation, error) {
+	if vm.MountPropagation == nil {
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE, nil
+	}
+	switch *vm.MountPropagation {
+	case corev1.MountPropagationNone:
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE, nil
+	case corev1.MountPropagationHostToContainer:
+		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, nil
+	case corev1.MountPropagationBidirectional:
+		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, nil
+	}
+	return 0, fmt.Errorf("invalid MountPropagation mode: %q", *vm.MountPropagation)
+}
+
+// recursiveReadOnly says whether the mount must be read-only with everything below it, and refuses the combinations
+// that the API refuses.
+func recursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
+	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
+		return false, nil
+	}
+	switch {
+	case !vm.ReadOnly:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", vm.Name)
+	case vm.MountPropagation != nil && *vm.MountPropagation != corev1.MountPropagationNone:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", vm.Name, *vm.MountPropagation)
+	case *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyIfPossible:
+		return runtimeCan, nil
+	case *vm.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled:
+		return false, fmt.Errorf("unknown recursive read-only mode %q", *vm.RecursiveReadOnly)
+	case !runtimeCan:
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", vm.Name)
+	}
+	return true, nil
+}
+
+// writeHosts writes the pod's hosts file and returns its path. All containers of the pod mount this one file, so it is
+// written in place, and only if it differs: a container that reads it now does not find it empty.
+func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
+	var text []byte
+	if pod.Spec.HostNetwork {
+		host, err := os.ReadFile(etcHosts)
+		if err != nil && !os.IsNotExist(err) {
+			return "", err
+		}
+		text = names.HostNetworkHostsFile(host, pod.Spec.HostAliases)
+	} else {
+		hostname, domain, err := names.Of(pod, k.ClusterDomain)
+		if err != nil {
+			return "", err
+		}
+		text = names.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
+	}
+	file := filepath.Join(k.podDir(pod.UID), "etc-hosts")
+	if had, err := os.ReadFile(file); err == nil && bytes.Equal(had, text) {
+		return file, nil
+	}
+	return file, overwrite(file, text, 0o644)
+}
+
+// makeTerminationLog makes the empty file that a container may leave its last words in.
+func (k *Keeper) makeTerminationLog(uid types.UID, container string, attempt uint32) (string, error) {
+	dir := filepath.Join(k.podDir(uid), "containers", container)
+	file := filepath.Join(dir, attemptHash(container, attempt))
+	err := overwrite(file, nil, 0o666)
+	if os.IsNotExist(err) {
+		if err = os.MkdirAll(dir, dirMode); err == nil {
+			err = overwrite(file, nil, 0o666)
+		}
+	}
+	if err == nil && attempt >= logsKept {
+		err = os.Remove(filepath.Join(dir, attemptHash(container, attempt-logsKept)))
+		if os.IsNotExist(err) {
+			err = nil
+		}
+	}
+	return file, err
+}
+
+// attemptHash names the termination log of one attempt: eight hex digits, as upstream's random ones look.
+func attemptHash(container string, attempt uint32) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s\x00%d", container, attempt)
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// overwrite makes file hold text with exactly mode, keeping the file itself if it exists.
+func overwrite(file string, text []byte, mode uint32) error {
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), file)
+	_, err = f.Write(text)
+	if err == nil {
+		err = unix.Fchmod(fd, mode)
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

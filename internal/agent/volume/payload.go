@@ -1,0 +1,398 @@
+package volume
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+)
+
+// payload is the content of a volume: files by relative path.
+type payload map[string]file
+
+type file struct {
+	data []byte
+	mode uint32 // permission bits, before an fsGroup adds to them
+	user *int64 // owner; nil: root
+}
+
+// owner is who besides root gets a volume: the pod's fsGroup, and the one user all its containers run as.
+type owner struct{ group, user *int64 }
+
+func ownerOf(pod *corev1.Pod) owner {
+	var own owner
+	var podUser *int64
+	if c := pod.Spec.SecurityContext; c != nil {
+		own.group, podUser = c.FSGroup, c.RunAsUser
+	}
+	first := true
+	for c := range containers(pod) {
+		user := podUser
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			user = c.SecurityContext.RunAsUser
+		}
+		if user == nil || !first && *user != *own.user {
+			own.user = nil
+			break
+		}
+		own.user, first = user, false
+	}
+	return own
+}
+
+// containers yields every container of pod, of all three kinds.
+func containers(pod *corev1.Pod) func(func(*corev1.Container) bool) {
+	return func(yield func(*corev1.Container) bool) {
+		for i := range pod.Spec.InitContainers {
+			if !yield(&pod.Spec.InitContainers[i]) {
+				return
+			}
+		}
+		for i := range pod.Spec.Containers {
+			if !yield(&pod.Spec.Containers[i]) {
+				return
+			}
+		}
+		for i := range pod.Spec.EphemeralContainers {
+			c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			if !yield(&c) {
+				return
+			}
+		}
+	}
+}
+
+// Modes of the directories that hold payloads, as upstream's are.
+const (
+	contentDirMode = 0o777  // configMap: on the root directory's file system
+	memoryDirMode  = 0o1777 // the others: what a fresh tmpfs has
+	payloadDirMode = 0o755
+)
+
+// defaultMode of files in a content volume, where the API server did not fill it in (static pods).
+const defaultMode = 0o644
+
+func modeOf(modes ...*int32) uint32 {
+	for _, m := range modes {
+		if m != nil {
+			return uint32(*m) & 0o777
+		}
+	}
+	return defaultMode
+}
+
+// setUpContent brings a content volume up to date.
+func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) error {
+	content, err := k.render(ctx, s, v)
+	if err != nil {
+		return err
+	}
+	if content, err = content.clean(); err != nil {
+		return err
+	}
+	own := ownerOf(s.pod)
+	sum := content.sum(own)
+	if s.wrote[v.Name] == sum {
+		return nil
+	}
+	dir := k.pathOf(s.pod.UID, v)
+	fresh := false
+	if !s.ready[v.Name] {
+		if fresh, err = k.makeContentDir(s.pod, v, dir, own); err != nil {
+			return err
+		}
+	}
+	if fresh || !holds(dir, content, own) {
+		if err := write(dir, content, own, fresh); err != nil {
+			return err
+		}
+	}
+	s.wrote[v.Name] = sum
+	return nil
+}
+
+// makeContentDir makes the volume's directory, the mount points of other volumes in it, and its visible name.
+func (k *Keeper) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, own owner) (fresh bool, err error) {
+	mode := uint32(memoryDirMode)
+	if v.ConfigMap != nil {
+		mode = contentDirMode
+	}
+	if fresh, err = mkdirAll(filepath.Dir(filepath.Dir(dir)), dir); err != nil {
+		return false, err
+	}
+	if err := giveAwayReadOnly(dir, mode, own); err != nil {
+		return false, err
+	}
+	if err := makeNestedMountpoints(pod, v.Name, dir); err != nil {
+		return false, err
+	}
+	if v.ConfigMap != nil {
+		return fresh, nil
+	}
+	visible := k.visiblePath(pod.UID, filepath.Base(filepath.Dir(dir)), v.Name)
+	err = os.Symlink(dir, visible)
+	if os.IsNotExist(err) {
+		if err = os.Mkdir(filepath.Dir(visible), dirMode); err == nil {
+			err = os.Symlink(dir, visible)
+		}
+	}
+	if err != nil && !os.IsExist(err) {
+		return false, err
+	}
+	return fresh, nil
+}
+
+// mkdirAll makes dir and its parent below base, trying the common case of one missing level first. It reports whether
+// dir is new.
+func mkdirAll(base, dir string) (fresh bool, err error) {
+	for _, d := range []string{"", base, filepath.Dir(dir)} {
+		if d != "" {
+			if err := os.Mkdir(d, dirMode); err != nil && !os.IsExist(err) {
+				return false, err
+			}
+		}
+		switch err = os.Mkdir(dir, dirMode); {
+		case err == nil:
+			return true, nil
+		case os.IsExist(err):
+			return false, nil
+		case !os.IsNotExist(err):
+			return false, err
+		}
+	}
+	return false, err
+}
+
+// makeNestedMountpoints makes, in a volume that containers cannot write to, the directories on which they mount other
+// volumes: the runtime could not.
+func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
+	nested := map[string]bool{}
+	for c := range containers(pod) {
+		for _, outer := range c.VolumeMounts {
+			if outer.Name != volume || outer.SubPath != "" || outer.SubPathExpr != "" {
+				continue
+			}
+			base := path.Clean("/" + outer.MountPath)
+			for _, inner := range c.VolumeMounts {
+				if below, ok := strings.CutPrefix(path.Clean("/"+inner.MountPath), strings.TrimSuffix(base, "/")+"/"); ok && below != "" {
+					nested[below] = true
+				}
+			}
+		}
+	}
+	if len(nested) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, n := range slices.Sorted(maps.Keys(nested)) {
+		if err := root.MkdirAll(n, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("make nested mount point %s: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// render collects what v should hold now. Every problem is reported, not only the first.
+func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
+	out := payload{}
+	switch {
+	case v.ConfigMap != nil:
+		c := v.ConfigMap
+		return out, k.addConfigMap(ctx, out, s.pod.Namespace, c.Name, c.Items, c.DefaultMode, isTrue(c.Optional))
+	case v.Secret != nil:
+		c := v.Secret
+		return out, k.addSecret(ctx, out, s.pod.Namespace, c.SecretName, c.Items, c.DefaultMode, isTrue(c.Optional))
+	case v.DownwardAPI != nil:
+		return out, k.addDownward(out, s.pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
+	}
+	var problems []error
+	for i := range v.Projected.Sources {
+		problems = append(problems, k.addSource(ctx, out, s, v, &v.Projected.Sources[i]))
+	}
+	return out, errors.Join(problems...)
+}
+
+func (k *Keeper) addSource(ctx context.Context, out payload, s *place, v *corev1.Volume, source *corev1.VolumeProjection) error {
+	mode := v.Projected.DefaultMode
+	switch {
+	case source.Secret != nil:
+		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode, isTrue(source.Secret.Optional))
+	case source.ConfigMap != nil:
+		return k.addConfigMap(ctx, out, s.pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items, mode, isTrue(source.ConfigMap.Optional))
+	case source.DownwardAPI != nil:
+		return k.addDownward(out, s.pod, source.DownwardAPI.Items, mode)
+	case source.ServiceAccountToken != nil:
+		own := ownerOf(s.pod)
+		f := file{mode: modeOf(mode), user: own.user}
+		if own.user != nil || own.group != nil {
+			f.mode = 0o600 // for its one user; an fsGroup adds its own access
+		}
+		written := ""
+		if filepath.IsLocal(source.ServiceAccountToken.Path) { // the payload's own check comes later
+			written = filepath.Join(k.pathOf(s.pod.UID, v), dataLink, source.ServiceAccountToken.Path)
+		}
+		value, err := k.token(ctx, s, source.ServiceAccountToken, written)
+		f.data = []byte(value)
+		out[source.ServiceAccountToken.Path] = f
+		return err
+	case source.ClusterTrustBundle != nil:
+		return &UnsupportedError{"projected", "source clusterTrustBundle is not read"}
+	case source.PodCertificate != nil:
+		return &UnsupportedError{"projected", "source podCertificate is not requested"}
+	}
+	return nil
+}
+
+func (k *Keeper) addConfigMap(ctx context.Context, out payload, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+	cm, err := k.Objects.ConfigMap(ctx, namespace, name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	lookup := func(key string) ([]byte, bool) {
+		if text, ok := cm.Data[key]; ok {
+			return []byte(text), true
+		}
+		data, ok := cm.BinaryData[key]
+		return data, ok
+	}
+	keys := append(slices.Collect(maps.Keys(cm.Data)), slices.Collect(maps.Keys(cm.BinaryData))...)
+	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
+}
+
+func (k *Keeper) addSecret(ctx context.Context, out payload, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+	secret, err := k.Objects.Secret(ctx, namespace, name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	lookup := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
+	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode, optional)
+}
+
+// addKeys adds all keys, or those that items name, at their paths.
+func addKeys(out payload, complaint string, keys []string, lookup func(string) ([]byte, bool), items []corev1.KeyToPath, mode *int32, optional bool) error {
+	if len(items) == 0 {
+		for _, key := range keys {
+			data, _ := lookup(key)
+			out[key] = file{data: data, mode: modeOf(mode)}
+		}
+		return nil
+	}
+	for _, item := range items {
+		data, ok := lookup(item.Key)
+		switch {
+		case ok:
+			out[item.Path] = file{data: data, mode: modeOf(item.Mode, mode)}
+		case !optional:
+			return fmt.Errorf("%s: %s", complaint, item.Key)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) addDownward(out payload, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
+	var problems []error
+	for _, item := range items {
+		var value string
+		var err error
+		switch {
+		case item.FieldRef != nil:
+			value, err = env.Metadata(pod, item.FieldRef.FieldPath)
+		case item.ResourceFieldRef != nil:
+			value, err = env.Resource(pod, nil, item.ResourceFieldRef, k.Allocatable())
+		}
+		problems = append(problems, err)
+		out[item.Path] = file{data: []byte(value), mode: modeOf(item.Mode, mode)}
+	}
+	return errors.Join(problems...)
+}
+
+// pathMax is the longest path of a file within a volume in bytes: PATH_MAX of Linux (limits.h), as upstream checks.
+const pathMax = 4096
+
+// clean normalizes the paths and refuses those that do not stay below the volume or collide with our own names.
+func (p payload) clean() (payload, error) {
+	out := make(payload, len(p))
+	for name, f := range p {
+		cleaned := path.Clean(name)
+		elements := strings.Split(name, "/")
+		switch {
+		case name == "" || cleaned == ".":
+			return nil, fmt.Errorf("invalid path: must not be empty: %q", name)
+		case name[0] == '/':
+			return nil, fmt.Errorf("invalid path: must be relative path: %s", name)
+		case len(name) > pathMax || strings.ContainsRune(name, 0):
+			return nil, fmt.Errorf("invalid path: must be at most %d characters, without NUL", pathMax)
+		case slices.Contains(elements, ".."):
+			return nil, fmt.Errorf("invalid path: must not contain '..': %s", name)
+		case strings.HasPrefix(cleaned, ".."):
+			return nil, fmt.Errorf("invalid path: must not start with '..': %s", name)
+		}
+		for _, e := range elements {
+			if len(e) > elementMax {
+				return nil, fmt.Errorf("invalid path: filenames must be less than or equal to %d characters", elementMax)
+			}
+		}
+		out[cleaned] = f
+	}
+	for name := range out {
+		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
+			if _, ok := out[parent]; ok {
+				return nil, fmt.Errorf("invalid path: %s is a file and cannot hold %s", parent, name)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (p payload) names() []string { return slices.Sorted(maps.Keys(p)) }
+
+// payloadSum identifies a payload with its owner.
+type payloadSum [sha256.Size]byte
+
+func (p payload) sum(own owner) (sum payloadSum) {
+	h := sha256.New()
+	number := func(n int64) { _ = binary.Write(h, binary.LittleEndian, n) } // a hash takes every write
+	optional := func(n *int64) {
+		if n == nil {
+			number(-1)
+			return
+		}
+		number(*n)
+	}
+	optional(own.group)
+	for _, name := range p.names() {
+		f := p[name]
+		number(int64(len(name)))
+		h.Write([]byte(name))
+		number(int64(f.mode))
+		optional(f.user)
+		number(int64(len(f.data)))
+		h.Write(f.data)
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }

@@ -1,0 +1,124 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// depthMax is how many directories removeTree descends before it moves what is deeper up to the top. Each level costs a
+// file descriptor, and a container may nest directories as deep as it has inodes. Chosen: deeper than real trees.
+const depthMax = 64
+
+// removing begins the name of a tree that was moved up to be removed. No name of ours or of a pod's begins so.
+const removing = "..rm-"
+
+// removeTree removes dir and all below it. It follows no link and enters no mount: a mount point in the tree is an
+// error and what is in it stays. It is fine if dir does not exist.
+func removeTree(dir string) error {
+	parent, err := unix.Open(filepath.Dir(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "remove", Path: dir, Err: err}
+	}
+	defer unix.Close(parent)
+	r := remover{top: parent, prefix: removing + strconv.Itoa(os.Getpid()) + "-"}
+	if err := r.remove(parent, filepath.Base(dir), 0); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	for len(r.moved) > 0 {
+		next := r.moved[len(r.moved)-1]
+		r.moved = r.moved[:len(r.moved)-1]
+		if err := r.remove(parent, next, 0); err != nil {
+			return fmt.Errorf("remove %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// remover is one removeTree in progress.
+type remover struct {
+	top    int // the directory that holds the tree
+	prefix string
+	count  int
+	moved  []string // trees moved up to top
+}
+
+// remove removes name in the directory at.
+func (r *remover) remove(at int, name string, depth int) error {
+	err := unix.Unlinkat(at, name, 0)
+	switch err {
+	case nil, unix.ENOENT:
+		return nil
+	case unix.EISDIR, unix.EPERM: // EPERM is what POSIX wants for a directory
+	default:
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	// An empty directory goes at once; a mount point is EBUSY.
+	switch err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err {
+	case nil, unix.ENOENT:
+		return nil
+	case unix.ENOTEMPTY, unix.EEXIST:
+	default:
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if depth == depthMax {
+		r.count++
+		up := r.prefix + strconv.Itoa(r.count)
+		if err := unix.Renameat(at, name, r.top, up); err != nil {
+			return fmt.Errorf("%s: move up: %w", name, err)
+		}
+		r.moved = append(r.moved, up)
+		return nil
+	}
+	fd, err := openBeneath(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		if errors.Is(err, unix.EXDEV) {
+			return fmt.Errorf("%s: a file system is mounted there", name)
+		}
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	err = r.empty(fd, depth)
+	unix.Close(fd)
+	if err != nil {
+		return fmt.Errorf("%s/%w", name, err)
+	}
+	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// empty removes everything in the open directory fd.
+func (r *remover) empty(fd, depth int) error {
+	buffer := make([]byte, 16<<10)
+	for {
+		n, err := unix.Getdents(fd, buffer)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		var names []string
+		_, _, names = unix.ParseDirent(buffer[:n], -1, nil)
+		if len(names) == 0 {
+			return nil // only . and .. were left
+		}
+		for _, name := range names {
+			if err := r.remove(fd, name, depth+1); err != nil {
+				return err
+			}
+		}
+		// Entries were removed under the cursor: begin again, and end when a whole pass finds nothing.
+		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TearDown removes everything of a pod: its mounts, volumes, secrets, hosts file and termination logs. Its containers
+// must have ended. It is idempotent and needs no SetUp before it, so that it also removes what an earlier life of the
+// agent made. After an error it may be called again; what was not unmounted is not removed.
+func (k *Keeper) TearDown(ctx context.Context, uid types.UID) error {
+	return k.tearDown(ctx, uid, true)
+}
+
+// Release removes a pod's volumes, mounts and secrets and leaves its directory with the termination logs: for a pod
+// whose containers have ended for good while the pod is still in the API. TearDown follows when it is gone.
+func (k *Keeper) Release(ctx context.Context, uid types.UID) error {
+	return k.tearDown(ctx, uid, false)
+}
+
+func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error {
+	if err := checkElement("pod uid", string(uid)); err != nil {
+		return err
+	}
+	s := k.lockPlace(uid)
+	defer s.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.gone = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	k.mu.Lock()
+	delete(k.places, uid)
+	k.mu.Unlock()
+	k.Objects.Untrack(uid)
+
+	pod := k.podDir(uid)
+	if err := unmountBelow(pod); err != nil {
+		return fmt.Errorf("tear down pod %s: %w", uid, err)
+	}
+	dirs := []string{pod}
+	if !whole {
+		dirs = []string{filepath.Join(pod, volumesDir), filepath.Join(pod, subPathsDir)}
+	}
+	// Secrets first: they must not outlive their pod because of trouble with a disk.
+	for _, dir := range append([]string{k.memoryDir(uid)}, dirs...) {
+		if err := removeTree(dir); err != nil {
+			return fmt.Errorf("tear down pod %s: %w", uid, err)
+		}
+	}
+	return nil
+}
+
+// Orphans returns the pods that have files here and are not known, sorted. The caller makes sure that none of their
+// containers runs, and tears them down. Remains of interrupted removals are removed at once.
+func (k *Keeper) Orphans(known map[types.UID]bool) ([]types.UID, error) {
+	found := map[types.UID]bool{}
+	var problems []error
+	for _, dir := range []string{k.pods, k.memory} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		for _, e := range entries {
+			switch {
+			case strings.HasPrefix(e.Name(), removing):
+				problems = append(problems, removeTree(filepath.Join(dir, e.Name())))
+			case e.IsDir() && checkElement("pod uid", e.Name()) == nil && !known[types.UID(e.Name())]:
+				found[types.UID(e.Name())] = true
+			}
+		}
+	}
+	orphans := make([]types.UID, 0, len(found))
+	for uid := range found {
+		orphans = append(orphans, uid)
+	}
+	slices.Sort(orphans)
+	return orphans, errors.Join(problems...)
+}

@@ -1,0 +1,222 @@
+// Package volume keeps the files that containers see: their pods' volumes, /etc/hosts and termination logs.
+//
+// # Model
+//
+// A Keeper owns <root-dir>/pods, laid out as upstream's kubelet lays it out, and one tmpfs at <root-dir>/memory.
+// SetUp makes a pod's volumes, Mounts tells what to hand to the runtime for one container, TearDown removes all of it.
+// Content that comes from the API (configMaps, secrets, tokens, pod metadata) is written as a payload: a directory of
+// files that changes all at once, by the swap of one symbolic link, so that no reader ever sees a mixture:
+//
+//	<volume>/..2026_11_20_10_30_00.123456789/<file>     a payload, complete before anything points to it
+//	<volume>/..data -> ..2026_11_20_10_30_00.123456789  swapped by rename(2)
+//	<volume>/<file> -> ..data/<file>                    what programs open
+//
+// # Secrets stay in memory
+//
+// Secret, projected and downwardAPI volumes live below <root-dir>/memory, which is one tmpfs for all pods, not
+// swappable where the kernel can (noswap, Linux 6.4), and closed to everyone but root. Upstream mounts one tmpfs per
+// volume. That costs a mount and an unmount per pod and, worse, lengthens the mount table that the runtime copies and
+// walks for every container it starts. The directory upstream would have mounted on,
+// <root-dir>/pods/<uid>/volumes/kubernetes.io~secret/<name>, is a symbolic link here, for people and tools that look
+// there; the runtime is always given the real path, so that nothing depends on who follows links.
+//
+// # Invariants
+//
+//   - SetUp may be interrupted at any instant, by a crash too, and repeated: every step either has no effect that
+//     matters or is complete. What exists under its final name is ready.
+//   - No name or path that a pod gives leads out of the pod's directories; names are single path elements, subPaths are
+//     resolved by the kernel beneath their volume (openat2) and pinned by a bind mount before the runtime sees them.
+//   - TearDown removes nothing through a mount or a link: it unmounts first, checks, and then deletes file by file
+//     without following or crossing anything.
+//   - Nothing is read from or written to a volume on behalf of a container's choice of links.
+//
+// # Not here
+//
+// Volumes that need a driver or a claim (PVC, CSI, NFS, ...) are refused by name. Quotas and usage belong to eviction.
+// Nothing here talks to the container runtime.
+package volume
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Objects is the cache of what pods name; *objects.Cache is one.
+type Objects interface {
+	Track(pod *corev1.Pod)
+	Untrack(uid types.UID)
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+}
+
+// TokenRequester asks for a service-account token.
+type TokenRequester func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+
+// KubeTokens asks the API server that c speaks to.
+func KubeTokens(c *kube.Client) TokenRequester {
+	return func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+		answer := &authenticationv1.TokenRequest{}
+		return answer, c.Create(ctx, kube.ServiceAccounts, namespace, serviceAccount, request, answer, "token")
+	}
+}
+
+// Options say where volumes are kept and where their content comes from. All fields are required.
+type Options struct {
+	RootDir       string // the agent's root directory, an absolute path; made if missing
+	ClusterDomain string // for hosts files
+	Objects       Objects
+	Tokens        TokenRequester
+	Allocatable   func() corev1.ResourceList // of this node, now
+}
+
+// Keeper keeps the volumes of the pods on this node. It is safe for concurrent use.
+type Keeper struct {
+	Options
+	ctx     context.Context
+	pods    string // <root-dir>/pods
+	memory  string // <root-dir>/memory
+	selinux bool   // the runtime must relabel what we made
+
+	mu     sync.Mutex
+	places map[types.UID]*place
+
+	refresher refresher
+}
+
+// place is what the Keeper knows of one pod. Its fields are guarded by mu, which is held through SetUp, refreshes and
+// TearDown, so that they never run together for one pod.
+type place struct {
+	mu     sync.Mutex
+	gone   bool        // torn down: look the pod up again
+	pod    *corev1.Pod // as last set up
+	ready  map[string]bool
+	wrote  map[string]payloadSum // what a content volume holds now
+	tokens map[tokenKey]*token
+	timer  *time.Timer // next renewal or retry
+	tries  int         // failed refreshes in a row
+}
+
+// The parts of a pod's directory. Upstream's modes: readable by root's group, closed to others.
+const (
+	dirMode     = 0o750
+	volumesDir  = "volumes"
+	subPathsDir = "volume-subpaths"
+)
+
+// New prepares the directories and the shared tmpfs. Background refreshes end with ctx; mounts stay, because running
+// containers use them (see UnmountAll).
+func New(ctx context.Context, o Options) (*Keeper, error) {
+	if !filepath.IsAbs(o.RootDir) {
+		return nil, fmt.Errorf("prepare volumes: root directory %q: must be an absolute path", o.RootDir)
+	}
+	if err := os.MkdirAll(filepath.Join(o.RootDir, "pods"), dirMode); err != nil {
+		return nil, fmt.Errorf("prepare volumes: %w", err)
+	}
+	// The mount table holds real paths; ours must be comparable with them.
+	root, err := filepath.EvalSymlinks(o.RootDir)
+	if err != nil {
+		return nil, fmt.Errorf("prepare volumes: %w", err)
+	}
+	o.RootDir = root
+	k := &Keeper{
+		Options: o, ctx: ctx,
+		pods: filepath.Join(root, "pods"), memory: filepath.Join(root, "memory"),
+		places: map[types.UID]*place{},
+	}
+	if err := mountMemory(k.memory); err != nil {
+		return nil, fmt.Errorf("prepare volumes: mount tmpfs for secrets: %s: %w", k.memory, err)
+	}
+	_, err = os.Stat("/sys/fs/selinux/enforce")
+	k.selinux = err == nil
+	return k, nil
+}
+
+// SetUp makes every volume of pod, or returns Failures that name those it could not make. It may be called again at
+// any time, and should be when the pod's labels or annotations change; what is up to date costs no system call.
+// It waits for the API server, bounded; cancel ctx to wait less.
+func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
+	if err := checkPod(pod); err != nil {
+		return err
+	}
+	s := k.lockPlace(pod.UID)
+	defer s.mu.Unlock()
+	k.Objects.Track(pod)
+	first := s.pod == nil
+	s.pod = pod
+	if first {
+		if err := k.prepare(pod.UID); err != nil {
+			return err
+		}
+	}
+	var failures Failures
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if err := k.setUpVolume(ctx, s, v); err != nil {
+			failures = append(failures, Failure{v.Name, err})
+			continue
+		}
+		s.ready[v.Name] = true
+	}
+	k.schedule(s, failures)
+	if failures != nil {
+		return failures
+	}
+	return nil
+}
+
+// prepare makes the pod's directories and clears what a crash left half-made.
+func (k *Keeper) prepare(uid types.UID) error {
+	volumes := filepath.Join(k.podDir(uid), volumesDir)
+	if err := os.Mkdir(k.podDir(uid), dirMode); err == nil {
+		return os.Mkdir(volumes, dirMode)
+	}
+	if err := os.MkdirAll(volumes, dirMode); err != nil {
+		return fmt.Errorf("make pod directory: %w", err)
+	}
+	return clearUnfinished(filepath.Join(volumes, emptyDirPlugin))
+}
+
+// VolumePath returns where a volume of pod that SetUp made is on the host.
+func (k *Keeper) VolumePath(pod *corev1.Pod, name string) (string, error) {
+	k.mu.Lock()
+	s := k.places[pod.UID]
+	k.mu.Unlock()
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.Name == name && s.ready[name] {
+				return k.pathOf(pod.UID, v), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("volume %q is not set up", name)
+}
+
+// lockPlace returns the pod's place, locked.
+func (k *Keeper) lockPlace(uid types.UID) *place {
+	for {
+		k.mu.Lock()
+		s := k.places[uid]
+		if s == nil {
+			s = &place{ready: map[string]bool{}, wrote: map[string]payloadSum{}, tokens: map[tokenKey]*token{}}
+			k.places[uid] = s
+		}
+		k.mu.Unlock()
+		s.mu.Lock()
+		if !s.gone {
+			return s
+		}
+		s.mu.Unlock() // TearDown was faster; a static pod may come back under its UID
+	}
+}

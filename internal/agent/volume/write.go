@@ -1,0 +1,265 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names inside a content volume, upstream's: tools in containers watch the first.
+const (
+	dataLink    = "..data"
+	newDataLink = "..data_tmp"
+)
+
+// write makes dir hold content, at once as readers see it.
+//
+//  1. A new payload directory is filled. Nobody looks there.
+//  2. ..data is swapped to it by rename(2). From here on every opened name is of the new payload.
+//  3. Links of names that are new are made, of names that are gone removed.
+//  4. Every other payload directory is removed: the previous one, and those that a crash in 1 left.
+//
+// A crash between any two steps leaves a volume that readers can use and that the next write completes. A reader that
+// opened a directory of the old payload keeps reading it until it is removed in 4; whoever opens ..data itself first,
+// as upstream documents, sees one payload throughout. The cost is one more copy of the content for that long.
+// A fresh dir is known to be empty.
+func write(dir string, content payload, own owner, fresh bool) error {
+	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + fmt.Sprintf("%09d", rand.IntN(1e9))
+	if err := fill(filepath.Join(dir, name), content, own); err != nil {
+		_ = removeTree(filepath.Join(dir, name)) // what remains is removed by the next write
+		return err
+	}
+	data := filepath.Join(dir, dataLink)
+	if fresh {
+		if err := os.Symlink(name, data); err != nil {
+			return err
+		}
+	} else {
+		next := filepath.Join(dir, newDataLink)
+		if err := os.Remove(next); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		if err := os.Symlink(name, next); err != nil {
+			return err
+		}
+		if err := os.Rename(next, data); err != nil {
+			return err
+		}
+	}
+	if err := makeLinks(dir, content, own); err != nil || fresh {
+		return err
+	}
+	return prune(dir, content, name)
+}
+
+// fill writes the files of content below a new directory.
+func fill(dir string, content payload, own owner) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := giveAwayReadOnly(dir, payloadDirMode, own); err != nil {
+		return err
+	}
+	made := map[string]bool{".": true}
+	for _, name := range content.names() {
+		if err := fillDirs(dir, path.Dir(name), made, own); err != nil {
+			return err
+		}
+		if err := fillFile(filepath.Join(dir, name), content[name], own); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func fillDirs(dir, sub string, made map[string]bool, own owner) error {
+	if made[sub] {
+		return nil
+	}
+	if err := fillDirs(dir, path.Dir(sub), made, own); err != nil {
+		return err
+	}
+	made[sub] = true
+	full := filepath.Join(dir, sub)
+	if err := os.Mkdir(full, 0o700); err != nil {
+		return err
+	}
+	return giveAwayReadOnly(full, payloadDirMode, own)
+}
+
+// fillFile creates one file. It speaks to the kernel directly: os.File would register each with the poller.
+func fillFile(name string, f file, own owner) (err error) {
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	for data := f.data; len(data) > 0; {
+		n, err := unix.Write(fd, data)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		data = data[max(n, 0):]
+	}
+	mode := f.mode
+	user, group := -1, -1
+	if f.user != nil {
+		user = int(*f.user)
+	}
+	if own.group != nil {
+		group = int(*own.group)
+		mode |= 0o440
+	}
+	if user >= 0 || group >= 0 {
+		if err := unix.Fchown(fd, user, group); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(fd, mode)
+}
+
+// giveAwayReadOnly sets mode on a directory and, with an fsGroup, lets the group read.
+func giveAwayReadOnly(dir string, mode uint32, own owner) error {
+	if own.group != nil {
+		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
+			return err
+		}
+		mode |= 0o550 | unix.S_ISGID
+	}
+	return unix.Chmod(dir, mode)
+}
+
+// topLevel returns the first elements of content's paths.
+func (p payload) topLevel() map[string]bool {
+	out := make(map[string]bool, len(p))
+	for name := range p {
+		first, _, _ := strings.Cut(name, "/")
+		out[first] = true
+	}
+	return out
+}
+
+// makeLinks makes the visible names of content that are not there yet.
+func makeLinks(dir string, content payload, own owner) error {
+	for name := range content.topLevel() {
+		link := filepath.Join(dir, name)
+		if err := os.Symlink(path.Join(dataLink, name), link); err != nil {
+			if os.IsExist(err) {
+				continue // from before, or a mount point of another volume: then that one is seen
+			}
+			return err
+		}
+		if own.group != nil {
+			if err := os.Lchown(link, -1, int(*own.group)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prune removes the visible names that content no longer has and every payload directory but the current one.
+func prune(dir string, content payload, current string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	keep := content.topLevel()
+	for _, e := range entries {
+		name := e.Name()
+		full := filepath.Join(dir, name)
+		switch {
+		case name == dataLink || name == current || keep[name]:
+		case e.Type() == fs.ModeSymlink:
+			if target, err := os.Readlink(full); err != nil || target != path.Join(dataLink, name) {
+				continue
+			}
+			if err := os.Remove(full); err != nil {
+				return err
+			}
+		case e.IsDir() && strings.HasPrefix(name, ".."):
+			if err := removeTree(full); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether dir already holds exactly content: true after a restart of the agent, and then nothing needs
+// to be written. Any doubt is false.
+func holds(dir string, content payload, own owner) bool {
+	current, err := os.Readlink(filepath.Join(dir, dataLink))
+	if err != nil || strings.Contains(current, "/") {
+		return false
+	}
+	root := filepath.Join(dir, current)
+	files := 0
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files++
+		}
+		return err
+	})
+	if err != nil || files != len(content) {
+		return false
+	}
+	for name, f := range content {
+		if !holdsFile(filepath.Join(root, name), f, own) {
+			return false
+		}
+	}
+	for name := range content.topLevel() {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func holdsFile(name string, f file, own owner) bool {
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	mode, user, group := f.mode, int64(0), int64(0)
+	if f.user != nil {
+		user = *f.user
+	}
+	if own.group != nil {
+		mode, group = mode|0o440, *own.group
+	}
+	if st.Mode&0o7777 != mode || int64(st.Uid) != user && os.Getuid() == 0 || int64(st.Gid) != group && os.Getuid() == 0 {
+		return false
+	}
+	data, err := os.ReadFile(name)
+	return err == nil && bytes.Equal(data, f.data)
+}
+
+// clearUnfinished removes directories of emptyDirs that a crash left half-made.
+func clearUnfinished(plugin string) error {
+	entries, err := os.ReadDir(plugin)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), unfinished) {
+			if err := removeTree(filepath.Join(plugin, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
