@@ -3,12 +3,13 @@
 // An Instance is one containerd of the system's binary with its own root, state, sockets, CNI network and
 // configuration below Plimsoll's directories; no other containerd's files are read or written. The life of one:
 //
-//	New         checks options, finds binaries, names every missing one and the command that installs it
-//	Prepare     writes directories, configuration and network rules; repeatable, changes nothing that is right already
+//	New         checks options and looks for the system's binaries
+//	Prepare     names every missing binary and the command that installs it; writes directories, configuration
+//	            and network rules; repeatable, changes nothing that is right already
 //	Command     is what a supervisor then runs; containers survive its restarts (their shims are not its children)
 //	WaitReady   returns when CRI answers and both runtime and network are ready
 //	LoadImages  imports our own two images when they are not there yet; nothing is ever pulled
-//	Teardown    removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
+//	Teardown    stops and removes pods, mounts, cgroups, links, rules and sockets of this instance, and only of this one
 //
 // With Options.External the containerd belongs to somebody else: nothing is configured, only images are imported, and
 // Teardown removes only the pods below our cgroup.
@@ -40,6 +41,7 @@ import (
 type Instance struct {
 	options Options
 	tools   tools
+	missing error // what tools lack, reported by Prepare: Teardown must do its best without them
 	pause   image.Archive
 	notes   []string
 }
@@ -50,11 +52,8 @@ func New(options Options) (*Instance, error) {
 	if err := options.validate(); err != nil {
 		return nil, fmt.Errorf("container runtime: %w", err)
 	}
-	found, err := findTools(options)
-	if err != nil {
-		return nil, fmt.Errorf("container runtime: %w", err)
-	}
-	return &Instance{options: options, tools: found}, nil
+	found, missing := findTools(options)
+	return &Instance{options: options, tools: found, missing: missing}, nil
 }
 
 // Notes are what this machine lacks, found by Prepare: limits that pods will meet, not failures.
@@ -87,6 +86,9 @@ func (i *Instance) Prepare(ctx context.Context) error {
 func (i *Instance) prepare(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("containers need root: run as root, or use hollow nodes, which have none")
+	}
+	if i.missing != nil {
+		return i.missing
 	}
 	var err error
 	if i.pause, err = image.Read(filepath.Join(i.options.ImageDir, image.PauseFile)); err != nil {

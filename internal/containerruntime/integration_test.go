@@ -1,29 +1,207 @@
 package containerruntime
 
 import (
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// TestPodOnOwnInstance takes one instance through its whole life with a real containerd: prepare, start, images, a pod
-// with network on runc and on crun, exec, teardown; and compares the machine before and after.
-func TestPodOnOwnInstance(t *testing.T) {
+// TestLifeOfInstance takes an instance through its whole life with each OCI runtime: prepare, start, images, a pod with
+// a network of its own, exec, teardown, and a second start on what was kept.
+func TestLifeOfInstance(t *testing.T) {
 	for _, oci := range []string{"runc", "crun"} {
 		t.Run(oci, func(t *testing.T) {
-			if why := crunRefusal("/sys/fs/cgroup"); oci == "crun" && why != "" {
+			if why := crunRefusal(cgroupMount); oci == "crun" && why != "" {
 				t.Skip(why)
 			}
-			r := startTestInstance(t, newTestInstance(t, Options{OCIRuntime: oci}))
+			r := startTestInstance(t, newTestInstance(t, 1, Options{OCIRuntime: oci}))
 			pod := r.pod(t, "one")
-			id := r.container(t, pod, "web", "http", "--port", "8080")
+			id := r.container(t, pod, "one", "http", "--port", "8080")
 			if got := r.exec(t, id, "cat", "/etc/passwd"); !strings.HasPrefix(got, "root:x:0:0") {
 				t.Errorf("cat in the container answered %q", got)
 			}
-			t.Log(r.podIP(t, pod), r.exec(t, id, "/workload", "get", "http://"+r.podIP(t, pod)+":8080/"))
-			t.Log(r.notes)
-			r.client.StopPodSandbox(testContext(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod})
-			r.client.RemovePodSandbox(testContext(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod})
+			ip := r.podIP(t, pod)
+			if got := r.exec(t, id, "/workload", "get", "http://"+ip+":8080/"); !strings.HasPrefix(got, "one up") {
+				t.Errorf("the pod answered %q at its own address", got)
+			}
+			if got := r.exec(t, id, "ls", "-l", "/bin/tar"); !strings.Contains(got, "-> /workload") {
+				t.Errorf("ls of a link printed %q", got)
+			}
+			r.mustLeaveNothing(t)
+
+			again := startTestInstance(t, r.Instance)
+			again.container(t, again.pod(t, "two"), "two", "sleep", "infinity")
 		})
+	}
+}
+
+// TestTeardown tears down from every state that a machine may be found in.
+func TestTeardown(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(*testing.T, *rig)
+	}{
+		{"containerd runs", func(*testing.T, *rig) {}},
+		{"containerd was killed", func(t *testing.T, r *rig) { r.killDaemon(t) }},
+		{"containerd cannot start", func(t *testing.T, r *rig) {
+			r.killDaemon(t)
+			if err := os.WriteFile(r.options.configPath(), []byte("not TOML"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"binaries are gone", func(t *testing.T, r *rig) {
+			r.killDaemon(t)
+			r.missing = errors.New("not on this machine: containerd")
+		}},
+		{"everything was killed", func(t *testing.T, r *rig) {
+			r.killDaemon(t)
+			if err := killAll(testContext(t), r.shims()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startTestInstance(t, newTestInstance(t, 2, Options{}))
+			r.container(t, r.pod(t, "good"), "good", "sleep", "infinity")
+			r.container(t, r.pod(t, "stubborn"), "stubborn", "ignore-term")
+			c.prepare(t, r)
+			r.mustLeaveNothing(t)
+		})
+	}
+}
+
+// TestNeighbours runs two instances: a packet that leaves one's network carries the machine's address, and the end of
+// one is nothing to the other.
+func TestNeighbours(t *testing.T) {
+	here, there := startTestInstance(t, newTestInstance(t, 3, Options{})), startTestInstance(t, newTestInstance(t, 4, Options{}))
+	client := here.container(t, here.pod(t, "client"), "client", "sleep", "infinity")
+	pod := there.pod(t, "server")
+	server := there.container(t, pod, "server", "http")
+	got := here.exec(t, client, "/workload", "get", "http://"+there.podIP(t, pod)+":8080/")
+	if want := "you are 10.213.4.1:"; !strings.Contains(got, want) {
+		t.Errorf("server saw another address than the bridge's: %q, want %q", got, want)
+	}
+	here.mustLeaveNothing(t)
+	if got := there.exec(t, server, "/workload", "get", "http://127.0.0.1:8080/"); !strings.HasPrefix(got, "server up") {
+		t.Errorf("after its neighbour's teardown the pod answered %q", got)
+	}
+}
+
+// mustLeaveNothing tears down twice and looks for what is left.
+func (r *rig) mustLeaveNothing(t *testing.T) {
+	t.Helper()
+	sockets := r.shimSockets()
+	before := r.traces(t, sockets)
+	for _, kind := range []string{"mount", "cgroup", "link", "table", "file"} {
+		if before[kind] == nil {
+			t.Errorf("a running instance shows no %s: the test cannot see what it looks for", kind)
+		}
+	}
+	begin := time.Now()
+	if err := r.Teardown(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("torn down in %s", time.Since(begin).Round(time.Millisecond))
+	for kind, list := range r.traces(t, sockets) {
+		t.Errorf("left behind: %s: %v", kind, list)
+	}
+	begin = time.Now()
+	if err := r.Teardown(testContext(t)); err != nil {
+		t.Errorf("second teardown: %v", err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("second teardown took %s with nothing to do", took)
+	}
+}
+
+// traces lists by kind what the machine shows of the instance.
+func (r *rig) traces(t *testing.T, shimSockets []string) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	add := func(kind, what string) { found[kind] = append(found[kind], what) }
+	for _, p := range append(r.daemons(), r.shims()...) {
+		add("process", fmt.Sprint(p.pid))
+		p.close()
+	}
+	points, err := mountPoints()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, point := range points {
+		if within(point, r.options.StateDir) || within(point, r.options.RunDir) {
+			add("mount", point)
+		}
+	}
+	tree, err := cgroup.Open(cgroupMount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := tree.PIDs(r.options.CgroupRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		add("process", fmt.Sprint(pid))
+	}
+	groups, err := filepath.Glob(cgroupMount + "/*" + r.options.CgroupRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range append(groups, cgroupMount+r.options.CgroupRoot) {
+		if _, err := os.Stat(group); err == nil {
+			add("cgroup", group)
+		}
+	}
+	r.networkTraces(t, add)
+	for _, path := range append(shimSockets, r.options.RunDir, r.options.leaseDir()) {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			add("file", path)
+		}
+	}
+	return found
+}
+
+func (r *rig) networkTraces(t *testing.T, add func(kind, what string)) {
+	t.Helper()
+	if _, err := net.InterfaceByName(r.options.Bridge); err == nil {
+		add("link", r.options.Bridge)
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		if table.Name == r.options.Bridge {
+			add("table", table.Name)
+		}
+	}
+}
+
+// TestWaitReadySaysWhy checks that a runtime that never answers is named with the reason.
+func TestWaitReadySaysWhy(t *testing.T) {
+	instance, err := New(Options{ImageDir: "/images", RunDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err = instance.WaitReady(ctx)
+	if err == nil || !strings.Contains(err.Error(), "containerd.sock") {
+		t.Errorf("error %v does not name the socket", err)
 	}
 }

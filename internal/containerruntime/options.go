@@ -17,10 +17,10 @@ type Options struct {
 	Bridge       string // network interface of pods, also the name of our nft table; default plimsoll0
 	PodCIDR      string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
 	CgroupDriver string // cgroupfs (default) or systemd
-	PodCgroup    string // cgroup of all pods, removed by Teardown; default /kubepods
+	CgroupRoot   string // cgroup that all pods are below and that holds nothing else: Teardown kills and removes it; default /plimsoll
 	OCIRuntime   string // runc or crun; default runc, or crun where there is no runc
 	LogLevel     string // containerd's own words: debug, info, warn (default), error
-	External     string // socket of somebody else's runtime; all but ImageDir and PodCgroup is then unused
+	External     string // socket of somebody else's runtime; all but ImageDir and CgroupRoot are then unused
 }
 
 func (o Options) withDefaults() Options {
@@ -34,7 +34,7 @@ func (o Options) withDefaults() Options {
 	fill(&o.Bridge, "plimsoll0")
 	fill(&o.PodCIDR, "10.85.0.0/16")
 	fill(&o.CgroupDriver, "cgroupfs")
-	fill(&o.PodCgroup, "/kubepods")
+	fill(&o.CgroupRoot, "/plimsoll")
 	fill(&o.LogLevel, "warn")
 	o.External = strings.TrimPrefix(o.External, "unix://")
 	return o
@@ -70,8 +70,8 @@ func (o Options) validate() error {
 	if o.CgroupDriver != "cgroupfs" && o.CgroupDriver != "systemd" {
 		bad("cgroup driver %q: want cgroupfs or systemd", o.CgroupDriver)
 	}
-	if clean := filepath.Clean(o.PodCgroup); !filepath.IsAbs(o.PodCgroup) || clean != o.PodCgroup || clean == "/" {
-		bad("pod cgroup %q: want an absolute path that is not /, such as /kubepods", o.PodCgroup)
+	if clean := filepath.Clean(o.CgroupRoot); !filepath.IsAbs(o.CgroupRoot) || clean != o.CgroupRoot || clean == "/" {
+		bad("cgroup root %q: want an absolute path that is not /, such as /plimsoll", o.CgroupRoot)
 	}
 	if o.OCIRuntime != "" && o.OCIRuntime != "runc" && o.OCIRuntime != "crun" {
 		bad("OCI runtime %q: want runc or crun", o.OCIRuntime)

@@ -31,7 +31,8 @@ var buildImages = sync.OnceValue(func() error {
 })
 
 // newTestInstance makes an instance of its own directories, bridge, network and cgroup.
-func newTestInstance(t *testing.T, options Options) *Instance {
+// The number keeps instances of one test apart.
+func newTestInstance(t *testing.T, number int, options Options) *Instance {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: starts a containerd and makes network interfaces and cgroups")
@@ -56,11 +57,18 @@ func newTestInstance(t *testing.T, options Options) *Instance {
 		t.Fatal(err)
 	}
 	options.StateDir, options.RunDir, options.ImageDir = filepath.Join(dir, "state"), filepath.Join(dir, "run"), images
-	options.Bridge, options.PodCIDR, options.PodCgroup = "plimsollrt0", "10.213.77.0/24", "/plimsoll-rt/kubepods"
+	options.Bridge = fmt.Sprintf("plimsollrt%d", number)
+	options.PodCIDR = fmt.Sprintf("10.213.%d.0/24", number)
+	options.CgroupRoot = fmt.Sprintf("/plimsoll-rt%d", number)
 	instance, err := New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // also after a test that failed half-way
+		if err := instance.Teardown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 	return instance
 }
 
@@ -105,7 +113,7 @@ func (r *rig) start(t *testing.T) {
 	}
 	daemon := r.daemon
 	t.Cleanup(func() {
-		daemon.Process.Signal(syscall.SIGTERM)
+		daemon.Process.Kill()
 		daemon.Wait()
 		if t.Failed() {
 			t.Logf("containerd said:\n%s", r.log.String())
@@ -115,6 +123,15 @@ func (r *rig) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("containerd ready after %s", time.Since(begin).Round(time.Millisecond))
+}
+
+// killDaemon ends containerd as a crash would.
+func (r *rig) killDaemon(t *testing.T) {
+	t.Helper()
+	if err := r.daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.daemon.Wait() // says how it ended, which we know
 }
 
 func testContext(t *testing.T) context.Context {
@@ -138,7 +155,7 @@ func (r *rig) podConfig(name string) *runtimeapi.PodSandboxConfig {
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "rt"},
 		LogDirectory: filepath.Join(r.options.StateDir, "logs"),
 		Hostname:     name,
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.options.PodCgroup + "/besteffort/pod" + name},
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.options.CgroupRoot + "/kubepods/besteffort/pod" + name},
 	}
 }
 
@@ -149,10 +166,11 @@ func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
 	made, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod,
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: name},
-			Image:    &runtimeapi.ImageSpec{Image: image.Demo},
-			Args:     args,
-			LogPath:  name + ".log",
+			Metadata:    &runtimeapi.ContainerMetadata{Name: name},
+			Image:       &runtimeapi.ImageSpec{Image: image.Demo},
+			Args:        args,
+			LogPath:     name + ".log",
+			Annotations: map[string]string{graceAnnotation: "1"},
 		},
 		SandboxConfig: r.podConfig(name),
 	})

@@ -1,0 +1,138 @@
+package containerruntime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// podFacts is a pod sandbox as far as a teardown cares.
+type podFacts struct {
+	id, name   string
+	containers []runningContainer
+}
+
+type runningContainer struct {
+	id    string
+	grace time.Duration
+}
+
+// graceAnnotation is the kubelet's word on containers for the pod's grace period in seconds.
+const graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
+
+// removePods stops and removes the pods that are wanted, all at once: most of the time goes to waiting for grace.
+func removePods(ctx context.Context, client *cri.Client, want func(podFacts) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGraceMax+removeMax)
+	defer cancel()
+	pods, err := listPods(ctx, client)
+	if err != nil {
+		return err
+	}
+	failures := make([]error, len(pods))
+	var wait sync.WaitGroup
+	for n, pod := range pods {
+		if !want(pod) {
+			continue
+		}
+		wait.Go(func() {
+			if err := removePod(ctx, client, pod); err != nil {
+				failures[n] = fmt.Errorf("remove pod %s (sandbox %s): %w", pod.name, pod.id, err)
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(failures...)
+}
+
+func listPods(ctx context.Context, client *cri.Client) ([]podFacts, error) {
+	sandboxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	containers, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	running := map[string][]runningContainer{}
+	for _, c := range containers.Containers {
+		running[c.PodSandboxId] = append(running[c.PodSandboxId], runningContainer{c.Id, graceOf(c.Annotations)})
+	}
+	var pods []podFacts
+	for _, s := range sandboxes.Items {
+		pods = append(pods, podFacts{
+			id:         s.Id,
+			name:       s.GetMetadata().GetNamespace() + "/" + s.GetMetadata().GetName(),
+			containers: running[s.Id],
+		})
+	}
+	return pods, nil
+}
+
+// graceOf is how long a container may take: its pod's grace period, at most stopGraceMax, which it also is without one.
+func graceOf(annotations map[string]string) time.Duration {
+	seconds, err := strconv.ParseInt(annotations[graceAnnotation], 10, 64)
+	if err != nil || seconds < 0 || seconds > int64(stopGraceMax/time.Second) {
+		return stopGraceMax
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
+	var wait sync.WaitGroup
+	failures := make([]error, len(pod.containers))
+	for n, c := range pod.containers {
+		wait.Go(func() {
+			_, failures[n] = client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.id, Timeout: int64(c.grace / time.Second)})
+		})
+	}
+	wait.Wait()
+	// A container that did not stop is killed with its sandbox; only the sandbox's fate is final.
+	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.id}); err != nil {
+		return errors.Join(append(failures, err)...)
+	}
+	_, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.id})
+	return err
+}
+
+// removeForeignPods removes from a runtime that others use too the pods below our cgroup.
+func (i *Instance) removeForeignPods(ctx context.Context) error {
+	client, err := cri.Dial(i.Endpoint())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return removePods(ctx, client, func(pod podFacts) bool {
+		parent, err := cgroupParent(ctx, client, pod.id)
+		return err == nil && within(parent, i.options.CgroupRoot)
+	})
+}
+
+// cgroupParent asks for the configuration that a sandbox was made from; containerd and CRI-O both keep it in the
+// verbose status, as JSON under "info".
+func cgroupParent(ctx context.Context, client *cri.Client, sandbox string) (string, error) {
+	answer, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	if err != nil {
+		return "", fmt.Errorf("ask for pod sandbox %s: %w", sandbox, err)
+	}
+	var info struct {
+		Config struct {
+			Linux struct {
+				CgroupParent string `json:"cgroup_parent"`
+			} `json:"linux"`
+		} `json:"config"`
+	}
+	if err := json.Unmarshal([]byte(answer.Info["info"]), &info); err != nil {
+		return "", fmt.Errorf("read verbose status of pod sandbox %s: %w", sandbox, err)
+	}
+	return info.Config.Linux.CgroupParent, nil
+}

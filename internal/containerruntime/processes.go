@@ -1,0 +1,148 @@
+package containerruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process is one that we may end: the descriptor stands for it even when its number is given to another.
+type process struct {
+	pid int
+	fd  int // pidfd
+}
+
+func openProcess(pid int) (process, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	return process{pid, fd}, err
+}
+
+func (p process) close() { unix.Close(p.fd) }
+
+func (p process) signal(s syscall.Signal) error {
+	err := unix.PidfdSendSignal(p.fd, s, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("send %s to process %d: %w", s, p.pid, err)
+	}
+	return nil
+}
+
+func (p process) kill() error { return p.signal(syscall.SIGKILL) }
+
+// wait returns whether the process ended within the time.
+func (p process) wait(ctx context.Context, most time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, int(pollPeriod.Milliseconds()))
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
+	return false
+}
+
+// endAll asks processes to end, then makes them.
+func endAll(ctx context.Context, list []process, patience time.Duration) error {
+	var problems []error
+	for _, p := range list {
+		problems = append(problems, p.signal(syscall.SIGTERM))
+	}
+	var stubborn []process
+	for _, p := range list {
+		if p.wait(ctx, patience) {
+			p.close()
+		} else {
+			stubborn = append(stubborn, p)
+		}
+	}
+	return errors.Join(append(problems, killAll(ctx, stubborn))...)
+}
+
+func killAll(ctx context.Context, list []process) error {
+	var problems []error
+	for _, p := range list {
+		problems = append(problems, p.kill())
+	}
+	for _, p := range list {
+		if !p.wait(ctx, killMax) {
+			problems = append(problems, fmt.Errorf("kill process %d: still there after %s", p.pid, killMax))
+		}
+		p.close()
+	}
+	return errors.Join(problems...)
+}
+
+// daemons are the containerd processes that run on our configuration; one, unless somebody started a second.
+func (i *Instance) daemons() []process {
+	return findProcesses(func(argv []string) bool {
+		return filepath.Base(argv[0]) == "containerd" && slices.Contains(argv, i.options.configPath())
+	})
+}
+
+// shims are the parents of our containers: each is told the socket of its containerd.
+func (i *Instance) shims() []process {
+	return findProcesses(func(argv []string) bool {
+		at := slices.Index(argv, "-address")
+		return strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") && at > 0 && at+1 < len(argv) && argv[at+1] == i.options.socket()
+	})
+}
+
+// findProcesses opens every process whose command line is wanted. The line is read after the process is opened, so it
+// is the line of the process that was opened.
+func findProcesses(want func(argv []string) bool) []process {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	var found []process
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || !wantedLine(dir, want) {
+			continue
+		}
+		p, err := openProcess(pid)
+		if err != nil {
+			continue // it is gone
+		}
+		if !wantedLine(dir, want) {
+			p.close()
+			continue
+		}
+		found = append(found, p)
+	}
+	return found
+}
+
+func wantedLine(dir string, want func([]string) bool) bool {
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil || len(line) == 0 {
+		return false // gone, a zombie or a kernel thread
+	}
+	return want(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"))
+}
+
+// startDetached starts a program in a process group of its own; the channel is closed when it has ended.
+func startDetached(argv []string) (<-chan struct{}, error) {
+	command := exec.Command(argv[0], argv[1:]...)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		command.Wait() //nolint:errcheck // that it ended is all that matters
+		close(ended)
+	}()
+	return ended, nil
+}

@@ -1,0 +1,198 @@
+package containerruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// Bounds of a teardown's parts. Chosen: together below the half minute that one is ready to wait for `down`.
+const (
+	stopGraceMax  = 10 * time.Second // of a container, if its own grace period is longer
+	removeMax     = 10 * time.Second // to stop and remove all pods once their containers are down
+	daemonStopMax = 5 * time.Second  // containerd's own orderly exit; then SIGKILL
+	killMax       = 5 * time.Second  // until killed processes have left their cgroups
+)
+
+// Teardown removes whatever the instance has on the machine but its images: pods (each container has its grace
+// period, at most stopGraceMax), containerd, mounts, cgroups, network links, rules, leases and sockets. It goes on
+// after a failure and returns all of them; run again, it takes up what is left, and on a clean machine does nothing.
+//
+// Whoever supervises Command must have stopped doing so: a containerd that still runs is used and then ended, and
+// when none runs one is started for the purpose, because only it can end containers in order. Without one (its binary
+// is gone, it does not start) the containers are killed by cgroup.
+//
+// An external runtime only loses the pods below our cgroup.
+func (i *Instance) Teardown(ctx context.Context) error {
+	if i.external() {
+		return wrapTeardown(i.removeForeignPods(ctx), i.removeCgroups(ctx))
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("tear down container runtime: needs root, as starting it did")
+	}
+	sockets := i.shimSockets() // first: containerd forgets the pods whose shims are dead
+	pods := i.removePods(ctx)
+	strays := i.killProcesses(ctx)
+	mounts := UnmountBelow(i.options.containerdState(), i.options.containerdRoot())
+	return wrapTeardown(
+		pods, strays, mounts,
+		i.removeCgroups(ctx),
+		removeLinks(i.options.Bridge),
+		deleteTable(i.options),
+		i.restoreForwarding(),
+		i.removeFiles(mounts == nil, sockets),
+	)
+}
+
+func wrapTeardown(problems ...error) error {
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("tear down container runtime: %w", err)
+	}
+	return nil
+}
+
+// removePods stops and removes all pods through containerd, ours that runs or one for the purpose, and ends it.
+func (i *Instance) removePods(ctx context.Context) error {
+	if _, err := os.Stat(i.options.containerdState()); errors.Is(err, fs.ErrNotExist) {
+		return nil // it never ran since the machine started, or was torn down
+	}
+	client, err := cri.Dial(i.Endpoint())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := i.reach(ctx, client); err != nil {
+		return nil //nolint:nilerr // killProcesses does it the hard way; the containers' end is what counts
+	}
+	return removePods(ctx, client, func(podFacts) bool { return true })
+}
+
+// reach makes containerd answer, by starting one if need be. killProcesses ends it.
+func (i *Instance) reach(ctx context.Context, client *cri.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, daemonStopMax)
+	defer cancel()
+	running := i.daemons()
+	for _, p := range running {
+		p.close()
+	}
+	if len(running) == 0 {
+		if i.missing != nil {
+			return i.missing
+		}
+		ended, err := startDetached(i.Command())
+		if err != nil {
+			return err
+		}
+		go func() {
+			select {
+			case <-ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for {
+		// Not its version: containerd tells that before it has read back which pods it has.
+		_, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err == nil || !sleep(ctx, pollPeriod) {
+			return err
+		}
+	}
+}
+
+// killProcesses ends containerd in order, then whatever shim or container is left by SIGKILL.
+func (i *Instance) killProcesses(ctx context.Context) error {
+	err := endAll(ctx, i.daemons(), daemonStopMax)
+	if shims := i.shims(); len(shims) > 0 {
+		err = errors.Join(err, killAll(ctx, shims))
+	}
+	tree, openErr := cgroup.Open(cgroupMount)
+	if openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	return errors.Join(err, killGroup(ctx, tree, i.options.CgroupRoot))
+}
+
+const cgroupMount = "/sys/fs/cgroup"
+
+// killGroup kills processes of a cgroup until it has none: between looking and killing a process may fork.
+func killGroup(ctx context.Context, tree *cgroup.Tree, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, killMax)
+	defer cancel()
+	for {
+		pids, err := tree.PIDs(group)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if pid == os.Getpid() {
+				return fmt.Errorf("kill cgroup %s: this process is in it: leave it first", group)
+			}
+			if p, err := openProcess(pid); err == nil { // else it is gone
+				err := p.kill()
+				p.close()
+				if err != nil {
+					return err
+				}
+			}
+		}
+		if !sleep(ctx, pollPeriod) {
+			return fmt.Errorf("kill cgroup %s: processes %v: still there after %s", group, pids, killMax)
+		}
+	}
+}
+
+// removeCgroups retries while the kernel still counts processes that were killed a moment ago.
+func (i *Instance) removeCgroups(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, killMax)
+	defer cancel()
+	tree, err := cgroup.Open(cgroupMount)
+	if err != nil {
+		return err
+	}
+	for {
+		err := tree.Remove(i.options.CgroupRoot)
+		if err == nil || !errors.Is(err, cgroup.ErrBusy) || !sleep(ctx, pollPeriod) {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// removeFiles leaves images and containerd's metadata for the next start. Directories that others may share go only
+// when they are empty; and nothing goes while a mount below would lose its content.
+func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
+	if !unmounted {
+		return nil
+	}
+	o := i.options
+	var problems []error
+	for _, path := range append(sockets, o.socket(), o.socket()+".ttrpc", o.containerdState(), o.runcRoot(), o.leaseDir(), o.forwardRecord()) {
+		problems = append(problems, os.RemoveAll(path))
+	}
+	for _, dir := range []string{o.RunDir, shimSocketDir, filepath.Dir(shimSocketDir)} {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
