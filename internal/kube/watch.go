@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,7 +15,15 @@ import (
 type Selection struct {
 	Namespace string
 	Fields    fields.Selector // nil: any
+	// Trim, if set, removes from each object what the caller never reads, before it is kept.
+	Trim func(runtime.Object)
 }
+
+// LivePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
+var LivePods = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+)
 
 // Informer keeps a local copy of the selected objects of kind k and calls handler, in order, for each change. Objects are
 // shared and must not be written to; managedFields are dropped on arrival. Run it with Informer(...).RunWithContext.
@@ -39,7 +48,12 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 		ListerWatcher: lw,
 		ObjectType:    k.New(),
 		Handler:       handler,
-		Transform:     dropManagedFields,
+		Transform: func(obj any) (any, error) {
+			if o, ok := obj.(runtime.Object); ok && sel.Trim != nil {
+				sel.Trim(o)
+			}
+			return dropManagedFields(obj)
+		},
 	})
 }
 

@@ -28,7 +28,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -73,7 +72,7 @@ func Run(ctx context.Context, o Options) error {
 	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
 	m := newMind(o, remote{o.Client}, recorder)
 
-	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: livePods}, m.podHandler())
+	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
 	go podWatch.RunWithContext(ctx)
@@ -86,12 +85,6 @@ func Run(ctx context.Context, o Options) error {
 	m.run(ctx)
 	return nil
 }
-
-// livePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
-var livePods = fields.AndSelectors(
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-)
 
 // podIn returns the stored object behind p, nil if it is gone or replaced.
 func podIn(store cache.Store, p placement.Pod) *corev1.Pod {

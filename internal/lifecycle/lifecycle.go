@@ -1,0 +1,278 @@
+// Package lifecycle is the node-lifecycle controller's shell: it brings nodes, leases and pods to core/health and writes
+// what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on silent nodes.
+//
+// # Model
+//
+// One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the outcome
+// of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is scanned.
+// Writes run beside it, at most WritesInFlight at once.
+//
+// # Invariants
+//
+//   - Every write of a node names the resourceVersion it was decided on: a node that spoke meanwhile makes it fail, and
+//     it is decided anew.
+//   - Before a node is marked silent, its lease is read once more from the API: a watch that lags condemns nobody.
+//   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
+//     brings later is dropped. So nothing is written twice because the watch was slow.
+//   - Nothing is judged before all three watches have delivered their first lists.
+//
+// It keeps nothing on disk, opens no port and elects no leader. What it leaves to later is in core/health: pacing by zone
+// and the eviction of pods that do not tolerate a dead node.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work at
+// once; a zone of 500 nodes is written in well under a second each.
+const WritesInFlightDefault = 32
+
+// contactEvery is how often the API server is asked whether it is there. Chosen: half of health.Options.DeafAfter, less a
+// little, so that one lost probe is not deafness.
+const contactEvery = 5 * time.Second
+
+// Options configure the controller.
+type Options struct {
+	Client         *kube.Client
+	Health         health.Options
+	WritesInFlight int // zero: WritesInFlightDefault
+}
+
+// Run controls until ctx ends. It returns an error only for options that cannot work.
+func Run(ctx context.Context, o Options) error {
+	if err := check(&o); err != nil {
+		return fmt.Errorf("run lifecycle controller: %w", err)
+	}
+	c := newController(o, remote{o.Client}, kube.NewRecorder(ctx, o.Client, "node-controller", ""))
+	var synced []cache.InformerSynced
+	for _, w := range []struct {
+		kind    kube.Kind
+		sel     kube.Selection
+		handler cache.ResourceEventHandler
+	}{
+		{kube.Nodes, kube.Selection{Trim: trimNode}, c.nodeHandler()},
+		{kube.Leases, kube.Selection{Namespace: corev1.NamespaceNodeLease}, c.leaseHandler()},
+		{kube.Pods, kube.Selection{Trim: trimPod, Fields: kube.LivePods}, c.podHandler()},
+	} {
+		_, informer := o.Client.Informer(w.kind, w.sel, w.handler)
+		synced = append(synced, informer.HasSynced)
+		go informer.RunWithContext(ctx)
+	}
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), synced...) {
+			c.tell(ctx, func(unit.Instant) { c.synced = true })
+		}
+	}()
+	go c.probe(ctx)
+	c.run(ctx)
+	return nil
+}
+
+func check(o *Options) error {
+	if o.Client == nil {
+		return errors.New("no API client")
+	}
+	var errs []error
+	for _, p := range []struct {
+		flag string
+		d    time.Duration
+	}{
+		{"node-monitor-grace-period", o.Health.Grace}, {"node-startup-grace-period", o.Health.StartupGrace},
+	} {
+		if p.d <= 0 {
+			errs = append(errs, fmt.Errorf("--%s: %v: must be above zero; upstream uses 50s and 60s", p.flag, p.d))
+		}
+	}
+	if o.WritesInFlight < 0 {
+		errs = append(errs, fmt.Errorf("writes in flight: %d: must not be negative", o.WritesInFlight))
+	}
+	if o.WritesInFlight == 0 {
+		o.WritesInFlight = WritesInFlightDefault
+	}
+	return errors.Join(errs...)
+}
+
+// trimNode drops the image list, the largest part of a node, which is not read here.
+func trimNode(obj runtime.Object) {
+	if n, ok := obj.(*corev1.Node); ok {
+		n.Status.Images = nil
+	}
+}
+
+// trimPod keeps what HealthPod and Events about the pod read: names, where it is bound, conditions.
+func trimPod(obj runtime.Object) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
+	p.Status = corev1.PodStatus{Conditions: p.Status.Conditions}
+	p.Labels, p.Annotations = nil, nil
+}
+
+// A fact changes what the Monitor knows; it runs on the controller's goroutine.
+type fact func(now unit.Instant)
+
+// controller is the goroutine that owns the Monitor.
+type controller struct {
+	o        Options
+	api      api
+	recorder record.EventRecorder
+
+	facts   chan fact
+	start   time.Time
+	monitor *health.Monitor
+	slots   chan struct{} // one per write in flight
+
+	synced bool
+	latest map[string]*corev1.Node      // newest version heard of, by watch or answer
+	leases map[string]unit.Wall         // renewTime last heard of
+	pods   map[health.PodID]*corev1.Pod // bound pods, trimmed, for Events
+}
+
+// factsMax is how many facts may wait; see the scheduler's.
+const factsMax = 1024
+
+func newController(o Options, a api, recorder record.EventRecorder) *controller {
+	c := &controller{
+		o: o, api: a, recorder: recorder, facts: make(chan fact, factsMax), start: time.Now(),
+		slots: make(chan struct{}, o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[health.PodID]*corev1.Pod{},
+	}
+	c.monitor = health.New(c.now(), o.Health)
+	return c
+}
+
+func (c *controller) now() unit.Instant { return unit.Instant(time.Since(c.start)) + 1 }
+
+func (c *controller) tell(ctx context.Context, f fact) {
+	select {
+	case c.facts <- f:
+	case <-ctx.Done():
+	}
+}
+
+// probe tells the Monitor whether the API can be heard.
+func (c *controller) probe(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := c.api.ready(ctx)
+		c.tell(ctx, func(now unit.Instant) {
+			if err != nil {
+				slog.Warn("API server does not answer; no node is judged", "err", err)
+			}
+			c.monitor.Contact(now, err == nil)
+		})
+		select {
+		case <-time.After(contactEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *controller) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	slog.Info("lifecycle controller starts", "grace", c.o.Health.Grace, "startup_grace", c.o.Health.StartupGrace)
+	reported := false
+	for {
+		c.hearAll()
+		if c.synced {
+			if !reported {
+				reported = true
+				slog.Info("lifecycle controller has its first lists", "after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
+			}
+			d := c.monitor.Advance(c.now())
+			c.carryOut(ctx, d)
+			if !d.Wake.IsZero() {
+				timer.Reset(max(0, d.Wake.Sub(c.now())))
+			}
+		}
+		select {
+		case f := <-c.facts:
+			f(c.now())
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hearAll folds in every fact that is waiting, so that a node is not judged while its sign is in the queue.
+func (c *controller) hearAll() {
+	for {
+		select {
+		case f := <-c.facts:
+			f(c.now())
+		default:
+			return
+		}
+	}
+}
+
+func (c *controller) carryOut(ctx context.Context, d health.Decision) {
+	for _, n := range d.Notices {
+		ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Node, UID: types.UID(n.UID)}
+		c.recorder.Event(ref, corev1.EventTypeNormal, n.Reason, n.Message)
+		slog.Info("node", "node", n.Node, "reason", n.Reason)
+	}
+	for _, a := range d.Actions {
+		if a.Pod != nil {
+			pod := c.pods[a.Pod.ID]
+			go c.inSlot(ctx, func() { c.markPod(ctx, a, pod) })
+			continue
+		}
+		node, renewed := c.latest[a.Node], c.leases[a.Node]
+		go c.inSlot(ctx, func() { c.markNode(ctx, a, node, renewed) })
+	}
+}
+
+func (c *controller) inSlot(ctx context.Context, f func()) {
+	select {
+	case c.slots <- struct{}{}:
+		f()
+		<-c.slots
+	case <-ctx.Done():
+	}
+}
+
+// seeNode tells the Monitor of a node unless a newer version of it was heard of already.
+func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
+	if known := c.latest[node.Name]; known != nil && known.UID == node.UID && older(node.ResourceVersion, known.ResourceVersion) {
+		return
+	}
+	c.latest[node.Name] = node
+	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), kube.HealthNode(node))
+}
+
+// older compares two resourceVersions of one object. They are opaque by contract and counters in every API server that
+// exists (KEP-5504 makes that the contract); if they are not, nothing is older.
+func older(a, b string) bool {
+	x, errX := strconv.ParseUint(a, 10, 64)
+	y, errY := strconv.ParseUint(b, 10, 64)
+	return errX == nil && errY == nil && x < y
+}
+
+func (c *controller) seeLease(now unit.Instant, lease *coordinationv1.Lease) {
+	if lease.Spec.RenewTime == nil {
+		return
+	}
+	renewed := unit.WallOf(lease.Spec.RenewTime.Time)
+	c.leases[lease.Name] = renewed
+	c.monitor.LeaseSeen(now, unit.WallOf(time.Now()), lease.Name, renewed)
+}

@@ -1,0 +1,295 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// server is one node, its lease and its pods behind an API that guards resourceVersions.
+type server struct {
+	mu       sync.Mutex
+	down     bool
+	node     *corev1.Node
+	renewed  time.Time
+	podReady map[string]string
+	writes   int
+	version  int
+
+	watch func(*corev1.Node) // brings every change, late
+}
+
+func (s *server) ready(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+func (s *server) lease(context.Context, string) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return testLease(s.renewed), nil
+}
+
+func testLease(renewed time.Time) *coordinationv1.Lease {
+	t := metav1.NewMicroTime(renewed)
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &t}}
+}
+
+func (s *server) patchNode(_ context.Context, name string, t types.PatchType, body []byte, _ ...string) (*corev1.Node, error) {
+	time.Sleep(10 * time.Millisecond) // virtual
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var head struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(body, &head); err != nil {
+		return nil, err
+	}
+	if head.Metadata.ResourceVersion != s.node.ResourceVersion {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, name, errors.New("changed"))
+	}
+	original, err := json.Marshal(s.node)
+	if err != nil {
+		return nil, err
+	}
+	merged := &corev1.Node{}
+	if t == types.MergePatchType {
+		var taints struct {
+			Spec struct{ Taints []corev1.Taint }
+		}
+		if err := json.Unmarshal(body, &taints); err != nil {
+			return nil, err
+		}
+		merged = s.node.DeepCopy()
+		merged.Spec.Taints = taints.Spec.Taints
+	} else {
+		out, err := strategicpatch.StrategicMergePatch(original, body, corev1.Node{})
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(out, merged); err != nil {
+			return nil, err
+		}
+	}
+	s.writes++
+	s.store(merged)
+	return merged, nil
+}
+
+// store makes a new version current and lets the watch bring it 100 ms later.
+func (s *server) store(n *corev1.Node) {
+	s.version++
+	n.ResourceVersion = strconv.Itoa(s.version)
+	s.node = n
+	if s.watch != nil {
+		time.AfterFunc(100*time.Millisecond, func() { s.watch(n) })
+	}
+}
+
+func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.podReady[name] = string(body)
+	return nil
+}
+
+// edit changes the node as its agent or a user would.
+func (s *server) edit(f func(*corev1.Node)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.node.DeepCopy()
+	f(n)
+	s.store(n)
+}
+
+func (s *server) describe() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, c := range s.node.Status.Conditions {
+		out = append(out, string(c.Type)+"="+string(c.Status))
+	}
+	for _, t := range s.node.Spec.Taints {
+		out = append(out, strings.TrimPrefix(t.Key, "node.kubernetes.io/")+":"+string(t.Effect))
+	}
+	return strings.Join(out, " ")
+}
+
+func condition(t corev1.NodeConditionType, s corev1.ConditionStatus) corev1.NodeCondition {
+	return corev1.NodeCondition{Type: t, Status: s, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
+}
+
+// inBubble runs test with a controller over one Ready node that carries the taint it was born with.
+func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		s := &server{podReady: map[string]string{}, renewed: time.Now()}
+		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4}, s, record.NewFakeRecorder(1000))
+		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
+		s.mu.Lock()
+		s.store(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: health.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}},
+		})
+		s.mu.Unlock()
+		var done sync.WaitGroup
+		done.Go(func() { c.run(ctx) })
+		done.Go(func() { c.probe(ctx) })
+		c.leaseHandler().OnAdd(testLease(s.renewed), true)
+		c.post(func(unit.Instant) { c.synced = true })
+		test(t, s, c)
+		cancel()
+		done.Wait()
+	})
+}
+
+// wait lets d pass and everything settle.
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+const healthy = "Ready=True MemoryPressure=False example.com/mine:NoSchedule"
+
+func TestReadyNodeIsFreedAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, _ *controller) {
+		wait(200 * time.Millisecond) // the watch takes 100 ms, the write 10 ms
+		if got := s.describe(); got != healthy || s.writes != 1 {
+			t.Errorf("after 200 ms: %s (%d writes)", got, s.writes)
+		}
+	})
+}
+
+func TestSilentNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "pu"}, Spec: corev1.PodSpec{NodeName: "n"},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+		c.podHandler().OnAdd(pod, false)
+		wait(49 * time.Second)
+		if got := s.describe(); got != healthy {
+			t.Errorf("after 49 s: %s", got)
+		}
+		wait(2 * time.Second)
+		const want = "Ready=Unknown MemoryPressure=Unknown DiskPressure=Unknown PIDPressure=Unknown example.com/mine:NoSchedule unreachable:NoSchedule unreachable:NoExecute"
+		if got := s.describe(); got != want {
+			t.Errorf("after 51 s: %s", got)
+		}
+		if s.node.Status.Conditions[0].Reason != "NodeStatusUnknown" || s.node.Status.Conditions[2].Reason != "NodeStatusNeverUpdated" {
+			t.Errorf("reasons %q, %q", s.node.Status.Conditions[0].Reason, s.node.Status.Conditions[2].Reason)
+		}
+		if !strings.Contains(s.podReady["p"], `"status":"False"`) {
+			t.Errorf("pod patch %q", s.podReady["p"])
+		}
+		if s.writes != 3 {
+			t.Errorf("%d writes, want 3: taint off, conditions, taints", s.writes)
+		}
+		// The agent is back.
+		s.edit(func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}
+		})
+		wait(time.Second)
+		if got := s.describe(); got != healthy {
+			t.Errorf("after its return: %s", got)
+		}
+	})
+}
+
+// TestWatchThatLags: the lease is renewed, but the watch does not bring it. The read before the judgement does.
+func TestWatchThatLags(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, _ *controller) {
+		for range 30 {
+			wait(10 * time.Second)
+			s.mu.Lock()
+			s.renewed = time.Now()
+			s.mu.Unlock()
+		}
+		if got := s.describe(); got != healthy {
+			t.Errorf("after 5 min of renewals that no watch brought: %s", got)
+		}
+	})
+}
+
+// TestConflict: a user edits the node in the instant it is judged. The write fails, and is made anew on what the watch
+// brings; the user's taint survives.
+func TestConflict(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		wait(time.Second)
+		c.post(func(now unit.Instant) {
+			s.edit(func(n *corev1.Node) {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute})
+				n.Spec.Unschedulable = true
+			})
+			stale := c.latest["n"].DeepCopy()
+			stale.Spec.Unschedulable = true
+			c.monitor.NodeSeen(now, 0, health.Node{Name: "n", UID: "u", Cordoned: true, Status: map[health.ConditionType]health.Status{health.Ready: health.True}})
+		})
+		wait(2 * time.Second)
+		const want = "Ready=True MemoryPressure=False example.com/mine:NoSchedule example.com/theirs:NoExecute unschedulable:NoSchedule"
+		if got := s.describe(); got != want {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestNobodyIsJudgedWhileTheAPIIsAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, _ *controller) {
+		wait(time.Second)
+		s.mu.Lock()
+		s.down = true
+		s.mu.Unlock()
+		wait(10 * time.Minute)
+		if got := s.describe(); got != healthy {
+			t.Errorf("while away: %s", got)
+		}
+		s.mu.Lock()
+		s.down = false
+		s.mu.Unlock()
+		wait(45 * time.Second)
+		if got := s.describe(); got != healthy {
+			t.Errorf("45 s after its return: %s", got)
+		}
+		wait(15 * time.Second)
+		if got := s.describe(); !strings.HasPrefix(got, "Ready=Unknown") {
+			t.Errorf("60 s after its return: %s", got)
+		}
+	})
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	err := Run(context.Background(), Options{Client: nil})
+	if err == nil || !strings.Contains(err.Error(), "no API client") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOlder(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{{"9", "10", true}, {"10", "9", false}, {"9", "9", false}, {"x", "9", false}} {
+		if got := older(c.a, c.b); got != c.want {
+			t.Errorf("older(%s, %s) = %v", c.a, c.b, got)
+		}
+	}
+}

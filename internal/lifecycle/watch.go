@@ -1,0 +1,88 @@
+package lifecycle
+
+import (
+	"context"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// post hands a fact over from a watch, which has no context of its own.
+func (c *controller) post(f fact) { c.tell(context.Background(), f) }
+
+func (c *controller) nodeHandler() cache.ResourceEventHandler {
+	seen := func(obj any) {
+		node := obj.(*corev1.Node)
+		c.post(func(now unit.Instant) { c.seeNode(now, node) })
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    seen,
+		UpdateFunc: func(_, after any) { seen(after) },
+		DeleteFunc: func(obj any) {
+			if node, ok := kube.Deleted[*corev1.Node](obj); ok {
+				c.post(func(now unit.Instant) {
+					delete(c.latest, node.Name)
+					c.monitor.NodeGone(now, node.Name)
+				})
+			}
+		},
+	}
+}
+
+func (c *controller) leaseHandler() cache.ResourceEventHandler {
+	seen := func(obj any) {
+		lease := obj.(*coordinationv1.Lease)
+		c.post(func(now unit.Instant) { c.seeLease(now, lease) })
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    seen,
+		UpdateFunc: func(_, after any) { seen(after) },
+		DeleteFunc: func(obj any) {
+			if lease, ok := kube.Deleted[*coordinationv1.Lease](obj); ok {
+				c.post(func(unit.Instant) {
+					delete(c.leases, lease.Name)
+					c.monitor.LeaseGone(lease.Name)
+				})
+			}
+		},
+	}
+}
+
+func (c *controller) podHandler() cache.ResourceEventHandler {
+	gone := func(pod *corev1.Pod) {
+		id := health.PodID(pod.UID)
+		c.post(func(now unit.Instant) {
+			delete(c.pods, id)
+			c.monitor.PodGone(now, id)
+		})
+	}
+	seen := func(pod *corev1.Pod) {
+		if pod.Spec.NodeName == "" {
+			return
+		}
+		p := kube.HealthPod(pod)
+		c.post(func(now unit.Instant) {
+			c.pods[p.ID] = pod
+			c.monitor.PodSeen(now, p)
+		})
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { seen(obj.(*corev1.Pod)) },
+		UpdateFunc: func(before, after any) {
+			if old := before.(*corev1.Pod); old.UID != after.(*corev1.Pod).UID {
+				gone(old)
+			}
+			seen(after.(*corev1.Pod))
+		},
+		DeleteFunc: func(obj any) {
+			if pod, ok := kube.Deleted[*corev1.Pod](obj); ok {
+				gone(pod)
+			}
+		},
+	}
+}
