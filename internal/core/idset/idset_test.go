@@ -1,0 +1,63 @@
+package idset
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string][]int{
+		"": nil, "\n": nil, "0": {0}, "0-3\n": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "7,1": {1, 7}, "1,1-2": {1, 2}, "63-64": {63, 64}, "65535": {65535},
+	} {
+		s, err := Parse(text)
+		if got := slices.Collect(s.All()); err != nil || !slices.Equal(got, want) || s.Len() != len(want) || s.IsEmpty() != (len(want) == 0) {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+		if !s.Equal(Of(want...)) {
+			t.Errorf("%q: not equal to its ids", text)
+		}
+	}
+	for text, reason := range map[string]string{
+		"x": "not a number", "1-": "not a number", "-1": "not a number", "1,,2": "not a number", "3-1": "ends before", "65536": "above", "1 2": "not a number", "0-99999999999": "not a number",
+	} {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%q: %v, want %q", text, err, reason)
+		}
+	}
+}
+
+func TestString(t *testing.T) {
+	for _, text := range []string{"", "0", "0-1", "0,2", "0-3,8,10-11", "62-65", "5,7,9"} {
+		s, err := Parse(text)
+		if err != nil || s.String() != text {
+			t.Errorf("%q became %q, %v", text, s.String(), err)
+		}
+	}
+}
+
+func TestMinusAndHas(t *testing.T) {
+	s := Of(0, 1, 2, 64, 70).Minus(Of(1, 70, 1000))
+	if s.String() != "0,2,64" || !s.Has(64) || s.Has(70) || s.Has(-1) || s.Has(9999) {
+		t.Errorf("got %s", s)
+	}
+	if d := s.Minus(s); !d.IsEmpty() || !d.Equal(Set{}) {
+		t.Errorf("s minus s is %s", d)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"0-3,8", "", "1-", "65535", "3-1", "0,0,0"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(s.String())
+		if err != nil || !again.Equal(s) {
+			t.Errorf("%q became %q became %q, %v", text, s, again, err)
+		}
+	})
+}
