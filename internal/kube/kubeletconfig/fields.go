@@ -1,0 +1,186 @@
+package kubeletconfig
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// field says what becomes of one field of a KubeletConfiguration.
+type field struct {
+	path string
+	// honoured: the field does what it does in the kubelet. Else it is honoured only for the values in only (as fmt
+	// prints them) and for its default, and any other value is a warning that ends with instead.
+	honoured bool
+	only     []string
+	instead  string
+}
+
+func does(paths ...string) []field {
+	out := make([]field, len(paths))
+	for i, path := range paths {
+		out[i] = field{path: path, honoured: true}
+	}
+	return out
+}
+
+func not(instead string, paths ...string) []field {
+	out := make([]field, len(paths))
+	for i, path := range paths {
+		out[i] = field{path: path, instead: instead}
+	}
+	return out
+}
+
+// fields has a line for every field of the type; a test sees to it.
+var fields = slices.Concat(
+	// The agent's server.
+	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion",
+		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL", "authentication.anonymous.enabled",
+		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
+		"streamingConnectionIdleTimeout", "enableDebuggingHandlers"),
+	not("this port is not opened: use port", "readOnlyPort"),
+	not("/healthz is served on port", "healthzPort", "healthzBindAddress"),
+	not("Go's own curve preferences apply", "tlsCurvePreferences"),
+	not("/logs is not served", "enableSystemLogHandler", "enableSystemLogQuery"),
+	not("profiles are not served", "enableProfilingHandler", "enableDebugFlagsHandler", "enableContentionProfiling"),
+	not("certificates are read from their files at start", "rotateCertificates", "serverTLSBootstrap"),
+
+	// The API and the Node object.
+	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
+		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst"),
+	not("client-go's own limits on events apply", "eventRecordQPS", "eventBurst"),
+	not("the API is spoken in protobuf", "contentType"),
+	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
+	not("volumes that need attaching are not supported yet", "enableControllerAttachDetach"),
+
+	// Where pods come from and what they see.
+	does("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),
+	not("the directory is watched, with its own back-stop", "fileCheckFrequency"),
+	not("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
+	not("pods are synced when something happens, with their own back-stop", "syncFrequency"),
+	does("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
+	not("one worker rotates logs", "containerLogMaxWorkers"),
+	does("crashLoopBackOff.maxContainerRestartPeriod"),
+	does("runtimeRequestTimeout"),
+	not("FlexVolume plugins are not supported", "volumePluginDir"),
+	not("volume usage is measured at the agent's own pace", "volumeStatsAggPeriod"),
+	not("addresses are the CNI plugin's business", "podCIDR", "hairpinMode"),
+	not("the agent writes no netfilter rules", "makeIPTablesUtilChains", "iptablesMasqueradeBit", "iptablesDropBit"),
+	not("every sysctl that the API server lets pass is set", "allowedUnsafeSysctls"),
+	not("pods choose their own seccomp profile", "seccompDefault"),
+	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
+
+	// Resources. Their full form has its own issue; what is drawn and enforced now is honoured.
+	does("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
+		"podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cgroupRoot", "localStorageCapacityIsolation"),
+	[]field{
+		{path: "cgroupDriver", only: []string{"cgroupfs"}, instead: "the agent will refuse to start"},
+		{path: "enforceNodeAllocatable", only: []string{"[pods]", "[none]"}, instead: "only pods are held to the line yet"},
+		{path: "cpuManagerPolicy", only: []string{"none"}, instead: "no CPUs are exclusive yet"},
+		{path: "memoryManagerPolicy", only: []string{"None"}, instead: "memory is not bound to NUMA nodes yet"},
+		{path: "topologyManagerPolicy", only: []string{"none"}, instead: "resources are not aligned yet"},
+		{path: "memorySwap.swapBehavior", only: []string{"NoSwap"}, instead: "containers get no swap yet"},
+	},
+	not("the groups are always made", "cgroupsPerQOS"),
+	not("reserved groups are not limited yet", "systemReservedCgroup", "kubeReservedCgroup"),
+	not("no process is moved", "kubeletCgroups", "systemCgroups"),
+	not("it needs cpuManagerPolicy static, which is not supported yet", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod"),
+	not("it needs topologyManagerPolicy, which is not supported yet", "topologyManagerScope", "topologyManagerPolicyOptions"),
+	not("it needs memoryManagerPolicy Static, which is not supported yet", "reservedMemory"),
+	not("memory.min, low and high are not set yet", "qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy"),
+	not("the kernel's default applies", "singleProcessOOMKill"),
+	not("the score is what whoever starts the agent gives it", "oomScoreAdj"),
+	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
+	not("swap is reported, and not looked at otherwise yet", "failSwapOn"),
+	not("cgroup v1 is supported", "failCgroupV1"),
+	not("kernel parameters are not checked", "protectKernelDefaults"),
+
+	// Pressure.
+	not("pods are not evicted under pressure yet: evictionHard counts for allocatable only", "evictionSoft", "evictionSoftGracePeriod",
+		"evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim", "kernelMemcgNotification"),
+
+	// Images.
+	not("unused images are not removed yet", "imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent"),
+	not("pulls are not limited: the runtime's own limits apply", "registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls"),
+	not("credentials are the runtime's business", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
+
+	// The rest.
+	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
+	not("what upstream has on by default is on, the rest is off", "featureGates"),
+	not("logs go to standard error", "logging"),
+	not("spans are not sent", "tracing"),
+	not("all metrics are shown", "showHiddenMetricsForVersion"),
+	not("is an error in the kubelet too", "runOnce"),
+)
+
+// unhonoured returns a warning for each field that the configuration sets, and not to its default, and that we do not do.
+// asked is the configuration as written, c the same with its defaults.
+func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
+	plain := &kubeletconfigv1beta1.KubeletConfiguration{}
+	defaults(plain)
+	byDefault, now := leafMap(plain), leafMap(c)
+	known := map[string]field{}
+	for _, f := range fields {
+		known[f.path] = f
+	}
+	var warnings []string
+	for path, v := range leafMap(asked) {
+		f := known[path]
+		empty := v.IsZero() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0
+		if f.honoured || empty || reflect.DeepEqual(now[path].Interface(), byDefault[path].Interface()) {
+			continue
+		}
+		text := fmt.Sprint(reflect.Indirect(v).Interface())
+		if k := reflect.Indirect(v); k.Kind() == reflect.Struct && k.Type() != reflect.TypeFor[metav1.Duration]() {
+			text = "set"
+		}
+		if !slices.Contains(f.only, text) {
+			warnings = append(warnings, fmt.Sprintf("%s: %.100s: not honoured: %s", path, text, f.instead))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+func leafMap(c *kubeletconfigv1beta1.KubeletConfiguration) map[string]reflect.Value {
+	return maps.Collect(leaves("", reflect.ValueOf(c).Elem()))
+}
+
+// leaves yields the fields of a configuration with their paths, going into the structs of the configuration's own
+// package and no further. An absent struct yields zero fields.
+func leaves(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
+	own := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]().PkgPath()
+	return func(yield func(string, reflect.Value) bool) {
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			if name == "" {
+				continue // TypeMeta
+			}
+			f := v.Field(i)
+			if f.Kind() == reflect.Pointer && f.Type().Elem().Kind() == reflect.Struct && f.Type().Elem().PkgPath() == own {
+				if f.IsNil() {
+					f = reflect.New(f.Type().Elem())
+				}
+				f = f.Elem()
+			}
+			if f.Kind() == reflect.Struct && f.Type().PkgPath() == own {
+				for path, leaf := range leaves(prefix+name+".", f) {
+					if !yield(path, leaf) {
+						return
+					}
+				}
+				continue
+			}
+			if !yield(prefix+name, f) {
+				return
+			}
+		}
+	}
+}
