@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X github.com/plimsoll-dev/plimsoll/internal/version.stamp=$(ST
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
 build: bin/plimsoll bin/plimsoll-controlplane images ## build bin/plimsoll, bin/plimsoll-controlplane and bin/images
@@ -39,6 +39,40 @@ images: bin/images/pause ## build bin/images/pause.tar and bin/images/workload.t
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o bin/images/workload ./images/workload
 	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --out bin/images
 
+.PHONY: deps
+deps: ## install what this machine lacks (Debian, root)
+	@scripts/deps.sh
+
+.PHONY: up
+up: deps build ## start a one-node cluster here and run the demo on it
+	bin/plimsoll up --detach
+	bin/plimsoll kubectl apply -f examples/demo.yaml
+	bin/plimsoll kubectl rollout status deployment/demo --timeout=60s
+	bin/plimsoll kubectl get nodes -o wide
+	bin/plimsoll kubectl get pods -o wide
+
+.PHONY: down
+down: ## stop the cluster and leave nothing behind
+	bin/plimsoll down
+
+.PHONY: test
+test: deps build check test-unit test-e2e ## install what is missing, build, check and run every test
+
 .PHONY: test-unit
-test-unit: ## run the tests that need no root and no control plane
-	$(GO) test -race ./...
+test-unit: ## run the tests that need no control plane; those that need root say so where there is none
+	$(GO) test -race $$($(GO) list ./... | grep -v /test/)
+	cd controlplane && $(GO) vet ./... && $(GO) test ./...
+
+# A real control plane, containerd and agent take minutes, and what they do depends on more than the source: no cache.
+.PHONY: test-e2e
+test-e2e: ## run the tests on a real control plane, runtime and kernel
+	@if [ -d test/e2e ]; then $(GO) test -count=1 -timeout 30m ./test/e2e/...; fi
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: check
+check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...

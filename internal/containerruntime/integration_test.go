@@ -89,7 +89,7 @@ func TestNeighbours(t *testing.T) {
 	pod := there.pod(t, "server")
 	server := there.container(t, pod, "server", "http")
 	got := here.exec(t, client, "/workload", "get", "http://"+there.podIP(t, pod)+":8080/")
-	if want := "you are 10.213.4.1:"; !strings.Contains(got, want) {
+	if want := "you are " + strings.Replace(there.options.PodCIDR, ".0/24", ".1:", 1); !strings.Contains(got, want) {
 		t.Errorf("server saw another address than the bridge's: %q, want %q", got, want)
 	}
 	here.mustLeaveNothing(t)

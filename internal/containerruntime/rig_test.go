@@ -57,9 +57,11 @@ func newTestInstance(t *testing.T, number int, options Options) *Instance {
 		t.Fatal(err)
 	}
 	options.StateDir, options.RunDir, options.ImageDir = filepath.Join(dir, "state"), filepath.Join(dir, "run"), images
-	options.Bridge = fmt.Sprintf("plimsollrt%d", number)
-	options.PodCIDR = fmt.Sprintf("10.213.%d.0/24", number)
-	options.CgroupRoot = fmt.Sprintf("/plimsoll-rt%d", number)
+	// This process' own names, so that two runs of the tests on one machine do not tear each other down.
+	pid := os.Getpid()
+	options.Bridge = fmt.Sprintf("prt%d-%d", pid, number)
+	options.PodCIDR = fmt.Sprintf("10.%d.%d.0/24", 192+pid/16%64, pid%16*16+number)
+	options.CgroupRoot = fmt.Sprintf("/plimsoll-rt-%d-%d", pid, number)
 	instance, err := New(options)
 	if err != nil {
 		t.Fatal(err)

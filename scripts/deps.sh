@@ -1,0 +1,61 @@
+#!/bin/bash
+# Installs what this machine lacks to build and run Plimsoll, with apt-get, as root; says nothing when nothing is missing.
+# A program counts as there when it can be found, whatever package brought it.
+set -euo pipefail
+
+# program or file -> Debian package; the one place that names packages (internal/containerruntime has a test for that).
+needs=(
+	"gcc:gcc"                                                    # the pause program, and go test -race
+	"make:make"
+	"git:git"                                                    # the version stamp
+	"/usr/include/stdlib.h:libc6-dev"                            # go test -race is built with cgo
+	"containerd:containerd"
+	"ctr:containerd"
+	"containerd-shim-runc-v2:containerd"
+	"runc:runc"
+	"/usr/lib/cni/bridge|/opt/cni/bin/bridge|/usr/libexec/cni/bridge:containernetworking-plugins"
+)
+
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+there() { # there 'a|b': one of the programs or files exists
+	local each
+	for each in ${1//|/ }; do
+		case $each in
+		/*) [[ -e $each ]] && return 0 ;;
+		*) type -P "$each" >/dev/null && return 0 ;;
+		esac
+	done
+	return 1
+}
+
+if ! there go; then
+	echo "deps: go is not on PATH: install Go $(sed -n 's/^go //p' "$(dirname "$0")/../go.mod") or later, from https://go.dev/dl" >&2
+	exit 1
+fi
+
+packages=()
+for need in "${needs[@]}"; do
+	package=${need##*:}
+	if ! there "${need%:*}" && [[ " ${packages[*]-} " != *" $package "* ]]; then
+		packages+=("$package")
+	fi
+done
+[[ ${#packages[@]} -eq 0 ]] && exit 0
+
+install=(apt-get install -y --no-install-recommends "${packages[@]}")
+if ! type -P apt-get >/dev/null; then
+	echo "deps: missing, by Debian's names: ${packages[*]}: install them with this system's package manager" >&2
+	exit 1
+fi
+if [[ $EUID -ne 0 ]]; then
+	echo "deps: missing: ${packages[*]}: run as root: ${install[*]}" >&2
+	exit 1
+fi
+echo "deps: installing ${packages[*]}"
+export DEBIAN_FRONTEND=noninteractive
+# A machine whose package lists are absent or old gets new ones, any other is spared the wait.
+if ! "${install[@]}" -qq >/dev/null 2>&1; then
+	apt-get update -qq
+	"${install[@]}" -qq >/dev/null
+fi
