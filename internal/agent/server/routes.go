@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 )
 
 // routes builds the handler: guard, bounds and counting around a table of endpoints.
@@ -159,8 +160,8 @@ func (s *Server) metricRoutes(mux *http.ServeMux) error {
 	for p, g := range map[string]func(*http.Request) prometheus.Gatherer{
 		"/metrics":          func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Registry },
 		"/metrics/probes":   func(*http.Request) prometheus.Gatherer { return s.o.Metrics.Probes },
-		"/metrics/resource": func(r *http.Request) prometheus.Gatherer { return s.usage(r, resourceFamilies) },
-		"/metrics/cadvisor": func(r *http.Request) prometheus.Gatherer { return s.usage(r, cadvisorFamilies) },
+		"/metrics/resource": func(r *http.Request) prometheus.Gatherer { return s.usage(r, 0, resourceFamilies) },
+		"/metrics/cadvisor": func(r *http.Request) prometheus.Gatherer { return s.usage(r, stats.Network, cadvisorFamilies) },
 	} {
 		mux.HandleFunc("GET "+p, bounded(func(w http.ResponseWriter, r *http.Request) {
 			promhttp.HandlerFor(g(r), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}).ServeHTTP(w, r)

@@ -39,6 +39,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 )
 
 const (
@@ -102,7 +103,7 @@ type Runtime interface {
 
 // Stats reads usage when asked; *stats.Reader is one.
 type Stats interface {
-	Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.Summary, error)
+	Summary(ctx context.Context, parts stats.Parts) (*statsapi.Summary, error)
 }
 
 // Options are what a Server needs. All fields are required except where they say otherwise.

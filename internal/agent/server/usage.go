@@ -3,16 +3,25 @@ package server
 import (
 	"log/slog"
 	"net/http"
+	"path"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 )
 
 // summary answers with the Summary API, in full or (only_cpu_and_memory=true) without what costs a look at disks.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
-	summary, err := s.o.Stats.Summary(r.Context(), r.FormValue("only_cpu_and_memory") == "true")
+	parts := stats.Everything
+	if r.FormValue("only_cpu_and_memory") == "true" {
+		parts = 0
+	}
+	summary, err := s.o.Stats.Summary(r.Context(), parts)
 	if err != nil {
 		http.Error(w, "Internal Error: "+err.Error(), http.StatusInternalServerError)
 		return
@@ -27,9 +36,9 @@ type families func(*statsapi.Summary, sink)
 type sink func(d *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value float64, labels ...string)
 
 // usage reads a summary and gathers it as f says.
-func (s *Server) usage(r *http.Request, f families) prometheus.Gatherer {
+func (s *Server) usage(r *http.Request, parts stats.Parts, f families) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
-	summary, err := s.o.Stats.Summary(r.Context(), true)
+	summary, err := s.o.Stats.Summary(r.Context(), parts)
 	if err != nil {
 		slog.Warn("read usage", "path", r.URL.Path, "err", err)
 	}
@@ -154,4 +163,50 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 			}
 		}
 	}
+}
+
+// StatsPods shows pods to a stats.Reader: those with running containers. group names a pod's cgroup, below which the
+// runtime makes one per container, named by its id (cgroupfs driver). rootDir is the agent's directory.
+func StatsPods(pods Pods, group func(*corev1.Pod) string, rootDir string) func() []stats.Pod {
+	return func() []stats.Pod {
+		var out []stats.Pod
+		eachContainer(pods, func(pod *corev1.Pod, name string, c Container) {
+			if c.State != Running {
+				return
+			}
+			if len(out) == 0 || out[len(out)-1].Ref.UID != string(pod.UID) { // a pod's containers come one after the other
+				out = append(out, statsPod(pod, group(pod), rootDir))
+			}
+			last := &out[len(out)-1]
+			last.Containers = append(last.Containers, stats.Container{
+				Name: name, ID: c.ID, Group: path.Join(last.Group, c.ID), Started: c.StartedAt,
+				MemoryLimit: memoryLimit(pod, name), LogDir: filepath.Dir(c.LogPath),
+			})
+		})
+		return out
+	}
+}
+
+func statsPod(pod *corev1.Pod, group, rootDir string) stats.Pod {
+	started := pod.CreationTimestamp.Time
+	if pod.Status.StartTime != nil {
+		started = pod.Status.StartTime.Time
+	}
+	return stats.Pod{
+		Ref:     statsapi.PodReference{Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID)},
+		Started: started, Group: group, HostNetwork: pod.Spec.HostNetwork,
+		VolumeDir: filepath.Join(rootDir, "pods", string(pod.UID), "volumes"),
+	}
+}
+
+// memoryLimit returns a container's memory limit in bytes, 0 if it has none.
+func memoryLimit(pod *corev1.Pod, name string) uint64 {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if limit, ok := list[i].Resources.Limits[corev1.ResourceMemory]; ok && list[i].Name == name && limit.Value() > 0 {
+				return uint64(limit.Value())
+			}
+		}
+	}
+	return 0
 }

@@ -1,0 +1,268 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+const (
+	// walkLife is how long the size of a volume is used again before it is walked anew; upstream walks every minute
+	// whether asked or not (volumeStatsAggPeriod).
+	walkLife = time.Minute
+	// walkEntriesMax bounds the directory entries of one reading. Volumes for which it does not suffice are left out until
+	// a later reading, when the others' sizes are known; one with more entries than this always. Chosen: about 0.2 s of
+	// stat calls. (Upstream's unbounded walks took 70 CPUs: k/k #61793.)
+	walkEntriesMax = 100_000
+	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
+	runtimeTime = 10 * time.Second
+	// emptyDirs is where a pod's emptyDir volumes lie below its volumes directory.
+	emptyDirs = "kubernetes.io~empty-dir"
+)
+
+// layers are the containers' writable layers and the file system they lie on.
+type layers struct {
+	fs   *statsapi.FsStats
+	used map[string]*runtimeapi.FilesystemUsage // by container id
+}
+
+// disks reads the node's file systems and asks the runtime about images and writable layers.
+func (p *pass) disks(node *statsapi.NodeStats) {
+	at := p.o.Now()
+	p.nodeFS = fileSystem(p.o.RootDir, at)
+	node.Fs = p.nodeFS
+	if p.o.Images == nil || p.o.Runtime == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, runtimeTime)
+	defer cancel()
+	info, err := p.o.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		slog.Warn("read image file system", "err", err)
+	}
+	images := p.usageOf(info.GetImageFilesystems(), at)
+	p.layers.fs = images
+	if separate := p.usageOf(info.GetContainerFilesystems(), at); separate != nil {
+		p.layers.fs = separate
+	}
+	if images != nil {
+		node.Runtime = &statsapi.RuntimeStats{ImageFs: images, ContainerFs: p.layers.fs}
+	}
+	all, err := p.o.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		slog.Warn("read writable layers", "err", err)
+		return
+	}
+	p.layers.used = make(map[string]*runtimeapi.FilesystemUsage, len(all.Stats))
+	for _, c := range all.Stats {
+		p.layers.used[c.GetAttributes().GetId()] = c.WritableLayer
+	}
+}
+
+// usageOf describes the first of the runtime's file systems that is there: its whole, and what images use of it.
+func (p *pass) usageOf(list []*runtimeapi.FilesystemUsage, at time.Time) *statsapi.FsStats {
+	for _, f := range list {
+		out := fileSystem(f.GetFsId().GetMountpoint(), at)
+		if out == nil {
+			continue
+		}
+		out.UsedBytes, out.InodesUsed = ptr(f.GetUsedBytes().GetValue()), ptr(f.GetInodesUsed().GetValue())
+		return out
+	}
+	return nil
+}
+
+// fileSystem describes the file system of a path; nil if that cannot be told.
+func fileSystem(path string, at time.Time) *statsapi.FsStats {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		slog.Debug("read file system", "path", path, "err", err)
+		return nil
+	}
+	size := uint64(s.Frsize)
+	return &statsapi.FsStats{
+		Time: metav1.NewTime(at), CapacityBytes: ptr(s.Blocks * size), AvailableBytes: ptr(s.Bavail * size), UsedBytes: ptr((s.Blocks - s.Bfree) * size),
+		Inodes: ptr(s.Files), InodesFree: ptr(s.Ffree), InodesUsed: ptr(s.Files - s.Ffree),
+	}
+}
+
+// on describes a use of a file system: the whole's capacity and rest, the part's use.
+func on(whole *statsapi.FsStats, at time.Time, bytes, inodes uint64) *statsapi.FsStats {
+	out := &statsapi.FsStats{Time: metav1.NewTime(at), UsedBytes: &bytes, InodesUsed: &inodes}
+	if whole != nil {
+		out.CapacityBytes, out.AvailableBytes = whole.CapacityBytes, whole.AvailableBytes
+		out.Inodes, out.InodesFree = whole.Inodes, whole.InodesFree
+	}
+	return out
+}
+
+func (p *pass) rootFS(c Container) *statsapi.FsStats {
+	used := p.layers.used[c.ID]
+	if used == nil {
+		return nil
+	}
+	return on(p.layers.fs, p.o.Now(), used.GetUsedBytes().GetValue(), used.GetInodesUsed().GetValue())
+}
+
+// logs adds up the log files of a container, rotated ones included.
+func (p *pass) logs(c Container) *statsapi.FsStats {
+	entries, err := os.ReadDir(c.LogDir)
+	if err != nil {
+		return nil
+	}
+	var bytes, inodes uint64
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			bytes += diskBytes(info)
+			inodes++
+		}
+	}
+	return on(p.nodeFS, p.o.Now(), bytes, inodes)
+}
+
+func diskBytes(info fs.FileInfo) uint64 {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(s.Blocks) * 512 // stat(2): always in units of 512 bytes
+	}
+	return uint64(info.Size())
+}
+
+// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs and emptyDirs that are not memory.
+func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
+	var bytes, inodes uint64
+	add := func(f *statsapi.FsStats) {
+		if f != nil && f.UsedBytes != nil && f.InodesUsed != nil {
+			bytes, inodes = bytes+*f.UsedBytes, inodes+*f.InodesUsed
+		}
+	}
+	for _, c := range out.Containers {
+		add(c.Rootfs)
+		add(c.Logs)
+	}
+	dirs, err := filepath.Glob(filepath.Join(escape(pod.VolumeDir), "*", "*"))
+	if err != nil {
+		slog.Debug("list volumes", "dir", pod.VolumeDir, "err", err)
+	}
+	for _, dir := range dirs {
+		volume, inMemory := p.volume(dir)
+		if volume == nil {
+			continue
+		}
+		out.VolumeStats = append(out.VolumeStats, statsapi.VolumeStats{FsStats: *volume, Name: filepath.Base(dir)})
+		if !inMemory && filepath.Base(filepath.Dir(dir)) == emptyDirs {
+			add(volume)
+		}
+	}
+	out.EphemeralStorage = on(p.nodeFS, p.o.Now(), bytes, inodes)
+}
+
+// escape makes a path match only itself in a glob.
+func escape(path string) string {
+	var out []rune
+	for _, r := range path {
+		if r == '*' || r == '?' || r == '[' || r == '\\' {
+			out = append(out, '\\')
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// volume describes one volume: a file system of its own by what it says, a part of the node's by a walk.
+func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return nil, false
+	}
+	at := p.o.Now()
+	if s.Type == unix.TMPFS_MAGIC {
+		return fileSystem(dir, at), true
+	}
+	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked)
+	if !ok {
+		return nil, false
+	}
+	return on(fileSystem(dir, at), at, bytes, inodes), false
+}
+
+// walks remembers the sizes of directories.
+type walks map[string]walk
+
+type walk struct {
+	at            time.Time
+	bytes, inodes uint64
+}
+
+// errTooMany ends a walk that goes over walkEntriesMax.
+var errTooMany = errors.New("too many directory entries")
+
+// size returns what lies below dir, at most walkLife old. walked counts the entries of this reading.
+func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int) (bytes, inodes uint64, ok bool) {
+	if known, there := w[dir]; there && at.Sub(known.at) < walkLife {
+		return known.bytes, known.inodes, true
+	}
+	// The content is a container's: it may exchange a directory for a symbolic link under our feet, which os.Root does not
+	// follow out.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, 0, false
+	}
+	defer root.Close()
+	linked := map[uint64]bool{} // inodes with several names, counted once
+	var device uint64           // of dir; what is mounted below is not the volume's
+	err = fs.WalkDir(root.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
+		if *walked++; *walked > walkEntriesMax {
+			return errTooMany
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return nil // removed while we look
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil
+		}
+		s, ok := info.Sys().(*syscall.Stat_t)
+		if ok && device == 0 {
+			device = uint64(s.Dev)
+		}
+		switch {
+		case ok && uint64(s.Dev) != device && e.IsDir():
+			return fs.SkipDir
+		case ok && s.Nlink > 1 && !e.IsDir() && linked[s.Ino]:
+			return nil
+		case ok && s.Nlink > 1 && !e.IsDir():
+			linked[s.Ino] = true
+		}
+		bytes += diskBytes(info)
+		inodes++
+		return nil
+	})
+	if err != nil {
+		slog.Debug("size of volume left out", "dir", dir, "err", err)
+		return 0, 0, false
+	}
+	w[dir] = walk{at, bytes, inodes}
+	return bytes, inodes, true
+}
+
+// forget drops sizes that are too old to be used again; those of pods that are gone are among them.
+func (w walks) forget(now time.Time) {
+	for dir, known := range w {
+		if now.Sub(known.at) >= walkLife {
+			delete(w, dir)
+		}
+	}
+}

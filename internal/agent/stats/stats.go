@@ -1,0 +1,237 @@
+// Package stats reads what the node, its pods and their containers use, at the moment somebody asks, and puts it in the
+// words of the Summary API.
+//
+// Nothing runs between two questions: upstream's cAdvisor keeps a goroutine and a history per container, most of the
+// kubelet's idle cost. CPU and memory come from the cgroup file system, network from /proc/<pid>/net/dev of a process
+// of the pod, file systems from statfs(2), images and writable layers from the runtime. A rate (usageNanoCores) is the
+// difference to the question before; the first question has none and leaves it out.
+//
+// What cannot be read is left out, not zero, and does not spoil the rest; only a node whose own usage cannot be read is
+// an error. Counters go with the cgroup: they start again with a container's next attempt.
+//
+// The system containers "kubelet" and "runtime" are those processes alone, read from /proc, whatever cgroup they share
+// with others; "pods" is the cgroup of all pods.
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+)
+
+// Parts say what a summary should hold besides CPU and memory.
+type Parts uint8
+
+// Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes.
+const (
+	Network Parts = 1 << iota
+	Disk
+	Everything = Network | Disk
+)
+
+// Cgroups reads control groups; *cgroup.Tree is one.
+type Cgroups interface {
+	Usage(group string) (cgroup.Usage, error)
+	PIDs(group string) ([]int, error)
+}
+
+// Runtime knows what images and writable layers take; *cri.Client with its Images is one.
+type Runtime interface {
+	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
+}
+
+// Images is the other half of Runtime.
+type Images interface {
+	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
+}
+
+// Pod is a pod as far as its usage can be found.
+type Pod struct {
+	Ref         statsapi.PodReference
+	Started     time.Time
+	Group       string // cgroup
+	HostNetwork bool   // its traffic is the node's
+	VolumeDir   string // <root-dir>/pods/<uid>/volumes; may not exist
+	Containers  []Container
+}
+
+// Container is a running container of a Pod.
+type Container struct {
+	Name        string
+	ID          string // CRI id
+	Group       string // cgroup
+	Started     time.Time
+	MemoryLimit uint64 // bytes; 0: none
+	LogDir      string // holds the logs of all its attempts
+}
+
+// Options are what a Reader reads from. Runtime and Images may be nil: disks are then left out.
+type Options struct {
+	NodeName      string
+	Pods          func() []Pod
+	Cgroups       Cgroups
+	PodsGroup     string // cgroup of all pods
+	Runtime       Runtime
+	Images        Images
+	RuntimeSocket string // path of the CRI socket, to find the runtime's process; may be empty
+	RootDir       string // the agent's directory; its file system is nodefs
+	Proc          string // empty: /proc
+	Now           func() time.Time
+}
+
+// Reader reads summaries, one at a time. It is safe for concurrent use.
+type Reader struct {
+	o     Options
+	turn  chan struct{} // holds one token; who has it reads
+	rates rates
+	walks walks
+}
+
+// New returns a Reader.
+func New(o Options) *Reader {
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	r := &Reader{o: o, turn: make(chan struct{}, 1), rates: rates{}, walks: walks{}}
+	r.turn <- struct{}{}
+	return r
+}
+
+// Summary reads CPU and memory, and what parts add.
+func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, error) {
+	select {
+	case <-r.turn:
+		defer func() { r.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read usage: wait for the reading before: %w", ctx.Err())
+	}
+	p := &pass{Reader: r, ctx: ctx, parts: parts, seen: map[string]bool{}}
+	node, err := p.node()
+	if err != nil {
+		return nil, fmt.Errorf("read usage of the node: %w", err)
+	}
+	if parts&Disk != 0 {
+		p.disks(&node)
+	}
+	pods := []statsapi.PodStats{}
+	for _, pod := range r.o.Pods() {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read usage of pods: %w", ctx.Err())
+		}
+		pods = append(pods, p.pod(pod))
+	}
+	r.rates.forget(p.seen)
+	if parts&Disk != 0 {
+		r.walks.forget(r.o.Now())
+	}
+	return &statsapi.Summary{Node: node, Pods: pods}, nil
+}
+
+// pass is one reading.
+type pass struct {
+	*Reader
+	ctx    context.Context
+	parts  Parts
+	seen   map[string]bool // groups and processes read; the others' rates are forgotten
+	nodeFS *statsapi.FsStats
+	layers layers
+	walked int // directory entries looked at so far
+}
+
+func (p *pass) pod(pod Pod) statsapi.PodStats {
+	out := statsapi.PodStats{PodRef: pod.Ref, StartTime: metav1.NewTime(pod.Started), Containers: []statsapi.ContainerStats{}}
+	if u, at, ok := p.group(pod.Group); ok {
+		out.CPU, out.Memory = p.cpu(pod.Group, u, at), memory(u, at, 0)
+		if n, ok := u.PIDs.Get(); ok {
+			out.ProcessStats = &statsapi.ProcessStats{ProcessCount: ptr(uint64(n))}
+		}
+	}
+	for _, c := range pod.Containers {
+		one := statsapi.ContainerStats{Name: c.Name, StartTime: metav1.NewTime(c.Started)}
+		if u, at, ok := p.group(c.Group); ok {
+			one.CPU, one.Memory = p.cpu(c.Group, u, at), memory(u, at, c.MemoryLimit)
+		}
+		if p.parts&Disk != 0 {
+			one.Rootfs, one.Logs = p.rootFS(c), p.logs(c)
+		}
+		out.Containers = append(out.Containers, one)
+	}
+	if p.parts&Network != 0 && !pod.HostNetwork {
+		out.Network = p.podNetwork(pod)
+	}
+	if p.parts&Disk != 0 {
+		p.volumes(pod, &out)
+	}
+	return out
+}
+
+// group reads a control group. One that is gone is no news: its container has just ended.
+func (p *pass) group(name string) (u cgroup.Usage, at time.Time, ok bool) {
+	if name == "" {
+		return u, at, false
+	}
+	u, err := p.o.Cgroups.Usage(name)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			slog.Debug("read usage", "cgroup", name, "err", err)
+		}
+		return u, at, false
+	}
+	return u, p.o.Now(), true
+}
+
+// cpu turns a counter into CPUStats; key names it for the rate.
+func (p *pass) cpu(key string, u cgroup.Usage, at time.Time) *statsapi.CPUStats {
+	used, ok := u.CPU.Get()
+	if !ok {
+		return nil
+	}
+	p.seen[key] = true
+	out := &statsapi.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: ptr(uint64(used))}
+	if rate, ok := p.rates.observe(key, at, used); ok {
+		out.UsageNanoCores = ptr(rate)
+	}
+	return out
+}
+
+// memory turns a group's usage into MemoryStats. What is left of limit is stated only if there is one.
+func memory(u cgroup.Usage, at time.Time, limit uint64) *statsapi.MemoryStats {
+	if !u.Memory.IsSet() {
+		return nil
+	}
+	out := &statsapi.MemoryStats{Time: metav1.NewTime(at)}
+	set := func(to **uint64, v int64, ok bool) {
+		if ok {
+			*to = ptr(uint64(v))
+		}
+	}
+	usage, ok := u.Memory.Get()
+	set(&out.UsageBytes, int64(usage), ok)
+	working, ok := u.WorkingSet.Get()
+	set(&out.WorkingSetBytes, int64(working), ok)
+	if ok && limit > 0 {
+		out.AvailableBytes = ptr(limit - min(limit, uint64(working)))
+	}
+	rss, ok := u.RSS.Get()
+	set(&out.RSSBytes, int64(rss), ok)
+	faults, ok := u.PageFaults.Get()
+	set(&out.PageFaults, faults, ok)
+	major, ok := u.MajorPageFaults.Get()
+	set(&out.MajorPageFaults, major, ok)
+	return out
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,287 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+)
+
+// groups is a cgroup file system of fixed numbers.
+type groups map[string]cgroup.Usage
+
+func (g groups) Usage(name string) (cgroup.Usage, error) {
+	if u, ok := g[name]; ok {
+		return u, nil
+	}
+	return cgroup.Usage{}, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+}
+
+func (g groups) PIDs(name string) ([]int, error) {
+	if name == "/kubepods/podu/c1" {
+		return []int{42}, nil
+	}
+	return nil, nil
+}
+
+func used(cpu time.Duration, memory, working unit.Bytes) cgroup.Usage {
+	return cgroup.Usage{CPU: unit.Of(cpu), Memory: unit.Of(memory), WorkingSet: unit.Of(working), PIDs: unit.Of[int64](3)}
+}
+
+type runtime struct{ err error }
+
+func (r runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error) {
+	return &runtimeapi.ListContainerStatsResponse{Stats: []*runtimeapi.ContainerStats{{
+		Attributes:    &runtimeapi.ContainerAttributes{Id: "c1"},
+		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 1000}, InodesUsed: &runtimeapi.UInt64Value{Value: 5}},
+	}}}, r.err
+}
+
+func (r runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
+		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"}, UsedBytes: &runtimeapi.UInt64Value{Value: 777},
+	}}}, r.err
+}
+
+// proc writes a /proc of one agent, one pod process and no pressure files.
+func proc(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	stat := func(ticks int) string {
+		return fmt.Sprintf("1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 %d 0 0 0 20 0 1 0 500 1000000 3 18446744073709551615", ticks)
+	}
+	for name, text := range map[string]string{
+		"meminfo":                            "MemTotal:  1000 kB\nMemFree: 400 kB\nInactive(file):  100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
+		"stat":                               "cpu 1 2 3\nbtime 1000000000\n",
+		"loadavg":                            "0.20 0.18 0.12 1/80 11206\n",
+		"sys/kernel/pid_max":                 "32768\n",
+		"sys/kernel/threads-max":             "1000\n",
+		fmt.Sprintf("%d/stat", os.Getpid()):  stat(250),
+		"self/net/dev":                       "Inter-| x\n face |x\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\nveth1: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  ens3: 100 1 2 0 0 0 0 0 200 1 3 0 0 0 0 0\n",
+		"42/net/dev":                         "Inter-| x\n face |x\n  eth0:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n",
+		"pressure/memory":                    "some avg10=1.50 avg60=0.17 avg300=1.11 total=58\nfull avg10=0.00 avg60=0.13 avg300=0.96 total=57\n",
+		"pressure/cpu":                       "some avg10=oops\n",
+		"42/unused":                          "",
+		filepath.Join("43", "not", "looked"): "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func testReader(t *testing.T, g groups, now *time.Time, pods ...Pod) *Reader {
+	return New(Options{
+		NodeName: "n", Pods: func() []Pod { return pods }, Cgroups: g, PodsGroup: "/kubepods",
+		Runtime: runtime{}, Images: runtime{}, RootDir: t.TempDir(), Proc: proc(t), Now: func() time.Time { return *now },
+	})
+}
+
+func value(v *uint64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprint(*v)
+}
+
+// A node with one pod of two containers, one of which has just ended, asked three times.
+func TestSummary(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	g := groups{
+		"/":                 used(100*time.Second, 900<<10, 700<<10),
+		"/kubepods":         used(50*time.Second, 500, 400),
+		"/kubepods/podu":    used(20*time.Second, 300, 200),
+		"/kubepods/podu/c1": used(10*time.Second, 100, 60),
+	}
+	pod := Pod{
+		Ref: statsapi.PodReference{Name: "p", Namespace: "ns", UID: "u"}, Group: "/kubepods/podu", Started: now,
+		Containers: []Container{
+			{Name: "one", ID: "c1", Group: "/kubepods/podu/c1", MemoryLimit: 50, Started: now},
+			{Name: "two", ID: "c2", Group: "/kubepods/podu/c2"},
+		},
+	}
+	r := testReader(t, g, &now, pod)
+	s, err := r.Summary(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	check("node cpu", value(s.Node.CPU.UsageCoreNanoSeconds), "100000000000")
+	check("node rate, first question", value(s.Node.CPU.UsageNanoCores), "-")
+	check("node available", value(s.Node.Memory.AvailableBytes), fmt.Sprint(300<<10))
+	check("swap", value(s.Node.Swap.SwapUsageBytes), fmt.Sprint(6<<10))
+	check("threads", fmt.Sprint(*s.Node.Rlimit.MaxPID, *s.Node.Rlimit.NumOfRunningProcesses), "1000 80")
+	check("boot", s.Node.StartTime.UTC().Format(time.RFC3339), "2001-09-09T01:46:40Z")
+	check("memory stall", fmt.Sprint(s.Node.Memory.PSI.Some.Avg10, s.Node.Memory.PSI.Some.Total), "1.5 58000")
+	if s.Node.CPU.PSI != nil || s.Node.IO != nil || s.Node.Network != nil || s.Node.Fs != nil {
+		t.Error("there are parts nobody asked for, or that do not parse")
+	}
+	check("system containers", s.Node.SystemContainers[0].Name+" "+s.Node.SystemContainers[1].Name, "kubelet pods")
+	check("agent's cpu", value(s.Node.SystemContainers[0].CPU.UsageCoreNanoSeconds), "2500000000")
+	check("agent's memory", value(s.Node.SystemContainers[0].Memory.RSSBytes), fmt.Sprint(3*os.Getpagesize()))
+	one, two := s.Pods[0].Containers[0], s.Pods[0].Containers[1]
+	check("container", value(one.Memory.WorkingSetBytes)+" of limit left "+value(one.Memory.AvailableBytes), "60 of limit left 0")
+	check("container that ended", fmt.Sprint(two.Name, two.CPU, two.Memory), fmt.Sprint("two", (*statsapi.CPUStats)(nil), (*statsapi.MemoryStats)(nil)))
+	check("pod processes", value(s.Pods[0].ProcessStats.ProcessCount), "3")
+
+	now = now.Add(10 * time.Second)
+	g["/kubepods/podu/c1"] = used(15*time.Second, 100, 60)
+	g["/kubepods/podu"] = used(time.Second, 300, 200) // made anew: its counter started again
+	s, err = r.Summary(t.Context(), Everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("rate", value(s.Pods[0].Containers[0].CPU.UsageNanoCores), "500000000")
+	check("rate of a counter that started again", value(s.Pods[0].CPU.UsageNanoCores), "-")
+	check("pod's default interface", s.Pods[0].Network.Name+" "+value(s.Pods[0].Network.RxBytes)+" "+value(s.Pods[0].Network.TxBytes), "eth0 5 7")
+	check("node's only interface", s.Node.Network.Name+" "+value(s.Node.Network.TxErrors), "ens3 3")
+	check("images", value(s.Node.Runtime.ImageFs.UsedBytes), "777")
+	check("writable layer", value(s.Pods[0].Containers[0].Rootfs.UsedBytes), "1000")
+	if s.Pods[0].Containers[1].Rootfs != nil || *s.Node.Fs.CapacityBytes == 0 {
+		t.Error("a layer nobody reported, or no node file system")
+	}
+
+	now = now.Add(time.Millisecond) // too soon for a new rate
+	s, _ = r.Summary(t.Context(), 0)
+	check("rate again", value(s.Pods[0].Containers[0].CPU.UsageNanoCores), "500000000")
+	r.o.Pods = func() []Pod { return nil }
+	r.Summary(t.Context(), 0)
+	if len(r.rates) != 3 { // node, pods, agent
+		t.Errorf("%d rates remembered after the pod is gone, want 3: %v", len(r.rates), r.rates)
+	}
+}
+
+func TestSummaryOfVolumes(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	dir := t.TempDir()
+	write := func(path string, size int) {
+		t.Helper()
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, make([]byte, size), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("volumes/kubernetes.io~empty-dir/scratch/sub/file", 8192)
+	write("volumes/kubernetes.io~configmap/conf/key", 1)
+	write("logs/c/0.log", 4096)
+	write("logs/c/0.log.20260101-000000.gz", 4096)
+	if err := os.Link(filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/sub/file"), filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/again")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/usr", filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/away")); err != nil {
+		t.Fatal(err)
+	}
+	pod := Pod{VolumeDir: filepath.Join(dir, "volumes"), Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
+	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, pod)
+	s, err := r.Summary(t.Context(), Disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Pods[0]
+	if len(p.VolumeStats) != 2 || p.VolumeStats[0].Name != "conf" || p.VolumeStats[1].Name != "scratch" {
+		t.Fatalf("volumes: %+v", p.VolumeStats)
+	}
+	scratch := p.VolumeStats[1]
+	if *scratch.UsedBytes < 8192 || *scratch.UsedBytes > 8192+64<<10 || *scratch.InodesUsed != 4 { // two directories, file, symbolic link
+		t.Errorf("scratch: %d bytes, %d inodes", *scratch.UsedBytes, *scratch.InodesUsed)
+	}
+	if got, want := *p.Containers[0].Logs.UsedBytes, uint64(8192); got != want {
+		t.Errorf("logs: %d bytes, want %d", got, want)
+	}
+	if got, want := *p.EphemeralStorage.UsedBytes, *scratch.UsedBytes+8192+1000; got != want {
+		t.Errorf("ephemeral storage: %d bytes, want %d", got, want)
+	}
+	write("volumes/kubernetes.io~empty-dir/scratch/more", 1<<20)
+	s, _ = r.Summary(t.Context(), Disk)
+	if *s.Pods[0].VolumeStats[1].UsedBytes != *scratch.UsedBytes {
+		t.Error("a volume was walked twice within a minute")
+	}
+	now = now.Add(walkLife)
+	s, _ = r.Summary(t.Context(), Disk)
+	if *s.Pods[0].VolumeStats[1].UsedBytes < 1<<20 {
+		t.Error("a volume was not walked again after a minute")
+	}
+}
+
+func TestSummaryWithoutRuntime(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, Pod{Containers: []Container{{ID: "c1"}}})
+	r.o.Runtime, r.o.Images = runtime{errors.New("away")}, runtime{errors.New("away")}
+	s, err := r.Summary(t.Context(), Everything)
+	if err != nil || s.Node.Fs == nil || len(s.Pods) != 1 {
+		t.Errorf("a runtime that is away spoils the summary: %v", err)
+	}
+	r.o.Cgroups = groups{}
+	if _, err := r.Summary(t.Context(), 0); err == nil {
+		t.Error("a node whose usage cannot be read is no error")
+	}
+	<-r.turn // somebody reads and does not end
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Summary(ctx, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for a reading: %v", err)
+	}
+}
+
+// The machine this runs on, as a whole.
+func TestSummaryOfThisMachine(t *testing.T) {
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil {
+		t.Skipf("no cgroups here: %v", err)
+	}
+	r := New(Options{NodeName: "n", Pods: func() []Pod { return nil }, Cgroups: tree, PodsGroup: "/no-such-group", RootDir: "/"})
+	s, err := r.Summary(t.Context(), Everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Node.CPU == nil || *s.Node.CPU.UsageCoreNanoSeconds == 0 || *s.Node.Memory.WorkingSetBytes == 0 || *s.Node.Fs.CapacityBytes == 0 {
+		t.Errorf("node: %+v", s.Node)
+	}
+	if len(s.Node.SystemContainers) != 1 || *s.Node.SystemContainers[0].Memory.RSSBytes < 1<<20 {
+		t.Errorf("system containers: %+v", s.Node.SystemContainers)
+	}
+	t.Logf("node uses %d MiB, this test %d KiB", *s.Node.Memory.WorkingSetBytes>>20, *s.Node.SystemContainers[0].Memory.RSSBytes>>10)
+}
+
+func FuzzParseProcessStat(f *testing.F) {
+	f.Add("1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 7 0 0 0 20 0 1 0 500 1000000 3 1")
+	f.Add(")")
+	f.Fuzz(func(t *testing.T, text string) { parseProcessStat(text) })
+}
+
+func FuzzParseNetDev(f *testing.F) {
+	f.Add("eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parseNetDev(text)
+		if err == nil && len(list) > strings.Count(text, ":") {
+			t.Errorf("%d interfaces in %q", len(list), text)
+		}
+	})
+}
+
+func FuzzParsePressure(f *testing.F) {
+	f.Add("some avg10=0.22 avg60=0.17 avg300=1.11 total=58761459\n")
+	f.Fuzz(func(t *testing.T, text string) { parsePressure(text) })
+}
