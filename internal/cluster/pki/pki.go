@@ -10,8 +10,8 @@
 //     making another one would silently cut off every client that trusts the first.
 //   - Files are 0600 in a 0700 directory and replaced atomically (package durable).
 //
-// Keys are ECDSA P-256: every program here takes them, and generating one costs 20 µs where RSA-2048 costs 100 ms.
-// There is no revocation: an identity is cut off by removing its RBAC binding.
+// Keys are ECDSA P-256: every program here takes them, and to make one and flush it to disk costs half a millisecond,
+// where RSA-2048 costs some hundred. There is no revocation: an identity is cut off by removing its RBAC binding.
 package pki
 
 import (
