@@ -41,6 +41,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -52,22 +53,11 @@ type cluster struct {
 	lock       *lock
 	supervisor *supervise.Supervisor
 	build      builder
-	runtime    containerRuntime // nil without agent
+	runtime    *containerruntime.Instance // nil without agent
 
 	mu     sync.Mutex
 	deaths map[string]int              // of each child since this process began
 	last   map[string]supervise.Status // newest state of each child
-}
-
-// containerRuntime is what the launcher asks of internal/containerruntime.
-type containerRuntime interface {
-	Prepare(context.Context) error
-	Command() []string // nil: somebody else runs it
-	WaitReady(context.Context) error
-	LoadImages(context.Context) error
-	Endpoint() string
-	Notes() []string
-	Teardown(context.Context) error
 }
 
 // open takes the lock of an instance and finds its children. The caller must close it.
@@ -182,18 +172,6 @@ func (l layout) programs() (builder, error) {
 	b := builder{layout: l, plimsoll: self}
 	b.controlplane, err = findControlplane(l.o.ControlplaneBinary, self)
 	return b, err
-}
-
-// imageDir holds the archives of our own images: beside this program, where the build puts them.
-func (c *cluster) imageDir() string {
-	if c.o.ImageDir != "" {
-		return c.o.ImageDir
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "."
-	}
-	return filepath.Dir(self)
 }
 
 // controlplaneName is the file name of the multi-call binary that controlplane/ builds.

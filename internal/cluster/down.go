@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
 )
 
 const (
@@ -98,8 +99,6 @@ func (l layout) askToLeave(ctx context.Context) error {
 func (c *cluster) takeDown(ctx context.Context) error {
 	c.stopChildren(ctx)
 	err := c.removePods(ctx)
-	c.supervisor.Stop(ctx, childContainerd, graceStore)
-	err = errors.Join(err, c.unmountAll())
 	if left := c.supervisor.Survivors(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("stop children: still running: %s", strings.Join(left, ", ")))
 	}
@@ -142,70 +141,29 @@ func graceOf(child string) time.Duration {
 	return graceComponent
 }
 
-// removePods has the runtime remove pods and everything that belongs to them. It needs the runtime running, so one that
-// was killed is started for it.
+// removePods has the runtime remove pods and everything that belongs to them, and end itself.
 func (c *cluster) removePods(ctx context.Context) error {
 	if !c.o.Agent {
 		return nil
 	}
-	return progress.Step(c.sink, "remove pods and their network", func() (string, error) {
+	return progress.Step(c.sink, "remove pods, their network and the runtime", func() (string, error) {
 		var err error
-		if c.runtime, err = newRuntime(c.layout, c.imageDir()); err != nil {
+		if c.runtime, err = newRuntime(c.layout); err != nil {
 			return "", err
 		}
-		if spec, ours := c.containerd(); ours {
-			if err := c.apply(ctx, spec); err != nil {
-				return "", err
-			}
-		}
-		return "", c.runtime.Teardown(ctx)
+		c.supervisor.Release(childContainerd)
+		err = c.runtime.Teardown(ctx)
+		c.supervisor.Stop(ctx, childContainerd, graceStore) // it is gone; this forgets it
+		// Volumes are the agent's, which has ended.
+		return "", errors.Join(err, containerruntime.UnmountBelow(c.o.StateDir, c.o.RunDir))
 	})
 }
 
-// unmountAll removes what volumes and sandboxes left mounted below our directories, the newest first.
-func (c *cluster) unmountAll() error {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("find mounts: %w", err)
-	}
-	var errs []error
-	for _, path := range mountsBelow(string(text), c.o.StateDir, c.o.RunDir) {
-		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// mountsBelow reads the form of proc_pid_mountinfo(5): mount point in column 5, with blanks and backslashes as octal
-// escapes. Later lines are mounted over earlier ones, so the result is in reverse.
-func mountsBelow(mountinfo string, dirs ...string) (paths []string) {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(mountinfo) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		path := unescape.Replace(f[4])
-		for _, dir := range dirs {
-			if strings.HasPrefix(path, dir+"/") {
-				paths = append(paths, path)
-				break
-			}
-		}
-	}
-	slices.Reverse(paths)
-	return paths
-}
-
-// purge removes the state directory. A mount below it would mean removing someone's files, so it refuses.
+// purge removes the state directory.
 func (c *cluster) purge() error {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("find mounts: %w", err)
-	}
-	if left := mountsBelow(string(text), c.o.StateDir); len(left) > 0 {
-		return fmt.Errorf("remove %s: still mounted below it: %s (unmount, then `plimsoll down --purge` again)", c.o.StateDir, strings.Join(left, ", "))
+	// Still mounted after all: removing would remove someone's files.
+	if err := containerruntime.UnmountBelow(c.o.StateDir); err != nil {
+		return fmt.Errorf("remove %s: %w", c.o.StateDir, err)
 	}
 	return os.RemoveAll(c.o.StateDir)
 }

@@ -25,7 +25,6 @@ func (l layout) agentConfig() string     { return l.state("agent.yaml") }
 func (l layout) agentRoot() string       { return l.state("agent") }
 func (l layout) staticPods() string      { return l.state("static-pods") }
 func (l layout) podLogs() string         { return l.state("pod-logs") }
-func (l layout) runtimeState() string    { return l.state("containerd") }
 func (l layout) adminKubeconfig() string { return l.state("admin.kubeconfig") }
 func (l layout) kubeconfig(w who) string { return l.state("pki", string(w)+".kubeconfig") }
 func (l layout) stateDirectories() []string {
@@ -36,11 +35,12 @@ func (l layout) stateDirectories() []string {
 
 func (l layout) record() string     { return l.run("children.json") }
 func (l layout) etcdSocket() string { return l.run("etcd.sock") }
-func (l layout) runtimeRun() string { return l.run("containerd") }
 
-// longestSocket is the longest path below the run directory that something will listen on: containerd's, whose own
-// suffix is the longest we know of.
-func (l layout) longestSocket() string { return l.run("containerd", "containerd.sock.ttrpc") }
+// runtimeState is where containerd keeps what is gone after a reboot or a teardown.
+func (l layout) runtimeState() string { return l.run("containerd") }
+
+// longestSocket is the longest path below the run directory that something will listen on.
+func (l layout) longestSocket() string { return l.run("containerd.sock.ttrpc") }
 
 // interfaceNameMax is the kernel's IFNAMSIZ without the terminating zero.
 const interfaceNameMax = 15
@@ -60,4 +60,12 @@ func (l layout) cgroupRoot() string {
 		return "/"
 	}
 	return "/" + l.o.fullName()
+}
+
+// podCgroup is the cgroup that all pods are below and that holds nothing else.
+func (l layout) podCgroup() string {
+	if l.cgroupRoot() == "/" {
+		return "/kubepods"
+	}
+	return l.cgroupRoot()
 }

@@ -244,17 +244,6 @@ func (c *cluster) specs() []supervise.Spec {
 	return append(specs, c.componentSpecs()...)
 }
 
-// containerd is our own runtime, if it is ours to run.
-func (c *cluster) containerd() (supervise.Spec, bool) {
-	if c.runtime == nil || c.runtime.Command() == nil {
-		return supervise.Spec{}, false
-	}
-	return supervise.Spec{
-		Name: childContainerd, Argv: c.runtime.Command(), Dir: c.o.RunDir, Log: c.log(childContainerd), Grace: graceStore,
-		Env: environment("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-	}, true
-}
-
 func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
 	_, err := c.supervisor.Apply(ctx, spec)
 	return err
@@ -330,8 +319,8 @@ func (c *cluster) preflight() error {
 		}
 	}
 	if c.o.Agent {
-		c.runtime, err = newRuntime(c.layout, c.imageDir())
-		errs = append(errs, err)
+		c.runtime, err = newRuntime(c.layout)
+		errs = append(errs, err, c.checkPodCgroup())
 	}
 	return errors.Join(errs...)
 }

@@ -208,6 +208,23 @@ func (s *Supervisor) Leave() {
 	}
 }
 
+// Release stops watching one child and leaves its process running; it counts as found from then on.
+func (s *Supervisor) Release(name string) {
+	s.mu.Lock()
+	c := s.children[name]
+	delete(s.children, name)
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.leave()
+	if p := c.process(); p != nil {
+		s.mu.Lock()
+		s.survivors[name] = p
+		s.mu.Unlock()
+	}
+}
+
 // Status returns the state of every child that was applied, by name.
 func (s *Supervisor) Status() []Status {
 	s.mu.Lock()

@@ -388,6 +388,27 @@ func TestStopIsPatientThenFirm(t *testing.T) {
 	x.Stop(t.Context(), "never-was", time.Hour)
 }
 
+// A released child is not restarted, but still known, and can be stopped or taken back.
+func TestRelease(t *testing.T) {
+	x := open(t, t.TempDir(), Backoff{})
+	spec := childSpec(x.dir, "a", "polite")
+	x.apply(spec)
+	first := x.pid("a")
+	x.Release("a")
+	if !slices.Equal(x.Survivors(), []string{"a"}) {
+		t.Fatalf("survivors %v", x.Survivors())
+	}
+	if !x.apply(spec) || x.pid("a") != first {
+		t.Fatal("the released child was not taken back")
+	}
+	x.Release("a")
+	x.Release("never-was")
+	x.Stop(t.Context(), "a", 5*time.Second)
+	if _, err := readStartTicks(first); err == nil {
+		t.Error("still runs")
+	}
+}
+
 // A cancelled stop kills at once.
 func TestStopHurriesWhenCancelled(t *testing.T) {
 	x := open(t, t.TempDir(), Backoff{})
