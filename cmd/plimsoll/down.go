@@ -25,11 +25,11 @@ interfaces and rules. The cluster's data stay in the state directory, and the ne
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kept, err := cluster.Load(o)
-			if notUp := (*cluster.NotUpError)(nil); errors.As(err, &notUp) {
+			if errors.As(err, new(*cluster.NotUpError)) && !purge {
 				fmt.Fprintf(c.OutOrStdout(), "instance %s is not up\n", kept.Instance)
 				return nil
 			}
-			if err != nil {
+			if err != nil && !errors.As(err, new(*cluster.NotUpError)) {
 				return err
 			}
 			sink := progress.For(os.Stdout)

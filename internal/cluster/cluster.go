@@ -88,16 +88,17 @@ func (c *cluster) notice(s supervise.Status) {
 	if died {
 		c.deaths[s.Name]++
 	}
+	first := c.deaths[s.Name] == 1
 	c.last[s.Name] = s
 	c.mu.Unlock()
-	if died {
+	if died && first { // more would drown the rest; `plimsoll status` has the count
 		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; starting it again (log: %s)", s.LastExit, s.Log)})
 	}
 }
 
-// deathsMax is how often a child may die before waiting for it is given up: once is an accident, three times in a row a
-// cause that will not go away.
-const deathsMax = 3
+// deathsMax is how often a child may die before waiting for it is given up: once is an accident, five times in a row (1.4 s
+// of DefaultBackoff) a cause that will not go away.
+const deathsMax = 5
 
 // broken returns why waiting for these children is hopeless, nil while it is not.
 func (c *cluster) broken(children ...string) error {

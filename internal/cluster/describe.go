@@ -1,18 +1,266 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresource "k8s.io/component-helpers/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Describe shows what a user wants to know of a cluster that has come up: its node's load line, the running pods, and
-// what to try next.
+// Describe shows what a user wants to know of a cluster that is up: its node's load line, the pods that run there, what is
+// not well, and what to try next.
 func Describe(ctx context.Context, w io.Writer, o Options) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	s, err := ReadStatus(ctx, o)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	return s.Print(w)
+	if o.Agent {
+		if err := describeNode(ctx, w, o); err != nil {
+			return err
+		}
+	}
+	describeOthers(w, s, o)
+	describeTrouble(w, s)
+	describeNext(w, o)
+	return nil
+}
+
+func describeNode(ctx context.Context, w io.Writer, o Options) error {
+	client, err := layout{o}.client(whoAdmin)
+	if err != nil {
+		return err
+	}
+	node := &corev1.Node{}
+	if err := client.Get(ctx, kube.Nodes, "", o.NodeName, node); err != nil {
+		return err
+	}
+	all := &corev1.PodList{}
+	if err := client.List(ctx, kube.Pods, "", metav1.ListOptions{FieldSelector: "spec.nodeName=" + o.NodeName}, all); err != nil {
+		return err
+	}
+	state := "Ready"
+	if err := readyCondition(node); err != nil {
+		state = err.Error()
+	}
+	fmt.Fprintf(w, "node %s: %s\n", node.Name, state)
+	lines := loadLine(node, all.Items, readUsage(ctx, client, o.NodeName))
+	if err := printLoadLine(w, lines); err != nil {
+		return err
+	}
+	return printPods(w, all.Items)
+}
+
+// loadLineRow is one resource of a node. Nil quantities are not known.
+type loadLineRow struct {
+	resource                                         corev1.ResourceName
+	capacity, reserved, allocatable, requested, used *resource.Quantity
+}
+
+// loadLine compares what a node has, may give, has promised and gives now.
+func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []loadLineRow {
+	requested := corev1.ResourceList{}
+	running := int64(0)
+	for i := range pods {
+		if pods[i].Status.Phase == corev1.PodSucceeded || pods[i].Status.Phase == corev1.PodFailed {
+			continue
+		}
+		running++
+		for name, q := range podresource.PodRequests(&pods[i], podresource.PodResourcesOptions{}) {
+			sum := requested[name]
+			sum.Add(q)
+			requested[name] = sum
+		}
+	}
+	requested[corev1.ResourcePods] = *resource.NewQuantity(running, resource.DecimalSI)
+	if used != nil {
+		used[corev1.ResourcePods] = requested[corev1.ResourcePods]
+	}
+	var rows []loadLineRow
+	for name, capacity := range node.Status.Capacity {
+		row := loadLineRow{resource: name, capacity: &capacity}
+		if allocatable, ok := node.Status.Allocatable[name]; ok {
+			reserved := capacity.DeepCopy()
+			reserved.Sub(allocatable)
+			row.allocatable, row.reserved = &allocatable, &reserved
+		}
+		if capacity.IsZero() && row.allocatable != nil && row.allocatable.IsZero() {
+			continue // a page size that the kernel knows and nobody uses
+		}
+		asked := requested[name]
+		row.requested = &asked
+		if q, ok := used[name]; ok {
+			row.used = &q
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b loadLineRow) int {
+		return cmp.Or(cmp.Compare(rank(a.resource), rank(b.resource)), cmp.Compare(a.resource, b.resource))
+	})
+	return rows
+}
+
+// rank puts what everyone asks for first.
+func rank(name corev1.ResourceName) int {
+	order := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
+	if i := slices.Index(order, name); i >= 0 {
+		return i
+	}
+	return len(order)
+}
+
+func printLoadLine(w io.Writer, rows []loadLineRow) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "RESOURCE\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t\n", r.resource,
+			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
+	}
+	return t.Flush()
+}
+
+// short prints a quantity for a person: bytes in the unit that leaves two to four digits.
+func short(name corev1.ResourceName, q *resource.Quantity) string {
+	if q == nil {
+		return "-"
+	}
+	if name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
+		return q.String()
+	}
+	const step = 1024
+	units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+	value, unit := float64(q.Value()), 0
+	for value >= 10*step && unit < len(units)-1 {
+		value, unit = value/step, unit+1
+	}
+	return fmt.Sprintf("%.0f%s", value, units[unit])
+}
+
+// summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
+type summary struct {
+	Node struct {
+		CPU    *struct{ UsageNanoCores *int64 }  `json:"cpu"`
+		Memory *struct{ WorkingSetBytes *int64 } `json:"memory"`
+		FS     *struct{ UsedBytes *int64 }       `json:"fs"`
+	} `json:"node"`
+}
+
+// readUsage asks the agent through the API server, the way `kubectl top` would; nil if it does not answer.
+func readUsage(ctx context.Context, c *kube.Client, node string) corev1.ResourceList {
+	text, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
+	if err != nil {
+		return nil
+	}
+	return parseUsage(text)
+}
+
+func parseUsage(text []byte) corev1.ResourceList {
+	var s summary
+	if json.Unmarshal(text, &s) != nil {
+		return nil
+	}
+	used := corev1.ResourceList{}
+	if c := s.Node.CPU; c != nil && c.UsageNanoCores != nil {
+		const nanoPerMilli = 1e6
+		used[corev1.ResourceCPU] = *resource.NewMilliQuantity(*c.UsageNanoCores/nanoPerMilli, resource.DecimalSI)
+	}
+	if m := s.Node.Memory; m != nil && m.WorkingSetBytes != nil {
+		used[corev1.ResourceMemory] = *resource.NewQuantity(*m.WorkingSetBytes, resource.BinarySI)
+	}
+	if f := s.Node.FS; f != nil && f.UsedBytes != nil {
+		used[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(*f.UsedBytes, resource.BinarySI)
+	}
+	return used
+}
+
+// podsShown is how many pods are listed one by one.
+const podsShown = 10
+
+func printPods(w io.Writer, pods []corev1.Pod) error {
+	if len(pods) == 0 {
+		fmt.Fprintln(w, "\nno pods yet")
+		return nil
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "POD\tPHASE\tIP\tRESTARTS\tAGE")
+	for i := range pods[:min(len(pods), podsShown)] {
+		p := &pods[i]
+		restarts := int32(0)
+		for _, c := range p.Status.ContainerStatuses {
+			restarts += c.RestartCount
+		}
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%d\t%s\n", p.Namespace, p.Name, p.Status.Phase, cmp.Or(p.Status.PodIP, "-"), restarts,
+			time.Since(p.CreationTimestamp.Time).Truncate(time.Second))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if more := len(pods) - podsShown; more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+	return nil
+}
+
+// describeOthers counts the nodes beside this machine's.
+func describeOthers(w io.Writer, s Status, o Options) {
+	ready, others := 0, 0
+	for _, n := range s.Nodes {
+		if o.Agent && n.Name == o.NodeName {
+			continue
+		}
+		others++
+		if n.Ready {
+			ready++
+		}
+	}
+	if others > 0 {
+		fmt.Fprintf(w, "\nother nodes: %d, %d of them Ready\n", others, ready)
+	}
+}
+
+// describeTrouble names what runs badly though the nodes are Ready.
+func describeTrouble(w io.Writer, s Status) {
+	for _, c := range s.Children {
+		switch {
+		case c.PID == 0:
+			fmt.Fprintf(w, "\n%s is not running: %s (log: %s)\n", c.Name, cmp.Or(c.LastExit, "never started"), c.Log)
+		case c.Restarts > 0:
+			fmt.Fprintf(w, "\n%s was restarted %d times, last: %s (log: %s)\n", c.Name, c.Restarts, c.LastExit, c.Log)
+		}
+	}
+}
+
+func describeNext(w io.Writer, o Options) {
+	instance := ""
+	if o.Instance != DefaultInstance {
+		instance = " --instance " + o.Instance
+	}
+	run := "create deployment hello --image " + image.Demo + " --replicas 3"
+	if !o.Agent && o.Hollow == 0 {
+		run = "get namespaces" // no node to run anything
+	}
+	fmt.Fprintf(w, `
+try:
+  export KUBECONFIG=$(plimsoll kubeconfig%s)
+  plimsoll kubectl%s %s
+  plimsoll status%s
+`, instance, instance, run, instance)
 }

@@ -32,11 +32,14 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	if _, err := os.Stat(o.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err := l.checkOurs(); err != nil {
+		return err
+	}
 	if err := l.askToLeave(ctx); err != nil {
 		return err
 	}
-	if err := l.makeDirectories(); err != nil && !errors.Is(err, unix.ENOSPC) {
-		return err
+	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
+		return fmt.Errorf("stop instance %s: %w", o.Instance, err)
 	}
 	logger, closeLog, err := l.supervisorLog()
 	if err != nil { // a full disk must not keep anything running
@@ -143,8 +146,8 @@ func graceOf(child string) time.Duration {
 
 // removePods has the runtime remove pods and everything that belongs to them, and end itself.
 func (c *cluster) removePods(ctx context.Context) error {
-	if !c.o.Agent {
-		return nil
+	if _, err := os.Stat(c.runtimeState()); !c.o.Agent && errors.Is(err, fs.ErrNotExist) {
+		return nil // neither this run nor an earlier one, with other options, had containers
 	}
 	return progress.Step(c.sink, "remove pods, their network and the runtime", func() (string, error) {
 		var err error

@@ -76,6 +76,19 @@ func (o *Options) Fill() error {
 	if o.NodeIP == "" {
 		o.NodeIP = hostAddress().String()
 	}
+	return o.absolute()
+}
+
+// absolute makes paths mean the same from every working directory: `down` has another than `up` had.
+func (o *Options) absolute() (err error) {
+	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.ControlplaneBinary, &o.ImageDir} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

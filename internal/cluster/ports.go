@@ -84,12 +84,25 @@ func portHolder(number int) (pid int, name string) {
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && inodes[target] {
 			parts := strings.Split(link, "/")
-			comm, _ := os.ReadFile(filepath.Join("/proc", parts[2], "comm"))
 			pid, _ := strconv.Atoi(parts[2])
-			return pid, strings.TrimSpace(string(comm))
+			return pid, processName(parts[2])
 		}
 	}
 	return 0, ""
+}
+
+// processName is the program of a process and, for multi-call programs such as ours, its first word.
+func processName(pid string) string {
+	cmdline, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+	words := strings.Split(string(cmdline), "\x00")
+	if err != nil || words[0] == "" {
+		return "a process without a command line"
+	}
+	name := filepath.Base(words[0])
+	if len(words) > 1 && words[1] != "" && !strings.HasPrefix(words[1], "-") {
+		name += " " + words[1]
+	}
+	return name
 }
 
 // listeningInodes reads the form of proc_net_tcp: local address as HEX-IP:HEX-PORT in column 2, state in column 4, where

@@ -2,11 +2,9 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -94,7 +92,7 @@ func (l layout) nodes(ctx context.Context) ([]NodeStatus, error) {
 	return out, nil
 }
 
-// hollowShown is how many nodes a table lists one by one.
+// nodesShown is how many nodes a table lists one by one.
 const nodesShown = 10
 
 // Print writes s as tables.
@@ -162,16 +160,4 @@ func KubectlCommand(o Options, args []string) (argv, env []string, err error) {
 		env = append(env, "KUBECONFIG="+kubeconfig)
 	}
 	return append([]string{b.controlplane, "kubectl"}, args...), env, nil
-}
-
-// Explain puts errors of this package into one line for status lines.
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
-}
-
-// isNotUp reports whether err says that there is no such instance.
-func isNotUp(err error) bool {
-	var e *NotUpError
-	return errors.As(err, &e)
 }

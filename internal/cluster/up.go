@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -199,24 +200,37 @@ func (c *cluster) startComponents(ctx context.Context) error {
 			return err
 		}
 	}
+	c.stopUnwanted(ctx)
 	client, err := c.client(whoLauncher)
 	if err != nil {
 		return err
 	}
+	waits := []func(context.Context) error{c.step("controllers", "running",
+		func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer)}
 	if c.o.Agent {
-		err := progress.Step(c.sink, "node "+c.o.NodeName, func() (string, error) {
-			return "Ready", c.await(ctx, "node "+c.o.NodeName, func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName) }, childAgent, childAPIServer)
-		})
-		if err != nil {
-			return err
-		}
+		waits = append(waits, c.step("node "+c.o.NodeName, "Ready",
+			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName) }, childAgent, childAPIServer))
 	}
 	if c.o.Hollow > 0 {
-		return progress.Step(c.sink, "hollow nodes", func() (string, error) {
-			return fmt.Sprintf("%d Ready", c.o.Hollow), c.await(ctx, "hollow nodes", func(ctx context.Context) error { return hollowReady(ctx, client, c.o) }, childFleet, childAPIServer)
-		})
+		waits = append(waits, c.step("hollow nodes", fmt.Sprintf("%d Ready", c.o.Hollow),
+			func(ctx context.Context) error { return hollowReady(ctx, client, c.o) }, childFleet, childAPIServer))
 	}
-	return nil
+	return parallel(ctx, waits...)
+}
+
+// step waits for something as a step of its own.
+func (c *cluster) step(what, result string, ready func(context.Context) error, children ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return progress.Step(c.sink, what, func() (string, error) { return result, c.await(ctx, what, ready, children...) })
+	}
+}
+
+// stopUnwanted ends what an earlier run with other options left: the agent of an instance that is now to have none.
+func (c *cluster) stopUnwanted(ctx context.Context) {
+	for _, name := range c.supervisor.Survivors() {
+		c.logger.Info("stop child: the options no longer ask for it", "child", name)
+		c.supervisor.Stop(ctx, name, graceOf(name))
+	}
 }
 
 // componentSpecs are our own programs: they need only the API server.
@@ -257,10 +271,39 @@ func checkUser(o Options) error {
 	return errors.New("run containers on this machine: not root: run as root, or use --hollow N, whose nodes pretend their pods and need no root")
 }
 
+// checkOurs refuses directories that hold what is not ours: `down --purge` removes all that is in them.
+func (l layout) checkOurs() error {
+	for _, d := range []struct{ flag, dir, sign string }{
+		{"state-dir", l.o.StateDir, l.lock()}, {"run-dir", l.o.RunDir, l.record()},
+	} {
+		entries, err := os.ReadDir(d.dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("check --%s: %w", d.flag, err)
+		}
+		if _, err := os.Stat(d.sign); err != nil && len(entries) > 0 {
+			return fmt.Errorf("check --%s %s: holds files that no plimsoll put there (%s): give a new or empty directory", d.flag, d.dir, entries[0].Name())
+		}
+	}
+	return nil
+}
+
 func (l layout) makeDirectories() error {
+	if err := l.checkOurs(); err != nil {
+		return err
+	}
 	for _, dir := range append(l.stateDirectories(), l.o.RunDir) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
+		}
+		if dir == l.o.StateDir { // signed before anything else is put there, see checkOurs
+			sign, err := os.OpenFile(l.lock(), os.O_RDWR|os.O_CREATE, 0o600)
+			if err != nil {
+				return fmt.Errorf("make directories: %w", err)
+			}
+			sign.Close()
 		}
 	}
 	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // they guard all that is below them
@@ -323,6 +366,12 @@ func (c *cluster) preflight() error {
 		errs = append(errs, err, c.checkPodCgroup())
 	}
 	return errors.Join(errs...)
+}
+
+// defaultAccount returns nil once the service account that ordinary pods run as is there: without it, creating a pod is
+// refused. It is the last of kube-controller-manager's work that a first user could miss.
+func defaultAccount(ctx context.Context, c *kube.Client) error {
+	return c.Get(ctx, kube.ServiceAccounts, metav1.NamespaceDefault, "default", &corev1.ServiceAccount{})
 }
 
 // nodeReady returns nil once the node reports Ready, else why not.

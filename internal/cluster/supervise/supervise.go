@@ -93,6 +93,9 @@ func Open(o Options) (*Supervisor, error) {
 		}
 	}
 	s.findMarked()
+	s.mu.Lock()
+	s.save()
+	s.mu.Unlock()
 	return s, nil
 }
 
