@@ -40,6 +40,9 @@ const (
 	watchMin = 15 * time.Minute
 )
 
+// errBrief is a watch that is not worth opening again at once.
+var errBrief = errors.New("watch ended within a second")
+
 // follow keeps it current until ctx ends or the object turns out to be immutable.
 func (c *Cache) follow(ctx context.Context, it *item) {
 	wait := backoffMin
@@ -47,7 +50,8 @@ func (c *Cache) follow(ctx context.Context, it *item) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		done, err := false, error(nil)
-		if version == "" {
+		listed := version == ""
+		if listed {
 			version, done, err = c.list(ctx, it)
 		}
 		if err == nil && !done {
@@ -56,8 +60,8 @@ func (c *Cache) follow(ctx context.Context, it *item) {
 		switch {
 		case done || ctx.Err() != nil:
 			return
-		case err == nil:
-			wait = backoffMin // the server ended a watch in good order: go on at once
+		case err == nil || version == "" && !listed:
+			wait = backoffMin // the server ended a watch in good order, or forgot our version: go on at once
 			continue
 		case time.Since(began) > backoffMax:
 			wait = backoffMin // it worked for long: this is a new trouble, not the old one
@@ -144,6 +148,7 @@ func (c *Cache) watch(ctx context.Context, it *item, version string) (resume str
 		return resumeAfter(err, version), false, err
 	}
 	defer w.Stop()
+	c.reached()
 	began := time.Now()
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
@@ -167,7 +172,7 @@ func (c *Cache) watch(ctx context.Context, it *item, version string) (resume str
 	}
 	// A server on its way down closes watches politely too, and would be asked again at once.
 	if time.Since(began) < time.Second {
-		return version, false, errors.New("watch ended within a second")
+		return version, false, errBrief
 	}
 	return version, false, nil
 }
@@ -195,16 +200,23 @@ func (c *Cache) publish(it *item, object metav1.Object) (done bool) {
 			tell = append(tell, uid)
 		}
 	}
+	c.mu.Unlock()
+	c.reached()
+	for _, uid := range tell {
+		c.changed(uid)
+	}
+	return done
+}
+
+// reached notes that the API server answers, and wakes those who wait for that.
+func (c *Cache) reached() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.away {
 		c.away = false
 		close(c.back)
 		c.back = make(chan struct{})
 	}
-	c.mu.Unlock()
-	for _, uid := range tell {
-		c.changed(uid)
-	}
-	return done
 }
 
 func (c *Cache) failed(it *item, err error) {
@@ -214,7 +226,7 @@ func (c *Cache) failed(it *item, err error) {
 		it.err = err
 	}
 	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) && !c.away {
+	if !errors.As(err, &answer) && err != errBrief && !c.away {
 		c.away = true
 		slog.Info("objects: API server away, serving last known content", "object", it.ref.String(), "error", err)
 	}
