@@ -6,12 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,13 +116,34 @@ func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) e
 			return err
 		}
 	}
+	replaced := ""
 	if fresh || !holds(dir, content, own) {
-		if err := write(dir, content, own, fresh); err != nil {
+		if replaced, err = write(dir, content, own, fresh); err != nil {
 			return err
 		}
 	}
 	s.wrote[v.Name] = sum
+	if replaced != "" && s.ready[v.Name] {
+		time.AfterFunc(replacedStays, func() { k.removeReplaced(s, filepath.Join(dir, replaced)) })
+	} else if !fresh {
+		return removePayloads(dir) // taken up after a restart
+	}
 	return nil
+}
+
+// replacedStays is how long a replaced payload stays for readers that are on their way into it. Chosen: far longer than
+// a path is resolved or a few files are read, short enough that a withdrawn secret is soon gone.
+const replacedStays = time.Second
+
+func (k *Keeper) removeReplaced(s *place, dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone || k.ctx.Err() != nil {
+		return
+	}
+	if err := removeTree(dir); err != nil {
+		slog.Warn("volume: a replaced payload stays", "error", err)
+	}
 }
 
 // makeContentDir makes the volume's directory, the mount points of other volumes in it, and its visible name.

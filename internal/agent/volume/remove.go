@@ -95,30 +95,32 @@ func (r *remover) remove(at int, name string, depth int) error {
 	return nil
 }
 
-// empty removes everything in the open directory fd.
+// empty removes everything in the open directory fd. Entries vanish under the cursor meanwhile, so it reads the
+// directory from the start until a whole pass finds nothing. A short read is no end: a signal cuts getdents64(2) short.
 func (r *remover) empty(fd, depth int) error {
 	buffer := make([]byte, 16<<10)
-	for {
+	for found := false; ; {
 		n, err := unix.Getdents(fd, buffer)
-		if err != nil {
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
 			return err
-		}
-		if n == 0 {
+		case n == 0 && !found:
 			return nil
+		case n == 0:
+			found = false
+			if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+				return err
+			}
+			continue
 		}
-		var names []string
-		_, _, names = unix.ParseDirent(buffer[:n], -1, nil)
-		if len(names) == 0 {
-			return nil // only . and .. were left
-		}
+		_, _, names := unix.ParseDirent(buffer[:n], -1, nil) // without . and ..
 		for _, name := range names {
+			found = true
 			if err := r.remove(fd, name, depth+1); err != nil {
 				return err
 			}
-		}
-		// Entries were removed under the cursor: begin again, and end when a whole pass finds nothing.
-		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
-			return err
 		}
 	}
 }

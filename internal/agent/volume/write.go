@@ -21,44 +21,48 @@ const (
 	newDataLink = "..data_tmp"
 )
 
-// write makes dir hold content, at once as readers see it.
+// write makes dir hold content, at once as readers see it, and returns the payload directory that it replaced.
 //
 //  1. A new payload directory is filled. Nobody looks there.
 //  2. ..data is swapped to it by rename(2). From here on every opened name is of the new payload.
 //  3. Links of names that are new are made, of names that are gone removed.
-//  4. Every other payload directory is removed: the previous one, and those that a crash in 1 left.
 //
-// A crash between any two steps leaves a volume that readers can use and that the next write completes. A reader that
-// opened a directory of the old payload keeps reading it until it is removed in 4; whoever opens ..data itself first,
-// as upstream documents, sees one payload throughout. The cost is one more copy of the content for that long.
+// A crash between any two steps leaves a volume that readers can use and that the next write completes. The replaced
+// payload is the caller's to remove, a little later: a reader may be between reading the link ..data and entering the
+// directory that it named, and whoever opens ..data itself first, as upstream documents, sees one payload throughout.
+// (Upstream removes it at once, and such readers fail.) The cost is one more copy of the content for that long.
 // A fresh dir is known to be empty.
-func write(dir string, content payload, own owner, fresh bool) error {
+func write(dir string, content payload, own owner, fresh bool) (replaced string, err error) {
 	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + fmt.Sprintf("%09d", rand.IntN(1e9))
 	if err := fill(filepath.Join(dir, name), content, own); err != nil {
-		_ = removeTree(filepath.Join(dir, name)) // what remains is removed by the next write
-		return err
+		_ = removeTree(filepath.Join(dir, name)) // what remains is removed when the volume is next taken up
+		return "", err
 	}
 	data := filepath.Join(dir, dataLink)
 	if fresh {
 		if err := os.Symlink(name, data); err != nil {
-			return err
+			return "", err
 		}
-	} else {
-		next := filepath.Join(dir, newDataLink)
-		if err := os.Remove(next); err != nil && !os.IsNotExist(err) {
-			return err
-		}
-		if err := os.Symlink(name, next); err != nil {
-			return err
-		}
-		if err := os.Rename(next, data); err != nil {
-			return err
-		}
+		return "", makeLinks(dir, content, own)
 	}
-	if err := makeLinks(dir, content, own); err != nil || fresh {
-		return err
+	replaced, err = os.Readlink(data)
+	if err != nil && !os.IsNotExist(err) {
+		return "", err
 	}
-	return prune(dir, content, name)
+	next := filepath.Join(dir, newDataLink)
+	if err := os.Remove(next); err != nil && !os.IsNotExist(err) {
+		return "", err
+	}
+	if err := os.Symlink(name, next); err != nil {
+		return "", err
+	}
+	if err := os.Rename(next, data); err != nil {
+		return "", err
+	}
+	if err := makeLinks(dir, content, own); err != nil {
+		return replaced, err
+	}
+	return replaced, removeLinks(dir, content)
 }
 
 // fill writes the files of content below a new directory.
@@ -167,8 +171,8 @@ func makeLinks(dir string, content payload, own owner) error {
 	return nil
 }
 
-// prune removes the visible names that content no longer has and every payload directory but the current one.
-func prune(dir string, content payload, current string) error {
+// removeLinks removes the visible names that content no longer has.
+func removeLinks(dir string, content payload) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -176,18 +180,34 @@ func prune(dir string, content payload, current string) error {
 	keep := content.topLevel()
 	for _, e := range entries {
 		name := e.Name()
+		if e.Type() != fs.ModeSymlink || keep[name] || name == dataLink {
+			continue
+		}
 		full := filepath.Join(dir, name)
-		switch {
-		case name == dataLink || name == current || keep[name]:
-		case e.Type() == fs.ModeSymlink:
-			if target, err := os.Readlink(full); err != nil || target != path.Join(dataLink, name) {
-				continue
-			}
-			if err := os.Remove(full); err != nil {
-				return err
-			}
-		case e.IsDir() && strings.HasPrefix(name, ".."):
-			if err := removeTree(full); err != nil {
+		if target, err := os.Readlink(full); err != nil || target != path.Join(dataLink, name) {
+			continue
+		}
+		if err := os.Remove(full); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removePayloads removes every payload directory but the current one: the replaced ones and those that a crash left
+// half-filled.
+func removePayloads(dir string) error {
+	current, err := os.Readlink(filepath.Join(dir, dataLink))
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); e.IsDir() && strings.HasPrefix(name, "..") && name != current {
+			if err := removeTree(filepath.Join(dir, name)); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,248 @@
+package volume
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// everyKind is a pod with a volume of each kind we make, and subPaths.
+func everyKind(uid string) *corev1.Pod {
+	local := corev1.LocalObjectReference{Name: "cm"}
+	pod := podWith(uid,
+		volumeOf("disk", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		volumeOf("mem", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}),
+		volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local}}),
+		volumeOf("secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
+		plainVolume())
+	group := int64(4242)
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts[0].SubPath = "made/for/me"
+	c.VolumeMounts[2].SubPath = "a"
+	return pod
+}
+
+func (r *rig) putEveryKind(round int) {
+	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": "CA"}))
+	data := map[string]string{}
+	for _, k := range []string{"a", "b", "c"} {
+		data[k] = fmt.Sprint(round)
+	}
+	r.put("configmap/cm", configMap("cm", data))
+	r.put("secret/s", secret("s", data))
+}
+
+// checkEveryKind checks what containers would see.
+func (r *rig) checkEveryKind(pod *corev1.Pod, round int) {
+	r.t.Helper()
+	mounts, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{PodIPs: []string{"10.1.0.1"}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i, f := range map[int]string{2: "", 3: "b", 4: "ca.crt"} {
+		want := fmt.Sprint(round)
+		if i == 4 {
+			want = "CA"
+		}
+		text, err := os.ReadFile(filepath.Join(mounts[i].HostPath, f))
+		if err != nil || string(text) != want {
+			r.t.Errorf("mount %d %s: %q %v, want %q", i, f, text, err, want)
+		}
+	}
+	for _, i := range []int{0, 1} {
+		if st, err := os.Stat(mounts[i].HostPath); err != nil || !st.IsDir() || st.Mode()&os.ModeSetgid == 0 {
+			r.t.Errorf("mount %d: %v %v", i, st, err)
+		}
+	}
+	for _, name := range []string{"kubernetes.io~configmap/cm", "kubernetes.io~secret/secret"} {
+		entries, err := os.ReadDir(filepath.Join(r.root, "pods", string(pod.UID), "volumes", name))
+		payloads := 0
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), "..20") {
+				payloads++
+			}
+		}
+		if err != nil || payloads != 1 {
+			r.t.Errorf("%s: %d payloads, %v", name, payloads, err)
+		}
+	}
+}
+
+const crashRootVar = "VOLUME_CRASH_ROOT"
+
+// TestCrash kills a process that sets up, refreshes and tears down pods at random instants, and lets another go on from
+// what it left, a few dozen times over on the same root directory.
+func TestCrash(t *testing.T) {
+	if root := os.Getenv(crashRootVar); root != "" {
+		crashingAgent(t, root)
+		return
+	}
+	r := newRig(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	rounds := 40
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
+		child := exec.Command(os.Args[0], "-test.run=^TestCrash$")
+		child.Env = append(os.Environ(), crashRootVar+"="+r.root)
+		out, err := child.StdoutPipe()
+		must(t, err)
+		must(t, child.Start())
+		ready := bufio.NewScanner(out)
+		for ready.Scan() && ready.Text() != "ready" {
+		}
+		timer := time.NewTimer(time.Duration(rnd.IntN(15_000)) * time.Microsecond)
+		<-timer.C
+		must(t, child.Process.Kill())
+		_ = child.Wait() // killed
+		r.restart()
+		r.putEveryKind(1000 + round)
+		for _, uid := range []string{"u0", "u1"} {
+			pod := everyKind(uid)
+			if round%4 == 3 {
+				r.tearDownClean(types.UID(uid)) // the pod went while the agent was down
+			}
+			r.mustSetUp(pod)
+			r.checkEveryKind(pod, 1000+round)
+		}
+		if orphans, err := r.Orphans(map[types.UID]bool{"u0": true, "u1": true}); err != nil || len(orphans) > 0 {
+			t.Errorf("orphans %v %v", orphans, err)
+		}
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+	for _, uid := range []types.UID{"u0", "u1"} {
+		r.tearDownClean(uid)
+	}
+}
+
+// crashingAgent does everything a Keeper does until it is killed.
+func crashingAgent(t *testing.T, root string) {
+	r := &rig{t: t, root: root, objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
+	r.restart()
+	fmt.Println("ready")
+	for round := 0; ; round++ {
+		r.putEveryKind(round)
+		var both sync.WaitGroup
+		for _, uid := range []string{"u0", "u1"} {
+			both.Go(func() {
+				pod := everyKind(uid)
+				_ = r.SetUp(context.Background(), pod)
+				_, _ = r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{PodIPs: []string{"10.1.0.1"}, Attempt: uint32(round)})
+				r.refresh(types.UID(uid))
+				if round%3 == 2 {
+					_ = r.TearDown(context.Background(), types.UID(uid))
+				}
+			})
+		}
+		both.Wait()
+	}
+}
+
+// Readers that open ..data once see one payload throughout, whatever is swapped meanwhile; readers of single files
+// never see a partial one.
+func TestReadersSeeNoMixture(t *testing.T) {
+	r := newRig(t)
+	r.putEveryKind(0)
+	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	r.mustSetUp(pod)
+	dir, _ := r.VolumePath(pod, "v")
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	whole := 0
+	readers.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			root, err := os.OpenRoot(filepath.Join(dir, dataLink))
+			if err != nil {
+				t.Errorf("open ..data: %v", err)
+				return
+			}
+			var seen []string
+			for _, name := range []string{"a", "b", "c"} {
+				text, err := root.ReadFile(name)
+				if os.IsNotExist(err) {
+					break // the payload we hold was removed meanwhile: what we read of it is still of one payload
+				}
+				seen = append(seen, string(text))
+			}
+			root.Close()
+			for _, s := range seen {
+				if s != seen[0] || s == "" {
+					t.Errorf("a mixture: %q", seen)
+					return
+				}
+			}
+			if len(seen) == 3 {
+				whole++
+			}
+		}
+	})
+	for round := range 300 {
+		r.putEveryKind(round)
+		r.refresh("u1")
+	}
+	close(done)
+	readers.Wait()
+	if whole == 0 {
+		t.Error("no reader ever saw a whole payload: the test tests nothing")
+	}
+}
+
+// BenchmarkPlainPods measures set-up and tear-down of ordinary pods, many at once.
+func BenchmarkPlainPods(b *testing.B) {
+	if os.Getuid() != 0 {
+		b.Skip("needs root")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := &rig{root: b.TempDir(), objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
+	defer func() { _ = UnmountAll(r.root) }()
+	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": strings.Repeat("x", 1100)}))
+	k, err := New(ctx, Options{RootDir: r.root, Objects: r, Tokens: r.giveToken, Allocatable: func() corev1.ResourceList { return nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var all sync.WaitGroup
+		for i := range 110 {
+			all.Go(func() {
+				pod := podWith(fmt.Sprint("u", i), plainVolume())
+				if err := k.SetUp(ctx, pod); err != nil {
+					b.Error(err)
+				}
+				if _, err := k.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{PodIPs: []string{"10.1.0.1"}}); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		b.StopTimer()
+		for i := range 110 {
+			if err := k.TearDown(ctx, types.UID(fmt.Sprint("u", i))); err != nil {
+				b.Error(err)
+			}
+		}
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,370 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// outside is a directory that no pod may reach, with a print of it to compare.
+type outside struct {
+	dir   string
+	print string
+}
+
+func newOutside(t *testing.T, dir string) outside {
+	must(t, os.MkdirAll(filepath.Join(dir, "etc"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte("root"), 0o600))
+	must(t, os.Symlink("etc", filepath.Join(dir, "link")))
+	o := outside{dir: dir}
+	o.print = o.fingerprint(t)
+	return o
+}
+
+func (o outside) fingerprint(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	must(t, filepath.WalkDir(o.dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text, _ := os.ReadFile(name)
+		fmt.Fprintln(&out, name, info.Mode(), string(text))
+		return nil
+	}))
+	return out.String()
+}
+
+func (o outside) check(t *testing.T, what string) {
+	t.Helper()
+	if now := o.fingerprint(t); now != o.print {
+		t.Fatalf("%s changed what is outside:\n%s\nwas\n%s", what, now, o.print)
+	}
+}
+
+// hostileWords are what names and paths are made of in TestHostileNames.
+var hostileWords = []string{"..", ".", "/", "a", "..data", "..data_tmp", "..rm-1", ".new-v", "../../../outside/etc", "/outside", "link", "\x00", "", "etc/passwd", "memory", "pods", "v", "u1", "$(X)", "\n", " ", `\040`, strings.Repeat("x", 300)}
+
+// TestHostileNames gives pods random names and paths, made of what escapes are made of. Whatever is refused or made,
+// nothing outside the root directory changes, nothing of other pods does, and TearDown leaves nothing.
+func TestHostileNames(t *testing.T) {
+	needRoot(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	word := func() string {
+		var b strings.Builder
+		for range 1 + rnd.IntN(3) {
+			b.WriteString(hostileWords[rnd.IntN(len(hostileWords))])
+		}
+		return b.String()
+	}
+	r := newRig(t)
+	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v"}))
+	neighbour := podWith("neighbour", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	r.mustSetUp(neighbour)
+	made := 0
+	for range 600 {
+		one := func(good string) string {
+			if rnd.IntN(4) > 0 {
+				return good
+			}
+			return word()
+		}
+		name := one("v")
+		pod := podWith(one("u1"), volumeOf(name, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: one("p")}}}}),
+			volumeOf(one("e"), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+		if rnd.IntN(3) == 0 {
+			pod.Spec.Volumes[0] = volumeOf(name, corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: one("t")}}}}})
+		}
+		c := &pod.Spec.Containers[0]
+		c.Name = one("c")
+		for i := range c.VolumeMounts {
+			c.VolumeMounts[i].MountPath = word()
+			c.VolumeMounts[i].Name = pod.Spec.Volumes[i].Name
+			if rnd.IntN(2) == 0 {
+				c.VolumeMounts[i].SubPath = word()
+			}
+		}
+		if r.SetUp(context.Background(), pod) == nil {
+			if _, err := r.Mounts(pod, c, ContainerFacts{PodIPs: []string{"10.0.0.1"}}); err == nil {
+				made++
+			}
+		}
+		out.check(t, fmt.Sprintf("pod %q", pod.UID))
+		if err := r.TearDown(context.Background(), pod.UID); err == nil && pod.UID != "neighbour" {
+			if _, err := os.Lstat(filepath.Join(r.root, "pods", string(pod.UID))); err == nil {
+				t.Fatalf("pod %q left its directory", pod.UID)
+			}
+		}
+		out.check(t, fmt.Sprintf("tear-down of pod %q", pod.UID))
+	}
+	if made < 20 {
+		t.Errorf("only %d of 600 pods were made: the test tests refusals only", made)
+	}
+	if got := r.read("pods/neighbour/volumes/kubernetes.io~configmap/v/k"); got != "v" {
+		t.Errorf("the neighbour's volume holds %q", got)
+	}
+	for _, dir := range []string{"pods", "memory"} {
+		entries, err := os.ReadDir(filepath.Join(r.root, dir))
+		must(t, err)
+		for _, e := range entries {
+			if e.Name() != "neighbour" {
+				t.Errorf("%s/%q is left", dir, e.Name())
+			}
+		}
+	}
+}
+
+func TestSubPath(t *testing.T) {
+	r := newRig(t)
+	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
+	group := int64(4242)
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v1"}))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	r.mustSetUp(pod)
+	empty, _ := r.VolumePath(pod, "e")
+	must(t, os.MkdirAll(filepath.Join(empty, "dir/sub"), 0o755))
+	must(t, os.WriteFile(filepath.Join(empty, "dir/f"), []byte("f"), 0o644))
+	must(t, os.Symlink("dir", filepath.Join(empty, "inward")))
+	must(t, os.Symlink(out.dir, filepath.Join(empty, "absolute")))
+	must(t, os.Symlink(strings.Repeat("../", 20)+out.dir[1:], filepath.Join(empty, "upward")))
+	must(t, os.Symlink("loop", filepath.Join(empty, "loop")))
+	must(t, unix.Mkfifo(filepath.Join(empty, "fifo"), 0o600))
+	for _, c := range []struct{ volume, sub, expr, want, wantErr string }{
+		{volume: "e", sub: "dir", want: "dir"}, {volume: "e", sub: "dir/f", want: "f"}, {volume: "e", sub: "inward/sub", want: "dir"},
+		{volume: "e", sub: "./dir//sub/", want: "dir"}, {volume: "e", sub: "fifo", want: "fifo"},
+		{volume: "e", sub: "new/deep/er", want: "dir"}, {volume: "e", sub: "inward/made", want: "dir"},
+		{volume: "e", expr: "pods/$(NAME)", want: "dir"}, {volume: "e", expr: "$(NONE)", wantErr: "missing value for NONE"},
+		{volume: "cm", sub: "k", want: "v1"},
+		{volume: "e", sub: "absolute", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/etc/passwd", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "upward", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/new", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "loop", wantErr: "leads out of its volume"}, {volume: "e", sub: "dir/f/x", wantErr: "not a directory"},
+		{volume: "e", sub: "../e", wantErr: "must not contain '..'"}, {volume: "e", sub: "/etc", wantErr: "must not be an absolute path"},
+	} {
+		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: c.volume, MountPath: "/m", SubPath: c.sub, SubPathExpr: c.expr}}}
+		mounts, err := r.Mounts(pod, &container, ContainerFacts{Env: []*runtimeapi.KeyValue{{Key: "NAME", Value: []byte("n")}}})
+		if c.wantErr != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		host := mounts[0].HostPath
+		if want := filepath.Join(r.root, "pods/u1/volume-subpaths", c.volume, "c/0"); host != want {
+			t.Errorf("%+v: host path %s, want %s", c, host, want)
+		}
+		st, err := os.Stat(host)
+		must(t, err)
+		got := "dir"
+		switch {
+		case st.Mode()&fs.ModeNamedPipe != 0:
+			got = "fifo"
+		case !st.IsDir():
+			text, err := os.ReadFile(host)
+			must(t, err)
+			got = string(text)
+		}
+		if got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	if st, err := os.Stat(filepath.Join(empty, "new/deep/er")); err != nil || st.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
+		t.Errorf("made subPath: %v %v, want the volume's own mode", st.Mode(), err)
+	}
+	// A changed configMap is another file: the next container gets it, bound over the old one.
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v2"}))
+	r.refresh("u1")
+	container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "cm", MountPath: "/m", SubPath: "k"}}}
+	for range 3 {
+		if _, err := r.Mounts(pod, &container, ContainerFacts{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.read("pods/u1/volume-subpaths/cm/c/0"); got != "v2" {
+		t.Errorf("after the change: %q", got)
+	}
+	if points, _ := mountsBelow(filepath.Join(r.root, "pods/u1/volume-subpaths/cm")); len(points) != 1 {
+		t.Errorf("mounted %v, want one", points)
+	}
+	out.check(t, "subPaths")
+	r.tearDownClean("u1")
+	out.check(t, "tear-down")
+}
+
+// A container that swaps a directory for a link out of the volume, as fast as it can, never gets the link's target.
+func TestSubPathRace(t *testing.T) {
+	r := newRig(t)
+	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
+	var target unix.Stat_t
+	must(t, unix.Stat(filepath.Join(out.dir, "etc"), &target))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	r.mustSetUp(pod)
+	empty, _ := r.VolumePath(pod, "e")
+	must(t, os.Mkdir(filepath.Join(empty, "real"), 0o755))
+	must(t, os.Mkdir(filepath.Join(empty, "real/etc"), 0o755))
+	must(t, os.Symlink(out.dir, filepath.Join(empty, "evil")))
+	stop := make(chan struct{})
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default: // exchanges the two names
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(empty, "real"), unix.AT_FDCWD, filepath.Join(empty, "evil"), unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	bound := 0
+	for range 2000 {
+		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "e", MountPath: "/m", SubPath: "real/etc"}}}
+		mounts, err := r.Mounts(pod, &container, ContainerFacts{})
+		if err != nil {
+			continue
+		}
+		bound++
+		var got unix.Stat_t
+		must(t, unix.Stat(mounts[0].HostPath, &got))
+		if got.Ino == target.Ino && got.Dev == target.Dev {
+			t.Fatal("the mount is outside of the volume")
+		}
+	}
+	close(stop)
+	swapping.Wait()
+	if bound == 0 {
+		t.Error("never bound anything")
+	}
+	out.check(t, "the race")
+	r.tearDownClean("u1")
+}
+
+// TearDown unmounts what a container's Bidirectional mount left in a volume and does not delete through it.
+func TestTearDownCrossesNoMount(t *testing.T) {
+	r := newRig(t)
+	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), volumeOf("m", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}))
+	r.mustSetUp(pod)
+	for _, name := range []string{"e", "m"} {
+		dir, _ := r.VolumePath(pod, name)
+		point := filepath.Join(dir, "a b\\c")
+		must(t, os.Mkdir(point, 0o755))
+		must(t, unix.Mount(out.dir, point, "", unix.MS_BIND, ""))
+		must(t, unix.Mount(out.dir, point, "", unix.MS_BIND, "")) // and once more on top
+		must(t, os.Symlink(out.dir, filepath.Join(dir, "link")))
+	}
+	// removeTree alone refuses: the second line of defence.
+	dir, _ := r.VolumePath(pod, "e")
+	if err := removeTree(dir); err == nil || !strings.Contains(err.Error(), "busy") && !strings.Contains(err.Error(), "mounted") {
+		t.Errorf("removed through a mount: %v", err)
+	}
+	out.check(t, "removeTree")
+	r.tearDownClean("u1")
+	out.check(t, "tear-down")
+}
+
+// A tree deeper than any number of file descriptors is removed.
+func TestRemoveDeepTree(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "t")
+	must(t, os.Mkdir(top, 0o755))
+	at, err := unix.Open(top, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for i := range 1000 {
+		for _, name := range []string{"d", "side"} {
+			must(t, unix.Mkdirat(at, name, 0o755))
+		}
+		if i%100 == 0 {
+			fd, err := unix.Openat(at, "file", unix.O_CREAT|unix.O_WRONLY, 0o600)
+			must(t, err)
+			unix.Close(fd)
+		}
+		next, err := unix.Openat(at, "d", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(at)
+		at = next
+	}
+	unix.Close(at)
+	must(t, removeTree(top))
+	entries, err := os.ReadDir(filepath.Dir(top))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left: %v %v", entries, err)
+	}
+}
+
+func TestRemoveWideTree(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "t")
+	must(t, os.Mkdir(top, 0o755))
+	for i := range 3000 {
+		must(t, os.WriteFile(filepath.Join(top, fmt.Sprint("a-rather-long-file-name-", i)), nil, 0o600))
+	}
+	must(t, removeTree(top))
+	must(t, removeTree(top))
+	if _, err := os.Lstat(top); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+}
+
+func TestRejectedUID(t *testing.T) {
+	r := newRig(t)
+	for _, uid := range []types.UID{"", "..", ".", "../x", "a/b"} {
+		if err := r.TearDown(context.Background(), uid); err == nil {
+			t.Errorf("%q accepted", uid)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(r.root, "pods")); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzMountPoints(f *testing.F) {
+	f.Add("36 35 98:0 / /r/pods/u1/a\\040b rw - ext3 x rw\n", "/r/pods/u1")
+	f.Add("\\", "\\134")
+	f.Fuzz(func(t *testing.T, table, dir string) {
+		for _, p := range parseMountPoints(table, dir) {
+			if p != dir && !strings.HasPrefix(p, dir+"/") {
+				t.Errorf("%q is not below %q", p, dir)
+			}
+		}
+	})
+}
+
+func FuzzPayloadPath(f *testing.F) {
+	for _, s := range hostileWords {
+		f.Add(s, "a")
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		cleaned, err := payload{a: {}, b: {}}.clean()
+		if err != nil {
+			return
+		}
+		for name := range cleaned {
+			if !filepath.IsLocal(name) || strings.HasPrefix(name, "..") || name == "." {
+				t.Errorf("%q, %q: accepted as %q", a, b, name)
+			}
+		}
+	})
+}
