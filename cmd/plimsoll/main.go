@@ -52,6 +52,7 @@ func newRootCommand() *cobra.Command {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.AddCommand(
+		newFleetCommand(),
 		newLifecycleCommand(),
 		newSchedulerCommand(),
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),

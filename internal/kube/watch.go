@@ -15,6 +15,7 @@ import (
 type Selection struct {
 	Namespace string
 	Fields    fields.Selector // nil: any
+	Labels    string          // a label selector; empty: any
 	// Trim, if set, removes from each object what the caller never reads, before it is kept.
 	Trim func(runtime.Object)
 }
@@ -32,6 +33,7 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 		if sel.Fields != nil {
 			o.FieldSelector = sel.Fields.String()
 		}
+		o.LabelSelector = sel.Labels
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

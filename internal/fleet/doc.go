@@ -1,2 +1,0 @@
-// Package fleet is hollow nodes: the agent's heartbeat without containers.
-package fleet

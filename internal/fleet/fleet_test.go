@@ -1,0 +1,310 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// server keeps nodes, leases and pods as far as a fleet can tell.
+type server struct {
+	mu      sync.Mutex
+	down    bool
+	nodes   map[string]*corev1.Node
+	leases  map[string]int // renewals
+	reports map[string]int
+	status  map[string]corev1.PodStatus
+	deleted []string
+	made    int
+}
+
+var nodesResource = schema.GroupResource{Resource: "nodes"}
+
+func (s *server) enter() (func(), error) {
+	time.Sleep(5 * time.Millisecond) // virtual
+	s.mu.Lock()
+	if s.down {
+		s.mu.Unlock()
+		return nil, errors.New("connection refused")
+	}
+	return s.mu.Unlock, nil
+}
+
+func (s *server) createNode(_ context.Context, n *corev1.Node) (*corev1.Node, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if s.nodes[n.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(nodesResource, n.Name)
+	}
+	s.made++
+	n.UID = types.UID(fmt.Sprint("uid-", s.made))
+	s.nodes[n.Name] = n
+	return n, nil
+}
+
+func (s *server) getNode(_ context.Context, name string) (*corev1.Node, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.nodes[name], nil
+}
+
+func (s *server) patchNode(_ context.Context, name string, _ types.PatchType, _ []byte, sub ...string) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.nodes[name] == nil {
+		return apierrors.NewNotFound(nodesResource, name)
+	}
+	if len(sub) > 0 {
+		s.reports[name]++
+	}
+	return nil
+}
+
+func (s *server) createLease(_ context.Context, l *coordinationv1.Lease) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.leases[l.Name] > 0 {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, l.Name)
+	}
+	s.leases[l.Name]++
+	return nil
+}
+
+func (s *server) patchLease(_ context.Context, name string, _ []byte) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.leases[name] == 0 {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, name)
+	}
+	s.leases[name]++
+	return nil
+}
+
+func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var patch struct{ Status corev1.PodStatus }
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return err
+	}
+	s.status[name] = patch.Status
+	return nil
+}
+
+func (s *server) deletePod(_ context.Context, _, name string, _ types.UID) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.deleted = append(s.deleted, name)
+	return nil
+}
+
+// bubble runs a fleet of n nodes against a server in virtual time.
+func bubble(t *testing.T, n int, test func(t *testing.T, s *server, f *fleet)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, status: map[string]corev1.PodStatus{}}
+		o := Options{Client: &kube.Client{}, Nodes: n, Prefix: "h-", Capacity: DefaultCapacity(), Zones: 3}
+		if err := o.check(); err != nil {
+			t.Fatal(err)
+		}
+		f := newFleet(o, s, s)
+		var done sync.WaitGroup
+		done.Go(func() { f.conduct(ctx) })
+		done.Go(func() { f.actors.run(ctx) })
+		test(t, s, f)
+		cancel()
+		done.Wait()
+		synctest.Wait()
+	})
+}
+
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestNodesRegisterAndBeat(t *testing.T) {
+	bubble(t, 200, func(t *testing.T, s *server, _ *fleet) {
+		wait(2 * time.Second)
+		if len(s.nodes) != 200 {
+			t.Fatalf("%d nodes after 2 s", len(s.nodes))
+		}
+		n := s.nodes["h-7"]
+		if n.Labels[LabelHollow] != "true" || n.Labels[corev1.LabelTopologyZone] != "zone-1" || n.Status.Allocatable.Cpu().String() != "32" || n.Status.Addresses[0].Address != "198.18.0.8" {
+			t.Errorf("node %+v", n)
+		}
+		wait(10 * time.Minute)
+		for name, beats := range s.leases {
+			if beats < 57 || beats > 61 { // every 10 s, lengthened by up to 4 %
+				t.Errorf("%s renewed %d times in 10 min", name, beats)
+			}
+		}
+		if reports := s.reports["h-0"]; reports < 1 || reports > 2 {
+			t.Errorf("%d reports of an unchanged status in 10 min, want one each 5 min", reports)
+		}
+	})
+}
+
+// TestAPIAway: nothing is lost, and the nodes beat again soon after the server is back.
+func TestAPIAway(t *testing.T) {
+	bubble(t, 50, func(t *testing.T, s *server, _ *fleet) {
+		wait(time.Minute)
+		s.mu.Lock()
+		s.down = true
+		s.mu.Unlock()
+		wait(10 * time.Minute)
+		s.mu.Lock()
+		s.down = false
+		before := s.leases["h-3"]
+		s.mu.Unlock()
+		wait(8 * time.Second) // the longest back-off is 7 s
+		if s.leases["h-3"] <= before {
+			t.Error("no renewal within 8 s of the server's return")
+		}
+	})
+}
+
+func TestRealNodeIsNotTaken(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, s *server, f *fleet) {
+		s.mu.Lock()
+		s.nodes = map[string]*corev1.Node{"h-1": {ObjectMeta: metav1.ObjectMeta{Name: "h-1"}}}
+		s.mu.Unlock()
+		wait(time.Minute)
+		if s.reports["h-1"] != 0 || s.leases["h-1"] != 0 || s.leases["h-0"] == 0 {
+			t.Errorf("reports %v, leases %v", s.reports, s.leases)
+		}
+		_, err := f.byName["h-1"].takeUp(t.Context(), s, f.byName["h-1"].node(metav1.Now()))
+		if err == nil || !strings.Contains(err.Error(), "--node-prefix") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// TestDeletedNodeComesBack and a node that a controller calls silent says that it is not.
+func TestWhatTheWatchShows(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, s *server, f *fleet) {
+		wait(time.Second)
+		first := s.nodes["h-0"]
+		s.mu.Lock()
+		delete(s.nodes, "h-0")
+		delete(s.leases, "h-0")
+		s.mu.Unlock()
+		f.nodeHandler().OnDelete(first)
+		wait(2 * time.Second)
+		if s.nodes["h-0"] == nil || s.nodes["h-0"].UID == first.UID || s.leases["h-0"] == 0 {
+			t.Fatalf("node %v, leases %d", s.nodes["h-0"], s.leases["h-0"])
+		}
+		silent := s.nodes["h-0"].DeepCopy()
+		silent.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+		f.nodeHandler().OnUpdate(nil, silent)
+		wait(time.Second)
+		if s.reports["h-0"] != 1 {
+			t.Errorf("%d reports after being called silent", s.reports["h-0"])
+		}
+	})
+}
+
+func TestPods(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, s *server, f *fleet) {
+		always := corev1.ContainerRestartPolicyAlways
+		pod := func(name, node string) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name), Generation: 1}, Spec: corev1.PodSpec{
+				NodeName:       node,
+				InitContainers: []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
+				Containers:     []corev1.Container{{Name: "c"}},
+			}}
+		}
+		store := map[string]*corev1.Pod{}
+		f.actors.lookUp = func(key string) *corev1.Pod { return store[key] }
+		show := func(p *corev1.Pod) {
+			store["d/"+p.Name] = p
+			f.actors.handler().OnUpdate(nil, p)
+			wait(time.Second)
+		}
+		show(pod("a", "h-0"))
+		show(pod("b", "h-0"))
+		show(pod("other", "real-node"))
+		a := s.status["a"]
+		if a.Phase != corev1.PodRunning || a.PodIP != "198.19.0.1" || a.HostIP != "198.18.0.1" || s.status["b"].PodIP != "198.19.0.2" {
+			t.Errorf("a %+v, b %+v", a, s.status["b"])
+		}
+		if len(a.ContainerStatuses) != 1 || a.ContainerStatuses[0].State.Running == nil || a.InitContainerStatuses[0].State.Terminated == nil || a.InitContainerStatuses[1].State.Running == nil {
+			t.Errorf("containers %+v %+v", a.ContainerStatuses, a.InitContainerStatuses)
+		}
+		if _, ok := s.status["other"]; ok {
+			t.Error("wrote to a pod of a real node")
+		}
+		running := pod("a", "h-0")
+		running.Status = a
+		s.status = map[string]corev1.PodStatus{}
+		show(running)
+		if len(s.status) != 0 {
+			t.Error("wrote to a pod that runs already")
+		}
+		unready := running.DeepCopy()
+		unready.Status.Conditions[3].Status = corev1.ConditionFalse
+		show(unready)
+		if got := s.status["a"]; got.PodIP != "198.19.0.1" || !got.StartTime.Equal(a.StartTime) {
+			t.Errorf("marked not ready, then %+v", got)
+		}
+		leaving := running.DeepCopy()
+		now := metav1.Now()
+		leaving.DeletionTimestamp = &now
+		show(leaving)
+		if len(s.deleted) != 1 || s.deleted[0] != "a" {
+			t.Errorf("deleted %v", s.deleted)
+		}
+		f.actors.handler().OnDelete(leaving)
+		f.actors.next = 0
+		show(pod("c", "h-0"))
+		if s.status["c"].PodIP != "198.19.0.1" {
+			t.Errorf("c has %s, want the address that a gave back", s.status["c"].PodIP)
+		}
+	})
+}
+
+func TestOptionsAreAllChecked(t *testing.T) {
+	o := Options{Nodes: 0, Prefix: "Bad_", Zones: -1}
+	err := o.Check()
+	for _, want := range []string{"no API client", "--nodes: 0", "--node-prefix", "--zones: -1", "--cpu", "--memory", "--pods: 0"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error lacks %q: %v", want, err)
+		}
+	}
+}

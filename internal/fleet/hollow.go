@@ -1,0 +1,276 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
+)
+
+// hollow is one node. Only the conductor writes to it; requests read what is fixed at its birth.
+type hollow struct {
+	o          *Options
+	name, ip   string
+	zone       string
+	beat       *heartbeat.Beat
+	attemptMax time.Duration
+
+	uid       types.UID // of the Node; owner of the Lease
+	leaseMade bool
+	observed  corev1.ConditionStatus // of Ready, as a watch last showed it; empty: not yet
+	since     metav1.Time            // when our conditions last changed: at registration
+	counted   bool
+
+	wake  unit.Instant
+	index int // in wakes; -1: not there
+}
+
+func newHollow(o *Options, i int, now unit.Instant) *hollow {
+	name := fmt.Sprintf("%s%d", o.Prefix, i)
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(name)) // never fails
+	beat := heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed}, now)
+	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax(), index: -1}
+	if o.Zones > 0 {
+		h.zone = fmt.Sprintf("zone-%d", i%o.Zones)
+	}
+	return h
+}
+
+// nodeAPI is what a hollow node asks of the API server.
+type nodeAPI interface {
+	createNode(ctx context.Context, n *corev1.Node) (*corev1.Node, error)
+	getNode(ctx context.Context, name string) (*corev1.Node, error)
+	patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) error
+	createLease(ctx context.Context, l *coordinationv1.Lease) error
+	patchLease(ctx context.Context, name string, body []byte) error
+}
+
+// remote is the real API server.
+type remote struct{ client *kube.Client }
+
+func (r remote) createNode(ctx context.Context, n *corev1.Node) (*corev1.Node, error) {
+	out := &corev1.Node{}
+	return out, r.client.Create(ctx, kube.Nodes, "", "", n, out)
+}
+
+func (r remote) getNode(ctx context.Context, name string) (*corev1.Node, error) {
+	out := &corev1.Node{}
+	return out, r.client.Get(ctx, kube.Nodes, "", name, out)
+}
+
+func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) error {
+	return r.client.Patch(ctx, kube.Nodes, "", name, t, body, nil, subresources...)
+}
+
+func (r remote) createLease(ctx context.Context, l *coordinationv1.Lease) error {
+	return r.client.Create(ctx, kube.Leases, l.Namespace, "", l, l)
+}
+
+func (r remote) patchLease(ctx context.Context, name string, body []byte) error {
+	return r.client.Patch(ctx, kube.Leases, corev1.NamespaceNodeLease, name, types.MergePatchType, body, nil)
+}
+
+// register creates the Node, or takes up the one a former process left.
+func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), error) {
+	now := metav1.Now()
+	node := h.node(now)
+	made, err := api.createNode(ctx, node)
+	if apierrors.IsAlreadyExists(err) {
+		made, err = h.takeUp(ctx, api, node)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register node %s: %w", h.name, err)
+	}
+	uid := made.UID
+	return func(h *hollow) { h.uid, h.since, h.leaseMade, h.observed = uid, now, false, corev1.ConditionTrue }, nil
+}
+
+func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*corev1.Node, error) {
+	have, err := api.getNode(ctx, h.name)
+	if err != nil {
+		return nil, err
+	}
+	if have.Labels[LabelHollow] != "true" {
+		return nil, fmt.Errorf("a node of this name exists and has no label %s=true: choose another --node-prefix", LabelHollow)
+	}
+	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels}})
+	if err != nil {
+		return nil, err
+	}
+	if err := api.patchNode(ctx, h.name, types.MergePatchType, labels); err != nil {
+		return nil, err
+	}
+	status, err := json.Marshal(map[string]any{"status": want.Status})
+	if err != nil {
+		return nil, err
+	}
+	return have, api.patchNode(ctx, h.name, types.StrategicMergePatchType, status, "status")
+}
+
+// renewal returns the renewal of the Lease with what is known now.
+func (h *hollow) renewal() func(context.Context, nodeAPI) (func(*hollow), error) {
+	made, uid := h.leaseMade, h.uid
+	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
+		now := metav1.NowMicro()
+		if made {
+			body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
+			if err == nil {
+				err = api.patchLease(ctx, h.name, body)
+			}
+			if !apierrors.IsNotFound(err) {
+				return nil, wrap("renew lease of node", h.name, err)
+			}
+		}
+		err := api.createLease(ctx, h.lease(uid, now))
+		if apierrors.IsAlreadyExists(err) {
+			var body []byte
+			if body, err = json.Marshal(h.lease(uid, now)); err == nil {
+				err = api.patchLease(ctx, h.name, body)
+			}
+		}
+		return func(h *hollow) { h.leaseMade = err == nil }, wrap("create lease of node", h.name, err)
+	}
+}
+
+func wrap(doing, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", doing, what, err)
+}
+
+// lease is the Lease as the kubelet makes it: owned by the Node, so that it goes with it.
+func (h *hollow) lease(owner types.UID, now metav1.MicroTime) *coordinationv1.Lease {
+	seconds := int32(heartbeat.Default().LeaseDuration / time.Second)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: corev1.NamespaceNodeLease, Name: h.name,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: h.name, UID: owner}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &h.name, LeaseDurationSeconds: &seconds, RenewTime: &now},
+	}
+}
+
+// differs reports whether the API shows the node otherwise than it is: only a controller that took it for silent does.
+func (h *hollow) differs() bool { return h.observed != "" && h.observed != corev1.ConditionTrue }
+
+// reporting returns the sending of the conditions; a heartbeat if nothing else changed.
+func (h *hollow) reporting() func(context.Context, nodeAPI) (func(*hollow), error) {
+	since := h.since
+	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
+		body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions(metav1.Now(), since)}})
+		if err == nil {
+			err = api.patchNode(ctx, h.name, types.StrategicMergePatchType, body, "status")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("report status of node %s: %w", h.name, err)
+		}
+		return func(h *hollow) { h.observed = corev1.ConditionTrue }, nil
+	}
+}
+
+// conditions are those of a healthy kubelet, with its reasons and messages.
+func conditions(now, since metav1.Time) []corev1.NodeCondition {
+	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
+	}
+	return []corev1.NodeCondition{
+		c(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+		c(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+		c(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+		c(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "hollow node: its pods are pretended"),
+	}
+}
+
+// node is the complete object, status included.
+func (h *hollow) node(now metav1.Time) *corev1.Node {
+	c := h.o.Capacity
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU: c.CPU, corev1.ResourceMemory: c.Memory, corev1.ResourceEphemeralStorage: c.EphemeralStorage,
+		corev1.ResourcePods: *resource.NewQuantity(c.Pods, resource.DecimalSI),
+	}
+	labels := map[string]string{
+		LabelHollow: "true", corev1.LabelHostname: h.name,
+		corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH, "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": runtime.GOARCH,
+	}
+	if h.zone != "" {
+		labels[corev1.LabelTopologyZone] = h.zone
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: labels},
+		Status: corev1.NodeStatus{
+			Capacity: resources, Allocatable: resources, Conditions: conditions(now, now),
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.ip}, {Type: corev1.NodeHostName, Address: h.name}},
+			NodeInfo: corev1.NodeSystemInfo{
+				KubeletVersion: version.Kubernetes + "+hollow", OSImage: "hollow", ContainerRuntimeVersion: "hollow://" + version.Plimsoll(),
+				OperatingSystem: "linux", Architecture: runtime.GOARCH,
+			},
+		},
+	}
+}
+
+// trimNode keeps what nodeHandler reads.
+func trimNode(obj apiruntime.Object) {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			n.Status = corev1.NodeStatus{Conditions: []corev1.NodeCondition{c}}
+			break
+		}
+	}
+	n.Labels, n.Annotations, n.Spec = nil, nil, corev1.NodeSpec{}
+}
+
+// nodeHandler tells a node what the API shows of it: deleted, or called silent.
+func (f *fleet) nodeHandler() cache.ResourceEventHandler {
+	seen := func(obj any) {
+		n := obj.(*corev1.Node)
+		h := f.byName[n.Name]
+		if h == nil {
+			return
+		}
+		ready := corev1.ConditionUnknown
+		for _, c := range n.Status.Conditions {
+			ready = c.Status
+		}
+		var facts []heartbeat.Fact
+		if ready != corev1.ConditionTrue {
+			facts = []heartbeat.Fact{{Kind: heartbeat.Stale}}
+		}
+		f.tell(context.Background(), fact{node: h, seen: facts, update: func(h *hollow) { h.observed = ready }})
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    seen,
+		UpdateFunc: func(_, after any) { seen(after) },
+		DeleteFunc: func(obj any) {
+			n, ok := kube.Deleted[*corev1.Node](obj)
+			if !ok || f.byName[n.Name] == nil {
+				return
+			}
+			f.tell(context.Background(), fact{
+				node: f.byName[n.Name], seen: []heartbeat.Fact{{Kind: heartbeat.NodeGone}},
+				onlyIf: func(h *hollow) bool { return h.uid == n.UID }, // else it is registered anew already
+			})
+		},
+	}
+}
