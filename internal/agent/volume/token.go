@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -28,8 +29,8 @@ const (
 	// 110 pods that started together renew over 3 minutes of their hour instead of upstream's 10 seconds.
 	tokenSpread = 20
 
-	// admitMax bounds how long SetUp itself retries a request that was refused because the Node authorizer has not seen
-	// the pod yet, which takes it a few milliseconds after the binding.
+	// admitMax bounds how long SetUp itself retries a request that was refused because the API server's own caches have
+	// not seen the pod yet, which takes them some milliseconds after the binding.
 	admitMax = 2 * time.Second
 )
 
@@ -95,7 +96,7 @@ func (k *Keeper) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey
 			}
 			return newToken(answer.Status.Token, expires.Add(-life), expires), nil
 		}
-		if !apierrors.IsForbidden(err) || time.Since(began)+wait > admitMax {
+		if !tooEarly(err) || time.Since(began)+wait > admitMax {
 			return nil, err
 		}
 		select {
@@ -104,6 +105,20 @@ func (k *Keeper) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey
 			return nil, err
 		}
 	}
+}
+
+// tooEarly reports whether err may come from parts of the API server that have not seen the pod yet: the Node
+// authorizer forbids, the NodeRestriction admission does not find it.
+func tooEarly(err error) bool {
+	if apierrors.IsForbidden(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	kind := status.Status().Details.Kind
+	return kind == "pod" || kind == "pods"
 }
 
 // newToken decides when to renew: at 80% of the life or after a day, ahead of that by a random part.

@@ -1,0 +1,212 @@
+package volume
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// clusterVar names the state directory of a running `plimsoll up --no-agent`, for tests against a real API server.
+const clusterVar = "PLIMSOLL_TEST_STATE_DIR"
+
+// cluster is a real API server, spoken to as its admin and as one of its nodes.
+type cluster struct {
+	t           *testing.T
+	admin, node *kube.Client
+	nodeName    string
+	namespace   string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	needRoot(t)
+	state := os.Getenv(clusterVar)
+	if state == "" {
+		t.Skip("needs a real API server: set " + clusterVar + " to the state directory of `plimsoll up --no-agent`")
+	}
+	c := &cluster{t: t}
+	var err error
+	c.admin, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(state, "admin.kubeconfig"), QPS: -1})
+	must(t, err)
+	c.node, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(state, "pki/agent.kubeconfig"), QPS: -1})
+	must(t, err)
+	config := c.node.RESTConfig()
+	data := config.CertData
+	if len(data) == 0 {
+		data, err = os.ReadFile(config.CertFile)
+		must(t, err)
+	}
+	block, _ := pem.Decode(data)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	must(t, err)
+	c.nodeName = strings.TrimPrefix(cert.Subject.CommonName, "system:node:")
+	ctx := context.Background()
+	if err := c.node.Create(ctx, kube.Nodes, "", "", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName}}, &corev1.Node{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "volume-test-"}}
+	must(t, c.admin.Create(ctx, kube.Namespaces, "", "", ns, ns))
+	c.namespace = ns.Name
+	t.Cleanup(func() { _ = c.admin.Delete(ctx, kube.Namespaces, "", ns.Name, metav1.DeleteOptions{}) })
+	c.wait("the namespace's service account and root certificates", func() bool {
+		return c.admin.Get(ctx, kube.ServiceAccounts, c.namespace, "default", &corev1.ServiceAccount{}) == nil &&
+			c.admin.Get(ctx, kube.ConfigMaps, c.namespace, "kube-root-ca.crt", &corev1.ConfigMap{}) == nil
+	})
+	return c
+}
+
+func (c *cluster) wait(what string, done func() bool) {
+	c.t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// bind creates a pod on our node.
+func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
+	c.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name},
+		Spec:       corev1.PodSpec{NodeName: c.nodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes},
+	}
+	must(c.t, c.admin.Create(context.Background(), kube.Pods, c.namespace, "", pod, pod))
+	zero := int64(0)
+	c.t.Cleanup(func() {
+		_ = c.admin.Delete(context.Background(), kube.Pods, c.namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
+	})
+	return pod
+}
+
+// keeper is a Keeper with a real object cache, as the agent wires them.
+func (c *cluster) keeper(ctx context.Context, root string) *Keeper {
+	c.t.Helper()
+	var k *Keeper
+	cache := objects.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
+	k, err := New(ctx, Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: KubeTokens(c.node), Allocatable: func() corev1.ResourceList { return nil }})
+	must(c.t, err)
+	c.t.Cleanup(func() { _ = UnmountAll(root) })
+	return k
+}
+
+// TestAPIServer runs the token flow and the object watches against a real kube-apiserver with the Node authorizer.
+func TestAPIServer(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	root := t.TempDir()
+	k := c.keeper(ctx, root)
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "s"}, Data: map[string][]byte{"k": []byte("1")}}
+	must(t, c.admin.Create(ctx, kube.Secrets, c.namespace, "", secret, secret))
+	pod := c.bind("p", volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
+	began := time.Now()
+	must(t, k.SetUp(ctx, pod))
+	t.Logf("set up right after binding, Node authorizer included: %v", time.Since(began).Round(time.Millisecond))
+
+	// The API server added the token volume; the token is the pod's and the API server knows it.
+	api := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]
+	dir, err := k.VolumePath(pod, api.Name)
+	must(t, err)
+	token, err := os.ReadFile(filepath.Join(dir, "token"))
+	must(t, err)
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: string(token)}}
+	must(t, c.admin.Create(ctx, kube.TokenReviews, "", "", review, review))
+	if got := review.Status.User.Extra["authentication.kubernetes.io/pod-uid"]; !review.Status.Authenticated || len(got) != 1 || got[0] != string(pod.UID) {
+		t.Errorf("token review: %+v", review.Status)
+	}
+	if taken := readToken(filepath.Join(dir, "token"), pod.UID); taken == nil || time.Until(taken.expires) > 3700*time.Second || time.Until(taken.renew) > 50*time.Minute {
+		t.Errorf("token taken up from its file: %+v", taken)
+	}
+	if ns, err := os.ReadFile(filepath.Join(dir, "namespace")); err != nil || string(ns) != c.namespace {
+		t.Errorf("namespace: %q %v", ns, err)
+	}
+	if ca, err := os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil || !strings.Contains(string(ca), "BEGIN CERTIFICATE") {
+		t.Errorf("ca.crt: %.30q %v", ca, err)
+	}
+
+	// A change arrives without anyone asking.
+	sdir, err := k.VolumePath(pod, "s")
+	must(t, err)
+	began = time.Now()
+	patch, _ := json.Marshal(map[string]any{"stringData": map[string]string{"k": "2"}})
+	must(t, c.admin.Patch(ctx, kube.Secrets, c.namespace, "s", types.MergePatchType, patch, nil))
+	c.wait("the secret's change", func() bool {
+		text, err := os.ReadFile(filepath.Join(sdir, "k"))
+		return err == nil && string(text) == "2"
+	})
+	t.Logf("change visible after %v", time.Since(began).Round(time.Millisecond))
+
+	// An object that is not there: said so, and its pod is helped when it comes.
+	late := c.bind("late", volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	if err := k.SetUp(ctx, late); err == nil || err.Error() != `MountVolume.SetUp failed for volume "cm" : configmap "cm" not found` {
+		t.Errorf("missing: %v", err)
+	}
+	must(t, c.admin.Create(ctx, kube.ConfigMaps, c.namespace, "", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm"}}, &corev1.ConfigMap{}))
+	c.wait("the configMap", func() bool { return k.SetUp(ctx, late) == nil })
+
+	// A restarted agent takes up the token without asking.
+	asked := 0
+	k2 := c.keeper(ctx, root)
+	inner := k2.Tokens
+	k2.Tokens = func(ctx context.Context, ns, sa string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+		asked++
+		return inner(ctx, ns, sa, r)
+	}
+	must(t, k2.SetUp(ctx, pod))
+	if asked != 0 {
+		t.Errorf("a restart asked for %d tokens", asked)
+	}
+	for _, p := range []*corev1.Pod{pod, late} {
+		must(t, k2.TearDown(ctx, p.UID))
+	}
+}
+
+// TestBurstAPIServer sets up 110 ordinary pods at once.
+func TestBurstAPIServer(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	k := c.keeper(ctx, t.TempDir())
+	var pods []*corev1.Pod
+	for i := range 110 {
+		pods = append(pods, c.bind(fmt.Sprint("p", i)))
+	}
+	began := time.Now()
+	var all sync.WaitGroup
+	for _, pod := range pods {
+		all.Go(func() {
+			if err := k.SetUp(ctx, pod); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("110 pods set up in %v", time.Since(began).Round(time.Millisecond))
+	for _, pod := range pods {
+		must(t, k.TearDown(ctx, pod.UID))
+	}
+}
