@@ -15,7 +15,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
-build: bin/plimsoll bin/plimsoll-controlplane images ## build bin/plimsoll, bin/plimsoll-controlplane and bin/images
+build: bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport images ## build bin/plimsoll, bin/plimsoll-controlplane, bin/cni and bin/images
 
 .PHONY: bin/plimsoll
 bin/plimsoll:
@@ -24,6 +24,10 @@ bin/plimsoll:
 .PHONY: bin/plimsoll-controlplane
 bin/plimsoll-controlplane:
 	cd controlplane && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$@ .
+
+.PHONY: bin/cni/plimsoll-hostport
+bin/cni/plimsoll-hostport:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-hostport
 
 # The pause program needs no C library; -z noseparate-code keeps it in one page.
 PAUSE_CFLAGS := -Os -Wall -Wextra -Werror -static -nostdlib -ffreestanding -fno-stack-protector \

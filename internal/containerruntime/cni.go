@@ -2,15 +2,19 @@ package containerruntime
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"path/filepath"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
 )
 
 // cniConfig is the pod network as a CNI configuration list (CNI specification 1.0.0): one bridge, addresses from
-// host-local's files below our state directory.
+// host-local's files below our state directory, and with hostPorts our own plugin for them.
 //
-// Masquerading and host ports are not left to plugins: bridge and portmap 1.1 call iptables for them, which a small
-// Debian does not have, and portmap leaves its chains behind. nat.go masquerades.
-func cniConfig(o Options) (string, error) {
+// Masquerading and host ports are not left to the plugins of the system: bridge and portmap 1.1 call iptables for them,
+// which a small Debian does not have, and portmap leaves its chains behind.
+func cniConfig(o Options, hostPorts bool) (string, error) {
 	type object = map[string]any
 	chain := []object{{
 		"type":        "bridge",
@@ -20,11 +24,39 @@ func cniConfig(o Options) (string, error) {
 		"hairpinMode": true, // a pod may reach itself through its service
 		"ipam": object{
 			"type":    "host-local",
-			"dataDir": filepath.Clean(o.leaseDir()),
+			"dataDir": o.leaseDir(),
 			"ranges":  [][]object{{{"subnet": o.PodCIDR}}},
 			"routes":  []object{{"dst": "0.0.0.0/0"}},
 		},
 	}}
+	if hostPorts {
+		chain = append(chain, object{"type": cni.Type, "bridge": o.Bridge, "capabilities": object{"portMappings": true}})
+	}
 	text, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": o.networkName(), "plugins": chain}, "", "  ")
 	return string(text) + "\n", err
+}
+
+// linkPlugins fills our plugin directory with links to the system's plugins and ours: containerd 1.6 takes plugins from
+// one directory only.
+func linkPlugins(o Options, t tools, hostPorts bool) error {
+	links := map[string]string{}
+	for _, name := range plugins {
+		links[name] = filepath.Join(t.pluginDir, name)
+	}
+	if hostPorts {
+		links[cni.Type] = o.HostPort
+	}
+	for name, target := range links {
+		path := filepath.Join(o.cniBinDir(), name)
+		if old, err := os.Readlink(path); err == nil && old == target {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(target, path); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -130,7 +130,7 @@ func containerdConfig(s settings) string {
 		RestrictOOM:   s.restrictOOM,
 		SystemdCgroup: o.CgroupDriver == "systemd",
 		BinDirKey:     "bin_dir",
-		BinDir:        s.tools.pluginDir,
+		BinDir:        o.cniBinDir(),
 		ConfDir:       o.cniConfDir(),
 		DefaultOCI:    s.tools.defaultOCI(o),
 		OCIRoot:       o.runcRoot(),

@@ -50,7 +50,7 @@ func TestContainerdConfig(t *testing.T) {
 }
 
 func TestCNIConfig(t *testing.T) {
-	got, err := cniConfig(Options{}.withDefaults())
+	got, err := cniConfig(Options{}.withDefaults(), true)
 	if err != nil {
 		t.Fatal(err)
 	}

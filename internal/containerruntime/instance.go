@@ -112,26 +112,20 @@ func (i *Instance) prepare(ctx context.Context) error {
 	if restrict {
 		i.note("this process may not lower oom_score_adj (no CAP_SYS_RESOURCE): containers keep at least its own, %s", ownOOMScore())
 	}
-	for _, dir := range []string{i.options.containerdRoot(), i.options.containerdState(), i.options.cniConfDir(), i.options.leaseDir(), i.options.runcRoot()} {
+	for _, dir := range []string{
+		i.options.containerdRoot(), i.options.containerdState(), i.options.cniConfDir(), i.options.cniBinDir(), i.options.leaseDir(), i.options.runcRoot(),
+	} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
 	}
-	text := containerdConfig(settings{
+	if err := replaceFile(i.options.configPath(), containerdConfig(settings{
 		options:     i.options,
 		tools:       i.tools,
 		pause:       i.pause.Names[0],
 		version:     version,
 		restrictOOM: restrict,
-	})
-	if err := replaceFile(i.options.configPath(), text); err != nil {
-		return err
-	}
-	network, err := cniConfig(i.options)
-	if err != nil {
-		return err
-	}
-	if err := replaceFile(filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist"), network); err != nil {
+	})); err != nil {
 		return err
 	}
 	return i.prepareNetwork()

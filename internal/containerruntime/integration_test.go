@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
@@ -96,6 +99,73 @@ func TestNeighbours(t *testing.T) {
 	if got := there.exec(t, server, "/workload", "get", "http://127.0.0.1:8080/"); !strings.HasPrefix(got, "server up") {
 		t.Errorf("after its neighbour's teardown the pod answered %q", got)
 	}
+}
+
+// TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another pod,
+// and from the pod itself; and no longer once it is gone, though another pod's port stays.
+func TestHostPort(t *testing.T) {
+	r := startTestInstance(t, newTestInstance(t, 5, Options{}))
+	gone, stays := freePort(t), freePort(t)
+	web := func(name string, port int32) (pod, container string) {
+		pod = r.pod(t, name, &runtimeapi.PortMapping{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: port})
+		return pod, r.container(t, pod, name, "http")
+	}
+	pod, container := web("gone", gone)
+	_, other := web("stays", stays)
+	r.exec(t, container, "/workload", "get", "http://127.0.0.1:8080/") // until it listens
+	r.exec(t, other, "/workload", "get", "http://127.0.0.1:8080/")
+
+	gateway := strings.Replace(r.options.PodCIDR, ".0/24", ".1", 1)
+	for _, host := range []string{"127.0.0.1", gateway} {
+		if got := fetch(t, fmt.Sprintf("http://%s:%d/", host, gone)); !strings.HasPrefix(got, "gone up") {
+			t.Errorf("from the machine over %s: %q", host, got)
+		}
+	}
+	for name, from := range map[string]string{"the pod itself": container, "another pod": other} {
+		if got := r.exec(t, from, "/workload", "get", fmt.Sprintf("http://%s:%d/", gateway, gone)); !strings.HasPrefix(got, "gone up") {
+			t.Errorf("from %s: %q", name, got)
+		}
+	}
+	if err := r.Prepare(testContext(t)); err != nil { // as a second up does
+		t.Fatal(err)
+	}
+	if _, err := r.client.StopPodSandbox(testContext(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Fatal(err)
+	}
+	if got := fetch(t, fmt.Sprintf("http://127.0.0.1:%d/", gone)); !strings.Contains(got, "refused") {
+		t.Errorf("after its pod's end the port answers %q", got)
+	}
+	if got := fetch(t, fmt.Sprintf("http://127.0.0.1:%d/", stays)); !strings.HasPrefix(got, "stays up") {
+		t.Errorf("the other pod's port answers %q", got)
+	}
+	r.mustLeaveNothing(t)
+}
+
+// freePort finds a port that nothing listens on, here and now.
+func freePort(t *testing.T) int32 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return int32(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// fetch returns the body, or the error's text.
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
+	answer, err := client.Get(url)
+	if err != nil {
+		return err.Error()
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return string(body)
 }
 
 // mustLeaveNothing tears down twice and looks for what is left.

@@ -7,37 +7,44 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
 // forwardSysctl lets the kernel route between links. The bridge plugin sets it too, at the first pod; we set it first,
 // so as to know what it was.
 const forwardSysctl = "/proc/sys/net/ipv4/ip_forward"
 
-// prepareNetwork lets pods reach beyond the machine: routing between links, and masquerading by a table of our own.
-//
-//	table ip plimsoll0 {
-//		chain postrouting {
-//			type nat hook postrouting priority srcnat;
-//			ip saddr 10.85.0.0/16 ip daddr != 10.85.0.0/16 ip daddr != 224.0.0.0/4 masquerade
-//		}
-//	}
+// prepareNetwork configures the pod network and lets pods reach beyond the machine: routing between links, and our own
+// table of address translation.
 func (i *Instance) prepareNetwork() error {
+	hostPorts := isProgram(i.options.HostPort)
+	if !hostPorts {
+		i.note("%s is not there: pods have no host ports (make build leaves it)", i.options.HostPort)
+	}
+	if err := linkPlugins(i.options, i.tools, hostPorts); err != nil {
+		return err
+	}
+	network, err := cniConfig(i.options, hostPorts)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist"), network); err != nil {
+		return err
+	}
 	if err := i.enableForwarding(); err != nil {
 		return err
 	}
-	err := writeTable(i.options)
-	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EPROTONOSUPPORT) {
-		i.note("this kernel has no nftables masquerading (%v): pods reach each other and this machine, not beyond", err)
+	pods, err := netip.ParsePrefix(i.options.PodCIDR)
+	if err != nil {
+		return err
+	}
+	err = nat.Write(nat.Network{Bridge: i.options.Bridge, Pods: pods})
+	if errors.Is(err, nat.ErrUnsupported) {
+		i.note("%v: pods reach each other and this machine, not beyond, and have no host ports", err)
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("write nftables table %s: %w", i.options.Bridge, err)
-	}
-	return nil
+	return err
 }
 
 func (o Options) forwardRecord() string { return filepath.Join(o.RunDir, "ip_forward.was-off") }
@@ -78,79 +85,4 @@ func (i *Instance) restoreForwarding() error {
 		return nil
 	}
 	return os.WriteFile(forwardSysctl, []byte("0"), 0)
-}
-
-// ipv4 header offsets (RFC 791) and the multicast network (RFC 5771).
-const (
-	sourceOffset      = 12
-	destinationOffset = 16
-	addressBytes      = 4
-)
-
-var multicast = netip.MustParsePrefix("224.0.0.0/4")
-
-// writeTable replaces our table in one transaction: there is never a moment without it.
-func writeTable(o Options) error {
-	pods, err := netip.ParsePrefix(o.PodCIDR)
-	if err != nil {
-		return err
-	}
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: o.Bridge}
-	conn.AddTable(table) // deleting what is not there would fail
-	conn.DelTable(table)
-	conn.AddTable(table)
-	chain := conn.AddChain(&nftables.Chain{
-		Name:     "postrouting",
-		Table:    table,
-		Type:     nftables.ChainTypeNAT,
-		Hooknum:  nftables.ChainHookPostrouting,
-		Priority: nftables.ChainPriorityNATSource,
-	})
-	var rule []expr.Any
-	rule = append(rule, matchAddress(sourceOffset, expr.CmpOpEq, pods)...)
-	rule = append(rule, matchAddress(destinationOffset, expr.CmpOpNeq, pods)...)
-	rule = append(rule, matchAddress(destinationOffset, expr.CmpOpNeq, multicast)...)
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(rule, &expr.Masq{})})
-	return conn.Flush()
-}
-
-// matchAddress compares the network part of an address in the IPv4 header.
-func matchAddress(offset uint32, op expr.CmpOp, network netip.Prefix) []expr.Any {
-	mask := make([]byte, addressBytes)
-	for bit := range network.Bits() {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: addressBytes},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: addressBytes, Mask: mask, Xor: make([]byte, addressBytes)},
-		&expr.Cmp{Op: op, Register: 1, Data: network.Masked().Addr().AsSlice()},
-	}
-}
-
-// deleteTable removes our table. A kernel without nftables has none.
-func deleteTable(o Options) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyIPv4)
-	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("list nftables tables: %w", err)
-	}
-	for _, table := range tables {
-		if table.Name == o.Bridge {
-			conn.DelTable(table)
-			if err := conn.Flush(); err != nil {
-				return fmt.Errorf("delete nftables table %s: %w", o.Bridge, err)
-			}
-		}
-	}
-	return nil
 }

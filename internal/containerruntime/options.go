@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
 )
 
 // Options say where an instance lives. The zero value of each field but ImageDir means its default.
@@ -14,7 +16,8 @@ type Options struct {
 	StateDir     string // kept over reboots: images, containers' metadata, IP leases; default /var/lib/plimsoll
 	RunDir       string // gone after a reboot: sockets, container state; default /run/plimsoll
 	ImageDir     string // holds pause.tar and workload.tar; required
-	Bridge       string // network interface of pods, also the name of our nft table; default plimsoll0
+	HostPort     string // our CNI plugin for host ports; default ../cni/plimsoll-hostport from ImageDir, as the build leaves it
+	Bridge       string // network interface of pods, also the name of our nftables table; default plimsoll0
 	PodCIDR      string // IPv4 addresses of pods; the first is the bridge's; default 10.85.0.0/16
 	CgroupDriver string // cgroupfs (default) or systemd
 	CgroupRoot   string // cgroup that all pods are below and that holds nothing else: Teardown kills and removes it; default /plimsoll
@@ -36,6 +39,7 @@ func (o Options) withDefaults() Options {
 	fill(&o.CgroupDriver, "cgroupfs")
 	fill(&o.CgroupRoot, "/plimsoll")
 	fill(&o.LogLevel, "warn")
+	fill(&o.HostPort, filepath.Join(filepath.Dir(filepath.Clean(o.ImageDir)), "cni", cni.Type))
 	o.External = strings.TrimPrefix(o.External, "unix://")
 	return o
 }
@@ -86,6 +90,7 @@ func (o Options) validate() error {
 func (o Options) configPath() string      { return filepath.Join(o.StateDir, "containerd.toml") }
 func (o Options) containerdRoot() string  { return filepath.Join(o.StateDir, "containerd") }
 func (o Options) cniConfDir() string      { return filepath.Join(o.StateDir, "cni") }
+func (o Options) cniBinDir() string       { return filepath.Join(o.StateDir, "cni-bin") }
 func (o Options) leaseDir() string        { return filepath.Join(o.StateDir, "cni-leases") }
 func (o Options) containerdState() string { return filepath.Join(o.RunDir, "containerd") }
 func (o Options) runcRoot() string        { return filepath.Join(o.RunDir, "oci") }

@@ -23,9 +23,9 @@ import (
 const patience = 20 * time.Second
 
 var buildImages = sync.OnceValue(func() error {
-	out, err := exec.Command("make", "-C", "../..", "images").CombinedOutput()
+	out, err := exec.Command("make", "-C", "../..", "images", "bin/cni/plimsoll-hostport").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("make images: %w: %s", err, out)
+		return fmt.Errorf("make images and plugin: %w: %s", err, out)
 	}
 	return nil
 })
@@ -143,9 +143,11 @@ func testContext(t *testing.T) context.Context {
 }
 
 // pod starts a sandbox below the instance's pod cgroup and returns its id.
-func (r *rig) pod(t *testing.T, name string) string {
+func (r *rig) pod(t *testing.T, name string, ports ...*runtimeapi.PortMapping) string {
 	t.Helper()
-	answer, err := r.client.RunPodSandbox(testContext(t), &runtimeapi.RunPodSandboxRequest{Config: r.podConfig(name)})
+	config := r.podConfig(name)
+	config.PortMappings = ports
+	answer, err := r.client.RunPodSandbox(testContext(t), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		t.Fatalf("run pod %s: %v", name, err)
 	}
