@@ -102,6 +102,16 @@ func (r *Rotator) due(ctx context.Context, l Log) (bool, error) {
 }
 
 func (r *Rotator) rotate(ctx context.Context, l Log) error {
+	now := time.Now
+	if r.Now != nil {
+		now = r.Now
+	}
+	to := l.Path + "." + now().Format(rotatedTime)
+	for _, taken := range []string{to, to + suffixGzip} {
+		if _, err := os.Lstat(taken); err == nil {
+			return nil // rotated within this second; the next pass will
+		}
+	}
 	old, err := rotated(l.Path)
 	if err != nil {
 		return err
@@ -121,19 +131,11 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 			}
 		}
 	}
-	return r.rename(ctx, l)
+	return r.rename(ctx, l, to)
 }
 
 // rename moves the current log away and has the runtime start a new one. If the runtime does not, the log is moved back.
-func (r *Rotator) rename(ctx context.Context, l Log) error {
-	now := time.Now
-	if r.Now != nil {
-		now = r.Now
-	}
-	to := l.Path + "." + now().Format(rotatedTime)
-	if _, err := os.Lstat(to); err == nil {
-		return nil // rotated within this second; the next pass will
-	}
+func (r *Rotator) rename(ctx context.Context, l Log, to string) error {
 	if err := os.Rename(l.Path, to); err != nil {
 		return fmt.Errorf("rename log: %w", err)
 	}

@@ -41,6 +41,13 @@ func (s *Server) healthRoutes(answer func(string, http.HandlerFunc)) {
 	}
 }
 
+// healthOnly is what healthzPort serves.
+func (s *Server) healthOnly() http.Handler {
+	mux := http.NewServeMux()
+	s.healthRoutes(func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, bounded(h)) })
+	return mux
+}
+
 // health answers "ok", or a line per check where one failed or verbose asks for it. Reasons are left to the checks' own
 // paths: this one may be open to more people.
 func health(w http.ResponseWriter, r *http.Request, checks []check) {

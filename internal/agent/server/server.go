@@ -7,6 +7,8 @@
 //	/stats/summary /metrics /metrics/resource ...     usage and measurements
 //	/healthz /logs/ /debug/pprof/                     health, the machine's log directory, profiles
 //
+// /healthz alone is also served without TLS or guard on healthzBindAddress:healthzPort (loopback by default).
+//
 // Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
 //
 // Every request passes the guard (internal/agent/authn) before anything else looks at it. Ordinary requests are
@@ -28,6 +30,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -165,34 +168,68 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // TLS returns the configuration of the listener, for tests.
 func (s *Server) TLS() *tls.Config { return s.tls }
 
-// Run listens on the configured address and port and serves until ctx ends; then streams are cut, ordinary requests
-// are given a moment to finish, and Run returns nil.
+// Run listens on the configured address and port, and on healthzPort, and serves until ctx ends; then streams are cut,
+// ordinary requests are given a moment to finish, and Run returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.endStream()
-	if s.o.Config.EnableServer != nil && !*s.o.Config.EnableServer {
+	c := s.o.Config
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil) // before Wait
+	if c.HealthzPort != nil && *c.HealthzPort > 0 {
+		listener, err := listen(ctx, "healthzBindAddress and healthzPort", c.HealthzBindAddress, *c.HealthzPort)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			if err := s.serve(ctx, listener, &http.Server{Handler: s.healthOnly()}, (*http.Server).Serve); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	if c.EnableServer != nil && !*c.EnableServer {
 		slog.Info("server is off", "reason", "enableServer: false")
 		<-ctx.Done()
-		return nil
+	} else {
+		listener, err := listen(ctx, "address and port", c.Address, c.Port)
+		if err != nil {
+			return err
+		}
+		if err := s.Serve(ctx, listener); err != nil {
+			return err
+		}
 	}
-	address := net.JoinHostPort(s.o.Config.Address, strconv.Itoa(int(s.o.Config.Port)))
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listen for the API server: address and port %s: %w; free it or set address and port in the KubeletConfiguration", address, err)
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return cause
 	}
-	return s.Serve(ctx, listener)
+	return nil
 }
 
-// Serve is Run on a listener of the caller's, which it closes.
+func listen(ctx context.Context, fields, host string, port int32) (net.Listener, error) {
+	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the agent's server: %s: %w; free it or set %s in the KubeletConfiguration", address, err, fields)
+	}
+	return listener, nil
+}
+
+// Serve is Run on a listener of the caller's, which it closes, and without healthzPort.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer s.endStream()
-	server := &http.Server{
-		Handler: s.handler, TLSConfig: s.tls,
-		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytesMax,
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
-	}
+	return s.serve(ctx, listener, &http.Server{Handler: s.handler, TLSConfig: s.tls}, func(h *http.Server, l net.Listener) error {
+		return h.ServeTLS(l, "", "")
+	})
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server, start func(*http.Server, net.Listener) error) error {
+	server.ReadHeaderTimeout, server.IdleTimeout, server.MaxHeaderBytes = headerTime, idleTime, headerBytesMax
+	server.ErrorLog = slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug) // port scanners' handshakes are not news
 	slog.Info("server listens", "address", listener.Addr())
 	done := make(chan error, 1)
-	go func() { done <- server.ServeTLS(listener, "", "") }()
+	go func() { done <- start(server, listener) }()
 	select {
 	case err := <-done:
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)

@@ -642,6 +642,45 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+// healthzPort answers without TLS, to anybody, and nothing else.
+func TestHealthzPort(t *testing.T) {
+	r := newRig(t, nil)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, no := int32(free.Addr().(*net.TCPAddr).Port), false
+	free.Close()
+	r.o.Config.EnableServer, r.o.Config.HealthzPort, r.o.Config.HealthzBindAddress = &no, &port, "127.0.0.1"
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(path string) (int, string) {
+		for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+			response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+			if err != nil && time.Now().Before(deadline) {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, _ := io.ReadAll(response.Body)
+			return response.StatusCode, string(body)
+		}
+	}
+	if status, body := get("/healthz"); status != 200 || body != "ok" {
+		t.Errorf("/healthz: %d %q", status, body)
+	}
+	if status, _ := get("/pods"); status != 404 {
+		t.Errorf("/pods without a guard: %d", status)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("ends with %v", err)
+	}
+}
+
 func TestLogs(t *testing.T) {
 	r := newRig(t, nil)
 	r.pods.pods = []*corev1.Pod{testPod("p", "c", "d"), testPod("q", "c")}

@@ -1,0 +1,631 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+const (
+	nodeName  = "served"
+	patience  = 60 * time.Second // bounds every step, far above what any takes
+	groupRoot = "/plimsoll-server-test"
+)
+
+// node is a real control plane, a real containerd with one pod in it, and our server between them. Only the pod workers
+// are missing: their table of pods is filled in by hand.
+type node struct {
+	*Server
+	dir, bin, state string
+	address         string // of this machine; the API server does not proxy to loopback
+	admin           *kube.Client
+	cri             *cri.Client
+	pods            *table
+	sandbox         *runtimeapi.PodSandboxConfig
+	port            int32
+	metrics         *metrics.Set
+}
+
+func free(t *testing.T) int32 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return int32(l.Addr().(*net.TCPAddr).Port)
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: starts a containerd and makes network interfaces and cgroups")
+	}
+	bin := must[string](t)(filepath.Abs("../../../bin"))
+	if _, err := os.Stat(filepath.Join(bin, "plimsoll-controlplane")); err != nil {
+		t.Skipf("needs the control plane: %v; run make build", err)
+	}
+	for _, target := range []string{"bin/plimsoll", "images"} {
+		if out, err := exec.Command("make", "-C", "../../..", target).CombinedOutput(); err != nil {
+			t.Fatalf("make %s: %v: %s", target, err, out)
+		}
+	}
+	dir := must[string](t)(os.MkdirTemp("", "plsrv")) // t.TempDir's names leave little of a socket path
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
+	n.startControlPlane(t)
+	n.startRuntime(t)
+	n.startPod(t)
+	n.serve(t)
+	return n
+}
+
+func (n *node) startControlPlane(t *testing.T) {
+	t.Helper()
+	instance := []string{"--instance", "srvtest", "--state-dir", n.state}
+	up := append([]string{"up", "--no-agent", "--detach", "--node-name", nodeName, "--apiserver-port", fmt.Sprint(free(t)), "--controller-manager-port", "0"}, instance...)
+	t.Cleanup(func() {
+		if out, err := exec.Command(n.bin+"/plimsoll", append([]string{"down"}, instance...)...).CombinedOutput(); err != nil {
+			t.Errorf("down: %v: %s", err, out)
+		}
+	})
+	if out, err := exec.Command(n.bin+"/plimsoll", up...).CombinedOutput(); err != nil {
+		t.Fatalf("up: %v: %s", err, out)
+	}
+	n.admin = must[*kube.Client](t)(kube.NewClient(kube.Options{Kubeconfig: n.state + "/admin.kubeconfig", QPS: -1}))
+	var options struct{ NodeIP string }
+	if err := json.Unmarshal(must[[]byte](t)(os.ReadFile(n.state+"/options.json")), &options); err != nil {
+		t.Fatal(err)
+	}
+	n.address = options.NodeIP
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	if err := n.admin.Create(within(t), kube.Nodes, "", "", object, object); err != nil {
+		t.Fatal(err)
+	}
+	object.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address}}
+	object.Status.DaemonEndpoints.KubeletEndpoint.Port = n.port
+	patch := must[[]byte](t)(json.Marshal(map[string]any{"status": object.Status}))
+	if err := n.admin.Patch(within(t), kube.Nodes, "", nodeName, "application/merge-patch+json", patch, nil, "status"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) startRuntime(t *testing.T) {
+	t.Helper()
+	instance, err := containerruntime.New(containerruntime.Options{
+		StateDir: n.dir + "/state", RunDir: n.dir + "/run", ImageDir: n.bin + "/images", Bridge: "plsrvtest0", PodCIDR: "10.213.78.0/24", CgroupRoot: groupRoot,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := instance.Prepare(within(t)); err != nil {
+		t.Skipf("needs a container runtime: %v", err)
+	}
+	var said bytes.Buffer
+	argv := instance.Command()
+	daemon := exec.Command(argv[0], argv[1:]...)
+	daemon.Stdout, daemon.Stderr, daemon.SysProcAttr = &said, &said, &syscall.SysProcAttr{Setpgid: true}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		daemon.Process.Signal(syscall.SIGTERM)
+		daemon.Wait()
+		if err := instance.Teardown(context.Background()); err != nil {
+			t.Errorf("teardown: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("containerd said:\n%s", said.String())
+		}
+	})
+	if err := instance.WaitReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := instance.LoadImages(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.cri = must[*cri.Client](t)(cri.Dial(instance.Endpoint()))
+	t.Cleanup(func() { n.cri.Close() })
+}
+
+// startPod makes the pod default/p in the API and in the runtime.
+func (n *node) startPod(t *testing.T) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{
+		{Name: "web", Image: image.Demo}, {Name: "chat", Image: image.Demo, Stdin: true}, {Name: "log", Image: image.Demo},
+	}}}
+	for ctx := within(t); ; { // its service account is made by a controller
+		err := n.admin.Create(ctx, kube.Pods, "default", "", pod, pod)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || !strings.Contains(err.Error(), "serviceaccount") {
+			t.Fatal(err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	pod.Status.Phase = corev1.PodRunning
+	if err := n.admin.Patch(within(t), kube.Pods, "default", "p", "application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`), nil, "status"); err != nil {
+		t.Fatal(err)
+	}
+	n.pods.pods = []*corev1.Pod{pod}
+	n.sandbox = &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: string(pod.UID)},
+		Labels:       map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: string(pod.UID)},
+		LogDirectory: n.dir + "/logs/p", Hostname: "p",
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: groupOf(pod)},
+	}
+	answer, err := n.cri.RunPodSandbox(within(t), &runtimeapi.RunPodSandboxRequest{Config: n.sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pods.sandboxes["default/p"] = answer.PodSandboxId
+	n.start(t, "web", false, "http", "--port", "8080")
+	n.start(t, "chat", true, "stdin")
+	n.start(t, "log", false, "log", "--lines", "5")
+	n.ended(t, "log")
+}
+
+func groupOf(pod *corev1.Pod) string { return groupRoot + "/kubepods/besteffort/pod" + string(pod.UID) }
+
+// start starts a container of the pod, or its next attempt.
+func (n *node) start(t *testing.T, name string, stdin bool, args ...string) {
+	t.Helper()
+	key := "default/p/" + name
+	attempt := uint32(0)
+	if last, ok := n.pods.containers[key]; ok {
+		attempt = last.Attempt + 1
+		n.pods.set(key+"-previous", last)
+	}
+	log := fmt.Sprintf("%s/%d.log", name, attempt)
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(n.sandbox.LogDirectory, log)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	made, err := n.cri.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: n.pods.sandboxes["default/p"], SandboxConfig: n.sandbox,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image.Demo}, Args: args,
+			Labels: map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: n.sandbox.Metadata.Uid, labelContainerName: name},
+			Stdin:  stdin, LogPath: log,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.cri.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+		t.Fatal(err)
+	}
+	n.pods.set(key, Container{
+		ID: made.ContainerId, LogPath: filepath.Join(n.sandbox.LogDirectory, log), State: Running, Attempt: attempt, Stdin: stdin, StartedAt: time.Now(),
+	})
+}
+
+// ended waits for a container's end and writes it down as the pod workers would.
+func (n *node) ended(t *testing.T, name string) {
+	t.Helper()
+	c, _ := n.pods.Container("default", "p", name, "", false)
+	for ctx := within(t); ; {
+		answer, err := n.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	c.State = Exited
+	n.pods.set("default/p/"+name, c)
+}
+
+// serve starts the server with what `up` gives an agent.
+func (n *node) serve(t *testing.T) {
+	t.Helper()
+	yes := true
+	pki := n.state + "/pki"
+	client := must[*kube.Client](t)(kube.NewClient(kube.Options{Kubeconfig: pki + "/agent.kubeconfig", QPS: -1}))
+	tree := must[*cgroup.Tree](t)(cgroup.Open("/sys/fs/cgroup"))
+	n.metrics = metrics.New(nodeName)
+	hour := metav1.Duration{Duration: time.Hour}
+	var err error
+	n.Server, err = New(Options{
+		Config: &kubeletconfigv1beta1.KubeletConfiguration{
+			Address: n.address, Port: n.port, PodLogsDir: n.dir + "/logs",
+			TLSCertFile: pki + "/agent-serving.crt", TLSPrivateKeyFile: pki + "/agent-serving.key",
+			Authentication: kubeletconfigv1beta1.KubeletAuthentication{
+				X509:    kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: pki + "/ca.crt"},
+				Webhook: kubeletconfigv1beta1.KubeletWebhookAuthentication{Enabled: &yes, CacheTTL: hour},
+			},
+			Authorization: kubeletconfigv1beta1.KubeletAuthorization{
+				Mode:    kubeletconfigv1beta1.KubeletAuthorizationModeWebhook,
+				Webhook: kubeletconfigv1beta1.KubeletWebhookAuthorization{CacheAuthorizedTTL: hour, CacheUnauthorizedTTL: hour},
+			},
+		},
+		NodeName: nodeName, RootDir: n.dir + "/agent", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
+		Stats: stats.New(stats.Options{
+			NodeName: nodeName, Pods: StatsPods(n.pods, groupOf, n.dir+"/agent"), Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
+			Runtime: n.cri, Images: n.cri.Images, RuntimeSocket: strings.TrimPrefix(n.cri.Endpoint, "unix://"), RootDir: n.dir,
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("server ends with %v", err)
+		}
+	})
+}
+
+func (n *node) command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, n.bin+"/plimsoll-controlplane", append([]string{"kubectl", "--kubeconfig", n.state + "/admin.kubeconfig"}, args...)...)
+}
+
+// kubectl runs upstream's kubectl through the real API server and returns both outputs.
+func (n *node) kubectl(t *testing.T, stdin string, env []string, args ...string) (string, error) {
+	t.Helper()
+	c := n.command(within(t), args...)
+	c.Stdin, c.Env = strings.NewReader(stdin), append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// TestNode drives the server as its users do: kubectl through kube-apiserver, and scrapers with tokens of their own.
+func TestNode(t *testing.T) {
+	n := newNode(t)
+	t.Run("logs", n.testLogs)
+	for name, env := range map[string][]string{
+		"websocket": nil,
+		"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
+	} {
+		t.Run("exec over "+name, func(t *testing.T) { n.testExec(t, env) })
+		t.Run("port-forward over "+name, func(t *testing.T) { n.testPortForward(t, env) })
+	}
+	t.Run("attach", n.testAttach)
+	t.Run("exec whose client vanishes", n.testVanishing)
+	t.Run("rotation", n.testRotation)
+	t.Run("raw", n.testRaw)
+	t.Run("tokens", n.testTokens) // last: it stops the API server
+}
+
+func (n *node) testLogs(t *testing.T) {
+	const all = "line 1\nline 2\nline 3\nline 4\nline 5\n"
+	n.start(t, "log", false, "log", "--lines", "3")
+	follow := n.command(within(t), "logs", "p", "-c", "log", "-f")
+	var out bytes.Buffer
+	follow.Stdout, follow.Stderr = &out, &out
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.ended(t, "log")
+	if err := follow.Wait(); err != nil || out.String() != "line 1\nline 2\nline 3\n" {
+		t.Errorf("logs -f: %v: %q", err, out.String())
+	}
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"-c log", "line 1\nline 2\nline 3\n"},
+		{"-c log -p", all},
+		{"-c log --previous --tail 2", "line 4\nline 5\n"},
+		{"-c log --since 1h --limit-bytes 6", "line 1"},
+		{"-c chat", ""},
+	} {
+		got, err := n.kubectl(t, "", nil, append([]string{"logs", "p"}, strings.Fields(c.args)...)...)
+		if err != nil || got != c.want {
+			t.Errorf("logs %s: %v: %q, want %q", c.args, err, got, c.want)
+		}
+	}
+	if got, err := n.kubectl(t, "", nil, "logs", "p", "-c", "web", "-p"); err == nil || !strings.Contains(got, "previous terminated container") {
+		t.Errorf("logs -p of a first attempt: %v: %q", err, got)
+	}
+}
+
+func (n *node) testExec(t *testing.T, env []string) {
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "cat", "/etc/passwd"); err != nil || !strings.HasPrefix(got, "root:x:0:0") {
+		t.Errorf("exec cat: %v: %q", err, got)
+	}
+	big := strings.Repeat("0123456789abcde\n", 200_000) // 3 MiB both ways
+	if got, err := n.kubectl(t, big, env, "exec", "-i", "p", "-c", "web", "--", "/workload", "stdin"); err != nil || got != big {
+		t.Errorf("exec -i: %v: %d bytes came back, want %d", err, len(got), len(big))
+	}
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "/workload", "exit", "--code", "7"); err == nil || !strings.Contains(got, "exit code 7") {
+		t.Errorf("exec of a failing command: %v: %q", err, got)
+	}
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "log", "--", "cat"); err == nil || !strings.Contains(got, "is not running") {
+		t.Errorf("exec in a container that ended: %v: %q", err, got)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte(big), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := n.kubectl(t, "", env, "cp", "-c", "web", file, "p:/tmp/copy"); err != nil {
+		t.Fatalf("cp to the container: %v: %q", err, got)
+	}
+	if got, err := n.kubectl(t, "", env, "cp", "-c", "web", "p:/tmp/copy", file+".back"); err != nil {
+		t.Fatalf("cp from the container: %v: %q", err, got)
+	}
+	if back, err := os.ReadFile(file + ".back"); err != nil || string(back) != big {
+		t.Errorf("cp there and back: %v: %d bytes, want %d", err, len(back), len(big))
+	}
+}
+
+func (n *node) testPortForward(t *testing.T, env []string) {
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	c := n.command(ctx, "port-forward", "p", ":8080")
+	c.Env = append(os.Environ(), env...)
+	out := must[io.ReadCloser](t)(c.StdoutPipe())
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	defer cancel()
+	var port int
+	if _, err := fmt.Fscanf(out, "Forwarding from 127.0.0.1:%d -> 8080\n", &port); err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, out)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	for range 5 { // each is a stream of its own
+		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("through the port: %s", response.Status)
+		}
+	}
+}
+
+func (n *node) testAttach(t *testing.T) {
+	c := n.command(within(t), "attach", "-i", "-q", "p", "-c", "chat")
+	in, out := must[io.WriteCloser](t)(c.StdinPipe()), must[io.ReadCloser](t)(c.StdoutPipe())
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		said := fmt.Sprintf("hello %d\n", i)
+		fmt.Fprint(in, said)
+		heard := make([]byte, len(said))
+		if _, err := io.ReadFull(out, heard); err != nil || string(heard) != said {
+			t.Fatalf("heard %q, %v", heard, err)
+		}
+	}
+	c.Process.Kill()
+	c.Wait() // killed: we did it
+}
+
+func (n *node) testVanishing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for range 10 {
+		ctx, cancel := context.WithCancel(within(t))
+		c := n.command(ctx, "exec", "p", "-c", "web", "--", "/workload", "log", "--rate", "100")
+		out := must[io.ReadCloser](t)(c.StdoutPipe())
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		c.Wait() // killed: we did it
+	}
+	await(t, before+8) // connections that the API server keeps for its next request
+}
+
+// A container that logs all the time is followed while its log is rotated again and again: every line arrives once, in
+// order.
+func (n *node) testRotation(t *testing.T) {
+	const lines = 3500
+	n.start(t, "log", false, "log", "--lines", fmt.Sprint(lines), "--rate", "1000", "--stderr-every", "10")
+	r := &podlog.Rotator{MaxBytes: 20 << 10, MaxFiles: 3, Workers: 1, Interval: 300 * time.Millisecond, Logs: func() []podlog.Log { return Logs(n.pods) },
+		Reopen: func(ctx context.Context, id string) error {
+			_, err := n.cri.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+			return err
+		}}
+	ctx, cancel := context.WithCancel(within(t))
+	rotating := make(chan error, 1)
+	go func() { rotating <- r.Run(ctx) }()
+	follow := n.command(within(t), "logs", "p", "-c", "log", "-f")
+	var out bytes.Buffer
+	follow.Stdout, follow.Stderr = &out, &out
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.ended(t, "log")
+	err := follow.Wait()
+	cancel()
+	<-rotating
+	if err != nil {
+		t.Fatalf("logs -f: %v: %s", err, out.String())
+	}
+	seen, last := map[string]int{}, 0
+	newest := map[bool]int{} // by stream: between streams the runtime keeps no order
+	for line := range strings.Lines(out.String()) {
+		seen[strings.TrimSpace(line)]++
+		last++
+		var number int
+		fmt.Sscanf(line, "line %d", &number)
+		if stderr := number%10 == 0; number < newest[stderr] {
+			t.Errorf("line %d comes after line %d", number, newest[stderr])
+		} else {
+			newest[stderr] = number
+		}
+	}
+	for i := 1; i <= lines; i++ {
+		if c := seen[fmt.Sprintf("line %d", i)]; c != 1 {
+			t.Fatalf("line %d was shown %d times, of %d lines", i, c, last)
+		}
+	}
+	c, _ := n.pods.Container("default", "p", "log", "", false)
+	files := must[[]string](t)(filepath.Glob(c.LogPath + "*"))
+	if len(files) < 2 || len(files) > 3 {
+		t.Errorf("%d log files, want 2 or 3: %v", len(files), files)
+	}
+	t.Logf("%d lines, files %v", last, files)
+}
+
+func (n *node) testRaw(t *testing.T) {
+	raw := func(path string) string {
+		t.Helper()
+		out, err := n.kubectl(t, "", nil, "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy"+path)
+		if err != nil {
+			t.Fatalf("%s: %v: %s", path, err, out)
+		}
+		return out
+	}
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/pods": `"name":"p"`, "/runningpods/": `"name":"web"`, "/configz": `"kubeletconfig"`,
+		"/metrics": "kubelet_running_pods 1", "/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="p"}`,
+		"/metrics/cadvisor": `container_network_receive_bytes_total{interface="eth0",namespace="default",pod="p"}`, "/logs/": "<a href=",
+	} {
+		if got := raw(path); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in %.1000s", path, want, got)
+		}
+	}
+	var s statsapi.Summary
+	if err := json.Unmarshal([]byte(raw("/stats/summary")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Pods) != 1 || len(s.Pods[0].Containers) != 2 || len(s.Node.SystemContainers) != 3 {
+		t.Fatalf("%d pods, %+v", len(s.Pods), s)
+	}
+	p := s.Pods[0]
+	web := p.Containers[0]
+	if web.Memory == nil || *web.Memory.WorkingSetBytes < 100<<10 || web.CPU == nil || *web.CPU.UsageCoreNanoSeconds == 0 {
+		t.Errorf("web uses nothing: %+v", web)
+	}
+	if web.Rootfs == nil || *web.Rootfs.UsedBytes < 3<<20 { // the copy that kubectl cp made; the runtime looks every 10 s
+		t.Logf("writable layer of web: %+v", web.Rootfs)
+	}
+	if p.Network == nil || p.Network.Name != "eth0" || *p.Network.RxBytes == 0 {
+		t.Errorf("network: %+v", p.Network)
+	}
+	if s.Node.Runtime == nil || *s.Node.Runtime.ImageFs.UsedBytes == 0 || *s.Node.Fs.CapacityBytes == 0 || *p.EphemeralStorage.CapacityBytes == 0 {
+		t.Errorf("file systems: %+v", s.Node)
+	}
+	for _, c := range s.Node.SystemContainers {
+		t.Logf("%s: %d KiB", c.Name, *c.Memory.WorkingSetBytes>>10)
+	}
+}
+
+// Service accounts ask the node itself: who they are and what they may is the API server's answer, also for a while
+// after it is gone.
+func (n *node) testTokens(t *testing.T) {
+	for _, args := range []string{
+		"create serviceaccount scraper", "create serviceaccount stranger",
+		"create clusterrole scrape --verb=get --resource=nodes/metrics,nodes/stats,nodes/pods", "create clusterrolebinding scrape --clusterrole=scrape --serviceaccount=default:scraper",
+	} {
+		if out, err := n.kubectl(t, "", nil, strings.Fields(args)...); err != nil {
+			t.Fatalf("%s: %v: %s", args, err, out)
+		}
+	}
+	tokens := map[string]string{"nobody": "", "made up": "eyJhbGciOiJSUzI1NiJ9.e30.e30"}
+	for _, name := range []string{"scraper", "stranger"} {
+		out, err := n.kubectl(t, "", nil, "create", "token", name)
+		if err != nil {
+			t.Fatal(out)
+		}
+		tokens[name] = strings.TrimSpace(out)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(must[[]byte](t)(os.ReadFile(n.state + "/pki/ca.crt")))
+	pairOf := func(name string) []tls.Certificate {
+		return []tls.Certificate{must[tls.Certificate](t)(tls.LoadX509KeyPair(n.state+"/pki/"+name+".crt", n.state+"/pki/"+name+".key"))}
+	}
+	get := func(who, path string, want int) string {
+		t.Helper()
+		config := &tls.Config{RootCAs: roots}
+		if tokens[who] == "" && who != "nobody" {
+			config.Certificates = pairOf(who)
+		}
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		request := must[*http.Request](t)(http.NewRequest("GET", fmt.Sprintf("https://%s:%d%s", n.address, n.port, path), nil))
+		if tokens[who] != "" {
+			request.Header.Set("Authorization", "Bearer "+tokens[who])
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		if response.StatusCode != want {
+			t.Errorf("%s as %s: %s, want %d: %.300s", path, who, response.Status, want, body)
+		}
+		return string(body)
+	}
+	get("scraper", "/metrics/resource", 200)
+	get("scraper", "/stats/summary", 200)
+	get("scraper", "/pods", 200) // nodes/pods, without nodes/proxy
+	get("scraper", "/containerLogs/default/p/web", 403)
+	get("scraper", "/configz", 403)
+	get("stranger", "/metrics", 403)
+	get("made up", "/metrics", 401)
+	get("nobody", "/metrics", 401)
+	get("admin", "/configz", 200)
+	get("scheduler", "/metrics", 403) // a good certificate without the right
+
+	if out, err := exec.Command(n.bin+"/plimsoll", "down", "--instance", "srvtest", "--state-dir", n.state).CombinedOutput(); err != nil {
+		t.Fatalf("down: %v: %s", err, out)
+	}
+	get("scraper", "/metrics/resource", 200) // remembered
+	get("stranger", "/metrics", 403)
+	get("made up", "/metrics", 401)
+	get("nobody", "/metrics", 401)
+	if text := get("scraper", "/logs/", 503); !strings.Contains(text, "API server cannot be asked") {
+		t.Errorf("refused with %q", text)
+	}
+	get("lifecycle", "/healthz", 503)
+}
