@@ -30,20 +30,22 @@ type Client struct {
 	conn *grpc.ClientConn
 }
 
-// Dial prepares a connection to a unix socket, given as a path or unix:// URL. It does not wait for the runtime.
-func Dial(endpoint string) (*Client, error) {
+// Dial prepares a connection to a unix socket, given as a path or unix:// URL. It does not wait for the runtime. Options
+// are for interceptors, such as one that counts calls.
+func Dial(endpoint string, options ...grpc.DialOption) (*Client, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("connect to container runtime: endpoint %q: want an absolute socket path or unix:///path", endpoint)
 	}
-	conn, err := grpc.NewClient("unix://"+path,
+	conn, err := grpc.NewClient("unix://"+path, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageMax)),
 		// A runtime restart takes about a second; the default back-off would grow to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
-		}))
+		}),
+	}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to container runtime: %s: %w", endpoint, err)
 	}
