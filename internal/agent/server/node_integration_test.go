@@ -83,6 +83,9 @@ func must[T any](t *testing.T) func(T, error) T {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: starts a control plane and a containerd, half a minute")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: starts a containerd and makes network interfaces and cgroups")
 	}
@@ -97,7 +100,7 @@ func newNode(t *testing.T) *node {
 	}
 	dir := must[string](t)(os.MkdirTemp("", "plsrv")) // t.TempDir's names leave little of a socket path
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
+	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), metrics: metrics.New(nodeName), pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
 	n.startControlPlane(t)
 	n.startRuntime(t)
 	n.startPod(t)
@@ -169,7 +172,7 @@ func (n *node) startRuntime(t *testing.T) {
 	if err := instance.LoadImages(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	n.cri = must[*cri.Client](t)(cri.Dial(instance.Endpoint()))
+	n.cri = must[*cri.Client](t)(cri.Dial(instance.Endpoint(), n.metrics.RuntimeCalls()))
 	t.Cleanup(func() { n.cri.Close() })
 }
 
@@ -270,7 +273,6 @@ func (n *node) serve(t *testing.T) {
 	pki := n.state + "/pki"
 	client := must[*kube.Client](t)(kube.NewClient(kube.Options{Kubeconfig: pki + "/agent.kubeconfig", QPS: -1}))
 	tree := must[*cgroup.Tree](t)(cgroup.Open("/sys/fs/cgroup"))
-	n.metrics = metrics.New(nodeName)
 	hour := metav1.Duration{Duration: time.Hour}
 	var err error
 	n.Server, err = New(Options{
@@ -527,7 +529,7 @@ func (n *node) testRaw(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/pods": `"name":"p"`, "/runningpods/": `"name":"web"`, "/configz": `"kubeletconfig"`,
-		"/metrics": "kubelet_running_pods 1", "/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="p"}`,
+		"/metrics": `kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`, "/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="p"}`,
 		"/metrics/cadvisor": `container_network_receive_bytes_total{interface="eth0",namespace="default",pod="p"}`, "/logs/": "<a href=",
 	} {
 		if got := raw(path); !strings.Contains(got, want) {
