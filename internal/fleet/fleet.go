@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,9 +47,10 @@ const LabelHollow = "plimsoll.dev/hollow"
 // NodesMax is how many hollow nodes one process may have: their addresses come from 198.18.0.0/16.
 const NodesMax = 65000
 
-// RequestsInFlightDefault bounds requests of the heartbeats. Chosen: 5,000 leases renewed every 10 s are 500 requests a
-// second; at 20 ms each that keeps 10 busy, and a start registers that many nodes as fast as the API server takes them.
-const RequestsInFlightDefault = 32
+// RequestsInFlightDefault bounds renewals, and apart from them registrations and reports, that wait for an answer. Chosen:
+// 5,000 leases renewed every 10 s are 500 requests a second; at 20 ms each that keeps 10 busy, and 16 registrations at once
+// are as much as an API server on two cores takes.
+const RequestsInFlightDefault = 16
 
 // Options configure a fleet.
 type Options struct {
@@ -155,7 +157,10 @@ type fleet struct {
 
 	facts chan fact
 	start time.Time
-	slots chan struct{}
+	// Renewals have slots of their own: behind thousands of registrations they would come too late, and nodes that are
+	// alive would be called silent.
+	slots, leaseSlots chan struct{}
+	requests          sync.WaitGroup
 
 	byName map[string]*hollow
 	wakes  wakes
@@ -169,7 +174,7 @@ const factsMax = 1024
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	f := &fleet{
 		o: o, api: nodes, facts: make(chan fact, factsMax), start: time.Now(),
-		slots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes),
+		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes),
 	}
 	for i := range o.Nodes {
 		h := newHollow(&f.o, i, f.now())
@@ -200,6 +205,7 @@ func (f *fleet) conduct(ctx context.Context) {
 	slog.Info("fleet starts", "nodes", f.o.Nodes, "first", f.o.Prefix+"0", "cpu", f.o.Capacity.CPU.String(), "memory", f.o.Capacity.Memory.String(), "pods", f.o.Capacity.Pods)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer f.requests.Wait()
 	for {
 		for len(f.wakes) > 0 && f.wakes[0].wake <= f.now() {
 			f.step(ctx, f.wakes[0])
@@ -252,21 +258,25 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 		{d.Report, heartbeat.Reported, h.reporting()},
 	} {
 		if a.wanted {
-			go f.request(ctx, h, a.kind, a.do)
+			f.requests.Go(func() { f.request(ctx, h, a.kind, a.do) })
 		}
 	}
 }
 
 func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do func(context.Context, nodeAPI) (func(*hollow), error)) {
+	slots := f.slots
+	if kind == heartbeat.Renewed {
+		slots = f.leaseSlots
+	}
 	select {
-	case f.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
 	attempt, cancel := context.WithTimeout(ctx, h.attemptMax)
 	update, err := do(attempt, f.api)
 	cancel()
-	<-f.slots
+	<-slots
 	if err != nil && ctx.Err() == nil {
 		slog.Warn("hollow node: request failed", "node", h.name, "err", err)
 	}

@@ -24,6 +24,7 @@ import (
 // server keeps nodes, leases and pods as far as a fleet can tell.
 type server struct {
 	mu      sync.Mutex
+	held    bool // by the test
 	down    bool
 	nodes   map[string]*corev1.Node
 	leases  map[string]int // renewals
@@ -147,21 +148,31 @@ func bubble(t *testing.T, n int, test func(t *testing.T, s *server, f *fleet)) {
 		var done sync.WaitGroup
 		done.Go(func() { f.conduct(ctx) })
 		done.Go(func() { f.actors.run(ctx) })
+		defer done.Wait()
+		defer cancel()
+		defer func() {
+			if s.held {
+				s.mu.Unlock()
+			}
+		}()
 		test(t, s, f)
-		cancel()
-		done.Wait()
-		synctest.Wait()
 	})
 }
 
-func wait(d time.Duration) {
+// wait lets d pass and everything settle, and holds the server still for the test to look at, until the next wait.
+func (s *server) wait(d time.Duration) {
+	if s.held {
+		s.mu.Unlock()
+	}
 	time.Sleep(d)
 	synctest.Wait()
+	s.mu.Lock()
+	s.held = true
 }
 
 func TestNodesRegisterAndBeat(t *testing.T) {
 	bubble(t, 200, func(t *testing.T, s *server, _ *fleet) {
-		wait(2 * time.Second)
+		s.wait(2 * time.Second)
 		if len(s.nodes) != 200 {
 			t.Fatalf("%d nodes after 2 s", len(s.nodes))
 		}
@@ -169,7 +180,7 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 		if n.Labels[LabelHollow] != "true" || n.Labels[corev1.LabelTopologyZone] != "zone-1" || n.Status.Allocatable.Cpu().String() != "32" || n.Status.Addresses[0].Address != "198.18.0.8" {
 			t.Errorf("node %+v", n)
 		}
-		wait(10 * time.Minute)
+		s.wait(10 * time.Minute)
 		for name, beats := range s.leases {
 			if beats < 57 || beats > 61 { // every 10 s, lengthened by up to 4 %
 				t.Errorf("%s renewed %d times in 10 min", name, beats)
@@ -184,16 +195,12 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 // TestAPIAway: nothing is lost, and the nodes beat again soon after the server is back.
 func TestAPIAway(t *testing.T) {
 	bubble(t, 50, func(t *testing.T, s *server, _ *fleet) {
-		wait(time.Minute)
-		s.mu.Lock()
+		s.wait(time.Minute)
 		s.down = true
-		s.mu.Unlock()
-		wait(10 * time.Minute)
-		s.mu.Lock()
+		s.wait(10 * time.Minute)
 		s.down = false
 		before := s.leases["h-3"]
-		s.mu.Unlock()
-		wait(8 * time.Second) // the longest back-off is 7 s
+		s.wait(8 * time.Second) // the longest back-off is 7 s
 		if s.leases["h-3"] <= before {
 			t.Error("no renewal within 8 s of the server's return")
 		}
@@ -205,10 +212,12 @@ func TestRealNodeIsNotTaken(t *testing.T) {
 		s.mu.Lock()
 		s.nodes = map[string]*corev1.Node{"h-1": {ObjectMeta: metav1.ObjectMeta{Name: "h-1"}}}
 		s.mu.Unlock()
-		wait(time.Minute)
+		s.wait(time.Minute)
 		if s.reports["h-1"] != 0 || s.leases["h-1"] != 0 || s.leases["h-0"] == 0 {
 			t.Errorf("reports %v, leases %v", s.reports, s.leases)
 		}
+		s.mu.Unlock()
+		s.held = false
 		_, err := f.byName["h-1"].takeUp(t.Context(), s, f.byName["h-1"].node(metav1.Now()))
 		if err == nil || !strings.Contains(err.Error(), "--node-prefix") {
 			t.Errorf("error %v", err)
@@ -219,21 +228,19 @@ func TestRealNodeIsNotTaken(t *testing.T) {
 // TestDeletedNodeComesBack and a node that a controller calls silent says that it is not.
 func TestWhatTheWatchShows(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, s *server, f *fleet) {
-		wait(time.Second)
+		s.wait(time.Second)
 		first := s.nodes["h-0"]
-		s.mu.Lock()
 		delete(s.nodes, "h-0")
 		delete(s.leases, "h-0")
-		s.mu.Unlock()
 		f.nodeHandler().OnDelete(first)
-		wait(2 * time.Second)
+		s.wait(2 * time.Second)
 		if s.nodes["h-0"] == nil || s.nodes["h-0"].UID == first.UID || s.leases["h-0"] == 0 {
 			t.Fatalf("node %v, leases %d", s.nodes["h-0"], s.leases["h-0"])
 		}
 		silent := s.nodes["h-0"].DeepCopy()
 		silent.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 		f.nodeHandler().OnUpdate(nil, silent)
-		wait(time.Second)
+		s.wait(time.Second)
 		if s.reports["h-0"] != 1 {
 			t.Errorf("%d reports after being called silent", s.reports["h-0"])
 		}
@@ -255,7 +262,7 @@ func TestPods(t *testing.T) {
 		show := func(p *corev1.Pod) {
 			store["d/"+p.Name] = p
 			f.actors.handler().OnUpdate(nil, p)
-			wait(time.Second)
+			s.wait(time.Second)
 		}
 		show(pod("a", "h-0"))
 		show(pod("b", "h-0"))
