@@ -38,8 +38,12 @@ func fork(ctx context.Context, p process, flags *flag.FlagSet, args []string) er
 		}
 	}
 	for range *orphans {
-		if _, err := spawn("fork", "--children", "0", "--sleepers", "1", "--leave"); err != nil {
+		parent, err := spawn("fork", "--children", "0", "--sleepers", "1", "--leave")
+		if err != nil {
 			return err
+		}
+		if err := parent.Wait(); err != nil {
+			return fmt.Errorf("parent of an orphan: %w", err)
 		}
 	}
 	p.printf("started %d children, %d zombies, %d orphans\n", *children, *zombies, *orphans)

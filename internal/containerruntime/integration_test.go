@@ -49,6 +49,42 @@ func TestLifeOfInstance(t *testing.T) {
 	}
 }
 
+// TestPauseReaps shares a PID namespace between pause and a container that leaves orphans: they end as children of
+// process 1, and pause must not keep their zombies.
+func TestPauseReaps(t *testing.T) {
+	r := startTestInstance(t, newTestInstance(t, 6, Options{}))
+	r.sharePIDs = true
+	pod := r.pod(t, "shared")
+	id := r.container(t, pod, "shared", "fork", "--children", "0", "--orphans", "5")
+	pause := r.pid(t, pod)
+	inPod := func() (running, zombies int) {
+		for _, child := range children(t, pause) {
+			if child == "Z" {
+				zombies++
+			} else {
+				running++
+			}
+		}
+		return running, zombies
+	}
+	most := 0
+	for ctx := testContext(t); ; {
+		running, zombies := inPod()
+		most = max(most, running)
+		if most == 5 && running == 0 && zombies == 0 {
+			break // all came and all are gone
+		}
+		if !sleep(ctx, pollPeriod) {
+			t.Fatalf("process 1 had at most %d of 5 orphans, now has %d and %d zombies; log: %s", most, running, zombies, r.exec(t, id, "ls", "/"))
+		}
+	}
+	begin := time.Now()
+	r.mustLeaveNothing(t)
+	if took := time.Since(begin); took > stopGraceMax {
+		t.Errorf("the pod needed %s: pause did not end at SIGTERM", took)
+	}
+}
+
 // TestTeardown tears down from every state that a machine may be found in.
 func TestTeardown(t *testing.T) {
 	for _, c := range []struct {
@@ -274,4 +310,25 @@ func TestWaitReadySaysWhy(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "containerd.sock") {
 		t.Errorf("error %v does not name the socket", err)
 	}
+}
+
+// children returns the states of a process' children, by the letters of proc_pid_stat(5).
+func children(t *testing.T, parent int) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		after := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		if len(after) > 1 && after[1] == fmt.Sprint(parent) {
+			states = append(states, after[0])
+		}
+	}
+	return states
 }

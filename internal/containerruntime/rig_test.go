@@ -3,6 +3,7 @@ package containerruntime
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,6 +81,15 @@ type rig struct {
 	client *cri.Client
 	daemon *exec.Cmd
 	log    bytes.Buffer
+
+	sharePIDs bool // pods made from now on have one PID namespace for all their containers
+}
+
+func (r *rig) namespaces() *runtimeapi.NamespaceOption {
+	if r.sharePIDs {
+		return &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD}
+	}
+	return &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
 }
 
 func startTestInstance(t *testing.T, instance *Instance) *rig {
@@ -154,12 +164,29 @@ func (r *rig) pod(t *testing.T, name string, ports ...*runtimeapi.PortMapping) s
 	return answer.PodSandboxId
 }
 
+// pid is the first process of a sandbox.
+func (r *rig) pid(t *testing.T, pod string) int {
+	t.Helper()
+	answer, err := r.client.PodSandboxStatus(testContext(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct{ PID int }
+	if err := json.Unmarshal([]byte(answer.Info["info"]), &info); err != nil || info.PID == 0 {
+		t.Fatalf("no pid in %s: %v", answer.Info["info"], err)
+	}
+	return info.PID
+}
+
 func (r *rig) podConfig(name string) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "rt"},
 		LogDirectory: filepath.Join(r.options.StateDir, "logs"),
 		Hostname:     name,
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.options.CgroupRoot + "/kubepods/besteffort/pod" + name},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent:    r.options.CgroupRoot + "/kubepods/besteffort/pod" + name,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: r.namespaces()},
+		},
 	}
 }
 
@@ -175,6 +202,7 @@ func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
 			Args:        args,
 			LogPath:     name + ".log",
 			Annotations: map[string]string{graceAnnotation: "1"},
+			Linux:       &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces()}},
 		},
 		SandboxConfig: r.podConfig(name),
 	})
