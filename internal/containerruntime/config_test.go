@@ -164,6 +164,22 @@ func TestPodCIDROverlap(t *testing.T) {
 	}
 }
 
+// TestProbesSayWhat tries what cannot work here or anywhere.
+func TestProbesSayWhat(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts and makes network links")
+	}
+	if err := probeOverlay("/dev/shm"); err != nil && !strings.Contains(err.Error(), "choose a state directory") { // tmpfs carries one on most kernels
+		t.Errorf("overlay on tmpfs: %v", err)
+	}
+	if err := probeOverlay("/proc"); err == nil || !strings.Contains(err.Error(), "/proc") {
+		t.Errorf("overlay on /proc: %v", err)
+	}
+	if err := createBridge("lo"); err == nil || !strings.Contains(err.Error(), "is no bridge") {
+		t.Errorf("a bridge called lo: %v", err)
+	}
+}
+
 // TestParseMountPoints reads lines of proc_pid_mountinfo(5), with optional fields and escapes.
 func TestParseMountPoints(t *testing.T) {
 	got, err := parseMountPoints(`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue

@@ -119,6 +119,9 @@ func (i *Instance) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := probeOverlay(i.options.containerdRoot()); err != nil {
+		return err
+	}
 	if err := replaceFile(i.options.configPath(), containerdConfig(settings{
 		options:     i.options,
 		tools:       i.tools,

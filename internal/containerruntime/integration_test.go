@@ -137,6 +137,37 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
+// TestExternalRuntime points an instance at another one's containerd: images arrive, and its end takes only its own pods.
+func TestExternalRuntime(t *testing.T) {
+	r := startTestInstance(t, newTestInstance(t, 7, Options{}))
+	theirs := r.container(t, r.pod(t, "theirs"), "theirs", "sleep", "infinity")
+	guest, err := New(Options{External: r.Endpoint(), ImageDir: r.options.ImageDir, CgroupRoot: r.options.CgroupRoot + "-guest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(guest.Prepare(testContext(t)), guest.WaitReady(testContext(t)), guest.LoadImages(testContext(t))); err != nil {
+		t.Fatal(err)
+	}
+	if guest.Command() != nil || guest.Endpoint() != r.Endpoint() {
+		t.Errorf("command %v, endpoint %s: want none and %s", guest.Command(), guest.Endpoint(), r.Endpoint())
+	}
+	own := r.options.CgroupRoot
+	r.options.CgroupRoot = guest.options.CgroupRoot
+	r.container(t, r.pod(t, "guest"), "guest", "sleep", "infinity")
+	r.options.CgroupRoot = own
+	if err := guest.Teardown(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := listPods(testContext(t), r.client)
+	if err != nil || len(pods) != 1 || pods[0].name != "rt/theirs" {
+		t.Errorf("pods left: %v, %v; want rt/theirs", pods, err)
+	}
+	r.exec(t, theirs, "ls", "/")
+	if left, _ := filepath.Glob(cgroupMount + "/*" + guest.options.CgroupRoot); left != nil {
+		t.Errorf("cgroups left: %v", left)
+	}
+}
+
 // TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another pod,
 // and from the pod itself; and no longer once it is gone, though another pod's port stays.
 func TestHostPort(t *testing.T) {

@@ -33,20 +33,60 @@ func removeLinks(bridge string) error {
 	return errors.Join(append(problems, deleteLink(conn, bridge))...)
 }
 
-// deleteLink sends RTM_DELLINK (rtnetlink(7)) with struct ifinfomsg: family, padding, type, index, flags, change.
 func deleteLink(conn *netlink.Conn, name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil //nolint:nilerr // it went away by itself, with the namespace of its other end
 	}
-	body := make([]byte, unix.SizeofIfInfomsg)
-	binary.NativeEndian.PutUint32(body[4:], uint32(link.Index))
 	_, err = conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_DELLINK, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   body,
+		Data:   linkHeader(link.Index),
 	})
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete network link %s: %w", name, err)
 	}
 	return nil
+}
+
+// createBridge makes the bridge unless it is there. The CNI plugin would do it at the first pod; here a kernel without
+// bridges shows before the node is Ready.
+func createBridge(name string) error {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return fmt.Errorf("open route netlink: %w", err)
+	}
+	defer conn.Close()
+	kind := netlink.NewAttributeEncoder()
+	kind.String(unix.IFLA_IFNAME, name)
+	kind.Nested(unix.IFLA_LINKINFO, func(info *netlink.AttributeEncoder) error {
+		info.String(unix.IFLA_INFO_KIND, "bridge")
+		return nil
+	})
+	attributes, err := kind.Encode()
+	if err != nil {
+		return fmt.Errorf("create bridge %s: %w", name, err)
+	}
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_NEWLINK, Flags: netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl},
+		Data:   append(linkHeader(0), attributes...),
+	})
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		if _, err := os.Stat(filepath.Join("/sys/class/net", name, "bridge")); err != nil {
+			return fmt.Errorf("create bridge %s: a link of that name is there and is no bridge: remove it or choose another name", name)
+		}
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("create bridge %s: %w: this kernel has no bridges (CONFIG_BRIDGE), which the pod network is made of", name, err)
+	case err != nil:
+		return fmt.Errorf("create bridge %s: %w", name, err)
+	}
+	return nil
+}
+
+// linkHeader is struct ifinfomsg of rtnetlink(7): family, padding, type, index, flags, change.
+func linkHeader(index int) []byte {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	return body
 }

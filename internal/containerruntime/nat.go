@@ -32,6 +32,9 @@ func (i *Instance) prepareNetwork() error {
 	if err := replaceFile(filepath.Join(i.options.cniConfDir(), "10-plimsoll.conflist"), network); err != nil {
 		return err
 	}
+	if err := createBridge(i.options.Bridge); err != nil {
+		return err
+	}
 	if err := i.enableForwarding(); err != nil {
 		return err
 	}
