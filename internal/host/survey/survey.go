@@ -1,0 +1,170 @@
+// Package survey looks at this machine and returns it as a machine.Machine: what it has, from /proc, /sys and statfs, and
+// who it is, from /etc. It is the only place that puts these together.
+//
+// What pods depend on (CPUs, memory, the file system of the agent's directory) must be there, else an error names it.
+// What merely describes the machine is left empty when it cannot be read, and said in a note.
+package survey
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
+	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
+)
+
+// Host says where to look.
+type Host struct {
+	Root     string // the machine's root; "/" but in tests
+	StateDir string // the agent's root directory: nodefs is its file system, and a made-up machine id is kept there
+	ImageDir string // where the runtime keeps images: imagefs is its file system; empty: not known, the same as nodefs
+}
+
+// Machine looks at the machine. Notes say what could not be found and what stands in its place.
+func (h Host) Machine() (m machine.Machine, notes []string, err error) {
+	proc, sys := procfs.FS(filepath.Join(h.Root, "proc")), sysfs.FS(filepath.Join(h.Root, "sys"))
+	if m.CPUs, err = sys.OnlineCPUs(); err != nil {
+		return m, nil, err
+	}
+	memory, err := proc.Memory()
+	if err != nil {
+		return m, nil, err
+	}
+	m.Memory, m.Swap = memory.Total, memory.SwapTotal
+	if m.HugePages, err = sys.HugePages(); err != nil {
+		return m, nil, err
+	}
+	if m.NodeFS, err = filesystem(h.StateDir); err != nil {
+		return m, nil, err
+	}
+	m.ImageFS = m.NodeFS
+	if h.ImageDir != "" {
+		if m.ImageFS, err = filesystem(h.ImageDir); err != nil {
+			m.ImageFS = m.NodeFS
+			notes = append(notes, err.Error())
+		}
+	}
+	if m.PIDs, err = proc.PIDs(); err != nil {
+		m.PIDs = 0
+		notes = append(notes, err.Error())
+	}
+	identity, more, err := h.identity(proc, sys)
+	if err != nil {
+		return m, nil, err
+	}
+	m.Identity = identity
+	return m, append(notes, more...), m.Check()
+}
+
+func filesystem(dir string) (machine.Filesystem, error) {
+	u, err := disk.Of(dir)
+	return machine.Filesystem{Capacity: u.Capacity, Inodes: u.Inodes}, err
+}
+
+func (h Host) identity(proc procfs.FS, sys sysfs.FS) (id machine.Identity, notes []string, err error) {
+	note := func(err error) {
+		if err != nil {
+			notes = append(notes, err.Error())
+		}
+	}
+	id.Architecture = runtime.GOARCH
+	id.KernelVersion, err = proc.KernelVersion()
+	note(err)
+	id.BootID, err = proc.BootID()
+	note(err)
+	id.OSImage, err = h.osImage()
+	note(err)
+	id.SystemUUID = sys.SystemUUID()
+	id.MachineID = h.machineID()
+	if id.MachineID == "" && id.SystemUUID != "" {
+		id.MachineID = strings.ReplaceAll(id.SystemUUID, "-", "")
+		notes = append(notes, "read machine id: /etc/machine-id: missing or empty: the firmware's id stands in")
+	}
+	if id.MachineID == "" {
+		if id.MachineID, err = h.ownID(); err != nil {
+			return id, nil, err
+		}
+		notes = append(notes, fmt.Sprintf("read machine id: neither /etc/machine-id nor the firmware has one: %s stands in", h.ownIDFile()))
+	}
+	if id.SystemUUID == "" {
+		id.SystemUUID = id.MachineID
+	}
+	return id, notes, nil
+}
+
+// machineID returns the id that machine-id(5) describes; empty when there is none. A fresh image has an empty file, or
+// "uninitialized" until its first boot is done.
+func (h Host) machineID() string {
+	for _, name := range []string{"etc/machine-id", "var/lib/dbus/machine-id"} {
+		data, err := os.ReadFile(filepath.Join(h.Root, name))
+		if text := strings.TrimSpace(string(data)); err == nil && text != "" && text != "uninitialized" {
+			return text
+		}
+	}
+	return ""
+}
+
+func (h Host) ownIDFile() string { return filepath.Join(h.StateDir, "machine-id") }
+
+// ownID returns an id of our own making that lives as long as the agent's directory.
+func (h Host) ownID() (string, error) {
+	data, err := os.ReadFile(h.ownIDFile())
+	if text := strings.TrimSpace(string(data)); err == nil && len(text) == 32 {
+		return text, nil
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read machine id: %w", err)
+	}
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		return "", fmt.Errorf("make machine id: %w", err)
+	}
+	text := hex.EncodeToString(id)
+	next := h.ownIDFile() + ".new"
+	if err := os.WriteFile(next, []byte(text+"\n"), 0o644); err != nil {
+		return "", fmt.Errorf("keep machine id: %w", err)
+	}
+	if err := os.Rename(next, h.ownIDFile()); err != nil {
+		return "", fmt.Errorf("keep machine id: %w", err)
+	}
+	return text, nil
+}
+
+// osImage returns PRETTY_NAME of os-release(5).
+func (h Host) osImage() (string, error) {
+	for _, name := range []string{"etc/os-release", "usr/lib/os-release"} {
+		data, err := os.ReadFile(filepath.Join(h.Root, name))
+		if err != nil {
+			continue
+		}
+		if image := parseOSRelease(string(data)); image != "" {
+			return image, nil
+		}
+	}
+	return "", errors.New("read os image: /etc/os-release: no PRETTY_NAME")
+}
+
+// parseOSRelease finds PRETTY_NAME among shell-like assignments: PRETTY_NAME="Debian GNU/Linux 12 (bookworm)".
+func parseOSRelease(text string) string {
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		value, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), "PRETTY_NAME=")
+		if !ok {
+			continue
+		}
+		if unquoted, err := strconv.Unquote(value); err == nil {
+			return unquoted
+		}
+		return strings.Trim(value, `'"`)
+	}
+	return ""
+}

@@ -1,0 +1,78 @@
+package sysfs
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+func tree(t *testing.T, files map[string]string) FS {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return FS(dir)
+}
+
+func TestOnlineCPUs(t *testing.T) {
+	cpus, err := tree(t, map[string]string{"devices/system/cpu/online": "0-3,8\n"}).OnlineCPUs()
+	if err != nil || cpus.String() != "0-3,8" {
+		t.Errorf("%v, %v", cpus, err)
+	}
+	for text, want := range map[string]string{"\n": "empty", "0-\n": "not a number"} {
+		if _, err := tree(t, map[string]string{"devices/system/cpu/online": text}).OnlineCPUs(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "cpu/online") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if cpus, err := Default.OnlineCPUs(); err != nil || cpus.IsEmpty() {
+		t.Errorf("this machine: %v, %v", cpus, err)
+	}
+}
+
+func TestHugePages(t *testing.T) {
+	got, err := tree(t, map[string]string{
+		"kernel/mm/hugepages/hugepages-2048kB/nr_hugepages":    "512\n",
+		"kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages": "0\n",
+		"kernel/mm/hugepages/README":                           "",
+	}).HugePages()
+	if want := map[unit.Bytes]int64{2 * unit.MiB: 512, unit.GiB: 0}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if got, err := tree(t, nil).HugePages(); err != nil || len(got) != 0 {
+		t.Errorf("kernel without: %v, %v", got, err)
+	}
+	if _, err := tree(t, map[string]string{"kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "-1"}).HugePages(); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
+		t.Errorf("negative: %v", err)
+	}
+}
+
+func TestSystemUUID(t *testing.T) {
+	if got := tree(t, map[string]string{"class/dmi/id/product_uuid": "ABC-1\n"}).SystemUUID(); got != "abc-1" {
+		t.Errorf("got %q", got)
+	}
+	if got := tree(t, nil).SystemUUID(); got != "" {
+		t.Errorf("firmware without: %q", got)
+	}
+}
+
+func FuzzParseHugePageDir(f *testing.F) {
+	for _, seed := range []string{"hugepages-2048kB", "hugepages-", "kB", "hugepages-0kB", "hugepages-4294967295kB"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if size, ok := parseHugePageDir(name); ok && size <= 0 {
+			t.Errorf("%q: %d", name, size)
+		}
+	})
+}
