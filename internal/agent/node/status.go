@@ -1,0 +1,288 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
+)
+
+// runtimeAnswer is the runtime's last answer.
+type runtimeAnswer struct {
+	at       time.Time // zero: none yet
+	problems []string  // why it is not ready, in upstream's words; none: ready
+	version  string    // containerd://1.6.20
+	handlers []corev1.NodeRuntimeHandler
+	features *corev1.NodeFeatures
+}
+
+// askRuntime asks the runtime whether it and the network are ready.
+func (k *Keeper) askRuntime(ctx context.Context) (heartbeat.Fact, error) {
+	k.mu.Lock()
+	answer := runtimeAnswer{version: k.runtime.version}
+	k.mu.Unlock()
+	status, err := k.o.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err == nil && answer.version == "" {
+		var v *runtimeapi.VersionResponse
+		if v, err = k.o.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
+			answer.version = v.RuntimeName + "://" + v.RuntimeVersion
+		}
+	}
+	if err != nil {
+		k.mu.Lock()
+		k.runtime.version = "" // it may come back as another one
+		k.mu.Unlock()
+		return heartbeat.Fact{}, err
+	}
+	answer.at = k.now()
+	answer.problems = runtimeProblems(status.Status)
+	answer.handlers = handlersOf(status.RuntimeHandlers)
+	if f := status.Features; f != nil {
+		answer.features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &f.SupplementalGroupsPolicy}
+	}
+	k.mu.Lock()
+	k.runtime = answer
+	k.mu.Unlock()
+	return heartbeat.Fact{Ready: len(answer.problems) == 0}, nil
+}
+
+func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
+	var problems []string
+	for _, want := range []struct{ condition, text string }{
+		{runtimeapi.RuntimeReady, "container runtime not ready"},
+		{runtimeapi.NetworkReady, "container runtime network not ready"},
+	} {
+		found := false
+		for _, c := range s.GetConditions() {
+			if c.Type != want.condition {
+				continue
+			}
+			found = true
+			if !c.Status {
+				problems = append(problems, fmt.Sprintf("%s: %s=%t reason:%s message:%s", want.text, c.Type, c.Status, c.Reason, c.Message))
+			}
+		}
+		if !found {
+			problems = append(problems, fmt.Sprintf("%s: it does not say %s", want.text, want.condition))
+		}
+	}
+	return problems
+}
+
+func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandler {
+	var out []corev1.NodeRuntimeHandler
+	for _, h := range handlers {
+		f := h.GetFeatures()
+		readOnly, namespaces := f.GetRecursiveReadOnlyMounts(), f.GetUserNamespaces()
+		out = append(out, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &namespaces}})
+	}
+	slices.SortFunc(out, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// compute works out the Node's status and whether it differs from what the API server has.
+func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
+	k.refreshImages(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.base == nil {
+		return heartbeat.Fact{}, nil // deleted meanwhile; the registration is on its way
+	}
+	node := k.base.DeepCopy()
+	if err := k.fill(&node.Status); err != nil {
+		k.complaints.about("compute node status", err)
+	}
+	k.computed = node
+	return heartbeat.Fact{Changed: !sameStatus(&k.base.Status, &node.Status)}, nil
+}
+
+// refreshImages lists images when the last list is old. A failure keeps the old list.
+func (k *Keeper) refreshImages(ctx context.Context) {
+	k.mu.Lock()
+	fresh := k.o.Images == nil || !k.imagesAt.IsZero() && k.now().Sub(k.imagesAt) < imagesEvery
+	k.mu.Unlock()
+	if fresh {
+		return
+	}
+	list, err := k.o.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		k.complaints.about("list images", err)
+		return
+	}
+	images := imagesOf(list.Images, k.o.MaxImages)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.images, k.imagesAt = images, k.now()
+}
+
+// imageNamesMax is how many names of an image a status holds (upstream's MaxNamesPerImageInNodeStatus).
+const imageNamesMax = 5
+
+// imagesOf returns the largest images with their names, digests first. The scheduler scores by the names.
+func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
+	var images []corev1.ContainerImage
+	for _, image := range list {
+		names := slices.Concat(image.RepoDigests, image.RepoTags)
+		if len(names) == 0 {
+			continue // nothing to recognize it by
+		}
+		images = append(images, corev1.ContainerImage{Names: names[:min(len(names), imageNamesMax)], SizeBytes: int64(image.Size)})
+	}
+	slices.SortFunc(images, func(a, b corev1.ContainerImage) int {
+		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Names[0], b.Names[0]))
+	})
+	if most >= 0 && len(images) > most {
+		images = images[:most]
+	}
+	return images
+}
+
+// fill writes what we know over a status. Addresses that cannot be found stay as they are, and are the error.
+func (k *Keeper) fill(s *corev1.NodeStatus) error {
+	addresses, err := k.o.Addresses()
+	if err == nil {
+		s.Addresses = addresses
+	}
+	k.fillResources(s)
+	id := k.o.Machine.Identity
+	s.NodeInfo = corev1.NodeSystemInfo{
+		MachineID: id.MachineID, SystemUUID: id.SystemUUID, BootID: id.BootID, KernelVersion: id.KernelVersion, OSImage: id.OSImage,
+		OperatingSystem: runtime.GOOS, Architecture: id.Architecture, KubeletVersion: kubeletVersion(),
+		ContainerRuntimeVersion: cmp.Or(k.runtime.version, s.NodeInfo.ContainerRuntimeVersion, "unknown://unknown"),
+	}
+	if swap := int64(k.o.Machine.Swap); swap > 0 {
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
+	}
+	s.DaemonEndpoints.KubeletEndpoint.Port = k.o.Port
+	s.Images = k.images
+	s.RuntimeHandlers, s.Features = k.runtime.handlers, k.runtime.features
+	k.fillConditions(s)
+	return err
+}
+
+// fillResources writes capacity and allocatable. Resources that others put there (extended ones) stay.
+func (k *Keeper) fillResources(s *corev1.NodeStatus) {
+	if s.Capacity == nil {
+		s.Capacity = corev1.ResourceList{}
+	}
+	if s.Allocatable == nil {
+		s.Allocatable = corev1.ResourceList{}
+	}
+	for name := range s.Capacity {
+		if _, huge := kube.HugePageSize(name); huge { // a page size the kernel no longer has
+			delete(s.Capacity, name)
+			delete(s.Allocatable, name)
+		}
+	}
+	set := func(name corev1.ResourceName, capacity, allocatable resource.Quantity) {
+		s.Capacity[name], s.Allocatable[name] = capacity, allocatable
+	}
+	bytes := func(b unit.Bytes) resource.Quantity { return *resource.NewQuantity(int64(b), resource.BinarySI) }
+	l := k.o.Line
+	set(corev1.ResourceCPU, *resource.NewMilliQuantity(int64(l.CPU.Capacity), resource.DecimalSI), *resource.NewMilliQuantity(int64(l.CPU.Allocatable), resource.DecimalSI))
+	set(corev1.ResourceMemory, bytes(l.Memory.Capacity), bytes(l.Memory.Allocatable))
+	set(corev1.ResourceEphemeralStorage, bytes(l.EphemeralStorage.Capacity), bytes(l.EphemeralStorage.Allocatable))
+	set(corev1.ResourcePods, *resource.NewQuantity(l.Pods.Capacity, resource.DecimalSI), *resource.NewQuantity(l.Pods.Allocatable, resource.DecimalSI))
+	for _, h := range l.HugePages {
+		set(kube.HugePageResource(h.Size), bytes(h.Capacity), bytes(h.Allocatable))
+	}
+}
+
+// fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.
+func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
+	p := k.o.Pressure()
+	for _, c := range []struct {
+		kind                      corev1.NodeConditionType
+		short                     bool
+		reason, message           string // when there is enough
+		shortReason, shortMessage string
+	}{
+		{corev1.NodeMemoryPressure, p.Memory, "KubeletHasSufficientMemory", "kubelet has sufficient memory available", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
+		{corev1.NodeDiskPressure, p.Disk, "KubeletHasNoDiskPressure", "kubelet has no disk pressure", "KubeletHasDiskPressure", "kubelet has disk pressure"},
+		{corev1.NodePIDPressure, p.PID, "KubeletHasSufficientPID", "kubelet has sufficient PID available", "KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
+	} {
+		next := corev1.NodeCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.reason, Message: c.message}
+		if c.short {
+			next.Status, next.Reason, next.Message = corev1.ConditionTrue, c.shortReason, c.shortMessage
+		}
+		k.setCondition(s, next)
+	}
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	if problems := k.problems(); len(problems) > 0 {
+		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", strings.Join(problems, ", ")
+		if len(problems) > 1 {
+			ready.Message = "[" + ready.Message + "]"
+		}
+	}
+	k.setCondition(s, ready)
+}
+
+// problems returns why the node is not ready.
+func (k *Keeper) problems() []string {
+	switch r := k.runtime; {
+	case r.at.IsZero():
+		return []string{"container runtime status check may not have completed yet"}
+	case k.now().Sub(r.at) > runtimeDownAfter:
+		return []string{"container runtime is down"}
+	default:
+		return r.problems
+	}
+}
+
+// setCondition puts c into s, with the time of its last transition.
+func (k *Keeper) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
+	now := metav1.NewTime(k.now()).Rfc3339Copy() // the API keeps seconds
+	c.LastHeartbeatTime, c.LastTransitionTime = now, now
+	i := slices.IndexFunc(s.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
+	if i < 0 {
+		s.Conditions = append(s.Conditions, c)
+		return
+	}
+	if s.Conditions[i].Status == c.Status {
+		c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+	}
+	s.Conditions[i] = c
+}
+
+// sameStatus compares statuses but for the heartbeat times.
+func sameStatus(a, b *corev1.NodeStatus) bool {
+	if len(a.Conditions) != len(b.Conditions) {
+		return false
+	}
+	for i := range a.Conditions {
+		x, y := a.Conditions[i], b.Conditions[i]
+		x.LastHeartbeatTime, y.LastHeartbeatTime = metav1.Time{}, metav1.Time{}
+		if !equality.Semantic.DeepEqual(x, y) {
+			return false
+		}
+	}
+	x, y := *a, *b
+	x.Conditions, y.Conditions = nil, nil
+	return equality.Semantic.DeepEqual(x, y)
+}
+
+// kubeletVersion is a semantic version that version-skew checks read as the Kubernetes release we are compatible with;
+// ours is its build metadata.
+func kubeletVersion() string {
+	own := strings.Map(func(r rune) rune {
+		if r == '.' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, version.Plimsoll())
+	return version.Kubernetes + "+plimsoll." + own
+}

@@ -1,0 +1,278 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// register creates our Node with its status, or takes over the one that exists.
+func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
+	k.refreshImages(ctx)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(), Annotations: maps.Clone(k.o.Annotations)}}
+	node.Spec = corev1.NodeSpec{Taints: slices.Clone(k.o.Taints), ProviderID: k.o.ProviderID}
+	k.mu.Lock()
+	err := k.fill(&node.Status)
+	k.mu.Unlock()
+	if err != nil {
+		return heartbeat.Fact{}, err
+	}
+	if k.o.Register {
+		out := &corev1.Node{}
+		err := k.o.API.Create(ctx, kube.Nodes, "", "", node, out)
+		if err == nil {
+			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(), "memory", out.Status.Allocatable.Memory())
+			k.accept(&corev1.Node{}, out)
+			return heartbeat.Fact{}, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return heartbeat.Fact{}, err
+		}
+	}
+	return heartbeat.Fact{}, k.takeOver(ctx, node)
+}
+
+// takeOver writes our labels and status over the Node that exists. Its taints and its other fields are not ours.
+func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
+	theirs := &corev1.Node{}
+	if err := k.o.API.Get(ctx, kube.Nodes, "", k.o.Name, theirs); err != nil {
+		return err
+	}
+	node := theirs.DeepCopy()
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	for key, value := range ours.Labels {
+		// A label that somebody changed since stays, as upstream has it, unless the machine itself says otherwise.
+		if _, exists := node.Labels[key]; !exists || slices.Contains(kubeletapis.KubeletLabels(), key) {
+			node.Labels[key] = value
+		}
+	}
+	if len(ours.Annotations) > 0 && node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	maps.Copy(node.Annotations, ours.Annotations)
+	k.mu.Lock()
+	err := k.fill(&node.Status)
+	k.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	out, err := k.patch(ctx, theirs, node)
+	if err != nil {
+		return err
+	}
+	if boot := theirs.Status.NodeInfo.BootID; boot != "" && boot != node.Status.NodeInfo.BootID {
+		k.o.Recorder.Eventf(k.ref(), corev1.EventTypeWarning, "Rebooted", "Node %s has been rebooted, boot id: %s", k.o.Name, node.Status.NodeInfo.BootID)
+	}
+	slog.Info("node taken over", "node", k.o.Name, "created", theirs.CreationTimestamp.Time, "ready", readyStatus(out))
+	k.accept(theirs, out)
+	return nil
+}
+
+// labels are the default ones and those of the configuration, which rule.
+func (k *Keeper) labels() map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname:   k.o.Name,
+		corev1.LabelOSStable:   runtime.GOOS,
+		corev1.LabelArchStable: k.o.Machine.Identity.Architecture,
+		kubeletapis.LabelOS:    runtime.GOOS,
+		kubeletapis.LabelArch:  k.o.Machine.Identity.Architecture,
+	}
+	maps.Copy(labels, k.o.Labels)
+	return labels
+}
+
+// report sends what differs between the Node as last shown and as computed.
+func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
+	k.mu.Lock()
+	base, computed := k.base, k.computed
+	if base != nil && computed == nil {
+		computed = base.DeepCopy()
+		if err := k.fill(&computed.Status); err != nil {
+			k.complaints.about("compute node status", err)
+		}
+	}
+	k.mu.Unlock()
+	if base == nil {
+		return heartbeat.Fact{}, nil // deleted meanwhile; the registration is on its way
+	}
+	out, err := k.patch(ctx, base, computed)
+	if apierrors.IsNotFound(err) {
+		k.gone(base.UID)
+	}
+	if err != nil {
+		return heartbeat.Fact{}, err
+	}
+	k.accept(base, out)
+	return heartbeat.Fact{}, nil
+}
+
+// patch sends the difference between two states of our Node by the status subresource, which takes labels and
+// annotations too.
+func (k *Keeper) patch(ctx context.Context, from, to *corev1.Node) (*corev1.Node, error) {
+	body, err := patchOf(from, to)
+	if err != nil {
+		return nil, fmt.Errorf("write patch: %w", err)
+	}
+	out := &corev1.Node{}
+	return out, k.o.API.Patch(ctx, kube.Nodes, "", k.o.Name, types.StrategicMergePatchType, body, out, "status")
+}
+
+// patchOf returns a strategic merge patch. Addresses are replaced as a whole: their merge key is the type, and a node may
+// have two of one type.
+func patchOf(from, to *corev1.Node) ([]byte, error) {
+	oldJSON, err := json.Marshal(slim(from))
+	if err != nil {
+		return nil, err
+	}
+	newJSON, err := json.Marshal(slim(to))
+	if err != nil {
+		return nil, err
+	}
+	body, err := strategicpatch.CreateTwoWayMergePatch(oldJSON, newJSON, corev1.Node{})
+	if err != nil {
+		return nil, err
+	}
+	patch := map[string]any{}
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return nil, err
+	}
+	status, _ := patch["status"].(map[string]any)
+	if _, changed := status["addresses"]; !changed {
+		delete(status, "$setElementOrder/addresses")
+		return json.Marshal(patch)
+	}
+	addresses := []any{map[string]any{"$patch": "replace"}}
+	for _, a := range to.Status.Addresses {
+		addresses = append(addresses, a)
+	}
+	status["addresses"] = addresses
+	delete(status, "$setElementOrder/addresses")
+	return json.Marshal(patch)
+}
+
+// slim leaves out what we never change: managed fields are the largest part of a Node on the wire.
+func slim(node *corev1.Node) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status}
+}
+
+// accept takes in the API server's answer to a write and says in Events what it changed.
+func (k *Keeper) accept(before, after *corev1.Node) {
+	after.ManagedFields = nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.base == nil || k.base.UID != after.UID || newer(after.ResourceVersion, k.base.ResourceVersion) {
+		k.base, k.computed = after, nil
+	}
+	k.tellCordoned(after)
+	was := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+	for _, c := range before.Status.Conditions {
+		was[c.Type] = c.Status
+	}
+	for _, c := range after.Status.Conditions {
+		old, existed := was[c.Type]
+		if reason := conditionEvent(c); reason != "" && old != c.Status && (existed || c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue) {
+			k.event(corev1.EventTypeNormal, reason)
+		}
+	}
+}
+
+// conditionEvent returns the reason of the Event for a condition of ours that has just got its status.
+func conditionEvent(c corev1.NodeCondition) string {
+	names := map[corev1.NodeConditionType][2]string{ // when false, when true
+		corev1.NodeMemoryPressure: {"NodeHasSufficientMemory", "NodeHasInsufficientMemory"},
+		corev1.NodeDiskPressure:   {"NodeHasNoDiskPressure", "NodeHasDiskPressure"},
+		corev1.NodePIDPressure:    {"NodeHasSufficientPID", "NodeHasInsufficientPID"},
+		corev1.NodeReady:          {"NodeNotReady", "NodeReady"},
+	}[c.Type]
+	switch c.Status {
+	case corev1.ConditionFalse:
+		return names[0]
+	case corev1.ConditionTrue:
+		return names[1]
+	}
+	return ""
+}
+
+// renew says in the Lease that we are alive.
+func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
+	k.mu.Lock()
+	lease, node := k.lease, k.base
+	k.mu.Unlock()
+	if node == nil {
+		return heartbeat.Fact{}, nil // deleted meanwhile
+	}
+	if lease != nil {
+		renewed, err := k.write(ctx, lease, node)
+		if err == nil {
+			k.keepLease(renewed)
+			return heartbeat.Fact{}, nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return heartbeat.Fact{}, err
+		}
+		// Somebody else wrote or deleted it: look at what is there.
+	}
+	found := &coordinationv1.Lease{}
+	err := k.o.API.Get(ctx, kube.Leases, corev1.NamespaceNodeLease, k.o.Name, found)
+	if apierrors.IsNotFound(err) {
+		found = nil
+	} else if err != nil {
+		return heartbeat.Fact{}, err
+	}
+	renewed, err := k.write(ctx, found, node)
+	if err != nil {
+		return heartbeat.Fact{}, err
+	}
+	k.keepLease(renewed)
+	return heartbeat.Fact{}, nil
+}
+
+// write renews lease, or creates it when it is nil.
+func (k *Keeper) write(ctx context.Context, lease *coordinationv1.Lease, node *corev1.Node) (*coordinationv1.Lease, error) {
+	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Namespace: corev1.NamespaceNodeLease}}
+	if lease != nil {
+		next = lease.DeepCopy()
+	}
+	// The Lease goes with its Node: the garbage collector sees to it.
+	next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+	seconds := int32(k.leaseDuration() / time.Second)
+	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &k.o.Name, &seconds
+	next.Spec.RenewTime = &metav1.MicroTime{Time: k.now()}
+	out := &coordinationv1.Lease{}
+	if lease == nil {
+		return out, k.o.API.Create(ctx, kube.Leases, corev1.NamespaceNodeLease, "", next, out)
+	}
+	return out, k.o.API.Update(ctx, kube.Leases, corev1.NamespaceNodeLease, k.o.Name, next, out)
+}
+
+func (k *Keeper) leaseDuration() time.Duration {
+	if d := k.o.Rhythm.LeaseDuration; d > 0 {
+		return d
+	}
+	return heartbeat.Default().LeaseDuration
+}
+
+func (k *Keeper) keepLease(lease *coordinationv1.Lease) {
+	lease.ManagedFields = nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lease = lease
+}
