@@ -47,6 +47,10 @@ images: bin/images/pause ## build bin/images/pause.tar and bin/images/workload.t
 deps: ## install what this machine lacks (Debian, root)
 	@scripts/deps.sh
 
+.PHONY: deps-test
+deps-test:
+	@scripts/deps.sh test
+
 .PHONY: up
 up: deps build ## start a one-node cluster here and run the demo on it
 	bin/plimsoll up --detach
@@ -60,7 +64,7 @@ down: ## stop the cluster and leave nothing behind
 	bin/plimsoll down
 
 .PHONY: test
-test: deps build check test-unit test-e2e ## install what is missing, build, check and run every test
+test: deps-test build check test-unit test-e2e ## install what is missing, build, check and run every test
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none

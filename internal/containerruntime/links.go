@@ -36,7 +36,7 @@ func removeLinks(bridge string) error {
 func deleteLink(conn *netlink.Conn, name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil //nolint:nilerr // it went away by itself, with the namespace of its other end
+		return nil // it went away by itself, with the namespace of its other end
 	}
 	_, err = conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_DELLINK, Flags: netlink.Request | netlink.Acknowledge},

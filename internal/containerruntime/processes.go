@@ -141,7 +141,7 @@ func startDetached(argv []string) (<-chan struct{}, error) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		command.Wait() //nolint:errcheck // that it ended is all that matters
+		command.Wait() // that it ended is all that matters
 		close(ended)
 	}()
 	return ended, nil

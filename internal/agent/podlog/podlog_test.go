@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
 			write(t, path, c.log)
 			var out strings.Builder
-			if err := Read(nil, path, c.o, &out); err != nil {
+			if err := Read(t.Context(), path, c.o, &out); err != nil {
 				t.Fatal(err)
 			}
 			if out.String() != c.want {
@@ -100,7 +100,7 @@ func TestReadAgainstPlainTwin(t *testing.T) {
 		all[len(all)-1] += "\n"
 		for n := range len(all) + 2 {
 			var out strings.Builder
-			if err := Read(nil, path, Options{Tail: lines(int64(n))}, &out); err != nil {
+			if err := Read(t.Context(), path, Options{Tail: lines(int64(n))}, &out); err != nil {
 				t.Fatal(err)
 			}
 			if want := strings.Join(all[max(0, len(all)-n):], ""); out.String() != want {
@@ -117,7 +117,7 @@ func TestReadStaysInItsRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Join(root, "0.log"), filepath.Join(outside, "secret"), root + "/../" + filepath.Base(outside) + "/secret"} {
-		if err := Read(nil, path, Options{Root: root}, io.Discard); err == nil {
+		if err := Read(t.Context(), path, Options{Root: root}, io.Discard); err == nil {
 			t.Errorf("%s was read from outside its root", path)
 		}
 	}

@@ -2,6 +2,7 @@ package podlog
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,7 +79,7 @@ func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 func Tail(path string, lines, bytesMax int) ([]byte, error) {
 	n := int64(lines)
 	ring := &lastBytes{max: bytesMax}
-	if err := Read(nil, path, Options{Tail: &n}, ring); err != nil {
+	if err := Read(context.Background(), path, Options{Tail: &n}, ring); err != nil {
 		return nil, err
 	}
 	return ring.kept, nil

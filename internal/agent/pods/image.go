@@ -33,8 +33,9 @@ func (r *Runner) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 			return ref, nil
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
-			return imageRef{}, &failure{"ErrImageNeverPull", "ErrImageNeverPull", "",
-				fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)} //nolint:staticcheck // upstream's text
+			//lint:ignore ST1005 upstream's text
+			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
+			return imageRef{}, &failure{"ErrImageNeverPull", "ErrImageNeverPull", "", err}
 		}
 	}
 	slot.release()
