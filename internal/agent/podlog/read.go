@@ -41,10 +41,10 @@ type Options struct {
 var errEnough = errors.New("limit reached")
 
 // Read writes the log at path to w as o says. It returns nil at the end of the file, of the container, of the limit or
-// of ctx (which may be nil without Follow), and the error of w if w fails.
+// of ctx, and the error of w if w fails.
 func Read(ctx context.Context, path string, o Options, w io.Writer) error {
-	if o.Follow && (ctx == nil || o.Running == nil) {
-		return fmt.Errorf("read log: %s: follow: context and Running are required", path)
+	if o.Follow && o.Running == nil {
+		return fmt.Errorf("read log: %s: follow: Running is required", path)
 	}
 	f, err := o.open(path)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
@@ -284,4 +285,43 @@ func FuzzParseNetDev(f *testing.F) {
 func FuzzParsePressure(f *testing.F) {
 	f.Add("some avg10=0.22 avg60=0.17 avg300=1.11 total=58761459\n")
 	f.Fuzz(func(t *testing.T, text string) { parsePressure(text) })
+}
+
+// BenchmarkSummary reads 110 pods of one container each from real cgroups.
+func BenchmarkSummary(b *testing.B) {
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil || os.Geteuid() != 0 {
+		b.Skipf("needs root and cgroups: %v", err)
+	}
+	const root = "/plimsoll-stats-bench"
+	var pods []Pod
+	var made []string
+	defer func() {
+		for i := range made {
+			if err := tree.Remove(made[len(made)-1-i]); err != nil {
+				b.Error(err)
+			}
+		}
+	}()
+	add := func(group string) {
+		made = append(made, group)
+		if err := tree.Apply(group, qos.Values{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	add(root)
+	for i := range 110 {
+		pod := Pod{Ref: statsapi.PodReference{UID: fmt.Sprint(i)}, Group: fmt.Sprintf("%s/pod%d", root, i)}
+		pod.Containers = []Container{{Name: "c", ID: "c", Group: pod.Group + "/c"}}
+		add(pod.Group)
+		add(pod.Group + "/c")
+		pods = append(pods, pod)
+	}
+	r := New(Options{NodeName: "n", Pods: func() []Pod { return pods }, Cgroups: tree, PodsGroup: root, RootDir: "/"})
+	b.ReportAllocs()
+	for b.Loop() {
+		if s, err := r.Summary(b.Context(), 0); err != nil || len(s.Pods) != 110 || s.Pods[109].CPU == nil {
+			b.Fatal(err)
+		}
+	}
 }
