@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,31 +12,25 @@ import (
 
 // specOf translates what a pod should be.
 func specOf(pod *corev1.Pod) podlife.Spec {
-	s := podlife.Spec{Policy: policyOf(pod.Spec.RestartPolicy), Grace: specGrace(pod)}
+	s := podlife.Spec{Name: fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), Grace: specGrace(pod)}
 	if d := pod.Spec.ActiveDeadlineSeconds; d != nil {
 		s.ActiveDeadline = time.Duration(*d) * time.Second
 	}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		spec := podlife.ContainerSpec{Name: c.Name, Kind: podlife.Init, Policy: s.Policy, Hash: hashOf(c)}
-		if s.Policy == podlife.Always {
-			spec.Policy = podlife.OnFailure // an init that succeeded has done its work
-		}
+	policy := policyOf(pod.Spec.RestartPolicy)
+	add := func(c *corev1.Container, kind podlife.Kind, policy podlife.RestartPolicy) {
 		if c.RestartPolicy != nil {
-			spec.Policy = policyOf(corev1.RestartPolicy(*c.RestartPolicy))
-			if *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-				spec.Kind = podlife.Sidecar
+			policy = policyOf(corev1.RestartPolicy(*c.RestartPolicy))
+			if kind == podlife.Init && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+				kind = podlife.Sidecar
 			}
 		}
-		s.Containers = append(s.Containers, spec)
+		s.Containers = append(s.Containers, podlife.ContainerSpec{Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image})
+	}
+	for i := range pod.Spec.InitContainers {
+		add(&pod.Spec.InitContainers[i], podlife.Init, policy)
 	}
 	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		spec := podlife.ContainerSpec{Name: c.Name, Kind: podlife.Main, Policy: s.Policy, Hash: hashOf(c)}
-		if c.RestartPolicy != nil {
-			spec.Policy = policyOf(corev1.RestartPolicy(*c.RestartPolicy))
-		}
-		s.Containers = append(s.Containers, spec)
+		add(&pod.Spec.Containers[i], podlife.Main, policy)
 	}
 	for _, g := range pod.Spec.ReadinessGates {
 		s.Gates = append(s.Gates, string(g.ConditionType))
@@ -69,28 +64,34 @@ func pastOf(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
 }
 
 func pastContainer(s *corev1.ContainerStatus) podlife.Past {
-	p := podlife.Past{RestartCount: uint32(max(s.RestartCount, 0))}
-	p.Ran = s.ContainerID != "" && (s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil)
-	ended := s.LastTerminationState.Terminated
-	if s.State.Terminated != nil {
-		ended = s.State.Terminated
+	p := podlife.Past{
+		ID: idOf(s.ContainerID), ImageID: s.ImageID, RestartCount: uint32(max(s.RestartCount, 0)), Running: s.State.Running != nil,
+		Ended: endOf(s.State.Terminated), Last: endOf(s.LastTerminationState.Terminated),
 	}
-	if ended != nil {
-		p.Last = &podlife.Terminated{
-			ID: idOf(ended.ContainerID), ExitCode: ended.ExitCode, Reason: ended.Reason, Message: ended.Message,
-			StartedAt: unit.WallOf(ended.StartedAt.Time), FinishedAt: unit.WallOf(ended.FinishedAt.Time),
-		}
+	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
+		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end is that of the run that the status names
 	}
 	return p
 }
 
-func gatesOf(pod *corev1.Pod) map[string]bool {
+func endOf(t *corev1.ContainerStateTerminated) *podlife.Terminated {
+	if t == nil {
+		return nil
+	}
+	return &podlife.Terminated{
+		ID: idOf(t.ContainerID), ExitCode: t.ExitCode, Reason: t.Reason, Message: t.Message,
+		StartedAt: unit.WallOf(t.StartedAt.Time), FinishedAt: unit.WallOf(t.FinishedAt.Time),
+	}
+}
+
+// gatesOf returns the status of every condition that may be a readiness gate.
+func gatesOf(pod *corev1.Pod) map[string]string {
 	if len(pod.Spec.ReadinessGates) == 0 {
 		return nil
 	}
-	open := map[string]bool{}
+	gates := map[string]string{}
 	for _, c := range pod.Status.Conditions {
-		open[string(c.Type)] = c.Status == corev1.ConditionTrue
+		gates[string(c.Type)] = string(c.Status)
 	}
-	return open
+	return gates
 }

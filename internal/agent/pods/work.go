@@ -148,7 +148,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
 	o.Terminal = terminal(pod)
 	o.Past = pastOf(pod, e.status)
-	o.GatesTrue = gatesOf(pod)
+	o.Gates = gatesOf(pod)
 	if pod.Spec.HostNetwork {
 		o.HostIPs = r.HostIPs
 	}

@@ -8,9 +8,29 @@
 // Invariants:
 //   - A container that runs as it should is never touched.
 //   - A container is started only in a ready sandbox, and only if no container of its name runs.
-//   - A pod that reached Succeeded or Failed never runs again.
+//   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
 //   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
 //     nothing, it only forgets how often it had to wait.
+//   - The same action on the same thing is not planned twice within a second, whatever the runtime claims to have done.
+//
+// What the runtime forgot, the API may still know (Past): an end that was reported counts as an exit, and a container
+// that was reported as running and is nowhere to be found was killed (137, ContainerStatusUnknown).
+//
+// Phases, reasons, messages, conditions and restart counts are upstream's (kubelet 1.36). Deliberate differences:
+//   - A container that ended for good is not run again because the runtime forgot it; upstream runs it again.
+//   - A container whose image changed is started again whatever its policy, even if the agent restarted between its stop
+//     and its start; upstream then leaves it ended. The new image starts without the back-off of the old one: as upstream.
+//   - A failed start other than a pull is retried every 10 s; upstream waits 5 to 15 s at random.
+//   - A termination grace of zero kills at once; upstream waits 2 s. Sidecars, whose turn comes when the grace may be
+//     spent, get at least 2 s, as upstream gives everybody.
+//   - Once a container was started after a sidecar, a restart of that sidecar holds up nothing; upstream holds up mains
+//     that are down at the same moment.
+//   - A pod without restarts whose sandbox dies before its mains ran begins again; upstream leaves it Pending for ever.
+//   - A pod whose containers have all ended is finished even if its active deadline passes before that was reported;
+//     upstream reports DeadlineExceeded.
+//   - Between a failed pull and its retry ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes with its
+//     next look at the pod.
+//   - A static pod that ends is reported Failed or Succeeded like any other.
 //
 // It does no I/O and knows nothing of images, volumes or networks: those belong to the shell, which reports their
 // failures as the failure of the action that needed them. Do not use it for pods of other nodes.
@@ -48,12 +68,13 @@ type ContainerSpec struct {
 	Kind   Kind
 	Policy RestartPolicy // the container's own where it has one (a sidecar: Always), else the pod's
 	Hash   string        // of the parts whose change means a new container; compared with Container.Hash
+	Image  string        // as the pod spells it; only for messages
 }
 
 // Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains.
 type Spec struct {
+	Name           string // name_namespace(uid); only for messages
 	Containers     []ContainerSpec
-	Policy         RestartPolicy
 	Grace          time.Duration // time between SIGTERM and SIGKILL when nobody orders another
 	ActiveDeadline time.Duration // from StartTime; zero: none
 	Gates          []string      // readiness gates: condition types that must be true too
@@ -101,7 +122,7 @@ type Container struct {
 	ImageID             string
 }
 
-// Probes is what is known of a running container's probes. Absent probes count as passed.
+// Probes is what is known of the probes of a container's current run. Absent probes count as passed.
 type Probes struct {
 	Starting bool // has a startup probe that has not succeeded yet
 	Unready  bool // has a readiness probe that does not succeed now
@@ -111,14 +132,19 @@ type Probes struct {
 
 // Past is what the API already says about a container: all that is left when the runtime forgot it.
 type Past struct {
+	ID, ImageID  string // of the run that RestartCount counts; empty: that run is still to come
 	RestartCount uint32
-	Ran          bool // it was running or terminated
-	Last         *Terminated
+	Running      bool        // that run was going on
+	Ended        *Terminated // that run's end
+	Last         *Terminated // the end before that run
 }
+
+// begun reports whether the run that RestartCount counts has begun.
+func (past Past) begun() bool { return past.ID != "" || past.Running || past.Ended != nil }
 
 // StopOrder ends a pod.
 type StopOrder struct {
-	Deadline unit.Instant // processes alive then are killed
+	Deadline unit.Instant // processes alive then are killed; sidecars get 2 s more each
 	Remove   bool         // the pod object is going: remove every trace; else keep containers for their logs
 	Phase    Phase        // phase to report; empty: by exit codes
 	Reason   string       // of the phase, e.g. Evicted
@@ -135,7 +161,7 @@ type Observation struct {
 	Containers []Container
 	Probes     map[string]Probes // by container name, for running containers
 	Past       map[string]Past   // by container name
-	GatesTrue  map[string]bool   // readiness gates that are true
+	Gates      map[string]string // status (True, False, Unknown) of the conditions that exist, by type
 	HostIPs    []string          // reported as pod IPs when the pod shares the host's network
 }
 

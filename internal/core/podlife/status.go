@@ -1,23 +1,14 @@
 package podlife
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
-// lostExitCode is what upstream reports for a container whose end nobody saw: 128 + SIGKILL.
-const lostExitCode = 137
-
-// status says what to report, given the order the pod is under (nil: run).
-func (p *plan) status(order *StopOrder) Status {
+// status says what to report.
+func (p *plan) status() Status {
 	s := Status{}
 	for _, spec := range p.o.Spec.Containers {
 		s.Containers = append(s.Containers, p.containerStatus(spec))
 	}
-	s.Phase = p.phase(s.Containers, order)
-	if order != nil && (s.Phase == Failed || s.Phase == Succeeded || order.Phase != "") {
-		s.Reason, s.Message = order.Reason, order.Message
-	}
+	s.Phase = p.phase(s.Containers)
 	if p.sandbox != nil && p.sandbox.State == SandboxReady {
 		s.IPs = p.sandbox.IPs
 		if len(s.IPs) == 0 {
@@ -25,98 +16,158 @@ func (p *plan) status(order *StopOrder) Status {
 		}
 	}
 	s.Conditions = p.conditions(s)
+	if s.Phase == Succeeded || s.Phase == Failed {
+		p.close(&s)
+	}
 	return s
+}
+
+// close completes the status of a pod that has ended.
+func (p *plan) close(s *Status) {
+	if p.order.Phase == "" || p.order.Phase == s.Phase {
+		s.Reason, s.Message = p.order.Reason, p.order.Message
+	}
+	if !p.known() { // refused: its containers have no story, and users look at the pod's reason
+		s.Containers = nil
+		return
+	}
+	begun := 0 // so many containers have a story, and those before the last of them, too
+	for i, st := range s.Containers {
+		if i == 0 || st.Waiting == nil || st.Last != nil {
+			begun = i + 1
+		}
+		if st.Kind == Main && (begun > i || len(p.uninitialized()) == 0) {
+			begun = len(s.Containers)
+		}
+	}
+	for i := range s.Containers {
+		switch st := &s.Containers[i]; {
+		case st.Waiting == nil:
+		case i < begun:
+			st.Waiting, st.Ended = nil, lost("The container could not be located when the pod was terminated")
+		default:
+			st.Waiting = p.notYet()
+		}
+	}
+}
+
+// known reports whether anybody has seen anything of the pod on this node.
+func (p *plan) known() bool {
+	for _, past := range p.o.Past {
+		if past.begun() || past.Last != nil {
+			return true
+		}
+	}
+	return len(p.o.Sandboxes) > 0 || len(p.o.Containers) > 0
 }
 
 func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 	st := ContainerStatus{Name: spec.Name, Kind: spec.Kind}
-	all := p.byName[spec.Name]
-	if len(all) == 0 {
-		p.absent(&st)
+	c, exists := p.begun(spec.Name)
+	if !exists {
+		past := p.o.Past[spec.Name]
+		st.RestartCount, st.Last, st.Waiting = past.RestartCount, past.Last, p.whyWaiting(spec)
 		return st
 	}
-	c := all[0]
-	st.ID, st.ImageID, st.RestartCount = c.ID, c.ImageID, c.Attempt
-	if len(all) > 1 && all[1].State == Exited {
-		st.Last = ending(all[1])
-	} else {
-		st.Last = p.o.Past[spec.Name].Last
+	st.ID, st.ImageID, st.RestartCount, st.Last = c.ID, c.ImageID, c.Attempt, p.endBefore(c)
+	if past := p.o.Past[spec.Name]; past.ID == c.ID {
+		st.RestartCount = max(c.Attempt, past.RestartCount)
 	}
 	switch c.State {
 	case Running:
 		since := c.StartedAt
 		st.Running = &since
 		st.Started = !p.o.Probes[spec.Name].Starting
-		st.Ready = st.Started && !p.o.Probes[spec.Name].Unready
-	case Exited, Unknown:
+		st.Ready = spec.Kind != Init && st.Started && !p.o.Probes[spec.Name].Unready
+	case Exited:
 		st.Ended = ending(c)
 		st.Ready = spec.Kind == Init && c.ExitCode == 0
 		p.waitingToRestart(spec, c, &st)
-	default:
-		st.Waiting = p.whyWaiting(spec)
+	case Unknown:
+		st.Ended = ending(c)
 	}
 	return st
 }
 
-// absent fills in a container that the runtime does not have.
-func (p *plan) absent(st *ContainerStatus) {
-	past := p.o.Past[st.Name]
-	st.RestartCount, st.Last = past.RestartCount, past.Last
-	if past.Ran && p.o.Terminal == "" && p.o.Stop == nil {
-		st.Last = &Terminated{ExitCode: lostExitCode, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was started again"}
-	}
-	if (p.o.Terminal != "" || p.o.Stop != nil) && past.Ran {
-		if past.Last != nil {
-			st.Ended, st.Last = past.Last, nil
-		} else {
-			st.Ended = &Terminated{ExitCode: lostExitCode, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated"}
-		}
-		return
-	}
-	for _, s := range p.o.Spec.Containers {
-		if s.Name == st.Name {
-			st.Waiting = p.whyWaiting(s)
+// begun returns the newest container of that name that was started. One that was only created is not a run.
+func (p *plan) begun(name string) (Container, bool) {
+	for _, c := range p.byName[name] {
+		if c.State != Created && !p.history(c) {
+			return c, true
 		}
 	}
+	return Container{}, false
+}
+
+// endBefore returns the end of the run before c.
+func (p *plan) endBefore(c Container) *Terminated {
+	for _, older := range p.byName[c.Name] {
+		if older.Attempt < c.Attempt && older.State == Exited {
+			return ending(older)
+		}
+	}
+	past := p.o.Past[c.Name]
+	switch {
+	case past.ID == c.ID:
+		return past.Last
+	case past.Ended != nil:
+		return past.Ended
+	case past.Running:
+		return lost("The container could not be located when the pod was started again")
+	}
+	return past.Last
 }
 
 // waitingToRestart turns an exit that a restart will follow into a wait, as users see a crash loop.
 func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerStatus) {
-	if p.o.Stop != nil || p.o.Terminal != "" || !p.restarts(spec, c) {
+	if p.order != nil || !p.restarts(spec, c) {
 		return
 	}
-	if t := p.life.troubles[spec.Name]; t != nil {
-		st.Waiting, st.Last, st.Ended = p.waitingFor(t), st.Ended, nil
+	t, k := p.life.troubles[spec.Name], p.life.crashes[spec.Name]
+	switch {
+	case t != nil && (p.now < t.since.Add(shownFor) || k == nil || t.since >= k.readyAt):
+		st.Waiting = p.waitingFor(spec, t)
+	case k != nil && k.id == c.ID && k.delay > 0:
+		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
+	case p.o.Past[spec.Name].Running && p.forgot(c): // it is the next run that is waited for
+		st.Waiting, st.ID, st.ImageID = p.whyWaiting(spec), "", ""
+		st.RestartCount++
+	default:
 		return
 	}
-	if k := p.life.crashes[spec.Name]; k != nil && k.id == c.ID && p.now < k.readyAt {
-		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s", k.delay, spec.Name)}
-		st.Last, st.Ended = st.Ended, nil
-	}
+	st.Last, st.Ended = st.Ended, nil
 }
 
 // whyWaiting says why a container that should run does not exist yet.
 func (p *plan) whyWaiting(spec ContainerSpec) *Waiting {
 	if t := p.life.troubles[spec.Name]; t != nil {
-		return p.waitingFor(t)
+		return p.waitingFor(spec, t)
 	}
-	if spec.Kind == Main && !p.initialized() {
+	return p.notYet()
+}
+
+// notYet is the wait of a container that nothing keeps from running except that it is not its turn.
+func (p *plan) notYet() *Waiting {
+	if p.o.Spec.Containers[0].Kind != Main {
 		return &Waiting{Reason: "PodInitializing"}
 	}
 	return &Waiting{Reason: "ContainerCreating"}
 }
 
 // waitingFor names a trouble: the failure itself right after it, the back-off while waiting to retry.
-func (p *plan) waitingFor(t *trouble) *Waiting {
-	if t.reason == "ErrImagePull" && p.now >= t.since.Add(shownFor) {
-		return &Waiting{"ImagePullBackOff", "Back-off pulling image: " + t.message}
+func (p *plan) waitingFor(spec ContainerSpec, t *trouble) *Waiting {
+	if pulling[t.reason] && p.now >= t.since.Add(shownFor) {
+		return &Waiting{"ImagePullBackOff", fmt.Sprintf("Back-off pulling image %q: %s: %s", spec.Image, t.reason, t.message)}
 	}
 	return &Waiting{t.reason, t.message}
 }
 
+// ending is how an exited container ended.
 func ending(c Container) *Terminated {
 	if c.State == Unknown {
-		return &Terminated{ID: c.ID, ExitCode: lostExitCode, Reason: "ContainerStatusUnknown", Message: c.Message, StartedAt: c.StartedAt}
+		t := lost(c.Message)
+		t.ID, t.StartedAt = c.ID, c.StartedAt
+		return t
 	}
 	t := &Terminated{ID: c.ID, ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt}
 	if t.Reason == "" {
@@ -128,119 +179,8 @@ func ending(c Container) *Terminated {
 	return t
 }
 
-// phase follows upstream: pending until every init has passed and every main has been started once.
-func (p *plan) phase(list []ContainerStatus, order *StopOrder) Phase {
-	if p.o.Terminal != "" {
-		return p.o.Terminal
-	}
-	var waiting, running, failed, ended int
-	for i, st := range list {
-		spec := p.o.Spec.Containers[i]
-		if spec.Kind != Main {
-			if st.Ended != nil && st.Ended.ExitCode != 0 && spec.Kind == Init && !p.restarts(spec, Container{ExitCode: st.Ended.ExitCode}) {
-				return Failed
-			}
-			continue
-		}
-		switch {
-		case st.Running != nil:
-			running++
-		case st.Ended != nil:
-			ended++
-			if st.Ended.ExitCode != 0 {
-				failed++
-			}
-		case st.Last != nil:
-			running++ // in back-off: it has run and will again
-		default:
-			waiting++
-		}
-	}
-	alive := running > 0
-	for _, c := range p.o.Containers {
-		alive = alive || c.State == Running || c.State == Unknown
-	}
-	if order != nil && !alive {
-		switch {
-		case order.Phase != "":
-			return order.Phase
-		case failed > 0 || waiting > 0 && ended > 0:
-			return Failed
-		case ended > 0:
-			return Succeeded
-		}
-		return Pending
-	}
-	switch {
-	case order == nil && !p.initialized() && !p.mainsStarted():
-		return Pending
-	case waiting > 0:
-		return Pending
-	case running > 0 || order != nil:
-		return Active
-	case !p.finished():
-		return Active // between an exit and its restart
-	case failed > 0:
-		return Failed
-	}
-	return Succeeded
-}
-
-// initialized reports whether every init has succeeded and every sidecar has started.
-func (p *plan) initialized() bool { return len(p.uninitialized()) == 0 }
-
-func (p *plan) uninitialized() []string {
-	var names []string
-	for _, s := range p.o.Spec.Containers {
-		c, ok := p.newest(s.Name)
-		switch {
-		case s.Kind == Init && !p.mainsStarted() && !(ok && c.State == Exited && c.ExitCode == 0),
-			s.Kind == Sidecar && !p.mainsStarted() && !p.started(s.Name):
-			names = append(names, s.Name)
-		}
-	}
-	return names
-}
-
-// conditions follow upstream's types, reasons and messages.
-func (p *plan) conditions(s Status) []Condition {
-	list := func(names []string) string { return "[" + strings.Join(names, " ") + "]" }
-	sandboxed := p.sandbox != nil && p.sandbox.State == SandboxReady
-	initialized := Condition{Type: "Initialized", True: true}
-	ready := Condition{Type: "ContainersReady", True: true}
-	var unready []string
-	for _, c := range s.Containers {
-		if c.Kind != Init && !c.Ready {
-			unready = append(unready, c.Name)
-		}
-	}
-	missing := p.uninitialized()
-	if len(missing) > 0 && s.Phase != Succeeded {
-		initialized = Condition{Type: "Initialized", Reason: "ContainersNotInitialized", Message: "containers with incomplete status: " + list(missing)}
-	}
-	switch {
-	case s.Phase == Succeeded:
-		initialized.Reason = "PodCompleted"
-		ready = Condition{Type: "ContainersReady", Reason: "PodCompleted"}
-	case s.Phase == Failed:
-		ready = Condition{Type: "ContainersReady", Reason: "PodFailed"}
-	case len(unready) > 0:
-		ready = Condition{Type: "ContainersReady", Reason: "ContainersNotReady", Message: "containers with unready status: " + list(unready)}
-	}
-	podReady := ready
-	podReady.Type = "Ready"
-	if shut := p.shutGates(); podReady.True && len(shut) > 0 {
-		podReady = Condition{Type: "Ready", Reason: "ReadinessGatesNotReady", Message: fmt.Sprintf("corresponding condition of pod readiness gate %q is not true", shut[0])}
-	}
-	return []Condition{{Type: "PodReadyToStartContainers", True: sandboxed}, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
-}
-
-func (p *plan) shutGates() []string {
-	var shut []string
-	for _, g := range p.o.Spec.Gates {
-		if !p.o.GatesTrue[g] {
-			shut = append(shut, g)
-		}
-	}
-	return shut
+// lost is the end of a container that nobody saw.
+func lost(message string) *Terminated {
+	const killed = 137 // what upstream reports: 128 + SIGKILL
+	return &Terminated{ExitCode: killed, Reason: "ContainerStatusUnknown", Message: message}
 }

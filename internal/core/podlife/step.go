@@ -10,93 +10,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Life is the memory of one pod between steps. Make one with New.
-type Life struct {
-	backoffMax time.Duration
-	crashes    map[string]*crash   // by container
-	troubles   map[string]*trouble // by troubleKey
-}
-
-// New returns a Life that remembers nothing. backoffMax caps crash back-off; zero means BackoffMax.
-func New(backoffMax time.Duration) *Life {
-	if backoffMax == 0 {
-		backoffMax = BackoffMax
-	}
-	return &Life{backoffMax: backoffMax, crashes: map[string]*crash{}, troubles: map[string]*trouble{}}
-}
-
-// Failed records that an action of the last decision failed. Starting and creating are retried with the crash
-// back-off's curve beginning at its base; stops and removals are retried after a second. reason is a waiting reason in
-// upstream's words (ErrImagePull, CreateContainerError, ...).
-func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
-	key := troubleKey(a)
-	t := l.troubles[key]
-	if t == nil || t.reason != reason {
-		t = &trouble{}
-		l.troubles[key] = t
-	}
-	t.reason, t.message, t.since = reason, message, now
-	t.tries++
-	wait := retryStop
-	if a.Kind == StartContainer || a.Kind == CreateSandbox {
-		wait = delayAfter(t.tries, l.backoffMax)
-	}
-	if a.Kind == CreateSandbox {
-		wait = min(wait, retrySandboxMax)
-	}
-	t.retryAt = now.Add(wait)
-}
-
-// sandboxKey is where the trouble of creating a sandbox is kept.
-const sandboxKey = ""
-
-// troubleKey tells apart what may fail in one pod: creating its sandbox, starting a container, ending a thing.
-func troubleKey(a Action) string {
-	switch a.Kind {
-	case CreateSandbox:
-		return sandboxKey
-	case StartContainer:
-		return a.Container
-	}
-	return "end " + a.ID
-}
-
-// retryStop is the wait after a stop or removal that failed: the runtime is restarting or hung, and a restart of it
-// takes about a second (measured, containerd 1.6). retrySandboxMax keeps a node whose network comes late from leaving its
-// pods waiting for minutes after it came (chosen).
-const (
-	retryStop       = time.Second
-	retrySandboxMax = 20 * time.Second
-)
-
-// Retry forgets waits for retries, because something they may have waited for has changed.
-func (l *Life) Retry() {
-	for _, t := range l.troubles {
-		t.retryAt = 0
-	}
-}
-
 // Step decides what to do next. now must not go backwards; wall is the calendar at the same moment, used only to
 // compare with the runtime's timestamps.
 func (l *Life) Step(now unit.Instant, wall unit.Wall, o Observation) Decision {
-	p := &plan{life: l, now: now, wall: wall, o: o, byName: newestByName(o.Containers)}
-	p.sandbox = newestSandbox(o.Sandboxes)
-	stop := o.Stop
-	if stop == nil && o.Terminal == "" {
-		if stop = p.overDeadline(); stop == nil {
-			p.run()
-		}
+	l.tidy(now, o.Spec)
+	p := newPlan(l, now, wall, o)
+	if p.order = p.orderToEnd(); p.order != nil {
+		p.end(*p.order)
+	} else {
+		p.run()
 	}
-	done := o.Terminal != "" || stop == nil && p.finished()
-	switch {
-	case stop != nil:
-		p.end(*stop)
-	case done:
-		p.end(StopOrder{Deadline: now.Add(o.Spec.Grace)})
-	}
-	d := Decision{Actions: p.actions, Wake: p.wake}
-	d.Status = p.status(stop)
-	return d
+	return Decision{Actions: p.actions, Wake: p.wake, Status: p.status()}
 }
 
 // plan is the working memory of one step.
@@ -105,28 +29,35 @@ type plan struct {
 	now     unit.Instant
 	wall    unit.Wall
 	o       Observation
-	byName  map[string][]Container // newest first
-	sandbox *Sandbox
+	byName  map[string][]Container // newest first; of what the runtime forgot, what the API remembers
+	sandbox *Sandbox               // the newest
+	reached int                    // place in the spec of the last container that exists in sandbox; -1: none
+	order   *StopOrder             // nil: run
 	actions []Action
 	wake    unit.Instant
 }
 
-func (p *plan) do(a Action) { p.actions = append(p.actions, a) }
-
-func (p *plan) wakeAt(t unit.Instant) { p.wake = p.wake.Earlier(t) }
-
-// newest returns the current container of that name.
-func (p *plan) newest(name string) (Container, bool) {
-	if all := p.byName[name]; len(all) > 0 {
-		return all[0], true
+func newPlan(l *Life, now unit.Instant, wall unit.Wall, o Observation) *plan {
+	p := &plan{life: l, now: now, wall: wall, o: o, byName: newestByName(o), sandbox: newestSandbox(o.Sandboxes), reached: -1}
+	for i, s := range o.Spec.Containers {
+		for _, c := range p.byName[s.Name] {
+			if p.sandbox != nil && c.SandboxID == p.sandbox.ID {
+				p.reached = i
+			}
+		}
 	}
-	return Container{}, false
+	return p
 }
 
-func newestByName(all []Container) map[string][]Container {
+func newestByName(o Observation) map[string][]Container {
 	by := map[string][]Container{}
-	for _, c := range all {
+	for _, c := range o.Containers {
 		by[c.Name] = append(by[c.Name], c)
+	}
+	for _, s := range o.Spec.Containers {
+		if past := o.Past[s.Name]; forgotten(by[s.Name], past) {
+			by[s.Name] = append(by[s.Name], remembered(s, past))
+		}
 	}
 	for _, list := range by {
 		slices.SortFunc(list, func(a, b Container) int {
@@ -136,171 +67,91 @@ func newestByName(all []Container) map[string][]Container {
 	return by
 }
 
+// forgotten reports whether the runtime forgot the run that the API knows. Where the two only count in different ways,
+// what runs is not doubted.
+func forgotten(list []Container, past Past) bool {
+	return (past.Running || past.Ended != nil) && !slices.ContainsFunc(list, func(c Container) bool {
+		return c.ID == past.ID || c.alive() || c.State != Created && c.Attempt >= past.RestartCount
+	})
+}
+
+// remembered is the exit of a container that only the API knows.
+func remembered(s ContainerSpec, past Past) Container {
+	end := past.Ended
+	if end == nil {
+		end = lost("The container could not be located when the pod was terminated")
+	}
+	return Container{
+		ID: past.ID, ImageID: past.ImageID, Name: s.Name, Attempt: past.RestartCount, State: Exited, ExitCode: end.ExitCode,
+		Reason: end.Reason, Message: end.Message, StartedAt: end.StartedAt, FinishedAt: end.FinishedAt,
+	}
+}
+
+// forgot reports whether only the API knows c.
+func (p *plan) forgot(c Container) bool {
+	return !slices.ContainsFunc(p.o.Containers, func(has Container) bool { return has.ID == c.ID })
+}
+
 func newestSandbox(all []Sandbox) *Sandbox {
 	var newest *Sandbox
 	for i := range all {
-		if newest == nil || all[i].Attempt > newest.Attempt {
+		if newest == nil || all[i].Attempt > newest.Attempt || all[i].Attempt == newest.Attempt && all[i].ID < newest.ID {
 			newest = &all[i]
 		}
 	}
 	return newest
 }
 
-// overDeadline turns an active deadline that has passed into a stop order, and otherwise wakes when it will.
-func (p *plan) overDeadline() *StopOrder {
-	if p.o.Spec.ActiveDeadline == 0 || p.o.StartTime == 0 {
-		return nil
+// newest returns the current container of that name.
+func (p *plan) newest(name string) (Container, bool) {
+	if all := p.byName[name]; len(all) > 0 && !p.history(all[0]) {
+		return all[0], true
 	}
-	left := p.o.Spec.ActiveDeadline - p.wall.Sub(p.o.StartTime)
-	if left > 0 {
-		p.wakeAt(p.now.Add(left))
-		return nil
-	}
-	return &StopOrder{
-		Deadline: p.now.Add(p.o.Spec.Grace), Phase: Failed, Reason: "DeadlineExceeded",
-		Message: "Pod was active on the node longer than the specified deadline",
-	}
+	return Container{}, false
 }
 
-// run plans the way to the running pod.
-func (p *plan) run() {
-	if p.finished() {
-		return
-	}
-	if p.sandbox == nil || p.sandbox.State != SandboxReady {
-		p.renewSandbox()
-		return
-	}
-	delete(p.life.troubles, sandboxKey)
-	p.startInOrder()
-	p.sweep()
+// history reports whether the API already counts a run after c, which is still to come.
+func (p *plan) history(c Container) bool {
+	past := p.o.Past[c.Name]
+	return !c.alive() && !past.begun() && past.RestartCount > c.Attempt
 }
 
-// renewSandbox clears what is left of the last sandbox, then asks for the next.
-func (p *plan) renewSandbox() {
-	alive := false
-	for _, c := range p.o.Containers {
-		if c.State == Running || c.State == Unknown {
-			alive = true
-			p.stop(c, p.o.Spec.Grace, "its sandbox is gone")
-		}
-	}
-	if alive {
-		return
-	}
-	attempt := uint32(0)
-	if p.sandbox != nil {
-		attempt = p.sandbox.Attempt + 1
-	}
-	if p.waiting(sandboxKey) {
-		return
-	}
-	if p.sandbox != nil {
-		p.do(Action{Kind: StopSandbox, ID: p.sandbox.ID, Why: "it is not ready"}) // frees its network before the next takes one
-	}
-	p.do(Action{Kind: CreateSandbox, Attempt: attempt, Why: fmt.Sprintf("no ready sandbox (attempt %d)", attempt)})
+func (c Container) alive() bool { return c.State == Running || c.State == Unknown }
+
+// alive reports whether any container may have a process; with names, any of those.
+func (p *plan) alive(names ...string) bool {
+	return slices.ContainsFunc(p.o.Containers, func(c Container) bool {
+		return c.alive() && (len(names) == 0 || slices.Contains(names, c.Name))
+	})
 }
 
-// startInOrder starts what may start now: inits one after the other, then all mains; sidecars stay up throughout.
-func (p *plan) startInOrder() {
-	blocked := false
-	for _, s := range p.o.Spec.Containers {
-		if blocked && !p.running(s.Name) {
-			return
-		}
-		c, exists := p.newest(s.Name)
-		if exists && p.sandbox != nil && c.SandboxID != p.sandbox.ID && s.Kind == Init && !p.mainsStarted() {
-			exists = false // a new sandbox runs its inits again
-		}
-		switch s.Kind {
-		case Init:
-			if p.mainsStarted() || exists && c.State == Exited && c.ExitCode == 0 {
-				continue
-			}
-			p.tend(s, c, exists)
-			blocked = true
-		case Sidecar:
-			p.tend(s, c, exists)
-			blocked = blocked || !p.started(s.Name)
-		case Main:
-			p.tend(s, c, exists)
-		}
+func (p *plan) do(a Action) { p.actions = append(p.actions, a) }
+
+// doOnce plans an action unless it failed or was planned a moment ago, and reports whether it did. A stop may follow a
+// stop at once if it is to be done earlier.
+func (p *plan) doOnce(a Action) bool {
+	if p.waiting(troubleKey(a)) {
+		return false
 	}
+	key, by := askedKey(a), p.now.Add(a.Grace)
+	if at, asked := p.life.asked[key]; asked && by >= p.life.askedBy[key] {
+		p.wakeAt(at.Add(retryEnd))
+		return false
+	}
+	p.life.asked[key], p.life.askedBy[key] = p.now, by
+	p.do(a)
+	return true
 }
 
-// mainsStarted reports whether a main container was already started in the current sandbox: the inits are behind us.
-func (p *plan) mainsStarted() bool {
-	for _, s := range p.o.Spec.Containers {
-		if c, ok := p.newest(s.Name); ok && s.Kind == Main && p.sandbox != nil && c.SandboxID == p.sandbox.ID {
-			return true
-		}
-	}
-	return false
+func (p *plan) stop(c Container, grace time.Duration, why string) {
+	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, Why: why})
 }
 
-func (p *plan) running(name string) bool {
-	c, ok := p.newest(name)
-	return ok && c.State == Running
+func (p *plan) remove(c Container, why string) {
+	p.doOnce(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID, Attempt: c.Attempt, Why: why})
 }
 
-func (p *plan) started(name string) bool { return p.running(name) && !p.o.Probes[name].Starting }
-
-// tend brings one container towards running.
-func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
-	switch {
-	case !exists:
-		p.start(s, c)
-	case c.State == Running && p.o.Probes[s.Name].Dead:
-		p.stop(c, p.o.Spec.Grace, cmp.Or(p.o.Probes[s.Name].Message, "liveness probe failed"))
-	case c.State == Running && c.Hash != "" && s.Hash != "" && c.Hash != s.Hash:
-		p.stop(c, p.o.Spec.Grace, "its specification changed")
-	case c.State == Running:
-		delete(p.life.troubles, s.Name)
-	case c.State == Unknown:
-		p.stop(c, p.o.Spec.Grace, "the runtime lost track of it")
-	case c.State == Created:
-		// We died, or the runtime failed, between create and start: its environment may be stale by now.
-		p.doEnd(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID, Attempt: c.Attempt, Why: "it was created and never started"})
-	case c.State == Exited && p.restarts(s, c):
-		k := p.life.crashes[s.Name]
-		if k == nil {
-			k = &crash{}
-			p.life.crashes[s.Name] = k
-		}
-		k.note(p.now, p.wall, c, p.life.backoffMax)
-		if p.now < k.readyAt {
-			p.wakeAt(k.readyAt)
-			return
-		}
-		p.start(s, c)
-	}
-}
-
-// restarts reports whether the exit of c is followed by a restart.
-func (p *plan) restarts(s ContainerSpec, c Container) bool {
-	switch s.Policy {
-	case Always:
-		return s.Kind != Init || c.ExitCode != 0
-	case OnFailure:
-		return c.ExitCode != 0
-	}
-	return c.Hash != "" && s.Hash != "" && c.Hash != s.Hash
-}
-
-func (p *plan) start(s ContainerSpec, last Container) {
-	if p.waiting(s.Name) {
-		return
-	}
-	attempt := uint32(0)
-	if last.ID != "" {
-		attempt = last.Attempt + 1
-	} else if all := p.byName[s.Name]; len(all) > 0 {
-		attempt = all[0].Attempt + 1
-	} else if past := p.o.Past[s.Name]; past.Ran {
-		attempt = past.RestartCount + 1
-	}
-	p.do(Action{Kind: StartContainer, Container: s.Name, ID: p.sandbox.ID, Attempt: attempt, Why: fmt.Sprintf("it should run (attempt %d)", attempt)})
-}
+func (p *plan) wakeAt(t unit.Instant) { p.wake = p.wake.Earlier(t) }
 
 // waiting reports whether the last failure's wait is not over yet, and if so wakes when it is.
 func (p *plan) waiting(key string) bool {
@@ -309,42 +160,46 @@ func (p *plan) waiting(key string) bool {
 		return false
 	}
 	p.wakeAt(t.retryAt)
-	if shown := t.since.Add(shownFor); p.now < shown {
-		p.wakeAt(shown)
-	}
+	p.wakeWhenShown(t)
 	return true
 }
 
-func (p *plan) stop(c Container, grace time.Duration, why string) {
-	p.doEnd(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, Why: why})
-}
-
-// doEnd plans an action that ends something, unless it failed a moment ago.
-func (p *plan) doEnd(a Action) {
-	if !p.waiting(troubleKey(a)) {
-		p.do(a)
+// wakeWhenShown wakes when a failure has been shown long enough.
+func (p *plan) wakeWhenShown(t *trouble) {
+	if shown := t.since.Add(shownFor); p.now < shown {
+		p.wakeAt(shown)
 	}
 }
 
-// sweep removes dead containers beyond the newest two of a name (the current one and the one before it, whose log
-// `kubectl logs --previous` reads) and sandboxes that nothing refers to.
-func (p *plan) sweep() {
-	const keep = 2 // kubelet: MaxPerPodContainer 1 dead beside the current one
-	used := map[string]bool{}
-	for _, s := range slices.Sorted(maps.Keys(p.byName)) {
-		for i, c := range p.byName[s] {
-			if i >= keep && c.State == Exited {
-				p.doEnd(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID, Attempt: c.Attempt, Why: "it is dead and older than the last two"})
-			} else {
-				used[c.SandboxID] = true
-			}
+// orderToEnd returns the order that the pod is under: somebody's, or what follows from its own state. The latter is kept,
+// so that a pod which is over stays over whatever happens to clocks and specifications, within one grace.
+func (p *plan) orderToEnd() *StopOrder {
+	l := p.life
+	if p.o.Stop != nil {
+		return p.o.Stop
+	}
+	if l.over == nil && (p.o.Terminal != "" || p.finished()) {
+		l.over = &StopOrder{Deadline: p.now.Add(p.o.Spec.Grace)}
+	}
+	if l.over == nil && p.overDeadline() {
+		l.over = &StopOrder{
+			Deadline: p.now.Add(p.o.Spec.Grace), Phase: Failed, Reason: "DeadlineExceeded",
+			Message: "Pod was active on the node longer than the specified deadline",
 		}
 	}
-	for _, s := range p.o.Sandboxes {
-		if s.ID != p.sandbox.ID && s.State != SandboxReady && !used[s.ID] {
-			p.doEnd(Action{Kind: RemoveSandbox, ID: s.ID, Why: "nothing of it is left"})
-		}
+	return l.over
+}
+
+// overDeadline reports whether the active deadline has passed, and otherwise wakes when it will.
+func (p *plan) overDeadline() bool {
+	if p.o.Spec.ActiveDeadline == 0 || p.o.StartTime == 0 {
+		return false
 	}
+	left := p.o.Spec.ActiveDeadline - p.wall.Sub(p.o.StartTime)
+	if left > 0 {
+		p.wakeAt(p.now.Add(left))
+	}
+	return left <= 0
 }
 
 // finished reports whether every container has run for the last time: the pod has succeeded or failed.
@@ -352,75 +207,67 @@ func (p *plan) finished() bool {
 	ended := 0
 	for _, s := range p.o.Spec.Containers {
 		c, ok := p.newest(s.Name)
+		over := ok && c.State == Exited && !p.restarts(s, c)
 		switch s.Kind {
-		case Sidecar:
-			continue
 		case Init:
-			if ok && c.State == Exited && c.ExitCode != 0 && !p.restarts(s, c) {
+			if over && c.ExitCode != 0 {
 				return true // an init that failed for good ends the pod
 			}
-			continue
+		case Main:
+			if !over {
+				return false
+			}
+			ended++
 		}
-		if !ok || c.State != Exited || p.restarts(s, c) {
-			return false
-		}
-		ended++
 	}
 	return ended > 0
 }
 
-// end plans the way to nothing: mains first, then sidecars in reverse order, then the sandbox, and when the pod object
-// goes, every trace.
-func (p *plan) end(order StopOrder) {
-	if p.stopContainers(order) {
-		return
+// restarts reports whether the exit of c is followed by a restart.
+func (p *plan) restarts(s ContainerSpec, c Container) bool {
+	if changed(s, c) && (s.Kind != Init || c.ExitCode != 0) {
+		return true
 	}
-	for _, s := range p.o.Sandboxes {
-		if s.State == SandboxReady {
-			p.doEnd(Action{Kind: StopSandbox, ID: s.ID, Why: "its containers have ended"})
-		}
+	switch s.Policy {
+	case Always:
+		return s.Kind != Init || c.ExitCode != 0
+	case OnFailure:
+		return c.ExitCode != 0
 	}
-	if !order.Remove {
-		return
-	}
-	for _, s := range p.o.Sandboxes {
-		p.doEnd(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod is going"}) // takes its containers with it
-	}
-	if len(p.o.Sandboxes) == 0 {
-		for _, c := range p.o.Containers {
-			p.doEnd(Action{Kind: RemoveContainer, Container: c.Name, ID: c.ID, Attempt: c.Attempt, Why: "its pod is going"})
-		}
-	}
-	if len(p.o.Sandboxes) == 0 && len(p.o.Containers) == 0 {
-		p.do(Action{Kind: Finish, Why: "nothing of the pod is left in the runtime"})
-	}
+	return false
 }
 
-// stopContainers stops the next group of containers and reports whether any is still alive.
-func (p *plan) stopContainers(order StopOrder) bool {
-	grace := max(order.Deadline.Sub(p.now), 0)
-	kinds := map[string]Kind{}
-	place := map[string]int{}
-	for i, s := range p.o.Spec.Containers {
-		kinds[s.Name], place[s.Name] = s.Kind, i
-	}
-	var mains, sidecars []Container
-	for _, c := range p.o.Containers {
-		if c.State != Running && c.State != Unknown {
-			continue
+// changed reports whether c was made of an older specification.
+func changed(s ContainerSpec, c Container) bool {
+	return c.Hash != "" && s.Hash != "" && c.Hash != s.Hash
+}
+
+// sweep removes containers that never ran, dead ones beyond the newest two of a name (the current one and the one before
+// it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one replaced.
+func (p *plan) sweep() {
+	const keep = 2 // kubelet: MaxPerPodContainer 1 dead beside the current one
+	used, alive := map[string]bool{}, map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
+		runs := 0
+		for _, c := range p.byName[name] {
+			alive[c.SandboxID] = alive[c.SandboxID] || c.alive()
+			if c.State == Created {
+				// We died, or the runtime failed, between create and start: its environment may be stale by now.
+				p.remove(c, "it was created and never started")
+			} else if runs++; runs > keep && c.State == Exited {
+				p.remove(c, "it is dead and older than the last two")
+			} else {
+				used[c.SandboxID] = true
+			}
 		}
-		if kind, known := kinds[c.Name]; known && kind == Sidecar {
-			sidecars = append(sidecars, c)
-		} else {
-			mains = append(mains, c)
+	}
+	for _, s := range p.o.Sandboxes {
+		switch {
+		case s.ID == p.sandbox.ID || alive[s.ID]:
+		case s.State == SandboxReady:
+			p.doOnce(Action{Kind: StopSandbox, ID: s.ID, Why: fmt.Sprintf("attempt %d took its place", p.sandbox.Attempt)})
+		case !used[s.ID]:
+			p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "nothing of it is left"})
 		}
 	}
-	if len(mains) == 0 && len(sidecars) > 0 {
-		slices.SortFunc(sidecars, func(a, b Container) int { return place[b.Name] - place[a.Name] })
-		mains = sidecars[:1]
-	}
-	for _, c := range mains {
-		p.stop(c, grace, cmp.Or(order.Reason, "its pod ends"))
-	}
-	return len(mains) > 0
 }

@@ -1,0 +1,66 @@
+package podlife
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// end plans the way to nothing: mains first, then sidecars in reverse order, then the sandbox, and when the pod object
+// goes, every trace.
+func (p *plan) end(order StopOrder) {
+	if p.stopContainers(order) {
+		return
+	}
+	for _, s := range p.o.Sandboxes {
+		if s.State == SandboxReady {
+			p.doOnce(Action{Kind: StopSandbox, ID: s.ID, Why: "its containers have ended"})
+		}
+	}
+	if !order.Remove {
+		return
+	}
+	for _, s := range p.o.Sandboxes {
+		p.doOnce(Action{Kind: RemoveSandbox, ID: s.ID, Why: "its pod is going"}) // takes its containers with it
+	}
+	if len(p.o.Sandboxes) > 0 {
+		return
+	}
+	for _, c := range p.o.Containers {
+		p.remove(c, "its pod is going")
+	}
+	if len(p.o.Containers) == 0 {
+		p.doOnce(Action{Kind: Finish, Why: "nothing of the pod is left in the runtime"})
+	}
+}
+
+// sidecarGraceMin is what a sidecar gets even if the mains used up the grace (kubelet: minimumGracePeriodInSeconds).
+const sidecarGraceMin = 2 * time.Second
+
+// stopContainers stops the next group of containers and reports whether any is still alive.
+func (p *plan) stopContainers(order StopOrder) bool {
+	grace := max(order.Deadline.Sub(p.now), 0)
+	place := map[string]int{} // of sidecars
+	for i, s := range p.o.Spec.Containers {
+		if s.Kind == Sidecar {
+			place[s.Name] = i
+		}
+	}
+	var group, sidecars []Container
+	for _, c := range p.o.Containers {
+		if _, sidecar := place[c.Name]; c.alive() && sidecar {
+			sidecars = append(sidecars, c)
+		} else if c.alive() {
+			group = append(group, c)
+		}
+	}
+	if len(group) == 0 && len(sidecars) > 0 {
+		slices.SortFunc(sidecars, func(a, b Container) int { return cmp.Or(place[b.Name]-place[a.Name], cmp.Compare(a.ID, b.ID)) })
+		group, grace = sidecars[:1], max(grace, sidecarGraceMin)
+	}
+	slices.SortFunc(group, func(a, b Container) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	for _, c := range group {
+		p.stop(c, grace, cmp.Or(order.Reason, "its pod ends"))
+	}
+	return len(group) > 0
+}

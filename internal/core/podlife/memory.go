@@ -1,0 +1,162 @@
+package podlife
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Life is the memory of one pod between steps. Make one with New.
+type Life struct {
+	backoffMax time.Duration
+	hashes     map[string]string       // by container: of the spec seen last
+	crashes    map[string]*crash       // by container
+	troubles   map[string]*trouble     // by troubleKey
+	asked      map[string]unit.Instant // by askedKey: when an action was planned last
+	askedBy    map[string]unit.Instant // and the moment by which it was to be done
+	over       *StopOrder              // set once nothing may run any more, though nobody ordered an end
+}
+
+// New returns a Life that remembers nothing. backoffMax caps crash back-off; zero means BackoffMax.
+func New(backoffMax time.Duration) *Life {
+	if backoffMax == 0 {
+		backoffMax = BackoffMax
+	}
+	return &Life{
+		backoffMax: backoffMax, hashes: map[string]string{}, crashes: map[string]*crash{}, troubles: map[string]*trouble{},
+		asked: map[string]unit.Instant{}, askedBy: map[string]unit.Instant{},
+	}
+}
+
+// Failed records that an action of the last decision failed. Pulls are retried with the crash back-off's curve beginning
+// at its base, other starts at its base, stops and removals after a second. reason is a waiting reason in upstream's words
+// (ErrImagePull, CreateContainerError, ...).
+func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
+	key := troubleKey(a)
+	t := l.troubles[key]
+	if t == nil || t.reason != reason {
+		t = &trouble{}
+		l.troubles[key] = t
+	}
+	t.reason, t.message, t.since, t.attempt = reason, message, now, a.Attempt
+	t.tries++
+	wait := retryEnd
+	switch {
+	case pulling[reason]:
+		wait = delayAfter(t.tries, BackoffMax)
+	case a.Kind == StartContainer || a.Kind == CreateSandbox:
+		wait = backoffBase
+	}
+	t.retryAt = now.Add(wait)
+}
+
+// Retry forgets waits for retries, because something they may have waited for has changed.
+func (l *Life) Retry() {
+	for _, t := range l.troubles {
+		t.retryAt = 0
+	}
+}
+
+// tidy forgets what can not matter any more.
+func (l *Life) tidy(now unit.Instant, spec Spec) {
+	maps.DeleteFunc(l.asked, func(_ string, at unit.Instant) bool { return now >= at.Add(retryEnd) })
+	maps.DeleteFunc(l.askedBy, func(key string, _ unit.Instant) bool { return l.asked[key].IsZero() })
+	maps.DeleteFunc(l.troubles, func(key string, t *trouble) bool { return strings.HasPrefix(key, endKey) && now >= t.retryAt })
+	for _, s := range spec.Containers {
+		if was, known := l.hashes[s.Name]; known && was != s.Hash { // another image deserves a fresh start
+			delete(l.crashes, s.Name)
+			delete(l.troubles, s.Name)
+		}
+		l.hashes[s.Name] = s.Hash
+	}
+}
+
+// Crash and retry back-off, upstream's curve: the first restart is immediate, then 10 s doubling to 5 min, and a
+// container that ran twice the maximum starts afresh (kubelet: crash loop back-off; backOffPeriod, MaxContainerBackOff).
+// Raising the base makes crash loops cheaper and recovery slower.
+const (
+	backoffBase  = 10 * time.Second
+	backoffReset = 2
+)
+
+// BackoffMax is upstream's default ceiling; a node's configuration may lower it (crashLoopBackOff.maxContainerRestartPeriod).
+const BackoffMax = 300 * time.Second
+
+// retryEnd is the wait before an end (stop, removal) that failed or had no effect is tried again: the runtime is
+// restarting or hung, and a restart of it takes about a second (measured, containerd 1.6).
+const retryEnd = time.Second
+
+// crash is the memory of one container's exits.
+type crash struct {
+	id      string // of the exit already counted
+	streak  int    // exits in a row without a long run between them
+	readyAt unit.Instant
+	delay   time.Duration
+}
+
+// note counts an exit once and returns the back-off that follows it.
+func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, ceiling time.Duration) {
+	if c.id == ended.ID {
+		return
+	}
+	if ended.StartedAt != 0 && ended.FinishedAt.Sub(ended.StartedAt) >= backoffReset*ceiling {
+		c.streak = 0
+	}
+	c.id, c.delay = ended.ID, delayAfter(c.streak, ceiling)
+	// A wall clock that stepped must neither stretch the wait nor make it negative.
+	elapsed := min(max(wall.Sub(ended.FinishedAt), 0), c.delay)
+	c.readyAt = now.Add(c.delay - elapsed)
+	c.streak++
+}
+
+// delayAfter returns the wait before the restart that follows streak earlier ones.
+func delayAfter(streak int, ceiling time.Duration) time.Duration {
+	if streak == 0 {
+		return 0
+	}
+	d := backoffBase
+	for i := 1; i < streak && d < ceiling; i++ {
+		d *= 2
+	}
+	return min(d, ceiling)
+}
+
+// trouble is the memory of an action that keeps failing.
+type trouble struct {
+	reason, message string
+	attempt         uint32 // of the start that failed
+	tries           int
+	retryAt         unit.Instant
+	since           unit.Instant // of the latest failure
+}
+
+// Reasons of failed starts that say more than that the start failed, in upstream's words.
+var (
+	pulling = map[string]bool{"ErrImagePull": true, "RegistryUnavailable": true, "SignatureValidationFailed": true}
+	created = map[string]bool{"RunContainerError": true, "PostStartHookError": true} // there is a container nevertheless
+)
+
+// shownFor is how long a failure is reported as itself before it is reported as a back-off. A pull that fails shows
+// ErrImagePull, then ImagePullBackOff, as users know it; upstream changes with its next sync of the pod (1 to 2 s).
+const shownFor = 2 * time.Second
+
+// sandboxKey is where the trouble of creating a sandbox is kept; endKey begins where that of ending a thing is.
+const (
+	sandboxKey = ""
+	endKey     = "end "
+)
+
+// troubleKey tells apart what may fail in one pod: creating its sandbox, starting a container, ending a thing.
+func troubleKey(a Action) string {
+	switch a.Kind {
+	case CreateSandbox:
+		return sandboxKey
+	case StartContainer:
+		return a.Container
+	}
+	return endKey + a.ID
+}
+
+func askedKey(a Action) string { return a.Kind.String() + " " + a.ID }

@@ -1,0 +1,415 @@
+package podlife
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "play only the random history of this seed, and print it")
+	histories = flag.Int("histories", 1500, "how many random histories to play")
+)
+
+// eachSeed runs f on many seeds, and on failure says how to see one again.
+func eachSeed(t *testing.T, f func(r *rand.Rand, say func(string, ...any)) error) {
+	first, n := uint64(1), *histories
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		var log strings.Builder
+		err := f(rand.New(rand.NewPCG(seed, 1)), func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) })
+		if err != nil || *seedFlag != 0 {
+			t.Logf("%s", log.String())
+		}
+		if err != nil {
+			t.Fatalf("seed %d: %v\nagain: go test ./internal/core/podlife -run %s -seed %d", seed, err, t.Name(), seed)
+		}
+	}
+}
+
+// judge watches a world from outside and remembers the first thing that was wrong.
+type judge struct {
+	w        *world
+	seen     Observation // what the last decision was made of
+	decision Decision
+	counts   map[string]uint32
+	terminal Phase
+	err      error
+}
+
+func watch(w *world, say func(string, ...any)) *judge {
+	j := &judge{w: w, counts: map[string]uint32{}}
+	w.said = func(format string, args ...any) { say("%-9s "+format, append([]any{w.since()}, args...)...) }
+	was := ""
+	w.checked = func(d Decision, o Observation) {
+		if now := d.Status.words(); now != was {
+			w.said("  %s", now)
+			was = now
+		}
+		j.judge(d, o)
+	}
+	w.asked = j.judgeAction
+	return j
+}
+
+func (j *judge) wrong(format string, args ...any) {
+	if j.err == nil {
+		j.err = fmt.Errorf("at %s: "+format, append([]any{j.w.since()}, args...)...)
+	}
+}
+
+// judge checks a decision against what it was made of.
+func (j *judge) judge(d Decision, o Observation) {
+	j.seen, j.decision = o, d
+	s := d.Status
+	anyAlive := false
+	for _, c := range o.Containers {
+		anyAlive = anyAlive || c.alive()
+	}
+	over := s.Phase == Succeeded || s.Phase == Failed
+	if over && anyAlive && o.Terminal == "" {
+		j.wrong("%s is reported while a process is alive", s.Phase)
+	}
+	if j.terminal != "" && s.Phase != j.terminal {
+		j.wrong("%s after %s", s.Phase, j.terminal)
+	}
+	if over {
+		j.terminal = s.Phase
+	}
+	for _, st := range s.Containers {
+		if st.RestartCount < j.counts[st.Name] {
+			j.wrong("restart count of %s fell from %d to %d", st.Name, j.counts[st.Name], st.RestartCount)
+		}
+		j.counts[st.Name] = st.RestartCount
+		states := 0
+		for _, set := range []bool{st.Waiting != nil, st.Running != nil, st.Ended != nil} {
+			if set {
+				states++
+			}
+		}
+		if states != 1 {
+			j.wrong("%s has %d states", st.Name, states)
+		}
+		if st.Ended != nil && st.Last != nil && st.Ended.ID != "" && st.Ended.ID == st.Last.ID {
+			j.wrong("the end of %s is reported twice", st.Name)
+		}
+	}
+	j.judgeRest(d, o, over, anyAlive)
+}
+
+// judgeRest checks that a pod rests only where something will wake it, or where there is nothing to do.
+func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
+	if !d.Wake.IsZero() && d.Wake <= j.w.now {
+		j.wrong("wakes at %s, which has passed", d.Wake.Sub(epoch))
+	}
+	if len(d.Actions) > 0 || !d.Wake.IsZero() {
+		return
+	}
+	if o.Stop != nil && (o.Stop.Remove || anyAlive) {
+		j.wrong("an ending pod rests for ever")
+	}
+	if o.Stop != nil || over {
+		return
+	}
+	for i, st := range d.Status.Containers {
+		if st.Running != nil && (st.Kind == Init || st.Kind == Sidecar && !st.Started) {
+			return // its exit or its probe is what the others wait for
+		}
+		if s := o.Spec.Containers[i]; st.Waiting != nil || st.Ended != nil && s.Policy == Always && st.Kind != Init {
+			j.wrong("%s waits (%s) and nothing will wake the pod", st.Name, word(st))
+		}
+	}
+}
+
+// judgeAction checks an action against the world as it is now.
+func (j *judge) judgeAction(a Action) {
+	if a.Kind == StartContainer {
+		j.judgeStart(a)
+	}
+	if a.Kind == CreateSandbox || a.Kind == StartContainer {
+		if j.terminal != "" {
+			j.wrong("%s after %s", describe(a, ""), j.terminal)
+		}
+		if j.seen.Stop != nil {
+			j.wrong("%s in an ending pod", describe(a, ""))
+		}
+	}
+	if a.Kind == StopContainer || a.Kind == RemoveContainer || a.Kind == StopSandbox || a.Kind == RemoveSandbox {
+		j.judgeEnd(a)
+	}
+}
+
+func (j *judge) judgeStart(a Action) {
+	for _, s := range j.w.sandboxes {
+		if s.Attempt > j.w.sandboxes[0].Attempt || len(j.w.sandboxes) == 1 {
+			if s.ID == a.ID && s.State != SandboxReady {
+				j.wrong("start %s in a sandbox that is not ready", a.Container)
+			}
+		}
+	}
+	for _, b := range j.w.containers {
+		if b.Name == a.Container && b.alive() {
+			j.wrong("start %s twice", a.Container)
+		}
+		if b.Name == a.Container && b.Attempt >= a.Attempt {
+			j.wrong("start %s as attempt %d: there is attempt %d", a.Container, a.Attempt, b.Attempt)
+		}
+	}
+}
+
+// judgeEnd checks that nothing is ended that runs as it should.
+func (j *judge) judgeEnd(a Action) {
+	var newest *Sandbox
+	for _, s := range j.w.sandboxes {
+		if newest == nil || s.Attempt > newest.Attempt {
+			newest = s
+		}
+	}
+	mainsOver := true
+	for i, st := range j.decision.Status.Containers {
+		s := j.w.o.Spec.Containers[i]
+		if st.Kind == Main && (st.Ended == nil || s.Policy == Always || s.Policy == OnFailure && st.Ended.ExitCode != 0) {
+			mainsOver = false
+		}
+		if st.Kind == Init && st.Ended != nil && st.Ended.ExitCode != 0 && s.Policy == Never {
+			mainsOver = true
+			break
+		}
+	}
+	if j.seen.Stop != nil || j.terminal != "" || mainsOver || j.w.life.over != nil || newest == nil || newest.State != SandboxReady {
+		return
+	}
+	if a.ID == newest.ID {
+		j.wrong("%s: it is the one in use", describe(a, a.ID))
+	}
+	for _, b := range j.w.containers {
+		if b.ID == a.ID && b.State == Running && b.SandboxID == newest.ID && b.Hash == j.w.spec(b.Name).Hash && !j.seen.Probes[b.Name].Dead && b == j.w.box(b.Name) {
+			j.wrong("%s: it runs as it should", describe(a, j.w.nameOf(a.ID)))
+		}
+	}
+}
+
+// randomPod fills a world with a pod of up to two inits, two sidecars and three mains.
+func randomPod(w *world, r *rand.Rand) {
+	w.o.Spec = Spec{Name: "p", Grace: time.Duration(r.IntN(20)) * time.Second}
+	if r.IntN(8) == 0 {
+		w.o.Spec.ActiveDeadline = time.Duration(1+r.IntN(120)) * time.Second
+	}
+	policy := RestartPolicy(r.IntN(3))
+	add := func(kind Kind, name string) {
+		s := ContainerSpec{Name: name, Kind: kind, Policy: policy, Hash: "1", Image: "1"}
+		if kind == Sidecar {
+			s.Policy = Always
+		} else if r.IntN(6) == 0 {
+			s.Policy = RestartPolicy(r.IntN(3))
+		}
+		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
+		p := program{term: run{int32(r.IntN(2) * 143), time.Duration(r.IntN(5)-1) * time.Second}}
+		for range r.IntN(4) {
+			p.runs = append(p.runs, run{int32(r.IntN(2)), time.Duration(r.IntN(30)) * time.Second})
+		}
+		last := run{0, -1} // in the end a main runs for ever or ends well, an init ends well
+		if kind == Init || kind == Main && s.Policy != Always && r.IntN(2) == 0 {
+			last = run{0, time.Duration(r.IntN(5)) * time.Second}
+		}
+		p.runs = append(p.runs, last)
+		w.programs[name] = p
+	}
+	for i := range r.IntN(3) {
+		add([]Kind{Init, Sidecar}[r.IntN(2)], fmt.Sprintf("i%d", i))
+	}
+	for i := range 1 + r.IntN(3) {
+		add(Main, fmt.Sprintf("m%d", i))
+	}
+}
+
+// disturb does something to the world.
+func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
+	w.wake = w.now.Add(time.Nanosecond)
+	name := w.o.Spec.Containers[r.IntN(len(w.o.Spec.Containers))].Name
+	b := w.box(name)
+	what := r.IntN(14)
+	say("%-9s ! %s %s", w.since(), []string{"kill", "lose", "probe", "image", "sandbox dies", "forget", "reboot", "reboot lost", "fail", "fragile", "wall", "stop", "evict", "container gone"}[what], name)
+	switch what {
+	case 0:
+		if b != nil && b.alive() {
+			w.end(b, int32(r.IntN(3)))
+		}
+	case 1:
+		if b != nil && b.State == Running {
+			b.State = Unknown
+		}
+	case 2:
+		if b != nil && b.State == Running {
+			w.o.Probes[name] = Probes{Starting: r.IntN(3) == 0, Unready: r.IntN(3) == 0, Dead: r.IntN(3) == 0}
+		}
+	case 3:
+		w.spec(name).Hash += "'"
+	case 4:
+		if n := len(w.sandboxes); n > 0 {
+			w.sandboxes[n-1].State = SandboxNotReady
+		}
+	case 5:
+		w.restartAgent()
+	case 6, 7:
+		w.reboot(what == 7)
+	case 8:
+		kinds := []string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "finish"}
+		w.failures = append(w.failures, &failure{action: kinds[r.IntN(len(kinds))], times: 1 + r.IntN(3),
+			reason: []string{"ErrImagePull", "RunContainerError", "CreateContainerError"}[r.IntN(3)], leaves: []string{"", "created", "exited"}[r.IntN(3)]})
+	case 9:
+		w.fragile = r.IntN(4)
+	case 10:
+		w.wall += unit.Wall(time.Duration(r.IntN(7200)-3600) * time.Second)
+	case 11:
+		if r.IntN(3) == 0 {
+			w.order(time.Duration(r.IntN(30))*time.Second, StopOrder{Remove: true})
+		}
+	case 12:
+		if r.IntN(3) == 0 {
+			w.order(time.Duration(r.IntN(30))*time.Second, StopOrder{Phase: Failed, Reason: "Evicted"})
+		}
+	case 13:
+		if b != nil && b.State == Exited { // somebody cleans up behind our back
+			for i := range w.containers {
+				if w.containers[i] == b {
+					w.containers = append(w.containers[:i], w.containers[i+1:]...)
+					break
+				}
+			}
+		}
+	}
+}
+
+// heal ends all trouble, so that the pod can reach its end.
+func heal(w *world) {
+	w.failures, w.fragile = nil, 0
+	for name := range w.o.Probes {
+		w.o.Probes[name] = Probes{}
+	}
+	w.wake = w.now.Add(time.Nanosecond)
+}
+
+// settled says whether the pod is where it should be, and if not, why.
+func settled(w *world, d Decision) error {
+	if len(d.Actions) > 0 {
+		return fmt.Errorf("it still does things: %v", d.Actions)
+	}
+	if w.o.Stop != nil && w.o.Stop.Remove {
+		if !w.finished {
+			return fmt.Errorf("it was to end and has not")
+		}
+		return nil
+	}
+	switch d.Status.Phase {
+	case Succeeded, Failed:
+		return nil
+	case Active:
+	default:
+		return fmt.Errorf("it is %s: %s", d.Status.Phase, d.Status.words())
+	}
+	if w.o.Stop != nil {
+		return fmt.Errorf("it was ordered to stop and is %s", d.Status.words())
+	}
+	for i, st := range d.Status.Containers {
+		if s := w.o.Spec.Containers[i]; st.Running == nil && (st.Ended == nil || st.Kind != Init && s.Policy == Always) {
+			return fmt.Errorf("%s does not run: %s", st.Name, d.Status.words())
+		}
+	}
+	return nil
+}
+
+// TestRandomHistories disturbs random pods, checks every decision, then heals the world and wants them where they belong
+// within an hour (the longest waits are 5 min each).
+func TestRandomHistories(t *testing.T) {
+	eachSeed(t, func(r *rand.Rand, say func(string, ...any)) error {
+		w := newWorld()
+		randomPod(w, r)
+		say("%+v %+v", w.o.Spec, w.programs)
+		j := watch(w, say)
+		for range r.IntN(25) {
+			if err := w.runUntil(w.now.Add(time.Duration(r.IntN(40_000)) * time.Millisecond)); err != nil {
+				return err
+			}
+			disturb(w, r, say)
+			if j.err != nil {
+				return j.err
+			}
+		}
+		heal(w)
+		say("%-9s ! heal", w.since())
+		if err := w.runUntil(w.now.Add(time.Hour)); err != nil {
+			return err
+		}
+		if j.err != nil {
+			return j.err
+		}
+		if err := settled(w, j.decision); err != nil && !w.finished {
+			return fmt.Errorf("an hour after the last trouble: %w", err)
+		}
+		return adopted(w, j)
+	})
+}
+
+// adopted checks that an agent that starts anew over a settled pod leaves it alone and reports the same.
+func adopted(w *world, j *judge) error {
+	if w.finished {
+		return nil
+	}
+	d := New(0).Step(w.now, w.wall, w.observe())
+	if len(d.Actions) > 0 {
+		return fmt.Errorf("a new agent disturbs a settled pod: %v", d.Actions)
+	}
+	d.Status.Reason, d.Status.Message = j.decision.Status.Reason, j.decision.Status.Message // the API keeps those of ended pods
+	if !reflect.DeepEqual(d.Status, j.decision.Status) {
+		return fmt.Errorf("a new agent reports\n%+v\nwhere the old one reported\n%+v", d.Status, j.decision.Status)
+	}
+	return nil
+}
+
+// TestForgettingIsHarmless plays each pod twice, once with an agent that restarts at random instants, and wants both to
+// end the same way.
+func TestForgettingIsHarmless(t *testing.T) {
+	eachSeed(t, func(r *rand.Rand, say func(string, ...any)) error {
+		shape := r.Uint64()
+		var ends [2]string
+		for i := range ends {
+			w := newWorld()
+			randomPod(w, rand.New(rand.NewPCG(shape, 2)))
+			w.o.Spec.ActiveDeadline = 0 // back-off is forgotten, so time goes another way
+			say("agent that forgets: %v\n%+v %+v", i == 1, w.o.Spec, w.programs)
+			j := watch(w, say)
+			for range 20 {
+				if err := w.runUntil(w.now.Add(time.Duration(r.IntN(30_000)) * time.Millisecond)); err != nil {
+					return err
+				}
+				if i == 1 {
+					w.restartAgent()
+				}
+			}
+			if err := w.runUntil(w.now.Add(time.Hour)); err != nil {
+				return err
+			}
+			if j.err != nil {
+				return j.err
+			}
+			for k, st := range w.status.Containers {
+				if w.o.Spec.Containers[k].Kind == Main { // sidecars are stopped at another time
+					ends[i] += string(w.status.Phase) + " " + st.Name + "=" + word(st) + " "
+				}
+			}
+		}
+		if ends[0] != ends[1] {
+			return fmt.Errorf("remembering ends as %s, forgetting as %s", ends[0], ends[1])
+		}
+		return nil
+	})
+}

@@ -1,0 +1,139 @@
+package podlife
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// run plans the way to the running pod.
+func (p *plan) run() {
+	if p.sandbox == nil || p.sandbox.State != SandboxReady {
+		p.renewSandbox()
+		return
+	}
+	delete(p.life.troubles, sandboxKey)
+	p.stopStrays()
+	p.startInOrder()
+	p.sweep()
+}
+
+// renewSandbox clears what is left of the last sandbox, then asks for the next.
+func (p *plan) renewSandbox() {
+	for _, c := range p.o.Containers {
+		if c.alive() {
+			p.stop(c, p.o.Spec.Grace, "its sandbox is gone")
+		}
+	}
+	if p.alive() || p.waiting(sandboxKey) {
+		return
+	}
+	attempt := uint32(0)
+	if p.sandbox != nil {
+		attempt = p.sandbox.Attempt + 1
+		// Frees its network before the next one takes one.
+		if !p.doOnce(Action{Kind: StopSandbox, ID: p.sandbox.ID, Why: "it is not ready"}) {
+			return
+		}
+	}
+	p.doOnce(Action{Kind: CreateSandbox, Attempt: attempt, Why: fmt.Sprintf("no ready sandbox (attempt %d)", attempt)})
+}
+
+// stopStrays stops containers that run where they should not: in an older sandbox, or beside a newer one of their name.
+func (p *plan) stopStrays() {
+	for _, c := range p.o.Containers {
+		if c.alive() && p.stray(c) {
+			p.stop(c, p.o.Spec.Grace, "a newer sandbox or container took its place")
+		}
+	}
+}
+
+func (p *plan) stray(c Container) bool {
+	newest, _ := p.newest(c.Name)
+	return c.ID != newest.ID || c.SandboxID != "" && c.SandboxID != p.sandbox.ID
+}
+
+// startInOrder starts what may start now: inits one after the other, then all mains; sidecars stay up throughout. What
+// comes before a container that exists in this sandbox is behind us, whatever became of it.
+func (p *plan) startInOrder() {
+	for i, s := range p.o.Spec.Containers {
+		c, exists := p.newest(s.Name)
+		if s.Kind == Init {
+			here := exists && c.SandboxID == p.sandbox.ID // a new sandbox runs its inits again
+			if i < p.reached || here && c.State == Exited && c.ExitCode == 0 {
+				continue
+			}
+			p.tend(s, c, here)
+			return
+		}
+		p.tend(s, c, exists)
+		if s.Kind == Sidecar && i >= p.reached && !p.started(s.Name) {
+			return
+		}
+	}
+}
+
+// started reports whether a container runs and has passed its startup probe.
+func (p *plan) started(name string) bool {
+	c, ok := p.newest(name)
+	return ok && c.State == Running && !p.o.Probes[name].Starting
+}
+
+// tend brings one container towards running.
+func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
+	switch {
+	case !exists:
+		p.start(s, c)
+	case c.alive() && p.stray(c): // is being stopped
+	case c.State == Running && changed(s, c):
+		p.stop(c, p.o.Spec.Grace, "its specification changed")
+	case c.State == Running && p.o.Probes[s.Name].Dead:
+		p.stop(c, p.o.Spec.Grace, cmp.Or(p.o.Probes[s.Name].Message, "liveness probe failed"))
+	case c.State == Running:
+		delete(p.life.troubles, s.Name)
+	case c.State == Unknown:
+		p.stop(c, p.o.Spec.Grace, "the runtime lost track of it")
+	case c.State == Created: // is being removed
+	case p.restarts(s, c):
+		p.restart(s, c)
+	}
+}
+
+// restart starts an exited container again when its back-off is over.
+func (p *plan) restart(s ContainerSpec, c Container) {
+	if t := p.life.troubles[s.Name]; t != nil {
+		if c.StartedAt != 0 && (c.Attempt > t.attempt || c.Attempt == t.attempt && !created[t.reason]) {
+			delete(p.life.troubles, s.Name) // it started after that
+		} else {
+			p.wakeWhenShown(t)
+		}
+	}
+	if !changed(s, c) {
+		k := p.life.crashes[s.Name]
+		if k == nil {
+			k = &crash{}
+			p.life.crashes[s.Name] = k
+		}
+		k.note(p.now, p.wall, c, p.life.backoffMax)
+		if p.now < k.readyAt {
+			p.wakeAt(k.readyAt)
+			return
+		}
+	}
+	p.start(s, c)
+}
+
+// start starts a new run of a container; last is the run before it, if any.
+func (p *plan) start(s ContainerSpec, last Container) {
+	if p.alive(s.Name) || p.waiting(s.Name) {
+		return
+	}
+	past := p.o.Past[s.Name]
+	attempt := past.RestartCount
+	if past.begun() {
+		attempt++
+	}
+	if last.Name != "" {
+		attempt = max(attempt, last.Attempt+1)
+	}
+	p.do(Action{Kind: StartContainer, Container: s.Name, ID: p.sandbox.ID, Attempt: attempt, Why: fmt.Sprintf("it should run (attempt %d)", attempt)})
+}

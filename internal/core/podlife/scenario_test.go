@@ -1,0 +1,213 @@
+package podlife
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// TestScenarios plays testdata/*.txt in virtual time on a simulated runtime. `go test -rewrite` writes what happened
+// into the files. The commands:
+//
+//	pod [grace=30s] [deadline=D] [gates=(a,b)]   a new pod, agent and runtime; one container per line of input:
+//	    init|sidecar|main NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
+//	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
+//	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
+//	status                  print what is reported
+//	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited] | heal
+//	probe NAME [starting] [unready] [dead]       what is known of its probes from now on
+//	kill NAME code=N | lose NAME                 its process dies | the runtime loses track of it
+//	image NAME I            its image changes
+//	stop grace=D [keep] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
+//	forget | reboot [lost]  the agent restarts | the machine does; lost: the runtime remembers nothing afterwards
+//	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | a second one appears beside it
+//	wall STEP               the calendar steps
+//	gate TYPE STATUS        somebody reports a readiness gate
+//	refuse reason=R message=M                    the node refuses the pod before anything ran
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "pod" {
+				w = podOf(t, d)
+				return ""
+			}
+			return w.command(t, d)
+		})
+	})
+}
+
+func podOf(t *testing.T, d *datadriven.TestData) *world {
+	w := newWorld()
+	w.o.Spec = Spec{Name: "web_default(uid-1)", Grace: duration(t, d, "grace", 30*time.Second), ActiveDeadline: duration(t, d, "deadline", 0)}
+	w.o.Spec.Gates = values(d, "gates")
+	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+		words := strings.Fields(line)
+		s := ContainerSpec{Name: words[1], Kind: map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main}[words[0]], Image: "app:1"}
+		p := program{runs: []run{{0, -1}}, term: run{143, 0}}
+		for _, word := range words[2:] {
+			key, value, _ := strings.Cut(word, "=")
+			switch key {
+			case "policy":
+				s.Policy = map[string]RestartPolicy{"Always": Always, "OnFailure": OnFailure, "Never": Never}[value]
+			case "image":
+				s.Image = value
+			case "runs":
+				p.runs = nil
+				for _, r := range strings.Split(value, ",") {
+					p.runs = append(p.runs, runOf(t, r))
+				}
+			case "term":
+				p.term = runOf(t, value)
+			default:
+				t.Fatalf("%s: unknown %q", d.Pos, word)
+			}
+		}
+		s.Hash = s.Image
+		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
+		w.programs[s.Name] = p
+	}
+	return w
+}
+
+func runOf(t *testing.T, text string) run {
+	if text == "ever" || text == "never" {
+		return run{0, -1}
+	}
+	code, after, _ := strings.Cut(text, "@")
+	n, err := strconv.Atoi(code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := time.ParseDuration(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run{int32(n), d}
+}
+
+func duration(t *testing.T, d *datadriven.TestData, key string, absent time.Duration) time.Duration {
+	if !d.HasArg(key) {
+		return absent
+	}
+	v, err := time.ParseDuration(text(d, key))
+	if err != nil {
+		t.Fatalf("%s: %v", d.Pos, err)
+	}
+	return v
+}
+
+func text(d *datadriven.TestData, key string) string { return strings.Join(values(d, key), " ") }
+
+func values(d *datadriven.TestData, key string) []string {
+	for _, arg := range d.CmdArgs {
+		if arg.Key == key {
+			return arg.Vals
+		}
+	}
+	return nil
+}
+
+func (w *world) command(t *testing.T, d *datadriven.TestData) string {
+	first := ""
+	if len(d.CmdArgs) > 0 {
+		first = d.CmdArgs[0].Key
+	}
+	switch d.Cmd {
+	case "run":
+		return w.play(t, d, first)
+	case "status":
+		return w.table()
+	case "fail":
+		f := &failure{action: strings.ReplaceAll(first, "-", " "), times: int(number(t, d, "times")), reason: text(d, "reason"), message: text(d, "message"), leaves: text(d, "leaves")}
+		if len(d.CmdArgs) > 1 && len(d.CmdArgs[1].Vals) == 0 {
+			f.container = d.CmdArgs[1].Key
+		}
+		w.failures = append(w.failures, f)
+	case "probe":
+		w.o.Probes[first] = Probes{Starting: d.HasArg("starting"), Unready: d.HasArg("unready"), Dead: d.HasArg("dead")}
+	case "kill":
+		w.end(w.box(first), int32(number(t, d, "code")))
+	case "lose":
+		w.box(first).State = Unknown
+	case "image":
+		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
+	case "stop", "refuse":
+		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message")})
+	case "forget":
+		w.restartAgent()
+	case "reboot":
+		w.reboot(first == "lost")
+	case "sandbox-dies":
+		w.sandboxes[len(w.sandboxes)-1].State = SandboxNotReady
+	case "heal":
+		w.failures = nil
+	case "fragile":
+		n, err := strconv.Atoi(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.fragile = n
+	case "pile":
+		w.sandboxes = append(w.sandboxes, &Sandbox{ID: "extra", Attempt: 1, State: SandboxReady})
+	case "wall":
+		step, err := time.ParseDuration(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wall += unit.Wall(step)
+	case "gate":
+		w.o.Gates[first] = d.CmdArgs[1].Key
+	default:
+		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
+	}
+	w.wake = w.now // something happened: the shell looks
+	return ""
+}
+
+func phaseOf(d *datadriven.TestData) Phase {
+	if d.Cmd == "refuse" {
+		return Failed
+	}
+	return Phase(text(d, "phase"))
+}
+
+func number(t *testing.T, d *datadriven.TestData, key string) int64 {
+	n, err := strconv.ParseInt(text(d, key), 10, 32)
+	if err != nil {
+		t.Fatalf("%s: %v", d.Pos, err)
+	}
+	return n
+}
+
+// play lets time pass and prints what happens.
+func (w *world) play(t *testing.T, d *datadriven.TestData, for_ string) string {
+	length, err := time.ParseDuration(for_)
+	if err != nil {
+		t.Fatalf("%s: %v", d.Pos, err)
+	}
+	var out strings.Builder
+	w.said = func(format string, args ...any) {
+		fmt.Fprintf(&out, "%-9s %s\n", w.since(), fmt.Sprintf(format, args...))
+	}
+	was := w.status.words()
+	w.checked = func(d Decision, _ Observation) {
+		if now := d.Status.words(); now != was {
+			w.said("  %s", now)
+			was = now
+		}
+	}
+	if err := w.runUntil(w.now.Add(length)); err != nil {
+		t.Fatalf("%s: %v", d.Pos, err)
+	}
+	if d.HasArg("quiet") {
+		return ""
+	}
+	return out.String()
+}
