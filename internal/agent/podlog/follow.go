@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -32,8 +34,8 @@ const (
 //  3. We see that <n>.log is another file than ours.
 //
 // Going over at 3 could miss what was written between 2 and the change-over. So we wait settle, read the old file to
-// its end once more, and only then open the new one. Should the log be rotated twice while our client is slow, what
-// the file between holds is not shown; upstream does not show it either.
+// its end once more, and only then open the next one. That is not the newest if the log was rotated twice while our
+// client was slow, but the rotated file after ours; a file that has been compressed by then is not shown.
 func (r *reader) follow(ctx context.Context) error {
 	dir := filepath.Dir(r.path)
 	news, leave := watches.join(dir)
@@ -106,7 +108,7 @@ func (r *reader) drainOpen() error {
 	return r.drain(info.Size())
 }
 
-// successor returns the file that has taken the place of the open one, nil if none has.
+// successor returns the file that was written after the open one, nil if there is none.
 func (r *reader) successor() (*os.File, error) {
 	old, err := r.file.Stat()
 	if err != nil {
@@ -119,14 +121,39 @@ func (r *reader) successor() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("follow log: %w", err)
 	}
-	f, err := r.o.open(r.path)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := r.o.open(r.after(old))
+	if errors.Is(err, fs.ErrNotExist) { // compressed or re-created just now: the next look will tell
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("follow log: %w", err)
 	}
 	return f, nil
+}
+
+// after names the file that follows old: among the rotated ones that are still plain, oldest first, and the current one.
+func (r *reader) after(old fs.FileInfo) string {
+	plain, err := filepath.Glob(globEscape(r.path) + ".*") // sorted by name, which is by time
+	if err != nil {
+		return r.path
+	}
+	plain = slices.DeleteFunc(plain, func(p string) bool {
+		return strings.HasSuffix(p, suffixGzip) || strings.HasSuffix(p, suffixUnfinish)
+	})
+	for i, p := range plain {
+		if info, err := os.Lstat(p); err == nil && os.SameFile(info, old) {
+			return append(plain, r.path)[i+1]
+		}
+	}
+	if len(plain) > 0 { // ours has been compressed: the oldest plain one comes after it
+		return plain[0]
+	}
+	return r.path
+}
+
+// globEscape makes path match only itself.
+func globEscape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // pause waits d and reports whether ctx is still alive.

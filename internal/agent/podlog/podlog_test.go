@@ -165,7 +165,7 @@ func (g *gathered) await(t *testing.T, want string) {
 		if time.Now().After(deadline) {
 			t.Fatalf("follower shows %q, want %q", got, want)
 		}
-		runtime.Gosched()
+		<-time.After(2 * time.Millisecond)
 	}
 }
 
@@ -221,6 +221,36 @@ func TestFollowAcrossRotation(t *testing.T) {
 	}
 }
 
+// A log is rotated twice while the client does not read: it is shown whole all the same.
+func TestFollowSlowlyAcrossTwoRotations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, entries("1 o F one"))
+	out, done := &gathered{}, make(chan error, 1)
+	stalled, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- Read(ctx, path, Options{Follow: true, Running: func() bool { return true }}, writerFunc(func(p []byte) (int, error) {
+			once.Do(func() { close(stalled); <-goOn })
+			return out.Write(p)
+		}))
+	}()
+	<-stalled
+	for i, text := range []string{"2 o F two", "3 o F three"} {
+		if err := os.Rename(path, fmt.Sprintf("%s.20261120-10000%d", path, i)); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, entries(text))
+	}
+	write(t, path+".20261120-090000.gz", "older")
+	close(goOn)
+	out.await(t, "one\ntwo\nthree\n")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // Many followers come and go: no goroutine and no inotify instance stays behind.
 func TestFollowersLeaveNothing(t *testing.T) {
 	dir := t.TempDir()
@@ -245,7 +275,7 @@ func TestFollowersLeaveNothing(t *testing.T) {
 	if file != nil {
 		t.Error("inotify instance is open with nobody following")
 	}
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; <-time.After(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}

@@ -249,7 +249,7 @@ func TestNothingStaysBehind(t *testing.T) {
 
 func await(t *testing.T, most int) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > most; runtime.Gosched() {
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > most; <-time.After(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<20)
 			t.Fatalf("%d goroutines, want at most %d:\n%s", runtime.NumGoroutine(), most, buf[:runtime.Stack(buf, true)])
@@ -366,7 +366,7 @@ func TestHealthzPort(t *testing.T) {
 	go func() { done <- r.Run(ctx) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) (int, string) {
-		for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+		for deadline := time.Now().Add(5 * time.Second); ; <-time.After(2 * time.Millisecond) {
 			response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 			if err != nil && time.Now().Before(deadline) {
 				continue
