@@ -124,16 +124,21 @@ func rank(name corev1.ResourceName) int {
 }
 
 func printLoadLine(w io.Writer, rows []loadLineRow) error {
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "RESOURCE\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t")
+	widest := len("RESOURCE")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t\n", r.resource,
+		widest = max(widest, len(r.resource))
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names left, numbers right
+	for _, r := range rows {
+		fmt.Fprintf(t, "%-*s\t%s\t%s\t%s\t%s\t%s\t\n", widest, r.resource,
 			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
 	}
 	return t.Flush()
 }
 
-// short prints a quantity for a person: bytes in the unit that leaves two to four digits.
+// short prints a quantity for a person: bytes in the largest unit that is exact, or that leaves at least three digits so
+// that a difference of a hundredth can be seen.
 func short(name corev1.ResourceName, q *resource.Quantity) string {
 	if q == nil {
 		return "-"
@@ -143,11 +148,11 @@ func short(name corev1.ResourceName, q *resource.Quantity) string {
 	}
 	const step = 1024
 	units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
-	value, unit := float64(q.Value()), 0
-	for value >= 10*step && unit < len(units)-1 {
-		value, unit = value/step, unit+1
+	value := q.Value()
+	for value != 0 && len(units) > 1 && (value%step == 0 || value >= 100*step) {
+		value, units = (value+step/2)/step, units[1:]
 	}
-	return fmt.Sprintf("%.0f%s", value, units[unit])
+	return fmt.Sprintf("%d%s", value, units[0])
 }
 
 // summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).

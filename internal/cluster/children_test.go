@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+)
+
+func testBuilder(t *testing.T, o Options) builder {
+	t.Helper()
+	if err := (layout{o}).makeDirectories(); err != nil {
+		t.Fatal(err)
+	}
+	return builder{layout{o}, "/bin/controlplane", "/bin/plimsoll"}
+}
+
+func allSpecs(b builder) []supervise.Spec {
+	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock")}
+}
+
+// A command line that differed from one `up` to the next would restart children that could be adopted.
+func TestCommandLinesAreStable(t *testing.T) {
+	o := testOptions(t)
+	o.EtcdServers, o.EtcdCAFile, o.EtcdCertFile, o.EtcdKeyFile = []string{"https://a:1", "https://b:2"}, "/ca", "/cert", "/key"
+	b := testBuilder(t, o)
+	first := allSpecs(b)
+	for range 20 {
+		if again := allSpecs(b); !reflect.DeepEqual(first, again) {
+			t.Fatalf("\n%v\n%v", first, again)
+		}
+	}
+}
+
+func TestEveryChildIsStopped(t *testing.T) {
+	stopped := slices.Concat(stopOrder...)
+	for _, spec := range allSpecs(testBuilder(t, testOptions(t))) {
+		if !slices.Contains(stopped, spec.Name) {
+			t.Errorf("%s is in no row of stopOrder", spec.Name)
+		}
+		if spec.Grace != graceOf(spec.Name) {
+			t.Errorf("%s has grace %v at its start and %v at its end", spec.Name, spec.Grace, graceOf(spec.Name))
+		}
+	}
+}
+
+func TestAPIServerArguments(t *testing.T) {
+	o := testOptions(t)
+	args := testBuilder(t, o).apiServer().Argv
+	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir + "/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("no %s in %q", want, args)
+		}
+	}
+	o = testOptions(t)
+	o.BindAddress, o.EtcdServers, o.EtcdCAFile = "0.0.0.0", []string{"https://a:1", "https://b:2"}, "/ca"
+	args = testBuilder(t, o).apiServer().Argv
+	for _, want := range []string{"--etcd-servers=https://a:1,https://b:2", "--etcd-cafile=/ca", "--advertise-address=192.0.2.10"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("no %s in %q", want, args)
+		}
+	}
+	if slices.Contains(args, "--endpoint-reconciler-type=none") {
+		t.Error("reachable from outside, but without endpoints")
+	}
+	if url := (layout{o}).serverURL(); url != "https://127.0.0.1:6443" {
+		t.Errorf("bound to all addresses, reached at %s", url)
+	}
+}
+
+// One identity each, as the authorizers know them.
+func TestIdentities(t *testing.T) {
+	l := layout{testOptions(t)}
+	if err := l.makeDirectories(); err != nil {
+		t.Fatal(err)
+	}
+	changed, err := l.ensureIdentities(time.Now())
+	if err != nil || len(changed) == 0 {
+		t.Fatalf("%v, %v", changed, err)
+	}
+	for w, want := range map[who]string{
+		whoAdmin: "CN=plimsoll-admin,O=plimsoll:cluster-admins", whoLauncher: "CN=plimsoll-launcher,O=system:masters",
+		whoControllerManager: "CN=system:kube-controller-manager", whoScheduler: "CN=system:kube-scheduler",
+		whoLifecycle: "CN=plimsoll:lifecycle", whoAgent: "CN=system:node:node-1,O=system:nodes", whoFleet: "CN=plimsoll:fleet",
+	} {
+		path := l.kubeconfig(w)
+		if w == whoAdmin {
+			path = l.adminKubeconfig()
+		}
+		config, err := clientcmd.BuildConfigFromFlags("", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := config.CertData
+		if len(text) == 0 {
+			if text, err = os.ReadFile(config.CertFile); err != nil {
+				t.Fatal(err)
+			}
+		}
+		block, _ := pem.Decode(text)
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || cert.Subject.String() != want || config.Host != "https://127.0.0.1:6443" {
+			t.Errorf("%s is %v at %s, %v, want %s", w, cert.Subject, config.Host, err, want)
+		}
+		if self := len(config.CertData) > 0 && len(config.KeyData) > 0 && len(config.CAData) > 0; self != (w == whoAdmin) {
+			t.Errorf("%s: self-contained %v", w, self)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	if changed, err := l.ensureIdentities(time.Now()); err != nil || len(changed) != 0 {
+		t.Errorf("the second time: %v, %v", changed, err)
+	}
+}
+
+// The agent's server is verified by kube-apiserver, whichever of its names it is reached by.
+func TestAgentServingCertificate(t *testing.T) {
+	l := layout{testOptions(t)}
+	for _, leaf := range l.plan().Leaves {
+		if leaf.Name != certAgentServing {
+			continue
+		}
+		if !slices.Contains(leaf.DNSNames, "localhost") || !slices.Contains(leaf.DNSNames, "node-1") {
+			t.Errorf("names %v", leaf.DNSNames)
+		}
+		var ips []string
+		for _, ip := range leaf.IPs {
+			ips = append(ips, ip.String())
+		}
+		if !slices.Contains(ips, "127.0.0.1") || !slices.Contains(ips, "192.0.2.10") {
+			t.Errorf("addresses %v", ips)
+		}
+	}
+}
+
+// The manifest is well formed, and every identity of our own is bound by it.
+func TestRBACManifest(t *testing.T) {
+	bound := map[string]bool{}
+	for _, document := range strings.Split(rbacManifest, "\n---\n") {
+		var role rbacv1.ClusterRole
+		var binding rbacv1.ClusterRoleBinding
+		err := yaml.UnmarshalStrict([]byte(document), &role)
+		if strings.Contains(document, "kind: ClusterRoleBinding") {
+			err = yaml.UnmarshalStrict([]byte(document), &binding)
+			for _, s := range binding.Subjects {
+				bound[s.Name] = true
+			}
+		}
+		if err != nil {
+			t.Errorf("%v in\n%s", err, document)
+		}
+	}
+	for _, leaf := range (layout{testOptions(t)}).plan().Leaves {
+		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") && leaf.Organization != "system:masters" &&
+			!bound[leaf.CommonName] && !bound[leaf.Organization] {
+			t.Errorf("%s (%s) may do nothing", leaf.CommonName, leaf.Organization)
+		}
+	}
+}
+
+// The user's file is kept but for what only `up` can know.
+func TestAgentConfig(t *testing.T) {
+	o := testOptions(t)
+	o.AgentConfig = filepath.Join(t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(o.AgentConfig, []byte("maxPods: 42\nport: 1\ncgroupRoot: /mine\nresolvConf: /my/resolv.conf\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := layout{o}
+	if err := l.makeDirectories(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.writeAgentConfig(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(l.agentConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := yaml.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{"kind": "KubeletConfiguration", "maxPods": 42.0, "port": 10250.0, "address": "127.0.0.1",
+		"cgroupRoot": "/plimsoll-test", "resolvConf": "/my/resolv.conf", "clusterDomain": "cluster.local",
+		"tlsCertFile": pki.CertPath(l.pki(), certAgentServing), "failSwapOn": nil} {
+		if !reflect.DeepEqual(got[key], want) {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
+	}
+	o.AgentConfig = filepath.Join(t.TempDir(), "none.yaml")
+	if err := (layout{o}).writeAgentConfig(); err == nil || !strings.Contains(err.Error(), o.AgentConfig) {
+		t.Errorf("error %v does not name the file", err)
+	}
+}
+
+func TestFindControlplane(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	self := filepath.Join(dir, "sub", "plimsoll")
+	if _, err := findControlplane("", self); err == nil || !strings.Contains(err.Error(), "--controlplane-binary") || !strings.Contains(err.Error(), "make ") {
+		t.Errorf("nowhere: %v", err)
+	}
+	if _, err := findControlplane("/no/such/file", self); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+		t.Errorf("told wrong: %v", err)
+	}
+	put := func(path string) {
+		t.Helper()
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, nil, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	inPath := filepath.Join(dir, controlplaneName)
+	put(inPath)
+	if got, err := findControlplane("", self); err != nil || got != inPath {
+		t.Errorf("in PATH: %s, %v", got, err)
+	}
+	beside := filepath.Join(dir, "sub", controlplaneName)
+	put(beside)
+	if got, err := findControlplane("", self); err != nil || got != beside {
+		t.Errorf("beside: %s, %v", got, err)
+	}
+	if got, err := findControlplane(inPath, self); err != nil || got != inPath {
+		t.Errorf("told: %s, %v", got, err)
+	}
+}
