@@ -144,6 +144,9 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 		select {
 		case <-ctx.Done():
 			err := fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return err // somebody wanted it to end: no log has the reason
+			}
 			for _, name := range children {
 				if tail := supervise.Tail(c.log(name), tailLines); tail != "" {
 					err = fmt.Errorf("%w\nend of %s:\n%s", err, c.log(name), indent(tail))

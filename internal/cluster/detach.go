@@ -20,13 +20,16 @@ const (
 // UpDetached starts this program again with args, in the background, shows its progress here, and returns when it is up
 // or has failed. The child must call DetachedSink and Up.
 func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sink) error {
+	if err := checkUser(o); err != nil {
+		return err
+	}
 	l := layout{o}
 	if err := l.makeDirectories(); err != nil {
 		return err
 	}
-	if holder, err := lockHolder(l.lock()); err != nil {
+	if held, err := lockIsHeld(l.lock()); err != nil {
 		return err
-	} else if holder != 0 {
+	} else if held {
 		return ErrAlreadyUp
 	}
 	self, err := os.Executable()

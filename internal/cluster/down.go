@@ -35,7 +35,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	if err := l.checkOurs(); err != nil {
 		return err
 	}
-	if err := l.askToLeave(ctx); err != nil {
+	if err := l.askToLeave(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
@@ -67,7 +67,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 
 // askToLeave has the supervisor, if there is one, leave its children to us; one that does not answer is killed, which
 // by design is the same.
-func (l layout) askToLeave(ctx context.Context) error {
+func (l layout) askToLeave() error {
 	pidfd, err := holdHolder(l.lock())
 	if err != nil || pidfd < 0 {
 		return err
@@ -80,19 +80,12 @@ func (l layout) askToLeave(ctx context.Context) error {
 			}
 			return fmt.Errorf("take over from the supervisor: %w", err)
 		}
-		ready := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-		deadline := time.Now().Add(handoverTimeout)
-		for time.Now().Before(deadline) {
-			n, err := unix.Poll(ready, int(pollPeriod.Milliseconds()))
-			if n == 1 {
-				return nil
-			}
-			if err != nil && !errors.Is(err, unix.EINTR) {
-				return fmt.Errorf("take over from the supervisor: %w", err)
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
+		ended, err := pollPidfd(pidfd, handoverTimeout)
+		if err != nil {
+			return fmt.Errorf("take over from the supervisor: %w", err)
+		}
+		if ended {
+			return nil
 		}
 	}
 	return fmt.Errorf("take over from the supervisor: it did not end within %s of SIGKILL", handoverTimeout)

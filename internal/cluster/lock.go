@@ -5,27 +5,40 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // lock is held by the one process that may change an instance: the supervisor, or `down`. It is a POSIX record lock
 // (fcntl(2), F_SETLK): the kernel drops it when its holder dies, however it dies, children do not inherit it, and,
-// unlike flock(2), the kernel says which process holds it, so there is no pid file to be stale. Its known trap, that
-// closing any descriptor of the file in the holding process drops it, is why only takeLock opens the file there.
-type lock struct{ f *os.File }
+// unlike flock(2), the kernel says which process holds it, so there is no pid file to be stale. It has one trap: closing
+// any descriptor of the file in the holding process drops it. So whoever holds it must not open the file again, which
+// held is for.
+type lock struct {
+	f    *os.File
+	path string
+}
+
+// held are the locks of this process by path.
+var held sync.Map
 
 // errLocked says that another process holds the lock.
 var errLocked = errors.New("another process holds the lock")
 
 func takeLock(path string) (*lock, error) {
+	if _, ours := held.Load(path); ours {
+		return nil, errLocked
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock instance: %w", err)
 	}
 	err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	if err == nil {
-		return &lock{f}, nil
+		held.Store(path, nil)
+		return &lock{f, path}, nil
 	}
 	f.Close()
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -34,10 +47,16 @@ func takeLock(path string) (*lock, error) {
 	return nil, fmt.Errorf("lock instance: %s: %w", path, err)
 }
 
-func (l *lock) release() { l.f.Close() }
+func (l *lock) release() {
+	l.f.Close()
+	held.Delete(l.path)
+}
 
-// lockHolder returns the pid of the other process that holds the lock, 0 if there is none.
+// lockHolder returns the pid of the process that holds the lock, 0 if there is none.
 func lockHolder(path string) (int, error) {
+	if _, ours := held.Load(path); ours {
+		return os.Getpid(), nil
+	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -54,6 +73,33 @@ func lockHolder(path string) (int, error) {
 		return 0, nil
 	}
 	return int(probe.Pid), nil
+}
+
+// lastBreath is how long a process that was killed may take to be gone, on a busy machine with much memory to free
+// (chosen). It is what "already up" costs.
+const lastBreath = 300 * time.Millisecond
+
+// lockIsHeld reports whether a living process holds the lock: one that is still there after lastBreath.
+func lockIsHeld(path string) (bool, error) {
+	pidfd, err := holdHolder(path)
+	if err != nil || pidfd < 0 {
+		return false, err
+	}
+	defer unix.Close(pidfd)
+	ended, err := pollPidfd(pidfd, lastBreath)
+	return !ended, err
+}
+
+// pollPidfd waits for the end of a process, at most d, and reports whether it has ended.
+func pollPidfd(pidfd int, d time.Duration) (bool, error) {
+	deadline := time.Now().Add(d)
+	for {
+		ready := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, int(max(0, time.Until(deadline)).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n == 1, err
+		}
+	}
 }
 
 // holdHolder returns a pidfd of the process that holds the lock, -1 if there is none. The lock is looked at again once

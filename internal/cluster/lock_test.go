@@ -79,5 +79,15 @@ func TestLockDiesWithItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Looking at our own lock must not drop it, which a careless open and close of the file would.
+	if pid, err := lockHolder(path); pid != os.Getpid() || err != nil {
+		t.Errorf("our own: %d, %v", pid, err)
+	}
+	if _, err := takeLock(path); !errors.Is(err, errLocked) {
+		t.Errorf("taking our own lock again: %v", err)
+	}
 	l.release()
+	if pid, err := lockHolder(path); pid != 0 || err != nil {
+		t.Errorf("released: %d, %v", pid, err)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // port is one TCP port that a child will listen on.
@@ -38,29 +39,37 @@ func (o *Options) ports() []port {
 func (o *Options) checkPorts(ours []int) error {
 	var problems []error
 	for _, p := range o.ports() {
-		if p.number == 0 {
-			continue
+		if p.number != 0 {
+			problems = append(problems, o.checkPort(p, ours))
 		}
-		listener, err := net.Listen("tcp", net.JoinHostPort(o.BindAddress, strconv.Itoa(p.number)))
-		if err == nil {
-			listener.Close()
-			continue
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			problems = append(problems, fmt.Errorf("listen on %s port %d for %s: %w (choose another with --%s or --bind-address)", o.BindAddress, p.number, p.user, err, p.flag))
-			continue
-		}
-		pid, name := portHolder(p.number)
-		if pid != 0 && slices.Contains(ours, pid) {
-			continue
-		}
-		by := "another process"
-		if pid != 0 {
-			by = fmt.Sprintf("%s (pid %d)", name, pid)
-		}
-		problems = append(problems, fmt.Errorf("listen on %s port %d for %s: in use by %s: choose another port with --%s, or end that process", o.BindAddress, p.number, p.user, by, p.flag))
 	}
 	return errors.Join(problems...)
+}
+
+// portRelease is how long a port may stay in use with nobody using it: a process that was killed has its sockets closed
+// last, after its memory, and is not to be found meanwhile (chosen).
+const portRelease = time.Second
+
+func (o *Options) checkPort(p port, ours []int) error {
+	doing := fmt.Sprintf("listen on %s port %d for %s", o.BindAddress, p.number, p.user)
+	for deadline := time.Now().Add(portRelease); ; time.Sleep(pollPeriod) {
+		listener, err := net.Listen("tcp", net.JoinHostPort(o.BindAddress, strconv.Itoa(p.number)))
+		if err == nil {
+			return listener.Close()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s: %w (choose another with --%s or --bind-address)", doing, err, p.flag)
+		}
+		pid, name := portHolder(p.number)
+		switch {
+		case pid != 0 && slices.Contains(ours, pid):
+			return nil
+		case pid != 0:
+			return fmt.Errorf("%s: in use by %s (pid %d): choose another port with --%s, or end that process", doing, name, pid, p.flag)
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s: in use by another process: choose another port with --%s, or end that process", doing, p.flag)
+		}
+	}
 }
 
 // portHolder finds the process that listens on a TCP port, as far as we may look: 0 if unknown.

@@ -27,12 +27,11 @@ var ErrAlreadyUp = errors.New("already up")
 var ErrHandedOver = errors.New("handed over")
 
 // Up brings an instance up, calls ready, and supervises it until ctx ends (then it is brought down) or another process
-// takes over (ErrHandedOver). If it cannot be brought up, the children are stopped again; pods' containers are left
-// alone, because they may be those of an earlier, good run.
+// takes over (ErrHandedOver). If it cannot be brought up, though nobody ended it, the children are stopped again; pods'
+// containers are left alone, because they may be those of an earlier, good run.
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
-	handover := make(chan os.Signal, 1)
-	signal.Notify(handover, unix.SIGUSR1)
-	defer signal.Stop(handover)
+	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
+	defer done()
 
 	if err := checkUser(o); err != nil {
 		return err
@@ -40,6 +39,11 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	l := layout{o}
 	if err := l.makeDirectories(); err != nil {
 		return err
+	}
+	if held, err := lockIsHeld(l.lock()); err != nil {
+		return err
+	} else if held {
+		return ErrAlreadyUp
 	}
 	logger, closeLog, err := l.supervisorLog()
 	if err != nil {
@@ -56,19 +60,25 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	defer c.close()
 
 	starting, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("not ready within %s (--timeout)", o.Timeout))
+	context.AfterFunc(handover, cancel)
 	err = c.bringUp(starting)
 	cancel()
-	if err != nil {
+	switch {
+	case handover.Err() != nil:
+		return ErrHandedOver
+	case ctx.Err() != nil:
+		return errors.Join(context.Cause(ctx), c.takeDownAfter(ctx))
+	case err != nil:
 		c.stopChildren(context.WithoutCancel(ctx))
 		c.supervisor.Stop(context.WithoutCancel(ctx), childContainerd, graceStore)
 		return err
 	}
 	ready()
-	return c.supervise(ctx, handover)
+	return c.supervise(ctx, handover.Done())
 }
 
 // supervise keeps the instance until ctx ends or a hand-over is asked for.
-func (c *cluster) supervise(ctx context.Context, handover <-chan os.Signal) error {
+func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
 	for {
@@ -77,13 +87,18 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan os.Signal) erro
 			c.logger.Info("hand over: leave children running")
 			return ErrHandedOver
 		case <-ctx.Done():
-			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
-			defer cancel()
-			return c.takeDown(stopping)
+			return c.takeDownAfter(ctx)
 		case <-chores.C:
 			c.doChores(ctx)
 		}
 	}
+}
+
+// takeDownAfter is takeDown on behalf of a context that is over.
+func (c *cluster) takeDownAfter(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
+	defer cancel()
+	return c.takeDown(ctx)
 }
 
 // chorePeriod bounds how far a log can outgrow its limit and how late a certificate is renewed.
@@ -205,15 +220,18 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := removeSurplus(ctx, client, c.o.Hollow); err != nil {
+		return err
+	}
 	waits := []func(context.Context) error{c.step("controllers", "running",
 		func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer)}
 	if c.o.Agent {
 		waits = append(waits, c.step("node "+c.o.NodeName, "Ready",
-			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName) }, childAgent, childAPIServer))
+			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }, childAgent, childAPIServer))
 	}
 	if c.o.Hollow > 0 {
 		waits = append(waits, c.step("hollow nodes", fmt.Sprintf("%d Ready", c.o.Hollow),
-			func(ctx context.Context) error { return hollowReady(ctx, client, c.o) }, childFleet, childAPIServer))
+			func(ctx context.Context) error { return hollowReady(ctx, client, c.o.Hollow, c.startOf(childFleet)) }, childFleet, childAPIServer))
 	}
 	return parallel(ctx, waits...)
 }
@@ -372,49 +390,4 @@ func (c *cluster) preflight() error {
 // refused. It is the last of kube-controller-manager's work that a first user could miss.
 func defaultAccount(ctx context.Context, c *kube.Client) error {
 	return c.Get(ctx, kube.ServiceAccounts, metav1.NamespaceDefault, "default", &corev1.ServiceAccount{})
-}
-
-// nodeReady returns nil once the node reports Ready, else why not.
-func nodeReady(ctx context.Context, c *kube.Client, name string) error {
-	node := &corev1.Node{}
-	if err := c.Get(ctx, kube.Nodes, "", name, node); err != nil {
-		return err
-	}
-	return readyCondition(node)
-}
-
-func readyCondition(node *corev1.Node) error {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			if condition.Status == corev1.ConditionTrue {
-				return nil
-			}
-			return fmt.Errorf("node %s: Ready is %s: %s: %s", node.Name, condition.Status, condition.Reason, condition.Message)
-		}
-	}
-	return fmt.Errorf("node %s: has not reported Ready yet", node.Name)
-}
-
-// hollowReady returns nil once as many nodes beside this machine's report Ready as were asked for.
-func hollowReady(ctx context.Context, c *kube.Client, o Options) error {
-	nodes := &corev1.NodeList{}
-	if err := c.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
-		return err
-	}
-	ready := 0
-	var reason error
-	for i := range nodes.Items {
-		if o.Agent && nodes.Items[i].Name == o.NodeName {
-			continue
-		}
-		if err := readyCondition(&nodes.Items[i]); err != nil {
-			reason = err
-			continue
-		}
-		ready++
-	}
-	if ready >= o.Hollow {
-		return nil
-	}
-	return errors.Join(fmt.Errorf("%d of %d hollow nodes are Ready", ready, o.Hollow), reason)
 }

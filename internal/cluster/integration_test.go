@@ -1,0 +1,256 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+)
+
+// program is a fresh build of cmd/plimsoll and an instance of its own that its verbs are run on.
+type program struct {
+	t        *testing.T
+	path     string
+	instance []string // flags that name it
+	up       []string // flags of up
+}
+
+// newProgram skips, with the reason, where there is no control plane to run.
+func newProgram(t *testing.T) *program {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a real control plane, which takes some 20 s: not with -short")
+	}
+	repository, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	controlplane := os.Getenv("PLIMSOLL_CONTROLPLANE")
+	if controlplane == "" {
+		controlplane = filepath.Join(repository, "bin", controlplaneName)
+	}
+	if _, err := os.Stat(controlplane); err != nil {
+		t.Skipf("no control plane binary: build it with `make bin/%s`, or name one in PLIMSOLL_CONTROLPLANE: %v", controlplaneName, err)
+	}
+	dir := t.TempDir()
+	p := &program{t: t, path: filepath.Join(dir, "plimsoll")}
+	build := exec.Command("go", "build", "-o", p.path, "./cmd/plimsoll")
+	build.Dir = repository
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build plimsoll: %v\n%s", err, out)
+	}
+	p.instance = []string{"--instance", "t" + strconv.Itoa(os.Getpid()), "--state-dir", filepath.Join(dir, "s")}
+	p.up = append(slices.Clone(p.instance), "--no-agent", "--hollow", "2", "--controlplane-binary", controlplane,
+		"--apiserver-port", strconv.Itoa(freePort(t)), "--controller-manager-port", "0")
+	t.Cleanup(func() { p.run("down", append(slices.Clone(p.instance), "--purge")...) })
+	return p
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// run runs a verb and returns what it said.
+func (p *program) run(verb string, args ...string) (string, error) {
+	// The test's own context is over when cleanups run.
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.path, append([]string{verb}, args...)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func (p *program) must(verb string, args ...string) string {
+	p.t.Helper()
+	out, err := p.run(verb, args...)
+	if err != nil {
+		p.t.Fatalf("plimsoll %s %v: %v\n%s", verb, args, err, out)
+	}
+	return out
+}
+
+func (p *program) kubectl(args ...string) string {
+	p.t.Helper()
+	return p.must("kubectl", append(slices.Clone(p.instance), args...)...)
+}
+
+func (p *program) status() Status {
+	p.t.Helper()
+	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit 1 says that not all is well
+	var s Status
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&s); err != nil {
+		p.t.Fatalf("status: %v\n%s", err, out)
+	}
+	return s
+}
+
+func (s Status) child(name string) supervise.Status {
+	i := slices.IndexFunc(s.Children, func(c supervise.Status) bool { return c.Name == name })
+	if i < 0 {
+		return supervise.Status{}
+	}
+	return s.Children[i]
+}
+
+// await polls for a state of real processes, for which there is no event to wait for.
+func await(t *testing.T, what string, true func() bool) {
+	t.Helper()
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	timeout := time.After(time.Minute)
+	for !true() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
+// The life of an instance: up, crash of a child, crash of the supervisor, up again, down, down again, up with the data
+// of before. Objects in the API are the witness that nothing was lost.
+func TestInstance(t *testing.T) {
+	p := newProgram(t)
+	p.must("up", append(p.up, "--detach")...)
+	first := p.status()
+	if !first.Up() || len(first.Nodes) != 2 {
+		t.Fatalf("after up: %+v", first)
+	}
+	p.kubectl("create", "configmap", "witness", "--from-literal=a=b")
+	witness := func() {
+		t.Helper()
+		if got := p.kubectl("get", "configmap", "witness", "-o", "jsonpath={.data.a}"); got != "b" {
+			t.Errorf("the witness says %q", got)
+		}
+	}
+
+	if out := p.must("up", append(p.up, "--detach")...); !strings.Contains(out, "already up") {
+		t.Errorf("up twice: %s", out)
+	}
+	if again := p.status(); again.SupervisorPID != first.SupervisorPID || again.child(childEtcd).PID != first.child(childEtcd).PID {
+		t.Errorf("up twice started something: %+v", again)
+	}
+
+	// A child dies: it alone is started again.
+	kill(t, first.child(childControllerManager).PID)
+	await(t, "kube-controller-manager runs again", func() bool {
+		c := p.status().child(childControllerManager)
+		return c.PID != 0 && c.PID != first.child(childControllerManager).PID
+	})
+
+	// The supervisor dies, and etcd while nobody looks.
+	kill(t, first.SupervisorPID)
+	kill(t, first.child(childEtcd).PID)
+	await(t, "the supervisor is gone", func() bool { return p.status().SupervisorPID == 0 })
+	p.must("up", append(p.up, "--detach")...)
+	second := p.status()
+	if second.child(childAPIServer).PID != first.child(childAPIServer).PID {
+		t.Errorf("kube-apiserver was %d and is %d: not adopted", first.child(childAPIServer).PID, second.child(childAPIServer).PID)
+	}
+	if pid := second.child(childEtcd).PID; pid == 0 || pid == first.child(childEtcd).PID {
+		t.Errorf("etcd is %d", pid)
+	}
+	witness()
+
+	// Everything dies at once.
+	kill(t, second.SupervisorPID)
+	for _, c := range second.Children {
+		kill(t, c.PID)
+	}
+	p.must("up", append(p.up, "--detach")...)
+	witness()
+
+	for range 2 {
+		p.must("down", p.instance...)
+		p.wantNothingRunning()
+	}
+	p.must("up", append(p.up, "--detach")...)
+	witness()
+
+	// down without a supervisor.
+	kill(t, p.status().SupervisorPID)
+	p.must("down", append(slices.Clone(p.instance), "--purge")...)
+	p.wantNothingRunning()
+	if _, err := os.Stat(p.instance[3]); !os.IsNotExist(err) {
+		t.Errorf("purged, but %s: %v", p.instance[3], err)
+	}
+}
+
+// In the foreground, SIGTERM is down.
+func TestForeground(t *testing.T) {
+	p := newProgram(t)
+	cmd := exec.Command(p.path, append([]string{"up"}, p.up...)...)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said += lines.Text() + "\n"
+		if strings.Contains(lines.Text(), "Ctrl-C") {
+			if s := p.status(); !s.Up() || len(s.Nodes) != 2 {
+				t.Errorf("it says that it is up: %+v", s)
+			}
+			if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(said, "stop etcd") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	p.wantNothingRunning()
+}
+
+// wantNothingRunning looks for processes that mention the instance's directory in their command line or environment.
+func (p *program) wantNothingRunning() {
+	p.t.Helper()
+	if _, err := os.Stat(filepath.Join(p.instance[3], "run")); !os.IsNotExist(err) {
+		p.t.Errorf("the run directory is still there: %v", err)
+	}
+	for _, file := range []string{"cmdline", "environ"} {
+		paths, err := filepath.Glob("/proc/[0-9]*/" + file)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, path := range paths {
+			if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(p.instance[3])) {
+				p.t.Errorf("still running: %s: %q", path, text)
+			}
+		}
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("no process to kill")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
