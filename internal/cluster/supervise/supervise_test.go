@@ -32,9 +32,11 @@ func TestMain(m *testing.M) {
 		fmt.Println("ready")
 		<-terminated
 	case "stubborn": // has to be killed
-		signal.Ignore(syscall.SIGTERM)
+		ignored := make(chan os.Signal, 1)
+		signal.Notify(ignored, syscall.SIGTERM)
 		fmt.Println("ready")
-		select {}
+		for range ignored { // a channel nobody closes
+		}
 	case "supervisor":
 		runVictim(os.Args[1])
 	default: // a number: the exit code
