@@ -63,6 +63,7 @@ their pods.`,
 	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key for --etcd-servers")
 	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use in place of our own containerd")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; addresses, certificates and directories are up's")
+	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent in place of ours: upstream's kubelet, which takes the same flags")
 	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: beside plimsoll, then in PATH)")
 	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar and workload.tar (default: beside plimsoll)")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")

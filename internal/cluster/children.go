@@ -180,13 +180,17 @@ func (b builder) fleet() supervise.Spec {
 
 func (b builder) agent(endpoint string) supervise.Spec {
 	inputs := []string{b.agentConfig(), pki.CertPath(b.pki(), certAgentServing), pki.CertPath(b.pki(), caCluster)}
-	return b.own(childAgent, whoAgent, inputs,
+	spec := b.own(childAgent, whoAgent, inputs,
 		"--config", b.agentConfig(),
 		"--root-dir", b.agentRoot(),
 		"--container-runtime-endpoint", endpoint,
 		"--hostname-override", b.o.NodeName,
 		"--node-ip", b.o.NodeIP,
 	)
+	if b.o.AgentBinary != "" { // its command line is ours without the name of the program and of the verb
+		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
+	}
+	return spec
 }
 
 // writeAgentConfig writes the agent's KubeletConfiguration: the user's own, if given, under what only `up` can know.

@@ -46,6 +46,7 @@ type Options struct {
 
 	Agent                    bool   `json:"agent"`                              // run this machine as a node
 	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration that ours is laid over
+	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else one with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
 
@@ -81,7 +82,7 @@ func (o *Options) Fill() error {
 
 // absolute makes paths mean the same from every working directory: `down` has another than `up` had.
 func (o *Options) absolute() (err error) {
-	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.ControlplaneBinary, &o.ImageDir} {
+	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir} {
 		if *path == "" {
 			continue
 		}

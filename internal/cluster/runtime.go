@@ -9,6 +9,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
@@ -72,4 +73,14 @@ func (l layout) checkPodCgroup() error {
 	}
 	return fmt.Errorf("use cgroup %s for pods: processes of another node agent are in it (%d, the first is pid %d): stop that agent and its pods, or choose another --instance",
 		l.podCgroup(), len(pids), pids[0])
+}
+
+// makePodCgroup makes what upstream's kubelet wants to find: it refuses to start when its cgroup root does not exist. Our
+// own agent makes it itself.
+func (l layout) makePodCgroup() error {
+	tree, err := cgroup.Open(cgroupMount)
+	if err != nil {
+		return err
+	}
+	return tree.Apply(l.podCgroup(), qos.Values{})
 }

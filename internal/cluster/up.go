@@ -143,6 +143,9 @@ func (c *cluster) bringUp(ctx context.Context) error {
 		if err == nil && c.o.Agent {
 			err = c.writeAgentConfig()
 		}
+		if err == nil && c.o.Agent && c.o.AgentBinary != "" {
+			err = c.makePodCgroup()
+		}
 		if len(changed) == 0 {
 			return "all present", err
 		}
@@ -371,6 +374,11 @@ func (c *cluster) preflight() error {
 	var err error
 	c.build, err = c.programs()
 	errs := []error{err, c.o.checkPorts(c.supervisor.Pids())}
+	if c.o.AgentBinary != "" {
+		if err := unix.Access(c.o.AgentBinary, unix.X_OK); err != nil {
+			errs = append(errs, fmt.Errorf("find agent: --agent-binary %s: %w", c.o.AgentBinary, err))
+		}
+	}
 	if c.o.AgentConfig != "" {
 		f, err := os.Open(c.o.AgentConfig)
 		if err != nil {
