@@ -70,6 +70,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/)
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
+	cd bench && $(GO) vet ./node ./stats && $(GO) test ./node ./stats
 
 # A real control plane, containerd and agent take minutes, and what they do depends on more than the source: no cache.
 .PHONY: test-e2e
@@ -84,3 +85,12 @@ check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+
+# With cgo, as upstream publishes its kubelet.
+.PHONY: bench-build
+bench-build: ## build bin/upstream-kubelet, to measure against (several minutes the first time)
+	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-kubelet ./upstream-kubelet
+
+.PHONY: bench-node
+bench-node: build bench-build ## measure our agent beside upstream's kubelet (root; ARGS='--rounds 1 --steady 60s' for a quick look)
+	cd bench && $(GO) run ./node $(ARGS)

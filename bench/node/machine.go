@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// fact is a line of the machine's description.
+type fact struct{ name, value string }
+
+// describeMachine says what the numbers were measured on. What cannot be found out is said to be unknown.
+func describeMachine(ctx context.Context, c config) []fact {
+	facts := []fact{
+		{"machine", fmt.Sprintf("%d cores (%s), %s memory", runtime.NumCPU(), cpuModel(), memTotal())},
+		{"kernel", read("/proc/sys/kernel/osrelease") + ", " + cgroupMode()},
+		{"system", osName()},
+		{"containerd", output(ctx, "containerd", "--version")},
+		{"runc", output(ctx, "runc", "--version")},
+		{"commit", output(ctx, "git", "describe", "--always", "--dirty")},
+		{"plimsoll", output(ctx, c.plimsoll, "version")},
+	}
+	for _, s := range c.sides {
+		if s.binary != "" {
+			facts = append(facts, fact{"upstream kubelet", output(ctx, s.binary, "--version")})
+		}
+	}
+	return append(facts, fact{"load before the run", read("/proc/loadavg")})
+}
+
+const unknown = "unknown"
+
+// commandTimeout bounds a question for a version.
+const commandTimeout = 10 * time.Second
+
+// output is the first line that a program prints.
+func output(ctx context.Context, name string, args ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	if err != nil {
+		return unknown
+	}
+	line, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
+	return string(line)
+}
+
+func read(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return unknown
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// valueOf finds "key<separator>value" in a file of such lines.
+func valueOf(path, key, separator string) string {
+	for line := range strings.Lines(read(path)) {
+		if name, value, ok := strings.Cut(line, separator); ok && strings.TrimSpace(name) == key {
+			return strings.Trim(strings.TrimSpace(value), `"`)
+		}
+	}
+	return unknown
+}
+
+func cpuModel() string { return valueOf("/proc/cpuinfo", "model name", ":") }
+func memTotal() string { return valueOf("/proc/meminfo", "MemTotal", ":") }
+func osName() string   { return valueOf("/etc/os-release", "PRETTY_NAME", "=") }
+
+func cgroupMode() string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return "cgroup v2"
+	}
+	if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", "unified")); err == nil {
+		return "cgroup v1 hybrid"
+	}
+	return "cgroup v1"
+}

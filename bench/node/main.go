@@ -1,0 +1,193 @@
+// Command node measures the node agents side by side: plimsoll agent and upstream's kubelet, each under the same
+// `plimsoll up` with the same control plane, scheduler, lifecycle controller, containerd configuration and
+// KubeletConfiguration, one after the other on one machine in one run.
+//
+// A round measures both agents once; the order turns around every round, so that a machine that gets slower does not
+// favour one. Each measurement starts from nothing (`up`) and ends with nothing (`down --purge`). What a round does, in
+// order: up, idle window, pods one by one, batches of pods at once, steady window under the largest batch, deletion.
+//
+// Clocks are this program's own: an event happens when our watch shows it. Both agents pay the same for that.
+//
+// It judges against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
+// It is no test: on a busy machine it says so (warnings in the report), and nobody's build should fail for it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// config is the command line.
+type config struct {
+	rounds       int
+	steadyRounds int           // rounds, from the first on, that have idle and steady windows: they take most of the time
+	idle, steady time.Duration // lengths of the windows
+	settle       time.Duration // between the last change and a window
+	batches      []int
+	singles      int // pods started one by one
+	sides        []side
+	plimsoll     string
+	dir          string
+	portBase     int
+	out          string
+	keep         bool
+	profile      bool
+}
+
+// side is one of the two agents.
+type side struct {
+	name   string
+	binary string // for --agent-binary; empty: plimsoll agent
+}
+
+const (
+	kubelet  = "kubelet"
+	plimsoll = "plimsoll"
+)
+
+func parseFlags(args []string) (config, error) {
+	c := config{}
+	f := flag.NewFlagSet("node", flag.ContinueOnError)
+	f.IntVar(&c.rounds, "rounds", 3, "how often each agent is measured")
+	f.IntVar(&c.steadyRounds, "steady-rounds", 1, "how many of the rounds measure idle and steady use")
+	f.DurationVar(&c.steady, "steady", 3*time.Minute, "length of the window with all pods running")
+	f.DurationVar(&c.idle, "idle", time.Minute, "length of the window without pods")
+	f.DurationVar(&c.settle, "settle", 20*time.Second, "wait before each window")
+	f.IntVar(&c.singles, "singles", 10, "pods started one by one")
+	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
+	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
+	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
+	f.StringVar(&c.out, "out", "results/node.md", "report file; empty: standard output only")
+	f.BoolVar(&c.keep, "keep", false, "keep state directories (logs) of finished rounds")
+	f.BoolVar(&c.profile, "profile", false, "tell where the time of a batch goes, from the agent's own metrics; reading them costs the agent memory, so such a run is for looking, not for the record")
+	binary := f.String("kubelet", "../bin/upstream-kubelet", "upstream's kubelet")
+	only := f.String("only", "", "measure one agent: kubelet or plimsoll")
+	batches := f.String("batches", "30,110", "sizes of the batches of pods created at once; the last also serves the steady window")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	for text := range strings.SplitSeq(*batches, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return c, fmt.Errorf("--batches %q: %q: want numbers of pods, like 30,110", *batches, text)
+		}
+		c.batches = append(c.batches, n)
+	}
+	if c.rounds < 1 || c.singles < 0 {
+		return c, fmt.Errorf("--rounds %d, --singles %d: want at least 1 and 0", c.rounds, c.singles)
+	}
+	c.sides = []side{{kubelet, *binary}, {name: plimsoll}}
+	if *only != "" {
+		c.sides = slices.DeleteFunc(c.sides, func(s side) bool { return s.name != *only })
+	}
+	if len(c.sides) == 0 {
+		return c, fmt.Errorf("--only %q: want kubelet or plimsoll", *only)
+	}
+	return c, nil
+}
+
+func main() {
+	c, err := parseFlags(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run measures all rounds and writes the report after each, so that an interrupted run still has one.
+func run(ctx context.Context, c config) (bool, error) {
+	if os.Geteuid() != 0 {
+		return false, errors.New("run containers: not root")
+	}
+	if c.dir == "" {
+		dir, err := os.MkdirTemp("", "plimsoll-bench-")
+		if err != nil {
+			return false, err
+		}
+		defer os.Remove(dir) // only if empty: kept state and logs of failures stay
+		c.dir = dir
+	}
+	restore, err := keepSysctls()
+	if err != nil {
+		return false, err
+	}
+	defer restore()
+	r := report{config: c, began: time.Now(), args: os.Args[1:]}
+	r.machine = describeMachine(ctx, c)
+	var problems []error
+	for round := range c.rounds {
+		order := slices.Clone(c.sides)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, s := range order {
+			m, err := measure(ctx, c, s, round)
+			r.measurements = append(r.measurements, m)
+			if err != nil {
+				err = fmt.Errorf("round %d: %s: %w", round+1, s.name, err)
+				r.problems = append(r.problems, err.Error())
+				problems = append(problems, err)
+				fmt.Fprintln(os.Stderr, "node:", err)
+			}
+			if ctx.Err() != nil {
+				return false, errors.Join(append(problems, context.Cause(ctx))...)
+			}
+		}
+		if c.out != "" {
+			if err := r.save(); err != nil {
+				return false, err
+			}
+		}
+	}
+	text, ok := r.render()
+	fmt.Print(text)
+	return ok && len(problems) == 0, nil
+}
+
+// measure is one agent in one round, from nothing to nothing. What was measured before an error is returned with it.
+func measure(ctx context.Context, c config, s side, round int) (m measurement, err error) {
+	m = measurement{side: s.name, round: round + 1, values: map[string]float64{}, samples: map[string]int{}, windows: round < c.steadyRounds}
+	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, round+1))
+	r := &rig{config: c, side: s, dir: dir}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, r.agentLogTail())
+		}
+		// Its own context: the end must be clean above all when the beginning was interrupted.
+		err = errors.Join(err, r.down(context.WithoutCancel(ctx), err != nil))
+	}()
+	took, err := r.up(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.put("up", took.Seconds(), 1)
+	progress("%s round %d: up in %.1f s", s.name, round+1, took.Seconds())
+	return m, r.measureAll(ctx, &m)
+}
+
+// progress tells the person who waits; the report is on standard output.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}

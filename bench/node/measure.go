@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/stats"
+)
+
+// measurement is what one agent showed in one round.
+type measurement struct {
+	side    string
+	round   int
+	windows bool               // whether idle and steady use were measured
+	values  map[string]float64 // by the names that bars.go lists
+	samples map[string]int     // how many observations each value was made of
+}
+
+func (m *measurement) put(name string, value float64, samples int) {
+	m.values[name], m.samples[name] = value, samples
+}
+
+// measureAll is a round between up and down.
+func (r *rig) measureAll(ctx context.Context, m *measurement) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := r.prepareNamespace(ctx); err != nil {
+		return err
+	}
+	t, err := track(ctx, r)
+	if err != nil {
+		return err
+	}
+	if m.windows {
+		if err := r.window(ctx, m, "idle", r.idle); err != nil {
+			return fmt.Errorf("idle window: %w", err)
+		}
+	}
+	if err := r.measureSingles(ctx, m, t); err != nil {
+		return fmt.Errorf("pods one by one: %w", err)
+	}
+	for i, n := range r.batches {
+		last := i == len(r.batches)-1
+		if err := r.measureBatch(ctx, m, t, n, last && m.windows); err != nil {
+			return fmt.Errorf("%d pods at once: %w", n, err)
+		}
+	}
+	peak, err := statusMiB(r.pids[roleAgent], "VmHWM")
+	if err != nil {
+		return err
+	}
+	m.put("peak", peak, 1)
+	return r.checkSameAgent(ctx)
+}
+
+// measureSingles starts pods one by one, each when the one before is gone.
+func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) error {
+	var total, start, end []float64
+	for i := range r.singles {
+		names := []string{fmt.Sprintf("single-%02d", i)}
+		if _, err := r.create(ctx, t, names); err != nil {
+			return err
+		}
+		if err := t.await(ctx, "running", names, isRunning); err != nil {
+			return err
+		}
+		removed, err := r.removeAll(ctx, t, names)
+		if err != nil {
+			return err
+		}
+		l := t.get(names[0])
+		total = append(total, l.running.Sub(l.created).Seconds())
+		start = append(start, l.running.Sub(l.bound).Seconds())
+		end = append(end, removed.Seconds())
+	}
+	if r.singles > 0 {
+		m.put("total_1", stats.Median(total), len(total))
+		m.put("p50_1", stats.Quantile(start, 0.5), len(start))
+		m.put("p99_1", stats.Quantile(start, 0.99), len(start))
+		m.put("delete_1", stats.Median(end), len(end))
+		progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.values["p50_1"], m.values["p99_1"])
+	}
+	return nil
+}
+
+// measureBatch starts n pods at once and, when they have served the steady window, deletes them at once.
+func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n int, steady bool) error {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("batch%d-%03d", n, i)
+	}
+	calls, err := r.runtimeCalls(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := r.cpu()
+	if err != nil {
+		return err
+	}
+	began, err := r.create(ctx, t, names)
+	if err != nil {
+		return err
+	}
+	if err := t.await(ctx, "running", names, isRunning); err != nil {
+		return err
+	}
+	after, err := r.cpu()
+	if err != nil {
+		return err
+	}
+	for role, seconds := range after.since(before) {
+		m.put(fmt.Sprintf("startcpu_%s_%d", role, n), seconds, 1)
+	}
+	r.noteStarts(m, t, names, began)
+	if err := r.tellRuntimeCalls(ctx, calls); err != nil {
+		return err
+	}
+	if steady {
+		if err := r.window(ctx, m, "steady", r.steady); err != nil {
+			return fmt.Errorf("steady window: %w", err)
+		}
+	}
+	removed, err := r.removeAll(ctx, t, names)
+	if err != nil {
+		return err
+	}
+	m.put(fmt.Sprintf("delete_%d", n), removed.Seconds(), 1)
+	progress("%s: %d pods: all deleted in %.1f s", r.side.name, n, removed.Seconds())
+	return nil
+}
+
+// noteStarts turns what the watch saw of a batch into its numbers.
+func (r *rig) noteStarts(m *measurement, t *tracker, names []string, began time.Time) {
+	var start []float64
+	var first, last time.Time
+	for _, name := range names {
+		l := t.get(name)
+		start = append(start, l.running.Sub(l.bound).Seconds())
+		if first.IsZero() || l.running.Before(first) {
+			first = l.running
+		}
+		if l.running.After(last) {
+			last = l.running
+		}
+	}
+	n := len(names)
+	put := func(name string, v float64, samples int) { m.put(fmt.Sprintf("%s_%d", name, n), v, samples) }
+	put("total", last.Sub(began).Seconds(), 1)
+	put("p50", stats.Quantile(start, 0.5), n)
+	put("p99", stats.Quantile(start, 0.99), n)
+	put("spread", last.Sub(first).Seconds(), 1)
+	progress("%s: %d pods: all running in %.1f s, bind to running p50 %.2f s, p99 %.2f s", r.side.name, n,
+		last.Sub(began).Seconds(), stats.Quantile(start, 0.5), stats.Quantile(start, 0.99))
+}
+
+// removeAll deletes pods with their own grace period and returns how long it took until the last was gone.
+func (r *rig) removeAll(ctx context.Context, t *tracker, names []string) (time.Duration, error) {
+	began, err := r.remove(ctx, names)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.await(ctx, "gone", names, isGone); err != nil {
+		return 0, err
+	}
+	var last time.Time
+	for _, name := range names {
+		if gone := t.get(name).gone; gone.After(last) {
+			last = gone
+		}
+	}
+	return last.Sub(began), nil
+}
+
+func isRunning(l *life) bool { return !l.running.IsZero() }
+func isGone(l *life) bool    { return !l.gone.IsZero() }

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const (
+	namespace = "bench"
+	// creators is how many requests create or delete pods at a time: enough to keep the API server busy, few enough not
+	// to measure its queues.
+	creators = 8
+	// phaseTimeout bounds a phase of a batch: thirty times what the kubelet needs for 110 pods is a failure.
+	phaseTimeout = 8 * time.Minute
+	pollPeriod   = 50 * time.Millisecond
+)
+
+// life is what our watch saw of one pod. Zero: not yet.
+type life struct{ created, bound, running, gone time.Time }
+
+// tracker watches all pods of the namespace and notes when each thing was seen.
+type tracker struct {
+	mu      sync.Mutex
+	lives   map[string]*life
+	changed chan struct{} // one token: something was seen
+	failed  error
+}
+
+// track follows pods until ctx ends.
+func track(ctx context.Context, r *rig) (*tracker, error) {
+	t := &tracker{lives: map[string]*life{}, changed: make(chan struct{}, 1)}
+	w, err := r.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	go func() {
+		defer w.Stop()
+		for event := range w.ResultChan() {
+			t.note(time.Now(), event)
+		}
+		t.mu.Lock()
+		t.failed = errors.New("watch pods: the API server ended it")
+		t.mu.Unlock()
+		t.wake()
+	}()
+	return t, nil
+}
+
+func (t *tracker) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (t *tracker) note(now time.Time, event watch.Event) {
+	pod, ok := event.Object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	l := t.of(pod.Name)
+	first := func(at *time.Time, seen bool) {
+		if seen && at.IsZero() {
+			*at = now
+		}
+	}
+	first(&l.bound, pod.Spec.NodeName != "")
+	first(&l.running, pod.Status.Phase == corev1.PodRunning)
+	first(&l.gone, event.Type == watch.Deleted)
+	t.mu.Unlock()
+	t.wake()
+}
+
+// of needs the lock.
+func (t *tracker) of(name string) *life {
+	if t.lives[name] == nil {
+		t.lives[name] = &life{}
+	}
+	return t.lives[name]
+}
+
+// await waits until reached holds for every named pod.
+func (t *tracker) await(ctx context.Context, what string, names []string, reached func(*life) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, phaseTimeout)
+	defer cancel()
+	for {
+		missing := 0
+		t.mu.Lock()
+		failed := t.failed
+		for _, name := range names {
+			if !reached(t.of(name)) {
+				missing++
+			}
+		}
+		t.mu.Unlock()
+		if missing == 0 {
+			return nil
+		}
+		if failed != nil {
+			return failed
+		}
+		select {
+		case <-t.changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for pods %s: %d of %d are not: %w", what, missing, len(names), context.Cause(ctx))
+		}
+	}
+}
+
+func (t *tracker) get(name string) life {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return *t.of(name)
+}
+
+// podNamed is an ordinary small pod: Burstable, with a service account token as every pod of an ordinary cluster.
+func podNamed(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": "bench"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name:            "sleep",
+			Image:           "plimsoll.dev/workload:1",
+			ImagePullPolicy: corev1.PullIfNotPresent,
+			Args:            []string{"sleep", "infinity"},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("5m"),
+				corev1.ResourceMemory: resource.MustParse("8Mi"),
+			}},
+		}}},
+	}
+}
+
+// create creates the pods at once and returns when the first request was sent.
+func (r *rig) create(ctx context.Context, t *tracker, names []string) (time.Time, error) {
+	began := time.Now()
+	return began, each(names, func(name string) error {
+		t.mu.Lock()
+		t.of(name).created = time.Now()
+		t.mu.Unlock()
+		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, podNamed(name), metav1.CreateOptions{})
+		return err
+	})
+}
+
+func (r *rig) remove(ctx context.Context, names []string) (time.Time, error) {
+	began := time.Now()
+	return began, each(names, func(name string) error {
+		return r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
+// each calls f for all names, creators at a time.
+func each(names []string, f func(string) error) error {
+	next := make(chan string)
+	errs := make([]error, creators)
+	var wg sync.WaitGroup
+	for i := range creators {
+		wg.Go(func() {
+			for name := range next {
+				errs[i] = errors.Join(errs[i], f(name))
+			}
+		})
+	}
+	for _, name := range names {
+		next <- name
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// prepareNamespace waits for what admission wants to find: the service account and the CA that its token volume holds.
+func (r *rig) prepareNamespace(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, phaseTimeout)
+	defer cancel()
+	_, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create namespace: %w", err)
+	}
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for {
+		_, err = r.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		if err == nil {
+			_, err = r.client.CoreV1().ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		}
+		if err == nil {
+			return r.awaitSchedulable(ctx)
+		}
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("prepare namespace: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("prepare namespace: %w: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// awaitSchedulable waits until the lifecycle controller has taken the taint of a new node away.
+func (r *rig) awaitSchedulable(ctx context.Context) error {
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for {
+		node, err := r.client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("wait for a schedulable node: %w", err)
+		}
+		if len(node.Spec.Taints) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a schedulable node: taints %v: %w", node.Spec.Taints, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/stats"
+)
+
+// Roles are whose CPU time is counted: children of `up` by their names there, or groups of processes.
+const (
+	roleAgent      = "agent"
+	roleContainerd = "containerd"
+	roleShims      = "shims"   // containerd's shims, with the runc processes they waited for
+	roleControl    = "control" // the control plane, our scheduler and our lifecycle controller
+	roleHarness    = "harness" // this program
+	roleOthers     = "others"  // the rest: the kernel's own threads, and whoever else uses this machine
+	roleMachine    = "machine" // everything that ran on this machine
+)
+
+var roles = []string{roleAgent, roleContainerd, roleShims, roleControl, roleHarness, roleOthers, roleMachine}
+
+// userHZ is the unit of times in proc_pid_stat(5): USER_HZ, 100 on every Linux architecture Go runs on. The kernel scales
+// these numbers to the exact run time, so they are not sampled.
+const userHZ = 100
+
+// usage is CPU seconds by role since each process began.
+type usage map[string]float64
+
+// cpu reads what every role has used. Processes that ended meanwhile and were waited for count with who waited.
+func (r *rig) cpu() (usage, error) {
+	u := usage{}
+	for name, pid := range r.pids {
+		role := name
+		if name != roleAgent && name != roleContainerd {
+			role = roleControl
+		}
+		s, err := cpuSeconds(pid)
+		if err != nil {
+			return nil, fmt.Errorf("measure %s: %w", name, err)
+		}
+		u[role] += s
+	}
+	shims, err := r.shims()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range shims {
+		s, err := cpuSeconds(pid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("measure shims: %w", err)
+		}
+		u[roleShims] += s
+	}
+	if u[roleHarness], err = cpuSeconds(os.Getpid()); err != nil {
+		return nil, err
+	}
+	u[roleMachine], err = machineSeconds()
+	return u, err
+}
+
+func (u usage) since(before usage) usage {
+	d := usage{}
+	for _, role := range roles {
+		d[role] = u[role] - before[role]
+	}
+	d[roleOthers] = max(0, d[roleMachine]-d[roleAgent]-d[roleContainerd]-d[roleShims]-d[roleControl]-d[roleHarness])
+	return d
+}
+
+// cpuSeconds is utime + stime + cutime + cstime, fields 14 to 17 of proc_pid_stat(5). The second field may hold blanks.
+func cpuSeconds(pid int) (float64, error) {
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("read %s: %d fields", path, len(fields))
+	}
+	return sumTicks(path, fields[11:15])
+}
+
+// machineSeconds is all time of the "cpu" line of proc_stat(5) that is not idle, iowait, steal or a guest's own count.
+func machineSeconds() (float64, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 8 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("read /proc/stat: first line %q", line)
+	}
+	return sumTicks("/proc/stat", append(fields[1:4:4], fields[6:8]...)) // user nice system, irq softirq
+}
+
+func sumTicks(path string, fields []string) (float64, error) {
+	var ticks uint64
+	for _, f := range fields {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", path, err)
+		}
+		ticks += n
+	}
+	return float64(ticks) / userHZ, nil
+}
+
+// shims finds the shims of our containerd by its socket in their arguments.
+func (r *rig) shims() (pids []int, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		program, args, _ := bytes.Cut(text, []byte{0})
+		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && bytes.Contains(args, []byte(r.state()+"/")) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// statusMiB reads a line of proc_pid_status(5) that is in kB, in MiB.
+func statusMiB(pid int, key string) (float64, error) {
+	path := fmt.Sprintf("/proc/%d/status", pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, key+":"); ok {
+			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
+			if err != nil {
+				return 0, fmt.Errorf("read %s: %s: %w", path, key, err)
+			}
+			return kib / 1024, nil
+		}
+	}
+	return 0, fmt.Errorf("read %s: no %s", path, key)
+}
+
+// samplePeriod is how often resident memory is read in a window.
+const samplePeriod = time.Second
+
+// window measures use over d while nothing is asked of the node, under names that end in suffix.
+func (r *rig) window(ctx context.Context, m *measurement, suffix string, d time.Duration) error {
+	if err := pause(ctx, r.settle); err != nil {
+		return err
+	}
+	agent := r.pids[roleAgent]
+	before, err := r.cpu()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	var resident []float64
+	for time.Since(began) < d {
+		if err := pause(ctx, samplePeriod); err != nil {
+			return err
+		}
+		mib, err := statusMiB(agent, "VmRSS")
+		if err != nil {
+			return errors.Join(err, r.checkSameAgent(ctx))
+		}
+		resident = append(resident, mib)
+	}
+	wall := time.Since(began).Seconds()
+	after, err := r.cpu()
+	if err != nil {
+		return errors.Join(err, r.checkSameAgent(ctx))
+	}
+	for role, seconds := range after.since(before) {
+		m.put("cores_"+role+"_"+suffix, seconds/wall, 1)
+	}
+	m.put("cores_runtime_"+suffix, m.values["cores_containerd_"+suffix]+m.values["cores_shims_"+suffix], 1)
+	m.put("rss_"+suffix, stats.Median(resident), len(resident))
+	for key, name := range map[string]string{"RssAnon": "rssanon_", "RssFile": "rssfile_"} {
+		mib, err := statusMiB(agent, key)
+		if err != nil {
+			return err
+		}
+		m.put(name+suffix, mib, 1)
+	}
+	mib, err := statusMiB(r.pids[roleContainerd], "VmRSS")
+	if err != nil {
+		return err
+	}
+	m.put("rsscontainerd_"+suffix, mib, 1)
+	progress("%s: %s: %.1f MiB, %.4f cores (containerd and shims %.4f)", r.side.name, suffix, stats.Median(resident),
+		m.values["cores_agent_"+suffix], m.values["cores_runtime_"+suffix])
+	return r.checkSameAgent(ctx)
+}
+
+// pause waits for d: the one place where this program sleeps, because time passing is what it measures.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
