@@ -1,0 +1,255 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
+)
+
+const (
+	// outputMax bounds in bytes what is kept of a command's output or read of a body, upstream's.
+	outputMax = 10 << 10
+
+	// execMargin is what a command's time limit is exceeded by before the runtime is taken to hang: then it is not the
+	// container's failure. Chosen: killing the command and answering takes the runtime below a second.
+	execMargin = 10 * time.Second
+
+	// agentVersion is whom we claim to be in User-Agent, as "kube-probe/1.36": servers exempt it from their logs and
+	// authentication.
+	agentVersion = "1.36"
+)
+
+// dialer leaves no socket in TIME_WAIT for a minute: a node asks its containers thousands of times in that.
+// One second, not zero: zero would reset the connection and lose what was sent.
+func dialer() *net.Dialer {
+	return &net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if controlErr := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})
+		}); controlErr != nil {
+			return controlErr
+		}
+		return err
+	}}
+}
+
+// transport speaks to containers: directly, whatever proxy the agent has, each time anew, and without checking
+// certificates, which are the container's own business.
+var transport = &http.Transport{
+	DialContext:        dialer().DialContext,
+	DisableKeepAlives:  true,
+	DisableCompression: true,
+	ForceAttemptHTTP2:  true,
+	TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+}
+
+// Client returns an HTTP client for one request to a container. A redirect to another host ends there with the
+// redirect as the answer.
+func Client() *http.Client {
+	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if r.URL.Hostname() != via[0].URL.Hostname() {
+			return http.ErrUseLastResponse
+		}
+		if len(via) >= 10 {
+			return errors.New("stopped after 10 redirects")
+		}
+		return nil
+	}}
+}
+
+// Request makes the request that an httpGet action describes. purpose is probe or lifecycle.
+func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip, purpose string) (*http.Request, error) {
+	port, err := portOf(action.Port, c)
+	if err != nil {
+		return nil, err
+	}
+	host := action.Host
+	if host == "" {
+		host = ip
+	}
+	u, err := url.Parse(action.Path)
+	if err != nil {
+		u = &url.URL{Path: action.Path} // odd, but the API let it pass: sent as it is
+	}
+	u.Scheme = "http"
+	if action.Scheme == corev1.URISchemeHTTPS {
+		u.Scheme = "https"
+	}
+	u.Host = net.JoinHostPort(host, strconv.Itoa(port))
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range action.HTTPHeaders {
+		r.Header.Add(h.Name, h.Value)
+	}
+	if _, given := r.Header["User-Agent"]; !given {
+		r.Header.Set("User-Agent", "kube-"+purpose+"/"+agentVersion)
+	}
+	if _, given := r.Header["Accept"]; !given {
+		r.Header.Set("Accept", "*/*")
+	} else if r.Header.Get("Accept") == "" {
+		r.Header.Del("Accept")
+	}
+	r.Host = r.Header.Get("Host")
+	return r, nil
+}
+
+// portOf resolves a port given by number, by name, or by a number written as text.
+func portOf(port intstr.IntOrString, c *corev1.Container) (int, error) {
+	n := port.IntValue()
+	if port.Type == intstr.String {
+		for _, p := range c.Ports {
+			if p.Name == port.StrVal {
+				n = int(p.ContainerPort)
+			}
+		}
+		if n == 0 {
+			return 0, fmt.Errorf("port %q: container %s has no port of that name", port.StrVal, c.Name)
+		}
+	}
+	if n < 1 || n > 65535 {
+		return 0, fmt.Errorf("invalid port number: %v", n)
+	}
+	return n, nil
+}
+
+func failure(format string, args ...any) answer {
+	return answer{outcome: probe.Failure, output: fmt.Sprintf(format, args...)}
+}
+
+func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip string, timeout time.Duration) answer {
+	request, err := Request(ctx, action, c, ip, "probe")
+	if err != nil {
+		return answer{err: err}
+	}
+	client := Client()
+	client.Timeout = timeout // not the context's: the text of this error is known to users
+	response, err := client.Do(request)
+	if err != nil {
+		return failure("%v", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, outputMax))
+	if err != nil {
+		return failure("read response body: %v", err)
+	}
+	switch code := response.StatusCode; {
+	case code >= 200 && code < 300:
+		return answer{}
+	case code >= 300 && code < 400:
+		return answer{warning: true, output: "Probe terminated redirects, Response body: " + string(body)}
+	default:
+		return failure("HTTP probe failed with statuscode: %d", code)
+	}
+}
+
+func askTCP(ctx context.Context, action *corev1.TCPSocketAction, c *corev1.Container, ip string, timeout time.Duration) answer {
+	port, err := portOf(action.Port, c)
+	if err != nil {
+		return answer{err: err}
+	}
+	host := action.Host
+	if host == "" {
+		host = ip
+	}
+	d := dialer()
+	d.Timeout = timeout
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return failure("%v", err)
+	}
+	_ = conn.Close() // it was opened: that was the question
+	return answer{}
+}
+
+func askGRPC(ctx context.Context, action *corev1.GRPCAction, ip string, timeout time.Duration) answer {
+	address := net.JoinHostPort(ip, strconv.Itoa(int(action.Port)))
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithUserAgent("kube-probe/"+agentVersion),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer().DialContext(ctx, "tcp", address)
+		}))
+	if err != nil {
+		return answer{err: err}
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	service := ""
+	if action.Service != nil {
+		service = *action.Service
+	}
+	response, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
+	connected := conn.GetState() == connectivity.Ready
+	switch code := status.Code(err); {
+	case err == nil && response.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING:
+		return answer{}
+	case err == nil:
+		return failure("service unhealthy (responded with %q)", response.GetStatus().String())
+	case code == codes.Unimplemented:
+		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message())
+	case code == codes.DeadlineExceeded && connected:
+		return failure("timeout: health rpc did not complete within %v", timeout)
+	case code == codes.DeadlineExceeded:
+		return failure("timeout: failed to connect service %q within %v: %v", address, timeout, err)
+	case code == codes.Unavailable && !connected:
+		return failure("error: failed to connect service at %q: %v", address, err)
+	}
+	return failure("error: health rpc probe failed: %v", err)
+}
+
+// askExec runs a command in the container: success is exit code 0.
+func askExec(ctx context.Context, runtime Runtime, id string, command []string, timeout time.Duration) answer {
+	limited, cancel := context.WithTimeout(ctx, timeout+execMargin)
+	defer cancel()
+	response, err := runtime.ExecSync(limited, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64((timeout + time.Second - 1) / time.Second)})
+	switch {
+	case err != nil && limited.Err() == nil && status.Code(err) == codes.DeadlineExceeded:
+		return failure("command timed out: %q timed out after %s", strings.Join(command, " "), timeout)
+	case err != nil:
+		return answer{err: err}
+	case response.ExitCode == 0:
+		return answer{}
+	}
+	output := append(response.Stdout, response.Stderr...)
+	return failure("%s", output[:min(len(output), outputMax)])
+}
+
+// staticCommand expands $(NAME) in a probe's command by the literal values of the container's variables, as upstream
+// does: probes have no access to what was resolved when the container was made.
+func staticCommand(command []string, vars []corev1.EnvVar) []string {
+	values := make(map[string]string, len(vars))
+	for _, v := range vars {
+		values[v.Name] = v.Value
+	}
+	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
+	out := make([]string, len(command))
+	for i, s := range command {
+		out[i] = env.Expand(s, lookup)
+	}
+	return out
+}

@@ -1,0 +1,197 @@
+package probe
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// wheel is the queue of runs by wake-up, earliest first.
+type wheel struct{ runs []*run }
+
+func (w *wheel) Len() int           { return len(w.runs) }
+func (w *wheel) Less(i, j int) bool { return w.runs[i].wake < w.runs[j].wake }
+func (w *wheel) Swap(i, j int) {
+	w.runs[i], w.runs[j] = w.runs[j], w.runs[i]
+	w.runs[i].place, w.runs[j].place = i, j
+}
+func (w *wheel) Push(x any) {
+	r := x.(*run)
+	r.place = len(w.runs)
+	w.runs = append(w.runs, r)
+}
+func (w *wheel) Pop() any {
+	r := w.runs[len(w.runs)-1]
+	w.runs[len(w.runs)-1] = nil
+	w.runs = w.runs[:len(w.runs)-1]
+	r.place = -1
+	return r
+}
+
+func (w *wheel) remove(r *run) {
+	if r.place >= 0 {
+		heap.Remove(w, r.place)
+	}
+}
+
+// set puts r where wake belongs; zero takes it out.
+func (w *wheel) set(r *run, wake unit.Instant) {
+	switch {
+	case wake.IsZero():
+		w.remove(r)
+	case r.place < 0:
+		r.wake = wake
+		heap.Push(w, r)
+	default:
+		r.wake = wake
+		heap.Fix(w, r.place)
+	}
+}
+
+// step folds answers into a run, begins the probes that are due, and puts the run where it belongs in the wheel. It
+// reports whether the verdict changed. Caller holds p.mu.
+func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
+	d := r.core.Step(p.now(), answers...)
+	for _, b := range d.Begin {
+		q := question{run: r, begin: b, pod: r.pod.pod, container: r.container, id: r.id, ip: r.pod.ip, timeout: r.core.Timeout(b.Kind)}
+		go p.ask(r.ctx, q)
+	}
+	p.wheel.set(r, d.Wake)
+	p.arm()
+	return d.Changed
+}
+
+// arm sets the timer to the wheel's head. Caller holds p.mu.
+func (p *Prober) arm() {
+	if p.wheel.Len() == 0 || p.ctx.Err() != nil {
+		return // a timer that goes off for nothing finds nothing due
+	}
+	wait := max(p.wheel.runs[0].wake.Sub(p.now()), 0)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(wait, p.turn)
+		return
+	}
+	p.timer.Reset(wait)
+}
+
+// turn steps every run that is due.
+func (p *Prober) turn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return
+	}
+	for now := p.now(); p.wheel.Len() > 0 && p.wheel.runs[0].wake <= now; {
+		p.step(p.wheel.runs[0]) // without answers nothing changes
+	}
+	p.arm()
+}
+
+// question is one probe under way, with what it needs of its pod as it was when it began.
+type question struct {
+	run       *run
+	begin     probe.Begin
+	pod       *corev1.Pod
+	container *corev1.Container
+	id, ip    string
+	timeout   time.Duration
+}
+
+// spec returns the probe's text.
+func (q *question) spec() *corev1.Probe {
+	switch q.begin.Kind {
+	case probe.Startup:
+		return q.container.StartupProbe
+	case probe.Readiness:
+		return q.container.ReadinessProbe
+	}
+	return q.container.LivenessProbe
+}
+
+// answer is what came of asking. An err means that there was no answer about the container.
+type answer struct {
+	outcome probe.Outcome
+	output  string // of a failure or a warning, for the event
+	warning bool   // a success that deserves an event
+	err     error
+}
+
+// triesMax is how often a probe that got no answer is tried before its end is Unknown, upstream's.
+const triesMax = 3
+
+// ask runs one probe and folds its answer in.
+func (p *Prober) ask(ctx context.Context, q question) {
+	var a answer
+	for range triesMax {
+		if a = p.try(ctx, &q); a.err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if a.err != nil {
+		a.outcome = probe.Unknown
+	}
+	if ctx.Err() == nil {
+		p.tell(&q, a)
+	}
+	p.mu.Lock()
+	changed := !q.run.gone && p.step(q.run, probe.Answer{Kind: q.begin.Kind, Outcome: a.outcome})
+	p.mu.Unlock()
+	if changed {
+		p.Changed(q.pod.UID)
+	}
+}
+
+// tell counts a probe and makes its event, in upstream's words.
+func (p *Prober) tell(q *question, a answer) {
+	kind := q.begin.Kind.String()
+	result := "successful"
+	switch {
+	case a.err != nil:
+		p.event(q, "Unhealthy", kind+" probe errored and resulted in unknown state: "+a.err.Error())
+		return // upstream throws the result away without counting it
+	case a.outcome == probe.Failure:
+		result = "failed"
+		if !q.begin.Early {
+			p.event(q, "Unhealthy", kind+" probe failed: "+a.output)
+		}
+	case a.warning:
+		p.event(q, "ProbeWarning", kind+" probe warning: "+a.output)
+	}
+	p.total.WithLabelValues(kind, result, q.container.Name, q.pod.Name, q.pod.Namespace, string(q.pod.UID)).Inc()
+}
+
+func (p *Prober) event(q *question, reason, message string) {
+	ref := &corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: q.pod.Namespace, Name: q.pod.Name, UID: q.pod.UID, ResourceVersion: q.pod.ResourceVersion,
+		FieldPath: "spec.containers{" + q.container.Name + "}",
+	}
+	for i := range q.pod.Spec.InitContainers {
+		if q.pod.Spec.InitContainers[i].Name == q.container.Name {
+			ref.FieldPath = "spec.initContainers{" + q.container.Name + "}"
+		}
+	}
+	p.Recorder.Event(ref, corev1.EventTypeWarning, reason, strings.ToValidUTF8(message, "\uFFFD"))
+}
+
+// try asks once.
+func (p *Prober) try(ctx context.Context, q *question) answer {
+	spec := q.spec()
+	switch {
+	case spec.Exec != nil:
+		return askExec(ctx, p.Runtime, q.id, staticCommand(spec.Exec.Command, q.container.Env), q.timeout)
+	case spec.HTTPGet != nil:
+		return askHTTP(ctx, spec.HTTPGet, q.container, q.ip, q.timeout)
+	case spec.TCPSocket != nil:
+		return askTCP(ctx, spec.TCPSocket, q.container, q.ip, q.timeout)
+	case spec.GRPC != nil:
+		return askGRPC(ctx, spec.GRPC, q.ip, q.timeout)
+	}
+	return answer{err: errors.New("missing probe handler for " + q.pod.Namespace + "/" + q.pod.Name + ":" + q.container.Name)}
+}
