@@ -98,7 +98,7 @@ func TestReadAgainstPlainTwin(t *testing.T) {
 		write(t, path, log.String())
 		all := strings.SplitAfter(strings.TrimSuffix(plain.String(), "\n"), "\n")
 		all[len(all)-1] += "\n"
-		for n := range len(all) + 2 {
+		for _, n := range []int{0, 1, 2, 3, 7, len(all) - 1, len(all), len(all) + 1} {
 			var out strings.Builder
 			if err := Read(t.Context(), path, Options{Tail: lines(int64(n))}, &out); err != nil {
 				t.Fatal(err)
