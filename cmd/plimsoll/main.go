@@ -52,9 +52,10 @@ func newRootCommand() *cobra.Command {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.AddCommand(
+		newAgentCommand(),
 		newFleetCommand(),
 		newLifecycleCommand(),
-		newSchedulerCommand(),
+		newAgentCommand(), newSchedulerCommand(),
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
 		newVersionCommand(),
 	)

@@ -11,6 +11,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // Kind places a Go type in the API: which group and version serve it, under which resource name.
@@ -213,3 +215,6 @@ func Hostname() string {
 	}
 	return name
 }
+
+// LogToSlog sends what client-go logs through klog to slog, so that a component has one log.
+func LogToSlog() { klog.SetSlogLogger(slog.Default()) }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/version"
@@ -188,11 +190,18 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 			delete(s.Allocatable, name)
 		}
 	}
-	set := func(name corev1.ResourceName, capacity, allocatable resource.Quantity) {
-		s.Capacity[name], s.Allocatable[name] = capacity, allocatable
+	capacity, allocatable := Resources(k.o.Line)
+	maps.Copy(s.Capacity, capacity)
+	maps.Copy(s.Allocatable, allocatable)
+}
+
+// Resources returns a load line in the API's form.
+func Resources(l loadline.Line) (capacity, allocatable corev1.ResourceList) {
+	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
+	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
+		capacity[name], allocatable[name] = has, offers
 	}
 	bytes := func(b unit.Bytes) resource.Quantity { return *resource.NewQuantity(int64(b), resource.BinarySI) }
-	l := k.o.Line
 	set(corev1.ResourceCPU, *resource.NewMilliQuantity(int64(l.CPU.Capacity), resource.DecimalSI), *resource.NewMilliQuantity(int64(l.CPU.Allocatable), resource.DecimalSI))
 	set(corev1.ResourceMemory, bytes(l.Memory.Capacity), bytes(l.Memory.Allocatable))
 	set(corev1.ResourceEphemeralStorage, bytes(l.EphemeralStorage.Capacity), bytes(l.EphemeralStorage.Allocatable))
@@ -200,6 +209,7 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	for _, h := range l.HugePages {
 		set(kube.HugePageResource(h.Size), bytes(h.Capacity), bytes(h.Allocatable))
 	}
+	return capacity, allocatable
 }
 
 // fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.

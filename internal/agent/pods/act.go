@@ -35,12 +35,12 @@ func (r *Runner) act(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.A
 	case podlife.StopContainer:
 		return r.stopContainer(ctx, e, pod, a)
 	case podlife.StopSandbox:
-		return r.onSandbox(ctx, e, a, "stop_podsandbox", func(ctx context.Context) error {
+		return r.onSandbox(ctx, e, a, func(ctx context.Context) error {
 			_, err := r.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: a.ID})
 			return err
 		})
 	case podlife.RemoveSandbox:
-		return r.onSandbox(ctx, e, a, "remove_podsandbox", func(ctx context.Context) error {
+		return r.onSandbox(ctx, e, a, func(ctx context.Context) error {
 			_, err := r.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: a.ID})
 			return err
 		})
@@ -52,23 +52,18 @@ func (r *Runner) act(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.A
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
 }
 
-// timed calls the runtime and reports how it went. A thing that is not there any more has been stopped or removed.
-func (r *Runner) timed(ctx context.Context, name string, limit time.Duration, call func(context.Context) error) error {
+// limited makes a call that must end in time.
+func limited(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	begun := time.Now()
-	err := call(ctx)
-	if r.Observer != nil {
-		r.Observer.RuntimeOperation(name, time.Since(begun), err)
-	}
-	return err
+	return call(ctx)
 }
 
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // createSandbox prepares what the pod's containers share, then the sandbox.
 func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
-	if err := r.setUp(ctx, e, pod, nil); err != nil {
+	if err := r.setUp(ctx, e, pod); err != nil {
 		return err
 	}
 	if err := slot.take(ctx); err != nil {
@@ -90,7 +85,7 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
 	}
 	var id string
-	err = r.timed(ctx, "run_podsandbox", sandboxTimeout, func(ctx context.Context) error {
+	err = limited(ctx, sandboxTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		id = response.GetPodSandboxId()
 		return err
@@ -102,10 +97,10 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 }
 
 // setUp prepares the pod's directories and volumes; it is safe to repeat.
-func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod, ips []string) error {
+func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
-	if err := r.Volumes.SetUp(ctx, pod, ips); err != nil {
+	if err := r.Volumes.SetUp(ctx, pod); err != nil {
 		return &failure{"ContainerCreating", "FailedMount", "", err}
 	}
 	e.prepared = true
@@ -122,7 +117,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		ips = r.HostIPs
 	}
 	if !e.prepared { // an adopted sandbox: the agent before us set it up, which is not known to our volumes
-		if err := r.setUp(ctx, e, pod, ips); err != nil {
+		if err := r.setUp(ctx, e, pod); err != nil {
 			return err
 		}
 	}
@@ -149,7 +144,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
 	var id string
-	err = r.timed(ctx, "create_container", createTimeout, func(ctx context.Context) error {
+	err = limited(ctx, createTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox})
 		id = response.GetContainerId()
 		return err
@@ -159,7 +154,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt}
-	err = r.timed(ctx, "start_container", createTimeout, func(ctx context.Context) error {
+	err = limited(ctx, createTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
@@ -167,6 +162,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return &failure{"RunContainerError", "Failed", "Error: ", err}
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
+	r.Metrics.StartedContainers.WithLabelValues("container").Inc()
 	r.linkLog(pod, c, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
 	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
 		return err
@@ -183,7 +179,7 @@ func (r *Runner) postStart(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 	if err == nil {
 		return nil
 	}
-	_ = r.timed(ctx, "stop_container", specGrace(pod)+stopMargin, func(ctx context.Context) error {
+	_ = limited(ctx, specGrace(pod)+stopMargin, func(ctx context.Context) error {
 		_, stopErr := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(specGrace(pod).Seconds())})
 		return stopErr // reported through the container's state: the hook's own failure is what the user must see
 	})
@@ -204,7 +200,7 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 	}
 	// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
 	seconds := int64((grace + time.Second - 1) / time.Second)
-	err := r.timed(ctx, "stop_container", grace+stopMargin, func(ctx context.Context) error {
+	err := limited(ctx, grace+stopMargin, func(ctx context.Context) error {
 		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds})
 		return err
 	})
@@ -234,7 +230,7 @@ func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podli
 }
 
 func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action) error {
-	err := r.timed(ctx, "remove_container", createTimeout, func(ctx context.Context) error {
+	err := limited(ctx, createTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
 		return err
 	})
@@ -247,9 +243,9 @@ func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action
 }
 
 // onSandbox stops or removes a sandbox and re-reads what is left of it.
-func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, name string, call func(context.Context) error) error {
+func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call func(context.Context) error) error {
 	e.unwatch(a.ID)
-	if err := r.timed(ctx, name, sandboxTimeout, call); err != nil && !gone(err) {
+	if err := limited(ctx, sandboxTimeout, call); err != nil && !gone(err) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {

@@ -72,7 +72,11 @@ func (r *Runner) removeOrphans() {
 	for _, e := range r.entries() {
 		known[e.uid] = true
 	}
-	for _, uid := range r.Volumes.Orphans(known) {
+	orphans, err := r.Volumes.Orphans(known)
+	if err != nil {
+		slog.Warn("left-over pod directories not read", "err", err)
+	}
+	for _, uid := range orphans {
 		r.mu.Lock()
 		e := r.pods[uid]
 		if e == nil {

@@ -5,23 +5,33 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 // sandboxConfig describes the pod to the runtime. It must come out the same for every container of the sandbox.
 func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
-	dns, err := r.Env.DNS(pod)
+	dns, warnings, err := r.DNS.DNSConfig(pod)
 	if err != nil {
 		return nil, err
+	}
+	for _, w := range warnings {
+		r.event(pod, "", corev1.EventTypeWarning, w.Reason, w.Message)
+	}
+	hostname := ""
+	if !pod.Spec.HostNetwork { // else the host's name stays
+		if hostname, _, err = names.Of(pod, r.DNS.ClusterDomain); err != nil {
+			return nil, err
+		}
 	}
 	overhead, resources := r.Groups.SandboxResources(pod)
 	security := securityOf(pod)
@@ -47,7 +57,7 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
-		Hostname:     hostnameOf(pod),
+		Hostname:     hostname,
 		LogDirectory: r.logDir(pod),
 		DnsConfig:    dns,
 		Labels:       podLabels(pod),
@@ -65,20 +75,21 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 	bad := func(err error) error {
 		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
 	}
-	vars, command, args, err := r.Env.Build(ctx, pod, c, ips)
+	vars, err := r.Env.Build(ctx, pod, c, env.Facts{
+		PodIPs: ips, HostIPs: r.HostIPs, Allocatable: r.Allocatable(),
+		VolumePath: func(name string) (string, error) { return r.Volumes.VolumePath(pod, name) },
+	})
 	if err != nil {
 		return nil, bad(err)
 	}
-	mounts, err := r.Volumes.Mounts(pod, c, a.Attempt, ips)
+	command, args := env.CommandLine(c, vars)
+	mounts, err := r.Volumes.Mounts(pod, c, volume.ContainerFacts{Attempt: a.Attempt, Env: vars, PodIPs: ips})
 	if err != nil {
 		return nil, bad(err)
 	}
-	messagePath, messageMount, err := r.terminationLog(pod, c, a.Attempt)
-	if err != nil {
-		return nil, bad(err)
-	}
-	if messageMount != nil && !slices.ContainsFunc(mounts, func(m *runtimeapi.Mount) bool { return m.ContainerPath == messageMount.ContainerPath }) {
-		mounts = append(mounts, messageMount)
+	messagePath := ""
+	if n := len(mounts); c.TerminationMessagePath != "" && n > 0 {
+		messagePath = mounts[n-1].HostPath // the keeper puts it last
 	}
 	security, err := r.containerSecurity(pod, c, image)
 	if err != nil {
@@ -132,25 +143,6 @@ func hashOf(c *corev1.Container) string {
 // logDir is the pod's directory of container logs; names in it are API names, which hold no separators.
 func (r *Runner) logDir(pod *corev1.Pod) string {
 	return filepath.Join(r.LogDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
-}
-
-// hostnameMax is the kernel's limit of a host name (HOST_NAME_MAX, gethostname(2)), less one for the trailing dot rule
-// that upstream applies.
-const hostnameMax = 63
-
-// hostnameOf is empty with the host's network: the host's name stays.
-func hostnameOf(pod *corev1.Pod) string {
-	if pod.Spec.HostNetwork {
-		return ""
-	}
-	name := pod.Spec.Hostname
-	if name == "" {
-		name = pod.Name
-	}
-	if len(name) > hostnameMax {
-		name = strings.TrimRight(name[:hostnameMax], "-.")
-	}
-	return name
 }
 
 func portsOf(pod *corev1.Pod) []*runtimeapi.PortMapping {
@@ -218,31 +210,6 @@ const (
 	terminationLogBytes   = 2048
 	terminationLogLines   = 80
 )
-
-// terminationLog makes the file that the container may write its last words to.
-func (r *Runner) terminationLog(pod *corev1.Pod, c *corev1.Container, attempt uint32) (host string, mount *runtimeapi.Mount, err error) {
-	if c.TerminationMessagePath == "" {
-		return "", nil, nil
-	}
-	dir := filepath.Join(r.podDir(pod), "containers", c.Name)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return "", nil, fmt.Errorf("make termination log: %w", err)
-	}
-	host = filepath.Join(dir, "termination-"+strconv.FormatUint(uint64(attempt), 10))
-	f, err := os.OpenFile(host, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
-	if err != nil {
-		return "", nil, fmt.Errorf("make termination log: %w", err)
-	}
-	defer f.Close()
-	if err := f.Chmod(0o666); err != nil { // any user of the container may write it, whatever our umask
-		return "", nil, fmt.Errorf("make termination log: %w", err)
-	}
-	return host, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: host}, nil
-}
-
-func (r *Runner) podDir(pod *corev1.Pod) string {
-	return filepath.Join(r.RootDir, "pods", string(pod.UID))
-}
 
 func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	if pod == nil {

@@ -21,6 +21,7 @@ type entry struct {
 	life     *podlife.Life // worker only
 	view     view          // worker only
 	prepared bool          // worker only: volumes were set up by this process
+	released bool          // worker only: volumes and cgroup were given back
 
 	writing sync.Mutex // held while the status is written: one write per pod at a time
 
@@ -38,6 +39,7 @@ type entry struct {
 
 	busy      bool
 	again     bool
+	retry     bool // something the pod may have waited for has appeared
 	forgotten bool
 	interrupt context.CancelFunc // of what the worker does, where that may be interrupted
 	timer     *time.Timer
@@ -199,4 +201,12 @@ func newer(version, than string) bool {
 	a, errA := strconv.ParseUint(version, 10, 64)
 	b, errB := strconv.ParseUint(than, 10, 64)
 	return errA != nil || errB != nil || a > b
+}
+
+func (e *entry) takeRetry() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	retry := e.retry
+	e.retry = false
+	return retry
 }

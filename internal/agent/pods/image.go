@@ -81,7 +81,7 @@ func (r *Runner) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
 	begun := time.Now()
-	err = r.timed(ctx, "pull_image", pullTimeout, func(ctx context.Context) error {
+	err = limited(ctx, pullTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.Images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth})
 		return err
 	})

@@ -1,16 +1,21 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // What the rest of the agent may ask about pods. Everything here is a snapshot.
+
+// ErrNotFound is in the chain of errors about a pod or container that is not on this node.
+var ErrNotFound = errors.New("not found")
 
 // Run is one run of a container, for logs, exec and attach.
 type Run struct {
@@ -20,6 +25,8 @@ type Run struct {
 	Attempt uint32
 	TTY     bool
 	Stdin   bool
+
+	StartedAt time.Time // zero: not known
 }
 
 func (e *entry) object() *corev1.Pod {
@@ -86,7 +93,7 @@ func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Po
 		}
 	}
 	if found == nil {
-		return nil, nil, fmt.Errorf("pod %q not found in namespace %q on node %q", name, namespace, r.Node)
+		return nil, nil, fmt.Errorf("pod %q in namespace %q on node %q: %w", name, namespace, r.Node, ErrNotFound)
 	}
 	return found, foundPod, nil
 }
@@ -122,7 +129,7 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	}
 	c := containerNamed(pod, container)
 	if c == nil {
-		return Run{}, fmt.Errorf("container %q is not in pod %s/%s (valid: %v)", container, namespace, name, containerNames(pod))
+		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod), ErrNotFound)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,7 +155,7 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 			run.Attempt--
 		}
 	case s.State.Running != nil:
-		run.ID, run.Running = idOf(s.ContainerID), true
+		run.ID, run.Running, run.StartedAt = idOf(s.ContainerID), true, s.State.Running.StartedAt.Time
 	case s.State.Terminated != nil:
 		run.ID = idOf(s.State.Terminated.ContainerID)
 	case last != nil: // waiting to restart: what it said last is what is asked for
@@ -162,6 +169,35 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 	}
 	run.LogPath = filepath.Join(r.logDir(pod), c.Name, strconv.FormatUint(uint64(run.Attempt), 10)+".log")
 	return run, nil
+}
+
+// Running returns the containers that run now.
+func (r *Runner) Running() []Run {
+	var runs []Run
+	for _, e := range r.entries() {
+		runs = append(runs, r.runningOf(e)...)
+	}
+	return runs
+}
+
+func (r *Runner) runningOf(e *entry) (runs []Run) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pod == nil {
+		return nil
+	}
+	for _, list := range [][]corev1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
+		for i := range list {
+			c := containerNamed(e.pod, list[i].Name)
+			if list[i].State.Running == nil || c == nil {
+				continue
+			}
+			if run, err := r.runOf(e.pod, c, &list[i], false); err == nil {
+				runs = append(runs, run)
+			}
+		}
+	}
+	return runs
 }
 
 func containerNames(pod *corev1.Pod) []string {

@@ -25,29 +25,16 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
-
-// Volumes prepares and takes down what pods mount. Implemented by agent/volume.
-type Volumes interface {
-	SetUp(ctx context.Context, pod *corev1.Pod, ips []string) error
-	Mounts(pod *corev1.Pod, c *corev1.Container, attempt uint32, ips []string) ([]*runtimeapi.Mount, error)
-	TearDown(ctx context.Context, uid types.UID) error
-	// Orphans returns the pods that have directories here and are not in known.
-	Orphans(known map[types.UID]bool) []types.UID
-}
-
-// Environment builds what a container sees besides its mounts. Implemented by agent/env.
-type Environment interface {
-	// Build returns the variables and the expanded command and arguments. Its error's text goes into the container's
-	// waiting message under CreateContainerConfigError.
-	Build(ctx context.Context, pod *corev1.Pod, c *corev1.Container, ips []string) (vars []*runtimeapi.KeyValue, command, args []string, err error)
-	DNS(pod *corev1.Pod) (*runtimeapi.DNSConfig, error)
-}
 
 // Groups keeps the cgroups of pods. Implemented by the agent's wiring over core/qos and host/cgroup.
 type Groups interface {
@@ -95,8 +82,10 @@ type Options struct {
 	RuntimeName string // prefix of container ids in the API: containerd, cri-o
 	QOSClass    func(*corev1.Pod) corev1.PodQOSClass
 	Recorder    record.EventRecorder
-	Volumes     Volumes
-	Env         Environment
+	Volumes     *volume.Keeper
+	Env         *env.Builder
+	DNS         names.Resolver
+	Allocatable func() corev1.ResourceList
 	Groups      Groups
 	Admission   Admission
 	Probes      Probes // optional
@@ -106,14 +95,7 @@ type Options struct {
 	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
 	SerialPulls bool
 	MaxPulls    int // optional; 0: no limit beside SerialPulls
-	Observer    Observer
-}
-
-// Observer hears of things worth measuring. All methods may be called concurrently.
-type Observer interface {
-	PodStarted(bindToRunning time.Duration)
-	RuntimeOperation(name string, took time.Duration, err error)
-	Relisted(took time.Duration)
+	Metrics     *metrics.Set
 }
 
 // Runner runs the pods of one node.
@@ -183,6 +165,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
+// LastRead is when everything the runtime has was last read: proof that the main loop and the runtime are alive.
+func (r *Runner) LastRead() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.origin.Add(time.Duration(r.lastSync))
+}
+
 // now returns the runner's monotonic clock and the calendar.
 func (r *Runner) now() (unit.Instant, unit.Wall) {
 	t := time.Now()
@@ -191,10 +180,7 @@ func (r *Runner) now() (unit.Instant, unit.Wall) {
 
 // Healthy reports whether the runner made progress lately: its relist answered within limit.
 func (r *Runner) Healthy(limit time.Duration) error {
-	now, _ := r.now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if age := now.Sub(r.lastSync); age > limit {
+	if age := time.Since(r.LastRead()); age > limit {
 		return fmt.Errorf("container runtime was last read %s ago, want at most %s", age.Round(time.Second), limit)
 	}
 	return nil
@@ -232,6 +218,20 @@ func (r *Runner) kickUID(uid types.UID) {
 
 // Kick makes the pod look again, for parts of the agent that learned something about it (a probe, a volume).
 func (r *Runner) Kick(uid types.UID) { r.kickUID(uid) }
+
+// Retry makes the pod try again what it waits to retry, because something it may lack has appeared.
+func (r *Runner) Retry(uid types.UID) {
+	r.mu.Lock()
+	e := r.pods[uid]
+	r.mu.Unlock()
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	e.retry = true
+	e.mu.Unlock()
+	r.kick(e)
+}
 
 func (r *Runner) log(e *entry) *slog.Logger {
 	return slog.With("pod", e.name(), "uid", e.uid)

@@ -46,9 +46,8 @@ func (r *Runner) takeInventory(ctx context.Context) (inventory, error) {
 		all.at(c.Labels, c.Annotations).states[c.Id] = int32(c.State)
 	}
 	delete(all, "") // sandboxes and containers that no kubelet made are not ours to touch
-	if r.Observer != nil {
-		r.Observer.Relisted(time.Since(begun))
-	}
+	r.Metrics.Relist.Observe(time.Since(begun).Seconds())
+	r.Metrics.RelistLast.SetToCurrentTime()
 	return all, nil
 }
 

@@ -30,8 +30,10 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 	first := status.Phase == corev1.PodRunning && !e.reported && pod.Status.Phase == corev1.PodPending
 	e.reported = e.reported || status.Phase == corev1.PodRunning
 	e.mu.Unlock()
-	if first && r.Observer != nil {
-		r.Observer.PodStarted(time.Since(boundAt(pod)))
+	if first {
+		r.Metrics.PodStart.Observe(time.Since(boundAt(pod)).Seconds())
+		r.Metrics.PodStartTotal.Observe(time.Since(pod.CreationTimestamp.Time).Seconds())
+		r.Metrics.StartedPods.Inc()
 	}
 	if !unchanged {
 		r.report.enqueue(e)
@@ -83,6 +85,9 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 	if len(ips) > 0 {
 		out.PodIP = ips[0]
 	}
+	if refused(s) { // upstream reports no containers then, and kubectl shows the reason
+		s.Containers = nil
+	}
 	for _, c := range s.Containers {
 		if c.Kind == podlife.Main {
 			out.ContainerStatuses = append(out.ContainerStatuses, r.containerStatusOf(pod, c))
@@ -93,6 +98,12 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 	sortByName(out.ContainerStatuses)
 	out.Conditions = conditionsOf(pod, last.Conditions, s.Conditions)
 	return out
+}
+
+// refused reports whether the pod failed before any of its containers ran.
+func refused(s podlife.Status) bool {
+	ran := slices.ContainsFunc(s.Containers, func(c podlife.ContainerStatus) bool { return c.ID != "" || c.Ended != nil || c.Last != nil })
+	return s.Phase == podlife.Failed && s.Reason != "" && !ran
 }
 
 func sortByName(list []corev1.ContainerStatus) {

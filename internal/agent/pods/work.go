@@ -68,16 +68,49 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 	if !ok {
 		return 0, false
 	}
+	if e.takeRetry() {
+		e.life.Retry()
+	}
 	now, wall := r.now()
 	d := e.life.Step(now, wall, o)
 	r.track(e, pod, o)
 	r.publish(e, pod, o, d)
 	if len(d.Actions) == 0 {
+		r.adopt(ctx, e, pod, o)
+		r.release(ctx, e, pod, d.Status.Phase)
 		return d.Wake, false
 	}
 	r.perform(ctx, e, pod, d.Actions, slot)
 	r.noteView(e)
 	return 0, true
+}
+
+// adopt takes up the volumes of a pod that was started by an agent before this one: their content is refreshed again.
+func (r *Runner) adopt(ctx context.Context, e *entry, pod *corev1.Pod, o podlife.Observation) {
+	if e.prepared || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
+		return
+	}
+	if err := r.setUp(ctx, e, pod); err != nil {
+		// Its containers run with what they have; the keeper goes on trying.
+		r.log(e).Warn("volumes of a running pod not taken up", "err", err)
+		e.prepared = true
+	}
+}
+
+// release gives back what a pod that ended for good no longer needs, while its object and logs stay.
+func (r *Runner) release(ctx context.Context, e *entry, pod *corev1.Pod, phase podlife.Phase) {
+	if e.released || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
+		return
+	}
+	err := r.Volumes.Release(ctx, e.uid)
+	if err == nil {
+		err = r.Groups.Remove(ctx, e.uid)
+	}
+	if err != nil {
+		r.log(e).Warn("what the ended pod held was not released yet", "err", err)
+		return
+	}
+	e.released = true
 }
 
 // noteView makes what the worker knows of the runtime visible to the rest of the agent.
@@ -176,6 +209,8 @@ func (r *Runner) admit(e *entry) {
 			e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: rejected.Message})
 			e.mu.Unlock()
 			r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
+			r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
+			r.log(e).Warn("pod refused", "reason", rejected.Reason, "message", rejected.Message)
 			return
 		}
 	}
@@ -197,6 +232,9 @@ func (r *Runner) holders(e *entry) []*corev1.Pod {
 	}
 	return pods
 }
+
+// Holders returns the pods that hold resources here.
+func (r *Runner) Holders() []*corev1.Pod { return r.holders(nil) }
 
 func (r *Runner) entries() []*entry {
 	r.mu.Lock()
@@ -225,7 +263,10 @@ func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, gr
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e.mu.Lock()
-	e.interrupt = cancel
+	switch group[0].Kind {
+	case podlife.CreateSandbox, podlife.StartContainer, podlife.StopContainer:
+		e.interrupt = cancel // a stop order, or a shorter one, must not wait for these
+	}
 	e.mu.Unlock()
 	failures := make([]error, len(group))
 	var running sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 )
@@ -40,6 +41,9 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 		capacity[a.Resource] = a.Value
 	}
 	for _, a := range inOrder(pod.Requests) {
+		if _, known := capacity[a.Resource]; !known && strings.Contains(a.Resource, "/") {
+			continue // counted by somebody else, cluster-wide (upstream does the same)
+		}
 		if a.Value > 0 && used[a.Resource]+a.Value > capacity[a.Resource] {
 			return outOf(a.Resource, a.Value, used[a.Resource], capacity[a.Resource])
 		}

@@ -28,8 +28,9 @@ func TestCheck(t *testing.T) {
 			"OutOfmemory: Pod was rejected: Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
 		{"pods are counted first", pod(9000, 0), []placement.Pod{{}, {}, {}},
 			"OutOfpods: Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
-		{"a resource that the node does not have", pod(0, 0, placement.Amount{Resource: "example.com/gpu", Value: 1}), nil,
-			"OutOfexample.com/gpu: Pod was rejected: Node didn't have enough resource: example.com/gpu, requested: 1, used: 0, capacity: 0"},
+		{"a native resource that the node does not have", pod(0, 0, placement.Amount{Resource: "hugepages-2Mi", Value: 1}), nil,
+			"OutOfhugepages-2Mi: Pod was rejected: Node didn't have enough resource: hugepages-2Mi, requested: 1, used: 0, capacity: 0"},
+		{"an extended resource that only the cluster counts", pod(0, 0, placement.Amount{Resource: "example.com/license", Value: 1}), nil, ""},
 		{"nothing asked for is nothing refused, however full the node", pod(0, 0), []placement.Pod{pod(5000, 5<<30)}, ""},
 	} {
 		got := ""

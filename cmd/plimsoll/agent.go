@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// agentFlags are the flags of the agent, spelled as the kubelet's.
+type agentFlags struct {
+	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
+	labels, taints                                          string
+	starts                                                  int
+}
+
+func newAgentCommand() *cobra.Command {
+	var f agentFlags
+	c := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the node agent: the pods bound to this node, its status, and its server",
+		Long: `Run the node agent in the place of a kubelet, against any Kubernetes API server.
+
+It reads the kubelet's configuration file unchanged; fields that it does not honour are named in warnings. Stopping it
+stops no container: started again, it takes up what runs.`,
+		Example: `  plimsoll agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml
+  plimsoll agent --kubeconfig agent.conf --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			kube.LogToSlog()
+			o, err := f.options()
+			if err != nil {
+				return usageError{err}
+			}
+			return agent.Run(c.Context(), o)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required")
+	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
+	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "", "CRI socket; overrides containerRuntimeEndpoint of the configuration")
+	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host name in lower case")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; none: that of the default route's interface")
+	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
+	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
+	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("pods starting at the same time; 0: %d for each CPU", agent.StartsPerCPU))
+	return c
+}
+
+func (f agentFlags) options() (agent.Options, error) {
+	var o agent.Options
+	if f.kubeconfig == "" {
+		return o, fmt.Errorf("--kubeconfig: required: the file with the agent's identity and the API server's address")
+	}
+	config, warnings, err := kubeletconfig.Load(f.config)
+	if err != nil {
+		return o, err
+	}
+	for _, w := range warnings {
+		slog.Warn("configuration", "file", f.config, "warning", w)
+	}
+	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
+		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
+	}
+	o.Kubeconfig, o.Config, o.Starts = f.kubeconfig, config, f.starts
+	if o.Endpoint = f.endpoint; o.Endpoint == "" {
+		o.Endpoint = config.ContainerRuntimeEndpoint
+	}
+	if o.NodeName, err = nodeName(f.hostname); err != nil {
+		return o, err
+	}
+	if o.NodeIPs, err = node.ParseNodeIPs(f.nodeIP); err != nil {
+		return o, fmt.Errorf("--node-ip: %w", err)
+	}
+	if o.Labels, err = node.ParseLabels(f.labels); err != nil {
+		return o, fmt.Errorf("--node-labels: %w", err)
+	}
+	if o.Taints, err = node.ParseTaints(f.taints); err != nil {
+		return o, fmt.Errorf("--register-with-taints: %w", err)
+	}
+	return o, nil
+}
+
+// nodeName is the node's name: what was asked for, else the host's, always in lower case as the API demands.
+func nodeName(override string) (string, error) {
+	name := override
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("find the host's name: %w; set --hostname-override", err)
+		}
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}

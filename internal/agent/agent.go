@@ -1,0 +1,382 @@
+// Package agent is the node agent's shell: it runs the pods bound to this node, speaks for the node, and serves what
+// others ask of it.
+//
+// Its parts are packages of their own below this one; here they are put together and given each other. What each part
+// decides is in internal/core. The agent keeps no state of its own on disk: the runtime, the API and the volumes on
+// disk are what a new agent takes up.
+//
+// Stopping it stops no container. It is not the launcher of a cluster: that is internal/cluster.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// Options are the agent's flags; everything else comes from the KubeletConfiguration.
+type Options struct {
+	Kubeconfig string
+	Config     *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
+	RootDir    string                                     // absolute
+	Endpoint   string                                     // of the container runtime
+	NodeName   string
+	NodeIPs    []netip.Addr // none: the address of the interface that leads out
+	Labels     map[string]string
+	Taints     []corev1.Taint
+	Starts     int // pods starting at the same time; 0: StartsPerCPU for each CPU
+}
+
+// StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
+// for the runtime's own lookups about as long as it computes (measured 2026-11-20, containerd 1.6, runc 1.1: 110 pods on
+// two CPUs take longest with 1 and with 16); more of them only make each take longer, and the first ones late.
+const StartsPerCPU = 4
+
+// gcPercent trades a little CPU for memory: the agent allocates in bursts and then sits for hours. The default of 100
+// lets the heap of a burst grow to twice what lives.
+const gcPercent = 50
+
+// relist is how often everything the runtime has is read, as the back-stop to exits from the kernel and events from the
+// runtime. Upstream: 1 s, its only source.
+const relist = 10 * time.Second
+
+// Agent is one node's agent.
+type Agent struct {
+	o        Options
+	client   *kube.Client
+	runtime  *cri.Client
+	recorder record.EventRecorder
+
+	runtimeName string // prefix of container ids in the API: containerd, cri-o
+
+	metrics  *metrics.Set
+	machine  machine.Machine
+	line     loadline.Line
+	groups   *groups
+	services services
+	node     *node.Keeper
+	pods     *pods.Runner
+	server   *server.Server
+
+	addresses func() ([]corev1.NodeAddress, error)
+}
+
+// Run runs the agent until ctx ends. Every container stays as it is.
+func Run(ctx context.Context, o Options) error {
+	debug.SetGCPercent(gcPercent)
+	a := &Agent{o: o, metrics: metrics.New(o.NodeName)}
+	version, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	a.runtimeName = strings.ToLower(version.RuntimeName)
+	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
+	a.recorder = kube.NewRecorder(ctx, a.client, eventSource, o.NodeName)
+	for _, prepare := range []func(context.Context) error{a.drawLine, a.prepareNode, a.preparePods, a.prepareServer} {
+		if err := prepare(ctx); err != nil {
+			return err
+		}
+	}
+	return a.loops(ctx)
+}
+
+// eventSource is what Events name as their component: users' alerts look for the kubelet's.
+const eventSource = "kubelet"
+
+// connect prepares the API client and waits for the runtime: the node is nothing without it.
+func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	var err error
+	a.client, err = kube.NewClient(kube.Options{
+		Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent",
+		QPS: float32(*a.o.Config.KubeAPIQPS), Burst: int(a.o.Config.KubeAPIBurst),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
+		return nil, err
+	}
+	for said := false; ; {
+		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+		version, err := a.runtime.Handshake(ask)
+		cancel()
+		if err == nil {
+			return version, nil
+		}
+		if !said {
+			slog.Info("waiting for the container runtime", "err", err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// drawLine finds out what the machine has, draws its load line and makes the node's cgroups, before the first pod.
+func (a *Agent) drawLine(ctx context.Context) error {
+	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
+		return fmt.Errorf("make --root-dir: %w", err)
+	}
+	host := survey.Host{Root: "/", StateDir: a.o.RootDir, ImageDir: a.imageDir(ctx)}
+	var notes []string
+	var err error
+	if a.machine, notes, err = host.Machine(); err != nil {
+		return fmt.Errorf("look at this machine: %w", err)
+	}
+	settings, err := kubeletconfig.LoadLine(a.o.Config)
+	if err != nil {
+		return err
+	}
+	if a.line, err = loadline.Draw(a.machine, settings); err != nil {
+		return err
+	}
+	for _, note := range append(notes, a.line.Notes...) {
+		slog.Warn("load line", "note", note)
+	}
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil {
+		return err
+	}
+	if err := tree.Require(); err != nil {
+		return err
+	}
+	layout, err := qos.NewLayout(a.o.Config.CgroupDriver, a.o.Config.CgroupRoot)
+	if err != nil {
+		return err
+	}
+	a.groups = &groups{
+		tree: tree, layout: layout, policy: kubeletconfig.QoSPolicy(a.o.Config), memory: a.machine.Memory,
+		groupOOM: tree.Mode() == cgroup.V2 && !truth(a.o.Config.SingleProcessOOMKill),
+		held:     func() []*corev1.Pod { return a.pods.Holders() },
+		made:     map[types.UID]string{},
+	}
+	return a.groups.prepare(a.line.Enforced())
+}
+
+func truth(b *bool) bool { return b != nil && *b }
+
+// imageDir asks the runtime where it keeps images; empty when it does not say.
+func (a *Agent) imageDir(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := a.runtime.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil || len(info.ImageFilesystems) == 0 {
+		slog.Warn("the runtime does not say where it keeps images; assuming the agent's own file system", "err", err)
+		return ""
+	}
+	return info.ImageFilesystems[0].GetFsId().GetMountpoint()
+}
+
+// prepareNode prepares what speaks for the node.
+func (a *Agent) prepareNode(context.Context) error {
+	c := a.o.Config
+	serving, err := netip.ParseAddr(c.Address)
+	if err != nil {
+		return fmt.Errorf("read kubelet configuration: address %q: %w", c.Address, err)
+	}
+	addresses := node.Addresses{Hostname: a.o.NodeName, NodeIPs: a.o.NodeIPs, Serving: serving}.ThisMachine()
+	a.addresses = addresses.Find
+	a.node, err = node.New(node.Options{
+		Name: a.o.NodeName, API: a.client, Runtime: a.runtime, Images: a.runtime.Images, Recorder: a.recorder,
+		Machine: a.machine, Line: a.line, Rhythm: heartbeat.Config{
+			LeaseDuration: time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
+			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
+			ReportEvery:   c.NodeStatusReportFrequency.Duration,
+		},
+		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
+		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Port: c.Port,
+		MainLoop: func() time.Time { return a.pods.LastRead() },
+	})
+	return err
+}
+
+// hostIPs are the node's own addresses as published.
+func (a *Agent) hostIPs() ([]string, error) {
+	all, err := a.addresses()
+	if err != nil {
+		return nil, err
+	}
+	var ips []string
+	for _, address := range all {
+		if address.Type == corev1.NodeInternalIP {
+			ips = append(ips, address.Address)
+		}
+	}
+	return ips, nil
+}
+
+// preparePods prepares what runs pods.
+func (a *Agent) preparePods(ctx context.Context) error {
+	c := a.o.Config
+	hostIPs, err := a.hostIPs()
+	if err != nil {
+		return err
+	}
+	a.services = watchServices(a.client)
+	var keeper *volume.Keeper
+	cache := objects.New(ctx, a.client, func(uid types.UID) {
+		keeper.Changed(uid)
+		a.pods.Retry(uid)
+	})
+	keeper, err = volume.New(ctx, volume.Options{
+		RootDir: a.o.RootDir, ClusterDomain: c.ClusterDomain, Objects: cache, Tokens: volume.KubeTokens(a.client), Allocatable: a.allocatable,
+	})
+	if err != nil {
+		return err
+	}
+	starts := a.o.Starts
+	if starts == 0 {
+		starts = StartsPerCPU * runtime.NumCPU()
+	}
+	a.pods, err = pods.New(pods.Options{
+		Node: a.o.NodeName, RootDir: a.o.RootDir, LogDir: c.PodLogsDir, HostIPs: hostIPs, StaticDir: c.StaticPodPath,
+		Client: a.client, Runtime: a.runtime, RuntimeName: a.runtimeName,
+		Recorder: a.recorder,
+		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
+		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
+		Allocatable: a.allocatable, Groups: a.groups, Admission: admit{a.offered},
+		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
+		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
+		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
+		BackoffMax: crashBackoffMax(c), Metrics: a.metrics,
+	})
+	return err
+}
+
+func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
+	if c.MaxParallelImagePulls == nil {
+		return 0
+	}
+	return int(*c.MaxParallelImagePulls)
+}
+
+func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration {
+	if m := c.CrashLoopBackOff.MaxContainerRestartPeriod; m != nil {
+		return m.Duration
+	}
+	return 0
+}
+
+// allocatable is what the node offers to pods: its load line, and what others added to the Node (extended resources).
+func (a *Agent) allocatable() corev1.ResourceList {
+	_, own := node.Resources(a.line)
+	if n := a.node.Node(); n != nil {
+		for name, quantity := range n.Status.Allocatable {
+			if _, ours := own[name]; !ours {
+				own[name] = quantity
+			}
+		}
+	}
+	return own
+}
+
+// offered is the node as admission counts it.
+func (a *Agent) offered() placement.Node {
+	return kube.PlacementNode(&corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}})
+}
+
+// prepareServer prepares what answers others.
+func (a *Agent) prepareServer(context.Context) error {
+	reader := stats.New(stats.Options{
+		NodeName: a.o.NodeName, Pods: a.measuredPods, Cgroups: a.groups.tree, PodsGroup: a.groups.layout.Node(),
+		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
+	})
+	var err error
+	a.server, err = server.New(server.Options{
+		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
+		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: reader, Metrics: a.metrics,
+		Healthy: func() error { return a.pods.Healthy(healthyWithin) },
+	})
+	return err
+}
+
+// healthyWithin is how long the runtime may go unread before the agent calls itself unhealthy: upstream's limit of a
+// relist (3 min).
+const healthyWithin = 3 * time.Minute
+
+// loops runs the parts until ctx ends, or until one of them cannot go on: then the others end too and its error is
+// returned.
+func (a *Agent) loops(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c := a.o.Config
+	rotator := &podlog.Rotator{
+		MaxBytes: rotateAt(c), MaxFiles: int(*c.ContainerLogMaxFiles), Workers: int(*c.ContainerLogMaxWorkers),
+		Interval: c.ContainerLogMonitorInterval.Duration, Logs: logs(a.pods), Reopen: a.reopenLog,
+	}
+	parts := map[string]func(context.Context) error{
+		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },
+		"pods":     a.pods.Run,
+		"server":   a.server.Run,
+		"logs":     rotator.Run,
+		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
+	}
+	var running sync.WaitGroup
+	for name, run := range parts {
+		running.Go(func() {
+			if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	running.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) reopenLog(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err := a.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
+	return err
+}
+
+// rotateAt is the size at which a log is rotated.
+func rotateAt(c *kubeletconfigv1beta1.KubeletConfiguration) int64 {
+	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
+	if err != nil {
+		return -1 // refused when the configuration was read
+	}
+	return size.Value()
+}

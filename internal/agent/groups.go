@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// groups keeps the cgroups of the node, its tiers and its pods at the values that core/qos says. It implements
+// pods.Groups.
+type groups struct {
+	tree   *cgroup.Tree
+	layout qos.Layout
+	policy qos.Policy
+	memory unit.Bytes // of the machine, against which OOM scores are set
+	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
+	groupOOM bool
+	held     func() []*corev1.Pod // pods that hold resources here
+
+	mu        sync.Mutex
+	made      map[types.UID]string // group, by pod, as made by this process
+	burstable qos.Shares           // as written last
+}
+
+// prepare makes the node's group and its tiers, before the first pod.
+func (g *groups) prepare(node qos.Values) error {
+	if err := g.tree.Apply(g.layout.Node(), node); err != nil {
+		return err
+	}
+	for _, tier := range []qos.Class{qos.Burstable, qos.BestEffort} {
+		if err := g.tree.Apply(g.layout.Tier(tier), qos.TierValues(tier, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ensure makes the pod's group and returns its name, which is what the runtime takes as parent.
+func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if group := g.made[pod.UID]; group != "" {
+		return group, nil
+	}
+	p := kube.QoSPod(pod)
+	class := qos.ClassOf(p)
+	group := g.layout.Pod(class, string(pod.UID))
+	if err := g.tree.Apply(group, qos.PodValues(p, g.policy)); err != nil {
+		return "", err
+	}
+	g.made[pod.UID] = group
+	if class == qos.Burstable {
+		return group, g.weighBurstable()
+	}
+	return group, nil
+}
+
+// weighBurstable keeps the Burstable tier's weight at the sum of its pods' requests: at once, where upstream takes up to
+// a minute. Caller holds mu.
+func (g *groups) weighBurstable() error {
+	var sum unit.MilliCPU
+	for _, pod := range g.held() {
+		if p := kube.QoSPod(pod); qos.ClassOf(p) == qos.Burstable {
+			sum += qos.Requests(p).CPU.OrZero()
+		}
+	}
+	values := qos.TierValues(qos.Burstable, sum)
+	shares, _ := values.CPUShares.Get()
+	if shares == g.burstable {
+		return nil
+	}
+	if err := g.tree.Apply(g.layout.Tier(qos.Burstable), values); err != nil {
+		return err
+	}
+	g.burstable = shares
+	return nil
+}
+
+// removeWait is how long a group may stay busy after its last container went: the runtime's shim leaves it a moment
+// later (measured: below 100 ms).
+const removeWait = 2 * time.Second
+
+// Remove removes the groups of a pod that has gone, whichever tier they are in.
+func (g *groups) Remove(ctx context.Context, uid types.UID) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
+		group := g.layout.Pod(class, string(uid))
+		if !g.tree.Exists(group) {
+			continue
+		}
+		for {
+			err := g.tree.Remove(group)
+			if err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w (still busy after %s)", err, removeWait)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	delete(g.made, uid)
+	return g.weighBurstable()
+}
+
+// Resources returns what the runtime is asked to set for a container.
+func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+	p := kube.QoSPod(pod)
+	qc := qosContainer(p, pod, c)
+	out := runtimeResources(qos.ContainerValues(p, qc, g.policy))
+	out.OomScoreAdj = int64(qos.OOMScoreAdj(p, qc, g.memory))
+	if g.groupOOM {
+		out.Unified = map[string]string{"memory.oom.group": "1"}
+	}
+	return out
+}
+
+// qosContainer finds c among p's containers, which QoSPod keeps in the order of the pod's lists.
+func qosContainer(p qos.Pod, pod *corev1.Pod, c *corev1.Container) qos.Container {
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == c.Name {
+			return p.Init[i]
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == c.Name {
+			return p.Containers[i]
+		}
+	}
+	return kube.QoSContainer(c, false)
+}
+
+// SandboxResources returns the pod's overhead and the sum of what its containers get; runtimes that size a machine for
+// the pod (Kata) read them, runc does not.
+func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
+	p := kube.QoSPod(pod)
+	alone := p
+	alone.Overhead = qos.Amounts{}
+	return runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy)), runtimeResources(qos.PodValues(alone, g.policy))
+}
+
+// runtimeResources translates values into CRI's form, where 0 means "not set".
+func runtimeResources(v qos.Values) *runtimeapi.LinuxContainerResources {
+	out := &runtimeapi.LinuxContainerResources{}
+	if shares, ok := v.CPUShares.Get(); ok {
+		out.CpuShares = int64(shares)
+	}
+	if quota, ok := v.CPUQuota.Get(); ok {
+		out.CpuQuota = quota.Microseconds()
+	}
+	out.CpuPeriod = v.CPUPeriod.Microseconds()
+	if memory, ok := v.Memory.Get(); ok {
+		out.MemoryLimitInBytes = int64(memory)
+	}
+	for size, limit := range v.HugePages {
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size), Limit: uint64(limit)})
+	}
+	return out
+}
+
+// hugePageName is a page size as the kernel's hugetlb files name it: 2MB, 1GB.
+func hugePageName(size unit.Bytes) string {
+	if size >= unit.GiB {
+		return fmt.Sprintf("%dGB", size/unit.GiB)
+	}
+	if size >= unit.MiB {
+		return fmt.Sprintf("%dMB", size/unit.MiB)
+	}
+	return fmt.Sprintf("%dKB", size/unit.KiB)
+}
