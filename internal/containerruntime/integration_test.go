@@ -49,6 +49,37 @@ func TestLifeOfInstance(t *testing.T) {
 	}
 }
 
+// TestCrashKeepsContainers kills containerd and starts it again, twice: the pod's processes are the same, and it can be
+// worked with.
+func TestCrashKeepsContainers(t *testing.T) {
+	r := startTestInstance(t, newTestInstance(t, 8, Options{}))
+	pod := r.pod(t, "steady")
+	id := r.container(t, pod, "steady", "http")
+	tree, err := cgroup.Open(cgroupMount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	processes := func() string {
+		pids, err := tree.PIDs(r.options.CgroupRoot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(pids)
+	}
+	before := processes()
+	for range 2 {
+		r.killDaemon(t)
+		r.start(t)
+		if got := processes(); got != before || before == "[]" {
+			t.Errorf("processes after a crash of containerd: %s, before: %s", got, before)
+		}
+		if got := r.exec(t, id, "/workload", "get", "http://"+r.podIP(t, pod)+":8080/"); !strings.HasPrefix(got, "steady up") {
+			t.Errorf("after a crash of containerd the pod answers %q", got)
+		}
+	}
+	r.mustLeaveNothing(t)
+}
+
 // TestPauseReaps shares a PID namespace between pause and a container that leaves orphans: they end as children of
 // process 1, and pause must not keep their zombies.
 func TestPauseReaps(t *testing.T) {
