@@ -29,12 +29,14 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -277,9 +279,23 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
-		BackoffMax: crashBackoffMax(c), Metrics: a.metrics,
+		BackoffMax: crashBackoffMax(c), Metrics: a.metrics, Probes: a.probes(ctx),
 	})
 	return err
+}
+
+// probes puts together what the pods ask of their containers and what they run in them.
+func (a *Agent) probes(ctx context.Context) pods.Probes {
+	return struct {
+		*probe.Prober
+		hook.Runner
+	}{
+		probe.New(ctx, probe.Options{
+			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
+			Changed: func(uid types.UID) { a.pods.Kick(uid) },
+		}),
+		hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+	}
 }
 
 func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {

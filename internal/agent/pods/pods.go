@@ -28,6 +28,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -54,10 +55,11 @@ type Admission interface {
 // Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).
 type Rejection struct{ Reason, Message string }
 
-// Probes follows the probes of running containers and runs hooks. Implemented by agent/probe.
+// Probes follows the probes of running containers and runs hooks. Implemented by agent/probe and agent/hook.
 type Probes interface {
-	// Track tells which containers of the pod run now, by name; it starts, keeps and stops probes accordingly.
-	Track(pod *corev1.Pod, ip string, running map[string]RunningContainer)
+	// Track tells which containers of the pod run now, by name; it starts, keeps and stops probes accordingly. stopping:
+	// the pod is being stopped on purpose, so that nothing in it is found dead any more.
+	Track(pod *corev1.Pod, ip string, running map[string]RunningContainer, stopping bool)
 	Untrack(uid types.UID)
 	Results(uid types.UID) map[string]podlife.Probes
 	PostStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error
@@ -65,10 +67,7 @@ type Probes interface {
 }
 
 // RunningContainer identifies one run of a container.
-type RunningContainer struct {
-	ID        string
-	StartedAt time.Time
-}
+type RunningContainer = probe.Container
 
 // Options are everything a Runner needs. All fields without "optional" must be set.
 type Options struct {

@@ -73,7 +73,6 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 	}
 	now, wall := r.now()
 	d := e.life.Step(now, wall, o)
-	r.track(e, pod, o)
 	r.publish(e, pod, o, d)
 	if len(d.Actions) == 0 {
 		r.adopt(ctx, e, pod, o)
@@ -127,17 +126,13 @@ func (r *Runner) noteView(e *entry) {
 	}
 }
 
-// track tells the probes which containers run.
-func (r *Runner) track(e *entry, pod *corev1.Pod, o podlife.Observation) {
-	if r.Probes == nil || pod == nil {
-		return
-	}
+// track tells the probes which containers run. It comes before their results are read, so that a container is never
+// taken for one without probes.
+func (r *Runner) track(pod *corev1.Pod, o podlife.Observation) {
 	running := map[string]RunningContainer{}
-	if o.Stop == nil {
-		for _, c := range o.Containers {
-			if c.State == podlife.Running {
-				running[c.Name] = RunningContainer{ID: c.ID, StartedAt: c.StartedAt.Time()}
-			}
+	for _, c := range o.Containers {
+		if c.State == podlife.Running {
+			running[c.Name] = RunningContainer{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
 	ip := ""
@@ -149,7 +144,7 @@ func (r *Runner) track(e *entry, pod *corev1.Pod, o podlife.Observation) {
 	if ip == "" && len(o.HostIPs) > 0 {
 		ip = o.HostIPs[0]
 	}
-	r.Probes.Track(pod, ip, running)
+	r.Probes.Track(pod, ip, running, o.Stop != nil)
 }
 
 // observe assembles what the step may look at. ok is false when the pod must be left alone for now: it is unknown to
@@ -186,6 +181,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 		o.HostIPs = r.HostIPs
 	}
 	if r.Probes != nil {
+		r.track(pod, o)
 		o.Probes = r.Probes.Results(e.uid)
 	}
 	return pod, o, true

@@ -69,7 +69,9 @@ func TestHTTP(t *testing.T) {
 		}
 	})
 	handler.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/200", http.StatusFound) })
-	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound) })
+	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+	})
 	handler.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-release:
