@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -58,7 +57,7 @@ func describeNode(ctx context.Context, w io.Writer, o Options) error {
 		state = err.Error()
 	}
 	fmt.Fprintf(w, "node %s: %s\n", node.Name, state)
-	lines := loadLine(node, all.Items, readUsage(ctx, client, o.NodeName))
+	lines := loadLine(node, all.Items, layout{o}.readUsage(ctx))
 	if err := printLoadLine(w, lines); err != nil {
 		return err
 	}
@@ -153,43 +152,6 @@ func short(name corev1.ResourceName, q *resource.Quantity) string {
 		value, units = (value+step/2)/step, units[1:]
 	}
 	return fmt.Sprintf("%d%s", value, units[0])
-}
-
-// summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
-type summary struct {
-	Node struct {
-		CPU    *struct{ UsageNanoCores *int64 }  `json:"cpu"`
-		Memory *struct{ WorkingSetBytes *int64 } `json:"memory"`
-		FS     *struct{ UsedBytes *int64 }       `json:"fs"`
-	} `json:"node"`
-}
-
-// readUsage asks the agent through the API server, the way `kubectl top` would; nil if it does not answer.
-func readUsage(ctx context.Context, c *kube.Client, node string) corev1.ResourceList {
-	text, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
-	if err != nil {
-		return nil
-	}
-	return parseUsage(text)
-}
-
-func parseUsage(text []byte) corev1.ResourceList {
-	var s summary
-	if json.Unmarshal(text, &s) != nil {
-		return nil
-	}
-	used := corev1.ResourceList{}
-	if c := s.Node.CPU; c != nil && c.UsageNanoCores != nil {
-		const nanoPerMilli = 1e6
-		used[corev1.ResourceCPU] = *resource.NewMilliQuantity(*c.UsageNanoCores/nanoPerMilli, resource.DecimalSI)
-	}
-	if m := s.Node.Memory; m != nil && m.WorkingSetBytes != nil {
-		used[corev1.ResourceMemory] = *resource.NewQuantity(*m.WorkingSetBytes, resource.BinarySI)
-	}
-	if f := s.Node.FS; f != nil && f.UsedBytes != nil {
-		used[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(*f.UsedBytes, resource.BinarySI)
-	}
-	return used
 }
 
 // podsShown is how many pods are listed one by one.

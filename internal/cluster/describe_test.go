@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func TestLoadLine(t *testing.T) {
 		pod("b", corev1.PodPending, list("cpu", "500m", "example.com/gpu", "1")),
 		pod("c", corev1.PodSucceeded, list("cpu", "1")),
 	}
-	used := parseUsage([]byte(`{"node":{"cpu":{"usageNanoCores":123456789},"memory":{"workingSetBytes":1073741824}}}`))
+	used := usage(summary{}, parseSummary(t, `{"node":{"cpu":{"usageNanoCores":123456789},"memory":{"workingSetBytes":1073741824}}}`))
 	var out bytes.Buffer
 	if err := printLoadLine(&out, loadLine(node, pods, used)); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,29 @@ func TestLoadLine(t *testing.T) {
 		t.Errorf("got:%s\nwant:%s", got, want)
 	}
 	out.Reset()
-	if err := printLoadLine(&out, loadLine(node, nil, parseUsage([]byte("not JSON")))); err != nil || !strings.Contains(out.String(), "-") {
+	if err := printLoadLine(&out, loadLine(node, nil, nil)); err != nil || !strings.Contains(out.String(), "-") {
 		t.Errorf("without usage: %s, %v", out.String(), err)
+	}
+}
+
+func parseSummary(t *testing.T, text string) (s summary) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// An agent that was never asked before knows no CPU rate; two answers make one.
+func TestUsageRate(t *testing.T) {
+	a := parseSummary(t, `{"node":{"cpu":{"time":"2026-11-20T12:00:00Z","usageCoreNanoSeconds":5000000000}}}`)
+	b := parseSummary(t, `{"node":{"cpu":{"time":"2026-11-20T12:00:02Z","usageCoreNanoSeconds":8000000000}}}`)
+	if got := usage(a, b)[corev1.ResourceCPU]; got.String() != "1500m" {
+		t.Errorf("usage %s, want 1500m", got.String())
+	}
+	for _, same := range []summary{a, {}} {
+		if got, known := usage(same, same)[corev1.ResourceCPU]; known {
+			t.Errorf("one answer gives a rate: %s", got.String())
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"path/filepath"
 )
 
@@ -45,13 +47,19 @@ func (l layout) longestSocket() string { return l.run("containerd.sock.ttrpc") }
 // interfaceNameMax is the kernel's IFNAMSIZ without the terminating zero.
 const interfaceNameMax = 15
 
-// bridge is the name of the network interface that the instance's pods are joined by.
+// bridge is the name of the network interface that the instance's pods are joined by. What is too long is cut and told
+// apart by a hash.
 func (l layout) bridge() string {
 	if l.o.Instance == DefaultInstance {
 		return "plimsoll0"
 	}
 	name := "pl-" + l.o.Instance
-	return name[:min(len(name), interfaceNameMax)]
+	if len(name) <= interfaceNameMax {
+		return name
+	}
+	const kept = 9
+	sum := sha256.Sum256([]byte(name))
+	return name[:kept] + hex.EncodeToString(sum[:(interfaceNameMax-kept)/2])
 }
 
 // cgroupRoot is the parent of the instance's kubepods: the root for the default instance, as everyone expects it.

@@ -132,7 +132,7 @@ func TestInterfaceAndCgroupNames(t *testing.T) {
 	for _, c := range []struct{ instance, bridge, cgroupRoot, podCgroup string }{
 		{"plimsoll", "plimsoll0", "/", "/kubepods"},
 		{"b", "pl-b", "/plimsoll-b", "/plimsoll-b"},
-		{"a-long-name-for-tests", "pl-a-long-name-", "/plimsoll-a-long-name-for-tests", "/plimsoll-a-long-name-for-tests"},
+		{"a-long-name-for-tests", "pl-a-long4bb718", "/plimsoll-a-long-name-for-tests", "/plimsoll-a-long-name-for-tests"},
 	} {
 		l := layout{Options{Instance: c.instance}}
 		if l.bridge() != c.bridge || l.cgroupRoot() != c.cgroupRoot || l.podCgroup() != c.podCgroup {

@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+)
+
+// summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
+// What an agent does not know it leaves out.
+type summary struct {
+	Node struct {
+		CPU struct {
+			Time                 time.Time
+			UsageNanoCores       *int64
+			UsageCoreNanoSeconds *int64
+		}
+		Memory struct{ WorkingSetBytes *int64 }
+		FS     struct{ UsedBytes *int64 }
+	}
+}
+
+// usageWindow is the time over which CPU usage is measured if the agent has no rate yet, which it cannot have before it
+// was asked twice (chosen: long enough for 25 of the kernel's ticks, short enough to wait for).
+const usageWindow = 250 * time.Millisecond
+
+// readUsage asks the agent, as kube-apiserver would; nil if it does not answer. It does not go through the API server:
+// that proxies to no loopback address, and there the agent listens unless told otherwise.
+func (l layout) readUsage(ctx context.Context) corev1.ResourceList {
+	client, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{
+		CAFile:   pki.CertPath(l.pki(), caCluster),
+		CertFile: pki.CertPath(l.pki(), certKubelet),
+		KeyFile:  pki.KeyPath(l.pki(), certKubelet),
+	}})
+	if err != nil {
+		return nil
+	}
+	defer client.CloseIdleConnections()
+	url := "https://" + net.JoinHostPort(l.o.localAddress(), strconv.Itoa(l.o.AgentPort)) + "/stats/summary"
+	first, err := readSummary(ctx, client, url)
+	if err != nil {
+		return nil
+	}
+	if first.Node.CPU.UsageNanoCores != nil {
+		return usage(first, first)
+	}
+	select {
+	case <-ctx.Done():
+		return usage(first, first)
+	case <-time.After(usageWindow):
+	}
+	second, err := readSummary(ctx, client, url)
+	if err != nil {
+		return usage(first, first)
+	}
+	return usage(first, second)
+}
+
+// summaryBytesMax bounds what is read of a summary: 110 pods of three containers are some 300 KiB.
+const summaryBytesMax = 16 << 20
+
+func readSummary(ctx context.Context, client *http.Client, url string) (s summary, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return s, err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("get %s: %s", url, answer.Status)
+	}
+	return s, json.NewDecoder(io.LimitReader(answer.Body, summaryBytesMax)).Decode(&s)
+}
+
+// usage is what b says, with the CPU rate since a if b has none of its own.
+func usage(a, b summary) corev1.ResourceList {
+	const nanoPerMilli = 1e6
+	used := corev1.ResourceList{}
+	was, is := a.Node.CPU, b.Node.CPU
+	switch elapsed := is.Time.Sub(was.Time); {
+	case is.UsageNanoCores != nil:
+		used[corev1.ResourceCPU] = *resource.NewMilliQuantity(*is.UsageNanoCores/nanoPerMilli, resource.DecimalSI)
+	case elapsed > 0 && was.UsageCoreNanoSeconds != nil && is.UsageCoreNanoSeconds != nil:
+		cores := float64(*is.UsageCoreNanoSeconds-*was.UsageCoreNanoSeconds) / float64(elapsed)
+		used[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(cores*1000), resource.DecimalSI)
+	}
+	if m := b.Node.Memory.WorkingSetBytes; m != nil {
+		used[corev1.ResourceMemory] = *resource.NewQuantity(*m, resource.BinarySI)
+	}
+	if f := b.Node.FS.UsedBytes; f != nil {
+		used[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(*f, resource.BinarySI)
+	}
+	return used
+}
