@@ -279,23 +279,14 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
-		BackoffMax: crashBackoffMax(c), Metrics: a.metrics, Probes: a.probes(ctx),
-	})
-	return err
-}
-
-// probes puts together what the pods ask of their containers and what they run in them.
-func (a *Agent) probes(ctx context.Context) pods.Probes {
-	return struct {
-		*probe.Prober
-		hook.Runner
-	}{
-		probe.New(ctx, probe.Options{
+		BackoffMax: crashBackoffMax(c), Metrics: a.metrics,
+		Probes: probe.New(ctx, probe.Options{
 			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 			Changed: func(uid types.UID) { a.pods.Kick(uid) },
 		}),
-		hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
-	}
+		Hooks: hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+	})
+	return err
 }
 
 func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
@@ -332,8 +323,11 @@ func (a *Agent) offered() placement.Node {
 
 // prepareServer prepares what answers others.
 func (a *Agent) prepareServer(context.Context) error {
+	group := func(pod *corev1.Pod) string {
+		return a.groups.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	}
 	reader := stats.New(stats.Options{
-		NodeName: a.o.NodeName, Pods: a.measuredPods, Cgroups: a.groups.tree, PodsGroup: a.groups.layout.Node(),
+		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, group, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: a.groups.layout.Node(),
 		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
 	})
 	var err error
@@ -357,7 +351,7 @@ func (a *Agent) loops(ctx context.Context) error {
 	c := a.o.Config
 	rotator := &podlog.Rotator{
 		MaxBytes: rotateAt(c), MaxFiles: int(*c.ContainerLogMaxFiles), Workers: int(*c.ContainerLogMaxWorkers),
-		Interval: c.ContainerLogMonitorInterval.Duration, Logs: logs(a.pods), Reopen: a.reopenLog,
+		Interval: c.ContainerLogMonitorInterval.Duration, Logs: func() []podlog.Log { return server.Logs(servedPods{a.pods}) }, Reopen: a.reopenLog,
 	}
 	parts := map[string]func(context.Context) error{
 		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },

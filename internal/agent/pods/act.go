@@ -167,22 +167,22 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
 		return err
 	}
-	if r.Probes != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		return r.postStart(ctx, pod, c, id, ips[0])
-	}
-	return nil
+	return r.postStart(ctx, e, pod, c, id)
 }
 
 // postStart runs the hook; a container whose hook fails is killed, as upstream does.
-func (r *Runner) postStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error {
-	err := r.Probes.PostStart(ctx, pod, c, id, ip)
-	if err == nil {
-		return nil
+func (r *Runner) postStart(ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, id string) error {
+	err := r.Hooks.PostStart(ctx, pod, c, id, r.addressOf(e, pod))
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
-	_ = limited(ctx, specGrace(pod)+stopMargin, func(ctx context.Context) error {
-		_, stopErr := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(specGrace(pod).Seconds())})
-		return stopErr // reported through the container's state: the hook's own failure is what the user must see
+	stopErr := limited(ctx, specGrace(pod)+stopMargin, func(ctx context.Context) error {
+		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(specGrace(pod).Seconds())})
+		return err
 	})
+	if stopErr != nil {
+		r.log(e).Warn("container whose postStart hook failed was not stopped", "id", id, "err", stopErr)
+	}
 	return &failure{"PostStartHookError", "FailedPostStartHook", "PostStartHook failed: ", err}
 }
 
@@ -214,16 +214,13 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) time.Duration {
 	const least = 2 * time.Second
 	c := containerNamed(pod, a.Container)
-	if r.Probes == nil || c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
 		return a.Grace
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.Grace)
 	defer cancel()
 	begun := time.Now()
-	e.mu.Lock()
-	ip := e.status.PodIP
-	e.mu.Unlock()
-	if err := r.Probes.PreStop(ctx, pod, c, a.ID, ip); err != nil {
+	if err := r.Hooks.PreStop(ctx, pod, c, a.ID, r.addressOf(e, pod)); err != nil {
 		r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
 	}
 	return max(a.Grace-time.Since(begun), min(least, a.Grace))
@@ -263,9 +260,7 @@ func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call
 // finish takes down what the pod had outside the runtime, lets the API server forget it, and forgets it here. Each step
 // may be repeated after a crash.
 func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
-	if r.Probes != nil {
-		r.Probes.Untrack(e.uid)
-	}
+	r.Probes.Untrack(e.uid)
 	if err := r.Volumes.TearDown(ctx, e.uid); err != nil {
 		return fmt.Errorf("take down volumes: %w", err)
 	}

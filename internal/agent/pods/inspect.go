@@ -62,7 +62,7 @@ func compareNames(a, b *corev1.Pod) int {
 	return 0
 }
 
-// current returns a copy of the pod with the status computed here.
+// current returns the pod with the status computed here. Statuses are replaced, never changed, so it may be shared.
 func (e *entry) current() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,21 +71,29 @@ func (e *entry) current() *corev1.Pod {
 	}
 	pod := *e.pod
 	if e.status.Phase != "" {
-		pod.Status = *e.status.DeepCopy()
+		pod.Status = e.status
 	}
 	return &pod
 }
 
 // find returns the pod of that name; an empty uid matches the one that is not ending.
 func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Pod, error) {
-	var found *entry
+	r.mu.Lock()
+	found := r.pods[uid]
+	r.mu.Unlock()
+	if found != nil {
+		if pod := found.object(); pod != nil && pod.Namespace == namespace && pod.Name == name {
+			return found, pod, nil
+		}
+	}
+	found = nil
 	var foundPod *corev1.Pod
 	for _, e := range r.entries() {
 		pod := e.object()
 		if pod == nil || pod.Namespace != namespace || pod.Name != name {
 			continue
 		}
-		if uid != "" && uid != pod.UID && !(e.mirrorUID() == uid) {
+		if uid != "" && uid != pod.UID && uid != e.mirrorUID() {
 			continue
 		}
 		if found == nil || foundPod.DeletionTimestamp != nil {
@@ -169,35 +177,6 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 	}
 	run.LogPath = filepath.Join(r.logDir(pod), c.Name, strconv.FormatUint(uint64(run.Attempt), 10)+".log")
 	return run, nil
-}
-
-// Running returns the containers that run now.
-func (r *Runner) Running() []Run {
-	var runs []Run
-	for _, e := range r.entries() {
-		runs = append(runs, r.runningOf(e)...)
-	}
-	return runs
-}
-
-func (r *Runner) runningOf(e *entry) (runs []Run) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.pod == nil {
-		return nil
-	}
-	for _, list := range [][]corev1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
-		for i := range list {
-			c := containerNamed(e.pod, list[i].Name)
-			if list[i].State.Running == nil || c == nil {
-				continue
-			}
-			if run, err := r.runOf(e.pod, c, &list[i], false); err == nil {
-				runs = append(runs, run)
-			}
-		}
-	}
-	return runs
 }
 
 func containerNames(pod *corev1.Pod) []string {

@@ -26,11 +26,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
@@ -55,20 +55,6 @@ type Admission interface {
 // Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).
 type Rejection struct{ Reason, Message string }
 
-// Probes follows the probes of running containers and runs hooks. Implemented by agent/probe and agent/hook.
-type Probes interface {
-	// Track tells which containers of the pod run now, by name; it starts, keeps and stops probes accordingly. stopping:
-	// the pod is being stopped on purpose, so that nothing in it is found dead any more.
-	Track(pod *corev1.Pod, ip string, running map[string]RunningContainer, stopping bool)
-	Untrack(uid types.UID)
-	Results(uid types.UID) map[string]podlife.Probes
-	PostStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error
-	PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error
-}
-
-// RunningContainer identifies one run of a container.
-type RunningContainer = probe.Container
-
 // Options are everything a Runner needs. All fields without "optional" must be set.
 type Options struct {
 	Node        string
@@ -87,7 +73,8 @@ type Options struct {
 	Allocatable func() corev1.ResourceList
 	Groups      Groups
 	Admission   Admission
-	Probes      Probes // optional
+	Probes      *probe.Prober
+	Hooks       hook.Runner
 	BackoffMax  time.Duration
 	Starts      int           // pods starting at the same time
 	Relist      time.Duration // back-stop period of reading everything the runtime has

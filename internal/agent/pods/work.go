@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -126,25 +127,34 @@ func (r *Runner) noteView(e *entry) {
 	}
 }
 
-// track tells the probes which containers run. It comes before their results are read, so that a container is never
-// taken for one without probes.
-func (r *Runner) track(pod *corev1.Pod, o podlife.Observation) {
-	running := map[string]RunningContainer{}
-	for _, c := range o.Containers {
+// track tells the probes which containers run, so that what they then say of them is not of runs before.
+func (r *Runner) track(e *entry) {
+	e.mu.Lock()
+	pod, stopping := e.pod, e.stop != nil
+	e.mu.Unlock()
+	if pod == nil {
+		return
+	}
+	running := map[string]probe.Container{}
+	for _, c := range e.view.containers {
 		if c.State == podlife.Running {
-			running[c.Name] = RunningContainer{ID: c.ID, StartedAt: c.StartedAt.Time()}
+			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
-	ip := ""
-	for _, s := range o.Sandboxes {
+	r.Probes.Track(pod, r.addressOf(e, pod), running, stopping)
+}
+
+// addressOf is where the pod's containers are reached.
+func (r *Runner) addressOf(e *entry, pod *corev1.Pod) string {
+	for _, s := range e.view.sandboxes {
 		if s.State == podlife.SandboxReady && len(s.IPs) > 0 {
-			ip = s.IPs[0]
+			return s.IPs[0]
 		}
 	}
-	if ip == "" && len(o.HostIPs) > 0 {
-		ip = o.HostIPs[0]
+	if pod.Spec.HostNetwork && len(r.HostIPs) > 0 {
+		return r.HostIPs[0]
 	}
-	r.Probes.Track(pod, ip, running, o.Stop != nil)
+	return ""
 }
 
 // observe assembles what the step may look at. ok is false when the pod must be left alone for now: it is unknown to
@@ -154,6 +164,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	synced := r.synced
 	r.mu.Unlock()
 	r.admit(e)
+	r.track(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	pod = e.pod
@@ -180,10 +191,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	if pod.Spec.HostNetwork {
 		o.HostIPs = r.HostIPs
 	}
-	if r.Probes != nil {
-		r.track(pod, o)
-		o.Probes = r.Probes.Results(e.uid)
-	}
+	o.Probes = r.Probes.Results(e.uid)
 	return pod, o, true
 }
 
