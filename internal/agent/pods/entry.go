@@ -66,8 +66,10 @@ func newEntry(uid types.UID, backoffMax time.Duration) *entry {
 	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView()}
 }
 
-// name is namespace/name for messages.
+// name is namespace/name for messages. Caller does not hold mu.
 func (e *entry) name() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.pod != nil {
 		return e.pod.Namespace + "/" + e.pod.Name
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"path"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ func (r *Runner) pullSecrets(ctx context.Context, pod *corev1.Pod, image string)
 		}
 		for server, auth := range config.Auths {
 			key := registryKey(server)
-			if len(key) > bestLen && (image == key || strings.HasPrefix(image, key+"/")) {
+			if len(key) > bestLen && covers(key, fullName(image)) {
 				a, err := auth.runtime(key)
 				if err != nil {
 					return nil, fmt.Errorf("read image pull secret %s/%s: server %q: %w", pod.Namespace, ref.Name, server, err)
@@ -65,11 +66,47 @@ func parseDockerConfig(s *corev1.Secret) (dockerConfig, error) {
 	return config, fmt.Errorf("type %q: want %q", s.Type, corev1.SecretTypeDockerConfigJson)
 }
 
-// registryKey strips what old clients put around a registry's name: scheme, trailing slash and API version.
+// registryKey strips what old clients put around a registry's name: scheme, trailing slash and API version; and gives Docker
+// Hub the name that images have.
 func registryKey(server string) string {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
 	server = strings.TrimRight(server, "/")
-	return strings.TrimSuffix(strings.TrimSuffix(server, "/v1"), "/v2")
+	server = strings.TrimSuffix(strings.TrimSuffix(server, "/v1"), "/v2")
+	if server == "index.docker.io" || server == "registry-1.docker.io" {
+		return dockerHub
+	}
+	return server
+}
+
+const dockerHub = "docker.io"
+
+// fullName is an image's name with its registry, which is Docker Hub where the first part can not be a host.
+func fullName(image string) string {
+	first, _, found := strings.Cut(image, "/")
+	switch {
+	case !found:
+		return dockerHub + "/library/" + image
+	case strings.ContainsAny(first, ".:") || first == "localhost":
+		return image
+	}
+	return dockerHub + "/" + image
+}
+
+// covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts of
+// its name, or a path below one.
+func covers(key, image string) bool {
+	host, below, _ := strings.Cut(key, "/")
+	registry, name, _ := strings.Cut(image, "/")
+	parts, of := strings.Split(host, "."), strings.Split(registry, ".")
+	if len(parts) != len(of) || below != "" && name != below && !strings.HasPrefix(name, below+"/") && !strings.HasPrefix(name, below+":") && !strings.HasPrefix(name, below+"@") {
+		return false
+	}
+	for i := range parts {
+		if ok, err := path.Match(parts[i], of[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func (a dockerAuth) runtime(server string) (*runtimeapi.AuthConfig, error) {

@@ -217,12 +217,38 @@ func patchBody(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 			}
 		}
 	}
-	for _, gone := range []string{"reason", "message", "podIP"} {
-		if _, ok := fields[gone]; !ok {
-			fields[gone] = json.RawMessage("null")
-		}
+	absentToNull(fields, "reason", "message", "podIP")
+	if err := clearConditions(fields); err != nil {
+		return nil, err
 	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": fields})
+}
+
+// clearConditions says null where a condition has no reason or message: conditions are merged field by field, and what the
+// patch does not mention would stay.
+func clearConditions(status map[string]json.RawMessage) error {
+	raw, ok := status["conditions"]
+	if !ok {
+		return nil
+	}
+	var list []map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return err
+	}
+	for _, c := range list {
+		absentToNull(c, "reason", "message")
+	}
+	raw, err := json.Marshal(list)
+	status["conditions"] = raw
+	return err
+}
+
+func absentToNull(object map[string]json.RawMessage, keys ...string) {
+	for _, key := range keys {
+		if _, ok := object[key]; !ok {
+			object[key] = json.RawMessage("null")
+		}
+	}
 }
 
 // remove writes the last status and deletes the object with no grace: the pod has ended here.

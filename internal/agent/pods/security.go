@@ -103,8 +103,8 @@ func (r *Runner) containerSecurity(pod *corev1.Pod, c *corev1.Container, image i
 	}
 	runAs(out, either(cs.RunAsUser, ps.RunAsUser), either(cs.RunAsGroup, ps.RunAsGroup), image)
 	if truth(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
-		if err := nonRoot(out, image); err != nil {
-			return nil, err
+		if err := nonRoot(out, either(cs.RunAsUser, ps.RunAsUser) != nil); err != nil {
+			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
 		}
 	}
 	return out, nil
@@ -129,12 +129,12 @@ func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, im
 	}
 }
 
-// nonRoot enforces runAsNonRoot, with upstream's texts.
-func nonRoot(out *runtimeapi.LinuxContainerSecurityContext, image imageRef) error {
+// nonRoot enforces runAsNonRoot, with upstream's texts. asked says that the user is not the image's.
+func nonRoot(out *runtimeapi.LinuxContainerSecurityContext, asked bool) error {
 	switch {
 	case out.RunAsUser != nil && out.RunAsUser.Value != 0:
 		return nil
-	case out.RunAsUser != nil && image.uid == nil:
+	case asked:
 		return fmt.Errorf("container's runAsUser breaks non-root policy")
 	case out.RunAsUsername != "":
 		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", out.RunAsUsername)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
@@ -323,10 +324,16 @@ type failure struct {
 	err    error
 }
 
-func (f *failure) Error() string { return f.err.Error() }
+// Error is the runtime's own words; that they came over gRPC is said only where upstream says it, too: of pulls.
+func (f *failure) Error() string {
+	if said, ok := status.FromError(f.err); ok && f.reason != "ErrImagePull" {
+		return said.Message()
+	}
+	return f.err.Error()
+}
 func (f *failure) Unwrap() error { return f.err }
 
-func (f *failure) eventText() string { return f.prefix + f.err.Error() }
+func (f *failure) eventText() string { return f.prefix + f.Error() }
 
 // startSlot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last
 // container, so that pods finish one after the other instead of all at the end.

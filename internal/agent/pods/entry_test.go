@@ -1,0 +1,122 @@
+package pods
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+const noon = unit.Instant(12 * time.Hour)
+
+func TestOrdersMerge(t *testing.T) {
+	remove := podlife.StopOrder{Remove: true}
+	evict := podlife.StopOrder{Phase: podlife.Failed, Reason: "Evicted"}
+	type step struct {
+		after, grace time.Duration
+		order        podlife.StopOrder
+	}
+	for _, c := range []struct {
+		name       string
+		steps      []step
+		deadline   time.Duration
+		remove     bool
+		reason     string
+		interrupts int
+	}{
+		{"one order", []step{{0, 30 * time.Second, remove}}, 30 * time.Second, true, "", 1},
+		{"a later one shortens", []step{{0, 30 * time.Second, remove}, {time.Second, time.Second, remove}}, 2 * time.Second, true, "", 2},
+		{"none stretches", []step{{0, 5 * time.Second, remove}, {time.Second, time.Minute, remove}}, 5 * time.Second, true, "", 1},
+		{"an eviction that is deleted goes, and keeps its reason", []step{{0, 5 * time.Second, evict}, {time.Second, time.Minute, remove}}, 5 * time.Second, true, "Evicted", 1},
+		{"a deletion that is evicted stays a deletion", []step{{0, time.Minute, remove}, {0, time.Second, evict}}, time.Second, true, "", 2},
+		{"an eviction alone keeps its containers", []step{{0, 0, evict}}, 0, false, "Evicted", 1},
+	} {
+		interrupts := 0
+		e := newEntry("u", 0)
+		e.interrupt = func() { interrupts++ }
+		now := noon
+		for _, s := range c.steps {
+			now = now.Add(s.after)
+			before := e.stop
+			e.orderStop(now, s.grace, s.order)
+			if before != nil && before == e.stop {
+				t.Errorf("%s: an order that a worker may be reading was written to", c.name)
+			}
+		}
+		if e.stop.Deadline != noon.Add(c.deadline) || e.stop.Remove != c.remove || e.stop.Reason != c.reason || interrupts != c.interrupts {
+			t.Errorf("%s: got %+v after %s, %d interrupts", c.name, *e.stop, e.stop.Deadline.Sub(noon), interrupts)
+		}
+	}
+}
+
+func TestNewer(t *testing.T) {
+	for _, c := range []struct {
+		version, than string
+		want          bool
+	}{
+		{"10", "9", true}, {"9", "10", false}, {"10", "10", false}, {"99999999999999999999", "1", true}, {"", "1", true}, {"1", "", true}, {"a", "b", true},
+	} {
+		if got := newer(c.version, c.than); got != c.want {
+			t.Errorf("newer(%q, %q) = %v", c.version, c.than, got)
+		}
+	}
+}
+
+func TestEntryTakesVersions(t *testing.T) {
+	e := newEntry("uid-1", 0)
+	pod := testPod()
+	if !e.set(pod, noon) || e.set(pod, noon) {
+		t.Error("the first version is a change, the same version is none")
+	}
+	written := corev1.PodStatus{Phase: corev1.PodRunning}
+	e.written, e.writtenVersion = &written, "12"
+	older := pod.DeepCopy()
+	older.ResourceVersion = "11"
+	if !e.set(older, noon) || e.written == nil {
+		t.Error("a version from before our write made us forget what we wrote")
+	}
+	newest := pod.DeepCopy()
+	newest.ResourceVersion = "13"
+	if !e.set(newest, noon) || e.written != nil {
+		t.Error("after somebody else's write, what we wrote last is not what the server has")
+	}
+	doomed := newest.DeepCopy()
+	doomed.ResourceVersion, doomed.DeletionTimestamp, doomed.DeletionGracePeriodSeconds = "14", &metav1.Time{}, new(int64)
+	e.set(doomed, noon)
+	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon {
+		t.Errorf("deletion without grace ordered %+v", e.stop)
+	}
+}
+
+func TestGraces(t *testing.T) {
+	seconds := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		spec, deletion *int64
+		bySpec, byOne  time.Duration
+	}{
+		{nil, nil, 30 * time.Second, 30 * time.Second},
+		{seconds(5), nil, 5 * time.Second, 5 * time.Second},
+		{seconds(-1), seconds(-1), time.Second, 0},
+		{seconds(5), seconds(0), 5 * time.Second, 0},
+		{seconds(5), seconds(60), 5 * time.Second, time.Minute},
+	} {
+		pod := testPod()
+		pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds = c.spec, c.deletion
+		if a, b := specGrace(pod), deletionGrace(pod); a != c.bySpec || b != c.byOne {
+			t.Errorf("got %s and %s, want %s and %s", a, b, c.bySpec, c.byOne)
+		}
+	}
+}
+
+func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
+	e := newEntry("uid-1", 0)
+	e.set(testPod(), noon)
+	e.vanish(noon)
+	if e.stop == nil || !e.stop.Remove || e.stop.Deadline != noon.Add(7*time.Second) || !e.gone {
+		t.Errorf("got %+v", e.stop)
+	}
+}

@@ -1,0 +1,35 @@
+package pods
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// testRunner is a runner without a runtime and an API server: enough for what only translates.
+func testRunner() *Runner {
+	r := &Runner{Options: Options{
+		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
+		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100),
+	}, origin: time.Now().Add(-time.Second)}
+	r.report = newReporter(r)
+	r.static = newStaticPods(r)
+	return r
+}
+
+func testPod() *corev1.Pod {
+	always := corev1.ContainerRestartPolicyAlways
+	grace, deadline := int64(7), int64(60)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyOnFailure, TerminationGracePeriodSeconds: &grace, ActiveDeadlineSeconds: &deadline,
+			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1", RestartPolicy: &always}},
+			Containers:     []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1", RestartPolicy: &always}},
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}

@@ -1,0 +1,234 @@
+package pods
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+func TestSpecOf(t *testing.T) {
+	pod := testPod()
+	got := specOf(pod)
+	hash := func(name, image string) string { return hashOf(&corev1.Container{Name: name, Image: image}) }
+	want := podlife.Spec{
+		Name: "web_ns(uid-1)", Grace: 7 * time.Second, ActiveDeadline: time.Minute, Gates: []string{"example.com/lb"},
+		Containers: []podlife.ContainerSpec{
+			{Name: "init", Kind: podlife.Init, Policy: podlife.OnFailure, Hash: hash("init", "i:1"), Image: "i:1"},
+			{Name: "side", Kind: podlife.Sidecar, Policy: podlife.Always, Hash: hash("side", "s:1"), Image: "s:1"},
+			{Name: "zeta", Kind: podlife.Main, Policy: podlife.OnFailure, Hash: hash("zeta", "z:1"), Image: "z:1"},
+			{Name: "alpha", Kind: podlife.Main, Policy: podlife.Always, Hash: hash("alpha", "a:1"), Image: "a:1"},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	changed := pod.Spec.Containers[0]
+	changed.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
+	if hashOf(&changed) != hashOf(&pod.Spec.Containers[0]) {
+		t.Error("the hash follows what can not change in a running container")
+	}
+	changed.Image = "z:2"
+	if hashOf(&changed) == hashOf(&pod.Spec.Containers[0]) {
+		t.Error("the hash does not follow the image")
+	}
+}
+
+// TestPastReadsBackStatus: what statusOf writes, pastOf understands.
+func TestPastReadsBackStatus(t *testing.T) {
+	start, finish := unit.WallOf(time.Unix(1000, 0)), unit.WallOf(time.Unix(2000, 0))
+	end := func(id string) *podlife.Terminated {
+		return &podlife.Terminated{ID: id, ExitCode: 3, Reason: "Error", Message: "m", StartedAt: start, FinishedAt: finish}
+	}
+	for _, c := range []struct {
+		name string
+		in   podlife.ContainerStatus
+		want podlife.Past
+	}{
+		{"never ran", podlife.ContainerStatus{Waiting: &podlife.Waiting{Reason: "ContainerCreating"}}, podlife.Past{}},
+		{"runs", podlife.ContainerStatus{ID: "c1", ImageID: "sha256:1", RestartCount: 1, Running: &start, Last: end("c0")},
+			podlife.Past{ID: "c1", ImageID: "sha256:1", RestartCount: 1, Running: true, Last: end("c0")}},
+		{"ended", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Ended: end("c1"), Last: end("c0")},
+			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1"), Last: end("c0")}},
+		{"crash loop", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Waiting: &podlife.Waiting{Reason: "CrashLoopBackOff"}, Last: end("c1")},
+			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1")}},
+		{"lost, next run to come", podlife.ContainerStatus{RestartCount: 2, Waiting: &podlife.Waiting{Reason: "ContainerCreating"}, Last: end("c1")},
+			podlife.Past{RestartCount: 2, Last: end("c1")}},
+	} {
+		r, pod := testRunner(), testPod()
+		c.in.Name, c.in.Kind = "zeta", podlife.Main
+		status := r.statusOf(pod, corev1.PodStatus{}, podlife.Observation{}, podlife.Status{Phase: podlife.Active, Containers: []podlife.ContainerStatus{c.in}})
+		if got := pastOf(pod, status)["zeta"]; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+		pod.Status = status
+		if got := pastOf(pod, corev1.PodStatus{})["zeta"]; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s, from the API: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	r, pod := testRunner(), testPod()
+	since := unit.WallOf(time.Unix(1000, 5))
+	s := podlife.Status{
+		Phase: podlife.Active, IPs: []string{"10.0.0.1", "fd00::1"},
+		Containers: []podlife.ContainerStatus{
+			{Name: "init", Kind: podlife.Init, ID: "c0", Ended: &podlife.Terminated{ID: "c0", Reason: "Completed"}, Ready: true},
+			{Name: "side", Kind: podlife.Sidecar, ID: "c1", Running: &since, Ready: true, Started: true},
+			{Name: "zeta", Kind: podlife.Main, ID: "c2", Running: &since, Ready: true, Started: true},
+			{Name: "alpha", Kind: podlife.Main, Waiting: &podlife.Waiting{Reason: "ErrImagePull", Message: "m"}},
+		},
+	}
+	first := r.statusOf(pod, pod.Status, podlife.Observation{}, s)
+	if first.PodIP != "10.0.0.1" || len(first.PodIPs) != 2 || first.HostIP != "192.0.2.1" || len(first.HostIPs) != 2 {
+		t.Errorf("addresses: %+v", first)
+	}
+	if first.StartTime == nil || first.QOSClass != corev1.PodQOSBurstable || first.ObservedGeneration != 3 {
+		t.Errorf("start time, QoS class, generation: %+v", first)
+	}
+	if c := first.ContainerStatuses; len(c) != 2 || c[0].Name != "alpha" || c[1].ContainerID != "containerd://c2" || c[1].State.Running.StartedAt.Unix() != 1000 {
+		t.Errorf("containers: %+v", c)
+	}
+	if c := first.InitContainerStatuses; len(c) != 2 || c[0].Name != "init" || c[0].State.Terminated == nil || c[1].Name != "side" {
+		t.Errorf("inits: %+v", c)
+	}
+	s.IPs = nil
+	ended := r.statusOf(pod, first, podlife.Observation{}, s)
+	if !reflect.DeepEqual(ended.PodIPs, first.PodIPs) || !ended.StartTime.Equal(first.StartTime) {
+		t.Error("a pod lost its addresses or its start time with its sandbox")
+	}
+	pod.Status.Reason, pod.Status.Message = "Evicted", "because"
+	evicted := r.statusOf(pod, ended, podlife.Observation{Terminal: podlife.Failed}, podlife.Status{Phase: podlife.Failed})
+	if evicted.Reason != "Evicted" || evicted.Message != "because" {
+		t.Error("a pod that had ended lost its reason")
+	}
+}
+
+func TestConditionsOf(t *testing.T) {
+	then := metav1.NewTime(time.Unix(1000, 0))
+	pod := testPod()
+	pod.Status.Conditions = []corev1.PodCondition{
+		{Type: "example.com/lb", Status: corev1.ConditionTrue, Message: "theirs", LastTransitionTime: then},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, Message: "the scheduler's", LastTransitionTime: then},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: then},
+	}
+	last := []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: then},
+		{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: then},
+	}
+	got := map[corev1.PodConditionType]corev1.PodCondition{}
+	for _, c := range conditionsOf(pod, last, []podlife.Condition{
+		{Type: "Ready", True: true}, {Type: "ContainersReady", True: true}, {Type: "PodScheduled", True: true}, {Type: "Initialized", Reason: "R", Message: "M"},
+	}) {
+		if _, twice := got[c.Type]; twice {
+			t.Errorf("condition %s twice", c.Type)
+		}
+		got[c.Type] = c
+	}
+	if len(got) != 5 || got["example.com/lb"].Message != "theirs" || got[corev1.PodScheduled].Message != "the scheduler's" {
+		t.Errorf("conditions of others were not kept: %+v", got)
+	}
+	if c := got[corev1.ContainersReady]; !c.LastTransitionTime.Equal(&then) {
+		t.Error("the transition time of an unchanged condition moved")
+	}
+	if c := got[corev1.PodReady]; c.LastTransitionTime.Equal(&then) {
+		t.Error("the transition time of a changed condition stayed")
+	}
+	if c := got[corev1.PodInitialized]; c.Status != corev1.ConditionFalse || c.Reason != "R" || c.Message != "M" || c.ObservedGeneration != 3 {
+		t.Errorf("Initialized: %+v", c)
+	}
+}
+
+// TestPatchMakesServerAgree applies our patches as the API server does: afterwards it has what we report, and what others
+// wrote is still there.
+func TestPatchMakesServerAgree(t *testing.T) {
+	r, random := testRunner(), rand.New(rand.NewPCG(1, 2))
+	for round := range 2000 {
+		pod := testPod()
+		server := r.statusOf(pod, pod.Status, podlife.Observation{}, randomStatus(random))
+		server.Conditions = append(server.Conditions, corev1.PodCondition{Type: "example.com/lb", Status: corev1.ConditionTrue, Reason: "theirs"})
+		server.NominatedNodeName = "other"
+		pod.Status = server
+		ours := r.statusOf(pod, server, podlife.Observation{}, randomStatus(random))
+		body, err := patchBody(pod, ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := strategicpatch.StrategicMergePatch(before, body, corev1.Pod{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have corev1.Pod
+		if err := json.Unmarshal(after, &have); err != nil {
+			t.Fatal(err)
+		}
+		if !sameStatus(have.Status, ours) {
+			t.Fatalf("round %d: after the patch\n%s\nthe server has\n%s", round, body, after)
+		}
+		if have.UID != pod.UID || !strings.Contains(string(after), "theirs") || have.Status.NominatedNodeName != "other" {
+			t.Fatalf("round %d: the patch took what others own: %s", round, after)
+		}
+	}
+}
+
+func randomStatus(r *rand.Rand) podlife.Status {
+	pick := func(words ...string) string { return words[r.IntN(len(words))] }
+	since := unit.WallOf(time.Unix(int64(r.IntN(2000)), 0))
+	s := podlife.Status{Phase: []podlife.Phase{podlife.Pending, podlife.Active, podlife.Failed}[r.IntN(3)], Reason: pick("", "Evicted"), Message: pick("", "m")}
+	for range r.IntN(3) {
+		s.IPs = append(s.IPs, pick("10.0.0.1", "10.0.0.2", "fd00::1"))
+	}
+	if len(s.IPs) == 2 && s.IPs[0] == s.IPs[1] {
+		s.IPs = s.IPs[:1]
+	}
+	for _, name := range []string{"Ready", "ContainersReady", "Initialized", "PodScheduled"} {
+		s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: r.IntN(2) == 0, Reason: pick("", "a", "b"), Message: pick("", "x")})
+	}
+	for _, name := range []string{"zeta", "alpha"} {
+		st := podlife.ContainerStatus{Name: name, Kind: podlife.Main, ID: pick("c1", "c2"), RestartCount: uint32(r.IntN(3)), Ready: r.IntN(2) == 0}
+		switch r.IntN(3) {
+		case 0:
+			st.Running = &since
+		case 1:
+			st.Ended = &podlife.Terminated{ID: "c1", Reason: "Error", ExitCode: int32(r.IntN(3)), FinishedAt: since}
+		default:
+			st.Waiting = &podlife.Waiting{Reason: pick("A", "B"), Message: pick("", "m")}
+			st.Last = &podlife.Terminated{ID: "c0", Reason: "Completed"}
+		}
+		s.Containers = append(s.Containers, st)
+	}
+	return s
+}
+
+func TestSameStatus(t *testing.T) {
+	a := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: "A"}, {Type: "B"}}}
+	b := *a.DeepCopy()
+	b.Conditions[0], b.Conditions[1] = b.Conditions[1], b.Conditions[0]
+	a.NominatedNodeName, a.Conditions[0].LastProbeTime = "n", metav1.Now()
+	if !sameStatus(a, b) {
+		t.Error("order of conditions, probe times and fields of others count as differences")
+	}
+	b.Conditions[0].Message = "m"
+	if sameStatus(a, b) {
+		t.Error("a message does not count as a difference")
+	}
+	c := *a.DeepCopy()
+	c.Phase = corev1.PodFailed
+	if sameStatus(a, c) {
+		t.Error("a phase does not count as a difference")
+	}
+}

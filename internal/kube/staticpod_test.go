@@ -1,0 +1,68 @@
+package kube
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestDefaultPod(t *testing.T) {
+	pod, err := DecodePod([]byte(`{"apiVersion":"v1","kind":"Pod","spec":{"hostNetwork":true,"volumes":[{"name":"v"},{"name":"h","hostPath":{"path":"/x"}}],
+		"initContainers":[{"name":"i","image":"registry:5000/app"}],
+		"containers":[{"name":"a","image":"app@sha256:00","ports":[{"containerPort":80}],"livenessProbe":{"httpGet":{"port":80}}},{"name":"b","image":"app:latest"},
+		{"name":"c","image":"registry.example/app:1"},{"name":"d","image":"app"}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	DefaultPod(pod)
+	s := pod.Spec
+	if s.DNSPolicy != corev1.DNSClusterFirst || *s.TerminationGracePeriodSeconds != 30 || !*s.EnableServiceLinks || s.SecurityContext == nil {
+		t.Errorf("pod: %+v", s)
+	}
+	if s.Volumes[0].EmptyDir == nil || *s.Volumes[1].HostPath.Type != corev1.HostPathUnset {
+		t.Errorf("volumes: %+v", s.Volumes)
+	}
+	if p := s.Containers[0].LivenessProbe; p.TimeoutSeconds != 1 || p.PeriodSeconds != 10 || p.FailureThreshold != 3 || p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
+		t.Errorf("probe: %+v", p)
+	}
+	if p := s.Containers[0].Ports[0]; p.Protocol != "TCP" || p.HostPort != 80 {
+		t.Errorf("port: %+v", p)
+	}
+	for i, want := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullAlways} {
+		if got := s.Containers[i].ImagePullPolicy; got != want {
+			t.Errorf("%s: pull policy %s, want %s", s.Containers[i].Image, got, want)
+		}
+	}
+	if got := s.InitContainers[0].ImagePullPolicy; got != corev1.PullAlways {
+		t.Errorf("%s: pull policy %s, want Always", s.InitContainers[0].Image, got)
+	}
+}
+
+// FuzzDecodePod: whatever a manifest holds, it is decoded or refused, and what was decoded can be defaulted and checked.
+func FuzzDecodePod(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",
+		`{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{"ports":[{}],"env":[{"valueFrom":{}}],"livenessProbe":{}}],"volumes":[{}]}}`,
+		"apiVersion: v1\nkind: List\nitems: []\n", "a: &a [*a]\n", "k8s\x00",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, manifest []byte) {
+		pod, err := DecodePod(manifest)
+		if (pod == nil) == (err == nil) {
+			t.Fatalf("got pod %v and error %v", pod != nil, err)
+		}
+		if err != nil {
+			return
+		}
+		DefaultPod(pod)
+		if err := CheckStaticPod(pod); err == nil && len(pod.Spec.Containers) == 0 {
+			t.Fatal("a pod without containers was accepted")
+		}
+		again := pod.DeepCopy()
+		DefaultPod(again)
+		if again.String() != pod.String() {
+			t.Fatal("defaulting twice differs from defaulting once")
+		}
+	})
+}
