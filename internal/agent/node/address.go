@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
@@ -98,25 +99,31 @@ func sortedNames(m map[string][]netip.Addr) []string {
 	return names
 }
 
-// interfaces returns the addresses of the interfaces that are up.
+// interfaces returns the global addresses of the interfaces that are up. It takes one dump of addresses and asks only
+// for the few interfaces that have any: the net package dumps both whole tables again for each interface, which on a node
+// with 110 pods was nine tenths of everything the idle agent allocated (measured 2026-11-20).
 func interfaces() (map[string][]netip.Addr, error) {
-	all, err := net.Interfaces()
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return nil, fmt.Errorf("list network interfaces: %w", err)
+		return nil, fmt.Errorf("list network addresses: %w", err)
+	}
+	byLink := map[int][]netip.Addr{}
+	for _, a := range all {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.IsGlobalUnicast() {
+			byLink[a.LinkIndex] = append(byLink[a.LinkIndex], ip.Unmap())
+		}
 	}
 	out := map[string][]netip.Addr{}
-	for _, i := range all {
-		if i.Flags&net.FlagUp == 0 {
-			continue
+	for index, ips := range byLink {
+		link, err := netlink.LinkByIndex(index)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue // it went between the two questions
 		}
-		addrs, err := i.Addrs()
 		if err != nil {
-			return nil, fmt.Errorf("list addresses of interface %s: %w", i.Name, err)
+			return nil, fmt.Errorf("read network interface %d: %w", index, err)
 		}
-		for _, addr := range addrs {
-			if prefix, err := netip.ParsePrefix(addr.String()); err == nil {
-				out[i.Name] = append(out[i.Name], prefix.Addr().Unmap())
-			}
+		if link.Attrs().Flags&net.FlagUp != 0 {
+			out[link.Attrs().Name] = ips
 		}
 	}
 	return out, nil
