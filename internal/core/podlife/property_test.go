@@ -148,19 +148,26 @@ func (j *judge) judgeAction(a Action) {
 }
 
 func (j *judge) judgeStart(a Action) {
+	place := map[string]int{}
+	for i, s := range j.w.o.Spec.Containers {
+		place[s.Name] = i
+	}
 	for _, s := range j.w.sandboxes {
-		if s.Attempt > j.w.sandboxes[0].Attempt || len(j.w.sandboxes) == 1 {
-			if s.ID == a.ID && s.State != SandboxReady {
-				j.wrong("start %s in a sandbox that is not ready", a.Container)
-			}
+		if s.ID == a.ID && s.State != SandboxReady {
+			j.wrong("start %s in a sandbox that is not ready", a.Container)
 		}
 	}
 	for _, b := range j.w.containers {
-		if b.Name == a.Container && b.alive() {
+		init := j.w.spec(a.Container).Kind == Init
+		switch {
+		case b.Name == a.Container && b.alive():
 			j.wrong("start %s twice", a.Container)
-		}
-		if b.Name == a.Container && b.Attempt >= a.Attempt {
+		case b.Name == a.Container && b.Attempt >= a.Attempt:
 			j.wrong("start %s as attempt %d: there is attempt %d", a.Container, a.Attempt, b.Attempt)
+		case init && b.SandboxID == a.ID && place[b.Name] > place[a.Container]:
+			j.wrong("start init %s after %s", a.Container, b.Name)
+		case j.w.spec(b.Name).Kind == Init && b.alive() && b.SandboxID == a.ID && place[b.Name] < place[a.Container]:
+			j.wrong("start %s before init %s has ended", a.Container, b.Name)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package podlife
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,9 +21,10 @@ import (
 //	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
 //	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
 //	status                  print what is reported
-//	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited] | heal
+//	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
 //	probe NAME [starting] [unready] [dead]       what is known of its probes from now on
-//	kill NAME code=N | lose NAME                 its process dies | the runtime loses track of it
+//	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | somebody removes it
+//	counted NAME N                               the API has another count of its restarts, and another run
 //	image NAME I            its image changes
 //	stop grace=D [keep] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
 //	forget | reboot [lost]  the agent restarts | the machine does; lost: the runtime remembers nothing afterwards
@@ -136,6 +138,15 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		w.end(w.box(first), int32(number(t, d, "code")))
 	case "lose":
 		w.box(first).State = Unknown
+	case "gone":
+		b := w.box(first)
+		w.containers = slices.DeleteFunc(w.containers, func(c *box) bool { return c == b })
+	case "counted":
+		n, err := strconv.Atoi(d.CmdArgs[1].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.o.Past[first] = Past{ID: "other", RestartCount: uint32(n), Running: true}
 	case "image":
 		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
