@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -86,6 +85,10 @@ func (k *Keeper) refresh(uid types.UID) {
 	if s.gone || s.pod == nil {
 		return
 	}
+	if latest := s.latest.Load(); latest != s.pod {
+		s.pod = latest
+		k.Objects.Track(latest)
+	}
 	ctx, cancel := context.WithTimeout(k.ctx, refreshMax)
 	defer cancel()
 	var failures Failures
@@ -99,7 +102,7 @@ func (k *Keeper) refresh(uid types.UID) {
 		}
 	}
 	if failures != nil && k.ctx.Err() == nil {
-		slog.Warn("volume: refresh failed, containers keep the content they have", "pod", s.pod.Namespace+"/"+s.pod.Name, "uid", uid, "error", failures)
+		logStale(s.pod, failures)
 	}
 	k.schedule(s, failures)
 }

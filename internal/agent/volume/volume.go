@@ -39,9 +39,12 @@ package volume
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -96,9 +99,11 @@ type Keeper struct {
 // place is what the Keeper knows of one pod. Its fields are guarded by mu, which is held through SetUp, refreshes and
 // TearDown, so that they never run together for one pod.
 type place struct {
+	latest atomic.Pointer[corev1.Pod] // as last heard of; mu is not needed
+
 	mu     sync.Mutex
 	gone   bool        // torn down: look the pod up again
-	pod    *corev1.Pod // as last set up
+	pod    *corev1.Pod // as last set up or refreshed
 	ready  map[string]bool
 	wrote  map[string]payloadSum // what a content volume holds now
 	tokens map[tokenKey]*token
@@ -142,7 +147,9 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 }
 
 // SetUp makes every volume of pod, or returns Failures that name those it could not make. It may be called again at
-// any time, and should be when the pod's labels or annotations change; what is up to date costs no system call.
+// any time; what is up to date costs no system call. A volume that has content already, from before a restart of the
+// agent too, is no failure because its content cannot be refreshed now: its containers may start with what it has, and
+// the Keeper goes on trying.
 // It waits for the API server, bounded; cancel ctx to wait less.
 func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	if err := checkPod(pod); err != nil {
@@ -153,25 +160,53 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	k.Objects.Track(pod)
 	first := s.pod == nil
 	s.pod = pod
+	s.latest.Store(pod)
 	if first {
 		if err := k.prepare(pod.UID); err != nil {
 			return err
 		}
 	}
-	var failures Failures
+	var failures, stale Failures
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if err := k.setUpVolume(ctx, s, v); err != nil {
+		err := k.setUpVolume(ctx, s, v)
+		switch {
+		case err == nil:
+			s.ready[v.Name] = true
+		case s.ready[v.Name] || readOnly(v) && hasContent(k.pathOf(pod.UID, v)):
+			s.ready[v.Name] = true
+			stale = append(stale, Failure{v.Name, err})
+		default:
 			failures = append(failures, Failure{v.Name, err})
-			continue
 		}
-		s.ready[v.Name] = true
 	}
-	k.schedule(s, failures)
+	if stale != nil {
+		logStale(pod, stale)
+	}
+	k.schedule(s, append(stale, failures...))
 	if failures != nil {
 		return failures
 	}
 	return nil
+}
+
+func logStale(pod *corev1.Pod, stale Failures) {
+	slog.Warn("volume: not refreshed, containers keep the content they have", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "error", stale)
+}
+
+// Update says what a pod is like now. If its labels, annotations or spec changed, the volumes that show them are
+// refreshed in the background. It returns at once; a pod that was never set up is ignored.
+func (k *Keeper) Update(pod *corev1.Pod) {
+	k.mu.Lock()
+	s := k.places[pod.UID]
+	k.mu.Unlock()
+	if s == nil {
+		return
+	}
+	had := s.latest.Swap(pod)
+	if had == nil || had.Generation != pod.Generation || !maps.Equal(had.Labels, pod.Labels) || !maps.Equal(had.Annotations, pod.Annotations) {
+		k.Changed(pod.UID)
+	}
 }
 
 // prepare makes the pod's directories and clears what a crash left half-made.

@@ -289,7 +289,11 @@ func TestRefresh(t *testing.T) {
 	dir, _ := r.VolumePath(pod, "v")
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "2", "c": "y"}))
 	r.Changed("u1")
-	r.eventually("new content", func() bool { return listing(t, dir) == "a 644 0:0 2\nc 644 0:0 y\n" })
+	r.eventually("new content", func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "a"))
+		_, gone := os.Lstat(filepath.Join(dir, "b"))
+		return err == nil && string(text) == "2" && os.IsNotExist(gone)
+	})
 	r.eventually("one payload", func() bool {
 		entries, err := os.ReadDir(dir)
 		var names []string
@@ -332,14 +336,55 @@ func TestTokenRenewal(t *testing.T) {
 		t.Errorf("asked again at once: %d", r.asked())
 	}
 	age(-time.Second, -time.Second)
-	if err := r.SetUp(context.Background(), pod); err == nil || !strings.Contains(err.Error(), "failed to fetch token: away") {
-		t.Errorf("dead token: %v", err)
+	if err := r.SetUp(context.Background(), pod); err != nil {
+		t.Errorf("a dead token keeps containers from starting: %v", err)
+	}
+	if err := r.SetUp(context.Background(), func() *corev1.Pod { p := pod.DeepCopy(); p.UID = "u2"; return p }()); err == nil || !strings.Contains(err.Error(), "failed to fetch token: away") {
+		t.Errorf("no token at all: %v", err)
 	}
 	r.tokenErr = nil
 	r.refresh("u1")
 	if r.read(file) == first {
 		t.Error("not renewed")
 	}
+	r.tearDownClean("u1")
+}
+
+// After a restart of the agent with nobody to ask, containers may start with what their volumes hold; news still come.
+func TestRestartWhileAway(t *testing.T) {
+	r := newRig(t)
+	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
+	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}), plainVolume())
+	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": "CA"}))
+	r.mustSetUp(pod)
+	r.drop("configmap/cm")
+	r.restart()
+	r.mustSetUp(pod)
+	mounts, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(mounts[0].HostPath, "a")); err != nil || string(text) != "1" {
+		t.Errorf("%q %v", text, err)
+	}
+	r.put("configmap/cm", configMap("cm", map[string]string{"a": "2"}))
+	r.Changed("u1")
+	r.eventually("the news", func() bool { return r.read("pods/u1/volumes/kubernetes.io~configmap/v/a") == "2" })
+	r.tearDownClean("u1")
+}
+
+// A changed label reaches the downwardAPI volumes of a running pod; a changed status sets nothing off.
+func TestUpdate(t *testing.T) {
+	r := newRig(t)
+	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}))
+	r.Update(pod) // too early: nothing
+	r.mustSetUp(pod)
+	next := pod.DeepCopy()
+	next.Labels = map[string]string{"app": "desk"}
+	r.Update(next)
+	r.eventually("the label", func() bool {
+		return r.read("memory/u1/kubernetes.io~downward-api/v/labels") == `app="desk"`
+	})
 	r.tearDownClean("u1")
 }
 

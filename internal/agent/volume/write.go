@@ -215,6 +215,12 @@ func removePayloads(dir string) error {
 	return nil
 }
 
+// hasContent reports whether an earlier life of this agent left a whole payload in dir.
+func hasContent(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, dataLink))
+	return err == nil
+}
+
 // holds reports whether dir already holds exactly content: true after a restart of the agent, and then nothing needs
 // to be written. Any doubt is false.
 func holds(dir string, content payload, own owner) bool {
