@@ -42,7 +42,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	for _, g := range pod.Spec.SchedulingGates {
 		out.Gates = append(out.Gates, g.Name)
 	}
-	out.Requests, out.ScoreCPU, out.ScoreMemory = placementRequests(pod)
+	out.Requests, out.Asked, out.Held = placementRequests(pod)
 	for k, v := range pod.Spec.NodeSelector {
 		out.NodeSelector = append(out.NodeSelector, placement.Label{Key: k, Value: v})
 	}
@@ -104,21 +104,41 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 // placementRequests applies the pod request rule of the API: containers together, init containers one after another,
 // sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
 // resized, the larger of what it asks for and what it holds.
-func placementRequests(pod *corev1.Pod) ([]placement.Amount, unit.MilliCPU, unit.Bytes) {
+func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, held placement.Load) {
 	options := podresource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
-	var out []placement.Amount
-	for name, q := range podresource.PodRequests(pod, options) {
+	list := podresource.PodRequests(pod, options)
+	for name, q := range list {
 		if v := amount(name, q); v != 0 {
-			out = append(out, placement.Amount{Resource: string(name), Value: v})
+			requests = append(requests, placement.Amount{Resource: string(name), Value: v})
 		}
 	}
-	slices.SortFunc(out, byResource)
-	options.NonMissingContainerRequests = corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewMilliQuantity(int64(scoreCPUDefault), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(int64(scoreMemoryDefault), resource.BinarySI),
+	slices.SortFunc(requests, byResource)
+
+	cpu, memory := resource.NewMilliQuantity(int64(scoreCPUDefault), resource.DecimalSI), resource.NewQuantity(int64(scoreMemoryDefault), resource.BinarySI)
+	options.NonMissingContainerRequests = corev1.ResourceList{corev1.ResourceCPU: *cpu, corev1.ResourceMemory: *memory}
+	if !podresource.IsPodLevelRequestsSet(pod) {
+		asked = placementLoad(podresource.PodRequests(pod, options))
+		return requests, asked, asked
 	}
-	scored := podresource.PodRequests(pod, options)
-	return out, unit.MilliCPU(amount(corev1.ResourceCPU, scored[corev1.ResourceCPU])), unit.Bytes(amount(corev1.ResourceMemory, scored[corev1.ResourceMemory]))
+	// While it scores a pod, NodeResourcesFit 1.36 does not look at pod-level requests at all (NewFit leaves its scorer's
+	// enablePodLevelResources unset; found by oracle/). Same scores is our promise, so neither do we.
+	withoutPodLevel := options
+	withoutPodLevel.SkipPodLevelResources = true
+	asked = placementLoad(podresource.PodRequests(pod, withoutPodLevel))
+	// Once it is on a node, upstream does, and fills in for containers only what neither they nor the pod as a whole ask for.
+	for name := range options.NonMissingContainerRequests {
+		if _, ok := list[name]; ok {
+			delete(options.NonMissingContainerRequests, name)
+		}
+	}
+	return requests, asked, placementLoad(podresource.PodRequests(pod, options))
+}
+
+func placementLoad(list corev1.ResourceList) placement.Load {
+	return placement.Load{
+		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
+		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
+	}
 }
 
 func placementTolerations(in []corev1.Toleration) []placement.Toleration {

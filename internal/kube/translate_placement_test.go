@@ -44,9 +44,9 @@ func TestPlacementRequests(t *testing.T) {
 		{"overhead on top", corev1.PodSpec{
 			Containers: []corev1.Container{box("1", "1Mi")}, Overhead: box("10m", "1Mi").Resources.Requests,
 		}, 1010, 2 << 20, 1010, 2 * unit.MiB},
-		{"pod-level resources in place of the sum", corev1.PodSpec{
+		{"pod-level resources in place of the sum, except in scores", corev1.PodSpec{
 			Containers: []corev1.Container{box("1", "1Mi")}, Resources: &corev1.ResourceRequirements{Requests: box("3", "").Resources.Requests},
-		}, 3000, 1 << 20, 3000, 1 * unit.MiB},
+		}, 3000, 1 << 20, 1000, 1 * unit.MiB},
 		{"an absurd amount is bounded", corev1.PodSpec{Containers: []corev1.Container{box("9E", "9E")}}, amountMax, amountMax, amountMax, amountMax},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestPlacementRequests(t *testing.T) {
 					memory = a.Value
 				}
 			}
-			if cpu != c.cpu || memory != c.memory || p.ScoreCPU != c.scoreCPU || p.ScoreMemory != c.scoreMemory {
-				t.Errorf("got cpu %d memory %d score %d %d, want %+v", cpu, memory, p.ScoreCPU, p.ScoreMemory, c)
+			if cpu != c.cpu || memory != c.memory || p.Asked.CPU != c.scoreCPU || p.Asked.Memory != c.scoreMemory {
+				t.Errorf("got cpu %d memory %d score %d %d, want %+v", cpu, memory, p.Asked.CPU, p.Asked.Memory, c)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options) error {
 	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
 	m := newMind(o, remote{o.Client}, recorder)
 
-	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods}, m.podHandler())
+	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Trim: trimPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
 	go podWatch.RunWithContext(ctx)

@@ -4,12 +4,28 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
+
+// trimPod drops what no rule reads and what is often half of a pod: environments, commands, probes, mounts.
+func trimPod(obj runtime.Object) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			list[i] = corev1.Container{Name: c.Name, Ports: c.Ports, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+		}
+	}
+	pod.Spec.EphemeralContainers, pod.Annotations = nil, nil
+}
 
 // podHandler turns changes of pods into facts. Translation is done here, beside the mind.
 func (m *mind) podHandler() cache.ResourceEventHandler {

@@ -12,8 +12,7 @@ type class struct {
 	signature string
 
 	requests    []request // non-zero only, in column order
-	scoreCPU    int64
-	scoreMemory int64
+	asked, held Load
 
 	tolerations   []Toleration
 	toleratesNode bool // tolerates a cordon
@@ -60,8 +59,8 @@ func (c *cluster) compile(pod Pod) *class {
 	}
 	k := &class{
 		signature:   signature,
-		scoreCPU:    int64(pod.ScoreCPU),
-		scoreMemory: int64(pod.ScoreMemory),
+		asked:       pod.Asked,
+		held:        pod.Held,
 		tolerations: pod.Tolerations,
 		ports:       pod.Ports,
 		unsupported: pod.Unsupported,
@@ -144,7 +143,7 @@ func namesDemanded(terms []NodeTerm) (names []string, conflict bool) {
 // signatureOf writes down, unambiguously, everything of pod that a class holds.
 func signatureOf(pod Pod) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%#v %d %d %#v %q", pod.Requests, pod.ScoreCPU, pod.ScoreMemory, pod.Tolerations, pod.NodeSelector)
+	fmt.Fprintf(&b, "%#v %d %d %#v %q", pod.Requests, pod.Asked, pod.Held, pod.Tolerations, pod.NodeSelector)
 	if pod.NodeAffinity != nil {
 		fmt.Fprintf(&b, " required %#v", *pod.NodeAffinity)
 	}

@@ -227,8 +227,8 @@ func (c *cluster) count(r row, k *class, sign int64) {
 	for _, q := range k.requests {
 		c.requested[q.column][r] += sign * q.value
 	}
-	c.scoreCPU[r] += sign * k.scoreCPU
-	c.scoreMemory[r] += sign * k.scoreMemory
+	c.scoreCPU[r] += sign * int64(k.held.CPU)
+	c.scoreMemory[r] += sign * int64(k.held.Memory)
 	for _, port := range k.ports {
 		if c.ports[r] == nil {
 			c.ports[r] = map[HostPort]int{}

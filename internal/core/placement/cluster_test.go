@@ -246,7 +246,7 @@ func (h *history) randomNode() Node {
 
 func (h *history) randomPod() Pod {
 	h.made++
-	p := Pod{ID: PodID(fmt.Sprintf("p%d", h.made)), Priority: int32(h.rng.IntN(3)), ScoreCPU: 100, ScoreMemory: 200}
+	p := Pod{ID: PodID(fmt.Sprintf("p%d", h.made)), Priority: int32(h.rng.IntN(3)), Asked: Load{100, 200}, Held: Load{unit.MilliCPU(h.rng.IntN(200)), 200}}
 	p.Requests = []Amount{{CPU, int64(h.rng.IntN(4) * 250)}, {Memory, int64(h.rng.IntN(4) * 250)}}
 	switch h.rng.IntN(8) {
 	case 0:

@@ -117,7 +117,7 @@ func BenchmarkPlace(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				pod := Pod{ID: PodID(strconv.Itoa(i)), Requests: []Amount{{CPU, 100}, {Memory, 100 << 20}}, ScoreCPU: 100, ScoreMemory: 100 << 20}
+				pod := Pod{ID: PodID(strconv.Itoa(i)), Requests: []Amount{{CPU, 100}, {Memory, 100 << 20}}, Asked: Load{100, 100 << 20}, Held: Load{100, 100 << 20}}
 				p.PodSeen(2, pod)
 				d, _ := p.Next(2)
 				pod.Node = d.Node

@@ -152,7 +152,7 @@ func parseNode(args []string) Node {
 }
 
 func parsePod(args []string) Pod {
-	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", ScoreCPU: 100, ScoreMemory: 200 * unit.MiB}
+	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", Asked: Load{100, 200 * unit.MiB}}
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		switch key {
@@ -181,12 +181,13 @@ func parsePod(args []string) Pod {
 			p.Requests = append(p.Requests, Amount{key, number(value)})
 			switch key {
 			case CPU:
-				p.ScoreCPU = unit.MilliCPU(number(value))
+				p.Asked.CPU = unit.MilliCPU(number(value))
 			case Memory:
-				p.ScoreMemory = unit.Bytes(number(value))
+				p.Asked.Memory = unit.Bytes(number(value))
 			}
 		}
 	}
+	p.Held = p.Asked
 	return p
 }
 

@@ -5,8 +5,8 @@ package placement
 func leastAllocated(c *cluster, k *class, r row) int64 {
 	sum, n := int64(0), int64(0)
 	for _, x := range [...]struct{ taken, capacity int64 }{
-		{c.scoreCPU[r] + k.scoreCPU, c.allocatable[cpuColumn][r]},
-		{c.scoreMemory[r] + k.scoreMemory, c.allocatable[memoryColumn][r]},
+		{c.scoreCPU[r] + int64(k.asked.CPU), c.allocatable[cpuColumn][r]},
+		{c.scoreMemory[r] + int64(k.asked.Memory), c.allocatable[memoryColumn][r]},
 	} {
 		if x.capacity == 0 {
 			continue

@@ -30,10 +30,10 @@ type Pod struct {
 	Gates           []string
 
 	Requests []Amount // what the pod takes; a resource that is absent is not asked for
-	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none,
-	// so that a crowd of pods without requests does not pile up on one node.
-	ScoreCPU    unit.MilliCPU
-	ScoreMemory unit.Bytes
+	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none, so
+	// that a crowd of pods without requests does not pile up on one node. Asked is for the node that is being considered,
+	// Held for one that has the pod already; upstream's two rules differ for pods with pod-level requests.
+	Asked, Held Load
 
 	Tolerations  []Toleration
 	NodeSelector []Label     // all must be on the node
@@ -43,6 +43,12 @@ type Pod struct {
 
 	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
 	Unsupported []string
+}
+
+// Load is what LeastAllocated looks at.
+type Load struct {
+	CPU    unit.MilliCPU
+	Memory unit.Bytes
 }
 
 // Node is what a decision about a node depends on.

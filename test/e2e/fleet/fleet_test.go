@@ -1,0 +1,374 @@
+//go:build e2e
+
+// Package fleet drives the scheduler, the lifecycle controller and hollow nodes against the real control plane that
+// `plimsoll up --no-agent --hollow N` starts. It needs no root.
+//
+//	make build && go test -tags e2e ./test/e2e/fleet
+//
+// PLIMSOLL_BIN names the directory of the built binaries; without it, bin/ of the repository.
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const hollowNodes = 50
+
+// instance is a running control plane with hollow nodes.
+type instance struct {
+	t      *testing.T
+	binary string
+	flags  []string
+	api    kubernetes.Interface
+}
+
+// up starts an instance of its own, and takes it down when the test ends.
+func up(t *testing.T) *instance {
+	t.Helper()
+	dir := os.Getenv("PLIMSOLL_BIN")
+	if dir == "" {
+		dir = "../../../bin"
+	}
+	binary, err := filepath.Abs(filepath.Join(dir, "plimsoll"))
+	if err == nil {
+		_, err = os.Stat(binary)
+	}
+	if err != nil {
+		t.Skipf("no built binaries: %v; run make build", err)
+	}
+	i := &instance{t: t, binary: binary, flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
+	t.Cleanup(func() { i.plimsoll("down") })
+	i.plimsoll("up", "--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", freePort(t), "--controller-manager-port", "0")
+	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(i.plimsoll("kubeconfig")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	if i.api, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	i.until("the default service account", time.Minute, func(ctx context.Context) (bool, string) {
+		_, err := i.api.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	return i
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (i *instance) plimsoll(verb string, args ...string) string {
+	i.t.Helper()
+	command := exec.Command(i.binary, append(append([]string{verb}, i.flags...), args...)...)
+	out, err := command.Output()
+	if err != nil {
+		detail := ""
+		if exit := (*exec.ExitError)(nil); asExit(err, &exit) {
+			detail = string(exit.Stderr)
+		}
+		i.t.Fatalf("plimsoll %s: %v\n%s%s", verb, err, out, detail)
+	}
+	return string(out)
+}
+
+func asExit(err error, into **exec.ExitError) bool {
+	exit, ok := err.(*exec.ExitError)
+	*into = exit
+	return ok
+}
+
+// pid returns the process of a child of `up`, zero while it is down.
+func (i *instance) pid(child string) int {
+	i.t.Helper()
+	var status struct {
+		Children []struct {
+			Name string
+			PID  int
+		}
+	}
+	// status fails while a child is down, and prints all the same.
+	out, _ := exec.Command(i.binary, append(append([]string{"status"}, i.flags...), "-o", "json")...).Output()
+	if err := json.Unmarshal(out, &status); err != nil {
+		i.t.Fatal(err)
+	}
+	for _, c := range status.Children {
+		if c.Name == child {
+			return c.PID
+		}
+	}
+	return 0
+}
+
+// until waits for a condition and fails with what was last seen.
+func (i *instance) until(what string, limit time.Duration, condition func(context.Context) (bool, string)) {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), limit)
+	defer cancel()
+	began, last := time.Now(), ""
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, seen := condition(ctx)
+		if ok {
+			i.t.Logf("%s after %v", what, time.Since(began).Round(100*time.Millisecond))
+			return
+		}
+		if ctx.Err() == nil {
+			last = seen
+		}
+		select {
+		case <-ctx.Done():
+			i.t.Fatalf("%s: not within %v; last seen: %s", what, limit, last)
+		case <-tick.C:
+		}
+	}
+}
+
+func (i *instance) pods(ctx context.Context) []corev1.Pod {
+	list, err := i.api.CoreV1().Pods("default").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil
+	}
+	return list.Items
+}
+
+func (i *instance) createPods(from, to int, spec corev1.PodSpec) {
+	i.t.Helper()
+	slots := make(chan struct{}, 16)
+	var all sync.WaitGroup
+	for n := from; n < to; n++ {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%04d", n)}, Spec: spec}
+			if _, err := i.api.CoreV1().Pods("default").Create(i.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+				i.t.Errorf("create pod %d: %v", n, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func podSpec(cpu string) corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+	}}}}
+}
+
+// TestFleet takes one instance through what users do with it; the parts build on each other.
+func TestFleet(t *testing.T) {
+	i := up(t)
+	t.Run("burst", i.burst)
+	t.Run("unschedulable", i.unschedulable)
+	t.Run("drain", i.drain)
+	t.Run("silence", i.silence)
+}
+
+// burst: 1,000 pods while the scheduler is killed again and again. Each is bound once, runs, and has its own address.
+func (i *instance) burst(t *testing.T) {
+	const count = 1000
+	i.t = t
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	nodes, moved := map[string]string{}, 0
+	note := func(obj any) {
+		mu.Lock()
+		defer mu.Unlock()
+		pod := obj.(*corev1.Pod)
+		before, known := nodes[pod.Name]
+		if known && before != pod.Spec.NodeName {
+			moved++
+		}
+		if pod.Spec.NodeName != "" {
+			nodes[pod.Name] = pod.Spec.NodeName
+		}
+	}
+	informers := informers.NewSharedInformerFactory(i.api, 0)
+	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, after any) { note(after) }}); err != nil {
+		t.Fatal(err)
+	}
+	informers.Start(ctx.Done())
+	informers.WaitForCacheSync(ctx.Done())
+	killed := 0
+	creating := make(chan struct{})
+	go func() {
+		defer close(creating)
+		i.createPods(0, count, podSpec("100m"))
+	}()
+	for done := false; !done; {
+		select {
+		case <-creating:
+			done = true
+		case <-time.After(700 * time.Millisecond):
+		}
+		if pid := i.pid("scheduler"); pid > 0 && killed < 5 && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	i.until("1,000 pods Running", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		running, addresses := 0, map[string]bool{}
+		for _, p := range i.pods(ctx) {
+			if p.Status.Phase == corev1.PodRunning {
+				running++
+				addresses[p.Status.PodIP] = true
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return running == count && len(addresses) == count && len(nodes) == count, fmt.Sprintf("%d Running with %d addresses", running, len(addresses))
+	})
+	cancel()
+	informers.Shutdown()
+	perNode := map[string]int{}
+	for _, node := range nodes {
+		perNode[node]++
+	}
+	for node, n := range perNode {
+		if n > 110 {
+			t.Errorf("node %s holds %d pods, its limit is 110", node, n)
+		}
+	}
+	t.Logf("scheduler killed %d times; pods on %d nodes", killed, len(perNode))
+	if moved != 0 || len(nodes) != count || killed == 0 {
+		t.Errorf("%d pods seen bound, %d changed their node, %d kills", len(nodes), moved, killed)
+	}
+}
+
+// unschedulable: a pod that fits nowhere says why, and is placed the moment room appears.
+func (i *instance) unschedulable(t *testing.T) {
+	i.t = t
+	spec := podSpec("31500m") // beside 20 pods of 100m, a node of 32 CPUs has 30
+	i.createPods(9000, 9001, spec)
+	i.until("the condition that says why", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9000", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled {
+				return c.Reason == "Unschedulable" && c.Message == fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", hollowNodes, hollowNodes), c.Message
+			}
+		}
+		return false, "no condition"
+	})
+	for _, p := range i.pods(t.Context()) {
+		if p.Spec.NodeName == "hollow-7" {
+			_ = i.api.CoreV1().Pods("default").Delete(t.Context(), p.Name, metav1.DeleteOptions{})
+		}
+	}
+	i.until("placed where room appeared", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9000", metav1.GetOptions{})
+		return err == nil && pod.Spec.NodeName == "hollow-7", fmt.Sprint(pod.Spec.NodeName, err)
+	})
+	spec = podSpec("1m")
+	spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+		TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{},
+	}}}}
+	i.createPods(9001, 9002, spec)
+	i.until("a demand without a rule is named", 30*time.Second, func(ctx context.Context) (bool, string) {
+		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9001", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, c := range pod.Status.Conditions {
+			if strings.Contains(c.Message, "does not support required pod anti-affinity") {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(pod.Status.Conditions)
+	})
+}
+
+// drain: deleted pods are gone, all of them.
+func (i *instance) drain(t *testing.T) {
+	i.t = t
+	if err := i.api.CoreV1().Pods("default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	i.until("no pods", time.Minute, func(ctx context.Context) (bool, string) {
+		n := len(i.pods(ctx))
+		return n == 0, fmt.Sprint(n, " pods left")
+	})
+}
+
+// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; then it goes on, and all is
+// well again.
+func (i *instance) silence(t *testing.T) {
+	i.t = t
+	i.createPods(0, 100, podSpec("100m"))
+	i.until("100 pods Running", time.Minute, func(ctx context.Context) (bool, string) { return i.readyPods(ctx) == 100, "" })
+	pid := i.pid("fleet")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	i.until("all nodes Unknown, tainted, no pod Ready", 75*time.Second, func(ctx context.Context) (bool, string) {
+		unknown, tainted := i.countNodes(ctx, corev1.ConditionUnknown)
+		ready := i.readyPods(ctx)
+		return unknown == hollowNodes && tainted == 2*hollowNodes && ready == 0, fmt.Sprintf("%d Unknown, %d taints, %d pods Ready", unknown, tainted, ready)
+	})
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	i.until("all nodes Ready, no taint, all pods Ready", 30*time.Second, func(ctx context.Context) (bool, string) {
+		up, tainted := i.countNodes(ctx, corev1.ConditionTrue)
+		ready := i.readyPods(ctx)
+		return up == hollowNodes && tainted == 0 && ready == 100, fmt.Sprintf("%d Ready, %d taints, %d pods Ready", up, tainted, ready)
+	})
+}
+
+func (i *instance) readyPods(ctx context.Context) int {
+	n := 0
+	for _, p := range i.pods(ctx) {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// countNodes counts the nodes whose Ready is status, and the taints on all of them.
+func (i *instance) countNodes(ctx context.Context, status corev1.ConditionStatus) (nodes, taints int) {
+	list, err := i.api.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return 0, 0
+	}
+	for _, n := range list.Items {
+		taints += len(n.Spec.Taints)
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == status {
+				nodes++
+			}
+		}
+	}
+	return nodes, taints
+}
