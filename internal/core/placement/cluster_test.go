@@ -18,7 +18,7 @@ import (
 //
 // and at the end, when every bind has succeeded, that no pod that fits somewhere is left pending.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(120) {
 		h := newHistory(t, seed)
 		for range 200 {
 			h.step()
@@ -117,7 +117,7 @@ func (h *history) land(id PodID, how int) {
 	}
 }
 
-// repeatOrChange tells again what is known, or binds a pod behind the scheduler's back.
+// repeatOrChange tells again what is known, resizes a bound pod, or binds one behind the scheduler's back.
 func (h *history) repeatOrChange() {
 	id, ok := pick(h.rng, h.pods)
 	if !ok {
@@ -128,6 +128,9 @@ func (h *history) repeatOrChange() {
 		p.Node = name
 		h.pods[id] = p
 		delete(h.flight, id)
+	} else if p.Node != "" && h.rng.IntN(2) == 0 {
+		p.Requests = []Amount{{CPU, int64(h.rng.IntN(4) * 250)}, {Memory, int64(h.rng.IntN(4) * 250)}}
+		h.pods[id] = p
 	}
 	h.placer.PodSeen(h.now, p)
 }
