@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,9 +291,9 @@ func TestStuckMainLoopWithholdsTheLease(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
 		o := options(t, s, c, r)
 		var turned time.Time
-		var stuck bool
+		var stuck atomic.Bool
 		o.MainLoop = func() time.Time {
-			if !stuck {
+			if !stuck.Load() {
 				turned = time.Now()
 			}
 			return turned
@@ -300,13 +301,13 @@ func TestStuckMainLoopWithholdsTheLease(t *testing.T) {
 		_, stop := start(t, o)
 		defer stop()
 		time.Sleep(time.Minute)
-		stuck = true
+		stuck.Store(true)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if _, lease := s.now(); time.Since(lease.Spec.RenewTime.Time) < 50*time.Second {
 			t.Errorf("the lease was renewed %v ago by a stuck agent", time.Since(lease.Spec.RenewTime.Time))
 		}
-		stuck = false
+		stuck.Store(false)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if _, lease := s.now(); time.Since(lease.Spec.RenewTime.Time) > 2*time.Second {
