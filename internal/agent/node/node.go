@@ -124,8 +124,9 @@ type Keeper struct {
 	runtime  runtimeAnswer
 	images   []corev1.ContainerImage
 	imagesAt time.Time
-	lease    *coordinationv1.Lease // as last written; nil: read it first
-	cordoned bool                  // as last told in an Event
+	lease    *coordinationv1.Lease  // as last written; nil: read it first
+	cordoned bool                   // as last told in an Event
+	said     corev1.ConditionStatus // Ready, as last computed
 }
 
 // New prepares a Keeper; Run starts it.
@@ -284,12 +285,12 @@ func (k *Keeper) shown(node *corev1.Node) {
 	if k.base == nil || node.UID == k.base.UID && !newer(node.ResourceVersion, k.base.ResourceVersion) {
 		return // before the registration it is the registration that looks
 	}
-	mine, theirs := readyStatus(k.base), readyStatus(node)
+	theirs := readyStatus(node)
 	k.base, k.computed = node, nil
 	k.tellCordoned(node)
-	if mine != theirs {
-		// Somebody gave up on us (Unknown) while we are alive: answer now, not in ten seconds.
-		slog.Warn("node condition was changed by another", "node", k.o.Name, "condition", "Ready", "from", mine, "to", theirs)
+	if theirs != k.said && theirs == corev1.ConditionUnknown {
+		// Somebody gave up on us while we are alive: answer now, not in ten seconds.
+		slog.Warn("node was given up by another", "node", k.o.Name, "ready", theirs, "we say", k.said)
 		k.tell(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }

@@ -239,6 +239,7 @@ func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
 		}
 	}
 	k.setCondition(s, ready)
+	k.said = ready.Status
 }
 
 // problems returns why the node is not ready.
