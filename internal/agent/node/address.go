@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
@@ -20,14 +19,16 @@ type Addresses struct {
 	NodeIPs  []netip.Addr // of --node-ip, one or one per family; none: the address of the interface that leads out
 	Serving  netip.Addr   // where the agent's server listens
 
-	// Interfaces and Routes observe the machine; ThisMachine fills them in.
-	Interfaces func() (map[string][]netip.Addr, error)
-	Routes     func() ([]string, error) // names of the interfaces of default routes, best first
+	// These observe the machine; ThisMachine fills them in.
+	Own        func() ([]netip.Addr, error)            // all addresses of the machine
+	Of         func(name string) ([]netip.Addr, error) // those of one interface; none while it is down
+	Interfaces func() ([]string, error)                // names of all
+	Routes     func() ([]string, error)                // names of those that default routes use, best first
 }
 
 // ThisMachine makes a observe this machine.
 func (a Addresses) ThisMachine() Addresses {
-	a.Interfaces, a.Routes = interfaces, procfs.Default.DefaultInterfaces
+	a.Own, a.Of, a.Interfaces, a.Routes = ownAddresses, addressesOf, interfaceNames, procfs.Default.DefaultInterfaces
 	return a
 }
 
@@ -52,81 +53,98 @@ func (a Addresses) Find() ([]corev1.NodeAddress, error) {
 
 // internal returns the machine's own addresses.
 func (a Addresses) internal() ([]netip.Addr, error) {
-	have, err := a.Interfaces()
-	if err != nil {
-		return nil, err
-	}
 	if len(a.NodeIPs) > 0 {
+		own, err := a.Own()
+		if err != nil {
+			return nil, err
+		}
 		for _, ip := range a.NodeIPs {
-			if !slices.ContainsFunc(mapValues(have), func(addrs []netip.Addr) bool { return slices.Contains(addrs, ip) }) {
+			if !slices.Contains(own, ip) {
 				return nil, fmt.Errorf("--node-ip %s: no interface of this machine has this address", ip)
 			}
 		}
 		return a.NodeIPs, nil
 	}
-	out, err := a.Routes()
-	if err != nil {
-		return nil, err
-	}
-	// IPv4 first, as upstream prefers it; then any interface of a machine that has no way out.
-	for _, usable := range []func(netip.Addr) bool{
-		func(ip netip.Addr) bool { return ip.Is4() && ip.IsGlobalUnicast() },
-		netip.Addr.IsGlobalUnicast,
-	} {
-		for _, name := range append(out, sortedNames(have)...) {
-			if i := slices.IndexFunc(have[name], usable); i >= 0 {
-				return have[name][i : i+1], nil
-			}
+	// The interfaces that lead out; then any, of a machine that has no way out.
+	for _, names := range []func() ([]string, error){a.Routes, a.Interfaces} {
+		candidates, err := names()
+		if err != nil {
+			return nil, err
+		}
+		if ip, err := a.best(candidates); err != nil || ip.IsValid() {
+			return []netip.Addr{ip}, err
 		}
 	}
 	return nil, errors.New("no interface has an address that others could reach: give one by --node-ip")
 }
 
-func mapValues(m map[string][]netip.Addr) [][]netip.Addr {
-	out := make([][]netip.Addr, 0, len(m))
-	for _, v := range m {
-		out = append(out, v)
+// best returns the first usable address of the interfaces, IPv4 before IPv6 as upstream prefers it; invalid when none has
+// one.
+func (a Addresses) best(names []string) (found netip.Addr, err error) {
+	for _, name := range names {
+		ips, err := a.Of(name)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		for _, ip := range ips {
+			if !ip.IsGlobalUnicast() {
+				continue
+			}
+			if ip.Is4() {
+				return ip, nil
+			}
+			if !found.IsValid() {
+				found = ip
+			}
+		}
 	}
-	return out
+	return found, nil
 }
 
-func sortedNames(m map[string][]netip.Addr) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
+func ownAddresses() ([]netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return ipsOf(addrs), nil
+}
+
+func addressesOf(name string) ([]netip.Addr, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find interface %s: %w", name, err)
+	}
+	if i.Flags&net.FlagUp == 0 {
+		return nil, nil
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of interface %s: %w", name, err)
+	}
+	return ipsOf(addrs), nil
+}
+
+func interfaceNames() ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
 	}
 	slices.Sort(names)
-	return names
+	return names, nil
 }
 
-// interfaces returns the global addresses of the interfaces that are up. It takes one dump of addresses and asks only
-// for the few interfaces that have any: the net package dumps both whole tables again for each interface, which on a node
-// with 110 pods was nine tenths of everything the idle agent allocated (measured 2026-11-20).
-func interfaces() (map[string][]netip.Addr, error) {
-	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list network addresses: %w", err)
-	}
-	byLink := map[int][]netip.Addr{}
-	for _, a := range all {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.IsGlobalUnicast() {
-			byLink[a.LinkIndex] = append(byLink[a.LinkIndex], ip.Unmap())
+func ipsOf(addrs []net.Addr) []netip.Addr {
+	var ips []netip.Addr
+	for _, addr := range addrs {
+		if prefix, err := netip.ParsePrefix(addr.String()); err == nil {
+			ips = append(ips, prefix.Addr().Unmap())
 		}
 	}
-	out := map[string][]netip.Addr{}
-	for index, ips := range byLink {
-		link, err := netlink.LinkByIndex(index)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			continue // it went between the two questions
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read network interface %d: %w", index, err)
-		}
-		if link.Attrs().Flags&net.FlagUp != 0 {
-			out[link.Attrs().Name] = ips
-		}
-	}
-	return out, nil
+	return ips
 }
 
 // ParseNodeIPs reads --node-ip: one address, or one IPv4 and one IPv6 address.

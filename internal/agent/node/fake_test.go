@@ -297,9 +297,7 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Line: line, Register: true, MaxImages: 50, Port: 10250,
 		Addresses: Addresses{
 			Hostname: "n1", Serving: netip.MustParseAddr("127.0.0.1"),
-			Interfaces: func() (map[string][]netip.Addr, error) {
-				return map[string][]netip.Addr{"eth0": {netip.MustParseAddr("192.0.2.7")}}, nil
-			},
+			Of:     func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil },
 			Routes: func() ([]string, error) { return []string{"eth0"}, nil },
 		}.Find,
 	}

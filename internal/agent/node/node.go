@@ -107,6 +107,9 @@ const (
 	runtimeDownAfter = 30 * time.Second
 	// imagesEvery is how often images are listed (upstream caches them for as long).
 	imagesEvery = 30 * time.Second
+	// addressesEvery is how often the machine's addresses are looked up: with a hundred pods there are as many interfaces
+	// to go through. An address that changes is published so much later.
+	addressesEvery = time.Minute
 )
 
 // Keeper keeps one Node and its Lease.
@@ -124,9 +127,12 @@ type Keeper struct {
 	runtime  runtimeAnswer
 	images   []corev1.ContainerImage
 	imagesAt time.Time
-	lease    *coordinationv1.Lease  // as last written; nil: read it first
-	cordoned bool                   // as last told in an Event
-	said     corev1.ConditionStatus // Ready, as last computed
+
+	addresses   []corev1.NodeAddress
+	addressesAt time.Time
+	lease       *coordinationv1.Lease  // as last written; nil: read it first
+	cordoned    bool                   // as last told in an Event
+	said        corev1.ConditionStatus // Ready, as last computed
 }
 
 // New prepares a Keeper; Run starts it.

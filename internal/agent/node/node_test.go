@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -401,17 +402,17 @@ func TestAddresses(t *testing.T) {
 		want   string
 	}{
 		"of the default route":        {Addresses{}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
-		"IPv6 when there is only it":  {Addresses{Interfaces: func() (map[string][]netip.Addr, error) { return map[string][]netip.Addr{"eth6": have["eth6"]}, nil }}, []string{"eth6"}, "InternalIP=2001:db8::6 Hostname=h"},
-		"IPv4 elsewhere before IPv6":  {Addresses{}, []string{"eth6"}, "InternalIP=198.51.100.1 Hostname=h"},
+		"IPv6 when it leads out":      {Addresses{}, []string{"eth6"}, "InternalIP=2001:db8::6 Hostname=h"},
+		"IPv4 of any that leads out":  {Addresses{}, []string{"eth6", "eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
 		"no way out":                  {Addresses{}, nil, "InternalIP=198.51.100.1 Hostname=h"},
 		"chosen, one per family":      {Addresses{NodeIPs: []netip.Addr{addr("2001:db8::6"), addr("192.0.2.1")}}, nil, "InternalIP=2001:db8::6 InternalIP=192.0.2.1 Hostname=h"},
 		"served on loopback":          {Addresses{Serving: addr("::1")}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h InternalDNS=localhost"},
 		"chosen, not of this machine": {Addresses{NodeIPs: []netip.Addr{addr("203.0.113.9")}}, nil, "--node-ip 203.0.113.9: no interface"},
 	} {
 		c.a.Hostname = "h"
-		if c.a.Interfaces == nil {
-			c.a.Interfaces = func() (map[string][]netip.Addr, error) { return have, nil }
-		}
+		c.a.Interfaces = func() ([]string, error) { return slices.Sorted(maps.Keys(have)), nil }
+		c.a.Of = func(name string) ([]netip.Addr, error) { return have[name], nil }
+		c.a.Own = func() ([]netip.Addr, error) { return slices.Concat(slices.Collect(maps.Values(have))...), nil }
 		c.a.Routes = func() ([]string, error) { return c.routes, nil }
 		found, err := c.a.Find()
 		var got []string

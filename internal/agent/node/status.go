@@ -155,9 +155,15 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 
 // fill writes what we know over a status. Addresses that cannot be found stay as they are, and are the error.
 func (k *Keeper) fill(s *corev1.NodeStatus) error {
-	addresses, err := k.o.Addresses()
-	if err == nil {
-		s.Addresses = addresses
+	var err error
+	if k.addressesAt.IsZero() || k.now().Sub(k.addressesAt) >= addressesEvery {
+		var found []corev1.NodeAddress
+		if found, err = k.o.Addresses(); err == nil {
+			k.addresses, k.addressesAt = found, k.now()
+		}
+	}
+	if k.addresses != nil {
+		s.Addresses = k.addresses
 	}
 	k.fillResources(s)
 	id := k.o.Machine.Identity

@@ -44,12 +44,13 @@ var fields = slices.Concat(
 	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion",
 		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL", "authentication.anonymous.enabled",
 		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
-		"streamingConnectionIdleTimeout", "enableDebuggingHandlers"),
+		"streamingConnectionIdleTimeout", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress",
+		"enableSystemLogHandler", "enableProfilingHandler"),
 	not("this port is not opened: use port", "readOnlyPort"),
-	not("/healthz is served on port", "healthzPort", "healthzBindAddress"),
 	not("Go's own curve preferences apply", "tlsCurvePreferences"),
-	not("/logs is not served", "enableSystemLogHandler", "enableSystemLogQuery"),
-	not("profiles are not served", "enableProfilingHandler", "enableDebugFlagsHandler", "enableContentionProfiling"),
+	not("/logs serves files only", "enableSystemLogQuery"),
+	not("/debug/flags is not served", "enableDebugFlagsHandler"),
+	not("blocking is not profiled", "enableContentionProfiling"),
 	not("certificates are read from their files at start", "rotateCertificates", "serverTLSBootstrap"),
 
 	// The API and the Node object.
@@ -74,7 +75,7 @@ var fields = slices.Concat(
 	not("addresses are the CNI plugin's business", "podCIDR", "hairpinMode"),
 	not("the agent writes no netfilter rules", "makeIPTablesUtilChains", "iptablesMasqueradeBit", "iptablesDropBit"),
 	not("every sysctl that the API server lets pass is set", "allowedUnsafeSysctls"),
-	not("pods choose their own seccomp profile", "seccompDefault"),
+	does("seccompDefault"),
 	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
 
 	// Resources. Their full form has its own issue; what is drawn and enforced now is honoured.
@@ -95,11 +96,10 @@ var fields = slices.Concat(
 	not("it needs topologyManagerPolicy, which is not supported yet", "topologyManagerScope", "topologyManagerPolicyOptions"),
 	not("it needs memoryManagerPolicy Static, which is not supported yet", "reservedMemory"),
 	not("memory.min, low and high are not set yet", "qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy"),
-	not("the kernel's default applies", "singleProcessOOMKill"),
+	[]field{{path: "singleProcessOOMKill", only: []string{"true"}, instead: "the kernel kills single processes"}},
 	not("the score is what whoever starts the agent gives it", "oomScoreAdj"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
-	not("swap is reported, and not looked at otherwise yet", "failSwapOn"),
-	not("cgroup v1 is supported", "failCgroupV1"),
+	does("failSwapOn", "failCgroupV1"), // by CheckMachine
 	not("kernel parameters are not checked", "protectKernelDefaults"),
 
 	// Pressure.
@@ -108,7 +108,8 @@ var fields = slices.Concat(
 
 	// Images.
 	not("unused images are not removed yet", "imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent"),
-	not("pulls are not limited: the runtime's own limits apply", "registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls"),
+	does("serializeImagePulls", "maxParallelImagePulls"),
+	not("pulls are not limited in time", "registryPullQPS", "registryBurst"),
 	not("credentials are the runtime's business", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.

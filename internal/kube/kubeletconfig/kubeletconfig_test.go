@@ -11,7 +11,9 @@ import (
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -61,7 +63,6 @@ func TestKubeadm(t *testing.T) {
 	}
 	want := []string{
 		"cgroupDriver: systemd: not honoured: the agent will refuse to start",
-		"healthzPort: 10249: not honoured: /healthz is served on port",
 		"rotateCertificates: true: not honoured: certificates are read from their files at start",
 	}
 	if !slices.Equal(warnings, want) {
@@ -203,6 +204,24 @@ podsPerCore: 4
 	}
 	if policy := QoSPolicy(c); !policy.CFSQuota || policy.CFSPeriod != 100*time.Millisecond || policy.PodPIDs != -1 {
 		t.Errorf("policy %+v", policy)
+	}
+}
+
+func TestCheckMachine(t *testing.T) {
+	c, _, err := Parse([]byte(head+"failCgroupV1: true\nreservedSystemCPUs: 0,8\nsingleProcessOOMKill: false\n"), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machine.Machine{CPUs: idset.Of(0, 1), Swap: unit.GiB}
+	err = CheckMachine(c, m, false)
+	for _, want := range []string{"failSwapOn: true: this machine has 1Gi", "failCgroupV1", "singleProcessOOMKill", `reservedSystemCPUs: "0,8": CPUs 8 are not online here: 0-1 are`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in %v", want, err)
+		}
+	}
+	c, _, err = Parse([]byte(head+"failSwapOn: false\n"), "/")
+	if err != nil || CheckMachine(c, m, false) != nil {
+		t.Errorf("%v, %v", err, CheckMachine(c, m, false))
 	}
 }
 

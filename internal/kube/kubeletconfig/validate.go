@@ -19,6 +19,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 )
 
 // Values of enforceNodeAllocatable.
@@ -345,6 +346,29 @@ func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems)
 	if len(c.ShutdownGracePeriodByPodPriority) > 0 && (all > 0 || critical > 0) {
 		p.add("shutdownGracePeriodByPodPriority", len(c.ShutdownGracePeriodByPodPriority), "excludes shutdownGracePeriod and shutdownGracePeriodCriticalPods")
 	}
+}
+
+// CheckMachine returns, in one error, what a loaded configuration asks for that this machine does not allow. unified says
+// that the machine has cgroup v2.
+func CheckMachine(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unified bool) error {
+	var p problems
+	if *c.FailSwapOn && m.Swap > 0 {
+		p.add("failSwapOn", true, fmt.Sprintf("this machine has %v of swap: turn it off (swapoff -a), or set failSwapOn: false", m.Swap))
+	}
+	if *c.FailCgroupV1 && !unified {
+		p.add("failCgroupV1", true, "this machine has cgroup v1: boot it with cgroup v2, or leave failCgroupV1 out")
+	}
+	if !unified && c.SingleProcessOOMKill != nil && !*c.SingleProcessOOMKill {
+		p.add("singleProcessOOMKill", false, "needs cgroup v2")
+	}
+	reserved, err := idset.Parse(c.ReservedSystemCPUs)
+	if offline := reserved.Minus(m.CPUs); err == nil && !offline.IsEmpty() {
+		p.add("reservedSystemCPUs", c.ReservedSystemCPUs, fmt.Sprintf("CPUs %v are not online here: %v are", offline, m.CPUs))
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	return fmt.Errorf("check kubelet configuration against this machine: %w", p.err())
 }
 
 // CheckTaint returns what is wrong with a taint that a node registers with.
