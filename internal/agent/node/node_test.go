@@ -291,6 +291,7 @@ func TestStuckMainLoopWithholdsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
 		o := options(t, s, c, r)
+		o.Rhythm.MainLoopMax = time.Minute
 		var turned time.Time
 		var stuck atomic.Bool
 		o.MainLoop = func() time.Time {

@@ -64,7 +64,7 @@ func Default() Config {
 		ReportEvery:   5 * time.Minute,
 		RuntimeEvery:  5 * time.Second,
 		RuntimeMax:    3 * time.Minute, // the kubelet calls its view of the runtime unhealthy at 3 min (PLEG relist threshold)
-		MainLoopMax:   1 * time.Minute, // chosen: a pass takes milliseconds; a minute is a stuck process, not a slow one
+		MainLoopMax:   3 * time.Minute, // the same: the agent's loop turns when it has read what the runtime runs
 	}
 }
 

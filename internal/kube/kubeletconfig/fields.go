@@ -80,7 +80,7 @@ var fields = slices.Concat(
 
 	// Resources. Their full form has its own issue; what is drawn and enforced now is honoured.
 	does("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
-		"podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cgroupRoot", "localStorageCapacityIsolation"),
+		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cgroupRoot", "localStorageCapacityIsolation"),
 	[]field{
 		{path: "cgroupDriver", only: []string{"cgroupfs"}, instead: "the agent will refuse to start"},
 		{path: "enforceNodeAllocatable", only: []string{"[pods]", "[none]"}, instead: "only pods are held to the line yet"},
@@ -96,7 +96,6 @@ var fields = slices.Concat(
 	not("it needs topologyManagerPolicy, which is not supported yet", "topologyManagerScope", "topologyManagerPolicyOptions"),
 	not("it needs memoryManagerPolicy Static, which is not supported yet", "reservedMemory"),
 	not("memory.min, low and high are not set yet", "qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy"),
-	[]field{{path: "singleProcessOOMKill", only: []string{"true"}, instead: "the kernel kills single processes"}},
 	not("the score is what whoever starts the agent gives it", "oomScoreAdj"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
 	does("failSwapOn", "failCgroupV1"), // by CheckMachine
