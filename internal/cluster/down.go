@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
-	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 const (
@@ -151,14 +151,14 @@ func (c *cluster) removePods(ctx context.Context) error {
 		err = c.runtime.Teardown(ctx)
 		c.supervisor.Stop(ctx, childContainerd, graceStore) // it is gone; this forgets it
 		// Volumes are the agent's, which has ended.
-		return "", errors.Join(err, containerruntime.UnmountBelow(c.o.StateDir, c.o.RunDir))
+		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir))
 	})
 }
 
 // purge removes the state directory.
 func (c *cluster) purge() error {
 	// Still mounted after all: removing would remove someone's files.
-	if err := containerruntime.UnmountBelow(c.o.StateDir); err != nil {
+	if err := mount.UnmountInside(c.o.StateDir); err != nil {
 		return fmt.Errorf("remove %s: %w", c.o.StateDir, err)
 	}
 	return os.RemoveAll(c.o.StateDir)

@@ -180,37 +180,6 @@ func TestProbesSayWhat(t *testing.T) {
 	}
 }
 
-// TestParseMountPoints reads lines of proc_pid_mountinfo(5), with optional fields and escapes.
-func TestParseMountPoints(t *testing.T) {
-	got, err := parseMountPoints(`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-40 35 0:33 / /run/a\040b\134c rw shared:1 master:2 - tmpfs tmpfs rw
-`)
-	if want := `/mnt2|/run/a b\c`; err != nil || strings.Join(got, "|") != want {
-		t.Errorf("got %q, %v; want %s", got, err, want)
-	}
-	if _, err := parseMountPoints("1 2 3\n"); err == nil || !strings.Contains(err.Error(), "line 1: 3 fields") {
-		t.Errorf("short line: error %v", err)
-	}
-}
-
-func FuzzParseMountPoints(f *testing.F) {
-	f.Add("36 35 98:0 / /mnt\\0402 rw - ext3 /dev/root rw x\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		points, err := parseMountPoints(text)
-		if err == nil && len(points) > strings.Count(text, "\n")+1 {
-			t.Errorf("%d mounts from %q", len(points), text)
-		}
-	})
-}
-
-func TestWithin(t *testing.T) {
-	for path, want := range map[string]bool{"/run/p": true, "/run/p/x": true, "/run/pp": false, "/run": false} {
-		if within(path, "/run/p/") != want {
-			t.Errorf("within(%s, /run/p/) is not %v", path, want)
-		}
-	}
-}
-
 func TestGrace(t *testing.T) {
 	for text, want := range map[string]string{"": "10s", "3": "3s", "0": "0s", "30": "10s", "-1": "10s", "x": "10s"} {
 		if got := graceOf(map[string]string{graceAnnotation: text}).String(); got != want {

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // TestLifeOfInstance takes an instance through its whole life with each OCI runtime: prepare, start, images, a pod with
@@ -302,14 +303,12 @@ func (r *rig) traces(t *testing.T, shimSockets []string) map[string][]string {
 		add("process", fmt.Sprint(p.pid))
 		p.close()
 	}
-	points, err := mountPoints()
+	points, err := mount.Below(r.options.StateDir, r.options.RunDir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, point := range points {
-		if within(point, r.options.StateDir) || within(point, r.options.RunDir) {
-			add("mount", point)
-		}
+		add("mount", point)
 	}
 	tree, err := cgroup.Open(cgroupMount)
 	if err != nil {

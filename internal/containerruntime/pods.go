@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // podFacts is a pod sandbox as far as a teardown cares.
@@ -113,7 +114,7 @@ func (i *Instance) removeForeignPods(ctx context.Context) error {
 	defer client.Close()
 	return removePods(ctx, client, func(pod podFacts) bool {
 		parent, err := cgroupParent(ctx, client, pod.id)
-		return err == nil && within(parent, i.options.CgroupRoot)
+		return err == nil && mount.Within(parent, i.options.CgroupRoot)
 	})
 }
 

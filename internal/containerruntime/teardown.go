@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
@@ -47,7 +49,7 @@ func (i *Instance) Teardown(ctx context.Context) error {
 	if strays != nil { // else what was not removed in order is gone all the same
 		strays = errors.Join(inOrder, strays)
 	}
-	mounts := UnmountBelow(i.options.containerdState(), i.options.containerdRoot())
+	mounts := mount.UnmountInside(i.options.containerdState(), i.options.containerdRoot())
 	return wrapTeardown(
 		strays, mounts,
 		i.removeCgroups(ctx),
@@ -200,4 +202,24 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// shimSocketDir is where shims of containerd 1.x and 2.x listen, whatever containerd's own state directory is
+// (socketRoot in its shim package). Their names are hashes; each shim's bundle says which is its own.
+const shimSocketDir = "/run/containerd/s"
+
+func (i *Instance) shimSockets() []string {
+	files, err := filepath.Glob(filepath.Join(i.options.containerdState(), "io.containerd.runtime.v2.task/*/*/address"))
+	if err != nil {
+		return nil // a pattern that the run directory's name broke
+	}
+	var sockets []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		path := strings.TrimPrefix(strings.TrimSpace(string(text)), "unix://")
+		if err == nil && filepath.Dir(path) == shimSocketDir {
+			sockets = append(sockets, path)
+		}
+	}
+	return sockets
 }

@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // outside is a directory that no pod may reach, with a print of it to compare.
@@ -208,7 +210,7 @@ func TestSubPath(t *testing.T) {
 	if got := r.read("pods/u1/volume-subpaths/cm/c/0"); got != "v2" {
 		t.Errorf("after the change: %q", got)
 	}
-	if points, _ := mountsBelow(filepath.Join(r.root, "pods/u1/volume-subpaths/cm")); len(points) != 1 {
+	if points, _ := mount.Below(filepath.Join(r.root, "pods/u1/volume-subpaths/cm")); len(points) != 1 {
 		t.Errorf("mounted %v, want one", points)
 	}
 	out.check(t, "subPaths")
@@ -338,18 +340,6 @@ func TestRejectedUID(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.root, "pods")); err != nil {
 		t.Error(err)
 	}
-}
-
-func FuzzMountPoints(f *testing.F) {
-	f.Add("36 35 98:0 / /r/pods/u1/a\\040b rw - ext3 x rw\n", "/r/pods/u1")
-	f.Add("\\", "\\134")
-	f.Fuzz(func(t *testing.T, table, dir string) {
-		for _, p := range parseMountPoints(table, dir) {
-			if p != dir && !strings.HasPrefix(p, dir+"/") {
-				t.Errorf("%q is not below %q", p, dir)
-			}
-		}
-	})
 }
 
 func FuzzPayloadPath(f *testing.F) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // A subPath is resolved while containers may be changing the tree under it: a link planted in the last moment must not
@@ -121,7 +123,7 @@ func describe(err error, subPath string) error {
 // isBound reports whether the file found is what is mounted on target. Something else there, from an earlier container
 // or from before the volume's content changed, is unmounted; the earlier container keeps its own mount.
 func isBound(target string, found unix.Stat_t) (bool, error) {
-	points, err := mountsBelow(target)
+	points, err := mount.Below(target)
 	if err != nil || len(points) == 0 {
 		return false, err
 	}
@@ -132,7 +134,7 @@ func isBound(target string, found unix.Stat_t) (bool, error) {
 	if at.Dev == found.Dev && at.Ino == found.Ino {
 		return true, nil
 	}
-	return false, unmountBelow(target)
+	return false, mount.UnmountBelow(target)
 }
 
 // makeTarget makes a directory or a file to mount on.

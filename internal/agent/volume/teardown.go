@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // TearDown removes everything of a pod: its mounts, volumes, secrets, hosts file and termination logs. Its containers
@@ -44,7 +46,7 @@ func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error 
 	k.Objects.Untrack(uid)
 
 	pod := k.podDir(uid)
-	if err := unmountBelow(pod); err != nil {
+	if err := mount.UnmountBelow(pod); err != nil {
 		return fmt.Errorf("tear down pod %s: %w", uid, err)
 	}
 	dirs := []string{pod}

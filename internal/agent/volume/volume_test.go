@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
 // The ordinary pod: one token request, one payload, the real path for the runtime, upstream's path for people.
@@ -77,7 +79,7 @@ func (r *rig) tearDownClean(uid types.UID) {
 			r.t.Errorf("%s/%s is still there: %v", dir, uid, err)
 		}
 	}
-	if left, err := mountsBelow(filepath.Join(r.Keeper.pods, string(uid))); err != nil || len(left) > 0 {
+	if left, err := mount.Below(filepath.Join(r.Keeper.pods, string(uid))); err != nil || len(left) > 0 {
 		r.t.Errorf("still mounted: %v %v", left, err)
 	}
 	if r.tracked[uid] {

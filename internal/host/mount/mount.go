@@ -1,0 +1,119 @@
+// Package mount finds and removes mounts by where they are.
+//
+// What is mounted is read from the kernel's table each time, never remembered: a crash loses no mount. Directories may
+// be given by a symbolic link, the table has them resolved. It sees the mounts of its own process' namespace.
+//
+// It mounts nothing; who needs a mount knows best which.
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Below returns the mount points at and below the directories, innermost first. A directory that is not there has none.
+func Below(dirs ...string) ([]string, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	points := Parse(string(table))
+	slices.Reverse(points) // the table is in order of mounting: what was mounted later is on top or further in
+	var roots []string
+	for _, dir := range dirs {
+		root, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			root = filepath.Clean(dir) // gone; what is mounted there, if anything, is found by its name
+		}
+		roots = append(roots, root)
+	}
+	return slices.DeleteFunc(points, func(point string) bool {
+		return !slices.ContainsFunc(roots, func(root string) bool { return Within(point, root) })
+	}), nil
+}
+
+// Within reports whether a clean path is dir or below it.
+func Within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Inside is Below without the directories themselves: a disk that somebody mounted to hold a directory of ours is not
+// ours.
+func Inside(dirs ...string) ([]string, error) {
+	points, err := Below(dirs...)
+	for _, dir := range dirs {
+		if root, err := filepath.EvalSymlinks(dir); err == nil {
+			points = slices.DeleteFunc(points, func(point string) bool { return point == root })
+		}
+	}
+	return points, err
+}
+
+// UnmountBelow unmounts everything at and below the directories and fails if something stays. What somebody has open is
+// detached: its files go when they let go.
+func UnmountBelow(dirs ...string) error { return unmount(Below, dirs) }
+
+// UnmountInside is UnmountBelow that leaves what is mounted on the directories themselves.
+func UnmountInside(dirs ...string) error { return unmount(Inside, dirs) }
+
+func unmount(find func(...string) ([]string, error), dirs []string) error {
+	points, err := find(dirs...)
+	if err != nil || len(points) == 0 {
+		return err
+	}
+	for _, point := range points {
+		err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		// EINVAL, ENOENT: gone already, with what it was mounted on or by another's hand.
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", point, err)
+		}
+	}
+	left, err := find(dirs...)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("unmount %s: still mounted", left[0])
+	}
+	return err
+}
+
+// Parse returns the mount points of a table in its order. A line of mountinfo (proc_pid_mountinfo(5)) is
+//
+//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+//
+// where the fifth field is the mount point, with space, tab, newline and backslash as \040 and the like. Lines that are
+// too short are passed over: there is nothing in them to unmount.
+func Parse(table string) []string {
+	var points []string
+	for line := range strings.Lines(table) {
+		if fields := strings.SplitN(line, " ", 6); len(fields) == 6 {
+			points = append(points, unescape(fields[4]))
+		}
+	}
+	return points
+}
+
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
+			out.WriteByte(s[i+1]<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+func octal(c byte) bool { return '0' <= c && c <= '7' }
