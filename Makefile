@@ -72,10 +72,11 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./node ./stats && $(GO) test ./node ./stats
 
-# A real control plane, containerd and agent take minutes, and what they do depends on more than the source: no cache.
+# What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
+# after the other: -p 1.
 .PHONY: test-e2e
 test-e2e: ## run the tests on a real control plane, runtime and kernel
-	@if [ -d test/e2e ]; then $(GO) test -count=1 -timeout 30m ./test/e2e/...; fi
+	$(GO) test -count=1 -p 1 -timeout 30m ./test/e2e/...
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
