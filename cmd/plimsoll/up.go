@@ -111,7 +111,7 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	}
 	switch {
 	case errors.Is(err, cluster.ErrAlreadyUp):
-		return describeAlreadyUp(c.Context(), c, o)
+		return describeAlreadyUp(c.Context(), c, o, sink)
 	case errors.Is(err, cluster.ErrHandedOver):
 		sink.Show(progress.Event{Phase: progress.Note, Detail: "handed over to another plimsoll"})
 		return nil
@@ -119,11 +119,23 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	return err
 }
 
-func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options) error {
+// describeAlreadyUp is up on an instance that another process has in hand: wait until it is up, and show it.
+func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options, sink progress.Sink) error {
 	kept, err := cluster.Load(o)
+	if errors.As(err, new(*cluster.NotUpError)) {
+		return fmt.Errorf("instance %s is being brought up by another plimsoll, and is not far enough to be waited for: try again", o.Instance)
+	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.OutOrStdout(), "instance %s is already up\n", kept.Instance)
+	if !kept.Equal(&o) {
+		sink.Show(progress.Event{Phase: progress.Note, Detail: "it keeps the options it was started with; to change them, plimsoll down and up again"})
+	}
+	err = progress.Step(sink, "instance "+kept.Instance, func() (string, error) {
+		return "is already up", cluster.AwaitUp(ctx, kept, o.Timeout)
+	})
+	if err != nil {
+		return err
+	}
 	return cluster.Describe(ctx, c.OutOrStdout(), kept)
 }

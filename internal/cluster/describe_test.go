@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -70,8 +71,9 @@ func parseSummary(t *testing.T, text string) (s summary) {
 
 // An agent that was never asked before knows no CPU rate; two answers make one.
 func TestUsageRate(t *testing.T) {
-	a := parseSummary(t, `{"node":{"cpu":{"time":"2026-11-20T12:00:00Z","usageCoreNanoSeconds":5000000000}}}`)
-	b := parseSummary(t, `{"node":{"cpu":{"time":"2026-11-20T12:00:02Z","usageCoreNanoSeconds":8000000000}}}`)
+	a := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":5000000000}}}`)
+	b := parseSummary(t, `{"node":{"cpu":{"usageCoreNanoSeconds":8000000000}}}`)
+	b.at = a.at.Add(2 * time.Second)
 	if got := usage(a, b)[corev1.ResourceCPU]; got.String() != "1500m" {
 		t.Errorf("usage %s, want 1500m", got.String())
 	}

@@ -99,6 +99,9 @@ func (p *program) status() Status {
 	p.t.Helper()
 	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit 1 says that not all is well
 	var s Status
+	if strings.Contains(out, "never been up") {
+		return s
+	}
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&s); err != nil {
 		p.t.Fatalf("status: %v\n%s", err, out)
 	}
@@ -195,6 +198,75 @@ func TestInstance(t *testing.T) {
 	if _, err := os.Stat(p.instance[3]); !os.IsNotExist(err) {
 		t.Errorf("purged, but %s: %v", p.instance[3], err)
 	}
+}
+
+// What cannot work is refused before anything is started, with what, where, which value and what to do.
+func TestUpRefuses(t *testing.T) {
+	p := newProgram(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	unreadable := filepath.Join(t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(unreadable, []byte("maxPods: many\nmaxPod: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := smallFilesystem(t)
+	base := append(slices.Clone(p.instance), "--no-agent", "--controller-manager-port", "0")
+	for _, c := range []struct {
+		what string
+		args []string
+		root bool     // needs root: the agent
+		want []string // in the message
+	}{
+		{"port in use", append(slices.Clone(p.up), "--apiserver-port", port), false, []string{"port " + port, "(pid " + strconv.Itoa(os.Getpid()) + ")", "--apiserver-port"}},
+		{"missing binary", append(slices.Clone(p.up), "--controlplane-binary", "/no/such/binary"), false, []string{"/no/such/binary", "no such file"}},
+		{"full state directory", append(slices.Clone(base), "--state-dir", filepath.Join(full, "s")), false, []string{full, "free", "--state-dir"}},
+		{"someone's directory", append(slices.Clone(base), "--state-dir", filepath.Dir(unreadable)), false, []string{"kubelet.yaml", "--state-dir"}},
+		{"bad flags", append(slices.Clone(base), "--pod-cidr", "all", "--hollow", "-1"), false, []string{"--pod-cidr", "--hollow"}},
+		{"bad agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", unreadable, "--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
+			[]string{unreadable, "maxPods", "maxPod"}},
+		{"unreadable agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", "/no/such.yaml", "--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
+			[]string{"--agent-config", "/no/such.yaml"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			switch {
+			case c.root && os.Geteuid() != 0:
+				t.Skip("an agent needs root")
+			case c.what == "full state directory" && full == "":
+				t.Skip("no small file system: mounting one needs root")
+			}
+			out, err := p.run("up", append(slices.Clone(c.args), "--detach")...)
+			if err == nil {
+				t.Errorf("it came up:\n%s", out)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("the message does not hold %q:\n%s", want, out)
+				}
+			}
+			if children := p.status().Children; len(children) != 0 {
+				t.Errorf("it started %v", children)
+			}
+		})
+	}
+}
+
+// smallFilesystem is a directory on a file system of 1 MiB, empty if this process may not make one.
+func smallFilesystem(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // In the foreground, SIGTERM is down.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -290,6 +291,13 @@ func (o *Options) save() error {
 	}
 	_, err = durable.WriteIfChanged(layout{*o}.options(), append(text, '\n'))
 	return err
+}
+
+// Equal reports whether o and p ask for the same instance, run the same way.
+func (o *Options) Equal(p *Options) bool {
+	a, errA := json.Marshal(o)
+	b, errB := json.Marshal(p)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
 // NotUpError says that an instance has no state on this machine.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,6 +71,31 @@ func (o *Options) checkPort(p port, ours []int) error {
 			return fmt.Errorf("%s: in use by another process: choose another port with --%s, or end that process", doing, p.flag)
 		}
 	}
+}
+
+// etcdDialTimeout bounds the wait for an external etcd that does not answer, not even with a refusal (chosen).
+const etcdDialTimeout = 3 * time.Second
+
+// checkEtcd makes sure that somebody listens at one of --etcd-servers: kube-apiserver would wait for them, and say so in
+// its log only.
+func (o *Options) checkEtcd() error {
+	var problems []error
+	for _, server := range o.EtcdServers {
+		u, err := url.Parse(server)
+		if err != nil {
+			return err // Validate has said so
+		}
+		network, address := "tcp", u.Host
+		if u.Scheme == "unix" {
+			network, address = "unix", u.Path
+		}
+		conn, err := net.DialTimeout(network, address, etcdDialTimeout)
+		if err == nil {
+			return conn.Close()
+		}
+		problems = append(problems, fmt.Errorf("reach etcd: --etcd-servers %s: %w", server, err))
+	}
+	return errors.Join(problems...)
 }
 
 // portHolder finds the process that listens on a TCP port, as far as we may look: 0 if unknown.

@@ -57,22 +57,25 @@ func (c *cluster) containerd() (supervise.Spec, bool) {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// checkPodCgroup refuses to share the pods' cgroup with another node agent: each would remove the other's pods. If our
-// runtime has state since the machine started, the processes there are our own pods'.
-func (l layout) checkPodCgroup() error {
-	if _, err := os.Stat(l.runtimeState()); !errors.Is(err, fs.ErrNotExist) {
+// checkPodCgroup refuses to share the pods' cgroup with another node agent: each would remove the other's pods. If we have
+// children, or our runtime has state since the machine started, the processes there are our own pods'.
+func (c *cluster) checkPodCgroup() error {
+	if len(c.supervisor.Status()) > 0 {
+		return nil
+	}
+	if _, err := os.Stat(c.runtimeState()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	tree, err := cgroup.Open(cgroupMount)
 	if err != nil {
 		return err
 	}
-	pids, err := tree.PIDs(l.podCgroup())
+	pids, err := tree.PIDs(c.podCgroup())
 	if err != nil || len(pids) == 0 {
 		return err
 	}
-	return fmt.Errorf("use cgroup %s for pods: processes of another node agent are in it (%d, the first is pid %d): stop that agent and its pods, or choose another --instance",
-		l.podCgroup(), len(pids), pids[0])
+	return fmt.Errorf("use cgroup %s for pods: %d processes are in it, the first is pid %d: if they are another node agent's pods, stop it and them or choose another --instance; if an `up` of ours that failed left them, run `plimsoll down`",
+		c.podCgroup(), len(pids), pids[0])
 }
 
 // makePodCgroup makes what upstream's kubelet wants to find: it refuses to start when its cgroup root does not exist. Our

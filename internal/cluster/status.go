@@ -46,6 +46,30 @@ func (s Status) Up() bool {
 	return up
 }
 
+// AwaitUp returns when an instance that another process brings or keeps up is up, as Up would have returned.
+func AwaitUp(ctx context.Context, o Options, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not up within %s (--timeout)", timeout))
+	defer cancel()
+	tick := time.NewTicker(pollPeriod)
+	defer tick.Stop()
+	for {
+		s, err := ReadStatus(ctx, o)
+		switch {
+		case err != nil:
+			return err
+		case s.Up():
+			return nil
+		case s.SupervisorPID == 0:
+			return fmt.Errorf("wait for instance %s: its supervisor ended meanwhile: run `plimsoll up` again", o.Instance)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for instance %s: %w (see `plimsoll status`)", o.Instance, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
 // statusTimeout bounds the questions to the API server: status is for people who suspect that something is broken.
 const statusTimeout = 5 * time.Second
 

@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
 // ErrAlreadyUp says that a living supervisor has the instance.
@@ -32,6 +33,11 @@ var ErrHandedOver = errors.New("handed over")
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
 	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
 	defer done()
+	if !signal.Ignored(unix.SIGHUP) { // nohup
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal is gone
+		defer stop()
+	}
 
 	if err := checkUser(o); err != nil {
 		return err
@@ -154,10 +160,27 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.configureAgent(); err != nil {
+		return err
+	}
 	if err := parallel(ctx, c.startControlPlane, c.startRuntime); err != nil {
 		return err
 	}
 	return c.startComponents(ctx)
+}
+
+// configureAgent writes the agent's configuration and reads it as the agent will.
+func (c *cluster) configureAgent() error {
+	if !c.o.Agent {
+		return nil
+	}
+	if err := c.writeAgentConfig(); err != nil {
+		return err
+	}
+	if _, _, err := kubeletconfig.Load(c.agentConfig()); err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	return nil
 }
 
 // startControlPlane starts etcd, then kube-apiserver, then kube-controller-manager. The API server is started as soon
@@ -373,18 +396,19 @@ func (l layout) supervisorLog() (*slog.Logger, func(), error) {
 func (c *cluster) preflight() error {
 	var err error
 	c.build, err = c.programs()
-	errs := []error{err, c.o.checkPorts(c.supervisor.Pids())}
+	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd()}
 	if c.o.AgentBinary != "" {
 		if err := unix.Access(c.o.AgentBinary, unix.X_OK); err != nil {
 			errs = append(errs, fmt.Errorf("find agent: --agent-binary %s: %w", c.o.AgentBinary, err))
 		}
 	}
-	if c.o.AgentConfig != "" {
-		f, err := os.Open(c.o.AgentConfig)
+	if c.o.Agent && c.o.AgentConfig != "" {
+		_, warnings, err := kubeletconfig.Load(c.o.AgentConfig)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("read --agent-config: %w", err))
-		} else {
-			f.Close()
+			errs = append(errs, fmt.Errorf("--agent-config: %w", err))
+		}
+		for _, w := range warnings {
+			c.sink.Show(progress.Event{Step: c.o.AgentConfig, Phase: progress.Note, Detail: w})
 		}
 	}
 	if c.o.Agent {

@@ -20,9 +20,9 @@ import (
 // summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
 // What an agent does not know it leaves out.
 type summary struct {
+	at   time.Time // when it came; the times inside are whole seconds
 	Node struct {
 		CPU struct {
-			Time                 time.Time
 			UsageNanoCores       *int64
 			UsageCoreNanoSeconds *int64
 		}
@@ -83,6 +83,7 @@ func readSummary(ctx context.Context, client *http.Client, url string) (s summar
 	if answer.StatusCode != http.StatusOK {
 		return s, fmt.Errorf("get %s: %s", url, answer.Status)
 	}
+	s.at = time.Now()
 	return s, json.NewDecoder(io.LimitReader(answer.Body, summaryBytesMax)).Decode(&s)
 }
 
@@ -91,7 +92,7 @@ func usage(a, b summary) corev1.ResourceList {
 	const nanoPerMilli = 1e6
 	used := corev1.ResourceList{}
 	was, is := a.Node.CPU, b.Node.CPU
-	switch elapsed := is.Time.Sub(was.Time); {
+	switch elapsed := b.at.Sub(a.at); {
 	case is.UsageNanoCores != nil:
 		used[corev1.ResourceCPU] = *resource.NewMilliQuantity(*is.UsageNanoCores/nanoPerMilli, resource.DecimalSI)
 	case elapsed > 0 && was.UsageCoreNanoSeconds != nil && is.UsageCoreNanoSeconds != nil:

@@ -55,7 +55,10 @@ func TrimLog(path string) error {
 
 // Tail returns the last lines of a log, at most n and at most 4 KiB, for an error message.
 func Tail(path string, n int) string {
-	const tailBytesMax = 4 << 10
+	const (
+		tailBytesMax = 4 << 10
+		lineBytesMax = 240
+	)
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
@@ -74,5 +77,11 @@ func Tail(path string, n int) string {
 	if at > 0 && len(lines) > 1 {
 		lines = lines[1:] // begins in the middle
 	}
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	lines = lines[max(0, len(lines)-n):]
+	for i, line := range lines {
+		if len(line) > lineBytesMax {
+			lines[i] = line[:lineBytesMax] + "..."
+		}
+	}
+	return strings.Join(lines, "\n")
 }
