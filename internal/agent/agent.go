@@ -182,6 +182,9 @@ func (a *Agent) drawLine(ctx context.Context) error {
 	if err := tree.Require(); err != nil {
 		return err
 	}
+	if err := kubeletconfig.CheckMachine(a.o.Config, a.machine, tree.Mode() == cgroup.V2); err != nil {
+		return err
+	}
 	layout, err := qos.NewLayout(a.o.Config.CgroupDriver, a.o.Config.CgroupRoot)
 	if err != nil {
 		return err
