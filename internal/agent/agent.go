@@ -110,7 +110,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
-	a.recorder = kube.NewRecorder(ctx, a.client, eventSource, o.NodeName)
 	for _, prepare := range []func(context.Context) error{a.drawLine, a.prepareNode, a.preparePods, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
@@ -124,14 +123,20 @@ const eventSource = "kubelet"
 
 // connect prepares the API client and waits for the runtime: the node is nothing without it.
 func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	c := a.o.Config
+	client := func(qps, burst int32) (*kube.Client, error) {
+		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: float32(qps), Burst: int(burst)})
+	}
 	var err error
-	a.client, err = kube.NewClient(kube.Options{
-		Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent",
-		QPS: float32(*a.o.Config.KubeAPIQPS), Burst: int(a.o.Config.KubeAPIBurst),
-	})
+	if a.client, err = client(*c.KubeAPIQPS, c.KubeAPIBurst); err != nil {
+		return nil, err
+	}
+	// Events have a budget of their own, so that a burst of them does not hold up statuses.
+	events, err := client(unlimitedIfZero(*c.EventRecordQPS), c.EventBurst)
 	if err != nil {
 		return nil, err
 	}
+	a.recorder = kube.NewRecorder(ctx, events, eventSource, a.o.NodeName)
 	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
 		return nil, err
 	}
@@ -152,6 +157,14 @@ func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// unlimitedIfZero is what eventRecordQPS means by 0; client-go says it by a negative number.
+func unlimitedIfZero(qps int32) int32 {
+	if qps == 0 {
+		return -1
+	}
+	return qps
 }
 
 // drawLine finds out what the machine has, draws its load line and makes the node's cgroups, before the first pod.
