@@ -71,12 +71,13 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/)
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./node ./stats && $(GO) test ./node ./stats
+	cd oracle && $(GO) vet ./... && $(GO) test ./...
 
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
 # after the other: -p 1.
 .PHONY: test-e2e
 test-e2e: ## run the tests on a real control plane, runtime and kernel
-	$(GO) test -count=1 -p 1 -timeout 30m ./test/e2e/...
+	$(GO) test -tags e2e -count=1 -p 1 -timeout 30m ./test/e2e/...
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -84,7 +85,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet ./...
+	$(GO) vet -tags e2e ./...
 	$(GO) run $(STATICCHECK) ./...
 
 # With cgo, as upstream publishes its kubelet.
