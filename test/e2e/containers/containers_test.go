@@ -1,0 +1,383 @@
+//go:build e2e
+
+// Package containers checks what containers see and how they are looked after, on a real node: volumes, environment,
+// probes and hooks, with the agent and the API server killed meanwhile. It needs root.
+//
+//	make build && go test -tags e2e ./test/e2e/containers
+//
+// PLIMSOLL_BIN names the directory of the built binaries; without it, bin/ of the repository.
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const nodeName = "e2e-containers"
+
+// node is a running one-node cluster.
+type node struct {
+	t                *testing.T
+	binary, stateDir string
+	hostPath         string // what HOSTPATH in manifests stands for
+}
+
+func up(t *testing.T) *node {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: containers")
+	}
+	dir := os.Getenv("PLIMSOLL_BIN")
+	if dir == "" {
+		dir = "../../../bin"
+	}
+	binary, err := filepath.Abs(filepath.Join(dir, "plimsoll"))
+	if err == nil {
+		_, err = os.Stat(binary)
+	}
+	if err != nil {
+		t.Skipf("no built binaries: %v; run make build", err)
+	}
+	n := &node{t: t, binary: binary, stateDir: filepath.Join(t.TempDir(), "state"), hostPath: t.TempDir()}
+	if err := os.Chmod(n.hostPath, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.t = t
+		n.run("down")
+		if table, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(table), n.stateDir) {
+			t.Errorf("down left mounts below %s, %v", n.stateDir, err)
+		}
+	})
+	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16",
+		"--apiserver-port", freePort(t), "--agent-port", freePort(t), "--agent-health-port", "0", "--controller-manager-port", "0")
+	return n
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (n *node) command(verb string, args ...string) *exec.Cmd {
+	flags := []string{verb, "--instance", "e2econt", "--state-dir", n.stateDir}
+	return exec.Command(n.binary, append(flags, args...)...)
+}
+
+func (n *node) run(verb string, args ...string) string {
+	n.t.Helper()
+	out, err := n.command(verb, args...).CombinedOutput()
+	if err != nil {
+		n.t.Fatalf("plimsoll %s %v: %v\n%s", verb, args, err, out)
+	}
+	return string(out)
+}
+
+// kubectl returns what kubectl prints, trimmed, and fails the test if it fails.
+func (n *node) kubectl(args ...string) string {
+	n.t.Helper()
+	out, err := n.try(args...)
+	if err != nil {
+		n.t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func (n *node) try(args ...string) (string, error) {
+	command := exec.Command(n.binary, append([]string{"kubectl"}, args...)...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(n.stateDir, "admin.kubeconfig"))
+	out, err := command.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// apply creates what a manifest of testdata says.
+func (n *node) apply(file string) {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	path := filepath.Join(n.t.TempDir(), file)
+	filled := strings.NewReplacer("HOSTPATH", n.hostPath, "NODENAME", nodeName).Replace(string(text))
+	if err := os.WriteFile(path, []byte(filled), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.kubectl("apply", "-f", path)
+}
+
+// in runs a verb of the workload program in pod sees.
+func (n *node) in(args ...string) string {
+	n.t.Helper()
+	return n.kubectl(append([]string{"exec", "sees", "-c", "c", "--", "/workload"}, args...)...)
+}
+
+// field returns a JSONPath of a pod.
+func (n *node) field(pod, path string) string {
+	n.t.Helper()
+	out, _ := n.try("get", "pod", pod, "-o", "jsonpath={"+path+"}")
+	return out
+}
+
+// events returns the events of a pod, one "reason: message" per line.
+func (n *node) events(pod string) string {
+	out, _ := n.try("get", "events", "--field-selector", "involvedObject.name="+pod, "-o", `jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
+	return out
+}
+
+// until waits for a condition and fails with what was last seen.
+func (n *node) until(what string, limit time.Duration, seen func() (bool, string)) time.Duration {
+	n.t.Helper()
+	began, deadline := time.Now(), time.After(limit)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, last := seen()
+		if ok {
+			return time.Since(began)
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			n.t.Fatalf("%s: not within %v; last seen: %s", what, limit, last)
+		}
+	}
+}
+
+func (n *node) untilEvent(pod, want string) {
+	n.t.Helper()
+	n.until("event of "+pod, 30*time.Second, func() (bool, string) {
+		all := n.events(pod)
+		return strings.Contains(all, want), all
+	})
+}
+
+// kill ends a child of up as a crash does, and waits until another has taken its place.
+func (n *node) kill(child string) {
+	n.t.Helper()
+	before := n.pid(child)
+	if before == 0 {
+		n.t.Fatalf("%s does not run", child)
+	}
+	if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+		n.t.Fatal(err)
+	}
+	n.until(child+" is back", time.Minute, func() (bool, string) {
+		now := n.pid(child)
+		return now != 0 && now != before, fmt.Sprint(now)
+	})
+}
+
+func (n *node) pid(child string) int {
+	var status struct {
+		Children []struct {
+			Name string
+			PID  int
+		}
+	}
+	out, _ := n.command("status", "-o", "json").Output() // fails while a child is down, and prints all the same
+	if json.Unmarshal(out, &status) != nil {
+		return 0
+	}
+	for _, c := range status.Children {
+		if c.Name == child {
+			return c.PID
+		}
+	}
+	return 0
+}
+
+// TestContainers takes one node through it; the parts build on each other.
+func TestContainers(t *testing.T) {
+	n := up(t)
+	for _, part := range []struct {
+		name string
+		run  func()
+	}{
+		{"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes", n.probes}, {"ends", n.ends},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { n.t = t; part.run() }) {
+			log, _ := os.ReadFile(filepath.Join(n.stateDir, "log/agent.log"))
+			t.Logf("the agent said:\n%s", log)
+			return
+		}
+	}
+}
+
+// sees: environment, command line, every kind of volume, names, and readiness.
+func (n *node) sees() {
+	n.apply("sees.yaml")
+	n.kubectl("wait", "--for=condition=Ready", "pod/sees", "--timeout=60s")
+	want := "one\nhush\n" + nodeName + "\n10\nhttp://" + nodeName + ":8080/$(X)$(Y)\none\ntwo"
+	if got := n.in("env", "A", "S", "NODE", "CPU", "URL", "P_a", "P_b"); got != want {
+		n.t.Errorf("environment\n%s\nwant\n%s", got, want)
+	}
+	if out, err := n.try("exec", "sees", "-c", "c", "--", "/workload", "env", "NONE"); err == nil {
+		n.t.Errorf("an optional variable without a source is %q", out)
+	}
+	for file, want := range map[string]string{
+		"/disk/from-init": "hello", "/cm/a": "one", "/cm/b": "two", "/s/key": "hush", "/all/sub/a": "one", "/all/key": "hush", "/all/labels": `app="sees"`, "/one": "one",
+	} {
+		if got := n.in("cat", file); got != want {
+			n.t.Errorf("%s holds %q, want %q", file, got, want)
+		}
+	}
+	for file, want := range map[string]string{
+		"/all/..data/token": "-rw-r----- 1001:4242", "/s/..data/key": "-r--r----- 0:4242", "/all/..data/sub/a": "-r--r----- 0:4242", "/cm/..data/a": "-rw-r--r-- 0:4242",
+	} {
+		if got := n.in("ls", "-l", file); !strings.HasPrefix(got, want) {
+			n.t.Errorf("%s is %q, want %s", file, got, want)
+		}
+	}
+	hosts := n.in("cat", "/etc/hosts")
+	for _, line := range []string{n.field("sees", ".status.podIP") + "\thosty.sub.default.svc.cluster.local\thosty", "192.0.2.9\talias1\talias2"} {
+		if !strings.Contains(hosts, line) {
+			n.t.Errorf("hosts file lacks %q:\n%s", line, hosts)
+		}
+	}
+	for _, file := range []string{"/disk/mine", "/mem/mine", "/expr/mine"} {
+		n.in("write", file, "x")
+	}
+	for _, file := range []string{"/cm/mine", "/s/mine", "/all/mine"} {
+		if _, err := n.try("exec", "sees", "-c", "c", "--", "/workload", "write", file, "x"); err == nil {
+			n.t.Errorf("%s could be written", file)
+		}
+	}
+	if got := n.in("cat", "/disk/d/"+nodeName+"/mine"); got != "x" {
+		n.t.Errorf("subPathExpr leads elsewhere: %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(n.hostPath, "poststart")); err != nil {
+		n.t.Errorf("postStart hook: %v", err)
+	}
+	if got := n.events("sees"); strings.Contains(got, "Unhealthy") {
+		n.t.Errorf("a container that was not ready for 0.7 s is called unhealthy:\n%s", got)
+	}
+}
+
+// changes: of a secret and of a label, seen by a running container.
+func (n *node) changes() {
+	n.kubectl("patch", "secret", "s", "-p", `{"stringData":{"key":"changed"}}`)
+	took := n.until("the secret's change", 10*time.Second, func() (bool, string) {
+		got := n.in("cat", "/s/key")
+		return got == "changed" && n.in("cat", "/all/key") == "changed", got
+	})
+	n.t.Logf("a change of a secret is seen within %v (two kubectl exec included)", took.Round(time.Millisecond))
+	n.kubectl("label", "pod", "sees", "app=other", "--overwrite")
+	n.until("the label's change", 10*time.Second, func() (bool, string) {
+		got := n.in("cat", "/all/labels")
+		return got == `app="other"`, got
+	})
+}
+
+// crashes: of the agent and of the API server; nothing moves, and news still arrive.
+func (n *node) crashes() {
+	const state = ".status.containerStatuses[0]['state','restartCount','ready']"
+	const since = ".status.conditions[?(@.type=='Ready')].lastTransitionTime"
+	was, ready := n.field("sees", state), n.field("sees", since)
+	tokens, err := filepath.Glob(filepath.Join(n.stateDir, "agent/memory/*/*/*/token"))
+	if err != nil || len(tokens) == 0 {
+		n.t.Fatalf("no tokens: %v", err)
+	}
+	before := map[string]string{}
+	for _, file := range tokens {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		before[file] = string(text)
+	}
+	n.kill("kube-apiserver")
+	n.kill("agent")
+	n.until("the API server", time.Minute, func() (bool, string) { out, err := n.try("get", "--raw", "/readyz"); return err == nil, out })
+	n.kubectl("patch", "secret", "s", "-p", `{"stringData":{"key":"after"}}`)
+	n.until("the secret's change", 45*time.Second, func() (bool, string) {
+		got, _ := n.try("exec", "sees", "-c", "c", "--", "/workload", "cat", "/s/key")
+		return got == "after", got
+	})
+	if now := n.field("sees", state); now != was {
+		n.t.Errorf("container is %s, was %s", now, was)
+	}
+	if now := n.field("sees", since); now != ready {
+		n.t.Errorf("Ready since %s, was since %s", now, ready)
+	}
+	for file, token := range before {
+		if now, err := os.ReadFile(file); err != nil || string(now) != token {
+			n.t.Errorf("the restarted agent asked for a new token: %s: %v", file, err)
+		}
+	}
+}
+
+// waits: for what is missing; and says what cannot be.
+func (n *node) waits() {
+	if err := os.Symlink("/", filepath.Join(n.hostPath, "evil")); err != nil {
+		n.t.Fatal(err)
+	}
+	n.apply("waits.yaml")
+	n.untilEvent("late", `FailedMount: MountVolume.SetUp failed for volume "v" : configmap "latecomer" not found`)
+	n.untilEvent("claim", `FailedMount: MountVolume.SetUp failed for volume "v" : volume type persistentVolumeClaim is not supported`)
+	n.untilEvent("badenv", "Failed: Error: couldn't find key nokey in ConfigMap default/cm")
+	n.untilEvent("escape", `subPath "evil/etc": leads out of its volume`)
+	if got := n.field("badenv", ".status.containerStatuses[0].state.waiting.reason"); got != "CreateContainerConfigError" {
+		n.t.Errorf("badenv waits for %q", got)
+	}
+	n.kubectl("create", "configmap", "latecomer", "--from-literal=k=v")
+	began := time.Now()
+	n.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=20s")
+	n.t.Logf("a pod that waited for its configMap runs %v after it came", time.Since(began).Round(time.Millisecond))
+}
+
+// probes: restart what is dead, and hooks are part of a container's life.
+func (n *node) probes() {
+	n.apply("probes.yaml")
+	restarted := func(pod string) {
+		n.t.Helper()
+		n.until(pod+" is restarted", 60*time.Second, func() (bool, string) {
+			got := n.field(pod, ".status.containerStatuses[0].restartCount")
+			return got != "" && got != "0", got
+		})
+	}
+	restarted("live")
+	n.untilEvent("live", "Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500")
+	restarted("unstarted")
+	n.untilEvent("unstarted", "Unhealthy: Startup probe failed: dial tcp")
+	if got := n.field("unstarted", ".status.containerStatuses[0]['started','ready']"); got != "false false" {
+		n.t.Errorf("unstarted is started, ready: %s", got)
+	}
+	restarted("badhook")
+	n.untilEvent("badhook", "FailedPostStartHook: PostStartHook failed")
+	n.kubectl("wait", "--for=condition=Ready", "pod/slowhook", "--timeout=30s")
+	began := time.Now()
+	n.kubectl("delete", "pod", "slowhook")
+	if took := time.Since(began); took < 3*time.Second || took > 12*time.Second {
+		n.t.Errorf("a preStop hook of 60 s in a grace of 3 s took %v", took)
+	}
+}
+
+// ends: the preStop hook ran, and nothing of the pods is left.
+func (n *node) ends() {
+	n.kubectl("delete", "pod", "--all")
+	if text, err := os.ReadFile(filepath.Join(n.hostPath, "prestop")); err != nil || string(text) != "done\n" && string(text) != "done" {
+		n.t.Errorf("preStop hook: %q %v", text, err)
+	}
+	if entries, err := os.ReadDir(n.hostPath); err != nil || len(entries) != 3 {
+		n.t.Errorf("the host's directory holds %v, %v; want poststart, prestop and the link", entries, err)
+	}
+	for _, dir := range []string{"agent/pods", "agent/memory"} {
+		n.until(dir+" is empty", 20*time.Second, func() (bool, string) {
+			entries, err := os.ReadDir(filepath.Join(n.stateDir, dir))
+			return err == nil && len(entries) == 0, fmt.Sprint(entries, err)
+		})
+	}
+}
