@@ -30,10 +30,11 @@ type node struct {
 	hostPath         string // what HOSTPATH in manifests stands for
 }
 
-func up(t *testing.T) *node {
+// newNode prepares an instance of its own, and takes it down when the test ends.
+func newNode(t *testing.T) *node {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: containers")
+		t.Skip("needs root: containers and mounts")
 	}
 	dir := os.Getenv("PLIMSOLL_BIN")
 	if dir == "" {
@@ -57,8 +58,6 @@ func up(t *testing.T) *node {
 			t.Errorf("down left mounts below %s, %v", n.stateDir, err)
 		}
 	})
-	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16",
-		"--apiserver-port", freePort(t), "--agent-port", freePort(t), "--agent-health-port", "0", "--controller-manager-port", "0")
 	return n
 }
 
@@ -201,7 +200,9 @@ func (n *node) pid(child string) int {
 
 // TestContainers takes one node through it; the parts build on each other.
 func TestContainers(t *testing.T) {
-	n := up(t)
+	n := newNode(t)
+	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16",
+		"--apiserver-port", freePort(t), "--agent-port", freePort(t), "--agent-health-port", "0", "--controller-manager-port", "0")
 	for _, part := range []struct {
 		name string
 		run  func()

@@ -1,10 +1,10 @@
-package volume
+//go:build e2e
+
+package containers
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,56 +20,51 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// clusterVar names the state directory of a running `plimsoll up --no-agent`, for tests against a real API server.
-const clusterVar = "PLIMSOLL_TEST_STATE_DIR"
-
-// cluster is a real API server, spoken to as its admin and as one of its nodes.
+// cluster is a real API server without our agent, spoken to as its admin and as its node.
 type cluster struct {
 	t           *testing.T
 	admin, node *kube.Client
-	nodeName    string
 	namespace   string
 }
 
+// newCluster starts an instance whose node is the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	needRoot(t)
-	state := os.Getenv(clusterVar)
-	if state == "" {
-		t.Skip("needs a real API server: set " + clusterVar + " to the state directory of `plimsoll up --no-agent`")
-	}
+	n := newNode(t)
+	n.run("up", "--detach", "--no-agent", "--node-name", nodeName, "--apiserver-port", freePort(t), "--controller-manager-port", "0")
 	c := &cluster{t: t}
 	var err error
-	c.admin, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(state, "admin.kubeconfig"), QPS: -1})
+	c.admin, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(n.stateDir, "admin.kubeconfig"), QPS: -1})
 	must(t, err)
-	c.node, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(state, "pki/agent.kubeconfig"), QPS: -1})
+	c.node, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(n.stateDir, "pki/agent.kubeconfig"), QPS: -1})
 	must(t, err)
-	config := c.node.RESTConfig()
-	data := config.CertData
-	if len(data) == 0 {
-		data, err = os.ReadFile(config.CertFile)
-		must(t, err)
-	}
-	block, _ := pem.Decode(data)
-	cert, err := x509.ParseCertificate(block.Bytes)
-	must(t, err)
-	c.nodeName = strings.TrimPrefix(cert.Subject.CommonName, "system:node:")
 	ctx := context.Background()
-	if err := c.node.Create(ctx, kube.Nodes, "", "", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.nodeName}}, &corev1.Node{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := c.node.Create(ctx, kube.Nodes, "", "", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, &corev1.Node{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "volume-test-"}}
 	must(t, c.admin.Create(ctx, kube.Namespaces, "", "", ns, ns))
 	c.namespace = ns.Name
-	t.Cleanup(func() { _ = c.admin.Delete(ctx, kube.Namespaces, "", ns.Name, metav1.DeleteOptions{}) })
 	c.wait("the namespace's service account and root certificates", func() bool {
 		return c.admin.Get(ctx, kube.ServiceAccounts, c.namespace, "default", &corev1.ServiceAccount{}) == nil &&
 			c.admin.Get(ctx, kube.ConfigMaps, c.namespace, "kube-root-ca.crt", &corev1.ConfigMap{}) == nil
 	})
 	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func volumeOf(name string, source corev1.VolumeSource) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: source}
 }
 
 func (c *cluster) wait(what string, done func() bool) {
@@ -91,30 +86,32 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 	c.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name},
-		Spec:       corev1.PodSpec{NodeName: c.nodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes},
+		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes},
 	}
 	must(c.t, c.admin.Create(context.Background(), kube.Pods, c.namespace, "", pod, pod))
-	zero := int64(0)
-	c.t.Cleanup(func() {
-		_ = c.admin.Delete(context.Background(), kube.Pods, c.namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
-	})
 	return pod
 }
 
 // keeper is a Keeper with a real object cache, as the agent wires them.
-func (c *cluster) keeper(ctx context.Context, root string) *Keeper {
+func (c *cluster) keeper(ctx context.Context, root string) *volume.Keeper {
 	c.t.Helper()
-	var k *Keeper
+	var k *volume.Keeper
 	cache := objects.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
-	k, err := New(ctx, Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: KubeTokens(c.node), Allocatable: func() corev1.ResourceList { return nil }})
+	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Allocatable: func() corev1.ResourceList { return nil }})
 	must(c.t, err)
-	c.t.Cleanup(func() { _ = UnmountAll(root) })
+	c.t.Cleanup(func() { _ = volume.UnmountAll(root) })
 	return k
 }
 
-// TestAPIServer runs the token flow and the object watches against a real kube-apiserver with the Node authorizer.
-func TestAPIServer(t *testing.T) {
+// TestKeeper runs the token flow and the object watches against a real kube-apiserver with the Node authorizer.
+func TestKeeper(t *testing.T) {
 	c := newCluster(t)
+	t.Run("flow", func(t *testing.T) { c.t = t; c.flow() })
+	t.Run("burst", func(t *testing.T) { c.t = t; c.burst() })
+}
+
+func (c *cluster) flow() {
+	t := c.t
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	root := t.TempDir()
@@ -137,9 +134,6 @@ func TestAPIServer(t *testing.T) {
 	must(t, c.admin.Create(ctx, kube.TokenReviews, "", "", review, review))
 	if got := review.Status.User.Extra["authentication.kubernetes.io/pod-uid"]; !review.Status.Authenticated || len(got) != 1 || got[0] != string(pod.UID) {
 		t.Errorf("token review: %+v", review.Status)
-	}
-	if taken := readToken(filepath.Join(dir, "token"), pod.UID); taken == nil || time.Until(taken.expires) > 3700*time.Second || time.Until(taken.renew) > 50*time.Minute {
-		t.Errorf("token taken up from its file: %+v", taken)
 	}
 	if ns, err := os.ReadFile(filepath.Join(dir, "namespace")); err != nil || string(ns) != c.namespace {
 		t.Errorf("namespace: %q %v", ns, err)
@@ -185,9 +179,9 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
-// TestBurstAPIServer sets up 110 ordinary pods at once.
-func TestBurstAPIServer(t *testing.T) {
-	c := newCluster(t)
+// burst sets up 110 ordinary pods at once.
+func (c *cluster) burst() {
+	t := c.t
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	k := c.keeper(ctx, t.TempDir())
