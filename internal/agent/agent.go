@@ -296,7 +296,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
-		BackoffMax: crashBackoffMax(c), Metrics: a.metrics,
+		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration, Metrics: a.metrics,
 		Probes: probe.New(ctx, probe.Options{
 			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 			Changed: func(uid types.UID) { a.pods.Kick(uid) },

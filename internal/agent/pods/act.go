@@ -15,13 +15,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// Time limits of calls that work. A sandbox may wait for its network, a container for its file system; upstream
-// allows 4 min for sandboxes and 2 min for most else. stopMargin is added to the grace of a stop.
+// Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its network
+// and gets twice that, as upstream has it. stopMargin is added to the grace of a stop.
 const (
-	sandboxTimeout = 4 * time.Minute
-	createTimeout  = 2 * time.Minute
-	stopMargin     = 2 * time.Minute
-	mountTimeout   = 2 * time.Minute
+	stopMargin   = 2 * time.Minute
+	mountTimeout = 2 * time.Minute
 )
 
 // act does one action.
@@ -85,7 +83,7 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
 	}
 	var id string
-	err = limited(ctx, sandboxTimeout, func(ctx context.Context) error {
+	err = limited(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		id = response.GetPodSandboxId()
 		return err
@@ -144,7 +142,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
 	var id string
-	err = limited(ctx, createTimeout, func(ctx context.Context) error {
+	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox})
 		id = response.GetContainerId()
 		return err
@@ -154,7 +152,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt}
-	err = limited(ctx, createTimeout, func(ctx context.Context) error {
+	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
@@ -227,7 +225,7 @@ func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podli
 }
 
 func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action) error {
-	err := limited(ctx, createTimeout, func(ctx context.Context) error {
+	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
 		return err
 	})
@@ -242,7 +240,7 @@ func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action
 // onSandbox stops or removes a sandbox and re-reads what is left of it.
 func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call func(context.Context) error) error {
 	e.unwatch(a.ID)
-	if err := limited(ctx, sandboxTimeout, call); err != nil && !gone(err) {
+	if err := limited(ctx, 2*r.WorkTimeout, call); err != nil && !gone(err) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {

@@ -76,6 +76,7 @@ type Options struct {
 	Probes      *probe.Prober
 	Hooks       hook.Runner
 	BackoffMax  time.Duration
+	WorkTimeout time.Duration // of a call that makes or removes something (runtimeRequestTimeout); two of them for a sandbox
 	Starts      int           // pods starting at the same time
 	Relist      time.Duration // back-stop period of reading everything the runtime has
 	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
