@@ -90,7 +90,7 @@ func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n in
 	for i := range names {
 		names[i] = fmt.Sprintf("batch%d-%03d", n, i)
 	}
-	calls, err := r.runtimeCalls(ctx)
+	profile, err := r.takeProfile(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n in
 		m.put(fmt.Sprintf("startcpu_%s_%d", role, n), seconds, 1)
 	}
 	r.noteStarts(m, t, names, began)
-	if err := r.tellRuntimeCalls(ctx, calls); err != nil {
+	if err := r.tellProfile(ctx, profile); err != nil {
 		return err
 	}
 	if steady {

@@ -14,26 +14,63 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// profile is what the agent and the API server have counted so far.
+type profile struct {
+	runtime map[string]calls   // by operation
+	api     map[string]float64 // by verb and resource
+}
+
 // calls is how often an operation of the runtime was called and how long that took in all.
 type calls struct {
 	count   float64
 	seconds float64
 }
 
-// runtimeMetric is the kubelet's histogram of its CRI calls; ours has the same name.
-const runtimeMetric = "kubelet_runtime_operations_duration_seconds_"
-
-// runtimeCalls reads the agent's counts of CRI calls by operation, with --profile.
-func (r *rig) runtimeCalls(ctx context.Context) (map[string]calls, error) {
+// takeProfile reads both, with --profile.
+func (r *rig) takeProfile(ctx context.Context) (p profile, err error) {
 	if !r.profile {
-		return nil, nil
+		return p, nil
 	}
 	text, err := r.agentMetrics(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read the agent's metrics: %w", err)
+		return p, fmt.Errorf("read the agent's metrics: %w", err)
 	}
-	return parseCalls(string(text)), nil
+	p.runtime = parseCalls(string(text))
+	text, err = r.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return p, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	p.api = parseRequests(string(text))
+	return p, nil
 }
+
+// tellProfile prints what has been counted since before.
+func (r *rig) tellProfile(ctx context.Context, before profile) error {
+	if !r.profile {
+		return nil
+	}
+	now, err := r.takeProfile(ctx)
+	if err != nil {
+		return err
+	}
+	for _, operation := range slices.Sorted(maps.Keys(now.runtime)) {
+		count := now.runtime[operation].count - before.runtime[operation].count
+		seconds := now.runtime[operation].seconds - before.runtime[operation].seconds
+		if count > 0 {
+			mean := time.Duration(seconds / count * float64(time.Second))
+			progress("%s:   CRI %-20s %5.0f calls, %7.2f s in all, %s each", r.side.name, operation, count, seconds, mean.Round(10*time.Microsecond))
+		}
+	}
+	for _, request := range slices.Sorted(maps.Keys(now.api)) {
+		if count := now.api[request] - before.api[request]; count >= apiRequestsTold {
+			progress("%s:   API %-40s %5.0f requests", r.side.name, request, count)
+		}
+	}
+	return nil
+}
+
+// apiRequestsTold hides the control plane's own housekeeping: a batch makes at least one request per pod.
+const apiRequestsTold = 10
 
 // agentMetrics asks the agent itself: the kubelet publishes the machine's address and listens on loopback, so the API
 // server's proxy does not reach it.
@@ -58,6 +95,13 @@ func (r *rig) agentMetrics(ctx context.Context) ([]byte, error) {
 	}
 	return text, err
 }
+
+const (
+	// runtimeMetric is the kubelet's histogram of its CRI calls; ours has the same name.
+	runtimeMetric = "kubelet_runtime_operations_duration_seconds_"
+	// requestMetric is the API server's counter of requests; its labels are more than we tell.
+	requestMetric = "apiserver_request_total"
+)
 
 // parseCalls reads lines like NAME_sum{operation_type="run_podsandbox"} 12.5 of the Prometheus text format.
 func parseCalls(text string) map[string]calls {
@@ -87,22 +131,34 @@ func parseCalls(text string) map[string]calls {
 	return out
 }
 
-// tellRuntimeCalls prints what has been called since before.
-func (r *rig) tellRuntimeCalls(ctx context.Context, before map[string]calls) error {
-	if !r.profile {
-		return nil
+// parseRequests sums the API server's counter over all labels but verb, resource and subresource.
+func parseRequests(text string) map[string]float64 {
+	out := map[string]float64{}
+	for line := range strings.Lines(text) {
+		tail, ok := strings.CutPrefix(line, requestMetric+"{")
+		if !ok {
+			continue
+		}
+		labels, tail, ok := strings.Cut(tail, "} ")
+		value, err := strconv.ParseFloat(strings.TrimSpace(tail), 64)
+		if !ok || err != nil {
+			continue
+		}
+		request := label(labels, "verb") + " " + label(labels, "resource")
+		if sub := label(labels, "subresource"); sub != "" {
+			request += "/" + sub
+		}
+		out[request] += value
 	}
-	now, err := r.runtimeCalls(ctx)
-	if err != nil {
-		return err
-	}
-	for _, operation := range slices.Sorted(maps.Keys(now)) {
-		count := now[operation].count - before[operation].count
-		seconds := now[operation].seconds - before[operation].seconds
-		if count > 0 {
-			mean := time.Duration(seconds / count * float64(time.Second))
-			progress("%s:   CRI %-20s %5.0f calls, %6.2f s in all, %s each", r.side.name, operation, count, seconds, mean.Round(10*time.Microsecond))
+	return out
+}
+
+// label finds the value of name among labels like a="b",c="d".
+func label(labels, name string) string {
+	for part := range strings.SplitSeq(labels, ",") {
+		if value, ok := strings.CutPrefix(part, name+"="); ok {
+			return strings.Trim(value, `"`)
 		}
 	}
-	return nil
+	return ""
 }

@@ -81,3 +81,14 @@ kubelet_runtime_operations_duration_seconds_count{operation_type="start_containe
 		t.Errorf("got %v", got)
 	}
 }
+
+func TestParseRequests(t *testing.T) {
+	got := parseRequests(`apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="status",verb="PATCH",version="v1"} 7
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="status",verb="PATCH",version="v1"} 1
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 3
+apiserver_request_terminations_total{resource="pods"} 5
+`)
+	if got["PATCH pods/status"] != 8 || got["POST pods"] != 3 || len(got) != 2 {
+		t.Errorf("got %v", got)
+	}
+}
