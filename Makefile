@@ -17,9 +17,11 @@ help: ## list the targets
 .PHONY: build
 build: bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport images ## build bin/plimsoll, bin/plimsoll-controlplane, bin/cni and bin/images
 
+# grpcnotrace leaves out gRPC's trace pages. Their templates call methods by name, so that the linker would keep every
+# exported method in the program: 7 MB of 30, resident in each process.
 .PHONY: bin/plimsoll
 bin/plimsoll:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/plimsoll
+	CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/plimsoll
 
 .PHONY: bin/plimsoll-controlplane
 bin/plimsoll-controlplane:

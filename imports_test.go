@@ -50,6 +50,8 @@ var rules = []rule{
 		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle and bench depend on it"},
 	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "test"},
 		"the generated clientset registers every API group and costs the agent MiBs: use internal/kube"},
+	{".", []string{"text/template", "html/template"}, []string{"controlplane", "oracle", "bench"},
+		"templates call methods by name, so the linker keeps every exported method of every type: a quarter of the binary, in the memory of each process"},
 	{".", []string{"testing"}, []string{"test"},
 		"test code must not be reachable from a product binary"},
 }

@@ -1,11 +1,11 @@
 package containerruntime
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"text/template"
 )
 
 // settings is everything that containerd's configuration depends on.
@@ -38,117 +38,114 @@ var disabledPlugins = []string{
 	"io.containerd.tracing.processor.v1.otlp",
 }
 
-// configTemplate is containerd-config.toml(5). Version 2 with one CRI plugin is what 1.6 and 1.7 read; 2.0 split the
+// toml writes a configuration line by line. It is not text/template, which calls methods by name: that makes the linker
+// keep every exported method of every type in the program, a quarter of it, in the memory of each of our processes.
+type toml struct{ strings.Builder }
+
+// set writes a key at an indentation of depth; value is a string, a bool, an int or a list of strings.
+func (t *toml) set(depth int, key string, value any) {
+	text := fmt.Sprint(value)
+	switch v := value.(type) {
+	case string:
+		text = quoteTOML(v)
+	case []string:
+		quoted := make([]string, len(v))
+		for i, item := range v {
+			quoted[i] = quoteTOML(item)
+		}
+		text = "[" + strings.Join(quoted, ", ") + "]"
+	}
+	t.line(depth, key+" = "+text)
+}
+
+// table starts a table, after an empty line.
+func (t *toml) table(depth int, parts ...string) {
+	t.WriteByte('\n')
+	t.line(depth, "["+strings.Join(parts, ".")+"]")
+}
+
+func (t *toml) line(depth int, text string) {
+	t.WriteString(strings.Repeat("  ", depth) + text + "\n")
+}
+
+// containerdConfig is containerd-config.toml(5). Version 2 with one CRI plugin is what 1.6 and 1.7 read; 2.0 split the
 // plugin in three and raised the version to 3 (docs/cri/config.md of each release).
-var configTemplate = template.Must(template.New("containerd.toml").Funcs(template.FuncMap{"quote": quoteTOML}).Parse(
-	`# Written by plimsoll up at every start: edits are lost.
-version = {{if .V3}}3{{else}}2{{end}}
-root = {{quote .Root}}
-state = {{quote .State}}
-disabled_plugins = [
-{{- range .Disabled}}
-  {{quote .}},
-{{- end}}
-]
-
-[grpc]
-  address = {{quote .Socket}}
-
-[ttrpc]
-  address = {{quote .TTRPC}}
-
-[debug]
-  level = {{quote .LogLevel}}
-{{if .V3}}
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
-
-  [plugins."io.containerd.cri.v1.images".pinned_images]
-    sandbox = {{quote .Pause}}
-
-[plugins."io.containerd.grpc.v1.cri"]
-  disable_tcp_service = true
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-{{end}}
-[plugins.{{quote .CRI}}]
-{{- if not .V3}}
-  disable_tcp_service = true
-  sandbox_image = {{quote .Pause}}
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-{{- end}}
-  # Network namespaces are then mounted below our state and not in /var/run/netns.
-  netns_mounts_under_state_dir = true
-  restrict_oom_score_adj = {{.RestrictOOM}}
-  tolerate_missing_hugetlb_controller = true
-
-  [plugins.{{quote .CRI}}.cni]
-    {{.BinDirKey}} = {{if .BinDirList}}[{{quote .BinDir}}]{{else}}{{quote .BinDir}}{{end}}
-    conf_dir = {{quote .ConfDir}}
-    max_conf_num = 1
-
-  [plugins.{{quote .CRI}}.containerd]
-    default_runtime_name = {{quote .DefaultOCI}}
-{{- if not .V3}}
-    snapshotter = "overlayfs"
-{{- end}}
-{{range .OCI}}
-    [plugins.{{quote $.CRI}}.containerd.runtimes.{{.Name}}]
-      runtime_type = "io.containerd.runc.v2"
-
-      [plugins.{{quote $.CRI}}.containerd.runtimes.{{.Name}}.options]
-        BinaryName = {{quote .Path}}
-        Root = {{quote $.OCIRoot}}
-        SystemdCgroup = {{$.SystemdCgroup}}
-{{end}}`))
-
-type ociRuntime struct{ Name, Path string }
-
 func containerdConfig(s settings) string {
+	o, version, v3 := s.options, 2, !s.version.before(2, 0)
+	if v3 {
+		version = 3
+	}
+	t := &toml{}
+	t.line(0, "# Written by plimsoll up at every start: edits are lost.")
+	t.set(0, "version", version)
+	t.set(0, "root", o.containerdRoot())
+	t.set(0, "state", o.containerdState())
+	t.line(0, "disabled_plugins = [")
+	for _, id := range disabledPlugins {
+		t.line(1, quoteTOML(id)+",")
+	}
+	t.line(0, "]")
+	t.table(0, "grpc")
+	t.set(1, "address", o.socket())
+	t.table(0, "ttrpc")
+	t.set(1, "address", o.socket()+".ttrpc")
+	t.table(0, "debug")
+	t.set(1, "level", o.LogLevel)
+	cri := quoteTOML("io.containerd.grpc.v1.cri")
+	if v3 {
+		images := quoteTOML("io.containerd.cri.v1.images")
+		t.table(0, "plugins", images)
+		t.set(1, "snapshotter", "overlayfs")
+		t.table(1, "plugins", images, "pinned_images")
+		t.set(2, "sandbox", s.pause)
+		t.table(0, "plugins", cri)
+		t.serveStreams()
+		cri = quoteTOML("io.containerd.cri.v1.runtime")
+	}
+	t.table(0, "plugins", cri)
+	if !v3 {
+		t.set(1, "sandbox_image", s.pause)
+		t.serveStreams()
+	}
+	t.runtimePlugin(s, cri, v3)
+	return t.String()
+}
+
+// serveStreams has exec, attach and port-forward served on loopback only.
+func (t *toml) serveStreams() {
+	t.set(1, "disable_tcp_service", true)
+	t.set(1, "stream_server_address", "127.0.0.1")
+	t.set(1, "stream_server_port", "0")
+}
+
+// runtimePlugin writes what all versions spell alike in the plugin that runs containers.
+func (t *toml) runtimePlugin(s settings, cri string, v3 bool) {
 	o := s.options
-	view := struct {
-		V3                         bool
-		Root, State, Socket, TTRPC string
-		LogLevel, Pause, CRI       string
-		Disabled                   []string
-		RestrictOOM, SystemdCgroup bool
-		BinDirKey, BinDir, ConfDir string
-		BinDirList                 bool
-		DefaultOCI, OCIRoot        string
-		OCI                        []ociRuntime
-	}{
-		V3:            !s.version.before(2, 0),
-		Root:          o.containerdRoot(),
-		State:         o.containerdState(),
-		Socket:        o.socket(),
-		TTRPC:         o.socket() + ".ttrpc",
-		LogLevel:      o.LogLevel,
-		Pause:         s.pause,
-		CRI:           "io.containerd.grpc.v1.cri",
-		Disabled:      disabledPlugins,
-		RestrictOOM:   s.restrictOOM,
-		SystemdCgroup: o.CgroupDriver == "systemd",
-		BinDirKey:     "bin_dir",
-		BinDir:        o.cniBinDir(),
-		ConfDir:       o.cniConfDir(),
-		DefaultOCI:    s.tools.defaultOCI(o),
-		OCIRoot:       o.runcRoot(),
+	t.line(1, "# Network namespaces are then mounted below our state and not in /var/run/netns.")
+	t.set(1, "netns_mounts_under_state_dir", true)
+	t.set(1, "restrict_oom_score_adj", s.restrictOOM)
+	t.set(1, "tolerate_missing_hugetlb_controller", true)
+	t.table(1, "plugins", cri, "cni")
+	if s.version.before(2, 1) { // 2.1 deprecated bin_dir for a list
+		t.set(2, "bin_dir", o.cniBinDir())
+	} else {
+		t.set(2, "bin_dirs", []string{o.cniBinDir()})
 	}
-	if view.V3 {
-		view.CRI = "io.containerd.cri.v1.runtime"
-	}
-	if !s.version.before(2, 1) { // 2.1 deprecated bin_dir for a list
-		view.BinDirKey, view.BinDirList = "bin_dirs", true
+	t.set(2, "conf_dir", o.cniConfDir())
+	t.set(2, "max_conf_num", 1)
+	t.table(1, "plugins", cri, "containerd")
+	t.set(2, "default_runtime_name", s.tools.defaultOCI(o))
+	if !v3 {
+		t.set(2, "snapshotter", "overlayfs")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.tools.oci)) {
-		view.OCI = append(view.OCI, ociRuntime{name, s.tools.oci[name]})
+		t.table(2, "plugins", cri, "containerd.runtimes", name)
+		t.set(3, "runtime_type", "io.containerd.runc.v2")
+		t.table(3, "plugins", cri, "containerd.runtimes", name, "options")
+		t.set(4, "BinaryName", s.tools.oci[name])
+		t.set(4, "Root", o.runcRoot())
+		t.set(4, "SystemdCgroup", o.CgroupDriver == "systemd")
 	}
-	var out strings.Builder
-	if err := configTemplate.Execute(&out, view); err != nil {
-		panic("containerd.toml: " + err.Error()) // the template and the view are both constants of this file
-	}
-	return out.String()
 }
 
 // quoteTOML writes a TOML basic string. Go's \x and \a escapes are not TOML's; paths with such bytes fail in
