@@ -1,0 +1,336 @@
+//go:build e2e
+
+// Package rig brings up a whole instance of Plimsoll for a package of end-to-end tests, and makes sure that it leaves
+// nothing behind.
+//
+// # Model
+//
+// A test package has one instance, started by its TestMain and shared by its tests, which keep apart by namespace:
+//
+//	func TestMain(m *testing.M) { os.Exit(rig.Main(m, "pods", rig.Options{})) }
+//
+//	func TestSomething(t *testing.T) {
+//		c := rig.Shared(t) // skips with the reason where no instance can run
+//		ns := c.Namespace(t)
+//		...
+//		rig.Eventually(t, 10*time.Second, "the pod runs", func(ctx context.Context) error { ... })
+//	}
+//
+// A test that needs an instance of its own uses Start and Stop.
+//
+// # Invariants
+//
+//   - Every instance has its own name, directories, ports, pod network, bridge and cgroup, so that several runs live on one
+//     machine.
+//   - Stop takes the instance down and then looks for what is left of it: processes, mounts, cgroups, links, tables,
+//     files. Whatever it finds is a failure.
+//   - An instance does not outlive its test process, not even one that is killed: a guard process waits for its end.
+//   - Nobody sleeps: Eventually polls a condition, with a bound.
+//
+// It builds nothing: `make build` does. PLIMSOLL_BIN names the directory of the built binaries; without it, bin/ of the
+// repository.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Options of an instance.
+type Options struct {
+	UpFlags []string // more flags of `plimsoll up`
+	NoNode  bool     // --no-agent: needs no root
+}
+
+// Cluster is a running instance.
+type Cluster struct {
+	Name       string // of the instance
+	NodeName   string
+	Dir        string // all its files are below
+	StateDir   string
+	RunDir     string
+	Kubeconfig string // the admin's
+	AgentPort  int
+	Config     *rest.Config
+	API        kubernetes.Interface
+
+	binary string
+	guard  io.Closer
+}
+
+// upTimeout bounds up and down; either takes some 6 s on two idle cores.
+const upTimeout = 3 * time.Minute
+
+// Start brings an instance up. name is at most six letters: it becomes part of a link's name. The error wraps ErrCannot
+// when this machine cannot run one; then the test should be skipped.
+func Start(name string, o Options) (*Cluster, error) {
+	binary, err := findBinary()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w; run make build", ErrCannot, err)
+	}
+	if !o.NoNode && os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: a node needs root", ErrCannot)
+	}
+	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		Name: instanceName(name), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), binary: binary,
+	}
+	if err := c.start(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("start instance %s: %w", c.Name, err), c.Stop())
+	}
+	return c, nil
+}
+
+// ErrCannot is in the chain of errors of a machine that cannot run an instance.
+var ErrCannot = errors.New("this machine cannot run an instance")
+
+// started tells instances of one process apart.
+var started int
+
+// instanceName is not used by another process of this machine.
+func instanceName(name string) string {
+	started++
+	suffix := strconv.FormatInt(int64(os.Getpid()), 36)
+	if started > 1 {
+		suffix += string(rune('a' + started - 2))
+	}
+	return name[:min(len(name), 6)] + "-" + suffix
+}
+
+func findBinary() (string, error) {
+	dir := os.Getenv("PLIMSOLL_BIN")
+	if dir == "" {
+		root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+		if err != nil {
+			return "", fmt.Errorf("find the repository: %w", err)
+		}
+		dir = filepath.Join(strings.TrimSpace(string(root)), "bin")
+	}
+	for _, name := range []string{"plimsoll-controlplane", "plimsoll"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Abs(filepath.Join(dir, "plimsoll"))
+}
+
+func (c *Cluster) start(o Options) error {
+	ports, err := freePorts(4)
+	if err != nil {
+		return err
+	}
+	c.AgentPort = ports[2]
+	if err := c.watchOver(); err != nil {
+		return err
+	}
+	// Between the service network (10.96) and the networks of internal/containerruntime's tests (from 10.192).
+	pid := os.Getpid() + started*7919
+	flags := append([]string{
+		"--detach", "--run-dir", c.RunDir, "--node-name", c.NodeName,
+		"--apiserver-port", strconv.Itoa(ports[0]), "--controller-manager-port", strconv.Itoa(ports[1]),
+		"--agent-port", strconv.Itoa(ports[2]), "--agent-health-port", strconv.Itoa(ports[3]),
+		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 100+pid%90, pid/90%256),
+	}, o.UpFlags...)
+	if o.NoNode {
+		flags = append(flags, "--no-agent")
+	}
+	if out, err := c.Plimsoll("up", flags...); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	path, err := c.Plimsoll("kubeconfig")
+	if err != nil {
+		return err
+	}
+	c.Kubeconfig = strings.TrimSpace(path)
+	if c.Config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
+		return err
+	}
+	c.Config.QPS = -1 // tests ask as often as they like
+	c.API, err = kubernetes.NewForConfig(c.Config)
+	return err
+}
+
+// watchOver starts a process that takes the instance down when this one has died without doing so.
+func (c *Cluster) watchOver() error {
+	guard := exec.Command("/bin/sh", "-c", `read end || exec "$0" "$@"`, c.binary, "down", "--instance", c.Name, "--state-dir", c.StateDir, "--purge")
+	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	life, err := guard.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := guard.Start(); err != nil {
+		return err
+	}
+	c.guard = dismiss{life, guard}
+	return nil
+}
+
+type dismiss struct {
+	io.WriteCloser
+	guard *exec.Cmd
+}
+
+func (d dismiss) Close() error {
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // a dead guard says so below
+	return d.guard.Wait()
+}
+
+// freePorts are free now, and different. Somebody may take one before it is used: then up says so.
+func freePorts(count int) (ports []int, err error) {
+	for range count {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// FreePort is a TCP port of this machine that nobody uses now.
+func FreePort(t *testing.T) int {
+	t.Helper()
+	ports, err := freePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports[0]
+}
+
+// Plimsoll runs a verb on this instance and returns its standard output; the error has the rest.
+func (c *Cluster) Plimsoll(verb string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
+	defer cancel()
+	return run(exec.CommandContext(ctx, c.binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir}, args...)...))
+}
+
+func run(cmd *exec.Cmd) (string, error) {
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(complaint.String()))
+	}
+	return out.String(), nil
+}
+
+// Child is what `plimsoll status` says of a process of the instance.
+type Child struct {
+	Name string
+	PID  int
+}
+
+// Children are the processes of the instance; PID is zero while one is down.
+func (c *Cluster) Children() (children []Child, supervisor int, err error) {
+	var status struct {
+		Children      []Child
+		SupervisorPID int
+	}
+	out, err := c.Plimsoll("status", "-o", "json") // fails while a child is down, and prints all the same
+	if json.Unmarshal([]byte(out), &status) != nil {
+		return nil, 0, err
+	}
+	return status.Children, status.SupervisorPID, nil
+}
+
+// PID is the process of a child, zero while it is down.
+func (c *Cluster) PID(t *testing.T, child string) int {
+	t.Helper()
+	children, _, err := c.Children()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(children, func(o Child) bool { return o.Name == child }); i >= 0 {
+		return children[i].PID
+	}
+	return 0
+}
+
+// Where things are.
+
+func (c *Cluster) LogFile(child string) string { return filepath.Join(c.StateDir, "log", child+".log") }
+func (c *Cluster) StaticPods() string          { return filepath.Join(c.StateDir, "static-pods") }
+func (c *Cluster) AgentRoot() string           { return filepath.Join(c.StateDir, "agent") }
+func (c *Cluster) PodLogs() string             { return filepath.Join(c.StateDir, "pod-logs") }
+func (c *Cluster) RuntimeSocket() string       { return filepath.Join(c.RunDir, "containerd.sock") }
+
+// CgroupRoot is the parent of the instance's kubepods, in every hierarchy.
+func (c *Cluster) CgroupRoot() string { return "/plimsoll-" + c.Name }
+
+// Bridge is the link that pods are joined by, and the name of the instance's nftables table.
+func (c *Cluster) Bridge() string { return "pl-" + c.Name }
+
+// Kubectl runs kubectl as the admin and fails the test when it fails.
+func (c *Cluster) Kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.TryKubectl(t, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// TryKubectl returns kubectl's standard output; the error has the rest.
+func (c *Cluster) TryKubectl(t *testing.T, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), kubectlTimeout)
+	defer cancel()
+	return run(c.KubectlCommand(ctx, args...))
+}
+
+// kubectlTimeout bounds a kubectl that was not told to wait longer.
+const kubectlTimeout = 2 * time.Minute
+
+// KubectlCommand is a kubectl to start, for one that goes on until ctx ends.
+func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, c.binary+"-controlplane", append([]string{"kubectl", "--kubeconfig", c.Kubeconfig}, args...)...)
+}
+
+// pollEvery is how often Eventually asks.
+const pollEvery = 100 * time.Millisecond
+
+// Eventually asks until the answer is nil. It fails the test when that takes longer than within, with the last answer.
+// It returns how long it took.
+func Eventually(t *testing.T, within time.Duration, what string, ask func(context.Context) error) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	began := time.Now()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return time.Since(began)
+		}
+		if ctx.Err() == nil || last == nil { // a cut off question has no answer
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %v: %v", what, within, last)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,95 @@
+//go:build e2e
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var shared struct {
+	once    sync.Once
+	start   func() (*Cluster, error)
+	cluster *Cluster
+	err     error
+}
+
+// Main runs the tests of a package on one instance and returns the exit code. The instance is started by the first test
+// that asks for it.
+func Main(m *testing.M, name string, o Options) int {
+	shared.start = func() (*Cluster, error) { return Start(name, o) }
+	code := m.Run()
+	c := shared.cluster
+	if c == nil {
+		return code
+	}
+	if code != 0 {
+		c.dumpLogs(os.Stderr)
+	}
+	if err := c.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Shared returns the package's instance. It skips the test, with the reason, where none can run.
+func Shared(t *testing.T) *Cluster {
+	t.Helper()
+	shared.once.Do(func() {
+		if shared.start == nil {
+			shared.err = errors.New("TestMain did not call rig.Main")
+			return
+		}
+		began := time.Now()
+		shared.cluster, shared.err = shared.start()
+		t.Logf("instance up after %v", time.Since(began).Round(100*time.Millisecond))
+	})
+	if errors.Is(shared.err, ErrCannot) {
+		t.Skip(shared.err)
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.cluster
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// Namespace makes a namespace of the test's own. When the test ends, what is in it is shown if the test failed, and
+// then its deletion begins.
+func (c *Cluster) Namespace(t *testing.T) string {
+	t.Helper()
+	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"), "-")
+	name = strings.Trim(name[:min(len(name), 40)], "-")
+	namespace, err := c.API.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.dumpNamespace(t, namespace.Name)
+		}
+		ctx := context.WithoutCancel(t.Context())
+		now := int64(0) // tests of grace wait for it themselves
+		_ = c.API.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+		if err := c.API.CoreV1().Namespaces().Delete(ctx, namespace.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	Eventually(t, 30*time.Second, "the default service account", func(ctx context.Context) error {
+		_, err := c.API.CoreV1().ServiceAccounts(namespace.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return namespace.Name
+}
