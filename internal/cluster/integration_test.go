@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
 // program is a fresh build of cmd/plimsoll and an instance of its own that its verbs are run on.
@@ -197,6 +198,71 @@ func TestInstance(t *testing.T) {
 	p.wantNothingRunning()
 	if _, err := os.Stat(p.instance[3]); !os.IsNotExist(err) {
 		t.Errorf("purged, but %s: %v", p.instance[3], err)
+	}
+}
+
+// A node with real containers: nothing that dies beside them disturbs them, and down leaves nothing of them.
+func TestNode(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("containers need root")
+	}
+	if _, err := exec.LookPath("containerd"); err != nil {
+		t.Skipf("no containerd: install it with `make deps`: %v", err)
+	}
+	images, err := filepath.Abs("../../bin/images")
+	if err == nil {
+		_, err = os.Stat(filepath.Join(images, image.WorkloadFile))
+	}
+	if err != nil {
+		t.Skipf("no images: build them with `make images`: %v", err)
+	}
+	p := newProgram(t)
+	o := Options{Instance: p.instance[1], StateDir: p.instance[3]}
+	l := layout{o}
+	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
+		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.249.0.0/16")
+	out := p.must("up", up...)
+	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
+		t.Errorf("up shows no load line:\n%s", out)
+	}
+	p.kubectl("create", "deployment", "hello", "--image", image.Demo, "--replicas", "2")
+	p.kubectl("rollout", "status", "deployment/hello", "--timeout", "60s")
+	running := func() string {
+		t.Helper()
+		return p.kubectl("get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}")
+	}
+	before := running()
+
+	s := p.status()
+	kill(t, s.SupervisorPID)
+	for _, c := range s.Children {
+		kill(t, c.PID)
+	}
+	p.must("up", up...)
+	if after := running(); after != before {
+		t.Errorf("killing and healing everything changed the containers from\n%s\nto\n%s", before, after)
+	}
+	if got := p.kubectl("logs", "deployment/hello"); !strings.Contains(got, "serving") {
+		t.Errorf("logs: %q", got)
+	}
+
+	links, err := filepath.Glob("/sys/class/net/" + l.bridge() + "/brif/*")
+	if err != nil || len(links) != 2 {
+		t.Errorf("links of two pods: %v, %v", links, err)
+	}
+	kill(t, p.status().SupervisorPID) // down must not need it
+	p.must("down", p.instance...)
+	p.wantNothingRunning()
+	for _, link := range append(links, l.bridge()) {
+		if _, err := os.Stat("/sys/class/net/" + filepath.Base(link)); err == nil {
+			t.Errorf("interface %s is left", filepath.Base(link))
+		}
+	}
+	if groups, err := filepath.Glob("/sys/fs/cgroup/*" + l.podCgroup()); err != nil || len(groups) != 0 {
+		t.Errorf("cgroups are left: %v, %v", groups, err)
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || bytes.Contains(mounts, []byte(o.StateDir)) {
+		t.Errorf("mounts are left: %v", err)
 	}
 }
 

@@ -82,3 +82,14 @@ short line
 		t.Errorf("inodes %v", got)
 	}
 }
+
+func FuzzListeningInodes(f *testing.F) {
+	f.Add("0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 111", 0x192B)
+	f.Fuzz(func(t *testing.T, table string, number int) {
+		for _, inode := range listeningInodes(bufio.NewScanner(strings.NewReader(table)), number) {
+			if inode == "" {
+				t.Error("an inode without digits")
+			}
+		}
+	})
+}

@@ -208,7 +208,16 @@ func readPEM(path, kind string) ([]byte, error) {
 
 // protect takes permissions away that someone added to a file we keep.
 func protect(dir, name string) error {
-	return errors.Join(os.Chmod(CertPath(dir, name), 0o600), os.Chmod(KeyPath(dir, name), 0o600))
+	for _, path := range []string{CertPath(dir, name), KeyPath(dir, name)} {
+		info, err := os.Stat(path)
+		if err == nil && info.Mode().Perm() != 0o600 {
+			err = os.Chmod(path, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -462,6 +462,29 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
+// A mark says what it was made of, whatever the owner is called; others' marks are not ours.
+func TestMarkRoundTrip(t *testing.T) {
+	for _, owner := range []string{"/var/lib/plimsoll", "/with:colon=and equals", ""} {
+		m := mark{name: "a", digest: "d1", argv: "h1"}
+		if got, ok := parseMark(m.variable(owner), owner); !ok || got != m {
+			t.Errorf("%q: %+v, %v", owner, got, ok)
+		}
+		if _, ok := parseMark(m.variable(owner), owner+"-2"); ok {
+			t.Errorf("%q: taken for another's", owner)
+		}
+	}
+}
+
+func FuzzParseMark(f *testing.F) {
+	f.Add(mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
+	f.Add("PATH=/bin")
+	f.Fuzz(func(t *testing.T, variable string) {
+		if m, ok := parseMark(variable, "/o"); ok && m.variable("/o") != variable {
+			t.Errorf("%q was read as %q", variable, m.variable("/o"))
+		}
+	})
+}
+
 func TestTrimLogKeepsOneOlderFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	writer, err := openLog(path)
