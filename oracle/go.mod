@@ -2,7 +2,10 @@ module github.com/plimsoll-dev/plimsoll/oracle
 
 go 1.26.0
 
-require k8s.io/kubernetes v1.36.3
+require (
+	k8s.io/client-go v0.36.3
+	k8s.io/kubernetes v1.36.3
+)
 
 require (
 	cyphar.com/go-pathrs v0.2.2 // indirect
@@ -40,7 +43,6 @@ require (
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.65.0 // indirect
 	go.opentelemetry.io/otel/metric v1.41.0 // indirect
 	google.golang.org/grpc v1.79.3 // indirect
-	k8s.io/client-go v0.36.3 // indirect
 	k8s.io/component-base v0.36.3 // indirect
 )
 
