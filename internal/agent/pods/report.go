@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -27,6 +28,8 @@ type reporter struct {
 	urgent []*entry
 	later  []*entry
 	queued map[*entry]bool // true: urgent
+	away   time.Duration   // how long the server is left alone after it did not answer; zero: it answers
+	until  time.Time       // nothing is written before
 	wake   chan struct{}
 }
 
@@ -34,7 +37,16 @@ type reporter struct {
 const (
 	reportWriters = 4
 	reportTimeout = 30 * time.Second
-	reportRetry   = time.Second
+)
+
+// A status that the server answered with an error is tried again after reportRetry, one that it refuses after
+// refusedRetry. While the server does not answer at all, the node asks it once per awayMin, doubling to awayMax, for all
+// of its pods together: a server that returns meets one request from each node, not one from each pod.
+const (
+	reportRetry  = time.Second
+	refusedRetry = 30 * time.Second
+	awayMin      = 500 * time.Millisecond
+	awayMax      = 10 * time.Second
 )
 
 func newReporter(r *Runner) *reporter {
@@ -89,6 +101,9 @@ func (p *reporter) run(ctx context.Context) {
 
 func (p *reporter) write(ctx context.Context) {
 	for {
+		if !p.allowed(ctx) {
+			return
+		}
 		if e := p.take(); e != nil {
 			p.one(ctx, e)
 			continue
@@ -101,6 +116,39 @@ func (p *reporter) write(ctx context.Context) {
 	}
 }
 
+// allowed waits while the server is left alone; false means that ctx ended.
+func (p *reporter) allowed(ctx context.Context) bool {
+	for {
+		p.mu.Lock()
+		wait := time.Until(p.until)
+		p.mu.Unlock()
+		if wait <= 0 {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}
+
+// answered notes whether the server answered.
+func (p *reporter) answered(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if yes {
+		p.away = 0
+		return
+	}
+	if time.Now().Before(p.until) {
+		return // another writer noted it
+	}
+	p.away = min(max(2*p.away, awayMin), awayMax)
+	// The jitter keeps a fleet's nodes from returning in step.
+	p.until = time.Now().Add(p.away/2 + rand.N(p.away))
+}
+
 // one writes e's status, or puts it back for later.
 func (p *reporter) one(ctx context.Context, e *entry) {
 	e.writing.Lock()
@@ -110,6 +158,8 @@ func (p *reporter) one(ctx context.Context, e *entry) {
 		return
 	}
 	err := p.patch(ctx, e, pod, status)
+	var answer apierrors.APIStatus
+	p.answered(err == nil || errors.As(err, &answer))
 	switch {
 	case err == nil, ctx.Err() != nil:
 	case apierrors.IsNotFound(err):
@@ -118,17 +168,14 @@ func (p *reporter) one(ctx context.Context, e *entry) {
 		p.r.log(e).Debug("status belongs to another pod of that name", "err", err)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		p.r.log(e).Error("the API server refuses the status", "err", err)
-		p.again(ctx, e, 30*reportRetry)
-	default:
+		time.AfterFunc(refusedRetry, func() { p.enqueue(e) })
+	case answer != nil:
 		p.r.log(e).Warn("status not written, trying again", "err", err)
-		p.again(ctx, e, reportRetry)
+		time.AfterFunc(reportRetry+rand.N(reportRetry), func() { p.enqueue(e) })
+	default:
+		p.r.log(e).Debug("the API server does not answer, status kept", "err", err)
+		p.enqueue(e)
 	}
-}
-
-// again queues e after about d. The jitter keeps a node's pods, and a fleet's nodes, from returning in step.
-func (p *reporter) again(ctx context.Context, e *entry, d time.Duration) {
-	timer := time.AfterFunc(d+rand.N(d), func() { p.enqueue(e) })
-	context.AfterFunc(ctx, func() { timer.Stop() })
 }
 
 // reportable returns the object to write e's status to. A static pod has its mirror's; before the mirror exists there is
