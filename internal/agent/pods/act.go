@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -193,7 +194,7 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 	}
 	grace := a.Grace
 	if pod != nil {
-		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", "Stopping container "+a.Container)
+		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", cmp.Or(a.Event, "Stopping container "+a.Container))
 		grace = r.preStop(ctx, e, pod, a)
 	}
 	// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.

@@ -11,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // dockerConfig is the content of a kubernetes.io/dockerconfigjson secret.
@@ -32,8 +30,8 @@ type dockerAuth struct {
 func (r *Runner) pullSecrets(ctx context.Context, pod *corev1.Pod, image string) (*runtimeapi.AuthConfig, error) {
 	best, bestLen := (*runtimeapi.AuthConfig)(nil), -1
 	for _, ref := range pod.Spec.ImagePullSecrets {
-		secret := &corev1.Secret{}
-		if err := r.Client.Get(ctx, kube.Secrets, pod.Namespace, ref.Name, secret); err != nil {
+		secret, err := r.Env.Objects.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
 			r.Recorder.Eventf(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", "Unable to retrieve image pull secret %s/%s: %v", pod.Namespace, ref.Name, err)
 			continue
 		}

@@ -191,6 +191,7 @@ type Action struct {
 	Attempt   uint32
 	Grace     time.Duration
 	Why       string
+	Event     string // StopContainer: what users are told beyond that it stops; empty: nothing
 }
 
 // Phase is a pod's phase as the API spells it.

@@ -85,9 +85,9 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 		p.start(s, c)
 	case c.alive() && p.stray(c): // is being stopped
 	case c.State == Running && changed(s, c):
-		p.stop(c, p.o.Spec.Grace, "its specification changed")
+		p.stopToRestart(c, fmt.Sprintf("Container %s definition changed, will be restarted", s.Name))
 	case c.State == Running && p.o.Probes[s.Name].Dead:
-		p.stop(c, p.o.Spec.Grace, cmp.Or(p.o.Probes[s.Name].Message, "liveness probe failed"))
+		p.stopToRestart(c, cmp.Or(p.o.Probes[s.Name].Message, fmt.Sprintf("Container %s failed liveness probe, will be restarted", s.Name)))
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
@@ -96,6 +96,11 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 	case p.restarts(s, c):
 		p.restart(s, c)
 	}
+}
+
+// stopToRestart stops a container that cannot stay as it is; text is what users are told, in upstream's words.
+func (p *plan) stopToRestart(c Container, text string) {
+	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: p.o.Spec.Grace, Why: text, Event: text})
 }
 
 // restart starts an exited container again when its back-off is over.
