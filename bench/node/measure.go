@@ -54,6 +54,11 @@ func (r *rig) measureAll(ctx context.Context, m *measurement) error {
 	return r.checkSameAgent(ctx)
 }
 
+// singlePause lets the container's program get as far as catching SIGTERM before its pod is deleted. The kernel drops
+// signals that the first process of a pid namespace does not catch (pid_namespaces(7)), and the pod would use up its grace
+// period. Busy machines need a part of this second.
+const singlePause = time.Second
+
 // measureSingles starts pods one by one, each when the one before is gone.
 func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) error {
 	var total, start, end []float64
@@ -63,6 +68,9 @@ func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) er
 			return err
 		}
 		if err := t.await(ctx, "running", names, isRunning); err != nil {
+			return err
+		}
+		if err := pause(ctx, singlePause); err != nil {
 			return err
 		}
 		removed, err := r.removeAll(ctx, t, names)
@@ -121,13 +129,21 @@ func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n in
 			return fmt.Errorf("steady window: %w", err)
 		}
 	}
+	return r.measureRemoval(ctx, m, t, names)
+}
+
+func (r *rig) measureRemoval(ctx context.Context, m *measurement, t *tracker, names []string) error {
+	profile, err := r.takeProfile(ctx)
+	if err != nil {
+		return err
+	}
 	removed, err := r.removeAll(ctx, t, names)
 	if err != nil {
 		return err
 	}
-	m.put(fmt.Sprintf("delete_%d", n), removed.Seconds(), 1)
-	progress("%s: %d pods: all deleted in %.1f s", r.side.name, n, removed.Seconds())
-	return nil
+	m.put(fmt.Sprintf("delete_%d", len(names)), removed.Seconds(), 1)
+	progress("%s: %d pods: all deleted in %.1f s", r.side.name, len(names), removed.Seconds())
+	return r.tellProfile(ctx, profile)
 }
 
 // noteStarts turns what the watch saw of a batch into its numbers.
