@@ -41,6 +41,9 @@ func lines(batches []int) []line {
 		add := func(name, title string, b bar) {
 			out = append(out, line{fmt.Sprintf("%s_%d", name, n), title, "s", b, group})
 		}
+		if n == 1 {
+			add("first", "the node's very first pod, bind to Running", bar{})
+		}
 		add("total", "first request to all Running", bar{ratioMax: barTime})
 		add("p50", "bind to Running, p50", bar{ratioMax: barTime})
 		add("p99", "bind to Running, p99", bar{ratioMax: barTime})

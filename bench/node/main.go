@@ -63,7 +63,7 @@ func parseFlags(args []string) (config, error) {
 	f.DurationVar(&c.steady, "steady", 3*time.Minute, "length of the window with all pods running")
 	f.DurationVar(&c.idle, "idle", time.Minute, "length of the window without pods")
 	f.DurationVar(&c.settle, "settle", 20*time.Second, "wait before each window")
-	f.IntVar(&c.singles, "singles", 10, "pods started one by one")
+	f.IntVar(&c.singles, "singles", 20, "pods started one by one, after one that warms up")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
