@@ -1,47 +1,49 @@
 package health
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/scenario"
+	"github.com/cockroachdb/datadriven"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the outcomes of scenario texts instead of checking them")
-
-// TestScenarios runs testdata/*.txt. The commands are those of world.run.
+// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one cluster. A block is "do" and one command
+// per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+//
+//	node NAME [ready=True|False|Unknown|Absent] [memory|disk|pid|network=True] [cordoned] [taint=KEY:EFFECT] [age=D]   create or change
+//	beat NAME [clock=D] [old=D]   it renews its lease every 10 s from now on; old: the lease is that old and not renewed
+//	stop NAME                     it gives no sign any more
+//	delete NAME
+//	pod NAME on=NODE              a ready pod
+//	after D                       time passes; prints what was done, by seconds since the start
+//	api down|up, pause|resume     the API, our own process
+//	calendar D                    our calendar is set by D
+//	fail N                        the next N actions fail
+//	restart                       a new Monitor that knows nothing
+//	show NAME
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := newWorld()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "do" {
+				d.Fatalf(t, "unknown directive %q", d.Cmd)
 			}
-			got := scenario.Run(string(text), newWorld().run)
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
+			var out strings.Builder
+			for command := range strings.Lines(d.Input) {
+				for _, line := range w.run(t, d, strings.Fields(command)) {
+					fmt.Fprintln(&out, line)
 				}
-				return
 			}
-			if got != string(text) {
-				t.Errorf("outcome differs (rewrite with go test -run Scenarios -rewrite ./internal/core/health); got:\n%s", got)
-			}
+			return out.String()
 		})
-	}
+	})
 }
 
 // world is an API server, its nodes and a Monitor, in virtual time. Actions take effect at once and are told back, as a
@@ -82,21 +84,8 @@ func (w *world) wall() unit.Wall {
 	return unit.WallOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) + unit.Wall(w.now.Sub(w.began)) + unit.Wall(w.step)
 }
 
-// run executes one command:
-//
-//	node NAME [ready=True|False|Unknown|Absent] [memory|disk|pid|network=True] [cordoned] [taint=KEY:EFFECT] [age=D]   create or change
-//	beat NAME [clock=D] [old=D]   it renews its lease every 10 s from now on; old: the lease is that old and not renewed
-//	stop NAME                     it gives no sign any more
-//	delete NAME
-//	pod NAME on=NODE              a ready pod
-//	after D                       time passes; prints what was done, by seconds since the start
-//	api down|up, pause|resume     the API, our own process
-//	calendar D                    our calendar is set by D
-//	fail N                        the next N actions fail
-//	restart                       a new Monitor that knows nothing
-//	show NAME
-func (w *world) run(command string) string {
-	f := strings.Fields(command)
+// run executes one command and returns what it prints.
+func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	w.out = nil
 	switch f[0] {
 	case "node":
@@ -125,12 +114,12 @@ func (w *world) run(command string) string {
 	case "restart":
 		w.restart()
 	case "show":
-		return w.show(f[1])
+		return []string{w.show(f[1])}
 	default:
-		return "unknown command " + f[0]
+		d.Fatalf(t, "unknown command %q", f[0])
 	}
 	w.advance()
-	return strings.Join(w.out, "\n")
+	return w.out
 }
 
 func duration(s string) time.Duration {

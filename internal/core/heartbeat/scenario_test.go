@@ -1,22 +1,19 @@
 package heartbeat
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario files instead of comparing")
-
-// TestScenarios plays testdata/*.txt in virtual time. A file is a sequence of comments (#) and commands up to a line of
-// dashes, and below it what came of them:
+// TestScenarios plays testdata/*.txt in virtual time. A block is a new node, what will happen to it and what to print, one
+// command per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes.
 //
 //	node KEY=VALUE...        the configuration: lease, update, report, runtime, runtime-max, main-loop-max, seed
 //	at TIME runtime ready|notready|dead [LATENCY]
@@ -26,32 +23,18 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 //	trace FROM TO            print every action of this time
 //	table EVERY UNTIL        print counts of this time
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(file)
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "node" {
+				d.Fatalf(t, "unknown directive %q", d.Cmd)
+			}
+			got, err := play(d)
 			if err != nil {
-				t.Fatal(err)
+				d.Fatalf(t, "%v", err)
 			}
-			script, want, _ := strings.Cut(string(data), "----\n")
-			got, err := play(script)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(script+"----\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != want {
-				t.Errorf("got:\n%s\nwant:\n%s\nif this is right: go test ./internal/core/heartbeat -run Scenarios -rewrite", got, want)
-			}
+			return got
 		})
-	}
+	})
 }
 
 // world is what a node meets, and the shell of one Beat.
@@ -84,22 +67,18 @@ type event struct {
 	do func() []Fact
 }
 
-func play(script string) (string, error) {
+func play(d *datadriven.TestData) (string, error) {
 	w := &world{now: unit.Instant(0).Add(time.Hour), runtime: "ready", api: "up", turns: true, exists: false,
 		latency: map[string]time.Duration{"runtime": 2 * time.Millisecond, "api": 5 * time.Millisecond}, count: map[string]int{}}
 	start := w.now
 	end := start
 	c := Default()
-	for _, line := range strings.Split(script, "\n") {
+	if err := configure(&c, d.CmdArgs); err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(d.Input) {
 		words := strings.Fields(line)
-		if len(words) == 0 || words[0] == "#" {
-			continue
-		}
 		switch words[0] {
-		case "node":
-			if err := configure(&c, words[1:]); err != nil {
-				return "", err
-			}
 		case "at":
 			d, err := time.ParseDuration(words[1])
 			if err != nil {
@@ -122,7 +101,7 @@ func play(script string) (string, error) {
 				w.every, w.until, w.from = unit.Instant(a), start.Add(b), start
 			}
 		default:
-			return "", fmt.Errorf("unknown command %q", line)
+			return "", fmt.Errorf("unknown command %q", words[0])
 		}
 	}
 	w.beat = New(c, w.now)
@@ -130,20 +109,20 @@ func play(script string) (string, error) {
 	return w.out.String(), nil
 }
 
-func configure(c *Config, words []string) error {
-	for _, word := range words {
-		key, value, _ := strings.Cut(word, "=")
-		if key == "seed" {
+func configure(c *Config, args []datadriven.CmdArg) error {
+	for _, arg := range args {
+		value := arg.Vals[0]
+		if arg.Key == "seed" {
 			if _, err := fmt.Sscan(value, &c.Seed); err != nil {
 				return err
 			}
 			continue
 		}
 		field := map[string]*time.Duration{"lease": &c.LeaseDuration, "update": &c.UpdateEvery, "report": &c.ReportEvery,
-			"runtime": &c.RuntimeEvery, "runtime-max": &c.RuntimeMax, "main-loop-max": &c.MainLoopMax}[key]
+			"runtime": &c.RuntimeEvery, "runtime-max": &c.RuntimeMax, "main-loop-max": &c.MainLoopMax}[arg.Key]
 		d, err := time.ParseDuration(value)
 		if err != nil || field == nil {
-			return fmt.Errorf("node %s: %v", word, err)
+			return fmt.Errorf("node %s: %v", arg, err)
 		}
 		*field = d
 	}

@@ -1,57 +1,20 @@
 package placement
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/scenario"
+	"github.com/cockroachdb/datadriven"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the outcomes of scenario texts instead of checking them")
-
-// TestScenarios runs testdata/*.txt. The commands are those of world.run.
-func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			w := &world{placer: New(Options{Seed: 1}), now: unit.Instant(time.Hour), pods: map[string]Pod{}}
-			got := scenario.Run(string(text), w.run)
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(text) {
-				t.Errorf("outcome differs (rewrite with go test -run Scenarios -rewrite ./internal/core/placement); got:\n%s", got)
-			}
-		})
-	}
-}
-
-// world drives a Placer with virtual time.
-type world struct {
-	placer *Placer
-	now    unit.Instant
-	pods   map[string]Pod
-}
-
-// run executes one command:
+// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one Placer. A block is "do" and one command
+// per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME
@@ -62,8 +25,33 @@ type world struct {
 //	after DURATION
 //	pending
 //	why NAME
-func (w *world) run(command string) string {
-	f := strings.Fields(command)
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := &world{placer: New(Options{Seed: 1}), now: unit.Instant(time.Hour), pods: map[string]Pod{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "do" {
+				d.Fatalf(t, "unknown directive %q", d.Cmd)
+			}
+			var out strings.Builder
+			for command := range strings.Lines(d.Input) {
+				for _, line := range w.run(t, d, strings.Fields(command)) {
+					fmt.Fprintln(&out, line)
+				}
+			}
+			return out.String()
+		})
+	})
+}
+
+// world drives a Placer with virtual time.
+type world struct {
+	placer *Placer
+	now    unit.Instant
+	pods   map[string]Pod
+}
+
+// run executes one command and returns what it prints.
+func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	args := f[1:]
 	switch f[0] {
 	case "node":
@@ -82,27 +70,27 @@ func (w *world) run(command string) string {
 		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost}[args[1]]
 		w.placer.Bound(w.now, w.pods[args[0]], outcome)
 	case "after":
-		d, err := time.ParseDuration(args[0])
+		passed, err := time.ParseDuration(args[0])
 		if err != nil {
-			return err.Error()
+			d.Fatalf(t, "%v", err)
 		}
-		w.now = w.now.Add(d)
+		w.now = w.now.Add(passed)
 	case "pending":
 		n := w.placer.Pending()
-		return fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"], n["unschedulable"], n["gated"])
+		return []string{fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"], n["unschedulable"], n["gated"])}
 	case "why":
 		var lines []string
 		for _, v := range w.placer.Verdicts(w.pods[args[0]]) {
 			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s %s", v.Node, v.Plugin, strings.Join(v.Reasons, "; "))))
 		}
-		return strings.Join(lines, "\n")
+		return lines
 	default:
-		return "unknown command " + f[0]
+		d.Fatalf(t, "unknown command %q", f[0])
 	}
-	return ""
+	return nil
 }
 
-func (w *world) next(args []string) string {
+func (w *world) next(args []string) []string {
 	limit := 1 << 20
 	if len(args) > 0 {
 		limit, _ = strconv.Atoi(args[0])
@@ -123,9 +111,9 @@ func (w *world) next(args []string) string {
 		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d)", d.Pod.Name, d.Node, d.Feasible, d.Score))
 	}
 	if len(lines) == 0 {
-		return "(nothing)"
+		return []string{"(nothing)"}
 	}
-	return strings.Join(lines, "\n")
+	return lines
 }
 
 func parseNode(args []string) Node {

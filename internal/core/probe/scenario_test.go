@@ -1,28 +1,42 @@
 package probe
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/scenario"
+	"github.com/cockroachdb/datadriven"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the real outcomes into testdata")
-
-// world is one container in virtual time. Commands:
+// TestScenarios plays testdata/*.txt in virtual time. A block is a new container, one command per line, and what was begun
+// and what changed. CONTRIBUTING.md says how to rewrite outcomes.
 //
-//	container startup=delay/period/failures/successes[/eager] readiness=... liveness=... [adopted=started,ready] [phase=0.5]
-//	script <kind> <outcomes>   answers of that probe from now on, one letter each: s, f, u; the last one repeats
-//	takes <kind> <duration>    how long that probe takes to answer
-//	run <duration>             let time pass; prints what is begun and what changes
-//	stop                       the container is being stopped
+//	container [KIND=DELAY/PERIOD/FAILURES/SUCCESSES[/eager]]... [adopted=started,ready] [phase=0.5]
+//	    KIND: startup, readiness, liveness; times in seconds; adopted: it ran before the agent began, and was that
+//	script KIND OUTCOMES   answers of that probe from now on, one letter each: s, f, u; the last one repeats
+//	takes KIND DURATION    how long that probe takes to answer
+//	run DURATION           time passes
+//	stop                   the container is being stopped
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "container" {
+				d.Fatalf(t, "unknown directive %q", d.Cmd)
+			}
+			w := newWorld(d)
+			for command := range strings.Lines(d.Input) {
+				w.command(t, d, strings.Fields(command))
+			}
+			return w.out.String()
+		})
+	})
+}
+
+// world is one container in virtual time.
 type world struct {
 	now     unit.Instant
 	began   unit.Instant
@@ -36,32 +50,6 @@ type world struct {
 type pending struct {
 	at     unit.Instant
 	answer Answer
-}
-
-func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			w := &world{}
-			got := scenario.Run(string(text), w.command)
-			if got == string(text) {
-				return
-			}
-			if !*rewrite {
-				t.Fatalf("outcome differs (run with -rewrite and read the diff):\n%s", got)
-			}
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
 }
 
 func kindOf(s string) Kind {
@@ -81,42 +69,36 @@ func seconds(s string) time.Duration {
 	return time.Duration(n * float64(time.Second))
 }
 
-func (w *world) command(line string) string {
-	w.out.Reset()
-	fields := strings.Fields(line)
+func (w *world) command(t *testing.T, d *datadriven.TestData, fields []string) {
+	duration := func(text string) time.Duration {
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return v
+	}
 	switch fields[0] {
-	case "container":
-		w.container(fields[1:])
 	case "script":
 		w.scripts[kindOf(fields[1])] = fields[2]
 	case "takes":
-		d, err := time.ParseDuration(fields[2])
-		if err != nil {
-			return err.Error()
-		}
-		w.takes[kindOf(fields[1])] = d
+		w.takes[kindOf(fields[1])] = duration(fields[2])
 	case "stop":
 		w.run.Stop()
 		w.print("stopping", "")
 	case "run":
-		d, err := time.ParseDuration(fields[1])
-		if err != nil {
-			return err.Error()
-		}
-		w.pass(w.now.Add(d))
+		w.pass(w.now.Add(duration(fields[1])))
 	default:
-		return "unknown command " + fields[0]
+		d.Fatalf(t, "unknown command %q", fields[0])
 	}
-	return w.out.String()
 }
 
-func (w *world) container(fields []string) {
-	*w = world{now: unit.Instant(1e15), began: unit.Instant(1e15)}
+func newWorld(d *datadriven.TestData) *world {
+	w := &world{now: unit.Instant(1e15), began: unit.Instant(1e15)}
 	var specs Specs
 	var adopted *Adopted
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, "=")
-		switch name {
+	for _, arg := range d.CmdArgs {
+		value := arg.Vals[0]
+		switch arg.Key {
 		case "adopted":
 			adopted = &Adopted{Started: strings.Contains(value, "started"), Ready: strings.Contains(value, "ready")}
 		case "phase":
@@ -125,7 +107,7 @@ func (w *world) container(fields []string) {
 			parts := strings.Split(value, "/")
 			failures, _ := strconv.Atoi(parts[2])
 			successes, _ := strconv.Atoi(parts[3])
-			specs[kindOf(name)] = &Spec{InitialDelay: seconds(parts[0]), Period: seconds(parts[1]), Failures: failures, Successes: successes, Eager: len(parts) > 4}
+			specs[kindOf(arg.Key)] = &Spec{InitialDelay: seconds(parts[0]), Period: seconds(parts[1]), Failures: failures, Successes: successes, Eager: len(parts) > 4}
 		}
 	}
 	started := w.now
@@ -137,6 +119,7 @@ func (w *world) container(fields []string) {
 		w.scripts[k] = "s"
 	}
 	w.print("begins", "")
+	return w
 }
 
 func (w *world) print(what, detail string) {
