@@ -1,4 +1,7 @@
 // Package version says which Plimsoll this is and which Kubernetes it is compatible with.
+//
+// The first is a fact of the build, stamped by the Makefile; the second is a promise, changed by hand together with the
+// modules in the go.mod files. Nothing decides by either: they are for people and node status.
 package version
 
 import "runtime/debug"

@@ -1,4 +1,7 @@
-// Package disk asks the kernel how large and how full a file system is (statfs(2)). It walks no directories.
+// Package disk asks the kernel how large and how full a file system is (statfs(2)).
+//
+// A Usage is one moment's answer, and two paths on one file system give the same Device. The package walks no
+// directories: what a pod wrote is counted by internal/agent/stats.
 package disk
 
 import (

@@ -1,0 +1,65 @@
+package plimsoll
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// docWordsMin is what a package doc has at the least: less cannot say purpose, model, invariants and what the package does
+// not do. Chosen: three short sentences. Licence headers are longer, and fail by how a doc begins.
+const docWordsMin = 20
+
+// TestEveryPackageHasOneDoc finds packages without a doc, with a second one that a reader would have to reconcile with the
+// first, and with one that says nothing.
+func TestEveryPackageHasOneDoc(t *testing.T) {
+	docs := map[string][]string{} // of each directory with Go files
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(filepath.Dir(path))
+		docs[dir] = slices.Grow(docs[dir], 1) // a directory without any doc is listed too
+		if file.Doc == nil {
+			return nil
+		}
+		docs[dir] = append(docs[dir], path)
+		if problem := docProblem(file); problem != "" {
+			t.Errorf("%s: package doc %s", path, problem)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, files := range docs {
+		if len(files) != 1 {
+			t.Errorf("%s: %d package docs %v: write one, with purpose, model, invariants and what the package does not do", dir, len(files), files)
+		}
+	}
+}
+
+func docProblem(file *ast.File) string {
+	text := file.Doc.Text()
+	name := strings.TrimSuffix(file.Name.Name, "_test")
+	first := "Package " + name + " "
+	if name == "main" {
+		first = "Command "
+	}
+	switch {
+	case !strings.HasPrefix(text, first):
+		return "does not begin with " + first
+	case len(strings.Fields(text)) < docWordsMin:
+		return "says too little: " + text
+	}
+	return ""
+}
