@@ -52,11 +52,8 @@ func newRootCommand() *cobra.Command {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.AddCommand(
-		newAgentCommand(),
-		newFleetCommand(),
-		newLifecycleCommand(),
-		newAgentCommand(), newSchedulerCommand(),
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
+		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(),
 		newVersionCommand(),
 	)
 	return root

@@ -5,21 +5,44 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/plimsoll-dev/plimsoll/internal/cluster"
 )
 
-// The help of every verb has an example that begins with the verb's own name.
-func TestEveryVerbHasAnExample(t *testing.T) {
-	for _, c := range newRootCommand().Commands() {
-		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
-			continue
+// TestEveryVerbExplainsItself walks the verbs: each is there once, says what it does in a phrase and in full, shows at
+// least one whole command line, and says what each of its flags is for.
+func TestEveryVerbExplainsItself(t *testing.T) {
+	seen := map[string]bool{}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, verb := range c.Commands() {
+			path := verb.CommandPath()
+			if seen[path] {
+				t.Errorf("%s: added twice", path)
+			}
+			seen[path] = true
+			if verb.Short == "" || strings.HasSuffix(verb.Short, ".") {
+				t.Errorf("%s: short help %q: want a phrase without a full stop", path, verb.Short)
+			}
+			if verb.Long == "" {
+				t.Errorf("%s: no long help: say what it does, to what, and what it leaves alone", path)
+			}
+			if !strings.Contains(verb.Example, path) {
+				t.Errorf("%s: Example %q does not show a command line with it", path, verb.Example)
+			}
+			verb.Flags().VisitAll(func(f *pflag.Flag) {
+				if f.Usage == "" {
+					t.Errorf("%s --%s: no help text", path, f.Name)
+				}
+			})
+			walk(verb)
 		}
-		if !strings.Contains(c.Example, "plimsoll "+c.Name()) {
-			t.Errorf("plimsoll %s --help has no example of itself: %q", c.Name(), c.Example)
-		}
-		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
-			t.Errorf("plimsoll %s: short help %q: want a phrase without a full stop", c.Name(), c.Short)
-		}
+	}
+	walk(newRootCommand())
+	if len(seen) == 0 {
+		t.Fatal("no verbs")
 	}
 }
 
