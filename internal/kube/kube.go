@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -73,12 +72,6 @@ func newScheme() *runtime.Scheme {
 	}
 	return s
 }
-
-// Scheme returns the scheme of the kinds we speak, for codecs and event references.
-func Scheme() *runtime.Scheme { return scheme }
-
-// Codecs returns the codecs of Scheme, for manifests read from files.
-func Codecs() serializer.CodecFactory { return codecs }
 
 // Options say how to reach an API server.
 type Options struct {
@@ -205,15 +198,6 @@ func (c *Client) Ready(ctx context.Context) error {
 		return fmt.Errorf("ask %s/readyz: answered %.200q", c.config.Host, body)
 	}
 	return nil
-}
-
-// Hostname returns the name a component reports as the source of its events.
-func Hostname() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return "localhost"
-	}
-	return name
 }
 
 // LogToSlog sends what client-go logs through klog to slog, so that a component has one log.

@@ -162,12 +162,6 @@ func New(o Options) (*Server, error) {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// Handler returns the whole server without its listener, for tests.
-func (s *Server) Handler() http.Handler { return s.handler }
-
-// TLS returns the configuration of the listener, for tests.
-func (s *Server) TLS() *tls.Config { return s.tls }
-
 // Run listens on the configured address and port, and on healthzPort, and serves until ctx ends; then streams are cut,
 // ordinary requests are given a moment to finish, and Run returns nil.
 func (s *Server) Run(ctx context.Context) error {

@@ -294,7 +294,7 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%s: %v %v", name, info, err)
 		}
 	}
-	first, err := r.TLS().GetCertificate(nil)
+	first, err := r.Server.tls.GetCertificate(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

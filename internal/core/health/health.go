@@ -288,14 +288,3 @@ func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	}
 	m.lastContact = now
 }
-
-// Silent counts the nodes that are judged silent.
-func (m *Monitor) Silent() int {
-	count := 0
-	for _, n := range m.nodes {
-		if n.silent {
-			count++
-		}
-	}
-	return count
-}

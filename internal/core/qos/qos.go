@@ -160,10 +160,9 @@ func Requests(p Pod) Amounts {
 	return sum.plus(p.Overhead)
 }
 
-// Limits returns what p as a whole is limited to, by the same rule; overhead is added only where there is a limit.
-// A limit that not every container states does not limit the pod: see PodValues.
-func Limits(p Pod) Amounts { return limits(p, nil) }
-
+// limits returns what p as a whole is limited to, by the same rule; overhead is added only where there is a limit.
+// A limit that not every container states does not limit the pod: see PodValues. seen, if not nil, is shown each
+// container's.
 func limits(p Pod, seen func(Amounts)) Amounts {
 	sum := aggregate(p, func(r Resources) Amounts { return r.Limits }, seen)
 	if p.Level != nil {
