@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,28 +49,51 @@ func newProgram(t *testing.T) *program {
 	if _, err := os.Stat(controlplane); err != nil {
 		t.Skipf("no control plane binary: build it with `make bin/%s`, or name one in PLIMSOLL_CONTROLPLANE: %v", controlplaneName, err)
 	}
-	dir := t.TempDir()
-	p := &program{t: t, path: filepath.Join(dir, "plimsoll")}
-	build := exec.Command("go", "build", "-o", p.path, "./cmd/plimsoll")
-	build.Dir = repository
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build plimsoll: %v\n%s", err, out)
+	path, err := buildPlimsoll()
+	if err != nil {
+		t.Fatal(err)
 	}
-	p.instance = []string{"--instance", "t" + strconv.Itoa(os.Getpid()), "--state-dir", filepath.Join(dir, "s")}
+	t.Parallel() // instances live side by side
+	p := &program{t: t, path: path}
+	p.instance = []string{"--instance", "t" + strconv.Itoa(freePort(t)), "--state-dir", filepath.Join(t.TempDir(), "s")}
 	p.up = append(slices.Clone(p.instance), "--no-agent", "--hollow", "2", "--controlplane-binary", controlplane,
 		"--apiserver-port", strconv.Itoa(freePort(t)), "--controller-manager-port", "0")
 	t.Cleanup(func() { p.run("down", append(slices.Clone(p.instance), "--purge")...) })
 	return p
 }
 
+// buildPlimsoll builds cmd/plimsoll once for all tests; TestMain removes it.
+var buildPlimsoll = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "plimsoll-test")
+	if err != nil {
+		return "", err
+	}
+	builtIn = dir
+	build := exec.Command("go", "build", "-o", dir, "./cmd/plimsoll")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build plimsoll: %w\n%s", err, out)
+	}
+	return filepath.Join(dir, "plimsoll"), nil
+})
+
+// builtIn is the directory that buildPlimsoll made.
+var builtIn string
+
+// freePort finds a port below the range that outgoing connections are given theirs from (32768 on, ip(7)), so that none
+// takes it before its user does.
 func freePort(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Fatal("no free port in a hundred tries")
+	return 0
 }
 
 // run runs a verb and returns what it said.

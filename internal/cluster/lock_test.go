@@ -18,7 +18,11 @@ const lockRole = "PLIMSOLL_CLUSTER_TEST_LOCK"
 func TestMain(m *testing.M) {
 	path := os.Getenv(lockRole)
 	if path == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		if builtIn != "" {
+			os.RemoveAll(builtIn)
+		}
+		os.Exit(code)
 	}
 	if _, err := takeLock(path); err != nil {
 		fmt.Fprintln(os.Stderr, err)
