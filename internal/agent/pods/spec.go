@@ -12,7 +12,7 @@ import (
 
 // specOf translates what a pod should be.
 func specOf(pod *corev1.Pod) podlife.Spec {
-	s := podlife.Spec{Name: fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), Grace: specGrace(pod)}
+	s := podlife.Spec{Name: nameForMessages(pod), Grace: specGrace(pod)}
 	if d := pod.Spec.ActiveDeadlineSeconds; d != nil {
 		s.ActiveDeadline = time.Duration(*d) * time.Second
 	}
@@ -36,6 +36,11 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 		s.Gates = append(s.Gates, string(g.ConditionType))
 	}
 	return s
+}
+
+// nameForMessages is a pod as upstream's messages name it.
+func nameForMessages(pod *corev1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }
 
 func policyOf(p corev1.RestartPolicy) podlife.RestartPolicy {

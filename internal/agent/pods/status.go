@@ -2,6 +2,7 @@ package pods
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,38 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 		r.Metrics.StartedPods.Inc()
 	}
 	if !unchanged {
+		r.announce(pod, last, status)
 		r.report.enqueue(e)
+	}
+}
+
+// announce tells users of what a status shows that no action did: that a wait for the next try has begun, and that time
+// is up. Reasons and texts are upstream's; upstream repeats them with every look at the pod, we say them once.
+func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
+	if after.Reason == "DeadlineExceeded" && before.Reason != after.Reason {
+		r.event(pod, "", corev1.EventTypeNormal, after.Reason, after.Message)
+	}
+	waits := func(s corev1.PodStatus) map[string]string {
+		reasons := map[string]string{}
+		for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+			if c.State.Waiting != nil {
+				reasons[c.Name] = fmt.Sprint(c.State.Waiting.Reason, c.RestartCount)
+			}
+		}
+		return reasons
+	}
+	had, has := waits(before), waits(after)
+	for _, c := range slices.Concat(after.InitContainerStatuses, after.ContainerStatuses) {
+		if has[c.Name] == "" || has[c.Name] == had[c.Name] {
+			continue
+		}
+		switch c.State.Waiting.Reason {
+		case "CrashLoopBackOff":
+			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, nameForMessages(pod))
+			r.event(pod, c.Name, corev1.EventTypeWarning, "BackOff", text)
+		case "ImagePullBackOff":
+			r.event(pod, c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
+		}
 	}
 }
 

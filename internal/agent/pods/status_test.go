@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -230,5 +231,41 @@ func TestSameStatus(t *testing.T) {
 	c.Phase = corev1.PodFailed
 	if sameStatus(a, c) {
 		t.Error("a phase does not count as a difference")
+	}
+}
+
+// TestAnnounce: a wait that begins is said once, in upstream's words, and so is the end of the time a pod has.
+func TestAnnounce(t *testing.T) {
+	events := record.NewFakeRecorder(10)
+	r := testRunner()
+	r.Recorder = events
+	waits := func(reason string, restarts int32) corev1.PodStatus {
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "zeta", Image: "z:1", RestartCount: restarts, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+		}}}
+	}
+	deadline := corev1.PodStatus{Reason: "DeadlineExceeded", Message: "time is up"}
+	for _, c := range []struct {
+		before, after corev1.PodStatus
+		want          string
+	}{
+		{corev1.PodStatus{}, waits("CrashLoopBackOff", 1), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
+		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 1), ""},
+		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 2), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
+		{waits("ErrImagePull", 0), waits("ImagePullBackOff", 0), `Normal BackOff Back-off pulling image "z:1"`},
+		{waits("CrashLoopBackOff", 1), waits("ContainerCreating", 1), ""},
+		{waits("CrashLoopBackOff", 1), corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}, ""},
+		{corev1.PodStatus{}, deadline, "Normal DeadlineExceeded time is up"},
+		{deadline, deadline, ""},
+	} {
+		r.announce(testPod(), c.before, c.after)
+		got := ""
+		select {
+		case got = <-events.Events:
+		default:
+		}
+		if got != c.want || len(events.Events) > 0 {
+			t.Errorf("%+v after %+v: %q, want %q", c.after, c.before, got, c.want)
+		}
 	}
 }

@@ -211,7 +211,8 @@ func (r *Runner) admit(e *entry) {
 		if rejected := r.Admission.Admit(pod, r.holders(e)); rejected != nil {
 			now, _ := r.now()
 			e.mu.Lock()
-			e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: rejected.Message})
+			// Upstream's status has the prefix, its event has not.
+			e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: "Pod was rejected: " + rejected.Message})
 			e.mu.Unlock()
 			r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
 			r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()

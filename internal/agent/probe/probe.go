@@ -263,7 +263,7 @@ func (p *Prober) Results(uid types.UID) map[string]podlife.Probes {
 			v := r.core.Verdict()
 			result := podlife.Probes{Starting: v.Starting, Unready: v.Unready, Dead: v.Dead}
 			if v.Dead {
-				result.Message = fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, strings.ToLower(v.By.String()))
+				result.Message = fmt.Sprintf("Container %s failed %s probe", c.Name, strings.ToLower(v.By.String()))
 			}
 			out[c.Name] = result
 		} else if specs := specsOf(c); specs.Any() {

@@ -90,7 +90,7 @@ func TestLifeOfAContainer(t *testing.T) {
 		n.expect(t, "asked", "u1", podlife.Probes{})
 		n.set("one", 1)
 		time.Sleep(30 * time.Second)
-		n.expect(t, "failing", "u1", podlife.Probes{Unready: true, Dead: true, Message: "Container c failed liveness probe, will be restarted"})
+		n.expect(t, "failing", "u1", podlife.Probes{Unready: true, Dead: true, Message: "Container c failed liveness probe"})
 		if n.changes["u1"] != 3 {
 			t.Errorf("%d changes told, want ready, unready, dead", n.changes["u1"])
 		}

@@ -54,7 +54,7 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 func outOf(resource string, requested, used, capacity int64) *Rejection {
 	return &Rejection{
 		Reason: "OutOf" + resource,
-		Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 			resource, requested, used, capacity),
 	}
 }

@@ -16,6 +16,7 @@ type Life struct {
 	troubles   map[string]*trouble     // by troubleKey
 	asked      map[string]unit.Instant // by askedKey: when an action was planned last
 	askedBy    map[string]unit.Instant // and the moment by which it was to be done
+	revive     map[string]string       // by container: id of the run that was stopped in order to run again
 	over       *StopOrder              // set once nothing may run any more, though nobody ordered an end
 }
 
@@ -26,7 +27,8 @@ func New(backoffMax time.Duration) *Life {
 	}
 	return &Life{
 		backoffMax: backoffMax, hashes: map[string]string{}, crashes: map[string]*crash{}, troubles: map[string]*trouble{},
-		asked: map[string]unit.Instant{}, askedBy: map[string]unit.Instant{},
+		revive: map[string]string{},
+		asked:  map[string]unit.Instant{}, askedBy: map[string]unit.Instant{},
 	}
 }
 

@@ -124,10 +124,10 @@ type Container struct {
 
 // Probes is what is known of the probes of a container's current run. Absent probes count as passed.
 type Probes struct {
-	Starting bool // has a startup probe that has not succeeded yet
-	Unready  bool // has a readiness probe that does not succeed now
-	Dead     bool // its liveness or startup probe failed for good: restart it
-	Message  string
+	Starting bool   // has a startup probe that has not succeeded yet
+	Unready  bool   // has a readiness probe that does not succeed now
+	Dead     bool   // its liveness or startup probe failed for good: restart it
+	Message  string // of Dead, in upstream's words: Container c failed liveness probe
 }
 
 // Past is what the API already says about a container: all that is left when the runtime forgot it.
@@ -174,7 +174,7 @@ const (
 	StopSandbox                       // ID; the network goes with it
 	RemoveSandbox                     // ID
 	StartContainer                    // Container, ID (of the sandbox), Attempt
-	StopContainer                     // Container, ID, Grace
+	StopContainer                     // Container, ID, Grace, Event
 	RemoveContainer                   // Container, ID, Attempt
 	Finish                            // nothing of the pod is left in the runtime: take down volumes and cgroup, report, forget
 )

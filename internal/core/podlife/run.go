@@ -87,7 +87,7 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 	case c.State == Running && changed(s, c):
 		p.stopToRestart(c, fmt.Sprintf("Container %s definition changed, will be restarted", s.Name))
 	case c.State == Running && p.o.Probes[s.Name].Dead:
-		p.stopToRestart(c, cmp.Or(p.o.Probes[s.Name].Message, fmt.Sprintf("Container %s failed liveness probe, will be restarted", s.Name)))
+		p.stopDead(s, c)
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
@@ -101,6 +101,17 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 // stopToRestart stops a container that cannot stay as it is; text is what users are told, in upstream's words.
 func (p *plan) stopToRestart(c Container, text string) {
 	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: p.o.Spec.Grace, Why: text, Event: text})
+}
+
+// stopDead stops a container whose liveness or startup probe failed for good. Unless it is never restarted, it is to run
+// again, even if it ends with success.
+func (p *plan) stopDead(s ContainerSpec, c Container) {
+	text := cmp.Or(p.o.Probes[s.Name].Message, "Container "+s.Name+" failed liveness probe")
+	if s.Policy != Never {
+		p.life.revive[s.Name] = c.ID
+		text += ", will be restarted"
+	}
+	p.stopToRestart(c, text)
 }
 
 // restart starts an exited container again when its back-off is over.

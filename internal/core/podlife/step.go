@@ -228,6 +228,9 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 	if changed(s, c) && (s.Kind != Init || c.ExitCode != 0) {
 		return true
 	}
+	if c.ID != "" && p.life.revive[s.Name] == c.ID {
+		return true
+	}
 	switch s.Policy {
 	case Always:
 		return s.Kind != Init || c.ExitCode != 0

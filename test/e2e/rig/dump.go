@@ -7,12 +7,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// dumpTail is how much of a log is shown when tests failed (chosen).
-const dumpTail = 6 << 10
+// How much of a log is shown when tests failed (chosen): the reason is more often in ours.
+const (
+	dumpOurs   = 12 << 10
+	dumpTheirs = 1 << 10
+)
 
 // dumpNamespace shows what a failed test leaves.
 func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
@@ -41,7 +45,11 @@ func (c *Cluster) dumpLogs(w io.Writer) {
 			fmt.Fprintln(w, err)
 			continue
 		}
-		fmt.Fprintf(w, "\n=== %s\n%s\n", path, text[max(0, len(text)-dumpTail):])
+		tail := dumpTheirs
+		if slices.Contains([]string{"agent.log", "scheduler.log", "lifecycle.log", "supervisor.log"}, filepath.Base(path)) {
+			tail = dumpOurs
+		}
+		fmt.Fprintf(w, "\n=== %s\n%s\n", path, text[max(0, len(text)-tail):])
 	}
 	if keep := os.Getenv("PLIMSOLL_E2E_KEEP_LOGS"); keep != "" {
 		if err := os.CopyFS(keep, os.DirFS(filepath.Dir(c.LogFile("x")))); err != nil {

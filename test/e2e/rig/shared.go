@@ -5,9 +5,11 @@ package rig
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,10 +26,18 @@ var shared struct {
 	err     error
 }
 
+// parallel is how many tests of a package run at once (chosen: two CPUs start some six pods a second).
+const parallel = 12
+
 // Main runs the tests of a package on one instance and returns the exit code. The instance is started by the first test
 // that asks for it.
 func Main(m *testing.M, name string, o Options) int {
 	shared.start = func() (*Cluster, error) { return Start(name, o) }
+	// Tests of pods wait for timers more than they compute. A flag on the command line still wins.
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		return 1
+	}
 	code := m.Run()
 	c := shared.cluster
 	if c == nil {
