@@ -23,7 +23,7 @@
 package fleet
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -163,7 +164,7 @@ type fleet struct {
 	requests          sync.WaitGroup
 
 	byName map[string]*hollow
-	wakes  wakes
+	wakes  heap.Heap[*hollow] // by wake
 
 	ready    int // nodes registered
 	reported time.Time
@@ -175,12 +176,13 @@ func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	f := &fleet{
 		o: o, api: nodes, facts: make(chan fact, factsMax), start: time.Now(),
 		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes),
+		wakes: heap.New(func(a, b *hollow) int { return cmp.Compare(a.wake, b.wake) }, func(h *hollow) *int { return &h.place }),
 	}
 	for i := range o.Nodes {
 		h := newHollow(&f.o, i, f.now())
 		f.byName[h.name] = h
 		h.wake = f.now()
-		heap.Push(&f.wakes, h)
+		f.wakes.Set(h)
 	}
 	f.actors = newActors(pods, func(name string) string {
 		if h := f.byName[name]; h != nil {
@@ -207,11 +209,11 @@ func (f *fleet) conduct(ctx context.Context) {
 	defer timer.Stop()
 	defer f.requests.Wait()
 	for {
-		for len(f.wakes) > 0 && f.wakes[0].wake <= f.now() {
-			f.step(ctx, f.wakes[0])
+		for f.wakes.Len() > 0 && f.wakes.First().wake <= f.now() {
+			f.step(ctx, f.wakes.First())
 		}
-		if len(f.wakes) > 0 {
-			timer.Reset(max(0, f.wakes[0].wake.Sub(f.now())))
+		if f.wakes.Len() > 0 {
+			timer.Reset(max(0, f.wakes.First().wake.Sub(f.now())))
 		}
 		select {
 		case x := <-f.facts:
@@ -296,40 +298,12 @@ func (f *fleet) countReady(h *hollow) {
 
 // setWake puts h in its place; zero: a fact will come.
 func (f *fleet) setWake(h *hollow, at unit.Instant) {
-	switch {
-	case at.IsZero() && h.index >= 0:
-		heap.Remove(&f.wakes, h.index)
-	case at.IsZero():
-	case h.index < 0:
-		h.wake = at
-		heap.Push(&f.wakes, h)
-	default:
-		h.wake = at
-		heap.Fix(&f.wakes, h.index)
+	if at.IsZero() {
+		f.wakes.Remove(h)
+		return
 	}
-}
-
-// wakes is a heap of hollow nodes by wake.
-type wakes []*hollow
-
-func (w wakes) Len() int           { return len(w) }
-func (w wakes) Less(i, j int) bool { return w[i].wake < w[j].wake }
-func (w wakes) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].index, w[j].index = i, j
-}
-func (w *wakes) Push(x any) {
-	h := x.(*hollow)
-	h.index = len(*w)
-	*w = append(*w, h)
-}
-func (w *wakes) Pop() any {
-	last := len(*w) - 1
-	h := (*w)[last]
-	(*w)[last] = nil
-	*w = (*w)[:last]
-	h.index = -1
-	return h
+	h.wake = at
+	f.wakes.Set(h)
 }
 
 // nodeIP is the address of the i-th node, in 198.18.0.0/16.

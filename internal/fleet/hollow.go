@@ -38,7 +38,7 @@ type hollow struct {
 	counted   bool
 
 	wake  unit.Instant
-	index int // in wakes; -1: not there
+	place int // in wakes
 }
 
 func newHollow(o *Options, i int, now unit.Instant) *hollow {
@@ -46,7 +46,7 @@ func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(name)) // never fails
 	beat := heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed}, now)
-	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax(), index: -1}
+	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax()}
 	if o.Zones > 0 {
 		h.zone = fmt.Sprintf("zone-%d", i%o.Zones)
 	}

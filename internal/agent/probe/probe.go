@@ -83,14 +83,14 @@ type run struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	wake      unit.Instant
-	place     int // in the wheel; -1: not in it
+	place     int // in the wheel
 	gone      bool
 }
 
 // New returns a Prober that probes until ctx ends.
 func New(ctx context.Context, o Options) *Prober {
 	now := time.Now()
-	p := &Prober{Options: o, ctx: ctx, born: now, origin: now.Add(-epoch), pods: map[types.UID]*pod{}}
+	p := &Prober{Options: o, ctx: ctx, born: now, origin: now.Add(-epoch), pods: map[types.UID]*pod{}, wheel: newWheel()}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
@@ -206,7 +206,7 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 
 // begin starts to follow a run.
 func (p *Prober) begin(t *pod, c *corev1.Container, specs probe.Specs, now Container) *run {
-	r := &run{pod: t, container: c, id: now.ID, place: -1}
+	r := &run{pod: t, container: c, id: now.ID}
 	r.ctx, r.cancel = context.WithCancel(p.ctx)
 	r.core = probe.NewRun(specs, p.now(), p.instant(now.StartedAt), p.adopted(t.pod, c.Name, now))
 	return r
@@ -230,7 +230,7 @@ func (p *Prober) adopted(of *corev1.Pod, name string, now Container) *probe.Adop
 func (p *Prober) end(r *run) {
 	r.gone = true
 	r.cancel()
-	p.wheel.remove(r)
+	p.wheel.Remove(r)
 }
 
 // Untrack ends all probes of a pod.

@@ -1,7 +1,7 @@
 package probe
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -9,50 +9,26 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // wheel is the queue of runs by wake-up, earliest first.
-type wheel struct{ runs []*run }
+type wheel struct{ heap.Heap[*run] }
 
-func (w *wheel) Len() int           { return len(w.runs) }
-func (w *wheel) Less(i, j int) bool { return w.runs[i].wake < w.runs[j].wake }
-func (w *wheel) Swap(i, j int) {
-	w.runs[i], w.runs[j] = w.runs[j], w.runs[i]
-	w.runs[i].place, w.runs[j].place = i, j
-}
-func (w *wheel) Push(x any) {
-	r := x.(*run)
-	r.place = len(w.runs)
-	w.runs = append(w.runs, r)
-}
-func (w *wheel) Pop() any {
-	r := w.runs[len(w.runs)-1]
-	w.runs[len(w.runs)-1] = nil
-	w.runs = w.runs[:len(w.runs)-1]
-	r.place = -1
-	return r
-}
-
-func (w *wheel) remove(r *run) {
-	if r.place >= 0 {
-		heap.Remove(w, r.place)
-	}
+func newWheel() wheel {
+	return wheel{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) }, func(r *run) *int { return &r.place })}
 }
 
 // set puts r where wake belongs; zero takes it out.
 func (w *wheel) set(r *run, wake unit.Instant) {
-	switch {
-	case wake.IsZero():
-		w.remove(r)
-	case r.place < 0:
-		r.wake = wake
-		heap.Push(w, r)
-	default:
-		r.wake = wake
-		heap.Fix(w, r.place)
+	if wake.IsZero() {
+		w.Remove(r)
+		return
 	}
+	r.wake = wake
+	w.Set(r)
 }
 
 // step folds answers into a run, begins the probes that are due, and puts the run where it belongs in the wheel. It
@@ -73,7 +49,7 @@ func (p *Prober) arm() {
 	if p.wheel.Len() == 0 || p.ctx.Err() != nil {
 		return // a timer that goes off for nothing finds nothing due
 	}
-	wait := max(p.wheel.runs[0].wake.Sub(p.now()), 0)
+	wait := max(p.wheel.First().wake.Sub(p.now()), 0)
 	if p.timer == nil {
 		p.timer = time.AfterFunc(wait, p.turn)
 		return
@@ -88,8 +64,8 @@ func (p *Prober) turn() {
 	if p.ctx.Err() != nil {
 		return
 	}
-	for now := p.now(); p.wheel.Len() > 0 && p.wheel.runs[0].wake <= now; {
-		p.step(p.wheel.runs[0]) // without answers nothing changes
+	for now := p.now(); p.wheel.Len() > 0 && p.wheel.First().wake <= now; {
+		p.step(p.wheel.First()) // without answers nothing changes
 	}
 	p.arm()
 }

@@ -42,8 +42,11 @@
 package health
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -159,8 +162,8 @@ type Monitor struct {
 	nodes map[string]*node
 	pods  map[PodID]*pod
 
-	alarms  alarms
-	dirty   []*node // may need an action
+	alarms  heap.Heap[*node] // by alarm, then by name
+	dirty   []*node          // may need an action
 	notices []Notice
 
 	lastContact unit.Instant
@@ -180,7 +183,7 @@ type node struct {
 	work    work
 	isDirty bool
 	alarm   unit.Instant // when it stands in alarms; zero: it does not
-	index   int          // in alarms
+	place   int          // in alarms
 }
 
 type pod struct {
@@ -197,7 +200,11 @@ type work struct {
 
 // New returns a Monitor that knows nothing. now counts as contact with the API.
 func New(now unit.Instant, o Options) *Monitor {
-	return &Monitor{o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, lastContact: now}
+	byAlarm := func(a, b *node) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), strings.Compare(a.Name, b.Name)) }
+	return &Monitor{
+		o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, lastContact: now,
+		alarms: heap.New(byAlarm, func(n *node) *int { return &n.place }),
+	}
 }
 
 func (m *Monitor) node(name string) *node {

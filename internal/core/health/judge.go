@@ -1,8 +1,6 @@
 package health
 
 import (
-	"container/heap"
-	"strings"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -48,8 +46,8 @@ func (m *Monitor) Advance(now unit.Instant) Decision {
 			d.Actions = m.plan(now, n, d.Actions)
 		}
 	}
-	if len(m.alarms) > 0 {
-		d.Wake = m.alarms[0].alarm
+	if m.alarms.Len() > 0 {
+		d.Wake = m.alarms.First().alarm
 	}
 	if m.hearingBad(now) && !d.Wake.IsZero() {
 		// Due alarms wait for contact; look again when the next probe must have answered.
@@ -67,8 +65,8 @@ func (m *Monitor) hearingBad(now unit.Instant) bool {
 // ring handles every alarm that is due: a deadline that passed without a sign, or a retry.
 func (m *Monitor) ring(now unit.Instant) {
 	var waiting []*node
-	for len(m.alarms) > 0 && m.alarms[0].alarm <= now {
-		n := m.alarms[0]
+	for m.alarms.Len() > 0 && m.alarms.First().alarm <= now {
+		n := m.alarms.First()
 		m.disarm(n)
 		switch {
 		case n.silent || !n.exists: // a retry
@@ -204,46 +202,13 @@ func (m *Monitor) arm(n *node, deadline unit.Instant) {
 
 // setAlarm makes the alarm of n ring at the latest at.
 func (m *Monitor) setAlarm(n *node, at unit.Instant) {
-	switch {
-	case n.alarm.IsZero():
+	if n.alarm.IsZero() || at < n.alarm {
 		n.alarm = at
-		heap.Push(&m.alarms, n)
-	case at < n.alarm:
-		n.alarm = at
-		heap.Fix(&m.alarms, n.index)
+		m.alarms.Set(n)
 	}
 }
 
 func (m *Monitor) disarm(n *node) {
-	if !n.alarm.IsZero() {
-		heap.Remove(&m.alarms, n.index)
-		n.alarm = 0
-	}
-}
-
-// alarms is a heap of nodes by alarm, then by name.
-type alarms []*node
-
-func (a alarms) Len() int { return len(a) }
-func (a alarms) Less(i, j int) bool {
-	if a[i].alarm != a[j].alarm {
-		return a[i].alarm < a[j].alarm
-	}
-	return strings.Compare(a[i].Name, a[j].Name) < 0
-}
-func (a alarms) Swap(i, j int) {
-	a[i], a[j] = a[j], a[i]
-	a[i].index, a[j].index = i, j
-}
-func (a *alarms) Push(x any) {
-	n := x.(*node)
-	n.index = len(*a)
-	*a = append(*a, n)
-}
-func (a *alarms) Pop() any {
-	last := len(*a) - 1
-	n := (*a)[last]
-	(*a)[last] = nil
-	*a = (*a)[:last]
-	return n
+	m.alarms.Remove(n)
+	n.alarm = 0
 }

@@ -3,7 +3,6 @@ package health
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -75,7 +74,7 @@ func runHistory(t *testing.T, seed uint64) {
 // checkAlarms holds the heap to its invariant: the alarm of a node that is not silent rings no later than its deadline.
 func checkAlarms(t *testing.T, m *Monitor) {
 	for _, n := range m.nodes {
-		if n.exists && !n.silent && (n.alarm.IsZero() || n.alarm > n.deadline || !slices.Contains(m.alarms, n)) {
+		if n.exists && !n.silent && (n.alarm.IsZero() || n.alarm > n.deadline || !m.alarms.Has(n)) {
 			t.Errorf("%s: alarm %d, deadline %d", n.Name, n.alarm, n.deadline)
 		}
 	}

@@ -2,10 +2,10 @@ package placement
 
 import (
 	"cmp"
-	"container/heap"
 	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -35,7 +35,7 @@ type entry struct {
 	pod   Pod
 	class *class
 	pool  pool
-	index int // in the heap of its pool
+	place int // in the heap of its pool
 
 	attempts int          // placements tried
 	misses   int          // of them, ended unschedulable in a row
@@ -47,18 +47,18 @@ type entry struct {
 // queue holds every pending pod in exactly one pool.
 type queue struct {
 	entries map[PodID]*entry
-	active  entryHeap
-	backoff entryHeap
-	failed  entryHeap // pools failedBind and unsettled
+	active  heap.Heap[*entry]
+	backoff heap.Heap[*entry]
+	failed  heap.Heap[*entry] // pools failedBind and unsettled
 	waiting map[*class]map[PodID]*entry
 }
 
 func newQueue() *queue {
 	return &queue{
 		entries: map[PodID]*entry{},
-		active:  entryHeap{before: inTurn},
-		backoff: entryHeap{before: dueFirst},
-		failed:  entryHeap{before: dueFirst},
+		active:  heap.New(inTurn, placeOf),
+		backoff: heap.New(dueFirst, placeOf),
+		failed:  heap.New(dueFirst, placeOf),
 		waiting: map[*class]map[PodID]*entry{},
 	}
 }
@@ -69,6 +69,8 @@ func inTurn(a, b *entry) int {
 }
 
 func dueFirst(a, b *entry) int { return cmp.Or(cmp.Compare(a.until, b.until), inTurn(a, b)) }
+
+func placeOf(e *entry) *int { return &e.place }
 
 // stateOf tells where a pod waits.
 func (q *queue) stateOf(id PodID) pool {
@@ -133,23 +135,23 @@ func (q *queue) settle(id PodID) { q.remove(id) }
 // pop takes the next pod to try, or nil. While active has none, pods in back-off come at once: an event promised them a
 // place, and the scheduler is idle.
 func (q *queue) pop(now unit.Instant) *entry {
-	for len(q.failed.list) > 0 && q.failed.list[0].until <= now {
-		e := q.failed.list[0]
+	for q.failed.Len() > 0 && q.failed.First().until <= now {
+		e := q.failed.First()
 		if e.pool == unsettled && len(e.pod.Gates) > 0 {
 			q.move(e, gated)
 			continue
 		}
 		q.move(e, active)
 	}
-	for len(q.backoff.list) > 0 && q.backoff.list[0].until <= now {
-		q.move(q.backoff.list[0], active)
+	for q.backoff.Len() > 0 && q.backoff.First().until <= now {
+		q.move(q.backoff.First(), active)
 	}
 	var e *entry
 	switch {
-	case len(q.active.list) > 0:
-		e = q.active.list[0]
-	case len(q.backoff.list) > 0:
-		e = q.backoff.list[0]
+	case q.active.Len() > 0:
+		e = q.active.First()
+	case q.backoff.Len() > 0:
+		e = q.backoff.First()
 	default:
 		return nil
 	}
@@ -208,17 +210,17 @@ func (q *queue) wakeClasses(now unit.Instant, fits func(*class) bool) {
 
 // wakeAt is when the first failed bind is due.
 func (q *queue) wakeAt() unit.Instant {
-	if len(q.failed.list) == 0 {
+	if q.failed.Len() == 0 {
 		return 0
 	}
-	return q.failed.list[0].until
+	return q.failed.First().until
 }
 
 // counts gives the size of each pool under the names of upstream's scheduler_pending_pods metric.
 func (q *queue) counts() map[string]int {
 	n := map[string]int{
-		"active":  len(q.active.list),
-		"backoff": len(q.backoff.list) + len(q.failed.list),
+		"active":  q.active.Len(),
+		"backoff": q.backoff.Len() + q.failed.Len(),
 	}
 	for _, e := range q.entries {
 		switch e.pool {
@@ -234,7 +236,7 @@ func (q *queue) counts() map[string]int {
 // move takes e out of its pool and puts it into to.
 func (q *queue) move(e *entry, to pool) {
 	if h := q.heapOf(e.pool); h != nil {
-		heap.Remove(h, e.index)
+		h.Remove(e)
 	}
 	if e.pool == unschedulable {
 		delete(q.waiting[e.class], e.pod.ID)
@@ -244,7 +246,7 @@ func (q *queue) move(e *entry, to pool) {
 	}
 	e.pool = to
 	if h := q.heapOf(to); h != nil {
-		heap.Push(h, e)
+		h.Set(e)
 	}
 	if to == unschedulable {
 		if q.waiting[e.class] == nil {
@@ -256,11 +258,11 @@ func (q *queue) move(e *entry, to pool) {
 
 func (q *queue) reorder(e *entry) {
 	if h := q.heapOf(e.pool); h != nil {
-		heap.Fix(h, e.index)
+		h.Set(e)
 	}
 }
 
-func (q *queue) heapOf(p pool) *entryHeap {
+func (q *queue) heapOf(p pool) *heap.Heap[*entry] {
 	switch p {
 	case active:
 		return &q.active
@@ -270,29 +272,4 @@ func (q *queue) heapOf(p pool) *entryHeap {
 		return &q.failed
 	}
 	return nil
-}
-
-// entryHeap is a heap of entries for container/heap.
-type entryHeap struct {
-	list   []*entry
-	before func(a, b *entry) int
-}
-
-func (h *entryHeap) Len() int           { return len(h.list) }
-func (h *entryHeap) Less(i, j int) bool { return h.before(h.list[i], h.list[j]) < 0 }
-func (h *entryHeap) Swap(i, j int) {
-	h.list[i], h.list[j] = h.list[j], h.list[i]
-	h.list[i].index, h.list[j].index = i, j
-}
-func (h *entryHeap) Push(x any) {
-	e := x.(*entry)
-	e.index = len(h.list)
-	h.list = append(h.list, e)
-}
-func (h *entryHeap) Pop() any {
-	last := len(h.list) - 1
-	e := h.list[last]
-	h.list[last] = nil
-	h.list = h.list[:last]
-	return e
 }
