@@ -84,16 +84,7 @@ func streamOptionsOf(r *http.Request) (streamOptions, error) {
 }
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
-	o, err := streamOptionsOf(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	s.serveStream(w, r, func(ctx context.Context) (string, error) {
-		c, err := s.runningContainer(targetOf(r))
-		if err != nil {
-			return "", err
-		}
+	s.serveProcess(w, r, func(ctx context.Context, c Container, o streamOptions) (string, error) {
 		answer, err := s.o.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
 			ContainerId: c.ID, Cmd: r.URL.Query()["command"], Tty: o.tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr,
 		})
@@ -102,6 +93,17 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	s.serveProcess(w, r, func(ctx context.Context, c Container, o streamOptions) (string, error) {
+		// Whether the process has a terminal was decided when it started, not by whoever attaches.
+		answer, err := s.o.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
+			ContainerId: c.ID, Tty: c.Tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr && !c.Tty,
+		})
+		return answer.GetUrl(), err
+	})
+}
+
+// serveProcess serves the streams of a process in the running container that r names; open asks the runtime for them.
+func (s *Server) serveProcess(w http.ResponseWriter, r *http.Request, open func(context.Context, Container, streamOptions) (string, error)) {
 	o, err := streamOptionsOf(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -112,11 +114,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		// Whether the process has a terminal was decided when it started, not by whoever attaches.
-		answer, err := s.o.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
-			ContainerId: c.ID, Tty: c.Tty, Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr && !c.Tty,
-		})
-		return answer.GetUrl(), err
+		return open(ctx, c, o)
 	})
 }
 

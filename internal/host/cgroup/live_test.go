@@ -125,15 +125,7 @@ func TestLiveUsageAndRemove(t *testing.T) {
 }
 
 func BenchmarkApplyAndRemove(b *testing.B) {
-	if os.Getuid() != 0 {
-		b.Skip("needs root to create cgroups")
-	}
-	tree, err := Open(liveMount)
-	if err != nil {
-		b.Skip(err)
-	}
-	group := fmt.Sprintf("/plimsoll-bench-%d", os.Getpid())
-	defer func() { _ = tree.Remove(group) }()
+	tree, group := benchGroup(b)
 	v := qos.PodValues(qos.Pod{Containers: []qos.Container{{}}}, qos.DefaultPolicy())
 	for b.Loop() {
 		if err := tree.Apply(group+"/burstable/pod1", v); err != nil {
@@ -146,15 +138,7 @@ func BenchmarkApplyAndRemove(b *testing.B) {
 }
 
 func BenchmarkUsage(b *testing.B) {
-	if os.Getuid() != 0 {
-		b.Skip("needs root to create cgroups")
-	}
-	tree, err := Open(liveMount)
-	if err != nil {
-		b.Skip(err)
-	}
-	group := fmt.Sprintf("/plimsoll-bench-%d", os.Getpid())
-	defer func() { _ = tree.Remove(group) }()
+	tree, group := benchGroup(b)
 	if err := tree.Apply(group, qos.Values{}); err != nil {
 		b.Fatal(err)
 	}
@@ -164,4 +148,19 @@ func BenchmarkUsage(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// benchGroup opens this machine's tree and names a group of our own in it, which is removed at the end.
+func benchGroup(b *testing.B) (*Tree, string) {
+	b.Helper()
+	if os.Getuid() != 0 {
+		b.Skip("needs root to create cgroups")
+	}
+	tree, err := Open(liveMount)
+	if err != nil {
+		b.Skip(err)
+	}
+	group := fmt.Sprintf("/plimsoll-bench-%d", os.Getpid())
+	b.Cleanup(func() { _ = tree.Remove(group) })
+	return tree, group
 }

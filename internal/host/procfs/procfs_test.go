@@ -2,25 +2,23 @@ package procfs
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 func tree(t *testing.T, files map[string]string) FS {
 	t.Helper()
-	dir := t.TempDir()
+	from := fstest.MapFS{}
 	for name, text := range files {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		from[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o644}
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, from); err != nil {
+		t.Fatal(err)
 	}
 	return FS(dir)
 }
