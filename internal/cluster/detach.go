@@ -20,17 +20,9 @@ const (
 // UpDetached starts this program again with args, in the background, shows its progress here, and returns when it is up
 // or has failed. The child must call DetachedSink and Up.
 func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sink) error {
-	if err := checkUser(o); err != nil {
+	l, err := prepare(o)
+	if err != nil {
 		return err
-	}
-	l := layout{o}
-	if err := l.makeDirectories(); err != nil {
-		return err
-	}
-	if held, err := lockIsHeld(l.lock()); err != nil {
-		return err
-	} else if held {
-		return ErrAlreadyUp
 	}
 	self, err := os.Executable()
 	if err != nil {

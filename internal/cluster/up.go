@@ -37,17 +37,9 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 		defer stop()
 	}
 
-	if err := checkUser(o); err != nil {
+	l, err := prepare(o)
+	if err != nil {
 		return err
-	}
-	l := layout{o}
-	if err := l.makeDirectories(); err != nil {
-		return err
-	}
-	if held, err := lockIsHeld(l.lock()); err != nil {
-		return err
-	} else if held {
-		return ErrAlreadyUp
 	}
 	logger, closeLog, err := l.supervisorLog()
 	if err != nil {
@@ -303,6 +295,22 @@ func (c *cluster) specs() []supervise.Spec {
 func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
 	_, err := c.supervisor.Apply(ctx, spec)
 	return err
+}
+
+// prepare makes the instance's directories, unless this user may not bring it up or somebody has it up already.
+func prepare(o Options) (layout, error) {
+	l := layout{o}
+	if err := checkUser(o); err != nil {
+		return l, err
+	}
+	if err := l.makeDirectories(); err != nil {
+		return l, err
+	}
+	held, err := lockIsHeld(l.lock())
+	if err == nil && held {
+		err = ErrAlreadyUp
+	}
+	return l, err
 }
 
 // checkUser says early what would fail late.
