@@ -103,9 +103,7 @@ func (r *Runner) apiGone(pod *corev1.Pod) {
 		r.static.mirrorGone(pod)
 		return
 	}
-	r.mu.Lock()
-	e := r.pods[pod.UID]
-	r.mu.Unlock()
+	e := r.entryOf(pod.UID)
 	if e == nil {
 		return
 	}

@@ -78,9 +78,7 @@ func (e *entry) current() *corev1.Pod {
 
 // find returns the pod of that name; an empty uid matches the one that is not ending.
 func (r *Runner) find(namespace, name string, uid types.UID) (*entry, *corev1.Pod, error) {
-	r.mu.Lock()
-	found := r.pods[uid]
-	r.mu.Unlock()
+	found := r.entryOf(uid)
 	if found != nil {
 		if pod := found.object(); pod != nil && pod.Namespace == namespace && pod.Name == name {
 			return found, pod, nil

@@ -194,23 +194,23 @@ func (r *Runner) kick(e *entry) {
 	r.workers.Go(func() { r.work(ctx, e) })
 }
 
-func (r *Runner) kickUID(uid types.UID) {
+// entryOf is the pod of that UID, nil if it is not here.
+func (r *Runner) entryOf(uid types.UID) *entry {
 	r.mu.Lock()
-	e := r.pods[uid]
-	r.mu.Unlock()
-	if e != nil {
+	defer r.mu.Unlock()
+	return r.pods[uid]
+}
+
+// Kick makes the pod look again, for parts of the agent that learned something about it (a probe, a volume).
+func (r *Runner) Kick(uid types.UID) {
+	if e := r.entryOf(uid); e != nil {
 		r.kick(e)
 	}
 }
 
-// Kick makes the pod look again, for parts of the agent that learned something about it (a probe, a volume).
-func (r *Runner) Kick(uid types.UID) { r.kickUID(uid) }
-
 // Retry makes the pod try again what it waits to retry, because something it may lack has appeared.
 func (r *Runner) Retry(uid types.UID) {
-	r.mu.Lock()
-	e := r.pods[uid]
-	r.mu.Unlock()
+	e := r.entryOf(uid)
 	if e == nil {
 		return
 	}

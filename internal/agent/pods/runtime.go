@@ -162,10 +162,7 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		e := r.pods[types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())]
-		r.mu.Unlock()
-		if e != nil {
+		if e := r.entryOf(types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())); e != nil {
 			e.soil("")
 			r.kick(e)
 		}

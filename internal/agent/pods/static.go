@@ -231,10 +231,7 @@ func (s *staticPods) reconcile(ctx context.Context) {
 		if uid, busy := live[k]; busy && uid != pod.UID {
 			continue // the version before it must have gone first
 		}
-		s.r.mu.Lock()
-		e := s.r.pods[pod.UID]
-		s.r.mu.Unlock()
-		if e == nil || e.object() == nil {
+		if e := s.r.entryOf(pod.UID); e == nil || e.object() == nil {
 			s.r.take(pod, true)
 		}
 	}
@@ -329,9 +326,7 @@ func (s *staticPods) createMirror(ctx context.Context, pod *corev1.Pod) error {
 
 // mirrored tells a static pod's entry about its mirror, to which its status is written.
 func (r *Runner) mirrored(uid types.UID, mirror *corev1.Pod) {
-	r.mu.Lock()
-	e := r.pods[uid]
-	r.mu.Unlock()
+	e := r.entryOf(uid)
 	if e == nil {
 		return
 	}
