@@ -51,6 +51,9 @@ func (r *rig) measureAll(ctx context.Context, m *measurement) error {
 		return err
 	}
 	m.put("peak", peak, 1)
+	t.mu.Lock()
+	m.put("resumed", float64(t.resumed), 1)
+	t.mu.Unlock()
 	return r.checkSameAgent(ctx)
 }
 

@@ -32,27 +32,58 @@ type tracker struct {
 	mu      sync.Mutex
 	lives   map[string]*life
 	changed chan struct{} // one token: something was seen
+	resumed int           // how often the API server ended the watch and it was taken up again
 	failed  error
 }
 
 // track follows pods until ctx ends.
 func track(ctx context.Context, r *rig) (*tracker, error) {
 	t := &tracker{lives: map[string]*life{}, changed: make(chan struct{}, 1)}
-	w, err := r.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	go func() {
-		defer w.Stop()
-		for event := range w.ResultChan() {
-			t.note(time.Now(), event)
+		version := list.ResourceVersion
+		for ctx.Err() == nil {
+			var err error
+			if version, err = t.follow(ctx, r, version); err != nil && ctx.Err() == nil {
+				t.fail(fmt.Errorf("watch pods: %w", err))
+				return
+			}
 		}
-		t.mu.Lock()
-		t.failed = errors.New("watch pods: the API server ended it")
-		t.mu.Unlock()
-		t.wake()
 	}()
 	return t, nil
+}
+
+// follow watches from version on until the API server ends it, as it does with a watch that a busy machine makes slow
+// (it gives one a tenth of a second). It returns where to go on; nothing is missed, it is only seen later.
+func (t *tracker) follow(ctx context.Context, r *rig, version string) (string, error) {
+	w, err := r.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+	if err != nil {
+		return version, err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Error {
+			return version, apierrors.FromObject(event.Object)
+		}
+		if pod, ok := event.Object.(*corev1.Pod); ok {
+			version = pod.ResourceVersion
+			t.note(time.Now(), event.Type, pod)
+		}
+	}
+	t.mu.Lock()
+	t.resumed++
+	t.mu.Unlock()
+	return version, nil
+}
+
+func (t *tracker) fail(err error) {
+	t.mu.Lock()
+	t.failed = err
+	t.mu.Unlock()
+	t.wake()
 }
 
 func (t *tracker) wake() {
@@ -62,11 +93,7 @@ func (t *tracker) wake() {
 	}
 }
 
-func (t *tracker) note(now time.Time, event watch.Event) {
-	pod, ok := event.Object.(*corev1.Pod)
-	if !ok {
-		return
-	}
+func (t *tracker) note(now time.Time, what watch.EventType, pod *corev1.Pod) {
 	t.mu.Lock()
 	l := t.of(pod.Name)
 	first := func(at *time.Time, seen bool) {
@@ -76,7 +103,7 @@ func (t *tracker) note(now time.Time, event watch.Event) {
 	}
 	first(&l.bound, pod.Spec.NodeName != "")
 	first(&l.running, pod.Status.Phase == corev1.PodRunning)
-	first(&l.gone, event.Type == watch.Deleted)
+	first(&l.gone, what == watch.Deleted)
 	t.mu.Unlock()
 	t.wake()
 }

@@ -162,6 +162,9 @@ func (r *report) noise() (warnings []string) {
 		}
 		others := m.values[fmt.Sprintf("startcpu_%s_%d", roleOthers, most)]
 		all := m.values[fmt.Sprintf("startcpu_%s_%d", roleMachine, most)]
+		if n := m.values["resumed"]; n > 0 {
+			warn(m, "the API server ended our watch %v times: some times are too long", n)
+		}
 		if others > othersShareMax*all {
 			warn(m, "start of %d pods: others used %.0f%% of the CPU time: times are too long", most, 100*others/all)
 		}

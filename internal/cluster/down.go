@@ -150,6 +150,9 @@ func (c *cluster) removePods(ctx context.Context) error {
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
 		c.supervisor.Stop(ctx, childContainerd, graceStore) // it is gone; this forgets it
+		if c.o.AgentBinary != "" { // the kubelet mounts its root directory on itself, to share what it mounts below
+			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
+		}
 		// Volumes are the agent's, which has ended.
 		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir))
 	})
