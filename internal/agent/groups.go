@@ -90,7 +90,8 @@ func (g *groups) weighBurstable() error {
 // later (measured: below 100 ms).
 const removeWait = 2 * time.Second
 
-// Remove removes the groups of a pod that has gone, whichever tier they are in.
+// Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one: what an
+// attempt before left is in some hierarchies only.
 func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,9 +99,6 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	defer cancel()
 	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
 		group := g.layout.Pod(class, string(uid))
-		if !g.tree.Exists(group) {
-			continue
-		}
 		for {
 			err := g.tree.Remove(group)
 			if err == nil {
@@ -115,6 +113,23 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	}
 	delete(g.made, uid)
 	return g.weighBurstable()
+}
+
+// Pods returns the pods that have a group, in any tier and any hierarchy.
+func (g *groups) Pods() ([]types.UID, error) {
+	var uids []types.UID
+	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
+		names, err := g.tree.Children(g.layout.Tier(class))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if uid, ok := g.layout.UID(name); ok {
+				uids = append(uids, types.UID(uid))
+			}
+		}
+	}
+	return uids, nil
 }
 
 // Resources returns what the runtime is asked to set for a container.

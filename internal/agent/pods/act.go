@@ -291,6 +291,7 @@ func (r *Runner) forget(e *entry) {
 	if r.pods[e.uid] == e {
 		delete(r.pods, e.uid)
 	}
+	r.sweepLater()
 	r.mu.Unlock()
 	r.static.freed(e.uid)
 }

@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,18 +57,43 @@ func (r *Runner) watchAPI(ctx context.Context) {
 func (r *Runner) apiSynced() {
 	r.mu.Lock()
 	r.synced = true
+	r.sweepLater()
 	r.mu.Unlock()
 	slog.Info("pods of this node known", "node", r.Node)
 	for _, e := range r.entries() {
 		r.kick(e)
 	}
 	r.static.apiSynced()
-	r.removeOrphans()
+	r.sweep()
 }
 
-// removeOrphans takes down what pods of earlier times left outside the runtime: a crash between the removal of the last
-// container and the end of the clean-up leaves directories and cgroups that no container points to.
-func (r *Runner) removeOrphans() {
+// sweepLater has the relists of the next while sweep. Caller holds mu.
+func (r *Runner) sweepLater() {
+	now, _ := r.now()
+	r.sweepEnd = now.Add(sweepFor)
+}
+
+// sweepFor is how long after the last pod went, and after the start, its remains are looked for: far longer than a runtime
+// works on after its caller gave up (chosen; seconds were seen on a busy machine).
+const sweepFor = time.Minute
+
+// sweep takes down what pods of earlier times left outside the runtime, while anything can be left: a crash between the
+// removal of the last container and the end of the clean-up leaves directories and cgroups that no container points to;
+// and a runtime that was interrupted while it made a sandbox may make the pod's cgroup once more when the pod is gone.
+func (r *Runner) sweep() {
+	now, _ := r.now()
+	r.mu.Lock()
+	due := r.synced && now < r.sweepEnd
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	// What is there is read before what is known: a pod is known before anything of it is there.
+	grouped, err := r.Groups.Pods()
+	if err != nil {
+		slog.Warn("left-over pod cgroups not read", "err", err)
+	}
+	logged := r.loggedPods()
 	known := map[types.UID]bool{}
 	for _, e := range r.entries() {
 		known[e.uid] = true
@@ -76,18 +102,25 @@ func (r *Runner) removeOrphans() {
 	if err != nil {
 		slog.Warn("left-over pod directories not read", "err", err)
 	}
-	for _, uid := range orphans {
-		r.mu.Lock()
-		e := r.pods[uid]
-		if e == nil {
-			e = newEntry(uid, r.BackoffMax)
-			e.gone, e.dirty.all = true, true
-			e.fallback = identity{name: string(uid)}
-			r.pods[uid] = e
+	for _, uid := range slices.Concat(orphans, grouped, logged) {
+		if !known[uid] {
+			r.takeDown(uid)
 		}
-		r.mu.Unlock()
-		r.kick(e)
 	}
+}
+
+// takeDown gives the remains of a pod of which nothing else is known to a worker.
+func (r *Runner) takeDown(uid types.UID) {
+	r.mu.Lock()
+	e := r.pods[uid]
+	if e == nil {
+		e = newEntry(uid, r.BackoffMax)
+		e.gone, e.dirty.all = true, true
+		e.fallback = identity{name: string(uid)}
+		r.pods[uid] = e
+	}
+	r.mu.Unlock()
+	r.kick(e)
 }
 
 func (r *Runner) apiPod(pod *corev1.Pod) {

@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
@@ -95,6 +97,23 @@ func (r *Runner) removeLogs(e *entry, pod *corev1.Pod) {
 			_ = os.Remove(link)
 		}
 	}
+}
+
+// logDirName is <namespace>_<name>_<uid>; only the uid matters here.
+var logDirName = regexp.MustCompile(`^[^_]+_[^_]+_([0-9a-f-]+)$`)
+
+// loggedPods returns the pods that have a log directory. What is not named like one of ours is somebody else's.
+func (r *Runner) loggedPods() (uids []types.UID) {
+	dirs, err := os.ReadDir(r.LogDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		slog.Warn("left-over log directories not read", "err", err)
+	}
+	for _, dir := range dirs {
+		if parts := logDirName.FindStringSubmatch(dir.Name()); parts != nil && dir.IsDir() {
+			uids = append(uids, types.UID(parts[1]))
+		}
+	}
+	return uids
 }
 
 // eventTarget is the pod, or the part of it that an event is about.

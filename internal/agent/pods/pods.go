@@ -42,6 +42,8 @@ type Groups interface {
 	// Ensure creates or updates the pod's group and returns the parent to give to the runtime.
 	Ensure(pod *corev1.Pod) (parent string, err error)
 	Remove(ctx context.Context, uid types.UID) error
+	// Pods returns the pods that have a group.
+	Pods() ([]types.UID, error)
 	// Resources returns the container's limits in the runtime's form.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
@@ -106,6 +108,7 @@ type Runner struct {
 	ctx      context.Context
 	workers  sync.WaitGroup
 	lastSync unit.Instant
+	sweepEnd unit.Instant // until then relists look for what pods that went left outside the runtime
 }
 
 // New prepares a runner.

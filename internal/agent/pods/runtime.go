@@ -131,6 +131,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 			continue
 		}
 		r.merge(all)
+		r.sweep()
 	}
 }
 

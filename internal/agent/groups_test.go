@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+)
+
+// A removal that failed half-way leaves the pod in some hierarchies only; the next one must finish it. A directory of its
+// own stands for the kernel's: only there can one hierarchy be behind the others on purpose.
+func TestRemoveFinishesWhatWasBegun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes cgroups")
+	}
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil || tree.Require() != nil {
+		t.Skipf("needs cgroups: %v, %v", err, tree.Require())
+	}
+	layout, err := qos.NewLayout("cgroupfs", fmt.Sprintf("/plimsoll-groups-%d", os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Dir(layout.Node())
+	t.Cleanup(func() {
+		if err := tree.Remove(root); err != nil {
+			t.Error(err)
+		}
+	})
+	g := &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}}
+	group := layout.Pod(qos.BestEffort, "u1")
+	if err := tree.Apply(group, qos.Values{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range hierarchies(t, group)[1:] { // v2 has one hierarchy: nothing can be behind
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if uids, err := g.Pods(); err != nil || !slices.Equal(uids, []types.UID{"u1"}) {
+		t.Errorf("pods with a group: %v, %v", uids, err)
+	}
+	for range 2 { // a second removal finds nothing to do
+		if err := g.Remove(t.Context(), "u1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := hierarchies(t, group); left != nil {
+		t.Errorf("left: %v", left)
+	}
+	if uids, err := g.Pods(); err != nil || len(uids) != 0 {
+		t.Errorf("pods with a group: %v, %v", uids, err)
+	}
+}
+
+// hierarchies returns the directories of a group.
+func hierarchies(t *testing.T, group string) (dirs []string) {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		mounts, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, mount := range mounts {
+			info, err := os.Lstat(mount + group)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if link, err := os.Readlink(mount); err == nil && link != "" {
+				continue // cpu -> cpu,cpuacct: the same once more
+			}
+			if err == nil && info.IsDir() {
+				dirs = append(dirs, mount+group)
+			}
+		}
+	}
+	return dirs
+}
