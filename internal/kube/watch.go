@@ -2,6 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,12 +43,14 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			tweak(&o)
-			list := k.NewList()
-			return list, c.List(ctx, k, sel.Namespace, o, list)
+			return patiently(ctx, func() (runtime.Object, error) {
+				list := k.NewList()
+				return list, c.List(ctx, k, sel.Namespace, o, list)
+			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			tweak(&o)
-			return c.Watch(ctx, k, sel.Namespace, o)
+			return patiently(ctx, func() (watch.Interface, error) { return c.Watch(ctx, k, sel.Namespace, o) })
 		},
 	}
 	return cache.NewInformerWithOptions(cache.InformerOptions{
@@ -57,6 +64,32 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 			return dropManagedFields(obj)
 		},
 	})
+}
+
+// Pauses between attempts to reach a server that does not answer at all: from the first to the longest, doubling, each
+// jittered by half. The longest bounds how late a watch is back after the server; client-go's own is up to a minute,
+// during which a node is Ready and deaf. A fleet of N nodes asks a dead server N/7 times per second and watch.
+const (
+	unreachableFirst = 500 * time.Millisecond
+	unreachableMax   = 10 * time.Second
+)
+
+// patiently asks until the server answers, be it with a refusal: what to do about those the caller knows.
+func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	for pause := unreachableFirst; ; pause = min(2*pause, unreachableMax) {
+		answer, err := ask()
+		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) {
+			return answer, err
+		}
+		if pause == unreachableFirst {
+			slog.Warn("API server does not answer, asking until it does", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		}
+	}
 }
 
 // dropManagedFields removes what no part of ours reads and what is often a third of an object.
