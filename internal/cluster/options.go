@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
 // DefaultInstance is the instance that verbs mean when none is named.
@@ -165,6 +166,11 @@ func (o *Options) Validate() error {
 	}
 	problems = append(problems, o.validatePorts()...)
 	problems = append(problems, o.validateEtcd()...)
+	if o.Agent && o.AgentConfig != "" {
+		if _, _, err := kubeletconfig.Load(o.AgentConfig); err != nil {
+			problems = append(problems, fmt.Errorf("--agent-config: %w", err))
+		}
+	}
 	if o.Hollow < 0 {
 		bad("hollow", o.Hollow, "want 0 or more nodes")
 	}
