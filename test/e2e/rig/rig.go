@@ -45,6 +45,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +74,7 @@ type Cluster struct {
 	API        kubernetes.Interface
 
 	binary string
+	up     []string // flags of up
 	guard  io.Closer
 }
 
@@ -93,10 +95,11 @@ func Start(name string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	number := int(started.Add(1))
 	c := &Cluster{
-		Name: instanceName(name), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), binary: binary,
+		Name: instanceName(name, number), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), binary: binary,
 	}
-	if err := c.start(o); err != nil {
+	if err := c.start(o, number); err != nil {
 		return nil, errors.Join(fmt.Errorf("start instance %s: %w", c.Name, err), c.Stop())
 	}
 	return c, nil
@@ -106,16 +109,25 @@ func Start(name string, o Options) (*Cluster, error) {
 var ErrCannot = errors.New("this machine cannot run an instance")
 
 // started tells instances of one process apart.
-var started int
+var started atomic.Int32
 
 // instanceName is not used by another process of this machine.
-func instanceName(name string) string {
-	started++
+func instanceName(name string, number int) string {
 	suffix := strconv.FormatInt(int64(os.Getpid()), 36)
-	if started > 1 {
-		suffix += string(rune('a' + started - 2))
+	if number > 1 {
+		suffix += string(rune('a' + number - 2))
 	}
 	return name[:min(len(name), 6)] + "-" + suffix
+}
+
+// Binary is the path of the built plimsoll. It skips the test, with the reason, where there is none.
+func Binary(t *testing.T) string {
+	t.Helper()
+	path, err := findBinary()
+	if err != nil {
+		t.Skipf("%v; run make build", err)
+	}
+	return path
 }
 
 func findBinary() (string, error) {
@@ -135,7 +147,7 @@ func findBinary() (string, error) {
 	return filepath.Abs(filepath.Join(dir, "plimsoll"))
 }
 
-func (c *Cluster) start(o Options) error {
+func (c *Cluster) start(o Options, number int) error {
 	ports, err := freePorts(4)
 	if err != nil {
 		return err
@@ -145,17 +157,17 @@ func (c *Cluster) start(o Options) error {
 		return err
 	}
 	// Between the service network (10.96) and the networks of internal/containerruntime's tests (from 10.192).
-	pid := os.Getpid() + started*7919
-	flags := append([]string{
+	pid := os.Getpid() + number*7919
+	c.up = append([]string{
 		"--detach", "--run-dir", c.RunDir, "--node-name", c.NodeName,
 		"--apiserver-port", strconv.Itoa(ports[0]), "--controller-manager-port", strconv.Itoa(ports[1]),
 		"--agent-port", strconv.Itoa(ports[2]), "--agent-health-port", strconv.Itoa(ports[3]),
 		"--pod-cidr", fmt.Sprintf("10.%d.%d.0/24", 100+pid%90, pid/90%256),
 	}, o.UpFlags...)
 	if o.NoNode {
-		flags = append(flags, "--no-agent")
+		c.up = append(c.up, "--no-agent")
 	}
-	if out, err := c.Plimsoll("up", flags...); err != nil {
+	if out, err := c.Up(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	path, err := c.Plimsoll("kubeconfig")
@@ -170,6 +182,9 @@ func (c *Cluster) start(o Options) error {
 	c.API, err = kubernetes.NewForConfig(c.Config)
 	return err
 }
+
+// Up runs `plimsoll up --detach` as at the start and returns what it said.
+func (c *Cluster) Up() (string, error) { return c.Plimsoll("up", c.up...) }
 
 // watchOver starts a process that takes the instance down when this one has died without doing so.
 func (c *Cluster) watchOver() error {

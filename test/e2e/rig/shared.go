@@ -74,6 +74,27 @@ func Shared(t *testing.T) *Cluster {
 	return shared.cluster
 }
 
+// New starts an instance for one test, which ends with it. It skips the test, with the reason, where none can run.
+func New(t *testing.T, name string, o Options) *Cluster {
+	t.Helper()
+	c, err := Start(name, o)
+	if errors.Is(err, ErrCannot) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.dumpLogs(os.Stderr)
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Namespace makes a namespace of the test's own. When the test ends, what is in it is shown if the test failed, and
