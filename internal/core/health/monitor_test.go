@@ -26,16 +26,19 @@ func runHistory(t *testing.T, seed uint64) {
 	m := New(now, Defaults())
 	lastSign := map[string]unit.Instant{}
 	beating := map[string]bool{}
+	var names []string
 	heardFrom := now // since when the API can be heard
 	up := true
 	for i := range 20 {
 		name := fmt.Sprintf("n%02d", i)
+		names = append(names, name)
 		m.NodeSeen(now, unit.Wall(now), Node{Name: name, UID: name, Status: map[ConditionType]Status{Ready: True}, Heartbeat: 1})
 		lastSign[name], beating[name] = now, true
 	}
 	for tick := range 3000 {
 		now = now.Add(200 * time.Millisecond)
-		for name, beats := range beating {
+		for _, name := range names { // in order: a seed is one history
+			beats := beating[name]
 			if rng.IntN(1500) == 0 {
 				beating[name] = !beats
 			}

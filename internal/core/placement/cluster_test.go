@@ -138,7 +138,7 @@ func (h *history) repeatOrChange() {
 func (h *history) settle() {
 	for range 1000 {
 		h.place()
-		for id := range h.flight {
+		for _, id := range slices.Sorted(maps.Keys(h.flight)) { // in order: a seed is one history
 			h.land(id, 3)
 		}
 		h.now = h.now.Add(time.Second)
