@@ -292,7 +292,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Recorder: a.recorder,
 		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
 		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
-		Allocatable: a.allocatable, Groups: a.groups, Admission: admit{a.offered},
+		Allocatable: a.allocatable, Groups: a.groups, Admission: admit{a.offered, func() (placement.Node, error) { return a.offeredNow(ctx) }},
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
@@ -333,9 +333,26 @@ func (a *Agent) allocatable() corev1.ResourceList {
 	return own
 }
 
-// offered is the node as admission counts it.
-func (a *Agent) offered() placement.Node {
-	return kube.PlacementNode(&corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}})
+// offered is the node as admission sees it; without a name until the API has told its labels.
+func (a *Agent) offered() placement.Node { return a.offeredAs(a.node.Node()) }
+
+func (a *Agent) offeredAs(node *corev1.Node) placement.Node {
+	offered := &corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
+	if node != nil {
+		offered.Name, offered.Labels, offered.Spec.Taints = node.Name, node.Labels, node.Spec.Taints
+	}
+	return kube.PlacementNode(offered)
+}
+
+// offeredNow is offered with the node's labels as they are now.
+func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	node := &corev1.Node{}
+	if err := a.client.Get(ctx, kube.Nodes, "", a.o.NodeName, node); err != nil {
+		return placement.Node{}, err
+	}
+	return a.offeredAs(node), nil
 }
 
 // prepareServer prepares what answers others.

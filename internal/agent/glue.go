@@ -17,7 +17,8 @@ import (
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
-	node func() placement.Node
+	node  func() placement.Node          // as last seen
+	fresh func() (placement.Node, error) // as it is now
 }
 
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
@@ -25,7 +26,14 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	for _, o := range others {
 		held = append(held, kube.PlacementPod(o))
 	}
-	if r := admission.Check(kube.PlacementPod(pod), held, a.node()); r != nil {
+	r := admission.Check(kube.PlacementPod(pod), held, a.node())
+	if r != nil && (r.Reason == admission.NodeAffinity || r.Reason == admission.TaintToleration) {
+		// The label that the pod asks for may have come a moment ago, or the taint that it does not tolerate gone.
+		if node, err := a.fresh(); err == nil {
+			r = admission.Check(kube.PlacementPod(pod), held, node)
+		}
+	}
+	if r != nil {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	return nil

@@ -3,8 +3,10 @@ package pods
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -85,6 +87,11 @@ func (r *Runner) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
 		_, err := r.Runtime.Images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth})
 		return err
 	})
+	if err != nil && strings.Contains(err.Error(), "invalid reference format") {
+		//lint:ignore ST1005 upstream's text
+		err := fmt.Errorf("Failed to apply default image tag %q: couldn't parse image name %q: %s", c.Image, c.Image, status.Convert(err).Message())
+		return &failure{"InvalidImageName", "InspectFailed", "", err}
+	}
 	if err != nil {
 		return &failure{"ErrImagePull", "Failed", fmt.Sprintf("Failed to pull image %q: ", c.Image), err}
 	}

@@ -42,6 +42,9 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 	}
 }
 
+// imageTrouble are the waits for an image whose beginning upstream tells in an event of its own.
+var imageTrouble = map[string]bool{"ErrImagePull": true, "ImagePullBackOff": true, "ErrImageNeverPull": true, "InvalidImageName": true, "ImageInspectError": true}
+
 // announce tells users of what a status shows that no action did: that a wait for the next try has begun, and that time
 // is up. Reasons and texts are upstream's; upstream repeats them with every look at the pod, we say them once.
 func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
@@ -68,6 +71,9 @@ func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 			r.event(pod, c.Name, corev1.EventTypeWarning, "BackOff", text)
 		case "ImagePullBackOff":
 			r.event(pod, c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
+		}
+		if imageTrouble[c.State.Waiting.Reason] {
+			r.event(pod, c.Name, corev1.EventTypeWarning, "Failed", "Error: "+c.State.Waiting.Reason)
 		}
 	}
 }

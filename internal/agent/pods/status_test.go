@@ -252,19 +252,18 @@ func TestAnnounce(t *testing.T) {
 		{corev1.PodStatus{}, waits("CrashLoopBackOff", 1), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
 		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 1), ""},
 		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 2), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
-		{waits("ErrImagePull", 0), waits("ImagePullBackOff", 0), `Normal BackOff Back-off pulling image "z:1"`},
+		{waits("ErrImagePull", 0), waits("ImagePullBackOff", 0), `Normal BackOff Back-off pulling image "z:1"; Warning Failed Error: ImagePullBackOff`},
 		{waits("CrashLoopBackOff", 1), waits("ContainerCreating", 1), ""},
 		{waits("CrashLoopBackOff", 1), corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}, ""},
 		{corev1.PodStatus{}, deadline, "Normal DeadlineExceeded time is up"},
 		{deadline, deadline, ""},
 	} {
 		r.announce(testPod(), c.before, c.after)
-		got := ""
-		select {
-		case got = <-events.Events:
-		default:
+		var told []string
+		for len(events.Events) > 0 {
+			told = append(told, <-events.Events)
 		}
-		if got != c.want || len(events.Events) > 0 {
+		if got := strings.Join(told, "; "); got != c.want {
 			t.Errorf("%+v after %+v: %q, want %q", c.after, c.before, got, c.want)
 		}
 	}

@@ -19,13 +19,13 @@ import (
 
 // Rejection says why a pod may not run here. Reason and Message are spelled as upstream's, which alerts parse.
 type Rejection struct {
-	Reason  string // OutOf<resource>
+	Reason  string // OutOf<resource>, NodeAffinity, NodePorts, TaintToleration
 	Message string
 }
 
 // Check reports whether node, holding the pods in held, can carry pod as well; nil means that it can. Resources are
 // looked at in a fixed order, so that the same pod is always refused for the same reason: pods, then by name with CPU
-// and memory first.
+// and memory first; then labels, host ports and taints.
 func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
 	if used := int64(len(held)); used+1 > node.PodsMax {
 		return outOf("pods", 1, used, node.PodsMax)
@@ -48,8 +48,35 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 			return outOf(a.Resource, a.Value, used[a.Resource], capacity[a.Resource])
 		}
 	}
-	return nil
+	return objection(pod, held, node)
 }
+
+// objection applies what the scheduler's rules say of more than amounts. A node without a name is not known well enough:
+// its labels are still to come.
+func objection(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+	if node.Name == "" {
+		return nil
+	}
+	v := placement.Judge(pod, node, held, placement.RuleNames|placement.RuleNodeAffinity|placement.RulePorts)
+	if v.Plugin == NodeAffinity {
+		v.Reasons = []string{"node(s) didn't match Pod's node affinity/selector"} // of names, too
+	}
+	if v.Plugin == "" {
+		// Only what would drive the pod away again: NoSchedule binds schedulers.
+		node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t placement.Taint) bool { return t.Effect != placement.NoExecute })
+		v = placement.Judge(pod, node, nil, placement.RuleTaints)
+	}
+	if v.Plugin == "" {
+		return nil
+	}
+	return &Rejection{Reason: v.Plugin, Message: fmt.Sprintf("Predicate %s failed: %s", v.Plugin, strings.Join(v.Reasons, ", "))}
+}
+
+// Reasons of rejections by what others may change at any moment: labels and taints.
+const (
+	NodeAffinity    = "NodeAffinity"
+	TaintToleration = "TaintToleration"
+)
 
 func outOf(resource string, requested, used, capacity int64) *Rejection {
 	return &Rejection{

@@ -42,3 +42,43 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestObjections(t *testing.T) {
+	node := placement.Node{
+		Name: "n", PodsMax: 10, Labels: []placement.Label{{Key: "disk", Value: "ssd"}},
+		Taints: []placement.Taint{{Key: "full", Effect: placement.NoSchedule}},
+	}
+	tainted := node
+	tainted.Taints = []placement.Taint{{Key: "gone", Effect: placement.NoExecute}}
+	nameless := node
+	nameless.Name = ""
+	wants := func(disk string) placement.Pod {
+		return placement.Pod{NodeSelector: []placement.Label{{Key: "disk", Value: disk}}}
+	}
+	port := placement.Pod{ID: "p", Ports: []placement.HostPort{{IP: placement.AnyIP, Protocol: "TCP", Port: 80}}}
+	const affinity = "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+	for _, c := range []struct {
+		name string
+		pod  placement.Pod
+		held []placement.Pod
+		node placement.Node
+		want string
+	}{
+		{"a label that the node has, and a taint for schedulers", wants("ssd"), nil, node, ""},
+		{"a label that the node has not", wants("tape"), nil, node, affinity},
+		{"labels that are not known yet", wants("tape"), nil, nameless, ""},
+		{"a port that is free", port, []placement.Pod{{}}, node, ""},
+		{"a port that is taken", port, []placement.Pod{port}, node,
+			"NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"},
+		{"a taint that drives pods away", placement.Pod{}, nil, tainted,
+			"TaintToleration: Predicate TaintToleration failed: node(s) had untolerated taint(s)"},
+	} {
+		got := ""
+		if r := Check(c.pod, c.held, c.node); r != nil {
+			got = r.Reason + ": " + r.Message
+		}
+		if got != c.want {
+			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
+		}
+	}
+}

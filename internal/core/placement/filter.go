@@ -77,3 +77,20 @@ func (c *cluster) verdicts(k *class) []Verdict {
 	}
 	return out
 }
+
+// Judge asks some rules about one node and the pods on it, outside of any scheduling: the node's own last look at a pod.
+// It returns the verdict of the first that objects; without Plugin, none does.
+func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
+	c := newCluster()
+	r, _ := c.setNode(node)
+	for _, h := range held {
+		c.setPod(h.ID, node.Name, c.compile(h), true)
+	}
+	k := c.compile(pod)
+	for _, f := range filters {
+		if f.rule&rules != 0 && !f.judge(c, k, r) {
+			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(c, k, r, nil)}
+		}
+	}
+	return Verdict{Node: node.Name}
+}

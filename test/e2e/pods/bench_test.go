@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/plimsoll-dev/plimsoll/internal/image"
+	ours "github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
@@ -34,9 +34,12 @@ func at(t *testing.T) bench {
 	return bench{c, t, c.Namespace(t)}
 }
 
+// image is our own workload image.
+const image = ours.Demo
+
 // workload is a container of our own image that does what args say.
 func workload(name string, args ...string) corev1.Container {
-	return corev1.Container{Name: name, Image: image.Demo, Args: args}
+	return corev1.Container{Name: name, Image: image, Args: args}
 }
 
 // brief is a pod that ends for good at once when told to.

@@ -19,6 +19,8 @@ import (
 
 func intstrOf(port int) intstr.IntOrString { return intstr.FromInt32(int32(port)) }
 
+func named(port string) intstr.IntOrString { return intstr.FromString(port) }
+
 func get(path string, port int) *corev1.HTTPGetAction {
 	return &corev1.HTTPGetAction{Path: path, Port: intstrOf(port)}
 }
