@@ -150,7 +150,7 @@ func (c *cluster) removePods(ctx context.Context) error {
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
 		c.supervisor.Stop(ctx, childContainerd, graceStore) // it is gone; this forgets it
-		if c.o.AgentBinary != "" { // the kubelet mounts its root directory on itself, to share what it mounts below
+		if c.o.AgentBinary != "" {                          // the kubelet mounts its root directory on itself, to share what it mounts below
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
 		// Volumes are the agent's, which has ended.
