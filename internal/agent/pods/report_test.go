@@ -1,0 +1,72 @@
+package pods
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A server that does not answer is asked ever more rarely, by the whole node together, and at once again when it did.
+func TestServerThatDoesNotAnswerIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &reporter{}
+		begun, asked := time.Now(), 0
+		for time.Since(begun) < 2*time.Minute {
+			if !p.allowed(t.Context()) {
+				t.Fatal("not allowed though the context lives")
+			}
+			asked++
+			p.answered(false)
+			p.answered(false) // another writer's request failed at the same moment: noted once
+		}
+		// 0.5, 1, 2, 4, 8 and then 10 s apart on average: 17 in two minutes, between 11 and 34 with jitter.
+		if asked < 11 || asked > 34 {
+			t.Errorf("asked %d times in two minutes, want 11 to 34", asked)
+		}
+		p.allowed(t.Context())
+		p.answered(true)
+		p.answered(false)
+		if wait := time.Until(p.until); wait > 2*awayMin {
+			t.Errorf("after an answer the first wait is %v, want at most %v", wait, 2*awayMin)
+		}
+	})
+}
+
+// Progress waits and is overtaken; what somebody waits for does not wait.
+func TestProgressIsOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newReporter(nil)
+		e := newEntry("u", 0)
+		e.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		p.enqueue(e)
+		if p.take() != nil {
+			t.Error("progress was in line at once")
+		}
+		e.status = corev1.PodStatus{Phase: corev1.PodRunning}
+		p.enqueue(e)
+		if p.take() != e || p.take() != nil {
+			t.Error("Running was not in line once, at once")
+		}
+		time.Sleep(2 * progressDelay) // virtual
+		if p.take() != nil {
+			t.Error("overtaken progress came later all the same")
+		}
+		e.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		p.enqueue(e)
+		time.Sleep(2 * progressDelay)
+		if p.take() != e {
+			t.Error("progress that nothing overtook never came")
+		}
+		e.status.ContainerStatuses[0] = waitingFor("ErrImagePull")
+		p.enqueue(e)
+		if p.take() != e {
+			t.Error("trouble had to wait")
+		}
+	})
+}
+
+func waitingFor(reason string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
+}
