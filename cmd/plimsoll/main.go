@@ -28,16 +28,42 @@ func (e usageError) Unwrap() error { return e.error }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newRootCommand().ExecuteContext(ctx)
+	err := run(ctx, os.Args[1:])
 	stop()
-	if err == nil {
-		return
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "plimsoll:", err)
 	}
-	fmt.Fprintln(os.Stderr, "plimsoll:", err)
-	if bad := (usageError{}); errors.As(err, &bad) {
-		os.Exit(exitUsage)
+	os.Exit(exitCode(err))
+}
+
+// run does what args say. An error from before a verb began is about the command line: an unknown verb, a surplus
+// argument, a flag that is missing.
+func run(ctx context.Context, args []string) error {
+	root, began := newRootCommand(), false
+	for _, verb := range root.Commands() {
+		if do := verb.RunE; do != nil {
+			verb.RunE = func(c *cobra.Command, args []string) error {
+				began = true
+				return do(c, args)
+			}
+		}
 	}
-	os.Exit(exitFailed)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !began {
+		return usageError{err}
+	}
+	return err
+}
+
+func exitCode(err error) int {
+	switch bad := (usageError{}); {
+	case err == nil:
+		return 0
+	case errors.As(err, &bad):
+		return exitUsage
+	}
+	return exitFailed
 }
 
 func newRootCommand() *cobra.Command {

@@ -66,3 +66,25 @@ func TestSplitKubectlArgs(t *testing.T) {
 		}
 	}
 }
+
+// TestExitCodes holds what scripts rely on: 0 done, 1 failed, 2 bad usage or input.
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want int
+	}{
+		{"version", 0},
+		{"no-such-verb", 2},
+		{"version surplus", 2},
+		{"version --no-such-flag", 2},
+		{"scheduler", 2},
+		{"agent", 2},
+		{"kubeconfig --state-dir " + t.TempDir(), 1}, // no cluster there
+		{"agent --kubeconfig k --config " + t.TempDir() + "/absent.yaml", 2},
+		{"scheduler --kubeconfig " + t.TempDir() + "/absent", 2},
+	} {
+		if got := exitCode(run(t.Context(), strings.Fields(c.args))); got != c.want {
+			t.Errorf("plimsoll %s: exit code %d, want %d", c.args, got, c.want)
+		}
+	}
+}
