@@ -75,7 +75,7 @@ type Cluster struct {
 
 	binary string
 	up     []string // flags of up
-	guard  io.Closer
+	guard  *dismiss
 }
 
 // upTimeout bounds up and down; either takes some 6 s on two idle cores.
@@ -197,7 +197,7 @@ func (c *Cluster) watchOver() error {
 	if err := guard.Start(); err != nil {
 		return err
 	}
-	c.guard = dismiss{life, guard}
+	c.guard = &dismiss{life, guard}
 	return nil
 }
 
@@ -206,7 +206,7 @@ type dismiss struct {
 	guard *exec.Cmd
 }
 
-func (d dismiss) Close() error {
+func (d *dismiss) Close() error {
 	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // a dead guard says so below
 	return d.guard.Wait()
 }

@@ -44,6 +44,9 @@ func (c *Cluster) Traces() error {
 	for _, file := range []string{"cmdline", "environ"} {
 		paths, _ := filepath.Glob("/proc/[0-9]*/" + file)
 		for _, path := range paths {
+			if c.guard != nil && path == fmt.Sprintf("/proc/%d/%s", c.guard.guard.Process.Pid, file) {
+				continue
+			}
 			if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(c.Dir+"/")) {
 				add("process", path, ": ", string(bytes.ReplaceAll(text, []byte{0}, []byte{' '})))
 			}

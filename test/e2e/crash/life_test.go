@@ -1,0 +1,359 @@
+//go:build e2e
+
+package crash
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// TestLife takes one instance through its verbs in every order: the parts build on each other.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	c := rig.New(t, "life", rig.Options{})
+	w := newWitness(t, c)
+	namespace := c.Namespace(t)
+	w.crowd(namespace)
+	for _, part := range []struct {
+		name string
+		run  func(*witness, string)
+	}{
+		{"up twice", (*witness).upTwice},
+		{"bad static manifest", (*witness).badManifest},
+		{"image that is not there", (*witness).noImage},
+		{"down twice and up", (*witness).downAndUp},
+		{"corrupt files", (*witness).corrupt},
+		{"kill everything, down, up", (*witness).killEverything},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(w.at(t), namespace) }) {
+			return
+		}
+	}
+}
+
+// upTwice: an up on a living instance says so and changes nothing.
+func (w *witness) upTwice(namespace string) {
+	before, children := w.mustRuns(), settled(w.t, w.c)
+	out, err := w.c.Up()
+	if err != nil || !strings.Contains(out, "already up") {
+		w.t.Errorf("up twice: %v\n%s", err, out)
+	}
+	if after := settled(w.t, w.c); !maps.Equal(children, after) {
+		w.t.Errorf("children were %v and are %v", children, after)
+	}
+	w.undisturbed(before, namespace)
+}
+
+func (w *witness) mustRuns() map[string]run {
+	w.t.Helper()
+	runs, err := w.runs(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return runs
+}
+
+// badManifest: a static pod that cannot be is refused where operators look, and hinders no other.
+func (w *witness) badManifest(namespace string) {
+	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
+	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")
+	w.staticPod("c-good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: good, namespace: "+namespace+"}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: c, image: "+workload+", args: [sleep, infinity]}\n")
+	rig.Eventually(w.t, 30*time.Second, "the good one runs", func(ctx ctxT) error {
+		pod, err := w.c.API.CoreV1().Pods(namespace).Get(ctx, "good-"+w.c.NodeName, metav1.GetOptions{})
+		if err == nil && !podReady(pod) {
+			err = fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return err
+	})
+	log, err := os.ReadFile(w.c.LogFile(agent))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, want := range []string{"a-broken.yaml", "b-invalid.yaml"} {
+		if !strings.Contains(string(log), want) {
+			w.t.Errorf("the agent's log does not name %s", want)
+		}
+	}
+	for _, file := range []string{"a-broken.yaml", "b-invalid.yaml", "c-good.yaml"} {
+		if err := os.Remove(filepath.Join(w.c.StaticPods(), file)); err != nil {
+			w.t.Error(err)
+		}
+	}
+	rig.Eventually(w.t, 30*time.Second, "it is gone with its file", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+}
+
+// noImage: a pod whose image is nowhere says so and tries again; another policy says so at once.
+func (w *witness) noImage(namespace string) {
+	for name, c := range map[string]struct {
+		policy corev1.PullPolicy
+		reason []string
+	}{
+		"never":  {corev1.PullNever, []string{"ErrImageNeverPull"}},
+		"absent": {corev1.PullIfNotPresent, []string{"ErrImagePull", "ImagePullBackOff"}},
+	} {
+		spec := w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")
+		spec.Containers[0].Image, spec.Containers[0].ImagePullPolicy = "plimsoll.invalid/none:1", c.policy
+		if _, err := w.c.API.CoreV1().Pods(namespace).Create(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, reason := range c.reason {
+			rig.Eventually(w.t, 40*time.Second, name+": "+reason, func(ctx ctxT) error {
+				pod, err := w.c.API.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				if s := pod.Status.ContainerStatuses; len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == reason && strings.Contains(s[0].State.Waiting.Message, "plimsoll.invalid/none:1") {
+					return nil
+				}
+				return fmt.Errorf("%+v", pod.Status)
+			})
+		}
+		if err := w.c.API.CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	rig.Eventually(w.t, 30*time.Second, "they are gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+}
+
+// downAndUp: down ends everything and says nothing the second time; up has all objects again and runs the pods again.
+func (w *witness) downAndUp(namespace string) {
+	pods, err := running(w.t.Context(), w.c, namespace, crowd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	began := time.Now()
+	if out, err := w.c.Plimsoll("down"); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	w.t.Logf("down with %d pods took %v", crowd, time.Since(began).Round(100*time.Millisecond))
+	w.wantDown()
+	if out, err := w.c.Plimsoll("down"); err != nil {
+		w.t.Fatalf("down twice: %v\n%s", err, out)
+	}
+	w.upAgain(namespace, pods)
+}
+
+// wantDown looks for traces; the state directory is the one that stays.
+func (w *witness) wantDown() {
+	w.t.Helper()
+	err := w.c.Traces()
+	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "directory "+w.c.StateDir) {
+		w.t.Errorf("after down, want nothing but the state directory: %v", err)
+	}
+}
+
+// upAgain wants the same pods to run again, each container once more.
+func (w *witness) upAgain(namespace string, pods []corev1.Pod) {
+	w.t.Helper()
+	began := time.Now()
+	if out, err := w.c.Up(); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	took := time.Since(began)
+	rig.Eventually(w.t, time.Minute, "the same pods run again", func(ctx ctxT) error {
+		now, err := running(ctx, w.c, namespace, crowd)
+		if err != nil {
+			return err
+		}
+		for _, was := range pods {
+			if !slices.Contains(uids(now), was.UID) {
+				return fmt.Errorf("%s is another one", was.Name)
+			}
+		}
+		return w.only(ctx, uids(now))
+	})
+	w.t.Logf("up again after %v, all pods run after %v", took.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
+}
+
+// corrupt breaks files of a stopped instance, one at a time: up mends what it can make again and names what it cannot.
+func (w *witness) corrupt(namespace string) {
+	t, c := w.t, w.c
+	pods, err := running(t.Context(), c, namespace, crowd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.Plimsoll("down"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, broken := range []struct {
+		file    string
+		content func(string) string
+		refused bool // else mended
+	}{
+		{"pki/apiserver.crt", func(text string) string { return text[:len(text)/2] }, false},
+		{"pki/apiserver.key", func(string) string { return "" }, false},
+		{"admin.kubeconfig", func(text string) string { return text[:10] }, false},
+		{"pki/ca.crt", func(string) string { return "not a certificate\n" }, true}, // everything trusts it: it is not ours to replace
+		{"pki/ca.key", func(text string) string { return text[:len(text)/2] }, true},
+		{"options.json", func(text string) string { return text[:len(text)/2] }, false},
+		{"agent.yaml", func(string) string { return "port: [\n" }, false},
+		{"containerd.toml", func(string) string { return "= = =\n" }, false},
+	} {
+		path := filepath.Join(c.StateDir, broken.file)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(broken.content(string(good))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !broken.refused {
+			continue // all of these together, below: an up takes a while
+		}
+		out, err := c.Up()
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s corrupt: the error does not name it: %v\n%s", path, err, out)
+		}
+		if err := os.WriteFile(path, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// down and status with an unreadable options file say which, and what to do.
+	out, err := c.Plimsoll("down")
+	if err != nil && !strings.Contains(err.Error(), "options.json") {
+		t.Errorf("down with a truncated options file: %v\n%s", err, out)
+	}
+	w.upAgain(namespace, pods)
+}
+
+// killEverything kills every process of the instance at once; down then leaves nothing, and up has everything again.
+func (w *witness) killEverything(namespace string) {
+	pods, err := running(w.t.Context(), w.c, namespace, crowd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	children, parent, err := w.c.Children()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := syscall.Kill(parent, syscall.SIGKILL); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, child := range children {
+		if err := syscall.Kill(child.PID, syscall.SIGKILL); err != nil {
+			w.t.Errorf("%s: %v", child.Name, err)
+		}
+	}
+	shims, err := filepath.Glob(filepath.Join(w.c.RunDir, "containerd/io.containerd.runtime.v2.task/k8s.io/*/shim.pid"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for n, file := range shims { // some shims too, as the OOM killer would
+		if text, err := os.ReadFile(file); err == nil && n%3 == 0 {
+			_ = exec.Command("kill", "-9", strings.TrimSpace(string(text))).Run() // containers of one pod share theirs
+		}
+	}
+	if out, err := w.c.Plimsoll("down"); err != nil {
+		w.t.Fatalf("down after kill -9 of everything: %v\n%s", err, out)
+	}
+	w.wantDown()
+	w.upAgain(namespace, pods)
+}
+
+// TestHollow: without root, an instance of hollow nodes serves a Deployment; with root, hollow nodes stand beside the real
+// one.
+func TestHollow(t *testing.T) {
+	t.Parallel()
+	t.Run("nobody", hollowAlone)
+	t.Run("root", func(t *testing.T) {
+		c := rig.New(t, "hollow", rig.Options{UpFlags: []string{"--hollow", "3"}})
+		rig.Eventually(t, 30*time.Second, "four Ready nodes", func(ctx ctxT) error {
+			nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			ready := 0
+			for i := range nodes.Items {
+				if condition(&nodes.Items[i]).Status == corev1.ConditionTrue {
+					ready++
+				}
+			}
+			if len(nodes.Items) != 4 || ready != 4 {
+				return fmt.Errorf("%d nodes, %d Ready", len(nodes.Items), ready)
+			}
+			return nil
+		})
+	})
+}
+
+// nobody is the user of that name on Debian.
+const nobody = 65534
+
+// hollowAlone drives the verbs as a user without rights, with a copy of the programs that it may read.
+func hollowAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to become nobody")
+	}
+	binary := rig.Binary(t)
+	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"plimsoll", "plimsoll-controlplane"} {
+		if err := os.Link(filepath.Join(filepath.Dir(binary), name), filepath.Join(dir, name)); err != nil {
+			copyFile(t, filepath.Join(filepath.Dir(binary), name), filepath.Join(dir, name))
+		}
+	}
+	plimsoll := func(verb string, args ...string) (string, error) {
+		cmd := exec.Command(filepath.Join(dir, "plimsoll"), append([]string{verb, "--state-dir", filepath.Join(dir, "s")}, args...)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}, dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() {
+		if out, err := plimsoll("down", "--purge"); err != nil {
+			t.Errorf("down: %v\n%s", err, out)
+		}
+	})
+	port := fmt.Sprint(rig.FreePort(t))
+	if out, err := plimsoll("up", "--detach", "--hollow", "5", "--apiserver-port", port, "--controller-manager-port", "0"); err != nil {
+		t.Fatalf("up: %v\n%s", err, out)
+	}
+	for _, args := range [][]string{
+		{"create", "deployment", "pretended", "--image", "x", "--replicas", "20"},
+		{"rollout", "status", "deployment/pretended", "--timeout", "60s"},
+	} {
+		if out, err := plimsoll("kubectl", args...); err != nil {
+			t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+		}
+	}
+	out, err := plimsoll("status", "-o", "json")
+	var status struct{ Nodes []struct{ Ready bool } }
+	if json.Unmarshal([]byte(out), &status) != nil || err != nil || len(status.Nodes) != 5 {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, content, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

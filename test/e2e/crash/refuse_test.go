@@ -1,0 +1,153 @@
+//go:build e2e
+
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// TestRefusals: what cannot work is refused before anything is started, with what, where, which value and what to do, and
+// with the exit code that scripts rely on: 1 for what failed, 2 for what was asked wrongly.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	binary := rig.Binary(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: an instance with containers is refused without it, before anything else")
+	}
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	taken := strconv.Itoa(listen(t))
+	several := file("several.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\nnoSuchField: 1\nevictionHard: {memory.available: lots}\n")
+	foreign := filepath.Join(dir, "foreign")
+	if err := os.MkdirAll(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file("foreign/letter", "of somebody else's")
+	nobodys := filepath.Join(dir, "nobodys")
+	if err := errors.Join(os.Mkdir(nobodys, 0o700), os.Chown(nobodys, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	full, readOnly := filepath.Join(dir, "full"), filepath.Join(dir, "readonly")
+	mountTmpfs(t, full, 0, "size=8m")
+	mountTmpfs(t, readOnly, unix.MS_RDONLY, "size=8m")
+
+	for n, c := range []struct {
+		what  string
+		flags []string
+		hide  []string // programs
+		exit  int
+		want  []string
+	}{
+		{"port in use", []string{"--apiserver-port", taken}, nil, 1, []string{"port " + taken, "crash.test", "pid " + strconv.Itoa(os.Getpid()), "--apiserver-port"}},
+		{"agent's port in use", []string{"--agent-port", taken}, nil, 1, []string{"port " + taken, "pid " + strconv.Itoa(os.Getpid()), "--agent-port"}},
+		{"no containerd", nil, []string{"containerd"}, 1, []string{"not on this machine: containerd", "apt-get install -y --no-install-recommends containerd"}},
+		{"no runc, no crun", nil, []string{"runc", "crun"}, 1, []string{"not on this machine: runc (or crun)", "apt-get install -y --no-install-recommends runc"}},
+		{"several problems in a file", []string{"--agent-config", several}, nil, 2, []string{several, "maxPods", "fileCheckFrequency", "noSuchField", "lots"}},
+		{"binary as configuration", []string{"--agent-config", "/bin/true"}, nil, 2, []string{"--agent-config", "/bin/true"}},
+		{"directory as configuration", []string{"--agent-config", dir}, nil, 2, []string{"--agent-config", dir}},
+		{"flags", []string{"--pod-cidr", "everything", "--hollow", "-1", "--node-ip", "here"}, nil, 2, []string{"--pod-cidr", "everything", "--hollow", "--node-ip"}},
+		{"unknown flag", []string{"--no-such-flag"}, nil, 2, []string{"--no-such-flag", "--help"}},
+		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free", "--state-dir"}},
+		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1, []string{readOnly, "read-only file system"}},
+		{"somebody's state directory", []string{"--state-dir", foreign}, nil, 1, []string{foreign, "letter", "--state-dir"}},
+		{"file as state directory", []string{"--state-dir", several}, nil, 1, []string{several}},
+		{"runtime that is not there", []string{"--container-runtime-endpoint", "/no/such.sock", "--timeout", "5s"}, nil, 1, []string{"/no/such.sock"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			state := filepath.Join(dir, fmt.Sprint("s", n))
+			flags := append([]string{
+				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(rig.FreePort(t)),
+				"--agent-port", strconv.Itoa(rig.FreePort(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
+			}, c.flags...)
+			cmd := hiding(binary, flags, c.hide)
+			t.Cleanup(func() { // else it is refused, too
+				_ = exec.Command(binary, "down", "--purge", "--instance", flags[3], "--state-dir", state).Run()
+			})
+			out, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.exit {
+				t.Errorf("exit code %d, %v, want %d", code, err, c.exit)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+			leavesNothing(t, state)
+		})
+	}
+	t.Run("state directory of another user", func(t *testing.T) {
+		cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups", binary,
+			"up", "--detach", "--hollow", "1", "--state-dir", filepath.Join(foreign, "s"))
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), foreign) {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
+	t.Run("nobody wants containers", func(t *testing.T) {
+		cmd := exec.Command(binary, "up", "--detach", "--state-dir", filepath.Join(nobodys, "s"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "root") || !strings.Contains(string(out), "--hollow") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
+}
+
+// hiding runs plimsoll in a mount namespace in which some programs are no programs. (Without them in PATH, it would still
+// look where systems keep them.)
+func hiding(binary string, args, programs []string) *exec.Cmd {
+	if len(programs) == 0 {
+		return exec.Command(binary, args...)
+	}
+	script := ""
+	for _, name := range programs {
+		if path, err := exec.LookPath(name); err == nil {
+			script += "mount --bind /dev/null " + path + " && "
+		}
+	}
+	return exec.Command("unshare", append([]string{"--mount", "/bin/sh", "-c", script + `exec "$0" "$@"`, binary}, args...)...)
+}
+
+// leavesNothing wants no process of an instance that was refused.
+func leavesNothing(t *testing.T, state string) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range lines {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), state+"/") {
+			t.Errorf("still runs: %q", text)
+		}
+	}
+}
+
+func mountTmpfs(t *testing.T, dir string, flags uintptr, options string) {
+	t.Helper()
+	if err := errors.Join(os.Mkdir(dir, 0o755), unix.Mount("tmpfs", dir, "tmpfs", flags, options)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
