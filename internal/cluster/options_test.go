@@ -81,6 +81,25 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 }
 
+// The agent's file is input like the flags are: what is wrong in it is said with them.
+func TestValidateReadsTheAgentsConfiguration(t *testing.T) {
+	o := testOptions(t)
+	o.AgentConfig, o.Hollow = filepath.Join(t.TempDir(), "kubelet.yaml"), -1
+	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nnoSuchField: 1\n"
+	if err := os.WriteFile(o.AgentConfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := o.Validate()
+	for _, want := range []string{"--agent-config", o.AgentConfig, "maxPods", "noSuchField", "--hollow"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not hold %q: %v", want, err)
+		}
+	}
+	if o.Agent, o.Hollow = false, 1; o.Validate() != nil {
+		t.Error("a file that nobody will read is read")
+	}
+}
+
 func TestOptionsAreKept(t *testing.T) {
 	o := testOptions(t)
 	if _, err := Load(o); err == nil || !strings.Contains(err.Error(), "never been up here") {
