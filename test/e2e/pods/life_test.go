@@ -52,8 +52,8 @@ func TestRestartPolicy(t *testing.T) {
 				return waiting("c", "CrashLoopBackOff")(p)
 			})
 			b.want(name(o)+" phase", string(p.Status.Phase), "Running")
-			b.want(name(o)+" waits", container(p, "c").State.Waiting.Message,
-				fmt.Sprintf("back-off 10s restarting failed container=c pod=%s_%s(%s)", p.Name, p.Namespace, p.UID))
+			b.want(name(o)+" waits", container(p, "c").State.Waiting.Message, fmt.Sprintf("back-off %ds restarting failed container=c pod=%s_%s(%s)",
+				5<<container(p, "c").RestartCount, p.Name, p.Namespace, p.UID)) // 10 s doubling, from the second exit on
 			b.event(name(o), "BackOff", "Back-off restarting failed container c in pod "+name(o)+"_"+b.ns)
 			end = container(p, "c").LastTerminationState.Terminated
 		} else {
@@ -81,15 +81,12 @@ func TestRestartPolicy(t *testing.T) {
 func TestBackoffAndDeadContainers(t *testing.T) {
 	b := at(t)
 	pod := b.create("p", lasting(workload("c", "exit", "--code", "3")))
-	p := b.until("p", "third run", 90*time.Second, func(p *corev1.Pod) error {
+	b.until("p", "third run", soon, func(p *corev1.Pod) error {
 		if n := container(p, "c").RestartCount; n < 2 {
 			return fmt.Errorf("%d restarts", n)
 		}
 		return waiting("c", "CrashLoopBackOff")(p)
 	})
-	if m := container(p, "c").State.Waiting.Message; !strings.HasPrefix(m, "back-off 20s ") {
-		t.Errorf("second back-off says %q", m)
-	}
 	b.want("previous log", strings.TrimSpace(b.kubectl("logs", "-p", "p")), "exiting with 3")
 	runtime, err := cri.Dial("unix://" + b.RuntimeSocket())
 	if err != nil {
@@ -172,7 +169,7 @@ func TestTerminationGrace(t *testing.T) {
 	deaf := lasting(workload("c", "ignore-term"), workload("d", "ignore-term"))
 	deaf.TerminationGracePeriodSeconds = ptr(int64(4))
 	polite := lasting(workload("c", "sleep", "infinity"))
-	polite.TerminationGracePeriodSeconds = ptr(int64(60))
+	polite.TerminationGracePeriodSeconds = ptr(int64(600))
 	for _, name := range []string{"deaf", "now", "force", "shortened"} {
 		b.create(name, deaf)
 	}
@@ -197,26 +194,28 @@ func TestTerminationGrace(t *testing.T) {
 		}
 		end <- last
 	}()
-	// The bound leaves room for a loaded machine; two containers one after the other would need 8 s.
-	if took := b.delete("deaf", -1, soon); took < 4*time.Second || took > 7500*time.Millisecond {
+	if took := b.delete("deaf", -1, soon); took < 4*time.Second || took > 4*time.Second+slack {
 		t.Errorf("a deaf pod with a grace of 4 s was gone after %v", took)
 	}
 	if p := <-end; p != nil {
-		if s := container(p, "c").State.Terminated; s == nil || s.ExitCode != 137 {
-			t.Errorf("deaf container's last state: %+v", container(p, "c").State)
+		one, two := container(p, "c").State.Terminated, container(p, "d").State.Terminated
+		switch {
+		case one == nil || two == nil || one.ExitCode != 137 || two.ExitCode != 137:
+			t.Errorf("deaf containers' last states: %+v, %+v", one, two)
+		case one.FinishedAt.Sub(two.FinishedAt.Time).Abs() > 3*time.Second:
+			t.Errorf("deaf containers of one pod were killed one after the other, at %v and %v", one.FinishedAt, two.FinishedAt)
 		}
 	}
 	for name, grace := range map[string]int64{"now": 0, "polite": -1} {
-		if took := b.delete(name, grace, soon); took > 3*time.Second {
+		if took := b.delete(name, grace, soon); took > slack {
 			t.Errorf("%s was gone after %v", name, took)
 		}
 	}
 	b.kubectl("delete", "pod", "force", "--force", "--grace-period=0")
-	b.gone("force", 5*time.Second)
-	began := time.Now()
+	b.gone("force", slack)
 	b.kubectl("delete", "pod", "shortened", "--grace-period=600", "--wait=false")
-	if took := b.delete("shortened", 1, soon); took > 5*time.Second {
-		t.Errorf("a grace of 600 s cut to 1 s took %v", time.Since(began))
+	if took := b.delete("shortened", 1, soon); took > slack {
+		t.Errorf("a grace of 600 s cut to 1 s took %v", took)
 	}
 }
 
@@ -236,10 +235,10 @@ func TestDeletedWhileStarting(t *testing.T) {
 	}
 	for stage, reached := range stages {
 		spec := lasting(workload("c", "sleep", "infinity"))
-		spec.InitContainers = []corev1.Container{workload("init", "sleep", "20s")}
+		spec.InitContainers = []corev1.Container{workload("init", "sleep", "infinity")}
 		uids = append(uids, string(b.create(stage, spec).UID))
 		b.until(stage, "reached", soon, reached)
-		if took := b.delete(stage, -1, soon); took > 8*time.Second {
+		if took := b.delete(stage, -1, soon); took > slack {
 			t.Errorf("%s: gone after %v", stage, took)
 		}
 	}
@@ -278,7 +277,7 @@ func (b bench) leavesNothing(uid string) {
 func TestActiveDeadline(t *testing.T) {
 	b := at(t)
 	spec := lasting(workload("c", "run", "log --lines 1", "sleep infinity"))
-	spec.ActiveDeadlineSeconds = ptr(int64(10)) // counts from the pod's arrival; its start takes a while on a loaded machine
+	spec.ActiveDeadlineSeconds = ptr(int64(20)) // counts from the pod's arrival; its start takes a while on a loaded machine
 	b.create("p", spec)
 	p := b.ended("p", corev1.PodFailed)
 	b.want("reason", p.Status.Reason, "DeadlineExceeded")
@@ -352,7 +351,7 @@ func TestHooks(t *testing.T) {
 	}
 	b.event("failing", "FailedPostStartHook", "PostStartHook failed")
 	b.ready("slow")
-	if took := b.delete("slow", -1, soon); took < 3*time.Second || took > 9*time.Second {
+	if took := b.delete("slow", -1, soon); took < 3*time.Second || took > 3*time.Second+slack {
 		t.Errorf("a preStop hook of 60 s within a grace of 3 s took %v", took)
 	}
 }
