@@ -235,7 +235,7 @@ func (s *staticPods) reconcile(ctx context.Context) {
 			s.r.take(pod, true)
 		}
 	}
-	s.reconcileMirrors(ctx, wanted)
+	s.reconcileMirrors(ctx, wanted, live)
 }
 
 // endUnwanted orders the end of static pods that the directory no longer has and returns the static pods that still are
@@ -264,8 +264,9 @@ func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types
 	return live
 }
 
-// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone.
-func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*corev1.Pod) {
+// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone. The mirror of a
+// pod that is ending stays and shows its end: live are the static pods that still are here.
+func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*corev1.Pod, live map[string]types.UID) {
 	s.mu.Lock()
 	synced := s.synced
 	mirrors := make(map[string]*corev1.Pod, len(s.mirrors))
@@ -281,6 +282,9 @@ func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*co
 		pod := wanted[k]
 		if pod != nil && m.Annotations[annotationMirror] == string(pod.UID) && m.DeletionTimestamp == nil {
 			s.r.mirrored(pod.UID, m)
+			continue
+		}
+		if uid, here := live[k]; here && m.Annotations[annotationMirror] == string(uid) && m.DeletionTimestamp == nil {
 			continue
 		}
 		zero := int64(0)

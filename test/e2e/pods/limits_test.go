@@ -98,7 +98,7 @@ func readLine(t *testing.T, path string) string {
 // A container that takes more memory than its limit is killed by the kernel, and the status says so.
 func TestOOMKilled(t *testing.T) {
 	b := at(t)
-	c := workload("c", "memory", "--hold", "200Mi")
+	c := workload("c", "run", "sleep 2s", "memory --hold 200Mi") // containerd 1.6 begins to listen for OOM after the start
 	c.Resources.Limits = resources("", "32Mi")
 	b.create("p", brief(c))
 	p := b.ended("p", corev1.PodFailed)
