@@ -237,7 +237,7 @@ func (w *witness) withoutRuntime(namespace string) {
 	if err := c.API.CoreV1().Pods(namespace).Delete(t.Context(), gone.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	took := rig.Eventually(t, 50*time.Second, "node not Ready", func(ctx ctxT) error {
+	took := rig.Eventually(t, 75*time.Second, "node not Ready", func(ctx ctxT) error {
 		node, err := c.API.CoreV1().Nodes().Get(ctx, c.NodeName, metav1.GetOptions{})
 		if err != nil {
 			return err

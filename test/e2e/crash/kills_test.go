@@ -42,6 +42,7 @@ func TestKills(t *testing.T) {
 	}
 	churn := w.churn(random, c.Namespace(t))
 	killed := killAll(t, c, random)
+	w.lost = killed[containerd]
 	came := churn.stop()
 	t.Logf("killed %v; %d pods came and went", killed, len(came))
 
