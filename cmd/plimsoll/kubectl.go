@@ -1,8 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,8 +16,8 @@ func newKubectlCommand() *cobra.Command {
 		Use:   "kubectl [--instance NAME] [--state-dir DIR] ARGUMENT...",
 		Short: "Run kubectl on the cluster that up started",
 		Long: `Run upstream's kubectl, which is part of plimsoll-controlplane, with the admin kubeconfig of this machine's cluster.
---instance and --state-dir, if given, come first; every argument after them is kubectl's. A KUBECONFIG that is set
-already is kept, and then any cluster is reached.`,
+--instance and --state-dir, if given, come first and choose the cluster; every argument after them is kubectl's. Without
+them a KUBECONFIG that is set is kept, and then any cluster is reached, from any machine.`,
 		Example: `  plimsoll kubectl get nodes
   plimsoll kubectl --instance test describe node`,
 		DisableFlagParsing: true, // the flags are kubectl's
@@ -29,11 +29,17 @@ already is kept, and then any cluster is reached.`,
 			if err != nil {
 				return usageError{err}
 			}
-			kept, err := cluster.Load(o)
-			if notUp := (*cluster.NotUpError)(nil); err != nil && !(errors.As(err, &notUp) && len(args) > 0 && args[0] == "version") {
+			chosen := o.Instance != "" || o.StateDir != ""
+			kept, kubeconfig, err := o, "", error(nil)
+			if chosen || os.Getenv("KUBECONFIG") == "" {
+				if kept, err = cluster.Load(o); err == nil {
+					kubeconfig, err = cluster.AdminKubeconfig(kept)
+				}
+			}
+			if err != nil && (len(args) == 0 || args[0] != "version") { // which says what it is without a cluster, too
 				return err
 			}
-			argv, env, err := cluster.KubectlCommand(kept, args)
+			argv, env, err := cluster.KubectlCommand(kept, kubeconfig, args)
 			if err != nil {
 				return err
 			}

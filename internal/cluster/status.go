@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -169,18 +171,16 @@ func AdminKubeconfig(o Options) (string, error) {
 	return path, nil
 }
 
-// KubectlCommand returns the command line that is kubectl for this instance, and its environment.
-func KubectlCommand(o Options, args []string) (argv, env []string, err error) {
+// KubectlCommand returns the command line that is kubectl on the cluster of kubeconfig, and its environment. An empty
+// kubeconfig leaves kubectl to what it finds itself.
+func KubectlCommand(o Options, kubeconfig string, args []string) (argv, env []string, err error) {
 	b, err := layout{o}.programs()
 	if err != nil {
 		return nil, nil, err
 	}
 	env = os.Environ()
-	if os.Getenv("KUBECONFIG") == "" {
-		kubeconfig, err := AdminKubeconfig(o)
-		if err != nil {
-			return nil, nil, err
-		}
+	if kubeconfig != "" {
+		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
 		env = append(env, "KUBECONFIG="+kubeconfig)
 	}
 	return append([]string{b.controlplane, "kubectl"}, args...), env, nil
