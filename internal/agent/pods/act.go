@@ -76,6 +76,10 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 	if err != nil {
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to generate sandbox config: ", err}
 	}
+	_, warnings, _ := r.DNS.DNSConfig(pod) // an error would have been sandboxConfig's
+	for _, w := range warnings {
+		r.event(pod, "", corev1.EventTypeWarning, w.Reason, w.Message)
+	}
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create log directory: ", err}
 	}

@@ -20,12 +20,9 @@ import (
 
 // sandboxConfig describes the pod to the runtime. It must come out the same for every container of the sandbox.
 func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
-	dns, warnings, err := r.DNS.DNSConfig(pod)
+	dns, _, err := r.DNS.DNSConfig(pod) // its warnings are told once, when the sandbox is made
 	if err != nil {
 		return nil, err
-	}
-	for _, w := range warnings {
-		r.event(pod, "", corev1.EventTypeWarning, w.Reason, w.Message)
 	}
 	hostname := ""
 	if !pod.Spec.HostNetwork { // else the host's name stays

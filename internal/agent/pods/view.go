@@ -199,6 +199,10 @@ func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Containe
 		CreatedAt: unit.Wall(s.CreatedAt), StartedAt: unit.Wall(s.StartedAt), FinishedAt: unit.Wall(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[annotationHash], ImageID: s.ImageRef,
 	}
+	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
+		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.
+		c.StartedAt = c.FinishedAt
+	}
 	switch s.State {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		c.State = podlife.Created
