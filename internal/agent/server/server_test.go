@@ -400,8 +400,8 @@ func TestLogs(t *testing.T) {
 	if got := fmt.Sprint(Logs(r.pods)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, "/root")()
-	if len(pods) != 2 || pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/root/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
+	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, "/agent")()
+	if len(pods) != 2 || pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
 		t.Errorf("%+v", pods)
 	}
 }
