@@ -246,7 +246,7 @@ func TestNode(t *testing.T) {
 	o := Options{Instance: p.instance[1], StateDir: p.instance[3]}
 	l := layout{o}
 	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
-		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.249.0.0/16")
+		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16") // containerruntime's tests say who has which
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
 		t.Errorf("up shows no load line:\n%s", out)

@@ -61,7 +61,9 @@ func newTestInstance(t *testing.T, number int, options Options) *Instance {
 	// This process' own names, so that two runs of the tests on one machine do not tear each other down.
 	pid := os.Getpid()
 	options.Bridge = fmt.Sprintf("prt%d-%d", pid, number)
-	options.PodCIDR = fmt.Sprintf("10.%d.%d.0/24", 192+pid/16%64, pid%16*16+number)
+	// Packages are tested at the same time: this one's networks are in 10.192.0.0/11, agent/server's in 10.224.0.0/16,
+	// cluster's in 10.225.0.0/16.
+	options.PodCIDR = fmt.Sprintf("10.%d.%d.0/24", 192+pid/16%32, pid%16*16+number)
 	options.CgroupRoot = fmt.Sprintf("/plimsoll-rt-%d-%d", pid, number)
 	instance, err := New(options)
 	if err != nil {

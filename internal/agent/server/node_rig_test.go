@@ -134,7 +134,7 @@ func (n *node) startControlPlane(t *testing.T) {
 func (n *node) startRuntime(t *testing.T) {
 	t.Helper()
 	instance, err := containerruntime.New(containerruntime.Options{
-		StateDir: n.dir + "/state", RunDir: n.dir + "/run", ImageDir: n.bin + "/images", Bridge: "plsrvtest0", PodCIDR: "10.213.78.0/24", CgroupRoot: groupRoot,
+		StateDir: n.dir + "/state", RunDir: n.dir + "/run", ImageDir: n.bin + "/images", Bridge: "plsrvtest0", PodCIDR: "10.224.78.0/24", CgroupRoot: groupRoot,
 	})
 	if err != nil {
 		t.Fatal(err)
