@@ -143,14 +143,52 @@ func (s Set) All() iter.Seq[int] {
 // Equal reports whether s and t have the same ids.
 func (s Set) Equal(t Set) bool { return slices.Equal(s.words, t.words) }
 
+// Lowest returns the lowest id, or -1 when there is none.
+func (s Set) Lowest() int {
+	for id := range s.All() {
+		return id
+	}
+	return -1
+}
+
+// Union returns the ids of s and those of t.
+func (s Set) Union(t Set) Set {
+	long, short := s.words, t.words
+	if len(long) < len(short) {
+		long, short = short, long
+	}
+	out := slices.Clone(long)
+	for i, w := range short {
+		out[i] |= w
+	}
+	return trimmed(out)
+}
+
+// Intersect returns the ids that s and t share.
+func (s Set) Intersect(t Set) Set {
+	out := slices.Clone(s.words[:min(len(s.words), len(t.words))])
+	for i := range out {
+		out[i] &= t.words[i]
+	}
+	return trimmed(out)
+}
+
 // Minus returns the ids of s that are not in t.
 func (s Set) Minus(t Set) Set {
 	out := slices.Clone(s.words)
 	for i := range min(len(out), len(t.words)) {
 		out[i] &^= t.words[i]
 	}
-	for len(out) > 0 && out[len(out)-1] == 0 {
-		out = out[:len(out)-1]
+	return trimmed(out)
+}
+
+// trimmed restores the rule that a set has no trailing zero words, so that equal sets have equal words.
+func trimmed(words []uint64) Set {
+	for len(words) > 0 && words[len(words)-1] == 0 {
+		words = words[:len(words)-1]
 	}
-	return Set{out}
+	if len(words) == 0 {
+		return Set{}
+	}
+	return Set{words}
 }

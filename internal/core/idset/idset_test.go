@@ -46,6 +46,33 @@ func TestMinusAndHas(t *testing.T) {
 	}
 }
 
+// TestAlgebra holds the set operations against ids one by one.
+func TestAlgebra(t *testing.T) {
+	sets := []Set{{}, Of(0), Of(1, 63, 64), Of(0, 64, 200), Of(200), Of(0, 1, 2, 3, 128)}
+	for _, a := range sets {
+		for _, b := range sets {
+			var union, both, minus Set
+			for id := range 256 {
+				if a.Has(id) || b.Has(id) {
+					union.add(id)
+				}
+				if a.Has(id) && b.Has(id) {
+					both.add(id)
+				}
+				if a.Has(id) && !b.Has(id) {
+					minus.add(id)
+				}
+			}
+			if !a.Union(b).Equal(union) || !a.Intersect(b).Equal(both) || !a.Minus(b).Equal(minus) {
+				t.Errorf("%v and %v: union %v, intersection %v, difference %v", a, b, a.Union(b), a.Intersect(b), a.Minus(b))
+			}
+		}
+	}
+	if (Set{}).Lowest() != -1 || Of(70, 200).Lowest() != 70 {
+		t.Error("the lowest id is wrong")
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"0-3,8", "", "1-", "65535", "3-1", "0,0,0"} {
 		f.Add(seed)

@@ -63,6 +63,7 @@ func (h Host) Machine() (m machine.Machine, notes []string, err error) {
 		return m, nil, err
 	}
 	m.Identity = identity
+	m = m.Complete()
 	return m, append(notes, more...), m.Check()
 }
 

@@ -1,0 +1,115 @@
+// Package machinefile reads and writes a machine as a file: kind Machine, apiVersion plimsoll.dev/v1alpha1, in YAML or
+// JSON. `plimsoll machine` writes it, `plimsoll whatif` and the lab read it, people edit it.
+//
+// # Model
+//
+//	apiVersion: plimsoll.dev/v1alpha1
+//	kind: Machine
+//	metadata: {name: example}
+//	spec:
+//	  numaNodes:
+//	  - id: 0
+//	    cpus: "0-3,8-11"            # kernel list format; absent: a node without CPUs
+//	    memory: 64Gi                # usable by the kernel; absent: a node without memory
+//	    installed: 66Gi             # as the firmware handed it over; absent: not known
+//	    hugepages: {2Mi: 1024}      # page counts
+//	    distances: {0: 10, 1: 21}   # absent everywhere: 10 to itself, 20 to others
+//	  memory: 128Gi                 # absent: the sum of the nodes'
+//	  hugepageSizes: [1Gi, 2Mi]     # sizes the kernel knows; absent: those that nodes have
+//	  offline: "12-15"              # CPUs that are present but switched off
+//	  isolated: "3,7"               # CPUs out of the kernel's load balancing
+//	  threadSiblings: ["0,8"]       # the threads of one core; CPUs in no list are cores of one thread
+//	  sockets: {0: "0-3,8-11"}      # absent: one per NUMA node with CPUs
+//	  dies: ["0-1,8-9"]             # absent: one per socket
+//	  l3: {0: "0-1,8-9"}            # CPUs that share a last-level cache; absent: one per socket
+//	  swap: 1Gi
+//	  pids: 32768                   # most processes and threads at once; absent: not known
+//	  filesystems:
+//	    nodefs:  {capacity: 100Gi, inodes: 6553600}
+//	    imagefs: {capacity: 200Gi, inodes: 13107200}                 # absent: same as nodefs
+//	  devices:
+//	  - {resource: example.com/gpu, ids: {gpu0: [0], gpu1: [1]}}     # device id -> NUMA ids
+//	  pciDevices:
+//	  - {address: "0000:3b:00.0", class: "0x020000", vendor: "0x15b3", device: "0x1017", numaNode: 0}
+//
+// # Invariants
+//
+//   - Decoding is strict: an unknown field, a field twice, or a value that cannot be true of a machine is an error, and
+//     one error holds every problem with its path.
+//   - What is decoded is complete (machine.Machine.Complete) and passed Check.
+//   - What was encoded decodes to the same machine, but for its Identity; the same machine gives the same bytes.
+//     Quantities are in Kubernetes' canonical form; what equals its default is left out.
+//
+// # What it does not do
+//
+// It reads no machine (internal/host/survey does). Who the machine is (machine.Identity) is not in the file: the ids of one
+// boot have no meaning elsewhere.
+package machinefile
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+)
+
+const (
+	apiVersion = "plimsoll.dev/v1alpha1"
+	kind       = "Machine"
+
+	// sizeMax bounds a file, in bytes. A machine of 1024 NUMA nodes has about a million distances, 8 MiB of text; a path to
+	// something else should not be read whole.
+	sizeMax = 16 << 20
+)
+
+// File is a described machine.
+type File struct {
+	Name    string // metadata.name; may be empty
+	Machine machine.Machine
+}
+
+// Load reads the file at path.
+func Load(path string) (File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return File{}, fmt.Errorf("read machine: %w", err)
+	}
+	if info.IsDir() || info.Size() > sizeMax {
+		return File{}, fmt.Errorf("read machine: %s: want a file of at most %d bytes, found %s of %d", path, sizeMax, info.Mode().Type(), info.Size())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, fmt.Errorf("read machine: %w", err)
+	}
+	f, err := Decode(data)
+	if err != nil {
+		return File{}, fmt.Errorf("read machine: %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// problems collects what is wrong with a file.
+type problems []string
+
+// add notes that the value at path breaks a rule.
+func (p *problems) add(path, rule string, args ...any) {
+	text := fmt.Sprintf(rule, args...)
+	if path != "" {
+		text = path + ": " + text
+	}
+	*p = append(*p, text)
+}
+
+// err returns all problems in one error, in an order that does not change from run to run.
+func (p problems) err() error {
+	slices.Sort(p)
+	switch p = slices.Compact(p); len(p) {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("%s", p[0])
+	}
+	return fmt.Errorf("%d problems:\n  - %s", len(p), strings.Join(p, "\n  - "))
+}
