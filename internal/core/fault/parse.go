@@ -1,0 +1,192 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// durationMax bounds every duration of an order (chosen: a year): a sum of two cannot overflow.
+const durationMax = 365 * 24 * time.Hour
+
+// demands says which keys a kind must have, beside those that every kind may have.
+var demands = map[Kind][]string{
+	Silence: nil, Partition: nil, NotReady: nil, Return: nil,
+	Slow: {"delay"},
+	Flap: {"up", "down"},
+}
+
+// Kinds is how errors and help name the kinds.
+const Kinds = "silence, partition, slow, flap, notready or return"
+
+// Parse reads one order: "[at DURATION] KIND [key=value...]". All problems come in one error.
+func Parse(text string) (Order, error) {
+	var o Order
+	var problems []string
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	words := strings.Fields(text)
+	if len(words) > 1 && words[0] == "at" {
+		at, err := parseDuration(words[1], 0)
+		if err != nil {
+			bad("at: %v", err)
+		}
+		o.At, words = at, words[2:]
+	}
+	if len(words) == 0 {
+		return o, fmt.Errorf("read fault %q: no kind: want %s", text, Kinds)
+	}
+	o.Kind = Kind(words[0])
+	wanted, known := demands[o.Kind]
+	if !known {
+		bad("kind %q: want %s", words[0], Kinds)
+	}
+	seen := map[string]bool{}
+	for _, word := range words[1:] {
+		key, value, ok := strings.Cut(word, "=")
+		switch {
+		case !ok:
+			bad("%q: want key=value", word)
+			continue
+		case seen[key]:
+			bad("%s: is there twice", key)
+			continue
+		}
+		seen[key] = true
+		if err := o.set(key, value); err != nil {
+			bad("%v", err)
+		}
+	}
+	for _, key := range wanted {
+		if !seen[key] {
+			bad("%s: %s= is missing: %s", o.Kind, key, meaning[key])
+		}
+	}
+	for _, key := range []string{"delay", "up", "down", "for"} {
+		if known && seen[key] && !allowed(o.Kind, key) {
+			bad("%s=: %s does not take it", key, o.Kind)
+		}
+	}
+	if o.Select.Count > 0 && o.Select.Percent > 0 {
+		bad("count=%d percent=%d: want one of them", o.Select.Count, o.Select.Percent)
+	}
+	if len(problems) > 0 {
+		return Order{}, fmt.Errorf("read fault %q: %s", text, strings.Join(problems, "; "))
+	}
+	return o, nil
+}
+
+// meaning is what help says of a key.
+var meaning = map[string]string{
+	"delay": "how much longer each request takes",
+	"up":    "how long the node lives between two silences",
+	"down":  "how long it is silent",
+}
+
+func allowed(k Kind, key string) bool {
+	if key == "for" {
+		return k != Return
+	}
+	return slices.Contains(demands[k], key)
+}
+
+func (o *Order) set(key, value string) (err error) {
+	switch key {
+	case "for":
+		o.For, err = parseDuration(value, 1)
+	case "delay":
+		o.Delay, err = parseDuration(value, 1)
+	case "up":
+		o.Up, err = parseDuration(value, 1)
+	case "down":
+		o.Down, err = parseDuration(value, 1)
+	case "zone":
+		if value == "" {
+			err = errors.New("want the name of a zone")
+		}
+		o.Select.Zone = value
+	case "nodes":
+		for name := range strings.SplitSeq(value, ",") {
+			if name == "" {
+				err = errors.New("want names of nodes, separated by commas")
+			}
+			o.Select.Nodes = append(o.Select.Nodes, name)
+		}
+	case "count":
+		o.Select.Count, err = parseNumber(value, 1, 1<<30)
+	case "percent":
+		o.Select.Percent, err = parseNumber(value, 1, 100)
+	default:
+		return fmt.Errorf("%q: no such key: want count, percent, zone, nodes, for, delay, up or down", key)
+	}
+	if err != nil {
+		return fmt.Errorf("%s=%s: %w", key, value, err)
+	}
+	return nil
+}
+
+func parseDuration(text string, least time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < least || d > durationMax {
+		return 0, fmt.Errorf("%q: want a duration like 30s, 5m or 1h30m, at most a year", text)
+	}
+	return d, nil
+}
+
+func parseNumber(text string, least, most int) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("want a number from %d to %d", least, most)
+	}
+	return n, nil
+}
+
+// ParseScript reads one order per line. Empty lines and what follows a # mean nothing. Problems of all lines come in one
+// error; orders come in the order of their moments.
+func ParseScript(text string) ([]Order, error) {
+	var orders []Order
+	var problems []error
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line, _, _ = strings.Cut(line, "#")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		o, err := Parse(strings.TrimSpace(line))
+		if err != nil {
+			problems = append(problems, fmt.Errorf("line %d: %w", n, err))
+			continue
+		}
+		if k := len(orders); k > 0 && o.At < orders[k-1].At {
+			problems = append(problems, fmt.Errorf("line %d: at %v: comes after at %v: want the orders in order of time", n, o.At, orders[k-1].At))
+		}
+		orders = append(orders, o)
+	}
+	return orders, errors.Join(problems...)
+}
+
+// String writes o as Parse reads it.
+func (o Order) String() string {
+	var words []string
+	if o.At > 0 {
+		words = append(words, "at", o.At.String())
+	}
+	words = append(words, string(o.Kind))
+	add := func(key string, set bool, value any) {
+		if set {
+			words = append(words, fmt.Sprintf("%s=%v", key, value))
+		}
+	}
+	add("count", o.Select.Count > 0, o.Select.Count)
+	add("percent", o.Select.Percent > 0, o.Select.Percent)
+	add("zone", o.Select.Zone != "", o.Select.Zone)
+	add("nodes", len(o.Select.Nodes) > 0, strings.Join(o.Select.Nodes, ","))
+	add("delay", o.Delay > 0, o.Delay)
+	add("up", o.Up > 0, o.Up)
+	add("down", o.Down > 0, o.Down)
+	add("for", o.For > 0, o.For)
+	return strings.Join(words, " ")
+}
