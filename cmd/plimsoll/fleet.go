@@ -1,19 +1,27 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/plimsoll-dev/plimsoll/internal/cluster"
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/fleet"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 func newFleetCommand() *cobra.Command {
 	var (
-		kubeconfig, cpu, memory, storage string
-		podQPS                           float32
+		kubeconfig, cpu, memory, storage, faults string
+		podQPS                                   float32
 	)
 	o := fleet.Options{Capacity: fleet.DefaultCapacity()}
 	c := &cobra.Command{
@@ -23,9 +31,15 @@ func newFleetCommand() *cobra.Command {
 them become Running, with addresses from 198.18.0.0/15, and go when they are deleted, but nothing is executed.
 
 Hollow nodes carry the label plimsoll.dev/hollow=true and no taint. They stay when the process ends; remove them with
-kubectl delete nodes -l plimsoll.dev/hollow=true.`,
+kubectl delete nodes -l plimsoll.dev/hollow=true.
+
+While it runs, "plimsoll fleet fault" makes nodes fail and return, and "plimsoll fleet status" tells how they do.
+--faults takes a file of the same orders, one a line, with "at DURATION" before each, counted from the moment when all
+nodes are registered.`,
 		Example: `  plimsoll fleet --kubeconfig admin.conf --nodes 100
-  plimsoll fleet --kubeconfig admin.conf --nodes 5000 --node-prefix big- --cpu 96 --memory 768Gi --pods 250 --zones 3`,
+  plimsoll fleet --kubeconfig admin.conf --nodes 5000 --node-prefix big- --cpu 96 --memory 768Gi --pods 250 --zones 3
+  plimsoll fleet fault partition zone=zone-1 for=10m
+  plimsoll fleet --kubeconfig admin.conf --nodes 500 --zones 3 --faults bad-day.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, q := range []struct {
@@ -37,6 +51,15 @@ kubectl delete nodes -l plimsoll.dev/hollow=true.`,
 					return usageError{fmt.Errorf("--%s: %q: %w; write it as 4, 500m or 16Gi", q.flag, q.text, err)}
 				}
 				*q.into = parsed
+			}
+			if faults != "" {
+				text, err := os.ReadFile(faults)
+				if err == nil {
+					o.Script, err = fault.ParseScript(string(text))
+				}
+				if err != nil {
+					return usageError{fmt.Errorf("read --faults %s: %w", faults, err)}
+				}
 			}
 			var err error
 			if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-fleet", QPS: -1}); err != nil {
@@ -51,6 +74,7 @@ kubectl delete nodes -l plimsoll.dev/hollow=true.`,
 			return fleet.Run(c.Context(), o)
 		},
 	}
+	c.AddCommand(newFleetFaultCommand(), newFleetStatusCommand())
 	f := c.Flags()
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
 	f.IntVar(&o.Nodes, "nodes", 0, "how many hollow nodes")
@@ -61,8 +85,127 @@ kubectl delete nodes -l plimsoll.dev/hollow=true.`,
 	f.StringVar(&storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(), "ephemeral storage of each node")
 	f.Int64Var(&o.Capacity.Pods, "pods", o.Capacity.Pods, "pods each node takes")
 	f.Float32Var(&podQPS, "pod-qps", 500, "requests about pods per second, at most; heartbeats are not limited")
-	f.Uint64Var(&o.Seed, "seed", 0, "of the jitter of heartbeats")
+	f.DurationVar(&o.LeaseDuration, "lease-duration", 0, "how long a lease stands for its node; it is renewed at a quarter of it; 0: 40s")
+	f.DurationVar(&o.ReportEvery, "status-report-frequency", 0, "how often an unchanged status is reported; 0: 5m")
+	f.Uint64Var(&o.Seed, "seed", 0, "of the jitter of heartbeats, and of which nodes a fault picks")
+	f.StringVar(&faults, "faults", "", "`file` of faults to follow")
+	f.StringVar(&o.Control, "control", defaultControl(), "path of the socket that takes orders; empty: none")
 	_ = c.MarkFlagRequired("kubeconfig")
 	_ = c.MarkFlagRequired("nodes")
 	return c
+}
+
+// defaultControl is where a fleet that up did not start takes orders.
+func defaultControl() string {
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	switch {
+	case os.Geteuid() == 0:
+		dir = "/run"
+	case dir == "":
+		return filepath.Join(os.TempDir(), fmt.Sprintf("plimsoll-fleet-%d.sock", os.Geteuid()))
+	}
+	return filepath.Join(dir, "plimsoll-fleet.sock")
+}
+
+// fleetSocket are the flags that say which fleet is meant, and the path of its socket.
+func fleetSocket(c *cobra.Command) func() (string, error) {
+	var o cluster.Options
+	var control string
+	c.Flags().StringVar(&control, "control", defaultControl(), "socket of the fleet, as it was given to it")
+	c.Flags().StringVar(&o.Instance, "instance", "", "the fleet that up --hollow started for this cluster, in place of --control")
+	c.Flags().StringVar(&o.StateDir, "state-dir", "", "the same by the cluster's directory")
+	return func() (string, error) {
+		if o.Instance == "" && o.StateDir == "" {
+			return control, nil
+		}
+		o.Instance = cmp.Or(o.Instance, cluster.DefaultInstance)
+		kept, err := cluster.Load(o)
+		return kept.FleetSocket(), err
+	}
+}
+
+func newFleetFaultCommand() *cobra.Command {
+	var socket func() (string, error)
+	var output string
+	c := &cobra.Command{
+		Use:   "fault KIND [key=value...]",
+		Short: "Make nodes of a running fleet fail, or return",
+		Long: `Make nodes of a running fleet fail, or return. A node has at most one fault: a new order replaces it.
+
+Kinds:
+  silence      the node does nothing, as if its machine had stopped; it goes on where it was
+  partition    the node lives, but its requests get no answer
+  slow         each request takes longer, by delay=DURATION
+  flap         silent for down=DURATION, alive for up=DURATION, in turn; each node starts at a moment of its own
+  notready     the node is alive and reports that its container runtime is down
+  return       ends the faults of the nodes
+
+Which nodes, all of them without any of these; of those that match, faults are dealt to nodes that have none first:
+  zone=ZONE    those of a zone
+  nodes=A,B    those of these names
+  count=N      so many, drawn by the fleet's --seed
+  percent=N    that share
+
+for=DURATION ends the fault by itself.`,
+		Example: `  plimsoll fleet fault silence count=50
+  plimsoll fleet fault partition zone=zone-1 for=10m
+  plimsoll fleet fault flap up=2m down=1m percent=5
+  plimsoll fleet fault slow delay=3s nodes=hollow-1,hollow-2
+  plimsoll fleet fault return`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return usageError{fmt.Errorf("--output %q: want text or json", output)}
+			}
+			path, err := socket()
+			if err != nil {
+				return err
+			}
+			obeyed, err := fleet.Command(c.Context(), path, strings.Join(args, " "))
+			if errors.As(err, new(fleet.RefusedError)) {
+				return usageError{err}
+			}
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(c, obeyed)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %d nodes\n", obeyed.Order, len(obeyed.Nodes))
+			return err
+		},
+	}
+	socket = fleetSocket(c)
+	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json with the names of the nodes")
+	return c
+}
+
+func newFleetStatusCommand() *cobra.Command {
+	var socket func() (string, error)
+	c := &cobra.Command{
+		Use:     "status",
+		Short:   "Show how a running fleet does, as JSON",
+		Long:    `Show how many nodes of a running fleet are registered and faulty, and how many requests they made and how long those took.`,
+		Example: `  plimsoll fleet status`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			path, err := socket()
+			if err != nil {
+				return err
+			}
+			s, err := fleet.Look(c.Context(), path)
+			if err != nil {
+				return err
+			}
+			return printJSON(c, s)
+		},
+	}
+	socket = fleetSocket(c)
+	return c
+}
+
+func printJSON(c *cobra.Command, v any) error {
+	enc := json.NewEncoder(c.OutOrStdout())
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

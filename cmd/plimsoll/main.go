@@ -40,20 +40,26 @@ func main() {
 // argument, a flag that is missing.
 func run(ctx context.Context, args []string) error {
 	root, began := newRootCommand(), false
-	for _, verb := range root.Commands() {
-		if do := verb.RunE; do != nil {
-			verb.RunE = func(c *cobra.Command, args []string) error {
-				began = true
-				return do(c, args)
-			}
-		}
-	}
+	note(root, func() { began = true })
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !began {
 		return usageError{err}
 	}
 	return err
+}
+
+// note tells when the verb of c, or of a command below it, begins.
+func note(c *cobra.Command, began func()) {
+	if do := c.RunE; do != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			began()
+			return do(c, args)
+		}
+	}
+	for _, below := range c.Commands() {
+		note(below, began)
+	}
 }
 
 func exitCode(err error) int {

@@ -46,6 +46,7 @@ their pods.`,
 	instanceFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
 	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, whose pods are pretended")
+	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
 	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")

@@ -179,7 +179,8 @@ func (b builder) controllerManager() supervise.Spec {
 func (b builder) scheduler() supervise.Spec { return b.own(childScheduler, whoScheduler, nil) }
 func (b builder) lifecycle() supervise.Spec { return b.own(childLifecycle, whoLifecycle, nil) }
 func (b builder) fleet() supervise.Spec {
-	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow), "--node-prefix", hollowPrefix)
+	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow), "--node-prefix", hollowPrefix,
+		"--zones", strconv.Itoa(b.o.HollowZones), "--control", b.o.FleetSocket())
 }
 
 func (b builder) agent(endpoint string) supervise.Spec {

@@ -35,6 +35,9 @@ func (l layout) stateDirectories() []string {
 
 // Below the run directory.
 
+// FleetSocket is where the hollow nodes of the instance take orders.
+func (o *Options) FleetSocket() string { return layout{*o}.run("fleet.sock") }
+
 func (l layout) record() string     { return l.run("children.json") }
 func (l layout) etcdSocket() string { return l.run("etcd.sock") }
 

@@ -51,6 +51,7 @@ type Options struct {
 	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else one with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
+	HollowZones              int    `json:"hollowZones,omitempty"`              // they are spread over so many; zero: no zones
 
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: beside plimsoll, then in PATH
 	ImageDir           string        `json:"imageDir,omitempty"`           // empty: beside plimsoll
@@ -173,6 +174,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Hollow < 0 {
 		bad("hollow", o.Hollow, "want 0 or more nodes")
+	}
+	if o.HollowZones < 0 {
+		bad("hollow-zones", o.HollowZones, "want 0 or more zones")
 	}
 	if o.ContainerRuntimeEndpoint != "" && !strings.HasPrefix(strings.TrimPrefix(o.ContainerRuntimeEndpoint, "unix://"), "/") {
 		bad("container-runtime-endpoint", o.ContainerRuntimeEndpoint, "want an absolute socket path or unix:///path")

@@ -20,6 +20,13 @@
 //   - A node that exists and is not labelled hollow is never touched: its name in our range is an error.
 //   - Only pods bound to our nodes are written to, and each write names the pod's UID.
 //   - Stopping the process leaves its nodes behind, as stopping an agent does. Starting it again takes them up.
+//
+// # Faults
+//
+// Nodes can be made to fail while the fleet runs, in the words of core/fault: by a script that begins when all nodes are
+// registered (Options.Script), or over HTTP on a unix socket (Options.Control). A silent node's Beat stands still and what
+// happened to it is kept for its return; requests of a node that is cut off end by their time-out, unsent; those of a slow
+// one wait before they take a slot. Pods on a node that is silent, cut off or not ready stay as they are.
 package fleet
 
 import (
@@ -36,6 +43,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -61,9 +69,15 @@ type Options struct {
 	Prefix   string // of node names; the rest is a number from 0
 	Zones    int    // nodes are spread over that many zones; zero: no zone label
 	Capacity Capacity
-	Seed     uint64 // of the heartbeats' jitter
+	Seed     uint64 // of the heartbeats' jitter, and of which nodes a fault picks
+
+	LeaseDuration time.Duration // nodeLeaseDurationSeconds of each node; zero: the agent's default
+	ReportEvery   time.Duration // nodeStatusReportFrequency of each node; zero: the agent's default
 
 	RequestsInFlight int // zero: RequestsInFlightDefault
+
+	Script  []fault.Order // carried out from the moment all nodes are registered
+	Control string        // path of the socket that takes orders; empty: none
 }
 
 // Capacity is what each node has. All of it is allocatable.
@@ -105,6 +119,12 @@ func (o *Options) check() error {
 	if o.Capacity.Pods < 1 {
 		bad("pods", o.Capacity.Pods, "must be above zero")
 	}
+	if o.LeaseDuration < 0 || o.LeaseDuration%time.Second != 0 {
+		bad("lease-duration", o.LeaseDuration, "must be whole seconds")
+	}
+	if o.ReportEvery < 0 {
+		bad("status-report-frequency", o.ReportEvery, "must not be negative")
+	}
 	if o.RequestsInFlight == 0 {
 		o.RequestsInFlight = RequestsInFlightDefault
 	}
@@ -126,6 +146,16 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("run fleet: %w", err)
 	}
 	f := newFleet(o, remote{o.Client}, remote{o.Pods})
+	if _, err := f.pick(o.Script...); err != nil {
+		return fmt.Errorf("run fleet: read --faults: %w", err)
+	}
+	if o.Control != "" {
+		stop, err := f.serveControl(ctx, o.Control)
+		if err != nil {
+			return fmt.Errorf("run fleet: %w", err)
+		}
+		defer stop()
+	}
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{Labels: LabelHollow + "=true", Trim: trimNode}, f.nodeHandler())
 	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods}, f.actors.handler())
 	f.actors.lookUp = func(key string) *corev1.Pod {
@@ -135,6 +165,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		return obj.(*corev1.Pod)
 	}
+	f.actors.all = pods.List
 	go nodeWatch.RunWithContext(ctx)
 	go podWatch.RunWithContext(ctx)
 	go f.actors.run(ctx)
@@ -148,6 +179,9 @@ type fact struct {
 	seen   []heartbeat.Fact
 	update func(*hollow)      // if set, runs first
 	onlyIf func(*hollow) bool // if set and false, the fact is about something that has passed
+
+	took time.Duration // of a request
+	err  error         // of a request
 }
 
 // fleet is the conductor.
@@ -156,39 +190,48 @@ type fleet struct {
 	api    nodeAPI
 	actors *actors
 
-	facts chan fact
-	start time.Time
+	facts  chan fact
+	orders chan func() // from the control socket
+	script []fault.Order
+	start  time.Time
 	// Renewals have slots of their own: behind thousands of registrations they would come too late, and nodes that are
 	// alive would be called silent.
 	slots, leaseSlots chan struct{}
 	requests          sync.WaitGroup
 
+	nodes  []*hollow // in the order of their numbers
 	byName map[string]*hollow
 	wakes  heap.Heap[*hollow] // by wake
 
-	ready    int // nodes registered
-	reported time.Time
+	ready       int // nodes registered
+	reported    time.Time
+	scriptFrom  unit.Instant    // when all nodes were registered for the first time; zero: not yet
+	returned    map[string]bool // nodes whose fault ended and whose pods were not told yet
+	tally       tally
+	complained  time.Time
+	complaining int // failures since
 }
 
 const factsMax = 1024
 
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	f := &fleet{
-		o: o, api: nodes, facts: make(chan fact, factsMax), start: time.Now(),
-		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes),
+		o: o, api: nodes, facts: make(chan fact, factsMax), orders: make(chan func()), script: o.Script, start: time.Now(),
+		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes), returned: map[string]bool{},
 		wakes: heap.New(func(a, b *hollow) int { return cmp.Compare(a.wake, b.wake) }, func(h *hollow) *int { return &h.place }),
 	}
 	for i := range o.Nodes {
 		h := newHollow(&f.o, i, f.now())
+		f.nodes = append(f.nodes, h)
 		f.byName[h.name] = h
 		h.wake = f.now()
 		f.wakes.Set(h)
 	}
-	f.actors = newActors(pods, func(name string) string {
+	f.actors = newActors(pods, func(name string) (string, fault.Effect) {
 		if h := f.byName[name]; h != nil {
-			return h.ip
+			return h.ip, *h.suffers.Load()
 		}
-		return ""
+		return "", fault.Effect{}
 	})
 	return f
 }
@@ -209,21 +252,22 @@ func (f *fleet) conduct(ctx context.Context) {
 	defer timer.Stop()
 	defer f.requests.Wait()
 	for {
+		wake := f.followScript(ctx)
 		for f.wakes.Len() > 0 && f.wakes.First().wake <= f.now() {
 			f.step(ctx, f.wakes.First())
 		}
+		f.resumePods()
 		if f.wakes.Len() > 0 {
-			timer.Reset(max(0, f.wakes.First().wake.Sub(f.now())))
+			wake = wake.Earlier(f.wakes.First().wake)
+		}
+		if !wake.IsZero() {
+			timer.Reset(max(0, wake.Sub(f.now())))
 		}
 		select {
 		case x := <-f.facts:
-			if x.onlyIf != nil && !x.onlyIf(x.node) {
-				continue
-			}
-			if x.update != nil {
-				x.update(x.node)
-			}
-			f.step(ctx, x.node, x.seen...)
+			f.learn(ctx, x)
+		case do := <-f.orders:
+			do()
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -231,14 +275,35 @@ func (f *fleet) conduct(ctx context.Context) {
 	}
 }
 
-// step asks one Beat what to do and sets it off. Computing is done here: it is a comparison.
-func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
-	for _, s := range seen {
+func (f *fleet) learn(ctx context.Context, x fact) {
+	if x.onlyIf != nil && !x.onlyIf(x.node) {
+		return
+	}
+	if x.update != nil {
+		x.update(x.node)
+	}
+	if x.err != nil && ctx.Err() == nil {
+		f.complain(x)
+	}
+	for _, s := range x.seen {
+		f.tally.add(s, x.took)
 		if s.Kind == heartbeat.Registered && s.OK {
-			f.countReady(h)
+			f.countReady(x.node)
 		}
 	}
+	f.step(ctx, x.node, x.seen...)
+}
+
+// step asks one Beat what to do and sets it off. Computing is done here: it is a comparison. The Beat of a silent node
+// stands still; what happened to the node is told to it when it returns.
+func (f *fleet) step(ctx context.Context, h *hollow, seen ...heartbeat.Fact) {
 	now := f.now()
+	seen = f.suffer(now, h, seen)
+	if h.suffers.Load().Silent {
+		h.miss(seen)
+		f.setWake(h, 0)
+		return
+	}
 	d := h.beat.Step(now, seen...)
 	for d.Compute {
 		f.act(ctx, h, d)
@@ -253,19 +318,34 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 	for _, a := range []struct {
 		wanted bool
 		kind   heartbeat.FactKind
-		do     func(context.Context, nodeAPI) (func(*hollow), error)
+		do     func() work
 	}{
-		{d.Register, heartbeat.Registered, h.register},
-		{d.Renew, heartbeat.Renewed, h.renewal()},
-		{d.Report, heartbeat.Reported, h.reporting()},
+		{d.Register, heartbeat.Registered, func() work { return h.register }},
+		{d.Renew, heartbeat.Renewed, h.renewal},
+		{d.Report, heartbeat.Reported, h.reporting},
 	} {
 		if a.wanted {
-			f.requests.Go(func() { f.request(ctx, h, a.kind, a.do) })
+			do, suffers := a.do(), *h.suffers.Load()
+			f.requests.Go(func() { f.request(ctx, h, a.kind, do, suffers) })
 		}
 	}
 }
 
-func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do func(context.Context, nodeAPI) (func(*hollow), error)) {
+// work is one request of a node; it returns what the node knows after it.
+type work func(context.Context, nodeAPI) (func(*hollow), error)
+
+// errCut is the outcome of a request of a node that is cut off.
+var errCut = errors.New("cut off by order")
+
+// request makes one request and brings its outcome.
+func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, suffers fault.Effect) {
+	if suffers.Cut || suffers.Delay >= h.attemptMax {
+		pause(ctx, h.attemptMax)
+		f.tell(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind}}})
+		return
+	}
+	began := time.Now()
+	pause(ctx, suffers.Delay)
 	slots := f.slots
 	if kind == heartbeat.Renewed {
 		slots = f.leaseSlots
@@ -279,10 +359,33 @@ func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind,
 	update, err := do(attempt, f.api)
 	cancel()
 	<-slots
-	if err != nil && ctx.Err() == nil {
-		slog.Warn("hollow node: request failed", "node", h.name, "err", err)
+	f.tell(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update, took: time.Since(began), err: err})
+}
+
+// pause waits for d or for the end.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
 	}
-	f.tell(ctx, fact{h, []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update, nil})
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// complainEvery is how often failed requests are logged: thousands of nodes whose API server is away fail a thousand times
+// a second.
+const complainEvery = 5 * time.Second
+
+func (f *fleet) complain(x fact) {
+	f.complaining++
+	if time.Since(f.complained) < complainEvery {
+		return
+	}
+	slog.Warn("hollow nodes: requests failed", "failed", f.complaining, "node", x.node.name, "err", x.err)
+	f.complained, f.complaining = time.Now(), 0
 }
 
 func (f *fleet) countReady(h *hollow) {
@@ -290,14 +393,18 @@ func (f *fleet) countReady(h *hollow) {
 		h.counted = true
 		f.ready++
 	}
+	if f.ready == f.o.Nodes && f.scriptFrom.IsZero() {
+		f.scriptFrom = f.now()
+	}
 	if f.ready == f.o.Nodes || time.Since(f.reported) > 5*time.Second {
 		f.reported = time.Now()
 		slog.Info("hollow nodes registered", "ready", f.ready, "of", f.o.Nodes, "after", time.Since(f.start).Round(time.Millisecond))
 	}
 }
 
-// setWake puts h in its place; zero: a fact will come.
+// setWake puts h in its place: when its Beat wants to be asked, or when its fault changes; zero: a fact will come.
 func (f *fleet) setWake(h *hollow, at unit.Instant) {
+	at = at.Earlier(h.changes)
 	if at.IsZero() {
 		f.wakes.Remove(h)
 		return

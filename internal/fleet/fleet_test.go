@@ -29,6 +29,7 @@ type server struct {
 	nodes   map[string]*corev1.Node
 	leases  map[string]int // renewals
 	reports map[string]int
+	said    map[string]string // conditions last reported
 	status  map[string]corev1.PodStatus
 	deleted []string
 	made    int
@@ -70,7 +71,7 @@ func (s *server) getNode(_ context.Context, name string) (*corev1.Node, error) {
 	return s.nodes[name], nil
 }
 
-func (s *server) patchNode(_ context.Context, name string, _ types.PatchType, _ []byte, sub ...string) error {
+func (s *server) patchNode(_ context.Context, name string, _ types.PatchType, body []byte, sub ...string) error {
 	leave, err := s.enter()
 	if err != nil {
 		return err
@@ -81,6 +82,7 @@ func (s *server) patchNode(_ context.Context, name string, _ types.PatchType, _ 
 	}
 	if len(sub) > 0 {
 		s.reports[name]++
+		s.said[name] = string(body)
 	}
 	return nil
 }
@@ -137,10 +139,14 @@ func (s *server) deletePod(_ context.Context, _, name string, _ types.UID) error
 
 // bubble runs a fleet of n nodes against a server in virtual time.
 func bubble(t *testing.T, n int, test func(t *testing.T, s *server, f *fleet)) {
+	bubbleOf(t, Options{Nodes: n, Zones: 3}, test)
+}
+
+func bubbleOf(t *testing.T, o Options, test func(t *testing.T, s *server, f *fleet)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, status: map[string]corev1.PodStatus{}}
-		o := Options{Client: &kube.Client{}, Nodes: n, Prefix: "h-", Capacity: DefaultCapacity(), Zones: 3}
+		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, said: map[string]string{}, status: map[string]corev1.PodStatus{}}
+		o.Client, o.Prefix, o.Capacity = &kube.Client{}, "h-", DefaultCapacity()
 		if err := o.check(); err != nil {
 			t.Fatal(err)
 		}

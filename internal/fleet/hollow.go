@@ -1,11 +1,13 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -34,8 +37,15 @@ type hollow struct {
 	uid       types.UID // of the Node; owner of the Lease
 	leaseMade bool
 	observed  corev1.ConditionStatus // of Ready, as a watch last showed it; empty: not yet
-	since     metav1.Time            // when our conditions last changed: at registration
+	spoken    corev1.ConditionStatus // of Ready, as we last reported it; empty: not yet
+	since     metav1.Time            // when our pressure conditions last changed
+	readyAt   metav1.Time            // when our Ready last changed
 	counted   bool
+
+	fault   fault.Fault
+	suffers atomic.Pointer[fault.Effect] // now; the conductor writes it, actors read it
+	changes unit.Instant                 // when that changes by itself; zero: never
+	missed  []heartbeat.Fact             // what happened while it was silent
 
 	wake  unit.Instant
 	place int // in wakes
@@ -45,8 +55,11 @@ func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	name := fmt.Sprintf("%s%d", o.Prefix, i)
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(name)) // never fails
-	beat := heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed}, now)
+	beat := heartbeat.New(heartbeat.Config{
+		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed,
+	}, now)
 	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax()}
+	h.suffers.Store(&fault.Effect{})
 	if o.Zones > 0 {
 		h.zone = fmt.Sprintf("zone-%d", i%o.Zones)
 	}
@@ -99,7 +112,10 @@ func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), erro
 		return nil, fmt.Errorf("register node %s: %w", h.name, err)
 	}
 	uid := made.UID
-	return func(h *hollow) { h.uid, h.since, h.leaseMade, h.observed = uid, now, false, corev1.ConditionTrue }, nil
+	return func(h *hollow) {
+		h.uid, h.leaseMade = uid, false
+		h.since, h.readyAt, h.observed, h.spoken = now, now, corev1.ConditionTrue, corev1.ConditionTrue
+	}, nil
 }
 
 func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*corev1.Node, error) {
@@ -125,7 +141,7 @@ func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*c
 }
 
 // renewal returns the renewal of the Lease with what is known now.
-func (h *hollow) renewal() func(context.Context, nodeAPI) (func(*hollow), error) {
+func (h *hollow) renewal() work {
 	made, uid := h.leaseMade, h.uid
 	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
 		now := metav1.NowMicro()
@@ -158,7 +174,7 @@ func wrap(doing, what string, err error) error {
 
 // lease is the Lease as the kubelet makes it: owned by the Node, so that it goes with it.
 func (h *hollow) lease(owner types.UID, now metav1.MicroTime) *coordinationv1.Lease {
-	seconds := int32(heartbeat.Default().LeaseDuration / time.Second)
+	seconds := int32(cmp.Or(h.o.LeaseDuration, heartbeat.Default().LeaseDuration) / time.Second)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: corev1.NamespaceNodeLease, Name: h.name,
@@ -168,34 +184,54 @@ func (h *hollow) lease(owner types.UID, now metav1.MicroTime) *coordinationv1.Le
 	}
 }
 
-// differs reports whether the API shows the node otherwise than it is: only a controller that took it for silent does.
-func (h *hollow) differs() bool { return h.observed != "" && h.observed != corev1.ConditionTrue }
+// ready is what the node says of itself.
+func (h *hollow) ready() corev1.ConditionStatus {
+	if h.suffers.Load().NotReady {
+		return corev1.ConditionFalse
+	}
+	return corev1.ConditionTrue
+}
+
+// differs reports whether the API shows the node otherwise than it is: because a fault changed it, or because a controller
+// took it for silent.
+func (h *hollow) differs() bool { return h.observed != "" && h.observed != h.ready() }
 
 // reporting returns the sending of the conditions; a heartbeat if nothing else changed.
-func (h *hollow) reporting() func(context.Context, nodeAPI) (func(*hollow), error) {
-	since := h.since
+func (h *hollow) reporting() work {
+	now, ready := metav1.Now(), h.ready()
+	if h.observed == corev1.ConditionUnknown {
+		h.since = now // a controller had made all of them Unknown
+	}
+	if h.observed != ready || h.spoken != ready {
+		h.readyAt = now
+	}
+	said := conditions(now, h.since, h.readyAt, ready)
 	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
-		body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions(metav1.Now(), since)}})
+		body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": said}})
 		if err == nil {
 			err = api.patchNode(ctx, h.name, types.StrategicMergePatchType, body, "status")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("report status of node %s: %w", h.name, err)
 		}
-		return func(h *hollow) { h.observed = corev1.ConditionTrue }, nil
+		return func(h *hollow) { h.observed, h.spoken = ready, ready }, nil
 	}
 }
 
-// conditions are those of a healthy kubelet, with its reasons and messages.
-func conditions(now, since metav1.Time) []corev1.NodeCondition {
-	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
+// conditions are those of a kubelet, with its reasons and messages.
+func conditions(now, since, readyAt metav1.Time, ready corev1.ConditionStatus) []corev1.NodeCondition {
+	c := func(t corev1.NodeConditionType, s corev1.ConditionStatus, since metav1.Time, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: since}
 	}
+	readiness := c(corev1.NodeReady, ready, readyAt, "KubeletReady", "hollow node: its pods are pretended")
+	if ready != corev1.ConditionTrue {
+		readiness.Reason, readiness.Message = "KubeletNotReady", "container runtime is down"
+	}
 	return []corev1.NodeCondition{
-		c(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-		c(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-		c(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-		c(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "hollow node: its pods are pretended"),
+		c(corev1.NodeMemoryPressure, corev1.ConditionFalse, since, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+		c(corev1.NodeDiskPressure, corev1.ConditionFalse, since, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+		c(corev1.NodePIDPressure, corev1.ConditionFalse, since, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+		readiness,
 	}
 }
 
@@ -216,7 +252,7 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: labels},
 		Status: corev1.NodeStatus{
-			Capacity: resources, Allocatable: resources, Conditions: conditions(now, now),
+			Capacity: resources, Allocatable: resources, Conditions: conditions(now, now, now, corev1.ConditionTrue),
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.ip}, {Type: corev1.NodeHostName, Address: h.name}},
 			NodeInfo: corev1.NodeSystemInfo{
 				KubeletVersion: version.Kubernetes + "+hollow", OSImage: "hollow", ContainerRuntimeVersion: "hollow://" + version.Plimsoll(),
@@ -254,7 +290,7 @@ func (f *fleet) nodeHandler() cache.ResourceEventHandler {
 			ready = c.Status
 		}
 		var facts []heartbeat.Fact
-		if ready != corev1.ConditionTrue {
+		if ready == corev1.ConditionUnknown {
 			facts = []heartbeat.Fact{{Kind: heartbeat.Stale}}
 		}
 		f.tell(context.Background(), fact{node: h, seen: facts, update: func(h *hollow) { h.observed = ready }})

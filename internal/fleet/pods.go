@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -44,8 +45,9 @@ func (r remote) deletePod(ctx context.Context, namespace, name string, uid types
 // latest version only.
 type actors struct {
 	api    podAPI
-	nodeIP func(node string) string // empty: not one of ours
+	nodeOf func(name string) (ip string, suffers fault.Effect) // no ip: not one of ours
 	lookUp func(key string) *corev1.Pod
+	all    func() []any // pods that the watch shows
 	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu        sync.Mutex
@@ -53,9 +55,9 @@ type actors struct {
 	next      int
 }
 
-func newActors(api podAPI, nodeIP func(string) string) *actors {
+func newActors(api podAPI, nodeOf func(string) (string, fault.Effect)) *actors {
 	return &actors{
-		api: api, nodeIP: nodeIP, lookUp: func(string) *corev1.Pod { return nil },
+		api: api, nodeOf: nodeOf, lookUp: func(string) *corev1.Pod { return nil }, all: func() []any { return nil },
 		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 10*time.Second)),
 		addresses: map[string]types.UID{},
 	}
@@ -64,12 +66,13 @@ func newActors(api podAPI, nodeIP func(string) string) *actors {
 func (a *actors) handler() cache.ResourceEventHandler {
 	seen := func(obj any) {
 		pod := obj.(*corev1.Pod)
-		if a.nodeIP(pod.Spec.NodeName) == "" {
+		ip, suffers := a.nodeOf(pod.Spec.NodeName)
+		if ip == "" {
 			return
 		}
 		a.claim(pod)
 		if wantsGone(pod) || wantsRunning(pod) {
-			a.queue.Add(pod.Namespace + "/" + pod.Name)
+			a.queue.AddAfter(pod.Namespace+"/"+pod.Name, suffers.Delay)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -98,6 +101,18 @@ func wantsRunning(pod *corev1.Pod) bool {
 	return true
 }
 
+// helpless reports whether a node can do nothing about its pods now.
+func helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
+
+// resume queues what was not done for pods on nodes that were helpless.
+func (a *actors) resume(nodes map[string]bool) {
+	for _, obj := range a.all() {
+		if pod := obj.(*corev1.Pod); nodes[pod.Spec.NodeName] && (wantsGone(pod) || wantsRunning(pod)) {
+			a.queue.Add(pod.Namespace + "/" + pod.Name)
+		}
+	}
+}
+
 // run keeps the actors at work until ctx ends.
 func (a *actors) run(ctx context.Context) {
 	context.AfterFunc(ctx, a.queue.ShutDown)
@@ -123,6 +138,11 @@ func (a *actors) act(ctx context.Context, key string) {
 		a.queue.Forget(key)
 		return
 	}
+	nodeIP, suffers := a.nodeOf(pod.Spec.NodeName)
+	if helpless(suffers) {
+		a.queue.Forget(key) // resume queues it
+		return
+	}
 	attempt, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	var err error
@@ -131,7 +151,7 @@ func (a *actors) act(ctx context.Context, key string) {
 		err = a.api.deletePod(attempt, pod.Namespace, pod.Name, pod.UID)
 	case wantsRunning(pod):
 		var body []byte
-		if body, err = runningPatch(pod, a.nodeIP(pod.Spec.NodeName), a.addressOf(pod), time.Now()); err == nil {
+		if body, err = runningPatch(pod, nodeIP, a.addressOf(pod, nodeIP), time.Now()); err == nil {
 			err = a.api.patchPodStatus(attempt, pod.Namespace, pod.Name, body)
 		}
 	}
@@ -166,9 +186,9 @@ func (a *actors) release(pod *corev1.Pod) {
 // podAddresses is how many addresses 198.19.0.0/16 has for pods, less the first and the last.
 const podAddresses = 1<<16 - 2
 
-func (a *actors) addressOf(pod *corev1.Pod) string {
+func (a *actors) addressOf(pod *corev1.Pod, nodeIP string) string {
 	if pod.Spec.HostNetwork {
-		return a.nodeIP(pod.Spec.NodeName)
+		return nodeIP
 	}
 	if pod.Status.PodIP != "" {
 		return pod.Status.PodIP

@@ -1,0 +1,105 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// pick finds the nodes of orders as things are now; the error names every order that picks none.
+func (f *fleet) pick(orders ...fault.Order) (picked []int, err error) {
+	now := f.now()
+	all := make([]fault.Candidate, len(f.nodes))
+	for i, h := range f.nodes {
+		all[i] = fault.Candidate{Name: h.name, Zone: h.zone, Faulty: h.fault.Kind(now) != ""}
+	}
+	var problems []error
+	for _, o := range orders {
+		var problem error
+		if picked, problem = o.Pick(f.o.Seed, all); problem != nil {
+			problems = append(problems, problem)
+		}
+	}
+	return picked, errors.Join(problems...)
+}
+
+// obey carries out an order and returns the nodes it is for.
+func (f *fleet) obey(ctx context.Context, o fault.Order) ([]string, error) {
+	picked, err := f.pick(o)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(picked))
+	for i, n := range picked {
+		h := f.nodes[n]
+		names[i] = h.name
+		h.fault = o.Begin(f.now(), fault.Chance(f.o.Seed, h.name))
+		h.changes = f.now()
+		f.step(ctx, h)
+	}
+	slog.Info("fault", "order", o.String(), "nodes", len(picked))
+	return names, nil
+}
+
+// followScript carries out the orders of the script that are due and returns when the next one is.
+func (f *fleet) followScript(ctx context.Context) (next unit.Instant) {
+	for len(f.script) > 0 && !f.scriptFrom.IsZero() {
+		at := f.scriptFrom.Add(f.script[0].At)
+		if at > f.now() {
+			return at
+		}
+		o := f.script[0]
+		f.script = f.script[1:]
+		if _, err := f.obey(ctx, o); err != nil {
+			slog.Error("fault", "order", o.String(), "err", err) // names were checked before the start
+		}
+	}
+	return 0
+}
+
+// suffer brings what h suffers up to date, and returns the facts that its Beat is told: those that are new, and on its
+// return from silence those it missed.
+func (f *fleet) suffer(now unit.Instant, h *hollow, seen []heartbeat.Fact) []heartbeat.Fact {
+	if h.changes.IsZero() || now < h.changes {
+		return seen
+	}
+	before := *h.suffers.Load()
+	e, next := h.fault.Now(now)
+	h.changes = next
+	if e == before {
+		return seen
+	}
+	h.suffers.Store(&e)
+	if before.Silent && !e.Silent {
+		seen, h.missed = append(h.missed, seen...), nil
+	}
+	if before.NotReady != e.NotReady {
+		seen = append(seen, heartbeat.Fact{Kind: heartbeat.Stale})
+	}
+	if helpless(before) && !helpless(e) {
+		f.returned[h.name] = true
+	}
+	return seen
+}
+
+// resumePods lets nodes that have just returned go on with their pods.
+func (f *fleet) resumePods() {
+	if len(f.returned) > 0 {
+		f.actors.resume(f.returned)
+		clear(f.returned)
+	}
+}
+
+// miss keeps facts for a silent node: outcomes of what was under way, and each hint once.
+func (h *hollow) miss(seen []heartbeat.Fact) {
+	for _, s := range seen {
+		if !slices.Contains(h.missed, s) {
+			h.missed = append(h.missed, s)
+		}
+	}
+}

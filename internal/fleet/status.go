@@ -1,0 +1,124 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+)
+
+// Status is how a fleet is. Keys are stable: they may be added, and do not change.
+type Status struct {
+	Nodes      int                 `json:"nodes"`
+	Registered int                 `json:"registered"`
+	Zones      map[string]int      `json:"zones,omitempty"` // nodes in each
+	Faults     map[fault.Kind]int  `json:"faults"`          // nodes with each kind ordered
+	Now        map[string]int      `json:"now"`             // nodes by what they suffer at this moment
+	Uptime     Seconds             `json:"uptimeSeconds"`
+	Requests   map[string]Requests `json:"requests"` // "register", "renew", "report"
+}
+
+// Requests are those of one kind since the start.
+type Requests struct {
+	Done   int64 `json:"done"`
+	Failed int64 `json:"failed"`
+	// How long the last ones took, from the moment a node wanted to make them until their answer. They wait for a slot
+	// when the API server is slow (Options.RequestsInFlight).
+	P50 Seconds `json:"p50Seconds"`
+	P99 Seconds `json:"p99Seconds"`
+}
+
+// Seconds is a duration that JSON writes as a number of seconds.
+type Seconds float64
+
+func seconds(d time.Duration) Seconds { return Seconds(d.Seconds()) }
+
+// lastMax is how many durations of each kind are kept for quantiles: enough for a 99th percentile.
+const lastMax = 1000
+
+// tally counts requests. The conductor owns it.
+type tally struct {
+	kinds map[heartbeat.FactKind]*count
+}
+
+type count struct {
+	done, failed int64
+	last         []time.Duration // a ring
+}
+
+// names of the kinds of requests, in Status.
+var requestNames = map[heartbeat.FactKind]string{heartbeat.Registered: "register", heartbeat.Renewed: "renew", heartbeat.Reported: "report"}
+
+func (t *tally) add(f heartbeat.Fact, took time.Duration) {
+	if requestNames[f.Kind] == "" {
+		return
+	}
+	if t.kinds == nil {
+		t.kinds = map[heartbeat.FactKind]*count{}
+	}
+	c := t.kinds[f.Kind]
+	if c == nil {
+		c = &count{}
+		t.kinds[f.Kind] = c
+	}
+	if !f.OK {
+		c.failed++
+		return
+	}
+	if len(c.last) < lastMax {
+		c.last = append(c.last, took)
+	} else {
+		c.last[c.done%lastMax] = took
+	}
+	c.done++
+}
+
+// quantile is nearest-rank; zero without samples.
+func quantile(sorted []time.Duration, percent int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min((len(sorted)*percent+99)/100, len(sorted))-1]
+}
+
+func (f *fleet) status() Status {
+	now := f.now()
+	s := Status{Nodes: len(f.nodes), Registered: f.ready, Uptime: seconds(time.Since(f.start)), Faults: map[fault.Kind]int{}, Now: map[string]int{}, Requests: map[string]Requests{}}
+	for _, h := range f.nodes {
+		if h.zone != "" {
+			if s.Zones == nil {
+				s.Zones = map[string]int{}
+			}
+			s.Zones[h.zone]++
+		}
+		if kind := h.fault.Kind(now); kind != "" {
+			s.Faults[kind]++
+		}
+		s.Now[sufferance(*h.suffers.Load())]++
+	}
+	for kind, name := range requestNames {
+		r := Requests{}
+		if c := f.tally.kinds[kind]; c != nil {
+			sorted := slices.Sorted(slices.Values(c.last))
+			r = Requests{Done: c.done, Failed: c.failed, P50: seconds(quantile(sorted, 50)), P99: seconds(quantile(sorted, 99))}
+		}
+		s.Requests[name] = r
+	}
+	return s
+}
+
+// sufferance is one word for what a node suffers.
+func sufferance(e fault.Effect) string {
+	switch {
+	case e.Silent:
+		return "silent"
+	case e.Cut:
+		return "cut"
+	case e.NotReady:
+		return "notready"
+	case e.Delay > 0:
+		return "slow"
+	}
+	return "well"
+}
