@@ -35,7 +35,7 @@ type server struct {
 	made    int
 }
 
-var nodesResource = schema.GroupResource{Resource: "nodes"}
+var nodesResource, leasesResource = schema.GroupResource{Resource: "nodes"}, schema.GroupResource{Resource: "leases"}
 
 func (s *server) enter() (func(), error) {
 	time.Sleep(5 * time.Millisecond) // virtual
@@ -87,30 +87,42 @@ func (s *server) patchNode(_ context.Context, name string, _ types.PatchType, bo
 	return nil
 }
 
-func (s *server) createLease(_ context.Context, l *coordinationv1.Lease) error {
+func (s *server) createLease(_ context.Context, l *coordinationv1.Lease) (string, error) {
 	leave, err := s.enter()
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer leave()
 	if s.leases[l.Name] > 0 {
-		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, l.Name)
+		return "", apierrors.NewAlreadyExists(leasesResource, l.Name)
 	}
 	s.leases[l.Name]++
-	return nil
+	return fmt.Sprint(s.leases[l.Name]), nil
 }
 
-func (s *server) patchLease(_ context.Context, name string, _ []byte) error {
+func (s *server) updateLease(_ context.Context, l *coordinationv1.Lease) (string, error) {
 	leave, err := s.enter()
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer leave()
-	if s.leases[name] == 0 {
-		return apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, name)
+	switch {
+	case s.leases[l.Name] == 0:
+		return "", apierrors.NewNotFound(leasesResource, l.Name)
+	case l.ResourceVersion != fmt.Sprint(s.leases[l.Name]):
+		return "", apierrors.NewConflict(leasesResource, l.Name, errors.New("changed"))
 	}
-	s.leases[name]++
-	return nil
+	s.leases[l.Name]++
+	return fmt.Sprint(s.leases[l.Name]), nil
+}
+
+func (s *server) leaseVersion(_ context.Context, name string) (string, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	return fmt.Sprint(s.leases[name]), nil
 }
 
 func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) error {
@@ -209,6 +221,24 @@ func TestAPIAway(t *testing.T) {
 		s.wait(8 * time.Second) // the longest back-off is 7 s
 		if s.leases["h-3"] <= before {
 			t.Error("no renewal within 8 s of the server's return")
+		}
+	})
+}
+
+// TestLeaseOfAnother: somebody else wrote the Lease, then somebody deleted it; the next renewal makes it good.
+func TestLeaseOfAnother(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, s *server, _ *fleet) {
+		s.wait(time.Minute)
+		s.leases["h-0"] += 100
+		before := s.leases["h-0"]
+		s.wait(11 * time.Second)
+		if s.leases["h-0"] <= before {
+			t.Error("not renewed after another wrote it")
+		}
+		delete(s.leases, "h-0")
+		s.wait(11 * time.Second)
+		if s.leases["h-0"] == 0 {
+			t.Error("not made anew after another deleted it")
 		}
 	})
 }

@@ -34,13 +34,13 @@ type hollow struct {
 	beat       *heartbeat.Beat
 	attemptMax time.Duration
 
-	uid       types.UID // of the Node; owner of the Lease
-	leaseMade bool
-	observed  corev1.ConditionStatus // of Ready, as a watch last showed it; empty: not yet
-	spoken    corev1.ConditionStatus // of Ready, as we last reported it; empty: not yet
-	since     metav1.Time            // when our pressure conditions last changed
-	readyAt   metav1.Time            // when our Ready last changed
-	counted   bool
+	uid          types.UID              // of the Node; owner of the Lease
+	leaseVersion string                 // as last written; empty: not known
+	observed     corev1.ConditionStatus // of Ready, as a watch last showed it; empty: not yet
+	spoken       corev1.ConditionStatus // of Ready, as we last reported it; empty: not yet
+	since        metav1.Time            // when our pressure conditions last changed
+	readyAt      metav1.Time            // when our Ready last changed
+	counted      bool
 
 	fault   fault.Fault
 	suffers atomic.Pointer[fault.Effect] // now; the conductor writes it, actors read it
@@ -71,8 +71,9 @@ type nodeAPI interface {
 	createNode(ctx context.Context, n *corev1.Node) (*corev1.Node, error)
 	getNode(ctx context.Context, name string) (*corev1.Node, error)
 	patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) error
-	createLease(ctx context.Context, l *coordinationv1.Lease) error
-	patchLease(ctx context.Context, name string, body []byte) error
+	createLease(ctx context.Context, l *coordinationv1.Lease) (version string, err error)
+	updateLease(ctx context.Context, l *coordinationv1.Lease) (version string, err error)
+	leaseVersion(ctx context.Context, name string) (string, error)
 }
 
 // remote is the real API server.
@@ -92,12 +93,20 @@ func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, b
 	return r.client.Patch(ctx, kube.Nodes, "", name, t, body, nil, subresources...)
 }
 
-func (r remote) createLease(ctx context.Context, l *coordinationv1.Lease) error {
-	return r.client.Create(ctx, kube.Leases, l.Namespace, "", l, l)
+func (r remote) createLease(ctx context.Context, l *coordinationv1.Lease) (string, error) {
+	err := r.client.Create(ctx, kube.Leases, l.Namespace, "", l, l)
+	return l.ResourceVersion, err
 }
 
-func (r remote) patchLease(ctx context.Context, name string, body []byte) error {
-	return r.client.Patch(ctx, kube.Leases, corev1.NamespaceNodeLease, name, types.MergePatchType, body, nil)
+func (r remote) updateLease(ctx context.Context, l *coordinationv1.Lease) (string, error) {
+	err := r.client.Update(ctx, kube.Leases, l.Namespace, l.Name, l, l)
+	return l.ResourceVersion, err
+}
+
+func (r remote) leaseVersion(ctx context.Context, name string) (string, error) {
+	l := &coordinationv1.Lease{}
+	err := r.client.Get(ctx, kube.Leases, corev1.NamespaceNodeLease, name, l)
+	return l.ResourceVersion, err
 }
 
 // register creates the Node, or takes up the one a former process left.
@@ -113,7 +122,7 @@ func (h *hollow) register(ctx context.Context, api nodeAPI) (func(*hollow), erro
 	}
 	uid := made.UID
 	return func(h *hollow) {
-		h.uid, h.leaseMade = uid, false
+		h.uid, h.leaseVersion = uid, ""
 		h.since, h.readyAt, h.observed, h.spoken = now, now, corev1.ConditionTrue, corev1.ConditionTrue
 	}, nil
 }
@@ -140,44 +149,44 @@ func (h *hollow) takeUp(ctx context.Context, api nodeAPI, want *corev1.Node) (*c
 	return have, api.patchNode(ctx, h.name, types.StrategicMergePatchType, status, "status")
 }
 
-// renewal returns the renewal of the Lease with what is known now.
+// renewal returns the renewal of the Lease with what is known now: an update of the version last written, as an agent does
+// it; when somebody else wrote or deleted it, of what is there.
 func (h *hollow) renewal() work {
-	made, uid := h.leaseMade, h.uid
+	version, uid := h.leaseVersion, h.uid
 	return func(ctx context.Context, api nodeAPI) (func(*hollow), error) {
-		now := metav1.NowMicro()
-		if made {
-			body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
-			if err == nil {
-				err = api.patchLease(ctx, h.name, body)
-			}
-			if !apierrors.IsNotFound(err) {
-				return nil, wrap("renew lease of node", h.name, err)
-			}
+		version, err := h.renew(ctx, api, uid, version)
+		if err != nil {
+			return func(h *hollow) { h.leaseVersion = "" }, fmt.Errorf("renew lease of node %s: %w", h.name, err)
 		}
-		err := api.createLease(ctx, h.lease(uid, now))
-		if apierrors.IsAlreadyExists(err) {
-			var body []byte
-			if body, err = json.Marshal(h.lease(uid, now)); err == nil {
-				err = api.patchLease(ctx, h.name, body)
-			}
-		}
-		return func(h *hollow) { h.leaseMade = err == nil }, wrap("create lease of node", h.name, err)
+		return func(h *hollow) { h.leaseVersion = version }, nil
 	}
 }
 
-func wrap(doing, what string, err error) error {
-	if err == nil {
-		return nil
+// renew returns the version that the Lease has then. An empty version is one that is not known.
+func (h *hollow) renew(ctx context.Context, api nodeAPI, owner types.UID, version string) (string, error) {
+	if version != "" {
+		next, err := api.updateLease(ctx, h.lease(owner, version))
+		if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return next, err
+		}
 	}
-	return fmt.Errorf("%s %s: %w", doing, what, err)
+	next, err := api.createLease(ctx, h.lease(owner, ""))
+	if !apierrors.IsAlreadyExists(err) {
+		return next, err
+	}
+	if version, err = api.leaseVersion(ctx, h.name); err != nil {
+		return "", err
+	}
+	return api.updateLease(ctx, h.lease(owner, version))
 }
 
 // lease is the Lease as the kubelet makes it: owned by the Node, so that it goes with it.
-func (h *hollow) lease(owner types.UID, now metav1.MicroTime) *coordinationv1.Lease {
+func (h *hollow) lease(owner types.UID, version string) *coordinationv1.Lease {
+	now := metav1.NowMicro()
 	seconds := int32(cmp.Or(h.o.LeaseDuration, heartbeat.Default().LeaseDuration) / time.Second)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: corev1.NamespaceNodeLease, Name: h.name,
+			Namespace: corev1.NamespaceNodeLease, Name: h.name, ResourceVersion: version,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: h.name, UID: owner}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &h.name, LeaseDurationSeconds: &seconds, RenewTime: &now},
