@@ -1,8 +1,11 @@
 // Package survey looks at this machine and returns it as a machine.Machine: what it has, from /proc, /sys and statfs, and
 // who it is, from /etc. It is the only place that puts these together.
 //
-// What pods depend on (CPUs, memory, the file system of the agent's directory) must be there, else an error names it.
-// What merely describes the machine is left empty when it cannot be read, and said in a note.
+// What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must be there
+// and fit together, else an error names it: a wrong machine would be decided upon. What the kernel does not tell at all is
+// filled in by machine.Complete. What merely describes the machine is left empty when it cannot be read, and said in a note.
+//
+// It needs no root. It writes nothing but a machine id of its own where the machine has none.
 package survey
 
 import (
@@ -18,6 +21,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
@@ -30,18 +34,24 @@ type Host struct {
 	ImageDir string // where the runtime keeps images: imagefs is its file system; empty: not known, the same as nodefs
 }
 
-// Machine looks at the machine. Notes say what could not be found and what stands in its place.
+// Machine looks at the machine and finds out who it is. Notes say what could not be found and what stands in its place.
 func (h Host) Machine() (m machine.Machine, notes []string, err error) {
-	proc, sys := procfs.FS(filepath.Join(h.Root, "proc")), sysfs.FS(filepath.Join(h.Root, "sys"))
-	if m.CPUs, err = sys.OnlineCPUs(); err != nil {
-		return m, nil, err
-	}
-	memory, err := proc.Memory()
+	m, notes, err = h.Look()
 	if err != nil {
 		return m, nil, err
 	}
-	m.Memory, m.Swap = memory.Total, memory.SwapTotal
-	if m.HugePages, err = sys.HugePages(); err != nil {
+	var more []string
+	m.Identity, more, err = h.identity(procfs.FS(filepath.Join(h.Root, "proc")), sysfs.FS(filepath.Join(h.Root, "sys")))
+	return m, append(notes, more...), err
+}
+
+// Look returns what the machine has, without its identity. It writes nothing.
+func (h Host) Look() (m machine.Machine, notes []string, err error) {
+	proc, sys := procfs.FS(filepath.Join(h.Root, "proc")), sysfs.FS(filepath.Join(h.Root, "sys"))
+	if err := processors(sys, &m); err != nil {
+		return m, nil, err
+	}
+	if notes, err = memory(proc, sys, &m); err != nil {
 		return m, nil, err
 	}
 	if m.NodeFS, err = filesystem(h.StateDir); err != nil {
@@ -58,13 +68,68 @@ func (h Host) Machine() (m machine.Machine, notes []string, err error) {
 		m.PIDs = 0
 		notes = append(notes, err.Error())
 	}
-	identity, more, err := h.identity(proc, sys)
-	if err != nil {
-		return m, nil, err
-	}
-	m.Identity = identity
 	m = m.Complete()
-	return m, append(notes, more...), m.Check()
+	return m, notes, m.Check()
+}
+
+func processors(sys sysfs.FS, m *machine.Machine) error {
+	cpus, err := sys.CPUs()
+	if err != nil {
+		return err
+	}
+	m.CPUs, m.Offline, m.Isolated = cpus.Online, cpus.Offline, cpus.Isolated
+	t, err := sys.Topology(cpus.Online)
+	m.Sockets, m.Dies, m.L3, m.Cores = t.Sockets, t.Dies, t.L3, t.Cores
+	return err
+}
+
+// memory reads memory and what is near to which of it.
+func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, err error) {
+	total, err := proc.Memory()
+	if err != nil {
+		return nil, err
+	}
+	m.Memory, m.Swap = total.Total, total.SwapTotal
+	if m.NUMANodes, err = sys.NUMANodes(); err != nil {
+		return nil, err
+	}
+	pages, err := sys.HugePages()
+	if err != nil {
+		return nil, err
+	}
+	if m.HugePages = pages; len(m.NUMANodes) > 0 {
+		m.HugePages = sum(pages, m.NUMANodes)
+	}
+	if len(m.NUMANodes) < 2 {
+		return nil, nil // everything is near to the only node
+	}
+	devices, err := sys.PCIDevices()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if _, ok := m.NUMANode(d.NUMANode); !ok {
+			notes = append(notes, fmt.Sprintf("read PCI devices: %s: NUMA node %d is not online: the device is left out", d.Address, d.NUMANode))
+			continue
+		}
+		m.PCIDevices = append(m.PCIDevices, d)
+	}
+	return notes, nil
+}
+
+// sum returns the pages of all nodes, of every size that the kernel knows. The kernel's own total may have moved on
+// since the nodes were read.
+func sum(known map[unit.Bytes]int64, nodes []machine.NUMANode) map[unit.Bytes]int64 {
+	out := map[unit.Bytes]int64{}
+	for size := range known {
+		out[size] = 0
+	}
+	for _, n := range nodes {
+		for size, count := range n.HugePages {
+			out[size] += count
+		}
+	}
+	return out
 }
 
 func filesystem(dir string) (machine.Filesystem, error) {

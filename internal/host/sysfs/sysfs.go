@@ -1,5 +1,17 @@
-// Package sysfs reads the facts of /sys that the agent needs: which CPUs are online, huge pages, the firmware's id. It
-// reads files below an injected root and decides nothing. NUMA nodes and devices join it with their own issue.
+// Package sysfs reads what /sys tells of a machine: CPUs and their topology, NUMA nodes, huge pages, PCI devices, the
+// firmware's id. It reads files below an injected root, every one of them, and decides nothing.
+//
+// # Model
+//
+// Formats are those of the kernel's Documentation/ABI: CPUs as lists ("0-3,8"), sizes in kB, distances as one number per
+// online node in the order of their ids. Ids have holes, so nothing here is found by counting. What a kernel does not tell
+// is absent in the answer (an old kernel without die_cpus_list, a guest without caches, a machine without NUMA), for
+// machine.Complete to fill in; what it tells wrongly (a CPU that is not among its own siblings, a distance too few) is an
+// error that names the file and the value.
+//
+// # What it does not do
+//
+// It does not put a machine together (internal/host/survey does), and it writes nothing.
 package sysfs
 
 import (
@@ -25,31 +37,57 @@ func (fs FS) path(names ...string) string {
 	return filepath.Join(append([]string{string(fs)}, names...)...)
 }
 
-// OnlineCPUs returns the logical CPUs that the kernel runs on (Documentation/ABI/stable/sysfs-devices-system-cpu).
-func (fs FS) OnlineCPUs() (idset.Set, error) {
-	file := fs.path("devices/system/cpu/online")
-	data, err := os.ReadFile(file)
+// text returns a file without the white space around it, and whether the kernel has it.
+func (fs FS) text(names ...string) (string, bool, error) {
+	data, err := os.ReadFile(fs.path(names...))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", false, nil
+	}
+	return strings.TrimSpace(string(data)), err == nil, err
+}
+
+// list returns a file in the kernel's list format, and whether the kernel has it.
+func (fs FS) list(names ...string) (idset.Set, bool, error) {
+	text, ok, err := fs.text(names...)
+	if err != nil || !ok {
+		return idset.Set{}, false, err
+	}
+	s, err := idset.Parse(text)
 	if err != nil {
-		return idset.Set{}, fmt.Errorf("read CPUs: %w", err)
+		return idset.Set{}, false, fmt.Errorf("%s: %w", fs.path(names...), err)
 	}
-	cpus, err := idset.Parse(string(data))
+	return s, true, nil
+}
+
+// number returns a file with one decimal number, and whether the kernel has it.
+func (fs FS) number(names ...string) (int64, bool, error) {
+	text, ok, err := fs.text(names...)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return idset.Set{}, fmt.Errorf("read CPUs: %s: %w", file, err)
+		return 0, false, fmt.Errorf("%s: %.80q: want a number", fs.path(names...), text)
 	}
-	if cpus.IsEmpty() {
-		return idset.Set{}, fmt.Errorf("read CPUs: %s: empty", file)
-	}
-	return cpus, nil
+	return n, true, nil
 }
 
 // HugePages returns how many pages of each size are set aside. A kernel without huge pages has no sizes.
 func (fs FS) HugePages() (map[unit.Bytes]int64, error) {
-	dir := fs.path("kernel/mm/hugepages")
-	entries, err := os.ReadDir(dir)
+	pages, err := fs.hugePages("kernel/mm/hugepages")
+	if err != nil {
+		return nil, fmt.Errorf("read huge pages: %w", err)
+	}
+	return pages, nil
+}
+
+// hugePages reads a directory with one like hugepages-2048kB for each page size.
+func (fs FS) hugePages(dir string) (map[unit.Bytes]int64, error) {
+	entries, err := os.ReadDir(fs.path(dir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("read huge pages: %w", err)
+		return nil, err
 	}
 	pages := map[unit.Bytes]int64{}
 	for _, e := range entries {
@@ -57,15 +95,12 @@ func (fs FS) HugePages() (map[unit.Bytes]int64, error) {
 		if !ok {
 			continue
 		}
-		file := filepath.Join(dir, e.Name(), "nr_hugepages")
-		data, err := os.ReadFile(file)
+		n, ok, err := fs.number(dir, e.Name(), "nr_hugepages")
 		if err != nil {
-			return nil, fmt.Errorf("read huge pages: %w", err)
+			return nil, err
 		}
-		text := strings.TrimSpace(string(data))
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 0 || n > math.MaxInt64/int64(size) {
-			return nil, fmt.Errorf("read huge pages: %s: %.80q: want a count", file, text)
+		if !ok || n < 0 || n > math.MaxInt64/int64(size) {
+			return nil, fmt.Errorf("%s: %d: want a count", fs.path(dir, e.Name(), "nr_hugepages"), n)
 		}
 		pages[size] = n
 	}

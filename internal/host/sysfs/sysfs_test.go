@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -23,17 +24,17 @@ func tree(t *testing.T, files map[string]string) FS {
 	return FS(dir)
 }
 
-func TestOnlineCPUs(t *testing.T) {
-	cpus, err := tree(t, map[string]string{"devices/system/cpu/online": "0-3,8\n"}).OnlineCPUs()
-	if err != nil || cpus.String() != "0-3,8" {
+func TestCPUs(t *testing.T) {
+	cpus, err := tree(t, map[string]string{"devices/system/cpu/online": "0-3,8\n"}).CPUs()
+	if err != nil || cpus.Online.String() != "0-3,8" || !cpus.Offline.IsEmpty() {
 		t.Errorf("%v, %v", cpus, err)
 	}
 	for text, want := range map[string]string{"\n": "empty", "0-\n": "not a number"} {
-		if _, err := tree(t, map[string]string{"devices/system/cpu/online": text}).OnlineCPUs(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "cpu/online") {
+		if _, err := tree(t, map[string]string{"devices/system/cpu/online": text}).CPUs(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "cpu/online") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if cpus, err := Default.OnlineCPUs(); err != nil || cpus.IsEmpty() {
+	if cpus, err := Default.CPUs(); err != nil || cpus.Online.IsEmpty() {
 		t.Errorf("this machine: %v, %v", cpus, err)
 	}
 }
@@ -73,4 +74,42 @@ func FuzzParseHugePageDir(f *testing.F) {
 			t.Errorf("%q: %d", name, size)
 		}
 	})
+}
+
+func FuzzNodeFiles(f *testing.F) {
+	for _, seed := range []string{"Node 0 MemTotal:       21457108 kB\n", "\nNode 3 MemTotal: -1 kB", "10 21", "10 20 256", "8000000", "0x10", "0x020000", "FFFFFFFFFFFFFFFF"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if memory, err := parseNodeMemory(text); err == nil && memory < 0 {
+			t.Errorf("%q: memory %d", text, memory)
+		}
+		ids := idset.Of(0, 2)
+		if d, err := parseDistances(text, ids); err == nil && (len(d) != 2 || d[0] < 0 || d[2] < 0) {
+			t.Errorf("%q: distances %v", text, d)
+		}
+		if size, err := parseBlockSize(text); err == nil && (size <= 0 || size > blockSizeMax) {
+			t.Errorf("%q: block size %d", text, size)
+		}
+		if n, err := parseHex(text, 16); err == nil && n >= 1<<16 {
+			t.Errorf("%q: %#x has more than 16 bits", text, n)
+		}
+	})
+}
+
+// TestThisMachine reads the real files: what there is of them must be readable and fit together.
+func TestThisMachine(t *testing.T) {
+	cpus, err := Default.CPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Default.Topology(cpus.Online); err != nil {
+		t.Error(err)
+	}
+	if _, err := Default.NUMANodes(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Default.PCIDevices(); err != nil {
+		t.Error(err)
+	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with the argument json in
-// JSON, or its problems. What was written must read back as the same machine, and be written the same again.
+// TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with an argument in
+// json or as a table, or its problems. What was written must read back as the same machine, and be written the same again.
 func TestFiles(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -28,8 +28,11 @@ func TestFiles(t *testing.T) {
 				return "error: " + err.Error() + "\n"
 			}
 			checkRoundTrip(t, f)
-			if d.HasArg("json") {
+			switch {
+			case d.HasArg("json"):
 				return string(f.JSON())
+			case d.HasArg("table"):
+				return string(f.Table())
 			}
 			return string(f.YAML())
 		})

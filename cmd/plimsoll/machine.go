@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+)
+
+func newMachineCommand() *cobra.Command {
+	var rootDir, imageDir, root string
+	var installed bool
+	c := &cobra.Command{
+		Use:   "machine",
+		Short: "Print this machine as a value: CPUs, NUMA nodes, caches, memory, huge pages, file systems",
+		Long: `Print this machine as a value, read from /sys and /proc: NUMA nodes with their CPUs, memory, huge pages and distances,
+sockets, dies, cores and their threads, groups that share an L3 cache, offline and isolated CPUs, the nodes of PCI
+devices, swap, file systems. It needs no root, and no cluster.
+
+The output is what the whatif verbs read. What is left out has its usual value: no threadSiblings, no SMT; no sockets, one
+per NUMA node with CPUs; no dies or l3, one per socket; no imagefs, the same as nodefs.
+
+A node's memory is what the kernel can use of it, on which a node's capacity rests; installed is what the firmware handed
+over, in whole memory blocks, of which the kernel keeps a share for itself that changes from boot to boot.`,
+		Example: `  plimsoll machine > machine.yaml
+  plimsoll machine -o table`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(c, outputYAML, outputJSON, outputTable)
+	flags := c.Flags()
+	flags.StringVar(&rootDir, "root-dir", "/var/lib/kubelet", "the agent's directory: nodefs is its file system, or that of the nearest directory above it that exists")
+	flags.StringVar(&imageDir, "image-dir", "/var/lib/containerd", "the runtime's directory: imagefs is its file system; none there: the same as nodefs")
+	flags.BoolVar(&installed, "installed", false, "print as memory what is installed, where that is known, as one plans or compares machines")
+	flags.StringVar(&root, "root", "/", "look at the machine whose root is mounted here")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h := survey.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root, imageDir)}
+		if _, err := os.Stat(h.ImageDir); errors.Is(err, os.ErrNotExist) {
+			h.ImageDir = ""
+		}
+		m, notes, err := h.Look()
+		if err != nil {
+			return err
+		}
+		for _, note := range notes {
+			fmt.Fprintln(c.ErrOrStderr(), "plimsoll: note:", note)
+		}
+		if installed {
+			m = m.Installed()
+		}
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("find the host's name: %w", err)
+		}
+		return printMachine(c, machinefile.File{Name: name, Machine: m}, output)
+	}
+	return c
+}
+
+func printMachine(c *cobra.Command, f machinefile.File, output *outputFormat) error {
+	var text []byte
+	switch output.chosen {
+	case outputYAML:
+		text = f.YAML()
+	case outputJSON:
+		text = f.JSON()
+	case outputTable:
+		text = f.Table()
+	}
+	_, err := c.OutOrStdout().Write(text)
+	return err
+}
+
+// existing returns dir, or the nearest directory above it that exists.
+func existing(dir string) string {
+	for {
+		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
