@@ -208,4 +208,3 @@ func FuzzDecode(f *testing.F) {
 		checkRoundTrip(t, got)
 	})
 }
-
