@@ -15,7 +15,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
-build: bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport images ## build bin/plimsoll, bin/plimsoll-controlplane, bin/cni and bin/images
+build: bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport images bin/plimsoll-lab bin/lab/guest ## build everything that is in bin/
 
 # grpcnotrace leaves out gRPC's trace pages. Their templates call methods by name, so that the linker would keep every
 # exported method in the program: 7 MB of 30, resident in each process.
@@ -30,6 +30,15 @@ bin/plimsoll-controlplane:
 .PHONY: bin/cni/plimsoll-hostport
 bin/cni/plimsoll-hostport:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-hostport
+
+.PHONY: bin/plimsoll-lab
+bin/plimsoll-lab:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-lab
+
+# Without -buildvcs=false every commit would make another initial RAM file system of the same program.
+.PHONY: bin/lab/guest
+bin/lab/guest:
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o $@ ./lab/guest
 
 # The pause program needs no C library; -z noseparate-code keeps it in one page.
 PAUSE_CFLAGS := -Os -Wall -Wextra -Werror -static -nostdlib -ffreestanding -fno-stack-protector \
@@ -81,13 +90,18 @@ test-unit: ## run the tests that need no control plane; those that need root say
 test-e2e: ## run the tests on a real control plane, runtime and kernel
 	$(GO) test -tags e2e -count=1 -p 1 -timeout 30m ./test/e2e/...
 
+.PHONY: lab
+lab: deps-test build ## run every test in guests of the lab, also those that take longer
+	bin/plimsoll-lab build
+	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
+
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: check
 check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet -tags e2e ./...
+	$(GO) vet -tags e2e,lab ./...
 	$(GO) run $(STATICCHECK) ./...
 
 # With cgo, as upstream publishes its kubelet.

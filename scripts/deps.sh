@@ -17,7 +17,11 @@ needs=(
 )
 
 if [[ ${1-} == test ]]; then
-	needs+=("crun:crun") # the runtime's tests run on both
+	needs+=(
+		"crun:crun"                          # the runtime's tests run on both
+		"qemu-system-x86_64:qemu-system-x86" # the lab's guests
+		"mke2fs:e2fsprogs"                   # their disks
+	)
 fi
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin

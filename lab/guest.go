@@ -1,0 +1,311 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
+)
+
+// ErrCannot is in the chain of errors of a machine that cannot have a guest: a program is missing, or memory. A test should
+// be skipped then.
+var ErrCannot = errors.New("this machine cannot run a guest")
+
+// The variants of a guest.
+const (
+	Tiny    = wire.InitTiny
+	Systemd = wire.InitSystemd
+)
+
+// Options of a guest.
+type Options struct {
+	Init       wire.InitKind // Tiny, when empty
+	Name       string        // host name; empty: that of the description
+	KernelArgs []string      // more of the kernel's command line, like isolcpus=1
+	Time       time.Time     // what its clock says at power on; zero: the host's
+	Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
+	Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else the user's
+	NoCargo    bool          // without our binaries and images
+	Say        func(string)  // hears of the steps of an image's build
+
+	Console io.Writer // also gets what the guest prints
+	Stdin   io.Reader // typed on the console; then a shell runs there, and its end is the guest's
+}
+
+// bootTimeout bounds a boot (chosen: some 5 s on two idle cores, systemd 15 s; many times that where others work).
+const bootTimeout = 5 * time.Minute
+
+// consoleKept is how much of a console is kept: several boots' worth.
+const consoleKept = 256 << 10
+
+// A Guest is a machine that runs in QEMU, or did and can again.
+type Guest struct {
+	Name string
+	IP   string // of its network card; the host is at Host
+	Host string // where the guest finds the host's loopback interface
+
+	options Options
+	board   board
+	args    []string // of QEMU
+	files   []*os.File
+	console *tail
+	process *process // nil: switched off
+}
+
+// booted tells guests of one process apart.
+var booted atomic.Int32
+
+// Start boots a machine. The error wraps ErrCannot where this one is to blame. Who starts a guest must Close it.
+func Start(ctx context.Context, description string, o Options) (*Guest, error) {
+	b, ok := boards[description]
+	if !ok {
+		return nil, fmt.Errorf("boot %s: no machine of that name: want one of tiny, two-socket", description)
+	}
+	if o.Init == "" {
+		o.Init = Tiny
+	}
+	if o.Name == "" {
+		o.Name = description
+	}
+	number := int(booted.Add(1)) % 250
+	g := &Guest{
+		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2", number),
+		options: o, board: b, console: &tail{max: consoleKept},
+	}
+	err := g.prepare(ctx)
+	if err == nil {
+		err = g.PowerOn(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("boot %s: %w", description, err), g.Close())
+	}
+	return g, nil
+}
+
+// prepare collects everything that QEMU needs.
+func (g *Guest) prepare(ctx context.Context) error {
+	if _, err := exec.LookPath(qemuProgram); err != nil || runtime.GOARCH != "amd64" {
+		return fmt.Errorf("%w: no %s on %s: install qemu-system-x86", ErrCannot, qemuProgram, runtime.GOARCH)
+	}
+	bin, err := findBin(g.options.Bin)
+	if err != nil {
+		return err
+	}
+	say := g.options.Say
+	if say == nil {
+		say = func(string) {}
+	}
+	image, err := Build(ctx, g.options.Cache, say)
+	if err != nil {
+		return err
+	}
+	s, err := openStore(g.options.Cache)
+	if err != nil {
+		return err
+	}
+	ram, err := initRAM(s, image, filepath.Join(bin, guestProgram))
+	if err != nil {
+		return err
+	}
+	g.args = append([]string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Skylake-Server",
+		"-kernel", image.Kernel, "-initrd", ram, "-append", strings.Join(g.kernelArgs(), " "),
+		"-chardev", "stdio,id=console,signal=off,mux=on", "-serial", "chardev:console", "-mon", "chardev=monitor,mode=control",
+		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=channel,name=" + wire.Port,
+		"-netdev", fmt.Sprintf("user,id=%s,ipv6=off,net=%s/24,host=%s,dhcpstart=%s", network, subnet(g.Host), g.Host, g.IP),
+		"-device", "virtio-net-pci,romfile=,netdev=" + network,
+	}, g.board.qemu()...)
+	if !g.options.Time.IsZero() {
+		g.args = append(g.args, "-rtc", "base="+g.options.Time.UTC().Format("2006-01-02T15:04:05"))
+	}
+	if err := g.configure(); err != nil {
+		return err
+	}
+	return g.plugDisks(ctx, s, image, bin)
+}
+
+// network is QEMU's name of the guest's network.
+const network = "net0"
+
+func subnet(address string) string { return address[:strings.LastIndex(address, ".")] + ".0" }
+
+// kernelArgs is the kernel's command line.
+func (g *Guest) kernelArgs() []string {
+	args := []string{
+		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
+		"panic=-1", // reboot at once, which QEMU is told not to do: the guest has ended
+		"psi=1", "mitigations=off",
+		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
+		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",
+	}
+	return append(append(args, g.board.kernel()...), g.options.KernelArgs...)
+}
+
+// configure hands the guest its configuration, as a file without a name.
+func (g *Guest) configure() error {
+	text, err := json.Marshal(wire.Config{
+		Hostname: g.Name, MachineID: digest("machine", g.Name, g.IP), Init: g.options.Init, Console: g.options.Stdin != nil,
+		Address: g.IP + "/24", Gateway: g.Host,
+	})
+	if err != nil {
+		return err
+	}
+	file, err := memoryFile("configuration", text)
+	if err != nil {
+		return err
+	}
+	g.args = append(g.args, "-fw_cfg", "name="+wire.FWConfig+",file="+g.inherit(file))
+	return nil
+}
+
+// inherit gives QEMU a file and returns its path there.
+func (g *Guest) inherit(file *os.File) string {
+	g.files = append(g.files, file)
+	return childFile(len(g.files) - 1)
+}
+
+func (g *Guest) plugDisks(ctx context.Context, s store, image Image, bin string) error {
+	root, err := openDisk(wire.DiskRoot, image.Root)
+	if err != nil {
+		return err
+	}
+	g.plug(root)
+	if !g.options.NoCargo {
+		path, err := cargo(ctx, s, bin)
+		if err != nil {
+			return err
+		}
+		d, err := openDisk(wire.DiskCargo, path)
+		if err != nil {
+			return err
+		}
+		g.plug(d)
+	}
+	for serial, fs := range map[string]boardFS{wire.DiskNodeFS: g.board.nodeFS, wire.DiskImageFS: g.board.imageFS} {
+		if fs.capacity == 0 {
+			continue
+		}
+		d, err := newDisk(s.dir, serial, fs.capacity)
+		if err != nil {
+			return err
+		}
+		g.plug(d)
+		if err := d.format(ctx, fs.inodes); err != nil {
+			return err
+		}
+	}
+	if g.board.swap == 0 {
+		return nil
+	}
+	d, err := newSwap(s.dir, g.board.swap)
+	if err != nil {
+		return err
+	}
+	g.plug(d)
+	return nil
+}
+
+// plug adds a disk. QEMU need not flush: what it has written outlives it in the host's memory, and nobody pulls the
+// host's cord.
+func (g *Guest) plug(d disk) {
+	mode := "cache=unsafe,discard=unmap,detect-zeroes=unmap"
+	if d.readOnly {
+		mode = "readonly=on"
+	}
+	g.args = append(g.args, "-drive", fmt.Sprintf("if=none,format=raw,id=%s,file=%s,%s", d.serial, g.inherit(d.file), mode),
+		"-device", fmt.Sprintf("virtio-blk-pci,drive=%s,serial=%s", d.serial, d.serial))
+}
+
+// findBin is the directory that `make build` fills.
+func findBin(dir string) (string, error) {
+	if dir == "" {
+		dir = os.Getenv("PLIMSOLL_BIN")
+	}
+	if dir == "" {
+		root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+		if err != nil {
+			return "", fmt.Errorf("find the repository: %w", err)
+		}
+		dir = filepath.Join(strings.TrimSpace(string(root)), "bin")
+	}
+	return filepath.Abs(dir)
+}
+
+// PowerOn boots a guest that is switched off, on the disks that it has.
+func (g *Guest) PowerOn(ctx context.Context) error {
+	if g.process != nil {
+		return fmt.Errorf("power on %s: it runs", g.Name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("not within %v", bootTimeout))
+	defer cancel()
+	console := io.Writer(g.console)
+	if g.options.Console != nil {
+		console = io.MultiWriter(g.console, g.options.Console)
+	}
+	var err error
+	g.process, err = launch(ctx, g.args, g.files, console, g.options.Stdin)
+	return err
+}
+
+// Close switches the guest off and gives everything back.
+func (g *Guest) Close() error {
+	g.PowerOff()
+	var problems []error
+	for _, file := range g.files {
+		problems = append(problems, file.Close())
+	}
+	g.files = nil
+	return errors.Join(problems...)
+}
+
+// PowerOff pulls the cord: a crash, as the cluster sees it.
+func (g *Guest) PowerOff() {
+	if g.process != nil {
+		g.process.kill()
+		g.process = nil
+	}
+}
+
+// Wait waits until the guest ends by itself, and returns why, in QEMU's words: guest-shutdown, guest-panic, host-qmp-quit
+// and the like.
+func (g *Guest) Wait(ctx context.Context) (string, error) {
+	if g.process == nil {
+		return "", fmt.Errorf("wait for the end of %s: it is switched off", g.Name)
+	}
+	select {
+	case <-g.process.ended:
+		return g.process.endReason(), g.process.complaint()
+	case <-ctx.Done():
+		return "", fmt.Errorf("wait for the end of %s: %w", g.Name, context.Cause(ctx))
+	}
+}
+
+// Exec runs a command until it ends, or ctx does, which kills it. A command that does not end with status 0 makes an
+// *ExitError.
+func (g *Guest) Exec(ctx context.Context, c Command) error {
+	if g.process == nil {
+		return fmt.Errorf("run in the guest: %s: %s is switched off", strings.Join(c.Args, " "), g.Name)
+	}
+	return g.process.channel.exec(ctx, c)
+}
+
+// Output runs a command and returns what it prints.
+func (g *Guest) Output(ctx context.Context, args ...string) (string, error) {
+	var out strings.Builder
+	err := g.Exec(ctx, Command{Args: args, Stdout: &out})
+	return out.String(), err
+}
+
+// ConsoleText is the end of what the guest printed.
+func (g *Guest) ConsoleText() string { return g.console.String() }

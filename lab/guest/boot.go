@@ -1,0 +1,294 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
+)
+
+// Where the parts of the new root are mounted while it is put together, in the initial RAM file system.
+const (
+	lower   = "/lower" // the image
+	data    = "/data"  // the node's file system
+	newRoot = "/new"
+)
+
+// boot makes the machine and becomes process 1 of its variant. It does not return: where that fails, it says so and
+// powers off.
+func boot() {
+	err := assemble()
+	fmt.Fprintln(os.Stderr, "guest: boot:", err)
+	if port, openErr := openPort(); openErr == nil {
+		report(port, wire.Stage{Failed: err.Error()})
+		port.Close()
+	}
+	if err := powerOff(); err != nil {
+		fmt.Fprintln(os.Stderr, "guest: power off:", err)
+	}
+	select {} // process 1 must not end
+}
+
+func assemble() error {
+	if err := mountAll(early); err != nil {
+		return err
+	}
+	if err := loadModules("/modules"); err != nil {
+		return err
+	}
+	config, err := readConfig()
+	if err != nil {
+		return err
+	}
+	if err := assembleRoot(); err != nil {
+		return err
+	}
+	if err := enterRoot(); err != nil {
+		return err
+	}
+	if err := configure(config); err != nil {
+		return err
+	}
+	env := []string{"PATH=" + wire.PathValue, "HOME=/root"}
+	if config.Init == wire.InitSystemd {
+		return fmt.Errorf("start systemd: %w", syscall.Exec("/sbin/init", []string{"/sbin/init"}, env))
+	}
+	if err := mountAll(late); err != nil {
+		return err
+	}
+	return fmt.Errorf("start init: %w", syscall.Exec(wire.Program, []string{wire.Program, "init"}, env))
+}
+
+// A mounting is one line of mount(8).
+type mounting struct {
+	source, target, kind string
+	flags                uintptr
+	options              string
+}
+
+const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+
+// early is needed to find anything at all; late is what systemd would mount, in the tiny variant.
+var (
+	early = []mounting{
+		{"proc", "/proc", "proc", quiet, ""},
+		{"sysfs", "/sys", "sysfs", quiet, ""},
+		{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
+	}
+	late = []mounting{
+		{"devpts", "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "mode=0620,ptmxmode=0666"},
+		{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
+		{"mqueue", "/dev/mqueue", "mqueue", quiet, ""},
+		{"hugetlbfs", "/dev/hugepages", "hugetlbfs", unix.MS_NOSUID | unix.MS_NODEV, ""},
+		{"cgroup2", "/sys/fs/cgroup", "cgroup2", quiet, "nsdelegate,memory_recursiveprot"}, // as systemd does
+	}
+)
+
+func mountAll(list []mounting) error {
+	for _, m := range list {
+		if err := m.mount(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m mounting) mount() error {
+	if err := os.MkdirAll(m.target, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.options); err != nil {
+		return fmt.Errorf("mount %s %s at %s, options %q: %w", m.kind, m.source, m.target, m.options, err)
+	}
+	return nil
+}
+
+// loadModules loads the drivers that the list beside them names, in its order, and frees their memory.
+func loadModules(dir string) error {
+	list, err := os.Open(filepath.Join(dir, "order"))
+	if err != nil {
+		return err
+	}
+	defer list.Close()
+	lines := bufio.NewScanner(list)
+	for lines.Scan() {
+		if err := loadModule(filepath.Join(dir, lines.Text())); err != nil {
+			return fmt.Errorf("load module %s: %w", lines.Text(), err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func loadModule(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := unix.FinitModule(int(file.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}
+
+func readConfig() (config wire.Config, err error) {
+	text, err := os.ReadFile("/sys/firmware/qemu_fw_cfg/by_name/" + wire.FWConfig + "/raw")
+	if err != nil {
+		return config, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return config, fmt.Errorf("read configuration: %.200q: %w", text, err)
+	}
+	return config, nil
+}
+
+// disks maps serial numbers to devices.
+func disks() (map[string]string, error) {
+	paths, err := filepath.Glob("/sys/block/*/serial")
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]string{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		found[strings.TrimSpace(string(text))] = "/dev/" + filepath.Base(filepath.Dir(path))
+	}
+	return found, nil
+}
+
+// assembleRoot lays the node's file system over the image. /var/lib is the node's file system itself: containerd cannot put
+// an overlay on an overlay. minixdf makes statfs(2) count every block of a file system, ext4's own too (ext4(5)), so
+// that a disk of 4 GiB is a file system of 4 GiB.
+func assembleRoot() error {
+	disk, err := disks()
+	if err != nil {
+		return err
+	}
+	const writable = "minixdf,noinit_itable"
+	if err := mountAll([]mounting{
+		{disk[wire.DiskRoot], lower, "ext4", unix.MS_RDONLY, "noload"},
+		{disk[wire.DiskNodeFS], data, "ext4", 0, writable},
+	}); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/root", "/work", "/lib"} {
+		if err := os.MkdirAll(data+dir, 0o755); err != nil {
+			return err
+		}
+	}
+	list := []mounting{
+		{"overlay", newRoot, "overlay", 0, "lowerdir=" + lower + ",upperdir=" + data + "/root,workdir=" + data + "/work"},
+		{data + "/lib", newRoot + "/var/lib", "", unix.MS_BIND, ""},
+		{"tmpfs", newRoot + "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	}
+	if dev, ok := disk[wire.DiskImageFS]; ok {
+		list = append(list, mounting{dev, newRoot + "/var/lib/containerd", "ext4", 0, writable})
+	}
+	if dev, ok := disk[wire.DiskCargo]; ok {
+		list = append(list, mounting{dev, newRoot + wire.CargoDir, "ext4", unix.MS_RDONLY, "noload"})
+	}
+	if err := mountAll(list); err != nil {
+		return err
+	}
+	if dev, ok := disk[wire.DiskSwap]; ok {
+		return swapOn(dev)
+	}
+	return nil
+}
+
+func swapOn(device string) error {
+	path, err := unix.BytePtrFromString(device)
+	if err != nil {
+		return err
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafePointer(path)), 0, 0); errno != 0 {
+		return fmt.Errorf("swap on %s: %w", device, errno)
+	}
+	return nil
+}
+
+// enterRoot keeps a copy of this program, moves the early mounts, and makes the new root the root (switch_root(8)).
+func enterRoot() error {
+	if err := copyFile("/init", newRoot+wire.Program, 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove("/init"); err != nil { // its memory is the machine's
+		return err
+	}
+	for _, m := range early {
+		if err := unix.Mount(m.target, newRoot+m.target, "", unix.MS_MOVE, ""); err != nil {
+			return fmt.Errorf("move %s: %w", m.target, err)
+		}
+	}
+	if err := os.Chdir(newRoot); err != nil {
+		return err
+	}
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move the root: %w", err)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return fmt.Errorf("enter the root: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	// Mounts are shared, as under systemd: containers' volumes depend on it.
+	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+func copyFile(from, to string, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// configure gives the machine its name, its id and its network.
+func configure(config wire.Config) error {
+	if err := unix.Sethostname([]byte(config.Hostname)); err != nil {
+		return fmt.Errorf("set host name %s: %w", config.Hostname, err)
+	}
+	files := map[string]string{
+		"/etc/hostname":    config.Hostname + "\n",
+		"/etc/machine-id":  config.MachineID + "\n",
+		"/etc/hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost\n",
+		"/etc/resolv.conf": "# There is no name server: the lab has no network but the host.\n",
+	}
+	if config.Console {
+		files[consoleWanted] = ""
+	}
+	for path, text := range files {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return configureNetwork(config)
+}

@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// qemuProgram is in Debian's qemu-system-x86.
+const qemuProgram = "qemu-system-x86_64"
+
+// A process is one run of QEMU: from power on to power off, crash or kill.
+type process struct {
+	command *exec.Cmd
+	monitor *monitor
+	channel *channel
+	said    *tail         // QEMU's own complaints
+	ended   chan struct{} // closed when it is gone
+
+	mu     sync.Mutex
+	reason string // of the end, in QEMU's words; empty: it was killed, or died
+}
+
+// launch starts QEMU and waits until the guest is ready.
+func launch(ctx context.Context, args []string, files []*os.File, console io.Writer, stdin io.Reader) (*process, error) {
+	channelHere, channelThere, err := pair("channel")
+	if err != nil {
+		return nil, err
+	}
+	defer channelThere.Close()
+	monitorHere, monitorThere, err := pair("monitor")
+	if err != nil {
+		return nil, errors.Join(err, channelHere.Close())
+	}
+	defer monitorThere.Close()
+	p := &process{said: &tail{max: stderrKept}, ended: make(chan struct{})}
+	p.command = exec.Command(qemuProgram, args...)
+	p.command.Args = append(p.command.Args,
+		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", 4+len(files)))
+	p.command.ExtraFiles = append(append([]*os.File{}, files...), channelThere, monitorThere)
+	p.command.Stdin, p.command.Stdout, p.command.Stderr = stdin, console, p.said
+	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.start(); err != nil {
+		return nil, errors.Join(err, channelHere.Close(), monitorHere.Close())
+	}
+	if err := p.greet(ctx, channelHere, monitorHere); err != nil {
+		p.kill()
+		return nil, errors.Join(err, p.complaint())
+	}
+	return p, nil
+}
+
+// start starts QEMU from a thread that lives as long as QEMU does: the kernel sends the death signal when the thread ends that is
+// the parent (prctl(2), PR_SET_PDEATHSIG), and that must mean the whole process.
+func (p *process) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.command.Start()
+		started <- err
+		if err == nil {
+			_ = p.command.Wait() // killed as a rule; complaints are in said
+			close(p.ended)
+		}
+	}()
+	return <-started
+}
+
+func (p *process) greet(ctx context.Context, channelHere, monitorHere net.Conn) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { channelHere.Close(); monitorHere.Close() })
+	defer stop()
+	go func() {
+		select {
+		case <-p.ended:
+			cancel(errors.New("QEMU ended"))
+		case <-ctx.Done():
+		}
+	}()
+	var err error
+	if p.monitor, err = newMonitor(monitorHere, p.setReason); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	p.channel, err = newChannel(ctx, channelHere)
+	return err
+}
+
+func (p *process) setReason(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reason = reason
+}
+
+func (p *process) endReason() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reason
+}
+
+// kill is the power cord.
+func (p *process) kill() {
+	_ = p.command.Process.Kill() // it may be gone already
+	<-p.ended
+	if p.monitor != nil {
+		p.monitor.conn.Close()
+	}
+}
+
+// complaint is what QEMU said, without what it always says of features that it does not emulate.
+func (p *process) complaint() error {
+	var lines []string
+	for line := range strings.Lines(p.said.String()) {
+		if !strings.Contains(line, "TCG doesn't support requested feature") {
+			lines = append(lines, line)
+		}
+	}
+	if lines == nil {
+		return nil
+	}
+	return fmt.Errorf("QEMU said: %s", strings.TrimSpace(strings.Join(lines, "")))
+}
+
+// pair makes two connected sockets: one for us, one for a child.
+func pair(name string) (net.Conn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	here, there := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
+	defer here.Close()
+	conn, err := net.FileConn(here)
+	if err != nil {
+		return nil, nil, errors.Join(err, there.Close())
+	}
+	return conn, there, nil
+}

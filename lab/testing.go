@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// T is what the lab needs of a *testing.T.
+type T interface {
+	Helper()
+	Context() context.Context
+	Cleanup(func())
+	Failed() bool
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// consoleShown is how much of the console a failed test shows (chosen: the last boot's, and a kernel's last words).
+const consoleShown = 16 << 10
+
+// Boot boots a machine, which ends with the test. It skips the test, with the reason, where this machine cannot have one.
+func Boot(t T, description string, o Options) *Guest {
+	t.Helper()
+	if o.Say == nil {
+		o.Say = func(step string) { t.Logf("build guest image: %s", step) }
+	}
+	began := time.Now()
+	g, err := Start(t.Context(), description, o)
+	if errors.Is(err, ErrCannot) {
+		t.Skipf("%v", err)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			console := g.ConsoleText()
+			t.Logf("console of %s:\n%s", g.Name, console[max(0, len(console)-consoleShown):])
+		}
+		if err := g.Close(); err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Logf("%s (%s) is up after %v", g.Name, g.options.Init, time.Since(began).Round(100*time.Millisecond))
+	return g
+}
+
+// Run runs a command and returns what it prints, without the last line's end. It fails the test when the command fails.
+func (g *Guest) Run(t T, args ...string) string {
+	t.Helper()
+	out, err := g.Output(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSuffix(out, "\n")
+}
+
+// A Process is a command that goes on in a guest while the test does other things.
+type Process struct {
+	Name   string
+	stop   context.CancelFunc
+	ended  chan struct{}
+	err    error // of Exec; set before ended is closed
+	output *tail
+}
+
+// Start starts a command that goes on until it ends, Stop or the test's end. What it prints is kept, and shown when the
+// test fails.
+func (g *Guest) Start(t T, c Command) *Process {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	p := &Process{Name: filepath.Base(c.Args[0]), stop: stop, ended: make(chan struct{}), output: &tail{max: consoleKept}}
+	if c.Stdout == nil {
+		c.Stdout = p.output
+	}
+	if c.Stderr == nil {
+		c.Stderr = p.output
+	}
+	go func() {
+		defer close(p.ended)
+		p.err = g.Exec(ctx, c)
+	}()
+	t.Cleanup(func() {
+		p.Stop()
+		if t.Failed() {
+			text := p.Output()
+			t.Logf("%s in %s: %v\n%s", p.Name, g.Name, p.err, text[max(0, len(text)-consoleShown):])
+		}
+	})
+	return p
+}
+
+// Stop kills the command, with everything in its session, and waits for its end.
+func (p *Process) Stop() { p.stop(); <-p.ended }
+
+// Ended is closed when the command has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Err is how the command ended. It may be asked when Ended is closed.
+func (p *Process) Err() error { return p.err }
+
+// Output is the end of what the command has printed.
+func (p *Process) Output() string { return p.output.String() }
+
+// CopyIn copies a file of the host, with its mode, to a path in the guest. It makes directories that are missing.
+func (g *Guest) CopyIn(t T, from, to string) {
+	t.Helper()
+	file, err := os.Open(from)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	g.write(t, to, file, info.Mode().Perm())
+}
+
+// Write writes a file in the guest. It makes directories that are missing.
+func (g *Guest) Write(t T, path, text string) {
+	t.Helper()
+	g.write(t, path, strings.NewReader(text), 0o644)
+}
+
+func (g *Guest) write(t T, path string, content io.Reader, mode os.FileMode) {
+	t.Helper()
+	script := fmt.Sprintf(`mkdir -p "${0%%/*}/" && cat > "$0" && chmod %o "$0"`, mode)
+	if err := g.Exec(t.Context(), Command{Args: []string{"sh", "-c", script, path}, Stdin: content}); err != nil {
+		t.Fatalf("copy to %s: %v", path, err)
+	}
+}
+
+// CopyOut copies a file of the guest to the host.
+func (g *Guest) CopyOut(t T, from, to string) {
+	t.Helper()
+	file, err := os.Create(to)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if err := errors.Join(g.Exec(t.Context(), Command{Args: []string{"cat", from}, Stdout: file}), file.Close()); err != nil {
+		t.Fatalf("copy from %s: %v", from, err)
+	}
+}
+
+// Kill crashes the guest: nothing is flushed, nobody is told. PowerOn boots it again from what its disks hold.
+func (g *Guest) Kill() { g.PowerOff() }
+
+// Restart boots a guest that was killed.
+func (g *Guest) Restart(t T) {
+	t.Helper()
+	began := time.Now()
+	if err := g.PowerOn(t.Context()); err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Logf("%s is up again after %v", g.Name, time.Since(began).Round(100*time.Millisecond))
+}
+
+// Freeze stops all CPUs of the guest: its clocks stand still, its network card answers nothing.
+func (g *Guest) Freeze(t T) { t.Helper(); g.tell(t, "stop", nil) }
+
+// Thaw lets a frozen guest go on. Its clocks are then behind by the time it was frozen, as after a hypervisor's pause.
+func (g *Guest) Thaw(t T) { t.Helper(); g.tell(t, "cont", nil) }
+
+// CutNetwork pulls the cable of the guest's network card. Commands still work.
+func (g *Guest) CutNetwork(t T) {
+	t.Helper()
+	g.tell(t, "set_link", map[string]any{"name": network, "up": false})
+}
+
+// RestoreNetwork plugs the cable in again.
+func (g *Guest) RestoreNetwork(t T) {
+	t.Helper()
+	g.tell(t, "set_link", map[string]any{"name": network, "up": true})
+}
+
+func (g *Guest) tell(t T, command string, arguments map[string]any) {
+	t.Helper()
+	if g.process == nil {
+		t.Fatalf("%s %s: it is switched off", command, g.Name)
+	}
+	if err := g.process.monitor.do(command, arguments, nil); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// OfflineCPU takes a CPU from the running kernel, OnlineCPU gives it back. CPU 0 cannot be taken.
+func (g *Guest) OfflineCPU(t T, cpu int) { t.Helper(); g.switchCPU(t, cpu, "0") }
+
+// OnlineCPU gives a CPU back that OfflineCPU took.
+func (g *Guest) OnlineCPU(t T, cpu int) { t.Helper(); g.switchCPU(t, cpu, "1") }
+
+func (g *Guest) switchCPU(t T, cpu int, to string) {
+	t.Helper()
+	g.Run(t, "sh", "-c", fmt.Sprintf("echo %s > /sys/devices/system/cpu/cpu%d/online", to, cpu))
+}
+
+// FillDisk fills the file system of a directory until only leave is free, by one file there, whose path it returns:
+// removing it frees the room again.
+func (g *Guest) FillDisk(t T, dir string, leave unit.Bytes) string {
+	t.Helper()
+	path := filepath.Join(dir, "filled-by-the-lab")
+	const script = `free=$(stat -f -c '%a * %S' "$0") && fallocate -l $(( $free - $2 )) "$1"`
+	g.Run(t, "sh", "-c", script, dir, path, fmt.Sprint(int64(leave)))
+	return path
+}
+
+// SetClock sets the guest's clock. Options.Time does it before the first instruction.
+func (g *Guest) SetClock(t T, now time.Time) {
+	t.Helper()
+	g.Run(t, "date", "-s", fmt.Sprintf("@%d.%09d", now.Unix(), now.Nanosecond()))
+}
