@@ -46,6 +46,8 @@ var rules = []rule{
 		"shells do not import each other, and the controller has no host"},
 	{"internal/fleet", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/cluster", module + "internal/host/"}, nil,
 		"shells do not import each other, and a hollow node has no host"},
+	{"internal/whatif", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/fleet", module + "internal/cluster", module + "internal/host/"}, nil,
+		"whatif decides on files: the same files give the same answer on any machine"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench"},
 		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle and bench depend on it"},
 	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "test"},

@@ -86,7 +86,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
 		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(),
-		newMachineCommand(), newVersionCommand(),
+		newMachineCommand(), newWhatifCommand(), newVersionCommand(),
 	)
 	return root
 }

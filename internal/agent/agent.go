@@ -322,7 +322,7 @@ func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration
 
 // allocatable is what the node offers to pods: its load line, and what others added to the Node (extended resources).
 func (a *Agent) allocatable() corev1.ResourceList {
-	_, own := node.Resources(a.line)
+	_, own := kube.NodeResources(a.line)
 	if n := a.node.Node(); n != nil {
 		for name, quantity := range n.Status.Allocatable {
 			if _, ours := own[name]; !ours {

@@ -12,13 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
@@ -196,26 +193,13 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 			delete(s.Allocatable, name)
 		}
 	}
-	capacity, allocatable := Resources(k.o.Line)
+	if k.o.Line.StorageUncounted { // it may have been counted before
+		delete(s.Capacity, corev1.ResourceEphemeralStorage)
+		delete(s.Allocatable, corev1.ResourceEphemeralStorage)
+	}
+	capacity, allocatable := kube.NodeResources(k.o.Line)
 	maps.Copy(s.Capacity, capacity)
 	maps.Copy(s.Allocatable, allocatable)
-}
-
-// Resources returns a load line in the API's form.
-func Resources(l loadline.Line) (capacity, allocatable corev1.ResourceList) {
-	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
-	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
-		capacity[name], allocatable[name] = has, offers
-	}
-	bytes := func(b unit.Bytes) resource.Quantity { return *resource.NewQuantity(int64(b), resource.BinarySI) }
-	set(corev1.ResourceCPU, *resource.NewMilliQuantity(int64(l.CPU.Capacity), resource.DecimalSI), *resource.NewMilliQuantity(int64(l.CPU.Allocatable), resource.DecimalSI))
-	set(corev1.ResourceMemory, bytes(l.Memory.Capacity), bytes(l.Memory.Allocatable))
-	set(corev1.ResourceEphemeralStorage, bytes(l.EphemeralStorage.Capacity), bytes(l.EphemeralStorage.Allocatable))
-	set(corev1.ResourcePods, *resource.NewQuantity(l.Pods.Capacity, resource.DecimalSI), *resource.NewQuantity(l.Pods.Allocatable, resource.DecimalSI))
-	for _, h := range l.HugePages {
-		set(kube.HugePageResource(h.Size), bytes(h.Capacity), bytes(h.Allocatable))
-	}
-	return capacity, allocatable
 }
 
 // fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.

@@ -5,7 +5,7 @@
 //	allocatable = capacity - systemReserved - kubeReserved - hard eviction threshold
 //
 // per resource and never below zero. CPU and pods have no threshold. Percentages are of capacity. Huge pages come off
-// allocatable memory, because the kernel took them from it at boot.
+// allocatable memory, because the kernel took them from it at boot. The agent and whatif draw their lines here.
 //
 // # Invariants
 //
@@ -20,7 +20,9 @@
 package loadline
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +103,8 @@ type Settings struct {
 
 	ReservedCPUs int64 // CPUs in reservedSystemCPUs, which replaces the reservations of CPU; 0: not set
 	EnforcePods  bool  // hold the pods together to the line, not to the whole machine
+
+	StorageUncounted bool // local storage is no resource here (localStorageCapacityIsolation: false)
 }
 
 // Row is one resource's subtraction.
@@ -118,100 +122,96 @@ type HugePages struct {
 type Line struct {
 	CPU              Row[unit.MilliCPU]
 	Memory           Row[unit.Bytes]
-	HugePages        []HugePages // by size; their capacity is also subtracted from Memory.Allocatable
-	EphemeralStorage Row[unit.Bytes]
+	HugePages        []HugePages     // by size; their capacity is also subtracted from Memory.Allocatable
+	EphemeralStorage Row[unit.Bytes] // meaningless when StorageUncounted
 	Pods             Row[int64]
-	PIDs             Row[int64] // enforced, not published
+	PIDs             Row[int64] // enforced, not published; Capacity 0: not known
+
+	StorageUncounted bool
 
 	Notes []string // settings whose effect may surprise
 
 	enforcePods bool
 }
 
-// Draw draws the line. Reservations above capacity are an error that names all of them.
+// Draw draws the line. Reservations above capacity are an error that names all of them; the line that comes with it shows
+// them, and is none to start a node with.
 func Draw(m machine.Machine, s Settings) (Line, error) {
 	cores := int64(m.CPUs.Len())
-	l := Line{enforcePods: s.EnforcePods}
+	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted}
+	asked := s
 	if s.ReservedCPUs > 0 {
-		if s.System.CPU > 0 || s.Kube.CPU > 0 {
-			l.note("reservedSystemCPUs replaces the reserved CPU: %d whole CPUs instead of systemReserved %v and kubeReserved %v", s.ReservedCPUs, s.System.CPU, s.Kube.CPU)
-		}
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
 	}
 	memoryThreshold := unit.Bytes(s.EvictionHard[MemoryAvailable].Of(int64(m.Memory)))
-	storageThreshold := unit.Bytes(s.EvictionHard[NodeFSAvailable].Of(int64(m.NodeFS.Capacity)))
 	l.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
 	l.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)
-	l.EphemeralStorage = row(m.NodeFS.Capacity, s.System.EphemeralStorage, s.Kube.EphemeralStorage, storageThreshold)
+	if !s.StorageUncounted {
+		threshold := unit.Bytes(s.EvictionHard[NodeFSAvailable].Of(int64(m.NodeFS.Capacity)))
+		l.EphemeralStorage = row(m.NodeFS.Capacity, s.System.EphemeralStorage, s.Kube.EphemeralStorage, threshold)
+	}
 	l.PIDs = row(m.PIDs, s.System.PIDs, s.Kube.PIDs, 0)
 	l.Pods = row(s.MaxPods, 0, 0, 0)
-	if byCores := s.PodsPerCore * cores; s.PodsPerCore > 0 && byCores < s.MaxPods {
-		l.Pods = row(byCores, 0, 0, 0)
-		l.note("podsPerCore %d on %d CPUs allows %d pods, fewer than maxPods %d", s.PodsPerCore, cores, byCores, s.MaxPods)
+	if s.PodsPerCore > 0 {
+		l.Pods = row(min(s.PodsPerCore*cores, s.MaxPods), 0, 0, 0)
 	}
 	for size, count := range m.HugePages {
-		total := size * unit.Bytes(count)
-		l.HugePages = append(l.HugePages, HugePages{size, row(total, 0, 0, 0)})
-		l.Memory.Allocatable = max(0, l.Memory.Allocatable-total)
+		l.HugePages = append(l.HugePages, HugePages{size, row(size*unit.Bytes(count), 0, 0, 0)})
 	}
-	slices.SortFunc(l.HugePages, func(a, b HugePages) int { return int(min(max(a.Size-b.Size, -1), 1)) })
-	if err := l.checkReservations(); err != nil {
-		return Line{}, err
+	slices.SortFunc(l.HugePages, func(a, b HugePages) int { return cmp.Compare(a.Size, b.Size) })
+	l.Memory.Allocatable = max(0, l.Memory.Allocatable-l.HugeMemory())
+	l.note(m, asked)
+	return l, l.checkReservations()
+}
+
+// HugeMemory returns what huge pages of all sizes take.
+func (l Line) HugeMemory() unit.Bytes {
+	var total unit.Bytes
+	for _, h := range l.HugePages {
+		total += h.Capacity
 	}
-	l.noteThresholds(s)
-	return l, nil
+	return total
 }
 
 func row[T ~int64](capacity, system, kube, eviction T) Row[T] {
-	return Row[T]{capacity, system, kube, eviction, max(0, capacity-system-kube-eviction)}
+	r := Row[T]{Capacity: capacity, System: system, Kube: kube, Eviction: eviction}
+	r.Allocatable = max(0, capacity-r.Kept())
+	return r
+}
+
+// Kept returns what is kept back in all; more than can be counted is the most that can.
+func (r Row[T]) Kept() T { return plus(plus(r.System, r.Kube), r.Eviction) }
+
+// plus adds amounts that are not negative.
+func plus[T ~int64](a, b T) T {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxInt64
 }
 
 // checkReservations refuses a node that could never run a pod: more is kept back than there is.
 func (l Line) checkReservations() error {
 	var problems []string
-	check := func(resource, capacity, kept string, over bool) {
+	check := func(resource string, capacity, kept fmt.Stringer, over bool) {
 		if over {
-			problems = append(problems, fmt.Sprintf("%s: %s is kept back of a capacity of %s", resource, kept, capacity))
+			problems = append(problems, fmt.Sprintf("%s: %v is kept back of a capacity of %v", resource, kept, capacity))
 		}
 	}
-	check("cpu", l.CPU.Capacity.String(), l.CPU.kept().String(), l.CPU.kept() > l.CPU.Capacity)
-	check("memory", l.Memory.Capacity.String(), l.Memory.kept().String(), l.Memory.kept() > l.Memory.Capacity)
-	check("ephemeral-storage", l.EphemeralStorage.Capacity.String(), l.EphemeralStorage.kept().String(), l.EphemeralStorage.kept() > l.EphemeralStorage.Capacity)
+	check("cpu", l.CPU.Capacity, l.CPU.Kept(), l.CPU.Kept() > l.CPU.Capacity)
+	check("memory", l.Memory.Capacity, l.Memory.Kept(), l.Memory.Kept() > l.Memory.Capacity)
+	check("ephemeral-storage", l.EphemeralStorage.Capacity, l.EphemeralStorage.Kept(), l.EphemeralStorage.Kept() > l.EphemeralStorage.Capacity)
+	if known := l.PIDs.Capacity > 0; known && l.PIDs.Kept() > l.PIDs.Capacity {
+		problems = append(problems, fmt.Sprintf("pid: %d is kept back of a capacity of %d", l.PIDs.Kept(), l.PIDs.Capacity))
+	}
 	if len(problems) == 0 {
 		return nil
 	}
 	return fmt.Errorf("draw load line: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
 }
 
-func (r Row[T]) kept() T { return r.System + r.Kube + r.Eviction }
-
-func (l *Line) note(format string, args ...any) {
-	l.Notes = append(l.Notes, fmt.Sprintf(format, args...))
-}
-
-func (l *Line) noteThresholds(s Settings) {
-	if len(s.Dropped) > 0 {
-		names := make([]string, len(s.Dropped))
-		for i, signal := range s.Dropped {
-			names[i] = string(signal)
-		}
-		slices.Sort(names)
-		l.note("evictionHard leaves out %s: they have no threshold, not the default; set mergeDefaultEvictionSettings to keep the defaults", strings.Join(names, ", "))
-	}
-	if threshold := l.Memory.Eviction; threshold > 0 && s.EnforcePods && (l.Memory.System > 0 || l.Memory.Kube > 0) {
-		l.note("the kernel holds all pods together to %v of memory, %v above what is allocatable: the eviction threshold is not subtracted", l.enforcedMemory(), threshold)
-	}
-	var huge unit.Bytes
-	for _, h := range l.HugePages {
-		huge += h.Capacity
-	}
-	if huge > 0 && l.Memory.Capacity-l.Memory.kept() < huge {
-		l.note("huge pages take %v, more than the %v of memory that is left: nothing is allocatable as ordinary memory", huge, l.Memory.Capacity-l.Memory.kept())
-	}
-}
-
 func (l Line) enforcedMemory() unit.Bytes {
-	return max(0, l.Memory.Capacity-l.Memory.System-l.Memory.Kube)
+	return max(0, l.Memory.Capacity-plus(l.Memory.System, l.Memory.Kube))
 }
 
 // Enforced returns the values of the group of all pods: the line without the eviction threshold, or the whole machine

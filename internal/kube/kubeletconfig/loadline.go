@@ -30,6 +30,8 @@ func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (loadline.Settings, 
 		PodsPerCore:  int64(c.PodsPerCore),
 		EnforcePods:  slices.Contains(c.EnforceNodeAllocatable, enforcePods),
 		Dropped:      dropped(c),
+
+		StorageUncounted: !*c.LocalStorageCapacityIsolation,
 	}
 	cpus, err := idset.Parse(c.ReservedSystemCPUs)
 	if err != nil {

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/whatif"
+)
+
+func newWhatifCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "whatif",
+		Short: "Ask what a node or a cluster would decide, on files: no cluster, no root",
+		Long: `Ask what a node or a cluster would decide before it has to. The answers come from the code that decides on real nodes,
+and rest on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, manifests.
+
+With -o json and -o yaml the results are stable formats: keys are added, none changes.`,
+		Example: `  plimsoll machine > machine.yaml
+  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml`,
+	}
+	c.AddCommand(newWhatifAllocatableCommand())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		var questions []string
+		for _, verb := range c.Commands() {
+			questions = append(questions, verb.Name())
+		}
+		return usageError{fmt.Errorf("whatif: %q is no question: want one of %s (see plimsoll whatif --help)", strings.Join(args, " "), strings.Join(questions, ", "))}
+	}
+	return c
+}
+
+// tabler is a result that can be shown to people.
+type tabler interface{ Table() []byte }
+
+// printResult writes the result of a question.
+func printResult(c *cobra.Command, result tabler, output *outputFormat) error {
+	var text []byte
+	var err error
+	switch output.chosen {
+	case outputJSON:
+		text, err = whatif.JSON(result)
+	case outputYAML:
+		text, err = whatif.YAML(result)
+	case outputTable:
+		text = result.Table()
+	}
+	if err != nil {
+		return err
+	}
+	if _, err = c.OutOrStdout().Write(text); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}

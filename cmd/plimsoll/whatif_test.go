@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWhatifExitCodes holds what scripts rest on: 0 answered, 2 the input is at fault, with the file named.
+func TestWhatifExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	machine := file("machine.yaml", "apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n  filesystems: {nodefs: {capacity: 1Gi}}\n")
+	good, much, bad := file("good.yaml", kubelet), file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n"), file("bad.yaml", kubelet+"maxPods: -1\n")
+	for _, c := range []struct {
+		args string
+		code int
+		says []string
+	}{
+		{"whatif allocatable --machine " + machine, 0, nil},
+		{"whatif allocatable -o json --config " + good + " --machine " + machine, 0, nil},
+		{"whatif allocatable", 2, []string{"--machine: required"}},
+		{"whatif allocatable --machine " + good + " --config " + bad, 2, []string{"good.yaml: ", "want Machine", "bad.yaml: ", "maxPods"}},
+		{"whatif allocatable --machine " + machine + " --config " + much, 2, []string{"memory: 2148Mi is kept back of a capacity of 1Gi"}},
+		{"whatif allocatable -o xml --machine " + machine, 2, []string{"want one of table, json, yaml"}},
+		{"whatif allocatable more --machine " + machine, 2, []string{"more"}},
+		{"whatif", 2, []string{"want one of allocatable"}},
+		{"whatif nothing", 2, []string{"nothing"}},
+		{"machine -o xml", 2, []string{"want one of yaml, json, table"}},
+		{"machine", 0, nil},
+		{"machine --installed -o table", 0, nil},
+		{"machine --root " + dir, 1, []string{"cpu/online"}},
+	} {
+		err := quietly(t, func() error { return run(t.Context(), strings.Fields(c.args)) })
+		if code := exitCode(err); code != c.code {
+			t.Errorf("%s: exit code %d, want %d: %v", c.args, code, c.code, err)
+		}
+		for _, want := range c.says {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: want %q in: %v", c.args, want, err)
+			}
+		}
+	}
+}
+
+// quietly runs do with standard output sent nowhere.
+func quietly(t *testing.T, do func() error) error {
+	t.Helper()
+	nowhere, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := os.Stdout
+	os.Stdout = nowhere
+	defer func() { os.Stdout = out }()
+	return errors.Join(do(), nowhere.Close())
+}

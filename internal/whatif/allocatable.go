@@ -1,0 +1,203 @@
+package whatif
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// Allocatable is what a node with some configuration on some machine would publish, and why.
+type Allocatable struct {
+	Capacity    map[string]string `json:"capacity"`
+	Allocatable map[string]string `json:"allocatable"`
+	Breakdown   []Subtraction     `json:"breakdown"`
+	Enforced    Enforced          `json:"enforced"`
+	Warnings    []string          `json:"warnings"` // settings whose effect may surprise; never null
+}
+
+// Subtraction is the row of one resource: capacity less everything else is allocatable, or 0. Quantities of 0 are "0".
+type Subtraction struct {
+	Resource       string `json:"resource"`
+	Capacity       string `json:"capacity"`
+	SystemReserved string `json:"systemReserved"`
+	KubeReserved   string `json:"kubeReserved"`
+	EvictionHard   string `json:"evictionHard"`
+	HugePages      string `json:"hugePages,omitempty"` // of memory: what huge pages of all sizes take
+	Allocatable    string `json:"allocatable"`
+
+	Threshold string `json:"threshold,omitempty"` // as configured: "nodefs.available<10%"
+
+	terms terms
+	kind  kind
+}
+
+// terms are a row's numbers in the order of the table's columns: capacity, what is subtracted, allocatable.
+type terms [6]int64
+
+// kind says how numbers are printed.
+type kind int
+
+const (
+	inCounts kind = iota
+	inCPUs
+	inBytes
+)
+
+func (k kind) print(n int64) string {
+	switch k {
+	case inCPUs:
+		q := kube.CPUQuantity(unit.MilliCPU(n))
+		return q.String()
+	case inBytes:
+		q := kube.BytesQuantity(unit.Bytes(n))
+		return q.String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Enforced is what the kernel holds all pods together to.
+type Enforced struct {
+	CPUShares int64  `json:"cpuShares"` // cgroup v1
+	CPUWeight int64  `json:"cpuWeight"` // cgroup v2
+	Memory    string `json:"memory"`
+	PIDs      int64  `json:"pids,omitempty"` // left out when the machine's limit is not known
+}
+
+// DrawAllocatable answers for a configuration that was loaded. An error says why no node would start with it; the result
+// that comes with it, if any, shows the numbers.
+func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine) (*Allocatable, error) {
+	settings, err := kubeletconfig.LoadLine(c)
+	if err != nil {
+		return nil, err
+	}
+	line, impossible := loadline.Draw(m, settings)
+	a := &Allocatable{Warnings: append([]string{}, line.Notes...), Enforced: enforced(line.Enforced())}
+	a.publish(line)
+	a.breakDown(line, c.EvictionHard)
+	for _, name := range slices.Sorted(maps.Keys(m.Devices)) {
+		n := int64(len(m.Devices[name]))
+		a.Capacity[name], a.Allocatable[name] = inCounts.print(n), inCounts.print(n)
+		a.Breakdown = append(a.Breakdown, subtraction(name, inCounts, terms{n, 0, 0, 0, 0, n}))
+	}
+	// Which cgroup version the machine has is not in its description: what the check says of v1 is left out.
+	const unified = true
+	if err := kubeletconfig.CheckMachine(c, m, unified); err != nil {
+		a.Warnings = append(a.Warnings, "the agent would refuse to start: "+err.Error())
+	}
+	return a, impossible
+}
+
+// publish fills in what the Node object would say.
+func (a *Allocatable) publish(l loadline.Line) {
+	capacity, allocatable := kube.NodeResources(l)
+	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
+	for name, quantity := range capacity {
+		a.Capacity[string(name)] = quantity.String()
+	}
+	for name, quantity := range allocatable {
+		a.Allocatable[string(name)] = quantity.String()
+	}
+}
+
+// breakDown fills in how it came about.
+func (a *Allocatable) breakDown(l loadline.Line, configured map[string]string) {
+	add := func(resource string, k kind, t terms, signal loadline.Signal) {
+		row := subtraction(resource, k, t)
+		if text, ok := configured[string(signal)]; ok && t[3] > 0 {
+			row.Threshold = string(signal) + "<" + text
+		}
+		a.Breakdown = append(a.Breakdown, row)
+	}
+	add("cpu", inCPUs, rowTerms(l.CPU), "")
+	memory := rowTerms(l.Memory)
+	memory[4] = int64(l.HugeMemory())
+	add("memory", inBytes, memory, loadline.MemoryAvailable)
+	if !l.StorageUncounted {
+		add("ephemeral-storage", inBytes, rowTerms(l.EphemeralStorage), loadline.NodeFSAvailable)
+	}
+	for _, h := range l.HugePages {
+		add(string(kube.HugePageResource(h.Size)), inBytes, rowTerms(h.Row), "")
+	}
+	add("pods", inCounts, rowTerms(l.Pods), "")
+}
+
+func rowTerms[T ~int64](r loadline.Row[T]) terms {
+	return terms{int64(r.Capacity), int64(r.System), int64(r.Kube), int64(r.Eviction), 0, int64(r.Allocatable)}
+}
+
+func subtraction(resource string, k kind, t terms) Subtraction {
+	s := Subtraction{
+		Resource: resource, Capacity: k.print(t[0]), SystemReserved: k.print(t[1]), KubeReserved: k.print(t[2]),
+		EvictionHard: k.print(t[3]), Allocatable: k.print(t[5]), terms: t, kind: k,
+	}
+	if t[4] > 0 {
+		s.HugePages = k.print(t[4])
+	}
+	return s
+}
+
+func enforced(v qos.Values) Enforced {
+	memory, _ := v.Memory.Get()
+	pids, _ := v.PIDs.Get()
+	shares := v.CPUShares.OrZero()
+	return Enforced{CPUShares: int64(shares), CPUWeight: shares.Weight(), Memory: inBytes.print(int64(memory)), PIDs: pids}
+}
+
+// Table returns a for people: each row in one unit, so that it can be added up by hand.
+func (a *Allocatable) Table() []byte {
+	t := newTable()
+	t.line("RESOURCE", "CAPACITY", "- SYSTEM", "- KUBE", "- EVICTION", "- HUGE PAGES", "= ALLOCATABLE", "THRESHOLD")
+	for _, row := range a.Breakdown {
+		print := row.kind.print
+		if row.kind == inBytes {
+			print = inOneUnit(row.terms)
+		}
+		columns := []string{row.Resource}
+		for i, n := range row.terms {
+			switch subtracted := i > 0 && i < len(row.terms)-1; {
+			case subtracted && n == 0:
+				columns = append(columns, "-")
+			case n == 0:
+				columns = append(columns, "0")
+			default:
+				columns = append(columns, print(n))
+			}
+		}
+		t.line(append(columns, cmp.Or(row.Threshold, "-"))...)
+	}
+	pids := "any number of processes"
+	if a.Enforced.PIDs > 0 {
+		pids = fmt.Sprintf("%d processes", a.Enforced.PIDs)
+	}
+	t.text("", fmt.Sprintf("The kernel holds all pods together to %s of memory and %s, and weighs them with cpu.shares %d (cgroup v2: cpu.weight %d).",
+		a.Enforced.Memory, pids, a.Enforced.CPUShares, a.Enforced.CPUWeight))
+	for _, w := range a.Warnings {
+		t.text("warning: " + w)
+	}
+	return t.bytes()
+}
+
+// inOneUnit returns how to print bytes in the largest unit in which all of them are whole.
+func inOneUnit(all terms) func(int64) string {
+	for _, u := range []struct {
+		size unit.Bytes
+		name string
+	}{{unit.TiB, "Ti"}, {unit.GiB, "Gi"}, {unit.MiB, "Mi"}, {unit.KiB, "Ki"}} {
+		size := int64(u.size)
+		if !slices.ContainsFunc(all[:], func(n int64) bool { return n%size != 0 }) {
+			return func(n int64) string { return strconv.FormatInt(n/size, 10) + u.name }
+		}
+	}
+	return inCounts.print
+}
