@@ -2,7 +2,9 @@
 //
 // The scheduler has looked already, from further away and a moment earlier. The node looks again with what it really
 // holds, because pods may be bound by others, be static, or have been bound twice in a race. A pod that runs here
-// already is never asked about again.
+// already is never asked about again, except when it asks for more: a resize is granted, deferred until there is room, or
+// infeasible (Resizes). Both answers are functions of what is here now; nothing is remembered, so nothing can be missed as
+// long as the shell asks again whenever what is here has changed.
 //
 // It uses the scheduler's own types and amounts (core/placement), so that both count alike. It does not evict, and does
 // not look at NUMA yet.
@@ -30,16 +32,7 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 	if used := int64(len(held)); used+1 > node.PodsMax {
 		return outOf("pods", 1, used, node.PodsMax)
 	}
-	used := map[string]int64{}
-	for _, h := range held {
-		for _, a := range h.Requests {
-			used[a.Resource] += a.Value
-		}
-	}
-	capacity := map[string]int64{}
-	for _, a := range node.Allocatable {
-		capacity[a.Resource] = a.Value
-	}
+	used, capacity := usedBy(held), capacityOf(node)
 	for _, a := range inOrder(pod.Requests) {
 		if _, known := capacity[a.Resource]; !known && strings.Contains(a.Resource, "/") {
 			continue // counted by somebody else, cluster-wide (upstream does the same)
@@ -49,6 +42,24 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 		}
 	}
 	return objection(pod, held, node)
+}
+
+func usedBy(held []placement.Pod) map[string]int64 {
+	used := map[string]int64{}
+	for _, h := range held {
+		for _, a := range h.Requests {
+			used[a.Resource] += a.Value
+		}
+	}
+	return used
+}
+
+func capacityOf(node placement.Node) map[string]int64 {
+	capacity := map[string]int64{}
+	for _, a := range node.Allocatable {
+		capacity[a.Resource] = a.Value
+	}
+	return capacity
 }
 
 // objection applies what the scheduler's rules say of more than amounts. A node without a name is not known well enough:

@@ -1,6 +1,7 @@
 package podlife
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -11,12 +12,13 @@ import (
 // Life is the memory of one pod between steps. Make one with New.
 type Life struct {
 	backoffMax time.Duration
-	hashes     map[string]string       // by container: of the spec seen last
+	hashes     map[string]string       // by container: of the spec seen last, with what is fixed
 	crashes    map[string]*crash       // by container
 	troubles   map[string]*trouble     // by troubleKey
 	asked      map[string]unit.Instant // by askedKey: when an action was planned last
 	askedBy    map[string]unit.Instant // and the moment by which it was to be done
 	revive     map[string]string       // by container: id of the run that was stopped in order to run again
+	sizes      string                  // wanted at the last step: a resize that failed is worth trying again when they change
 	over       *StopOrder              // set once nothing may run any more, though nobody ordered an end
 }
 
@@ -33,7 +35,7 @@ func New(backoffMax time.Duration) *Life {
 }
 
 // Failed records that an action of the last decision failed. Pulls are retried with the crash back-off's curve beginning
-// at its base, other starts at its base, stops and removals after a second. reason is a waiting reason in upstream's words
+// at its base, other starts and resizes at its base, stops and removals after a second. reason is a waiting reason in upstream's words
 // (ErrImagePull, CreateContainerError, ...).
 func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 	key := troubleKey(a)
@@ -48,7 +50,7 @@ func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 	switch {
 	case pulling[reason]:
 		wait = delayAfter(t.tries, BackoffMax)
-	case a.Kind == StartContainer || a.Kind == CreateSandbox:
+	case a.Kind == StartContainer || a.Kind == CreateSandbox || a.Kind == Resize:
 		wait = backoffBase
 	}
 	t.retryAt = now.Add(wait)
@@ -63,15 +65,20 @@ func (l *Life) Retry() {
 
 // tidy forgets what can not matter any more.
 func (l *Life) tidy(now unit.Instant, spec Spec) {
+	if sizes := wanted(spec); sizes != l.sizes {
+		delete(l.troubles, resizeKey)
+		l.sizes = sizes
+	}
 	maps.DeleteFunc(l.asked, func(_ string, at unit.Instant) bool { return now >= at.Add(retryEnd) })
 	maps.DeleteFunc(l.askedBy, func(key string, _ unit.Instant) bool { return l.asked[key].IsZero() })
 	maps.DeleteFunc(l.troubles, func(key string, t *trouble) bool { return strings.HasPrefix(key, endKey) && now >= t.retryAt })
 	for _, s := range spec.Containers {
-		if was, known := l.hashes[s.Name]; known && was != s.Hash { // another image deserves a fresh start
+		hash := s.Hash + " " + s.Fixed
+		if was, known := l.hashes[s.Name]; known && was != hash { // another image, or more memory, deserves a fresh start
 			delete(l.crashes, s.Name)
 			delete(l.troubles, s.Name)
 		}
-		l.hashes[s.Name] = s.Hash
+		l.hashes[s.Name] = hash
 	}
 }
 
@@ -144,9 +151,11 @@ var (
 // ErrImagePull, then ImagePullBackOff, as users know it; upstream changes with its next sync of the pod (1 to 2 s).
 const shownFor = 2 * time.Second
 
-// sandboxKey is where the trouble of creating a sandbox is kept; endKey begins where that of ending a thing is.
+// sandboxKey is where the trouble of creating a sandbox is kept, resizeKey that of a resize; endKey begins where that of
+// ending a thing is. No container has such a name.
 const (
 	sandboxKey = ""
+	resizeKey  = "resize "
 	endKey     = "end "
 )
 
@@ -157,8 +166,15 @@ func troubleKey(a Action) string {
 		return sandboxKey
 	case StartContainer:
 		return a.Container
+	case Resize:
+		return resizeKey
 	}
 	return endKey + a.ID
 }
 
-func askedKey(a Action) string { return a.Kind.String() + " " + a.ID }
+func askedKey(a Action) string {
+	if a.Kind == Resize {
+		return resizeKey + fmt.Sprint(a.Steps)
+	}
+	return a.Kind.String() + " " + a.ID
+}

@@ -70,7 +70,7 @@ func (p *plan) conditions(s Status) []Condition {
 		podReady = Condition{Type: "Ready", Reason: "ReadinessGatesNotReady", Message: strings.Join(shut, ", ")}
 	}
 	sandboxed := Condition{Type: "PodReadyToStartContainers", True: p.sandbox != nil && p.sandbox.State == SandboxReady}
-	return []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
+	return append([]Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}, p.resizeConditions()...)
 }
 
 func containersReady(s Status) Condition {

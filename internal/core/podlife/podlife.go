@@ -6,12 +6,18 @@
 // actions; then it sleeps until Decision.Wake or the next event. One Life per pod, used by one goroutine at a time.
 //
 // Invariants:
-//   - A container that runs as it should is never touched.
+//   - A container that runs as it should is never touched. One that only has another size than it should is resized, and
+//     not restarted unless its resize policy asks for that.
 //   - A container is started only in a ready sandbox, and only if no container of its name runs.
 //   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
 //   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
 //     nothing, it only forgets how often it had to wait.
 //   - The same action on the same thing is not planned twice within a second, whatever the runtime claims to have done.
+//
+// Sizes (core/resize) are levels, not events: a step compares what each cgroup has with what the pod's allocation asks for
+// and plans the way between them. So a resize that was interrupted anywhere is taken up by whoever comes next. What demands
+// a restart of the container is part of its identity, as its image is (Fixed). Whether there is room for what the
+// specification asks for is not decided here (core/admission): Spec is what was granted.
 //
 // What the runtime forgot, the API may still know (Past): an end that was reported counts as an exit, and a container
 // that was reported as running and is nowhere to be found was killed (137, ContainerStatusUnknown).
@@ -30,6 +36,8 @@
 //     upstream reports DeadlineExceeded.
 //   - Between a failed pull and its retry ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes with its
 //     next look at the pod.
+//   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random. Drift of a
+//     cgroup that an agent finds when it adopts a pod is repaired without a word.
 //   - A static pod that ends is reported Failed or Succeeded like any other.
 //
 // It does no I/O and knows nothing of images, volumes or networks: those belong to the shell, which reports their
@@ -39,6 +47,7 @@ package podlife
 import (
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -69,6 +78,8 @@ type ContainerSpec struct {
 	Policy RestartPolicy // the container's own where it has one (a sidecar: Always), else the pod's
 	Hash   string        // of the parts whose change means a new container; compared with Container.Hash
 	Image  string        // as the pod spells it; only for messages
+	Fixed  string        // of the resources whose change means a restart (resize policy); compared with Container.Fixed
+	Size   resize.Size   // of its cgroup
 }
 
 // Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains.
@@ -78,6 +89,7 @@ type Spec struct {
 	Grace          time.Duration // time between SIGTERM and SIGKILL when nobody orders another
 	ActiveDeadline time.Duration // from StartTime; zero: none
 	Gates          []string      // readiness gates: condition types that must be true too
+	Size           resize.Size   // of the pod's own cgroup
 }
 
 // SandboxState and ContainerState are the runtime's words.
@@ -120,6 +132,8 @@ type Container struct {
 	Reason, Message     string // of the exit, as the runtime or the container's termination message has it
 	Hash                string // empty: not ours to judge, never a reason to restart
 	ImageID             string
+	Fixed               string      // as it was when the container was made; empty: not ours to judge
+	Size                resize.Size // that its cgroup has; unknown parts are never a reason to resize
 }
 
 // Probes is what is known of the probes of a container's current run. Absent probes count as passed.
@@ -136,6 +150,7 @@ type Past struct {
 	RestartCount uint32
 	Running      bool        // that run was going on
 	Ended        *Terminated // that run's end
+	Over         bool        // and the API says that it is the last one: the container was reported as terminated
 	Last         *Terminated // the end before that run
 }
 
@@ -151,6 +166,18 @@ type StopOrder struct {
 	Message  string
 }
 
+// Resizing is what is known of a resize beside sizes.
+type Resizing struct {
+	Generation int64          // of the pod, when the resize that is under way was granted; zero: none is
+	Pending    *PendingResize // that the node has not granted; nil: none
+}
+
+// PendingResize is a resize that is not granted.
+type PendingResize struct {
+	Reason, Message string // Deferred or Infeasible
+	Generation      int64  // of the pod that was judged
+}
+
 // Observation is everything a step may look at.
 type Observation struct {
 	Spec       Spec
@@ -163,6 +190,8 @@ type Observation struct {
 	Past       map[string]Past   // by container name
 	Gates      map[string]string // status (True, False, Unknown) of the conditions that exist, by type
 	HostIPs    []string          // reported as pod IPs when the pod shares the host's network
+	Size       resize.Size       // that the pod's own cgroup has
+	Resizing   Resizing
 }
 
 // ActionKind says what to do.
@@ -176,10 +205,11 @@ const (
 	StartContainer                    // Container, ID (of the sandbox), Attempt
 	StopContainer                     // Container, ID, Grace, Event
 	RemoveContainer                   // Container, ID, Attempt
+	Resize                            // Steps, in order, up to the first that fails; none if memory in use refuses one of them
 	Finish                            // nothing of the pod is left in the runtime: take down volumes and cgroup, report, forget
 )
 
-var actionNames = [...]string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "finish"}
+var actionNames = [...]string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "resize", "finish"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -191,6 +221,7 @@ type Action struct {
 	Attempt   uint32
 	Grace     time.Duration
 	Why       string
+	Steps     []resize.Step
 	Event     string // StopContainer: what users are told beyond that it stops; empty: nothing
 }
 
@@ -235,6 +266,7 @@ type Condition struct {
 	Type            string
 	True            bool
 	Reason, Message string
+	Generation      int64 // of the pod it speaks of; zero: the present one
 }
 
 // Status is what to report of the pod.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -198,7 +199,7 @@ func (j *judge) judgeEnd(a Action) {
 		j.wrong("%s: it is the one in use", describe(a, a.ID))
 	}
 	for _, b := range j.w.containers {
-		if b.ID == a.ID && b.State == Running && b.SandboxID == newest.ID && b.Hash == j.w.spec(b.Name).Hash && !j.seen.Probes[b.Name].Dead && b == j.w.box(b.Name) {
+		if b.ID == a.ID && b.State == Running && b.SandboxID == newest.ID && b.Hash == j.w.spec(b.Name).Hash && b.Fixed == j.w.spec(b.Name).Fixed && !j.seen.Probes[b.Name].Dead && b == j.w.box(b.Name) {
 			j.wrong("%s: it runs as it should", describe(a, j.w.nameOf(a.ID)))
 		}
 	}
@@ -212,7 +213,7 @@ func randomPod(w *world, r *rand.Rand) {
 	}
 	policy := RestartPolicy(r.IntN(3))
 	add := func(kind Kind, name string) {
-		s := ContainerSpec{Name: name, Kind: kind, Policy: policy, Hash: "1", Image: "1"}
+		s := ContainerSpec{Name: name, Kind: kind, Policy: policy, Hash: "1", Image: "1", Fixed: "1", Size: randomSize(r)}
 		if kind == Sidecar {
 			s.Policy = Always
 		} else if r.IntN(6) == 0 {
@@ -236,6 +237,11 @@ func randomPod(w *world, r *rand.Rand) {
 	for i := range 1 + r.IntN(3) {
 		add(Main, fmt.Sprintf("m%d", i))
 	}
+	w.sizePod()
+}
+
+func randomSize(r *rand.Rand) resize.Size {
+	return sizeOf(unit.MilliCPU(100*r.IntN(4)), unit.Bytes(16*r.IntN(4))*unit.MiB)
 }
 
 // disturb does something to the world.
@@ -243,8 +249,8 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	w.wake = w.now.Add(time.Nanosecond)
 	name := w.o.Spec.Containers[r.IntN(len(w.o.Spec.Containers))].Name
 	b := w.box(name)
-	what := r.IntN(14)
-	say("%-9s ! %s %s", w.since(), []string{"kill", "lose", "probe", "image", "sandbox dies", "forget", "reboot", "reboot lost", "fail", "fragile", "wall", "stop", "evict", "container gone"}[what], name)
+	what := r.IntN(17)
+	say("%-9s ! %s %s", w.since(), []string{"kill", "lose", "probe", "image", "sandbox dies", "forget", "reboot", "reboot lost", "fail", "fragile", "wall", "stop", "evict", "container gone", "resize", "meddle", "use"}[what], name)
 	switch what {
 	case 0:
 		if b != nil && b.alive() {
@@ -269,7 +275,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	case 6, 7:
 		w.reboot(what == 7)
 	case 8:
-		kinds := []string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "finish"}
+		kinds := []string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "resize", "finish"}
 		w.failures = append(w.failures, &failure{action: kinds[r.IntN(len(kinds))], times: 1 + r.IntN(3),
 			reason: []string{"ErrImagePull", "RunContainerError", "CreateContainerError"}[r.IntN(3)], leaves: []string{"", "created", "exited"}[r.IntN(3)]})
 	case 9:
@@ -284,6 +290,17 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 		if r.IntN(3) == 0 {
 			w.order(time.Duration(r.IntN(30))*time.Second, StopOrder{Phase: Failed, Reason: "Evicted"})
 		}
+	case 14:
+		w.grant(name, randomSize(r))
+		if w.spec(name).Kind != Init && r.IntN(3) == 0 {
+			w.spec(name).Fixed += "'"
+		}
+	case 15:
+		if b != nil {
+			b.Size = randomSize(r)
+		}
+	case 16:
+		w.uses[name] = unit.Bytes(r.IntN(64)) * unit.MiB
 	case 13:
 		if b != nil && b.State == Exited { // somebody cleans up behind our back
 			for i := range w.containers {
@@ -299,6 +316,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 // heal ends all trouble, so that the pod can reach its end.
 func heal(w *world) {
 	w.failures, w.fragile = nil, 0
+	clear(w.uses)
 	for name := range w.o.Probes {
 		w.o.Probes[name] = Probes{}
 	}
@@ -325,6 +343,14 @@ func settled(w *world, d Decision) error {
 	}
 	if w.o.Stop != nil {
 		return fmt.Errorf("it was ordered to stop and is %s", d.Status.words())
+	}
+	if w.o.Resizing.Generation != 0 || w.group != w.o.Spec.Size {
+		return fmt.Errorf("its resize is not complete: its group has %s and should have %s", w.group, w.o.Spec.Size)
+	}
+	for _, b := range w.containers {
+		if s := w.spec(b.Name); b.State == Running && (b.Size != s.Size || b.Fixed != s.Fixed) {
+			return fmt.Errorf("%s has %s (%s) and should have %s (%s)", b.Name, b.Size, b.Fixed, s.Size, s.Fixed)
+		}
 	}
 	for i, st := range d.Status.Containers {
 		if s := w.o.Spec.Containers[i]; st.Running == nil && (st.Ended == nil || st.Kind != Init && s.Policy == Always) {

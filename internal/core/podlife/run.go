@@ -13,6 +13,7 @@ func (p *plan) run() {
 	}
 	delete(p.life.troubles, sandboxKey)
 	p.stopStrays()
+	p.resize()
 	p.startInOrder()
 	p.sweep()
 }
@@ -88,6 +89,9 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 		p.stopToRestart(c, fmt.Sprintf("Container %s definition changed, will be restarted", s.Name))
 	case c.State == Running && p.o.Probes[s.Name].Dead:
 		p.stopDead(s, c)
+	case c.State == Running && outgrown(s, c):
+		p.life.revive[s.Name] = c.ID
+		p.stopToRestart(c, fmt.Sprintf("Container %s resize requires restart", s.Name))
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
@@ -123,7 +127,7 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 			p.wakeWhenShown(t)
 		}
 	}
-	if !changed(s, c) {
+	if !changed(s, c) && !outgrown(s, c) {
 		k := p.life.crashes[s.Name]
 		if k == nil {
 			k = &crash{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -18,6 +19,7 @@ import (
 //
 //	pod [grace=30s] [deadline=D] [gates=(a,b)]   a new pod, agent and runtime; one container per line of input:
 //	    init|sidecar|main NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
+//	    [cpu=M] [memory=B]   limits, and requests equal to them: millicores, MiB
 //	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
 //	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
 //	status                  print what is reported
@@ -29,6 +31,10 @@ import (
 //	stop grace=D [keep] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
 //	forget | reboot [lost]  the agent restarts | the machine does; lost: the runtime remembers nothing afterwards
 //	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | a second one appears beside it
+//	resize NAME [cpu=M] [memory=B] [restart]     the node grants it other limits; restart: its resize policy demands one
+//	uses NAME|pod memory=B                       how much memory it uses from now on
+//	pending reason=R message=M | pending         the node does not grant a resize | no longer has one to judge
+//	meddle NAME [cpu=M] [memory=B]               somebody writes its cgroup
 //	wall STEP               the calendar steps
 //	gate TYPE STATUS        somebody reports a readiness gate
 //	refuse reason=R message=M                    the node refuses the pod before anything ran
@@ -50,7 +56,7 @@ func podOf(t *testing.T, d *datadriven.TestData) *world {
 	w.o.Spec = Spec{Name: "web_default(uid-1)", Grace: duration(t, d, "grace", 30*time.Second), ActiveDeadline: duration(t, d, "deadline", 0)}
 	w.o.Spec.Gates = values(d, "gates")
 	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
-		words := strings.Fields(line)
+		words, limits := strings.Fields(line), map[string]int64{}
 		s := ContainerSpec{Name: words[1], Kind: map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main}[words[0]], Image: "app:1"}
 		p := program{runs: []run{{0, -1}}, term: run{143, 0}}
 		for _, word := range words[2:] {
@@ -67,15 +73,38 @@ func podOf(t *testing.T, d *datadriven.TestData) *world {
 				}
 			case "term":
 				p.term = runOf(t, value)
+			case "cpu", "memory":
+				limits[key] = integer(t, value)
 			default:
 				t.Fatalf("%s: unknown %q", d.Pos, word)
 			}
 		}
-		s.Hash = s.Image
+		s.Hash, s.Fixed = s.Image, "1"
+		s.Size = sizeOf(unit.MilliCPU(limits["cpu"]), unit.Bytes(limits["memory"])*unit.MiB)
 		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
 		w.programs[s.Name] = p
 	}
+	w.sizePod()
 	return w
+}
+
+func integer(t *testing.T, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// limits is the size that a command names.
+func limits(t *testing.T, d *datadriven.TestData) resize.Size {
+	amount := func(key string) int64 {
+		if !d.HasArg(key) {
+			return 0
+		}
+		return number(t, d, key)
+	}
+	return sizeOf(unit.MilliCPU(amount("cpu")), unit.Bytes(amount("memory"))*unit.MiB)
 }
 
 func runOf(t *testing.T, text string) run {
@@ -173,6 +202,21 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		w.wall += unit.Wall(step)
+	case "resize":
+		w.grant(first, limits(t, d))
+		if d.HasArg("restart") {
+			w.spec(first).Fixed += "'"
+		}
+	case "uses":
+		name := strings.TrimPrefix(first, "pod")
+		w.uses[name] = unit.Bytes(number(t, d, "memory")) * unit.MiB
+	case "pending":
+		w.o.Resizing.Pending = nil
+		if d.HasArg("reason") {
+			w.o.Resizing.Pending = &PendingResize{Reason: text(d, "reason"), Message: text(d, "message"), Generation: w.generation + 1}
+		}
+	case "meddle":
+		w.box(first).Size = limits(t, d)
 	case "gate":
 		w.o.Gates[first] = d.CmdArgs[1].Key
 	default:

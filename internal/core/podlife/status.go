@@ -129,6 +129,8 @@ func (p *plan) waitingToRestart(spec ContainerSpec, c Container, st *ContainerSt
 		st.Waiting = p.waitingFor(spec, t)
 	case k != nil && k.id == c.ID && k.delay > 0:
 		st.Waiting = &Waiting{"CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", k.delay, spec.Name, p.o.Spec.Name)}
+	case outgrown(spec, c): // stopped to start again at once with other resources
+		st.Waiting = p.notYet()
 	case p.o.Past[spec.Name].Running && p.forgot(c): // it is the next run that is waited for
 		st.Waiting, st.ID, st.ImageID = p.whyWaiting(spec), "", ""
 		st.RestartCount++

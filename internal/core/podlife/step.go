@@ -231,6 +231,9 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 	if c.ID != "" && p.life.revive[s.Name] == c.ID {
 		return true
 	}
+	if past := p.o.Past[s.Name]; outgrown(s, c) && past.ID == c.ID && !past.Over {
+		return true // it was stopped to be resized, by an agent that is no more
+	}
 	switch s.Policy {
 	case Always:
 		return s.Kind != Init || c.ExitCode != 0
@@ -243,6 +246,11 @@ func (p *plan) restarts(s ContainerSpec, c Container) bool {
 // changed reports whether c was made of an older specification.
 func changed(s ContainerSpec, c Container) bool {
 	return c.Hash != "" && s.Hash != "" && c.Hash != s.Hash
+}
+
+// outgrown reports whether c was made with resources that cannot be changed without a restart.
+func outgrown(s ContainerSpec, c Container) bool {
+	return c.Fixed != "" && s.Fixed != "" && c.Fixed != s.Fixed
 }
 
 // sweep removes containers that never ran, dead ones beyond the newest two of a name (the current one and the one before

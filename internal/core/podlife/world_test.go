@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -23,7 +25,10 @@ type world struct {
 	lastID     int
 	busy       unit.Instant // the shell waits for stops until then
 	finished   bool
+	generation int64
 	fragile    int // so many sandboxes die as soon as they are there
+	group      resize.Size
+	uses       map[string]unit.Bytes // of memory, by container
 
 	steps   int // at this instant
 	status  Status
@@ -68,6 +73,7 @@ const (
 func newWorld() *world {
 	w := &world{now: epoch, wall: wallEpoch, life: New(0), programs: map[string]program{}, said: func(string, ...any) {}}
 	w.o.StartTime = wallEpoch
+	w.uses = map[string]unit.Bytes{}
 	w.o.Past, w.o.Probes, w.o.Gates = map[string]Past{}, map[string]Probes{}, map[string]string{}
 	return w
 }
@@ -76,7 +82,7 @@ func (w *world) since() time.Duration { return w.now.Sub(epoch) }
 
 func (w *world) observe() Observation {
 	o := w.o
-	o.Containers, o.Sandboxes = nil, nil
+	o.Containers, o.Sandboxes, o.Size = nil, nil, w.group
 	for _, b := range w.containers {
 		o.Containers = append(o.Containers, b.Container)
 	}
@@ -151,6 +157,10 @@ func (w *world) step() (acted bool, err error) {
 	for _, st := range d.Status.Containers {
 		w.o.Past[st.Name] = pastFrom(st)
 	}
+	if w.o.Resizing.Generation != 0 && w.condition(ResizeInProgress) == nil {
+		w.o.Resizing.Generation = 0
+		w.said("resize completed")
+	}
 	if d.Status.Phase == Succeeded || d.Status.Phase == Failed {
 		w.o.Terminal = d.Status.Phase
 	}
@@ -166,9 +176,19 @@ func (w *world) step() (acted bool, err error) {
 	return len(d.Actions) > 0 && w.busy <= w.now, nil
 }
 
+// condition returns the reported condition of that type, or nil.
+func (w *world) condition(kind string) *Condition {
+	for i := range w.status.Conditions {
+		if w.status.Conditions[i].Type == kind {
+			return &w.status.Conditions[i]
+		}
+	}
+	return nil
+}
+
 // pastFrom is what agent/pods makes of a status that it wrote.
 func pastFrom(st ContainerStatus) Past {
-	p := Past{ID: st.ID, ImageID: st.ImageID, RestartCount: st.RestartCount, Running: st.Running != nil, Ended: st.Ended, Last: st.Last}
+	p := Past{ID: st.ID, ImageID: st.ImageID, RestartCount: st.RestartCount, Running: st.Running != nil, Ended: st.Ended, Last: st.Last, Over: st.Ended != nil}
 	if st.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
 		p.Ended, p.Last = p.Last, nil
 	}
@@ -181,6 +201,9 @@ func (w *world) perform(a Action) bool {
 		w.asked(a)
 	}
 	line := describe(a, w.nameOf(a.ID))
+	if a.Kind == Resize {
+		return w.resize(a, line)
+	}
 	if f := w.failing(a); f != nil && f.leaves == "all" {
 		w.said("%s: claims success", line)
 		return true
@@ -199,6 +222,7 @@ func (w *world) perform(a Action) bool {
 	w.said("%s", line)
 	switch a.Kind {
 	case CreateSandbox:
+		w.group = w.o.Spec.Size
 		w.lastID++
 		s := &Sandbox{ID: fmt.Sprintf("s%d", w.lastID), Attempt: a.Attempt, State: SandboxReady, IPs: []string{"10.0.0.1"}}
 		if w.fragile > 0 {
@@ -227,6 +251,80 @@ func (w *world) perform(a Action) bool {
 	return true
 }
 
+// resize takes the steps of a resize as the shell does: none if memory in use forbids one, else up to the first that fails.
+func (w *world) resize(a Action, line string) bool {
+	var refusals []string
+	for _, step := range a.Steps {
+		if why := step.Refusal(w.uses[step.Name]); why != "" {
+			refusals = append(refusals, why)
+		}
+	}
+	if len(refusals) > 0 {
+		w.said("%s: refused", line)
+		w.life.Failed(w.now, a, "Error", resize.Refused(refusals))
+		return false
+	}
+	f := w.failing(a)
+	for i, step := range a.Steps {
+		if f != nil && i == len(a.Steps)/2 {
+			w.said("%s: fails at %s: %s", line, step, f.reason)
+			w.life.Failed(w.now, a, f.reason, f.message)
+			return false
+		}
+		if step.Name == "" {
+			w.group = step.After(w.group)
+			continue
+		}
+		for _, b := range w.containers {
+			if b.ID == step.ID {
+				b.Size = step.After(b.Size)
+			}
+		}
+	}
+	w.said("%s", line)
+	return true
+}
+
+// sizeOf is the size of a container with these limits, and requests equal to them; zero: none.
+func sizeOf(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
+	v := qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu))}
+	if cpu > 0 {
+		v.CPUQuota, v.CPUPeriod = unit.LimitTo(time.Duration(cpu)*100*time.Microsecond), qos.CFSPeriodDefault
+	}
+	if memory > 0 {
+		v.Memory = unit.LimitTo(memory)
+	}
+	return resize.SizeOf(v)
+}
+
+// grant gives a container another size, and the pod's group what follows from it.
+func (w *world) grant(name string, size resize.Size) {
+	w.spec(name).Size = size
+	w.sizePod()
+	w.generation++
+	w.o.Resizing.Generation = w.generation
+}
+
+// sizePod makes the pod's group as large as its containers together.
+func (w *world) sizePod() {
+	var sum qos.Values
+	sum.CPUPeriod = qos.CFSPeriodDefault
+	for i, s := range w.o.Spec.Containers {
+		sum.CPUShares = sum.CPUShares.Plus(s.Size.Shares)
+		sum.CPUQuota, sum.Memory = plus(sum.CPUQuota, s.Size.Quota, i), plus(sum.Memory, s.Size.Memory, i)
+	}
+	w.o.Spec.Size = resize.SizeOf(sum)
+}
+
+func plus[T ~int64](sum, more unit.Limit[T], place int) unit.Limit[T] {
+	a, bounded := sum.Get()
+	b, also := more.Get()
+	if also && (bounded || place == 0) {
+		return unit.LimitTo(a + b)
+	}
+	return unit.Unlimited[T]()
+}
+
 func (w *world) failing(a Action) *failure {
 	for _, f := range w.failures {
 		if f.times > 0 && f.action == a.Kind.String() && (f.container == "" || f.container == a.Container) {
@@ -242,6 +340,7 @@ func (w *world) create(a Action) *box {
 	b := &box{Container: Container{
 		ID: fmt.Sprintf("c%d", w.lastID), Name: a.Container, SandboxID: a.ID, Attempt: a.Attempt, State: Created, CreatedAt: w.wall,
 		Hash: w.spec(a.Container).Hash, ImageID: "sha256:" + w.spec(a.Container).Image,
+		Fixed: w.spec(a.Container).Fixed, Size: w.spec(a.Container).Size,
 	}}
 	w.containers = append(w.containers, b)
 	return b
@@ -323,6 +422,8 @@ func describe(a Action, target string) string {
 		return fmt.Sprintf("start %s#%d", a.Container, a.Attempt)
 	case StopContainer:
 		return fmt.Sprintf("stop %s within %s: %s", target, a.Grace, a.Why)
+	case Resize:
+		return fmt.Sprintf("resize %v", a.Steps)
 	case Finish:
 		return "finish"
 	}
@@ -426,7 +527,9 @@ func (w *world) table() string {
 		}
 	}
 	for _, c := range s.Conditions {
-		if !c.True {
+		if strings.HasPrefix(c.Type, "PodResize") {
+			fmt.Fprintf(&out, "%s (generation %d)\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "), c.Generation)
+		} else if !c.True {
 			fmt.Fprintf(&out, "not %s\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "))
 		}
 	}

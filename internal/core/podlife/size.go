@@ -1,0 +1,77 @@
+package podlife
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+)
+
+// resize plans the way from the sizes that the pod's cgroups have to those that they should have.
+func (p *plan) resize() {
+	steps, _ := p.resizeSteps()
+	if len(steps) == 0 {
+		delete(p.life.troubles, resizeKey)
+		return
+	}
+	p.doOnce(Action{Kind: Resize, Steps: steps, Why: fmt.Sprintf("allocated %v", steps)})
+}
+
+// resizeSteps also reports whether a container that runs is to be restarted first.
+func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
+	pod := resize.Group{Has: p.o.Size.Or(p.o.Spec.Size), Want: p.o.Spec.Size}
+	var containers []resize.Group
+	for _, s := range p.o.Spec.Containers {
+		if c, ok := p.newest(s.Name); ok && c.State == Running && !p.stray(c) {
+			g := resize.Group{Name: s.Name, ID: c.ID, Has: c.Size.Or(s.Size), Want: s.Size, Leaving: changed(s, c) || outgrown(s, c)}
+			containers, leaving = append(containers, g), leaving || g.Leaving
+		}
+	}
+	return resize.Plan(pod, containers), leaving
+}
+
+// resizeConditions tell of a resize that waits for the node's word and of one that is under way, in upstream's words.
+func (p *plan) resizeConditions() []Condition {
+	var out []Condition
+	r := p.o.Resizing
+	if p.order != nil {
+		return nil
+	}
+	if r.Pending != nil {
+		out = append(out, Condition{Type: ResizePending, True: true, Reason: r.Pending.Reason, Message: r.Pending.Message, Generation: r.Pending.Generation})
+	}
+	if r.Generation == 0 || p.sized() {
+		return out
+	}
+	c := Condition{Type: ResizeInProgress, True: true, Generation: r.Generation}
+	if t := p.life.troubles[resizeKey]; t != nil {
+		c.Reason, c.Message = "Error", cmp.Or(t.message, t.reason)
+	}
+	return append(out, c)
+}
+
+// sized reports whether everything that runs has the size that it should have.
+func (p *plan) sized() bool {
+	for _, s := range p.o.Spec.Containers {
+		if c, ok := p.newest(s.Name); ok && c.State == Exited && outgrown(s, c) && p.restarts(s, c) {
+			return false
+		}
+	}
+	steps, leaving := p.resizeSteps()
+	return len(steps) == 0 && !leaving
+}
+
+// The conditions of a resize.
+const (
+	ResizePending    = "PodResizePending"
+	ResizeInProgress = "PodResizeInProgress"
+)
+
+// wanted is the sizes that a specification asks for, for comparison.
+func wanted(spec Spec) string {
+	text := spec.Size.String()
+	for _, s := range spec.Containers {
+		text += " " + s.Name + " " + s.Size.String()
+	}
+	return text
+}

@@ -1,0 +1,144 @@
+package resize
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+func size(shares qos.Shares, quota time.Duration, memory unit.Bytes) Size {
+	v := qos.Values{CPUShares: unit.Of(shares), CPUPeriod: qos.CFSPeriodDefault}
+	if quota > 0 {
+		v.CPUQuota = unit.LimitTo(quota)
+	}
+	if memory > 0 {
+		v.Memory = unit.LimitTo(memory)
+	}
+	return SizeOf(v)
+}
+
+const ms = time.Millisecond
+
+// Orders that the scenarios of core/podlife do not show.
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		pod        Group
+		containers []Group
+		want       []string
+	}{
+		{"equal sizes need nothing", Group{Has: size(2, 0, 0), Want: size(2, 0, 0)}, []Group{{Name: "a", Has: size(2, ms, 1), Want: size(2, ms, 1)}}, nil},
+		{"a limit that is new closes, one that goes opens", Group{Has: size(9, ms, 0), Want: size(9, 0, 64)},
+			[]Group{{Name: "a", Has: size(9, ms, 0), Want: size(9, 0, 64)}},
+			[]string{"a memory=64", "(pod) memory=64", "(pod) quota=none", "a quota=none"}},
+		{"request up and limit down", Group{Has: size(10, 2*ms, 0), Want: size(20, ms, 0)}, []Group{{Name: "a", Has: size(10, 2*ms, 0), Want: size(20, ms, 0)}},
+			[]string{"(pod) shares=20", "a shares=20 quota=1ms/100ms", "(pod) quota=1ms/100ms"}},
+		{"request down and limit up", Group{Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}, []Group{{Name: "a", Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}},
+			[]string{"(pod) quota=2ms/100ms", "a shares=10 quota=2ms/100ms", "(pod) shares=10"}},
+		{"what is not known is written early", Group{Want: size(10, ms, 64)}, nil, []string{"(pod) memory=64", "(pod) quota=1ms/100ms", "(pod) shares=10"}},
+		{"what leaves keeps the room open and is left alone", Group{Has: size(20, 2*ms, 64), Want: size(10, ms, 128)},
+			[]Group{{Name: "a", Has: size(10, ms, 32), Want: size(5, ms, 96), Leaving: true}, {Name: "b", Has: size(10, ms, 64), Want: size(5, ms, 32)}},
+			[]string{"(pod) memory=128", "b memory=32", "b shares=5"}},
+		{"those that shrink go first, in the pod's order", Group{Has: size(40, 0, 0), Want: size(40, 0, 0)},
+			[]Group{{Name: "a", Has: size(10, 0, 1), Want: size(10, 0, 2)}, {Name: "b", Has: size(10, 0, 2), Want: size(10, 0, 1)}, {Name: "c", Has: size(20, 0, 3), Want: size(20, 0, 1)}},
+			[]string{"b memory=1", "c memory=1", "a memory=2"}},
+	} {
+		var got []string
+		for _, s := range Plan(c.pod, c.containers) {
+			got = append(got, s.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
+		}
+	}
+}
+
+func random(r *rand.Rand) Size {
+	return size(qos.Shares(2+r.IntN(3)), time.Duration(1+r.IntN(3))*ms, unit.Bytes(1+r.IntN(3)))
+}
+
+// TestPlanIsSafeAnywhere wants every plan to lead to the end, from wherever it was broken off, with a container's limits
+// within the pod's all the way whenever they are at both ends.
+func TestPlanIsSafeAnywhere(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for round := range 20_000 {
+		pod := Group{Has: random(r), Want: random(r)}
+		var containers []Group
+		for i := range r.IntN(4) {
+			containers = append(containers, Group{Name: string(rune('a' + i)), Has: random(r), Want: random(r)})
+			pod.Has, pod.Want = larger(pod.Has, containers[i].Has), larger(pod.Want, containers[i].Want)
+		}
+		before := fmt.Sprint(pod, containers)
+		for len(Plan(pod, containers)) > 0 {
+			steps := Plan(pod, containers)
+			if again := Plan(pod, containers); !reflect.DeepEqual(steps, again) {
+				t.Fatalf("round %d: two plans for one pod", round)
+			}
+			for _, step := range steps[:1+r.IntN(len(steps))] { // broken off anywhere
+				take(step, &pod, containers)
+				for _, c := range containers {
+					if !within(c.Has, pod.Has) {
+						t.Fatalf("round %d: %s\nafter %s container %s has %s, the pod %s", round, before, step, c.Name, c.Has, pod.Has)
+					}
+				}
+			}
+		}
+		for _, g := range append(containers, pod) {
+			if g.Has != g.Want {
+				t.Fatalf("round %d: %s\nends with %s, want %s", round, before, g.Has, g.Want)
+			}
+		}
+	}
+}
+
+func take(step Step, pod *Group, containers []Group) {
+	if step.Name == "" {
+		pod.Has = step.After(pod.Has)
+	}
+	for i := range containers {
+		if containers[i].Name == step.Name {
+			containers[i].Has = step.After(containers[i].Has)
+		}
+	}
+}
+
+func within(inner, outer Size) bool {
+	return bound(inner.Quota) <= bound(outer.Quota) && bound(inner.Memory) <= bound(outer.Memory)
+}
+
+// larger has the larger limits of both; the sizes of these tests have all.
+func larger(a, b Size) Size {
+	if bound(b.Quota) > bound(a.Quota) {
+		a.Quota = b.Quota
+	}
+	if bound(b.Memory) > bound(a.Memory) {
+		a.Memory = b.Memory
+	}
+	return a
+}
+
+func bound[T ~int64](l unit.Limit[T]) T {
+	v, _ := l.Get()
+	return v
+}
+
+func TestRefusal(t *testing.T) {
+	pod := Group{Has: size(2, 0, 100), Want: size(2, 0, 50)}
+	steps := Plan(pod, []Group{{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)}, {Name: "b", Has: size(2, 0, 10), Want: size(2, 0, 20)}})
+	var refusals []string
+	for _, s := range steps {
+		if why := s.Refusal(50); why != "" {
+			refusals = append(refusals, why)
+		}
+	}
+	const want = `cannot decrease memory limits: [attempting to set container "a" memory limit (40) below current usage (50), attempting to set pod memory limit (50) below current usage (50)]`
+	if got := Refused(refusals); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
