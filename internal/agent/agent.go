@@ -292,7 +292,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Recorder: a.recorder,
 		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
 		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
-		Allocatable: a.allocatable, Groups: a.groups, Admission: admit{a.offered, func() (placement.Node, error) { return a.offeredNow(ctx) }},
+		Allocatable: a.allocatable, Groups: a.groups, Admission: a.admission(ctx),
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
@@ -304,6 +304,15 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Hooks: hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
 	})
 	return err
+}
+
+// admission is the node's last word.
+func (a *Agent) admission(ctx context.Context) admit {
+	c := a.o.Config
+	return admit{
+		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swap: c.MemorySwap.SwapBehavior == "LimitedSwap",
+		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
+	}
 }
 
 func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {

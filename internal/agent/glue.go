@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,11 +13,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
+	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
+	swap                     bool // containers may swap (memorySwap.swapBehavior)
+
 	node  func() placement.Node          // as last seen
 	fresh func() (placement.Node, error) // as it is now
 }
@@ -37,6 +42,54 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	return nil
+}
+
+// Resize judges pods that ask for other resources than they were granted.
+func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.Verdict {
+	has := make([]placement.Pod, 0, len(held))
+	for _, h := range held {
+		has = append(has, kube.PlacementPod(h))
+	}
+	asked := make([]admission.Resize, 0, len(requests))
+	for _, request := range requests {
+		wants := *request.Desired
+		wants.Status = corev1.PodStatus{} // what it has does not count for what it asks for
+		asked = append(asked, admission.Resize{
+			Want: kube.PlacementPod(&wants), Has: kube.PlacementPod(request.Granted),
+			Class: qos.ClassOf(kube.QoSPod(request.Desired)), Since: request.Since, Never: admission.Never(a.changeOf(request)),
+		})
+	}
+	verdicts := make([]pods.Verdict, 0, len(requests))
+	for _, v := range admission.Resizes(asked, has, a.node()) {
+		verdicts = append(verdicts, pods.Verdict(v))
+	}
+	return verdicts
+}
+
+// changeOf says what a resize changes.
+func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
+	c := admission.Change{Class: qos.ClassOf(kube.QoSPod(request.Desired)), StaticCPUs: a.staticCPUs, StaticMemory: a.staticMemory}
+	had := map[string]corev1.ResourceList{}
+	for _, list := range [][]corev1.Container{request.Granted.Spec.InitContainers, request.Granted.Spec.Containers} {
+		for i := range list {
+			had[list[i].Name] = list[i].Resources.Requests
+		}
+	}
+	for _, list := range [][]corev1.Container{request.Desired.Spec.InitContainers, request.Desired.Spec.Containers} {
+		for i := range list {
+			was, is := had[list[i].Name], list[i].Resources.Requests
+			c.CPU = c.CPU || was.Cpu().Cmp(*is.Cpu()) != 0
+			if was.Memory().Cmp(*is.Memory()) == 0 {
+				continue
+			}
+			c.Memory = true
+			// A restart gives it another share of the swap; a write to its cgroup does not (upstream's rule, which knows swap
+			// for Burstable pods only).
+			restarts := slices.Contains(list[i].ResizePolicy, corev1.ContainerResizePolicy{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer})
+			c.Swap = c.Swap || a.swap && c.Class == qos.Burstable && !restarts
+		}
+	}
+	return c
 }
 
 // servedPods lets the server ask about pods.

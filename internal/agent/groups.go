@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -130,6 +133,105 @@ func (g *groups) Pods() ([]types.UID, error) {
 		}
 	}
 	return uids, nil
+}
+
+// Sizes returns what the pod's group and its containers' are to be set to.
+func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
+	p := kube.QoSPod(pod)
+	return resize.SizeOf(qos.PodValues(p, g.policy)), func(c *corev1.Container) resize.Size {
+		return resize.SizeOf(qos.ContainerValues(p, qosContainer(p, pod, c), g.policy))
+	}
+}
+
+// Has reads what a container's group is set to, or with an empty id the pod's.
+func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
+	group, err := g.groupOf(pod, id)
+	if err != nil {
+		return resize.Size{}, err
+	}
+	v, err := g.tree.Values(group)
+	if err != nil {
+		return resize.Size{}, err
+	}
+	size := resize.Size{Shares: v.CPUShares, Quota: v.CPUQuota, Memory: v.Memory}
+	if _, bounded := v.CPUQuota.Get(); bounded {
+		size.Period = v.CPUPeriod
+	}
+	return size, nil
+}
+
+// groupOf finds the group of a container by its id, of which each driver makes a name of its own.
+func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
+	group := g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	if id == "" {
+		return group, nil
+	}
+	names, err := g.tree.Children(group)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		if strings.Contains(name, id) {
+			return path.Join(group, name), nil
+		}
+	}
+	return "", fmt.Errorf("find cgroup of container %s: none below %s is named for it", id, group)
+}
+
+// Resize takes a step that is about the pod's own group.
+func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
+	p := kube.QoSPod(pod)
+	class := qos.ClassOf(p)
+	to := step.After(resize.Size{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	values := qos.Values{CPUShares: to.Shares, CPUQuota: to.Quota, CPUPeriod: to.Period, Memory: to.Memory}
+	if err := g.tree.Apply(g.layout.Pod(class, string(pod.UID)), values); err != nil {
+		return err
+	}
+	if class == qos.Burstable && step.Request {
+		return g.weighBurstable()
+	}
+	return nil
+}
+
+// Update is a step that is about a container, in the runtime's form: what it does not name stays as it is.
+func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources {
+	out, to := &runtimeapi.LinuxContainerResources{}, step.After(resize.Size{})
+	if step.Resource == resize.Memory {
+		out.Unified = g.Resources(pod, c).Unified // what follows from memory on v2
+	}
+	if shares, ok := to.Shares.Get(); ok {
+		out.CpuShares = int64(shares)
+	}
+	if quota, ok := to.Quota.Get(); ok {
+		out.CpuQuota, out.CpuPeriod = quota.Microseconds(), to.Period.Microseconds()
+	} else if to.Quota.IsUnlimited() {
+		out.CpuQuota = -1
+	}
+	if memory, ok := to.Memory.Get(); ok {
+		out.MemoryLimitInBytes = int64(memory)
+	} else if to.Memory.IsUnlimited() {
+		out.MemoryLimitInBytes = -1
+	}
+	return out
+}
+
+// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
+func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
+	group, err := g.groupOf(pod, id)
+	if err != nil {
+		return 0, err
+	}
+	usage, err := g.tree.Usage(group)
+	if err != nil {
+		return 0, err
+	}
+	used, known := usage.WorkingSet.Get()
+	if !known {
+		return 0, fmt.Errorf("read usage of cgroup %s: memory is not accounted for on this machine", group)
+	}
+	return used, nil
 }
 
 // Resources returns what the runtime is asked to set for a container.

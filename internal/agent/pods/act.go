@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
 
 // Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its network
@@ -45,6 +46,8 @@ func (r *Runner) act(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.A
 		})
 	case podlife.RemoveContainer:
 		return r.removeContainer(ctx, e, a)
+	case podlife.Resize:
+		return r.resize(ctx, e, pod, a)
 	case podlife.Finish:
 		return r.finish(ctx, e, pod)
 	}
@@ -71,6 +74,9 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 	parent, err := r.Groups.Ensure(pod)
 	if err != nil {
 		return &failure{"FailedCreatePodContainer", "FailedCreatePodContainer", "unable to ensure pod container exists: ", err}
+	}
+	if e.size == (resize.Size{}) {
+		e.size, _ = r.Groups.Sizes(pod)
 	}
 	config, err := r.sandboxConfig(pod, a.Attempt, parent)
 	if err != nil {
@@ -156,7 +162,8 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
-	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt}
+	_, sizes := r.Groups.Sizes(pod)
+	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
 	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err

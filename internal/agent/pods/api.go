@@ -162,7 +162,7 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 	e.static = static
 	e.mu.Unlock()
 	if e.set(pod, now) {
-		r.Volumes.Update(pod)
+		r.Volumes.Update(e.object())
 		r.kick(e)
 		r.report.recheck(e)
 	}

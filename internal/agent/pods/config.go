@@ -105,6 +105,7 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 		},
 		Annotations: map[string]string{
 			annotationHash:          hashOf(c),
+			annotationFixed:         fixedOf(pod, c),
 			annotationRestartCount:  strconv.FormatUint(uint64(a.Attempt), 10),
 			annotationMessagePath:   c.TerminationMessagePath,
 			annotationMessagePolicy: string(c.TerminationMessagePolicy),

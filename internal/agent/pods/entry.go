@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -22,11 +23,17 @@ type entry struct {
 	view     view          // worker only
 	prepared bool          // worker only: volumes were set up by this process
 	released bool          // worker only: volumes and cgroup were given back
+	size     resize.Size   // worker only: of the pod's own cgroup; unknown until it was made or read
 
 	writing sync.Mutex // held while the status is written: one write per pod at a time
 
 	mu             sync.Mutex
-	pod            *corev1.Pod       // what it should be; replaced, never written to. nil: only the runtime knows the pod
+	pod            *corev1.Pod // what it should be, with the resources it was granted; replaced, never written to. nil: only the runtime knows the pod
+	desired        *corev1.Pod // pod as the API has it: with the resources it asks for
+	granted        *allocation // nil: not let in yet, or static
+	pending        *podlife.PendingResize
+	pendingSince   unit.Wall         // zero: nothing pends
+	resizing       int64             // generation of the resize that is being performed; zero: none
 	static         bool              // from the static directory; reported through its mirror
 	mirror         *corev1.Pod       // the API's image of a static pod
 	written        *corev1.PodStatus // the API's status as of our last write; nil: as of pod
@@ -92,7 +99,10 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	old := e.pod
-	e.pod = pod
+	e.desired, e.pod = pod, e.granted.in(pod)
+	if e.granted.meets(pod) {
+		e.pending, e.pendingSince = nil, 0 // it has what it asks for: a wish that was taken back waits no more
+	}
 	if newer(pod.ResourceVersion, e.writtenVersion) {
 		e.written = nil // somebody else wrote after us, or we never wrote
 	}
@@ -193,7 +203,7 @@ func (e *entry) holds() *corev1.Pod {
 		return nil
 	}
 	if e.admitted || len(e.summary) > 0 {
-		return e.pod
+		return e.holding()
 	}
 	return nil
 }

@@ -10,6 +10,9 @@
 // slow relist of everything as the back-stop. Container labels and annotations (spelled as the kubelet spells them) and
 // the status in the API are the only memory: an agent that starts anew adopts what runs and disturbs nothing.
 //
+// A pod is seen with the resources that the node granted to it (allocation); what its specification asks for by now is
+// judged in every pass as long as the two differ (settle).
+//
 // It decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit: core/admission.
 package pods
 
@@ -31,6 +34,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
@@ -44,14 +48,25 @@ type Groups interface {
 	Remove(ctx context.Context, uid types.UID) error
 	// Pods returns the pods that have a group.
 	Pods() ([]types.UID, error)
+	// Sizes returns what the pod's group, and each of its containers, are to be set to.
+	Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size)
+	// Has reads what a container's group is set to, or with an empty id the pod's own. What the kernel does not tell is unknown.
+	Has(pod *corev1.Pod, id string) (resize.Size, error)
+	// Resize takes a step that is about the pod's own group.
+	Resize(pod *corev1.Pod, step resize.Step) error
+	// Update is a step that is about a container, in the runtime's form.
+	Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources
+	// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
+	MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error)
 	// Resources returns the container's limits in the runtime's form.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
 }
 
-// Admission is the node's last word on a pod that is not running yet. A nil rejection lets it in.
+// Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
 type Admission interface {
-	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
+	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection // nil lets it in
+	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
 }
 
 // Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -242,7 +243,7 @@ func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status 
 	if sameStatus(*known, status) {
 		return nil
 	}
-	body, err := patchBody(pod, status)
+	body, err := patchBody(pod, *known, status)
 	if err != nil {
 		return err
 	}
@@ -277,9 +278,9 @@ func sameStatus(server, ours corev1.PodStatus) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// patchBody is the whole status as a strategic merge patch: conditions merge by type, so that those of others stay;
-// addresses are replaced. The uid makes the server refuse it for another pod of the same name.
-func patchBody(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+// patchBody is the whole status as a strategic merge patch: conditions merge by type, so that those of others stay, and
+// those of ours that known has and status has not are deleted; addresses are replaced. The uid makes the server refuse it for another pod of the same name.
+func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
 	plain, err := json.Marshal(status)
 	if err != nil {
 		return nil, err
@@ -301,16 +302,16 @@ func patchBody(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 		}
 	}
 	absentToNull(fields, "reason", "message", "podIP")
-	if err := clearConditions(fields); err != nil {
+	if err := clearConditions(fields, known, status); err != nil {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": fields})
 }
 
 // clearConditions says null where a condition has no reason or message: conditions are merged field by field, and what the
-// patch does not mention would stay.
-func clearConditions(status map[string]json.RawMessage) error {
-	raw, ok := status["conditions"]
+// patch does not mention would stay. Conditions that are over are deleted.
+func clearConditions(fields map[string]json.RawMessage, known, status corev1.PodStatus) error {
+	raw, ok := fields["conditions"]
 	if !ok {
 		return nil
 	}
@@ -321,8 +322,13 @@ func clearConditions(status map[string]json.RawMessage) error {
 	for _, c := range list {
 		absentToNull(c, "reason", "message")
 	}
+	for _, c := range known.Conditions {
+		if comesAndGoes[c.Type] && conditionNamed(status, c.Type) == nil {
+			list = append(list, map[string]json.RawMessage{"$patch": json.RawMessage(`"delete"`), "type": json.RawMessage(strconv.Quote(string(c.Type)))})
+		}
+	}
 	raw, err := json.Marshal(list)
-	status["conditions"] = raw
+	fields["conditions"] = raw
 	return err
 }
 

@@ -24,7 +24,7 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 				kind = podlife.Sidecar
 			}
 		}
-		s.Containers = append(s.Containers, podlife.ContainerSpec{Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image})
+		s.Containers = append(s.Containers, podlife.ContainerSpec{Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image, Fixed: fixedOf(pod, c)})
 	}
 	for i := range pod.Spec.InitContainers {
 		add(&pod.Spec.InitContainers[i], podlife.Init, policy)
@@ -34,6 +34,16 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 	}
 	for _, g := range pod.Spec.ReadinessGates {
 		s.Gates = append(s.Gates, string(g.ConditionType))
+	}
+	return s
+}
+
+// sized fills in what the pod's cgroups should be set to.
+func (r *Runner) sized(s podlife.Spec, pod *corev1.Pod) podlife.Spec {
+	size, of := r.Groups.Sizes(pod)
+	s.Size = size
+	for i := range s.Containers {
+		s.Containers[i].Size = of(containerNamed(pod, s.Containers[i].Name))
 	}
 	return s
 }
@@ -71,7 +81,7 @@ func pastOf(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
 func pastContainer(s *corev1.ContainerStatus) podlife.Past {
 	p := podlife.Past{
 		ID: idOf(s.ContainerID), ImageID: s.ImageID, RestartCount: uint32(max(s.RestartCount, 0)), Running: s.State.Running != nil,
-		Ended: endOf(s.State.Terminated), Last: endOf(s.LastTerminationState.Terminated),
+		Ended: endOf(s.State.Terminated), Over: s.State.Terminated != nil, Last: endOf(s.LastTerminationState.Terminated),
 	}
 	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
 		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end is that of the run that the status names

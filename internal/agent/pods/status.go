@@ -26,6 +26,7 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 		last = pod.Status
 	}
 	status := r.statusOf(pod, last, o, d.Status)
+	completed := e.resized(o, d.Status)
 	unchanged := e.status.Phase != "" && equality.Semantic.DeepEqual(e.status, status)
 	e.status = status
 	first := status.Phase == corev1.PodRunning && !e.reported && pod.Status.Phase == corev1.PodPending
@@ -35,6 +36,10 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 		r.Metrics.PodStart.Observe(time.Since(boundAt(pod)).Seconds())
 		r.Metrics.PodStartTotal.Observe(time.Since(pod.CreationTimestamp.Time).Seconds())
 		r.Metrics.StartedPods.Inc()
+	}
+	if completed != 0 {
+		r.log(e).Info("resize completed", "generation", completed)
+		r.event(pod, "", corev1.EventTypeNormal, "ResizeCompleted", resizeText("Pod resize completed", pod, completed, ""))
 	}
 	if !unchanged {
 		r.announce(pod, last, status)
@@ -50,6 +55,11 @@ var imageTrouble = map[string]bool{"ErrImagePull": true, "ImagePullBackOff": tru
 func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 	if after.Reason == "DeadlineExceeded" && before.Reason != after.Reason {
 		r.event(pod, "", corev1.EventTypeNormal, after.Reason, after.Message)
+	}
+	if c := conditionNamed(after, corev1.PodResizeInProgress); c != nil && c.Reason == corev1.PodReasonError {
+		if was := conditionNamed(before, corev1.PodResizeInProgress); was == nil || was.Reason != c.Reason || was.Message != c.Message {
+			r.event(pod, "", corev1.EventTypeWarning, "ResizeError", resizeText("Pod resize error", pod, c.ObservedGeneration, c.Message))
+		}
 	}
 	waits := func(s corev1.PodStatus) map[string]string {
 		reasons := map[string]string{}
@@ -76,6 +86,15 @@ func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 			r.event(pod, c.Name, corev1.EventTypeWarning, "Failed", "Error: "+c.State.Waiting.Reason)
 		}
 	}
+}
+
+func conditionNamed(s corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == t {
+			return &s.Conditions[i]
+		}
+	}
+	return nil
 }
 
 // boundAt is when the pod came to this node: its PodScheduled condition, else its creation.
@@ -134,6 +153,7 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 		}
 	}
 	sortByName(out.ContainerStatuses)
+	reportResources(pod, &out, o)
 	out.Conditions = conditionsOf(pod, last.Conditions, s.Conditions)
 	return out
 }
@@ -147,6 +167,9 @@ func refused(s podlife.Status) bool {
 func sortByName(list []corev1.ContainerStatus) {
 	slices.SortFunc(list, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
 }
+
+// comesAndGoes are the conditions of ours that are there only while they are true.
+var comesAndGoes = map[corev1.PodConditionType]bool{corev1.PodResizePending: true, corev1.PodResizeInProgress: true}
 
 // conditionsOf keeps the conditions that others own and the transition times of those that did not change.
 func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Condition) []corev1.PodCondition {
@@ -166,7 +189,10 @@ func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Co
 		if c.True {
 			n.Status = corev1.ConditionTrue
 		}
-		if old := find(last, n.Type); old != nil && old.Status == n.Status {
+		if c.Generation != 0 {
+			n.ObservedGeneration = c.Generation
+		}
+		if old := find(last, n.Type); old != nil && old.Status == n.Status && (!comesAndGoes[n.Type] || old.Reason == n.Reason) {
 			n.LastTransitionTime = old.LastTransitionTime
 		}
 		if n.Type == corev1.PodScheduled {
@@ -177,7 +203,7 @@ func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Co
 		out = append(out, n)
 	}
 	for _, c := range pod.Status.Conditions {
-		if find(out, c.Type) == nil {
+		if find(out, c.Type) == nil && !comesAndGoes[c.Type] {
 			out = append(out, c)
 		}
 	}

@@ -59,7 +59,7 @@ func TestPastReadsBackStatus(t *testing.T) {
 		{"runs", podlife.ContainerStatus{ID: "c1", ImageID: "sha256:1", RestartCount: 1, Running: &start, Last: end("c0")},
 			podlife.Past{ID: "c1", ImageID: "sha256:1", RestartCount: 1, Running: true, Last: end("c0")}},
 		{"ended", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Ended: end("c1"), Last: end("c0")},
-			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1"), Last: end("c0")}},
+			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1"), Over: true, Last: end("c0")}},
 		{"crash loop", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Waiting: &podlife.Waiting{Reason: "CrashLoopBackOff"}, Last: end("c1")},
 			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1")}},
 		{"lost, next run to come", podlife.ContainerStatus{RestartCount: 2, Waiting: &podlife.Waiting{Reason: "ContainerCreating"}, Last: end("c1")},
@@ -161,7 +161,7 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		server.NominatedNodeName = "other"
 		pod.Status = server
 		ours := r.statusOf(pod, server, podlife.Observation{}, randomStatus(random))
-		body, err := patchBody(pod, ours)
+		body, err := patchBody(pod, pod.Status, ours)
 		if err != nil {
 			t.Fatal(err)
 		}

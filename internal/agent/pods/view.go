@@ -39,7 +39,8 @@ const (
 	labelPodUID        = "io.kubernetes.pod.uid"
 	labelContainerName = "io.kubernetes.container.name"
 
-	annotationHash          = "plimsoll.dev/container-hash" // our own hash: the kubelet's means something else
+	annotationHash          = "plimsoll.dev/container-hash"  // our own hash: the kubelet's means something else
+	annotationFixed         = "plimsoll.dev/container-fixed" // the resources that cannot change without a restart
 	annotationRestartCount  = "io.kubernetes.container.restartCount"
 	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
 	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
@@ -198,6 +199,7 @@ func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Containe
 		ID: s.Id, Name: s.GetMetadata().GetName(), Attempt: s.GetMetadata().GetAttempt(), SandboxID: old.SandboxID,
 		CreatedAt: unit.Wall(s.CreatedAt), StartedAt: unit.Wall(s.StartedAt), FinishedAt: unit.Wall(s.FinishedAt),
 		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[annotationHash], ImageID: s.ImageRef,
+		Fixed: s.Annotations[annotationFixed], Size: old.Size,
 	}
 	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
 		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.

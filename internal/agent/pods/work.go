@@ -66,6 +66,9 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 		now, _ := r.now()
 		return now.Add(time.Second), false
 	}
+	r.admit(e)
+	r.settle()
+	defer r.settle() // this pass may have made room
 	pod, o, ok := r.observe(e)
 	if !ok {
 		return 0, false
@@ -164,8 +167,8 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	r.mu.Lock()
 	synced := r.synced
 	r.mu.Unlock()
-	r.admit(e)
 	r.track(e)
+	r.adoptSizes(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	pod = e.pod
@@ -184,7 +187,9 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	if pod == nil {
 		return nil, o, true
 	}
-	o.Spec = specOf(pod)
+	o.Spec = r.sized(specOf(pod), pod)
+	o.Size = e.size
+	o.Resizing = podlife.Resizing{Generation: e.resizing, Pending: e.pending}
 	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
 	o.Terminal = terminal(pod)
 	o.Past = pastOf(pod, e.status)
@@ -208,7 +213,7 @@ func (r *Runner) admit(e *entry) {
 	r.admission.Lock()
 	defer r.admission.Unlock()
 	if len(e.view.sandboxes) == 0 {
-		if rejected := r.Admission.Admit(pod, r.holders(e)); rejected != nil {
+		if rejected := r.Admission.Admit(allocationIn(pod).in(pod), r.holders(e)); rejected != nil {
 			now, _ := r.now()
 			e.mu.Lock()
 			// Upstream's status has the prefix, its event has not.
@@ -222,6 +227,9 @@ func (r *Runner) admit(e *entry) {
 	}
 	e.mu.Lock()
 	e.admitted = true
+	if !e.static {
+		e.resume()
+	}
 	e.mu.Unlock()
 }
 

@@ -72,6 +72,24 @@ func (s Size) Or(other Size) Size {
 	return s
 }
 
+// CPURequest is the request that the shares were made of, to the millicore; false: not known.
+func (s Size) CPURequest() (unit.MilliCPU, bool) {
+	shares, known := s.Shares.Get()
+	return unit.MilliCPU((int64(shares)*int64(unit.CPU) + sharesPerCPU - 1) / sharesPerCPU), known // shares were rounded down
+}
+
+// CPULimit is the limit that quota and period are; false: there is none, or it is not known.
+func (s Size) CPULimit() (unit.MilliCPU, bool) {
+	quota, bounded := s.Quota.Get()
+	if !bounded || s.Period <= 0 {
+		return 0, false
+	}
+	return unit.MilliCPU(quota.Microseconds() * int64(unit.CPU) / s.Period.Microseconds()), true
+}
+
+// sharesPerCPU is v1's scale: the shares of one CPU (kernel, sched-design-CFS: 1024 is the default of one task group).
+const sharesPerCPU = 1024
+
 // String prints what is known of s.
 func (s Size) String() string {
 	var parts []string

@@ -142,3 +142,16 @@ func TestRefusal(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestBackToAmounts wants every request and limit to come back from what the kernel is told.
+func TestBackToAmounts(t *testing.T) {
+	for cpu := unit.MilliCPU(10); cpu < 20_000; cpu++ { // below 2m and 10m the kernel has minima
+		s := size(qos.SharesOf(cpu), time.Duration(cpu)*qos.CFSPeriodDefault/time.Duration(unit.CPU), 0)
+		if got, _ := s.CPURequest(); got != cpu {
+			t.Fatalf("request %d comes back as %d", cpu, got)
+		}
+		if got, _ := s.CPULimit(); got != cpu {
+			t.Fatalf("limit %d comes back as %d", cpu, got)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package pods
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// amounts reads "cpu=1 memory=64Mi".
+func amounts(text string) corev1.ResourceList {
+	var list corev1.ResourceList
+	for _, word := range strings.Fields(text) {
+		name, value, _ := strings.Cut(word, "=")
+		list = with(list, corev1.ResourceName(name), resource.MustParse(value))
+	}
+	return list
+}
+
+func requirements(requests, limits string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
+}
+
+func reported(name, allocated, requests, limits string) corev1.ContainerStatus {
+	r := requirements(requests, limits)
+	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
+}
+
+// What a new agent takes for granted, of what the API has.
+func TestAllocationIsRecovered(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		asked    corev1.ResourceRequirements
+		status   []corev1.ContainerStatus
+		want     corev1.ResourceRequirements
+		complete bool
+	}{
+		{"a new pod", requirements("cpu=1", "cpu=2"), nil, requirements("cpu=1", "cpu=2"), true},
+		{"an agent that reported no resources", requirements("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}}, requirements("cpu=1", ""), true},
+		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), true},
+		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
+		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{reported("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), false},
+		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{reported("c", "cpu=5", "cpu=5", "")}, requirements("cpu=5", ""), false},
+		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{reported("c", "", "", "")}, requirements("", ""), false},
+		{"granted and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{reported("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}}, Status: corev1.PodStatus{ContainerStatuses: c.status}}
+		got := allocationIn(pod)
+		if !sameAmounts(got.containers["c"], c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got.containers["c"], c.want)
+		}
+		if got.meets(pod) != c.complete {
+			t.Errorf("%s: meets is %v", c.name, !c.complete)
+		}
+		if in := got.in(pod); !sameAmounts(in.Spec.Containers[0].Resources, c.want) || !sameAmounts(pod.Spec.Containers[0].Resources, c.asked) {
+			t.Errorf("%s: the pod with it has %+v, the pod %+v", c.name, in.Spec.Containers[0].Resources, pod.Spec.Containers[0].Resources)
+		}
+	}
+}
+
+func TestAllocationOfPodLevel(t *testing.T) {
+	asked, has := requirements("cpu=4", "cpu=4 memory=2Gi"), requirements("cpu=1100m", "cpu=2100m memory=1Gi")
+	pod := &corev1.Pod{
+		Spec:   corev1.PodSpec{Resources: &asked, Overhead: amounts("cpu=100m"), Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"), ContainerStatuses: []corev1.ContainerStatus{reported("c", "", "", "")}},
+	}
+	a := allocationIn(pod)
+	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !sameAmounts(*a.level, want) || a.meets(pod) {
+		t.Errorf("%+v, want %+v", a.level, want)
+	}
+}
+
+// A status shows what a cgroup has as long as that is not what was granted.
+func TestStatusShowsWhatIsThere(t *testing.T) {
+	of := func(cpu unit.MilliCPU, memory unit.Bytes) resize.Size {
+		return resize.SizeOf(qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu)), CPUPeriod: qos.CFSPeriodDefault,
+			CPUQuota: unit.LimitTo(qos.CFSPeriodDefault / 5), Memory: unit.LimitTo(memory)})
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: requirements("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
+	out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	reportResources(pod, &out, podlife.Observation{
+		Spec:       podlife.Spec{Containers: []podlife.ContainerSpec{{Name: "c", Size: of(300, 2*unit.GiB)}}},
+		Containers: []podlife.Container{{ID: "1", Name: "c", State: podlife.Running, Size: of(100, unit.GiB)}},
+	})
+	s := out.ContainerStatuses[0]
+	if want := requirements("cpu=100m memory=1Gi", "cpu=200m memory=1Gi"); !sameAmounts(*s.Resources, want) || s.Resources.Limits["example.com/x"] != resource.MustParse("1") {
+		t.Errorf("resources %+v, want %+v", s.Resources, want)
+	}
+	if !sameAmounts(corev1.ResourceRequirements{Requests: s.AllocatedResources}, requirements("cpu=300m memory=1Gi", "")) {
+		t.Errorf("allocated %v", s.AllocatedResources)
+	}
+}
+
+// Only what the policy names, and the pod's limit where the container has none, makes another container.
+func TestFixed(t *testing.T) {
+	c := corev1.Container{Resources: requirements("cpu=1 memory=1Gi", "memory=2Gi")}
+	pod := &corev1.Pod{}
+	if got := fixedOf(pod, &c); got != "" {
+		t.Errorf("without a policy: %q", got)
+	}
+	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}, {ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
+	was := fixedOf(pod, &c)
+	c.Resources = requirements("cpu=2 memory=1024Mi", "cpu=3 memory=2048Mi")
+	if got := fixedOf(pod, &c); got != was {
+		t.Errorf("%q, was %q: only CPU and spelling changed", got, was)
+	}
+	c.Resources = requirements("cpu=2 memory=1Gi", "memory=3Gi")
+	if got := fixedOf(pod, &c); got == was {
+		t.Errorf("%q: memory changed", got)
+	}
+	c.Resources, pod.Spec.Resources = requirements("memory=1Gi", ""), &corev1.ResourceRequirements{Limits: amounts("memory=3Gi")}
+	was = fixedOf(pod, &c)
+	pod.Spec.Resources.Limits = amounts("memory=4Gi")
+	if got := fixedOf(pod, &c); got == was {
+		t.Errorf("%q: the pod's limit changed, which is the container's", got)
+	}
+}
+
+// The patch deletes conditions of ours that are over, and only those.
+func TestPatchDeletesResizeConditions(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	known := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizePending}, {Type: corev1.PodResizeInProgress}, {Type: "example.com/theirs"}}}
+	ours := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}}
+	body, err := patchBody(pod, known, ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(body), "delete"); n != 1 || !strings.Contains(string(body), `{"$patch":"delete","type":"PodResizePending"}`) {
+		t.Errorf("%s", body)
+	}
+}
