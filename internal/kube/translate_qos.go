@@ -30,6 +30,7 @@ func QoSPod(pod *corev1.Pod) qos.Pod {
 		Overhead:     qosAmounts(pod.Spec.Overhead),
 		Recorded:     qos.Class(pod.Status.QOSClass),
 		NodeCritical: isCritical(pod) && pod.Spec.PriorityClassName == classNodeCritical,
+		Critical:     isCritical(pod),
 	}
 	for i := range pod.Spec.Containers {
 		p.Containers = append(p.Containers, QoSContainer(&pod.Spec.Containers[i], false))

@@ -15,8 +15,9 @@
 //
 // # What it does not do
 //
-// It does not evict (core/eviction) and writes no cgroup: Enforced says what the kernel is to hold pods to, core/qos in
-// which values, internal/host/cgroup writes them.
+// It does not evict (core/eviction) and writes no cgroup: Enforced and EnforcedOn say what the kernel is to hold pods and the
+// reserved groups to, a Lowering how a limit comes down under what runs; core/qos in which values; internal/host/cgroup
+// writes them.
 package loadline
 
 import (
@@ -27,8 +28,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -131,14 +132,16 @@ type Line struct {
 
 	Notes []string // settings whose effect may surprise
 
-	enforcePods bool
+	system, kube Reserved
+	cpus         idset.Set
+	enforcePods  bool
 }
 
 // Draw draws the line. Reservations above capacity are an error that names all of them; the line that comes with it shows
 // them, and is none to start a node with.
 func Draw(m machine.Machine, s Settings) (Line, error) {
 	cores := int64(m.CPUs.Len())
-	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted}
+	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs}
 	asked := s
 	if s.ReservedCPUs > 0 {
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
@@ -210,24 +213,3 @@ func (l Line) checkReservations() error {
 	return fmt.Errorf("draw load line: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
 }
 
-func (l Line) enforcedMemory() unit.Bytes {
-	return max(0, l.Memory.Capacity-plus(l.Memory.System, l.Memory.Kube))
-}
-
-// Enforced returns the values of the group of all pods: the line without the eviction threshold, or the whole machine
-// when the configuration does not enforce it.
-func (l Line) Enforced() qos.Values {
-	cpu, memory, pids := l.CPU.Capacity, l.Memory.Capacity, l.PIDs.Capacity
-	if l.enforcePods {
-		cpu, memory, pids = l.CPU.Allocatable, l.enforcedMemory(), l.PIDs.Allocatable
-	}
-	bound := unit.Limit[int64]{}
-	if l.PIDs.Capacity > 0 {
-		bound = unit.LimitTo(pids)
-	}
-	huge := map[unit.Bytes]unit.Bytes{}
-	for _, h := range l.HugePages {
-		huge[h.Size] = h.Allocatable
-	}
-	return qos.NodeValues(cpu, memory, bound, huge)
-}

@@ -6,44 +6,150 @@ import (
 	"strings"
 )
 
-// Layout names the cgroups of a node.
+// Driver is who makes a node's cgroups, spelled as in a KubeletConfiguration. The container runtime must use the same one.
+type Driver string
+
+// Drivers.
+const (
+	Cgroupfs Driver = "cgroupfs" // directories made by us
+	Systemd  Driver = "systemd"  // slices that systemd makes for us
+)
+
+// Layout names the cgroups of a node. Under systemd a group is a slice, whose name repeats the names above it, joined by
+// "-" (systemd.slice(5)): the pod group /kubepods/burstable/pod7-8 is
+//
+//	/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7_8.slice
+//
+// where "-" within a name has become "_", as the kubelet does it.
 type Layout struct {
-	node string // absolute path of the node's group below each controller's mount
+	driver Driver
+	node   []string // names from the root to the node's group
 }
 
-// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root) for a cgroup driver as the
-// KubeletConfiguration spells it.
-func NewLayout(driver, cgroupRoot string) (Layout, error) {
-	switch driver {
-	case "cgroupfs":
-	case "systemd":
-		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: not supported yet; set cgroupDriver: cgroupfs here and SystemdCgroup = false in the runtime", driver)
-	default:
-		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want cgroupfs or systemd", driver)
+// sliceSuffix ends the name of a slice unit.
+const sliceSuffix = ".slice"
+
+// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root).
+func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
+	if driver != Cgroupfs && driver != Systemd {
+		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want %s or %s", driver, Cgroupfs, Systemd)
 	}
+	l := Layout{driver: driver}
 	for _, part := range strings.Split(cgroupRoot, "/") {
-		if part == ".." || part == "." {
+		switch {
+		case part == "":
+			continue
+		case part == ".." || part == ".":
 			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: must not contain %q", cgroupRoot, part)
+		case driver == Systemd && strings.HasSuffix(part, sliceSuffix):
+			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver every group is a slice: write it without %s", cgroupRoot, sliceSuffix)
+		case driver == Systemd && strings.Trim(part, unitCharacters) != "":
+			return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %q: with the systemd driver a name may hold letters, digits and :_.- only", cgroupRoot)
 		}
+		l.node = append(l.node, part)
 	}
-	return Layout{node: path.Join("/", cgroupRoot, "kubepods")}, nil
+	l.node = append(l.node, "kubepods")
+	return l, nil
 }
+
+// unitCharacters are those of a unit's name (systemd.unit(5)), but for "\" and "@", which mean something there.
+const unitCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:_.-"
+
+// Driver returns who makes the groups.
+func (l Layout) Driver() Driver { return l.driver }
+
+// Above returns the group that the node's group is in.
+func (l Layout) Above() string { return l.path(l.node[:len(l.node)-1]...) }
 
 // Node returns the group of all pods.
-func (l Layout) Node() string { return l.node }
+func (l Layout) Node() string { return l.path(l.node...) }
 
 // Tier returns the group of the pods of a class.
-func (l Layout) Tier(c Class) string {
-	if c == Guaranteed {
-		return l.node
-	}
-	return path.Join(l.node, strings.ToLower(string(c)))
-}
+func (l Layout) Tier(c Class) string { return l.path(l.tier(c)...) }
 
 // Pod returns the group of one pod. It is the cgroup_parent that the runtime is given.
-func (l Layout) Pod(c Class, uid string) string { return path.Join(l.Tier(c), podPrefix+uid) }
+func (l Layout) Pod(c Class, uid string) string {
+	return l.path(append(l.tier(c), podPrefix+uid)...)
+}
+
+// Container returns the group of a container in its pod's group. Under systemd the runtime makes a scope for it, with a
+// prefix of its own; runtime is its name in container ids of the API: containerd, cri-o.
+func (l Layout) Container(pod, runtime, id string) string {
+	if l.driver != Systemd {
+		return path.Join(pod, id)
+	}
+	prefix := "cri-" + runtime
+	if runtime == "cri-o" {
+		prefix = "crio"
+	}
+	return path.Join(pod, prefix+"-"+id+".scope")
+}
+
+func (l Layout) tier(c Class) []string {
+	names := append([]string{}, l.node...)
+	if c != Guaranteed {
+		names = append(names, strings.ToLower(string(c)))
+	}
+	return names
+}
 
 const podPrefix = "pod"
 
 // UID returns the uid of the pod whose group has the given last path element, and whether it is a pod's at all.
-func (l Layout) UID(group string) (string, bool) { return strings.CutPrefix(group, podPrefix) }
+func (l Layout) UID(group string) (string, bool) {
+	if l.driver == Systemd {
+		slice, ok := strings.CutSuffix(group, sliceSuffix)
+		if !ok {
+			return "", false
+		}
+		group = strings.ReplaceAll(slice[strings.LastIndexByte(slice, '-')+1:], "_", "-")
+	}
+	return strings.CutPrefix(group, podPrefix)
+}
+
+func (l Layout) path(names ...string) string {
+	if l.driver != Systemd {
+		return "/" + path.Join(names...)
+	}
+	slice := make([]string, len(names))
+	for i, name := range names {
+		slice[i] = strings.ReplaceAll(name, "-", "_")
+	}
+	return slicePath(slice)
+}
+
+// slicePath returns the path of the slice a-b-c, given its parts: /a.slice/a-b.slice/a-b-c.slice.
+func slicePath(parts []string) string {
+	out := "/"
+	for i := range parts {
+		out = path.Join(out, strings.Join(parts[:i+1], "-")+sliceSuffix)
+	}
+	return out
+}
+
+// Reserved returns the path of a group that the configuration names for the system or for Kubernetes' own daemons. Under
+// cgroupfs it is a path. Under systemd it is a unit, and only its last element counts: a slice, with or without its
+// suffix, stands where its name says; any other unit where the configuration says.
+func (l Layout) Reserved(name string) (string, error) {
+	clean := path.Clean("/" + name)
+	if clean == "/" {
+		return "", fmt.Errorf("name cgroups: reserved group %q: the machine's root cannot be reserved", name)
+	}
+	if l.driver != Systemd {
+		return clean, nil
+	}
+	base := path.Base(clean)
+	for _, suffix := range []string{".service", ".scope"} {
+		if strings.HasSuffix(base, suffix) {
+			return clean, nil
+		}
+	}
+	base = strings.TrimSuffix(base, sliceSuffix)
+	parts := strings.Split(base, "-")
+	for _, part := range parts {
+		if part == "" || strings.Trim(part, unitCharacters) != "" {
+			return "", fmt.Errorf("name cgroups: reserved group %q: %q is no name of a slice", name, base+sliceSuffix)
+		}
+	}
+	return slicePath(parts), nil
+}

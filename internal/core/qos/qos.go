@@ -16,8 +16,8 @@
 //
 // # What it does not do
 //
-// It touches no cgroup (internal/host/cgroup does), knows nothing of memory.min, low and high (their own issue), of CPU
-// sets (internal/core/numa) or of what the node can carry (internal/core/loadline).
+// It touches no cgroup (internal/host/cgroup does), chooses no CPUs (internal/core/numa) and knows nothing of what the node
+// can carry (internal/core/loadline).
 package qos
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -60,6 +60,7 @@ type Pod struct {
 	Recorded   Class       // class the API server recorded, which rules; empty: compute it
 
 	NodeCritical bool // priority class system-node-critical, or its static equivalent
+	Critical     bool // static, or of a priority of system components: gets no swap
 }
 
 // ClassOf returns p's class: BestEffort when no CPU or memory is requested or limited anywhere, Guaranteed when CPU and

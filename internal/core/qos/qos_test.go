@@ -183,22 +183,6 @@ func TestContainerValues(t *testing.T) {
 	}
 }
 
-func TestTierValues(t *testing.T) {
-	for _, c := range []struct {
-		class     Class
-		requested unit.MilliCPU
-		want      Shares
-	}{{Burstable, 1500, 1536}, {Burstable, 0, 2}, {BestEffort, 1500, 2}} {
-		if got := TierValues(c.class, c.requested).CPUShares.OrZero(); got != c.want {
-			t.Errorf("%s with %v requested: shares %d, want %d", c.class, c.requested, got, c.want)
-		}
-	}
-	v := NodeValues(2000, unit.GiB, unit.Limit[int64]{}, nil)
-	if memory, _ := v.Memory.Get(); v.CPUShares.OrZero() != 2048 || memory != unit.GiB || !v.PIDs.IsKept() {
-		t.Errorf("node values %+v", v)
-	}
-}
-
 func TestWeight(t *testing.T) {
 	for _, c := range []struct {
 		shares Shares
@@ -238,39 +222,5 @@ func TestOOMScoreAdj(t *testing.T) {
 	}
 	if got := OOMScoreAdj(Pod{Recorded: Burstable}, burst(1), 0); got != 999 {
 		t.Errorf("memory of the machine unknown: %d, want 999", got)
-	}
-}
-
-func TestLayout(t *testing.T) {
-	l, err := NewLayout("cgroupfs", "/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ got, want string }{
-		{l.Node(), "/kubepods"},
-		{l.Tier(Guaranteed), "/kubepods"},
-		{l.Tier(Burstable), "/kubepods/burstable"},
-		{l.Tier(BestEffort), "/kubepods/besteffort"},
-		{l.Pod(Guaranteed, "7-8"), "/kubepods/pod7-8"},
-		{l.Pod(BestEffort, "7-8"), "/kubepods/besteffort/pod7-8"},
-	} {
-		if c.got != c.want {
-			t.Errorf("got %q, want %q", c.got, c.want)
-		}
-	}
-	if uid, ok := l.UID("pod7-8"); !ok || uid != "7-8" {
-		t.Errorf("uid %q, %v", uid, ok)
-	}
-	if _, ok := l.UID("burstable"); ok {
-		t.Error("a tier was taken for a pod")
-	}
-	nested, err := NewLayout("cgroupfs", "/plimsoll/a")
-	if err != nil || nested.Node() != "/plimsoll/a/kubepods" {
-		t.Errorf("nested root: %q, %v", nested.Node(), err)
-	}
-	for _, bad := range []struct{ driver, root string }{{"systemd", "/"}, {"", "/"}, {"cgroupfs", "/../x"}} {
-		if _, err := NewLayout(bad.driver, bad.root); err == nil {
-			t.Errorf("driver %q, root %q: no error", bad.driver, bad.root)
-		}
 	}
 }

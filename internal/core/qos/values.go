@@ -3,6 +3,7 @@ package qos
 import (
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -41,6 +42,13 @@ type Values struct {
 	Memory    unit.Limit[unit.Bytes]
 	PIDs      unit.Limit[int64]
 	HugePages map[unit.Bytes]unit.Bytes // page size to bytes; nil: keep all; a size missing from a non-nil map is limited to 0
+	CPUs      idset.Set                 // the group may run on; empty: keep
+
+	// The rest is cgroup v2's; v1 has nothing like it, and does not get it.
+	MemoryMin  unit.Amount[unit.Bytes] // never reclaimed
+	MemoryLow  unit.Amount[unit.Bytes] // reclaimed last
+	MemoryHigh unit.Limit[unit.Bytes]  // above it the group is throttled and reclaimed from, not killed
+	Swap       unit.Limit[unit.Bytes]  // beside Memory, not together with it as on v1
 }
 
 // Policy is what a node's configuration says about the values.
@@ -48,6 +56,8 @@ type Policy struct {
 	CFSQuota  bool          // enforce CPU limits at all (cpuCFSQuota); default true
 	CFSPeriod time.Duration // over which CPU limits are enforced (cpuCFSQuotaPeriod); default 100 ms, kernel allows 1 ms to 1 s
 	PodPIDs   int64         // most processes and threads per pod (podPidsLimit); 0 or less: no limit
+	Memory    MemoryPolicy
+	Swap      SwapPolicy
 }
 
 // DefaultPolicy is the kubelet's.
@@ -97,6 +107,7 @@ func PodValues(p Pod, policy Policy) Values {
 	if policy.PodPIDs > 0 {
 		v.PIDs = unit.LimitTo(policy.PodPIDs)
 	}
+	policy.Memory.protectPod(&v, class, requests.Memory.OrZero())
 	if class == BestEffort {
 		v.CPUShares = unit.Of(SharesMin)
 		return v
@@ -139,20 +150,7 @@ func ContainerValues(p Pod, c Container, policy Policy) Values {
 	if memory := limit.Memory.OrZero(); memory > 0 {
 		v.Memory = unit.LimitTo(memory)
 	}
+	policy.Memory.protectContainer(&v, ClassOf(p), c)
+	v.Swap = policy.Swap.limit(p, c, v.Memory)
 	return v
-}
-
-// TierValues returns the values of the group of a class, given the sum of the CPU requests of its pods. Guaranteed pods
-// have no tier of their own: they weigh directly against the other two in the node's group.
-func TierValues(class Class, requested unit.MilliCPU) Values {
-	if class == Burstable {
-		return Values{CPUShares: unit.Of(SharesOf(requested))}
-	}
-	return Values{CPUShares: unit.Of(SharesMin)}
-}
-
-// NodeValues returns the values of the node's group (kubepods). The hard eviction threshold is not subtracted: pods may
-// reach into it and are then evicted, not OOM-killed at its edge.
-func NodeValues(cpu unit.MilliCPU, memory unit.Bytes, pids unit.Limit[int64], hugePages map[unit.Bytes]unit.Bytes) Values {
-	return Values{CPUShares: unit.Of(SharesOf(cpu)), Memory: unit.LimitTo(memory), PIDs: pids, HugePages: hugePages}
 }
