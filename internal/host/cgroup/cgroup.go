@@ -6,7 +6,8 @@
 //
 // A Tree is the machine's mounted hierarchies below one directory, normally /sys/fs/cgroup. A group is named by its path
 // below a hierarchy's root, like /kubepods/burstable/pod7, and exists when it exists in every hierarchy that we manage.
-// What is written is qos.Values; what is read is Usage.
+// What is written is qos.Values; what is read is Usage. Under a systemd, a group that is a slice is made by it, over D-Bus
+// (Units), and the values are both told to it and written.
 //
 // # Invariants
 //
@@ -17,8 +18,8 @@
 //
 // # What it does not do
 //
-// It decides no value (core/qos does) and speaks only the kernel's files: under systemd, slices must be asked of systemd,
-// which is not built yet. It does not wait: a group that is busy is an error the caller may retry.
+// It decides no value (core/qos does), nor how a limit comes down under what runs (loadline.Lowering does). It does not wait: a
+// group that is busy is an error the caller may retry.
 package cgroup
 
 import (
@@ -51,6 +52,9 @@ type Tree struct {
 	mount       string
 	hierarchies []hierarchy
 	of          map[string]*hierarchy // controller to where it lives
+
+	units   Units // who makes slices; nil: nobody, groups are directories of ours
+	started *startedUnits
 
 	// makeDir and removeDir are the kernel's mkdir and rmdir; tests put a kernel of their own here, because on an
 	// ordinary file system a new directory stays empty.

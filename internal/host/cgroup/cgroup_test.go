@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -142,8 +143,10 @@ func (k kernel2) makeDir(dir string) error {
 		switch c {
 		case "cpu":
 			files["cpu.weight"], files["cpu.max"] = "100", "max 100000"
+		case "cpuset":
+			files["cpuset.cpus"] = ""
 		case "memory":
-			files["memory.max"] = "max"
+			files["memory.max"], files["memory.high"], files["memory.min"], files["memory.low"], files["memory.swap.max"] = "max", "max", "0", "0", "max"
 		case "pids":
 			files["pids.max"] = "max"
 		case "hugetlb":
@@ -188,7 +191,8 @@ func TestApplyOnV2EnablesControllersTopDown(t *testing.T) {
 	v := qos.Values{
 		CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(50 * time.Millisecond), CPUPeriod: 100 * time.Millisecond,
 		Memory: unit.LimitTo(128 * unit.MiB), PIDs: unit.LimitTo(int64(100)),
-		HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB},
+		HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB}, CPUs: idset.Of(0, 1, 3),
+		MemoryMin: unit.Of(64 * unit.MiB), MemoryLow: unit.Of(32 * unit.MiB), MemoryHigh: unit.LimitTo(96 * unit.MiB), Swap: unit.LimitTo(unit.Bytes(0)),
 	}
 	for range 2 { // the second time over what is there
 		if err := tree.Apply(pod7, v); err != nil {
@@ -202,6 +206,11 @@ func TestApplyOnV2EnablesControllersTopDown(t *testing.T) {
 		"kubepods/burstable/pod7/cpu.max":    "50000 100000",
 		"kubepods/burstable/pod7/memory.max": "134217728",
 		"kubepods/burstable/pod7/pids.max":   "100",
+		pod7 + "/cpuset.cpus":                "0-1,3",
+		pod7 + "/memory.min":                 "67108864",
+		pod7 + "/memory.low":                 "33554432",
+		pod7 + "/memory.high":                "100663296",
+		pod7 + "/memory.swap.max":            "0",
 		"kubepods/burstable/cpu.weight":      "100",
 		pod7 + "/hugetlb.2MB.max":            "4194304",
 		pod7 + "/hugetlb.1GB.max":            "0",

@@ -213,12 +213,15 @@ func (t *Tree) valuesV1(group string, v *qos.Values) error {
 		return err
 	}
 	v.Memory = unit.LimitTo(unit.Bytes(limit))
-	// No limit reads as the largest multiple of the page size that fits (PAGE_COUNTER_MAX): within 64 KiB pages of the top.
-	if limit < 0 || limit > math.MaxInt64-(64<<10) {
+	if noLimitV1(limit) {
 		v.Memory = unit.Unlimited[unit.Bytes]()
 	}
 	return nil
 }
+
+// noLimitV1 recognizes the absence of a limit, which v1 shows as the largest multiple of the page size that fits
+// (PAGE_COUNTER_MAX): within pages of 64 KiB of the top.
+func noLimitV1(limit int64) bool { return limit < 0 || limit > math.MaxInt64-(64<<10) }
 
 // valuesV2 leaves CPUShares absent: shares do not survive the conversion to a weight.
 func (t *Tree) valuesV2(group string, v *qos.Values) error {

@@ -22,6 +22,13 @@ var defaultEvictionHard = map[string]string{
 	string(loadline.ImageFSInodesFree): "5%",
 }
 
+const (
+	cfsPeriodDefault = qos.CFSPeriodDefault
+
+	// memoryThrottlingFactorDefault is KEP-2570's: lower throttles earlier.
+	memoryThrottlingFactorDefault = 0.9
+)
+
 // defaults fills in what the configuration leaves out, with the kubelet's values at v1.36.3 (pkg/kubelet/apis/config).
 // One differs: failCgroupV1 is false, because Plimsoll keeps cgroup v1.
 func defaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
@@ -88,7 +95,7 @@ func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 		*c.PodPidsLimit = -1
 	}
 	pointer(&c.CPUCFSQuota, true)
-	pointer(&c.CPUCFSQuotaPeriod, metav1.Duration{Duration: qos.CFSPeriodDefault})
+	pointer(&c.CPUCFSQuotaPeriod, metav1.Duration{Duration: cfsPeriodDefault})
 	value(&c.MaxPods, 110)
 	value(&c.MaxOpenFiles, 1_000_000)
 	duration(&c.EvictionPressureTransitionPeriod, 5*time.Minute)
@@ -106,7 +113,7 @@ func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 		c.EnforceNodeAllocatable = []string{enforcePods}
 	}
 	pointer(&c.FailCgroupV1, false)
-	pointer(&c.MemoryThrottlingFactor, 0.9)
+	pointer(&c.MemoryThrottlingFactor, memoryThrottlingFactorDefault)
 	value(&c.MemoryReservationPolicy, kubeletconfigv1beta1.NoneMemoryReservationPolicy)
 	pointer(&c.LocalStorageCapacityIsolation, true)
 }

@@ -78,25 +78,20 @@ var fields = slices.Concat(
 	does("seccompDefault"),
 	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
 
-	// Resources. Their full form has its own issue; what is drawn and enforced now is honoured.
+	// Resources.
 	does("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
-		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cgroupRoot", "localStorageCapacityIsolation"),
+		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "localStorageCapacityIsolation",
+		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
+		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
 	[]field{
-		{path: "cgroupDriver", only: []string{"cgroupfs"}, instead: "the agent will refuse to start"},
-		{path: "enforceNodeAllocatable", only: []string{"[pods]", "[none]"}, instead: "only pods are held to the line yet"},
 		{path: "cpuManagerPolicy", only: []string{"none"}, instead: "no CPUs are exclusive yet"},
 		{path: "memoryManagerPolicy", only: []string{"None"}, instead: "memory is not bound to NUMA nodes yet"},
 		{path: "topologyManagerPolicy", only: []string{"none"}, instead: "resources are not aligned yet"},
-		{path: "memorySwap.swapBehavior", only: []string{"NoSwap"}, instead: "containers get no swap yet"},
 	},
-	not("the groups are always made", "cgroupsPerQOS"),
-	not("reserved groups are not limited yet", "systemReservedCgroup", "kubeReservedCgroup"),
 	not("no process is moved", "kubeletCgroups", "systemCgroups"),
 	not("it needs cpuManagerPolicy static, which is not supported yet", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod"),
 	not("it needs topologyManagerPolicy, which is not supported yet", "topologyManagerScope", "topologyManagerPolicyOptions"),
 	not("it needs memoryManagerPolicy Static, which is not supported yet", "reservedMemory"),
-	not("memory.min, low and high are not set yet", "qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy"),
-	not("the score is what whoever starts the agent gives it", "oomScoreAdj"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
 	does("failSwapOn", "failCgroupV1"), // by CheckMachine
 	not("kernel parameters are not checked", "protectKernelDefaults"),
@@ -113,7 +108,7 @@ var fields = slices.Concat(
 
 	// The rest.
 	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
-	not("what upstream has on by default is on, the rest is off", "featureGates"),
+	does("featureGates"), // those of gates.go; the others are warnings of their own
 	not("logs go to standard error", "logging"),
 	not("spans are not sent", "tracing"),
 	not("all metrics are shown", "showHiddenMetricsForVersion"),
@@ -145,6 +140,7 @@ func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 			warnings = append(warnings, fmt.Sprintf("%s: %.100s: not honoured: %s", path, text, f.instead))
 		}
 	}
+	warnings = append(warnings, gateWarnings(asked)...)
 	slices.Sort(warnings)
 	return warnings
 }

@@ -12,7 +12,8 @@
 // # What it does not do
 //
 // It looks at no machine: whether a reservation fits or a cgroup exists is found where that is known. It reads no flags;
-// the agent lays its few over the result. Feature gates switch nothing here: what upstream has on by default is on.
+// the agent lays its few over the result. Of the feature gates only those in gates.go switch something: of the others, what
+// upstream has on by default is on.
 package kubeletconfig
 
 import (

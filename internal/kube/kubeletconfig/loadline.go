@@ -12,7 +12,6 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
-	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -42,11 +41,6 @@ func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (loadline.Settings, 
 		return loadline.Settings{}, p.err()
 	}
 	return s, nil
-}
-
-// QoSPolicy translates what a loaded configuration says about cgroup values.
-func QoSPolicy(c *kubeletconfigv1beta1.KubeletConfiguration) qos.Policy {
-	return qos.Policy{CFSQuota: *c.CPUCFSQuota, CFSPeriod: c.CPUCFSQuotaPeriod.Duration, PodPIDs: *c.PodPidsLimit}
 }
 
 // parseReserved reads systemReserved or kubeReserved.

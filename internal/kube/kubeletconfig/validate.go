@@ -48,6 +48,7 @@ func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validateEviction(c, p)
 	validateImages(c, p)
 	validateShutdown(c, p)
+	validateGates(c, p)
 	for i := range c.RegisterWithTaints {
 		for _, problem := range CheckTaint(c.RegisterWithTaints[i]) {
 			p.add(fmt.Sprintf("registerWithTaints[%d]", i), c.RegisterWithTaints[i].ToString(), problem)
@@ -218,6 +219,11 @@ func validatePaths(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 			p.add(path, group, "must not contain ..")
 		}
 	}
+	for path, group := range map[string]string{"systemReservedCgroup": c.SystemReservedCgroup, "kubeReservedCgroup": c.KubeReservedCgroup} {
+		if group != "" && strings.Trim(group, "/") == "" {
+			p.add(path, group, "cannot be the machine's root")
+		}
+	}
 	if c.SystemCgroups != "" && c.CgroupRoot == "" {
 		p.add("systemCgroups", c.SystemCgroups, "needs cgroupRoot")
 	}
@@ -236,8 +242,11 @@ func validateReservations(c *kubeletconfigv1beta1.KubeletConfiguration, p *probl
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.QOSReserved)) {
-		if _, err := loadline.ParseShare(c.QOSReserved[name]); err != nil || name != string(corev1.ResourceMemory) {
-			p.add("qosReserved."+name, c.QOSReserved[name], "want memory and a percentage, like 50%")
+		if _, err := parsePercent(c.QOSReserved[name]); err != nil {
+			p.add("qosReserved."+name, c.QOSReserved[name], "want whole percents from 0% to 100%, like 50%")
+		}
+		if name != string(corev1.ResourceMemory) {
+			p.add("qosReserved."+name, c.QOSReserved[name], "cannot be reserved: want memory")
 		}
 	}
 	seen := map[string]bool{}
@@ -274,9 +283,15 @@ func validateEnforcement(c *kubeletconfigv1beta1.KubeletConfiguration, p *proble
 			if c.SystemReservedCgroup == "" {
 				p.add(path, v, "needs systemReservedCgroup")
 			}
+			if len(c.SystemReserved) == 0 {
+				p.add(path, v, "needs systemReserved: nothing is reserved that could be enforced")
+			}
 		case enforceKube, enforceKubeCompressible:
 			if c.KubeReservedCgroup == "" {
 				p.add(path, v, "needs kubeReservedCgroup")
+			}
+			if len(c.KubeReserved) == 0 {
+				p.add(path, v, "needs kubeReserved: nothing is reserved that could be enforced")
 			}
 		case enforceNone:
 			if len(all) > 1 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,17 +13,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Apply creates group and what is missing above it, and sets v. Values that v does not state stay as they are.
-func (t *Tree) Apply(group string, v qos.Values) error {
+// Set sets v on group, which must be there. Values that v does not state stay as they are.
+func (t *Tree) Set(group string, v qos.Values) error {
 	if err := check(group); err != nil {
-		return fmt.Errorf("apply: %w", err)
+		return fmt.Errorf("set cgroup: %w", err)
 	}
-	for _, h := range t.hierarchies {
-		if h.passive {
-			continue
-		}
-		if err := t.create(h, group); err != nil {
-			return fmt.Errorf("create cgroup %s: %w", group, err)
+	if t.units != nil {
+		var err error
+		if v, err = t.setUnit(group, v); err != nil {
+			return fmt.Errorf("set cgroup %s: %w", group, err)
 		}
 	}
 	set := t.setV1
@@ -37,94 +34,6 @@ func (t *Tree) Apply(group string, v qos.Values) error {
 	return nil
 }
 
-// create makes group in h, top down: on v2 a controller must be enabled in each group above, and on v1 a cpuset is empty,
-// and takes no process, until it is copied from the one above.
-func (t *Tree) create(h hierarchy, group string) error {
-	if group == "/" {
-		return nil
-	}
-	dir := filepath.Join(h.dir, group)
-	if h.unified {
-		if err := t.create(h, filepath.Dir(group)); err != nil {
-			return err
-		}
-		if err := enable(filepath.Dir(dir)); err != nil {
-			return err
-		}
-	}
-	err := t.makeDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		if err := t.create(h, filepath.Dir(group)); err != nil {
-			return err
-		}
-		err = t.makeDir(dir)
-	}
-	if err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	if cpuset := t.of["cpuset"]; cpuset != nil && !h.unified && cpuset.dir == h.dir {
-		return t.fillCpuset(h.dir, group)
-	}
-	return nil
-}
-
-// fillCpuset copies cpus and mems from above into a v1 cpuset that has none.
-func (t *Tree) fillCpuset(root, group string) error {
-	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-		own, err := readText(filepath.Join(root, group, file))
-		if err != nil {
-			return err
-		}
-		if own != "" {
-			continue
-		}
-		above := filepath.Dir(group)
-		inherited, err := readText(filepath.Join(root, above, file))
-		if err != nil {
-			return err
-		}
-		if inherited == "" && above != "/" { // an interrupted creation
-			if err := t.fillCpuset(root, above); err != nil {
-				return err
-			}
-			if inherited, err = readText(filepath.Join(root, above, file)); err != nil {
-				return err
-			}
-		}
-		if err := write(filepath.Join(root, group, file), inherited); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// enable makes the v2 controllers that dir has available to the groups below it.
-func enable(dir string) error {
-	available, err := readWords(filepath.Join(dir, "cgroup.controllers"))
-	if err != nil {
-		return err
-	}
-	control := filepath.Join(dir, "cgroup.subtree_control")
-	enabled, err := readWords(control)
-	if err != nil {
-		return err
-	}
-	var add []string
-	for _, c := range v2Controllers {
-		if slices.Contains(available, c) && !slices.Contains(enabled, c) {
-			add = append(add, "+"+c)
-		}
-	}
-	if len(add) == 0 {
-		return nil
-	}
-	err = write(control, strings.Join(add, " "))
-	if errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("%w: the group has processes of its own, and v2 allows them only in leaves: choose another cgroupRoot or move them into a group below it", err)
-	}
-	return err
-}
-
 // setV1 writes values into the hierarchies of their controllers.
 func (t *Tree) setV1(group string, v qos.Values) error {
 	if shares, ok := v.CPUShares.Get(); ok {
@@ -135,17 +44,10 @@ func (t *Tree) setV1(group string, v qos.Values) error {
 	if err := t.setQuotaV1(group, v); err != nil {
 		return err
 	}
-	if err := setLimit(t, "memory", group, "memory.limit_in_bytes", v.Memory, "-1"); err != nil {
-		if errors.Is(err, syscall.EBUSY) {
-			usage, _ := readText(filepath.Join(t.dirOf("memory", group), "memory.usage_in_bytes"))
-			return fmt.Errorf("%w: memory.usage_in_bytes is %s and could not be reclaimed below the limit", err, usage)
-		}
+	if err := t.setMemoryV1(group, v.Memory); err != nil {
 		return err
 	}
-	if err := setLimit(t, "pids", group, "pids.max", v.PIDs, "max"); err != nil {
-		return err
-	}
-	return t.setHugePages(group, v.HugePages, ".limit_in_bytes")
+	return t.setRest(group, v, ".limit_in_bytes")
 }
 
 // setQuotaV1 writes quota and period, which the kernel checks against each other and against the group above, in the
@@ -211,14 +113,56 @@ func (t *Tree) setV2(group string, v qos.Values) error {
 			}
 		}
 	}
-	if err := setLimit(t, "memory", group, "memory.max", v.Memory, "max"); err != nil {
-		return err
+	for _, protection := range []struct {
+		file  string
+		bytes unit.Amount[unit.Bytes]
+	}{{"memory.min", v.MemoryMin}, {"memory.low", v.MemoryLow}} {
+		if bytes, ok := protection.bytes.Get(); ok {
+			if err := t.set("memory", group, protection.file, int64(bytes)); err != nil {
+				return err
+			}
+		}
 	}
+	for _, bound := range []struct {
+		file  string
+		bytes unit.Limit[unit.Bytes]
+	}{{"memory.high", v.MemoryHigh}, {"memory.max", v.Memory}, {"memory.swap.max", v.Swap}} {
+		if err := setLimit(t, "memory", group, bound.file, bound.bytes, "max"); err != nil {
+			return err
+		}
+	}
+	return t.setRest(group, v, ".max")
+}
+
+// setRest writes what both versions name alike; suffix ends the names of huge pages' files.
+func (t *Tree) setRest(group string, v qos.Values, suffix string) error {
 	if err := setLimit(t, "pids", group, "pids.max", v.PIDs, "max"); err != nil {
 		return err
 	}
-	return t.setHugePages(group, v.HugePages, ".max")
+	if !v.CPUs.IsEmpty() {
+		dir, err := t.need("cpuset", group)
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(dir, "cpuset.cpus"), v.CPUs.String()); err != nil {
+			return err
+		}
+	}
+	return t.setHugePages(group, v.HugePages, suffix)
 }
+
+// setMemoryV1 writes a limit, which the kernel refuses when it cannot reclaim what is above it.
+func (t *Tree) setMemoryV1(group string, limit unit.Limit[unit.Bytes]) error {
+	err := setLimit(t, "memory", group, "memory.limit_in_bytes", limit, "-1")
+	if errors.Is(err, syscall.EBUSY) {
+		usage, _ := readText(filepath.Join(t.dirOf("memory", group), "memory.usage_in_bytes"))
+		return fmt.Errorf("%w: %w: memory.usage_in_bytes is %s and could not be reclaimed below the limit", ErrRefused, err, usage)
+	}
+	return err
+}
+
+// ErrRefused is in the chain of errors about a memory limit below what the kernel could reclaim.
+var ErrRefused = errors.New("the kernel refuses the limit")
 
 // setLimit writes a bound. The absence of a bound is true without the controller, so that is no error.
 func setLimit[T ~int64](t *Tree, controller, group, file string, l unit.Limit[T], unlimited string) error {
@@ -290,61 +234,6 @@ func write(file, value string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("write %q: %w", value, err)
-	}
-	return nil
-}
-
-// Remove removes group and the groups below it, bottom up, from every hierarchy. A group that is not there is removed.
-// Groups with processes stay, as does what is above them; the error then wraps ErrBusy.
-func (t *Tree) Remove(group string) error {
-	if err := check(group); err != nil {
-		return fmt.Errorf("remove: %w", err)
-	}
-	var problems []error
-	for _, h := range t.hierarchies {
-		if err := t.remove(filepath.Join(h.dir, group)); err != nil {
-			problems = append(problems, fmt.Errorf("remove cgroup %s: %w", group, err))
-		}
-	}
-	return errors.Join(problems...)
-}
-
-func (t *Tree) remove(dir string) error {
-	err := t.removeDir(dir)
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	entries, readErr := os.ReadDir(dir)
-	if errors.Is(readErr, os.ErrNotExist) {
-		return nil
-	} else if readErr != nil {
-		return readErr
-	}
-	children := false
-	for _, e := range entries {
-		if e.IsDir() {
-			children = true
-			if err := t.remove(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	if children {
-		err = t.removeDir(dir)
-	}
-	switch {
-	case err == nil, errors.Is(err, os.ErrNotExist):
-		return nil
-	case errors.Is(err, syscall.EBUSY):
-		pids, _ := readPIDs(filepath.Join(dir, procsFile), nil)
-		return fmt.Errorf("%s: %w: %v", dir, ErrBusy, pids)
-	}
-	return err
-}
-
-func removeDir(dir string) error {
-	if err := syscall.Rmdir(dir); err != nil {
-		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
 	}
 	return nil
 }

@@ -1,0 +1,112 @@
+package cgroup
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Memory reads what a loadline.Lowering must know of group.
+func (t *Tree) Memory(group string) (loadline.Seen, error) {
+	if err := check(group); err != nil {
+		return loadline.Seen{}, fmt.Errorf("read memory: %w", err)
+	}
+	seen, err := t.memory(group)
+	if err != nil {
+		return loadline.Seen{}, fmt.Errorf("read memory of cgroup %s: %w", group, err)
+	}
+	return seen, nil
+}
+
+func (t *Tree) memory(group string) (seen loadline.Seen, err error) {
+	dir, err := t.need("memory", group)
+	if err != nil {
+		return seen, err
+	}
+	usage, limit, cold := "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
+	if t.mode == V2 {
+		usage, limit, cold = "memory.current", "memory.max", "inactive_file"
+	}
+	bound, err := readLimit(filepath.Join(dir, limit))
+	if err != nil {
+		return seen, err
+	}
+	seen.Limit = unit.Unlimited[unit.Bytes]()
+	if n, ok := bound.Get(); ok && !(t.mode != V2 && noLimitV1(n)) {
+		seen.Limit = unit.LimitTo(unit.Bytes(n))
+	}
+	charged, err := readNumber(filepath.Join(dir, usage))
+	if err != nil {
+		return seen, err
+	}
+	inactive := []int64{0}
+	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{cold}, inactive); err != nil {
+		return seen, err
+	}
+	// The files are read one after the other, so their difference may come out below zero.
+	seen.Usage, seen.Cold = unit.Bytes(charged), unit.Bytes(min(inactive[0], charged))
+	return seen, nil
+}
+
+// SetMemory makes one write of a Lowering. A limit that the kernel refuses is an error that wraps ErrRefused. systemd is not
+// told: it need not remember a step on the way. The limit reached goes to Set.
+func (t *Tree) SetMemory(group string, w loadline.Write) error {
+	if err := check(group); err != nil {
+		return fmt.Errorf("set memory: %w", err)
+	}
+	var err error
+	switch {
+	case w.Knob == loadline.Max && t.mode != V2:
+		err = t.setMemoryV1(group, w.To)
+	case w.Knob == loadline.Max:
+		err = setLimit(t, "memory", group, "memory.max", w.To, "max")
+	case t.mode == V2:
+		err = setLimit(t, "memory", group, "memory.high", w.To, "max")
+	}
+	if err != nil {
+		return fmt.Errorf("set memory of cgroup %s: %w", group, err)
+	}
+	return nil
+}
+
+// AccountsSwap reports whether the kernel counts the swap of group (CONFIG_MEMCG_SWAP; on v1 also swapaccount=1).
+func (t *Tree) AccountsSwap(group string) bool {
+	if check(group) != nil || t.of["memory"] == nil {
+		return false
+	}
+	file := "memory.memsw.limit_in_bytes"
+	if t.mode == V2 {
+		file = "memory.swap.max"
+	}
+	_, err := readText(filepath.Join(t.dirOf("memory", group), file))
+	return err == nil
+}
+
+// CPUs returns the CPUs that group, which may be the root, is allowed to use.
+func (t *Tree) CPUs(group string) (idset.Set, error) {
+	if group != "/" {
+		if err := check(group); err != nil {
+			return idset.Set{}, fmt.Errorf("read cpus: %w", err)
+		}
+	}
+	dir, err := t.need("cpuset", group)
+	if err != nil {
+		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %w", group, err)
+	}
+	file := filepath.Join(dir, "cpuset.effective_cpus")
+	if t.mode == V2 {
+		file = filepath.Join(dir, "cpuset.cpus.effective")
+	}
+	text, err := readText(file)
+	if err != nil {
+		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %w", group, err)
+	}
+	cpus, err := idset.Parse(text)
+	if err != nil {
+		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %s: %w", group, file, err)
+	}
+	return cpus, nil
+}

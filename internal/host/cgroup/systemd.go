@@ -1,0 +1,245 @@
+package cgroup
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Property is a property of a systemd unit (org.freedesktop.systemd1(5)). Value is a bool, string, uint64, []byte or
+// []string.
+type Property struct {
+	Name  string
+	Value any
+}
+
+// Units are systemd's, as far as they are made and set here; *Bus asks a real systemd. A nil Units is no systemd.
+type Units interface {
+	Version() (int, error)                          // 252
+	Start(name string, properties []Property) error // one that is there already is no error
+	Set(name string, properties []Property) error   // until the next boot
+	Stop(name string) error                         // one that is not there is no error
+}
+
+// Under makes t leave the making of slices to systemd: a group whose name ends in .slice is asked of u, which then also
+// knows the values and will not undo them when it reloads. What systemd does not manage (hierarchies of v1 it has no use
+// for, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do it.
+func (t *Tree) Under(u Units) { t.units, t.started = u, &startedUnits{names: map[string]bool{}} }
+
+// startedUnits are those this process asked for, so that it does not ask for each change again.
+type startedUnits struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (s *startedUnits) has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.names[name]
+}
+
+func (s *startedUnits) note(name string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is {
+		s.names[name] = true
+	} else {
+		delete(s.names, name)
+	}
+}
+
+// unitOf returns the unit of a group. Groups below a unit's own, which systemd knows nothing of, have none.
+func unitOf(group string) (name string, slice, ok bool) {
+	name = path.Base(group)
+	for _, suffix := range []string{".slice", ".service", ".scope"} {
+		if strings.HasSuffix(name, suffix) {
+			return name, suffix == ".slice", true
+		}
+	}
+	return "", false, false
+}
+
+// startUnit asks for the slice of group. systemd makes the slices above it too, which their names tell.
+func (t *Tree) startUnit(group string) error {
+	name, slice, ok := unitOf(group)
+	if !ok || !slice || t.started.has(name) {
+		return nil
+	}
+	block := "IOAccounting"
+	if t.mode != V2 {
+		block = "BlockIOAccounting"
+	}
+	properties := []Property{
+		{"Description", "Plimsoll: " + strings.TrimSuffix(name, ".slice")},
+		{"MemoryAccounting", true}, {"CPUAccounting", true}, {block, true}, {"TasksAccounting", true},
+		{"DefaultDependencies", false}, // pods are not stopped before everything else at shutdown
+	}
+	if above := path.Base(path.Dir(group)); above != "/" {
+		properties = append(properties, Property{"Wants", []string{above}})
+	}
+	if err := t.units.Start(name, properties); err != nil {
+		return err
+	}
+	t.started.note(name, true)
+	return nil
+}
+
+// setUnit tells systemd the values and returns those to write to the files after it.
+func (t *Tree) setUnit(group string, v qos.Values) (qos.Values, error) {
+	name, _, ok := unitOf(group)
+	if !ok {
+		return v, nil
+	}
+	version, err := t.units.Version()
+	if err != nil {
+		return v, err
+	}
+	v = roundQuota(v)
+	properties := properties(v, t.mode, version)
+	if len(properties) == 0 {
+		return v, nil
+	}
+	return v, t.units.Set(name, properties)
+}
+
+// stopUnit lets go of the slice of group. systemd would end what runs in it, so a group with processes is left as it is.
+func (t *Tree) stopUnit(group string) error {
+	name, slice, ok := unitOf(group)
+	if !ok || !slice || !t.started.has(name) && !t.anywhere(group) {
+		return nil
+	}
+	pids, err := t.PIDs(group)
+	if err != nil {
+		return err
+	}
+	if len(pids) > 0 {
+		return fmt.Errorf("%s: %w: %v", name, ErrBusy, pids)
+	}
+	if err := t.units.Stop(name); err != nil {
+		return err
+	}
+	t.started.note(name, false)
+	return nil
+}
+
+// anywhere reports whether group is in any hierarchy.
+func (t *Tree) anywhere(group string) bool {
+	for _, h := range t.hierarchies {
+		if _, err := os.Stat(filepath.Join(h.dir, group)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Versions of systemd that learnt a property (systemd's NEWS).
+const (
+	sinceQuotaPeriod = 242
+	sinceAllowedCPUs = 244
+)
+
+// infinity is systemd's word for no bound (UINT64_MAX).
+const infinity = uint64(math.MaxUint64)
+
+// quotaStep is the precision of CPU bounds in systemd: a percent of one CPU (CPUQuota= in systemd.resource-control(5)).
+const quotaStep = 10 * time.Millisecond // per second
+
+// roundQuota rounds a CPU bound up to what systemd can keep, as runtimes do it: rounded down, the containers in a pod could
+// not get the quota that the pod itself has.
+func roundQuota(v qos.Values) qos.Values {
+	quota, ok := v.CPUQuota.Get()
+	if !ok || v.CPUPeriod <= 0 {
+		return v
+	}
+	exact, perSecond := quotaExactly(quota, v.CPUPeriod), quotaPerSecond(quota, v.CPUPeriod)
+	if exact == perSecond {
+		return v
+	}
+	micros := perSecond.Microseconds() * v.CPUPeriod.Microseconds() / time.Second.Microseconds()
+	v.CPUQuota = unit.LimitTo(time.Duration(micros) * time.Microsecond)
+	return v
+}
+
+// quotaExactly is CPU time per second of wall time.
+func quotaExactly(quota, period time.Duration) time.Duration {
+	return time.Duration(quota.Microseconds()*time.Second.Microseconds()/period.Microseconds()) * time.Microsecond
+}
+
+// quotaPerSecond is the same, rounded up to quotaStep.
+func quotaPerSecond(quota, period time.Duration) time.Duration {
+	perSecond := quotaExactly(quota, period)
+	if rest := perSecond % quotaStep; rest != 0 {
+		perSecond += quotaStep - rest
+	}
+	return perSecond
+}
+
+// properties translates values into properties (systemd.resource-control(5)). What systemd has no property for is left to
+// the kernel's files.
+func properties(v qos.Values, mode Mode, version int) []Property {
+	var out []Property
+	add := func(name string, value any) { out = append(out, Property{name, value}) }
+	limit := func(name string, bound int64, bounded, stated bool) {
+		switch {
+		case bounded:
+			add(name, uint64(max(0, bound)))
+		case stated:
+			add(name, infinity)
+		}
+	}
+	memory, memoryBound := v.Memory.Get()
+	if mode == V2 {
+		if shares, ok := v.CPUShares.Get(); ok {
+			add("CPUWeight", uint64(shares.Weight()))
+		}
+		limit("MemoryMax", int64(memory), memoryBound, v.Memory.IsUnlimited())
+		high, bound := v.MemoryHigh.Get()
+		limit("MemoryHigh", int64(high), bound, v.MemoryHigh.IsUnlimited())
+		swap, bound := v.Swap.Get()
+		limit("MemorySwapMax", int64(swap), bound, v.Swap.IsUnlimited())
+		least, stated := v.MemoryMin.Get()
+		limit("MemoryMin", int64(least), stated, false)
+		low, stated := v.MemoryLow.Get()
+		limit("MemoryLow", int64(low), stated, false)
+	} else {
+		if shares, ok := v.CPUShares.Get(); ok {
+			add("CPUShares", uint64(shares))
+		}
+		limit("MemoryLimit", int64(memory), memoryBound, v.Memory.IsUnlimited())
+	}
+	if v.CPUPeriod > 0 && version >= sinceQuotaPeriod {
+		add("CPUQuotaPeriodUSec", uint64(v.CPUPeriod.Microseconds()))
+	}
+	if quota, ok := v.CPUQuota.Get(); ok && v.CPUPeriod > 0 {
+		add("CPUQuotaPerSecUSec", uint64(quotaPerSecond(quota, v.CPUPeriod).Microseconds()))
+	} else if v.CPUQuota.IsUnlimited() {
+		add("CPUQuotaPerSecUSec", infinity)
+	}
+	pids, bound := v.PIDs.Get()
+	limit("TasksMax", max(1, pids), bound, v.PIDs.IsUnlimited()) // systemd refuses 0
+	if !v.CPUs.IsEmpty() && version >= sinceAllowedCPUs {
+		add("AllowedCPUs", cpuMask(v.CPUs))
+	}
+	return out
+}
+
+// cpuMask is a set of CPUs as a bit mask, the least significant byte first.
+func cpuMask(cpus idset.Set) []byte {
+	var mask []byte
+	for cpu := range cpus.All() {
+		for len(mask) <= cpu/8 {
+			mask = append(mask, 0)
+		}
+		mask[cpu/8] |= 1 << (cpu % 8)
+	}
+	return mask
+}

@@ -1,0 +1,70 @@
+package kubeletconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// Feature gates that a field of the configuration is behind.
+const (
+	gateMemoryQoS   = "MemoryQoS"               // memoryThrottlingFactor, memoryReservationPolicy
+	gateQOSReserved = "QOSReserved"             // qosReserved
+	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
+)
+
+// gate is a feature gate as the kubelet has it at v1.36.3 (pkg/features).
+type gate struct {
+	on     bool // by default
+	locked bool // to the default: setting it to anything else is an error
+}
+
+var gates = map[string]gate{
+	gateMemoryQoS:                {},
+	gateQOSReserved:              {},
+	gateCFSPeriod:                {on: true},
+	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
+	"NodeSwap":                   {on: true, locked: true},
+}
+
+// enabled reports whether a gate of the table is on.
+func enabled(c *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {
+	if on, set := c.FeatureGates[name]; set {
+		return on
+	}
+	return gates[name].on
+}
+
+func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
+	for name, on := range c.FeatureGates {
+		if g := gates[name]; g.locked && on != g.on {
+			p.add("featureGates."+name, on, fmt.Sprintf("is locked to %v", g.on))
+		}
+	}
+	if !enabled(c, gateCFSPeriod) && c.CPUCFSQuotaPeriod.Duration != cfsPeriodDefault {
+		p.add("cpuCFSQuotaPeriod", c.CPUCFSQuotaPeriod.Duration, "needs featureGates."+gateCFSPeriod+": true")
+	}
+	if !enabled(c, gateMemoryQoS) && c.MemoryReservationPolicy == kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy {
+		p.add("memoryReservationPolicy", string(c.MemoryReservationPolicy), "needs featureGates."+gateMemoryQoS+": true")
+	}
+}
+
+// gateWarnings names gates that switch nothing here, and fields that do nothing because their gate is off, as in the
+// kubelet.
+func gateWarnings(asked *kubeletconfigv1beta1.KubeletConfiguration) []string {
+	var warnings []string
+	for _, name := range slices.Sorted(maps.Keys(asked.FeatureGates)) {
+		if _, known := gates[name]; !known {
+			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: what upstream has on by default is on, the rest is off", name, asked.FeatureGates[name]))
+		}
+	}
+	if f := asked.MemoryThrottlingFactor; f != nil && *f != memoryThrottlingFactorDefault && !enabled(asked, gateMemoryQoS) {
+		warnings = append(warnings, fmt.Sprintf("memoryThrottlingFactor: %v: does nothing without featureGates.%s: true", *f, gateMemoryQoS))
+	}
+	if len(asked.QOSReserved) > 0 && !enabled(asked, gateQOSReserved) {
+		warnings = append(warnings, fmt.Sprintf("qosReserved: %v: does nothing without featureGates.%s: true", asked.QOSReserved, gateQOSReserved))
+	}
+	return warnings
+}
