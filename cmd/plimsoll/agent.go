@@ -20,6 +20,7 @@ type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
 	labels, taints                                          string
 	starts                                                  int
+	createMissingCgroups                                    bool
 }
 
 func newAgentCommand() *cobra.Command {
@@ -53,6 +54,7 @@ stops no container: started again, it takes up what runs.`,
 	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
 	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("pods starting at the same time; 0: %d for each CPU", agent.StartsPerCPU))
+	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false, "make what systemReservedCgroup and kubeReservedCgroup lack, instead of saying how and refusing to start")
 	return c
 }
 
@@ -71,7 +73,7 @@ func (f agentFlags) options() (agent.Options, error) {
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
 	}
-	o.Kubeconfig, o.Config, o.Starts = f.kubeconfig, config, f.starts
+	o.Kubeconfig, o.Config, o.Starts, o.CreateMissingCgroups = f.kubeconfig, config, f.starts, f.createMissingCgroups
 	if o.Endpoint = f.endpoint; o.Endpoint == "" {
 		o.Endpoint = config.ContainerRuntimeEndpoint
 	}

@@ -45,12 +45,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
-	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
 // Options are the agent's flags; everything else comes from the KubeletConfiguration.
@@ -63,7 +61,9 @@ type Options struct {
 	NodeIPs    []netip.Addr // none: the address of the interface that leads out
 	Labels     map[string]string
 	Taints     []corev1.Taint
-	Starts     int // pods starting at the same time; 0: StartsPerCPU for each CPU
+	// CreateMissingCgroups makes what a reserved cgroup lacks, instead of refusing to start.
+	CreateMissingCgroups bool
+	Starts               int // pods starting at the same time; 0: StartsPerCPU for each CPU
 }
 
 // StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
-	for _, prepare := range []func(context.Context) error{a.drawLine, a.prepareNode, a.preparePods, a.prepareServer} {
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareNode, a.preparePods, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -167,8 +167,8 @@ func unlimitedIfZero(qps int32) int32 {
 	return qps
 }
 
-// drawLine finds out what the machine has, draws its load line and makes the node's cgroups, before the first pod.
-func (a *Agent) drawLine(ctx context.Context) error {
+// look finds out what the machine has.
+func (a *Agent) look(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
 		return fmt.Errorf("make --root-dir: %w", err)
 	}
@@ -178,37 +178,10 @@ func (a *Agent) drawLine(ctx context.Context) error {
 	if a.machine, notes, err = host.Machine(); err != nil {
 		return fmt.Errorf("look at this machine: %w", err)
 	}
-	settings, err := kubeletconfig.LoadLine(a.o.Config)
-	if err != nil {
-		return err
+	for _, note := range notes {
+		slog.Warn("this machine", "note", note)
 	}
-	if a.line, err = loadline.Draw(a.machine, settings); err != nil {
-		return err
-	}
-	for _, note := range append(notes, a.line.Notes...) {
-		slog.Warn("load line", "note", note)
-	}
-	tree, err := cgroup.Open("/sys/fs/cgroup")
-	if err != nil {
-		return err
-	}
-	if err := tree.Require(); err != nil {
-		return err
-	}
-	if err := kubeletconfig.CheckMachine(a.o.Config, a.machine, tree.Mode() == cgroup.V2); err != nil {
-		return err
-	}
-	layout, err := qos.NewLayout(a.o.Config.CgroupDriver, a.o.Config.CgroupRoot)
-	if err != nil {
-		return err
-	}
-	a.groups = &groups{
-		tree: tree, layout: layout, policy: kubeletconfig.QoSPolicy(a.o.Config), memory: a.machine.Memory,
-		groupOOM: tree.Mode() == cgroup.V2 && !truth(a.o.Config.SingleProcessOOMKill),
-		held:     func() []*corev1.Pod { return a.pods.Holders() },
-		made:     map[types.UID]string{},
-	}
-	return a.groups.prepare(a.line.Enforced())
+	return nil
 }
 
 func truth(b *bool) bool { return b != nil && *b }
@@ -366,11 +339,18 @@ func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
 
 // prepareServer prepares what answers others.
 func (a *Agent) prepareServer(context.Context) error {
-	group := func(pod *corev1.Pod) string {
-		return a.groups.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	inner := func(group, id string) string {
+		if group == "" {
+			return ""
+		}
+		return a.groups.layout.Container(group, a.runtimeName, id)
+	}
+	podsGroup := a.groups.layout.Node()
+	if a.groups.unmanaged {
+		podsGroup = ""
 	}
 	reader := stats.New(stats.Options{
-		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, group, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: a.groups.layout.Node(),
+		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: podsGroup,
 		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
 	})
 	var err error
@@ -402,6 +382,9 @@ func (a *Agent) loops(ctx context.Context) error {
 		"server":   a.server.Run,
 		"logs":     rotator.Run,
 		"memory":   settle,
+		"limits":   a.groups.limits.run,
+		"oom":      a.keepOOMScores,
+		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	var running sync.WaitGroup

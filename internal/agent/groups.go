@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -25,67 +27,138 @@ type groups struct {
 	tree   *cgroup.Tree
 	layout qos.Layout
 	policy qos.Policy
+	tiers  qos.TierPolicy
+	limits *limits
 	memory unit.Bytes // of the machine, against which OOM scores are set
+	// unmanaged says that pods have no groups of ours (cgroupsPerQOS: false): the runtime puts them where it likes.
+	unmanaged bool
+	// pageSizes are those of huge pages that the kernel limits for containers; nil where it does not.
+	pageSizes []unit.Bytes
 	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
 	groupOOM bool
 	held     func() []*corev1.Pod // pods that hold resources here
 
-	mu        sync.Mutex
-	made      map[types.UID]string // group, by pod, as made by this process
-	burstable qos.Shares           // as written last
+	mu      sync.Mutex
+	made    map[types.UID]string  // group, by pod, as made by this process
+	written map[string]qos.Values // to the groups above the pods', last
 }
 
 // prepare makes the node's group and its tiers, before the first pod.
 func (g *groups) prepare(node qos.Values) error {
-	if err := g.tree.Apply(g.layout.Node(), node); err != nil {
+	if g.unmanaged {
+		return nil
+	}
+	above := g.layout.Above()
+	if above != "/" {
+		if err := g.tree.Create(above); err != nil {
+			return err
+		}
+	}
+	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that.
+	cpus, err := g.tree.CPUs(above)
+	if err != nil {
 		return err
 	}
-	for _, tier := range []qos.Class{qos.Burstable, qos.BestEffort} {
-		if err := g.tree.Apply(g.layout.Tier(tier), qos.TierValues(tier, 0)); err != nil {
+	node.CPUs = node.CPUs.Minus(node.CPUs.Minus(cpus))
+	if err := g.hold(g.layout.Node(), node); err != nil {
+		return err
+	}
+	for _, class := range []qos.Class{qos.Burstable, qos.BestEffort} {
+		tier := g.layout.Tier(class)
+		if g.tree.Exists(tier) {
+			continue // an agent before us weighed it for pods that we do not know yet
+		}
+		if err := g.hold(tier, qos.TierValues(class, qos.Requested{}, g.tiers)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// weighEvery is how often the tiers are looked at although no pod came or went, for one that was resized or a weight that
+// somebody else changed. Upstream's only way to follow pods.
+const weighEvery = time.Minute
+
+// follow keeps the tiers at what the pods here request, once all of those are known.
+func (g *groups) follow(ctx context.Context, known func() bool) error {
+	for pause := time.Second; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		if g.unmanaged || !known() {
+			continue
+		}
+		pause = weighEvery
+		g.mu.Lock()
+		clear(g.written)
+		err := g.weighHeld()
+		g.mu.Unlock()
+		if err != nil {
+			slog.Warn("groups of QoS classes not set", "err", err)
+		}
+	}
+}
+
+// hold applies v to group, its memory limit only as fast as what runs there allows.
+func (g *groups) hold(group string, v qos.Values) error {
+	memory, limited := v.Memory.Get()
+	if limited {
+		v.Memory = unit.Limit[unit.Bytes]{}
+	}
+	if err := g.tree.Apply(group, v); err != nil {
+		return err
+	}
+	if limited {
+		return g.limits.lower(group, memory)
+	}
+	return nil
+}
+
 // Ensure makes the pod's group and returns its name, which is what the runtime takes as parent.
 func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
+	if g.unmanaged {
+		return "", nil
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if group := g.made[pod.UID]; group != "" {
 		return group, nil
 	}
 	p := kube.QoSPod(pod)
-	class := qos.ClassOf(p)
-	group := g.layout.Pod(class, string(pod.UID))
+	group := g.layout.Pod(qos.ClassOf(p), string(pod.UID))
 	if err := g.tree.Apply(group, qos.PodValues(p, g.policy)); err != nil {
 		return "", err
 	}
 	g.made[pod.UID] = group
-	if class == qos.Burstable {
-		return group, g.weighBurstable()
-	}
-	return group, nil
+	return group, g.weighHeld()
 }
 
-// weighBurstable keeps the Burstable tier's weight at the sum of its pods' requests: at once, where upstream takes up to
-// a minute. Caller holds mu.
-func (g *groups) weighBurstable() error {
-	var sum unit.MilliCPU
+// weighHeld lets the tiers follow what the pods here request: at once, where upstream takes up to a minute. Caller holds mu.
+func (g *groups) weighHeld() error {
+	var sum qos.Requested
 	for _, pod := range g.held() {
-		if p := kube.QoSPod(pod); qos.ClassOf(p) == qos.Burstable {
-			sum += qos.Requests(p).CPU.OrZero()
+		sum.Add(kube.QoSPod(pod))
+	}
+	return g.weigh(sum)
+}
+
+// weigh writes what changed. Caller holds mu.
+func (g *groups) weigh(sum qos.Requested) error {
+	values := map[string]qos.Values{g.layout.Node(): qos.NodeProtection(sum, g.tiers.Memory)}
+	for _, class := range []qos.Class{qos.Burstable, qos.BestEffort} {
+		values[g.layout.Tier(class)] = qos.TierValues(class, sum, g.tiers)
+	}
+	for group, v := range values {
+		if last, ok := g.written[group]; ok && reflect.DeepEqual(last, v) {
+			continue
 		}
+		if err := g.hold(group, v); err != nil {
+			return err
+		}
+		g.written[group] = v
 	}
-	values := qos.TierValues(qos.Burstable, sum)
-	shares, _ := values.CPUShares.Get()
-	if shares == g.burstable {
-		return nil
-	}
-	if err := g.tree.Apply(g.layout.Tier(qos.Burstable), values); err != nil {
-		return err
-	}
-	g.burstable = shares
 	return nil
 }
 
@@ -96,6 +169,9 @@ const removeWait = 2 * time.Second
 // Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one: what an
 // attempt before left is in some hierarchies only.
 func (g *groups) Remove(ctx context.Context, uid types.UID) error {
+	if g.unmanaged {
+		return nil
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
@@ -115,11 +191,14 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 		}
 	}
 	delete(g.made, uid)
-	return g.weighBurstable()
+	return g.weighHeld()
 }
 
 // Pods returns the pods that have a group, in any tier and any hierarchy.
 func (g *groups) Pods() ([]types.UID, error) {
+	if g.unmanaged {
+		return nil, nil
+	}
 	var uids []types.UID
 	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
 		names, err := g.tree.Children(g.layout.Tier(class))
@@ -162,7 +241,7 @@ func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 
 // groupOf finds the group of a container by its id, of which each driver makes a name of its own.
 func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
-	group := g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	group := g.group(pod)
 	if id == "" {
 		return group, nil
 	}
@@ -186,11 +265,15 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	values := qos.Values{CPUShares: to.Shares, CPUQuota: to.Quota, CPUPeriod: to.Period, Memory: to.Memory}
+	if step.Resource == resize.Memory {
+		protected := qos.PodValues(p, g.policy)
+		values.MemoryMin, values.MemoryLow = protected.MemoryMin, protected.MemoryLow
+	}
 	if err := g.tree.Apply(g.layout.Pod(class, string(pod.UID)), values); err != nil {
 		return err
 	}
-	if class == qos.Burstable && step.Request {
-		return g.weighBurstable()
+	if step.Request {
+		return g.weighHeld()
 	}
 	return nil
 }
@@ -214,6 +297,9 @@ func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) 
 	} else if to.Memory.IsUnlimited() {
 		out.MemoryLimitInBytes = -1
 	}
+	if g.policy.Swap.Accounted && g.tree.Mode() != cgroup.V2 {
+		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes // of v1, which counts both: it is never below the other
+	}
 	return out
 }
 
@@ -234,14 +320,28 @@ func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
 	return used, nil
 }
 
+// group names the group of a pod; empty if it has none that we know.
+func (g *groups) group(pod *corev1.Pod) string {
+	if g.unmanaged {
+		return ""
+	}
+	return g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+}
+
 // Resources returns what the runtime is asked to set for a container.
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	p := kube.QoSPod(pod)
 	qc := qosContainer(p, pod, c)
-	out := runtimeResources(qos.ContainerValues(p, qc, g.policy))
+	v := qos.ContainerValues(p, qc, g.policy)
+	out := runtimeResources(v, g.tree.Mode() == cgroup.V2)
+	for _, size := range g.pageSizes {
+		if _, stated := v.HugePages[size]; !stated { // none for who asked for none
+			out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size)})
+		}
+	}
 	out.OomScoreAdj = int64(qos.OOMScoreAdj(p, qc, g.memory))
 	if g.groupOOM {
-		out.Unified = map[string]string{"memory.oom.group": "1"}
+		setUnified(out, "memory.oom.group", "1")
 	}
 	return out
 }
@@ -267,11 +367,13 @@ func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtime
 	p := kube.QoSPod(pod)
 	alone := p
 	alone.Overhead = qos.Amounts{}
-	return runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy)), runtimeResources(qos.PodValues(alone, g.policy))
+	unified := g.tree.Mode() == cgroup.V2
+	return runtimeResources(qos.PodValues(qos.Pod{Overhead: p.Overhead}, g.policy), unified), runtimeResources(qos.PodValues(alone, g.policy), unified)
 }
 
-// runtimeResources translates values into CRI's form, where 0 means "not set".
-func runtimeResources(v qos.Values) *runtimeapi.LinuxContainerResources {
+// runtimeResources translates values into CRI's form, where 0 means "not set". What CRI has no field for goes by the name of
+// its file, which runtimes understand on v2 only.
+func runtimeResources(v qos.Values, unified bool) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if shares, ok := v.CPUShares.Get(); ok {
 		out.CpuShares = int64(shares)
@@ -286,7 +388,36 @@ func runtimeResources(v qos.Values) *runtimeapi.LinuxContainerResources {
 	for size, limit := range v.HugePages {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size), Limit: uint64(limit)})
 	}
+	swap, swapLimited := v.Swap.Get()
+	if !unified {
+		if swapLimited {
+			out.MemorySwapLimitInBytes = int64(swap)
+		}
+		return out
+	}
+	high, highLimited := v.MemoryHigh.Get()
+	for _, f := range []struct {
+		file  string
+		bytes unit.Bytes
+		set   bool
+	}{
+		{"memory.min", v.MemoryMin.OrZero(), v.MemoryMin.IsSet()},
+		{"memory.low", v.MemoryLow.OrZero(), v.MemoryLow.IsSet()},
+		{"memory.high", high, highLimited},
+		{"memory.swap.max", swap, swapLimited},
+	} {
+		if f.set {
+			setUnified(out, f.file, fmt.Sprint(int64(f.bytes)))
+		}
+	}
 	return out
+}
+
+func setUnified(r *runtimeapi.LinuxContainerResources, file, value string) {
+	if r.Unified == nil {
+		r.Unified = map[string]string{}
+	}
+	r.Unified[file] = value
 }
 
 // hugePageName is a page size as the kernel's hugetlb files name it: 2MB, 1GB.

@@ -25,7 +25,7 @@ func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	if err != nil || tree.Require() != nil {
 		t.Skipf("needs cgroups: %v, %v", err, tree.Require())
 	}
-	layout, err := qos.NewLayout("cgroupfs", fmt.Sprintf("/plimsoll-groups-%d", os.Getpid()))
+	layout, err := qos.NewLayout(qos.Cgroupfs, fmt.Sprintf("/plimsoll-groups-%d", os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	g := &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}}
+	g := &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 	group := layout.Pod(qos.BestEffort, "u1")
 	if err := tree.Apply(group, qos.Values{}); err != nil {
 		t.Fatal(err)

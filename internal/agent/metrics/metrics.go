@@ -50,6 +50,7 @@ type Set struct {
 	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
 	Evictions           *prometheus.CounterVec   // by eviction_signal
 	AdmissionRejections *prometheus.CounterVec   // by reason
+	LimitExcess         *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
 
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
 	HTTPDuration *prometheus.HistogramVec // likewise
@@ -86,6 +87,7 @@ func New(nodeName string) *Set {
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
+	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit that it is being brought down to", "cgroup")
 
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)

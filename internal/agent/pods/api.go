@@ -53,6 +53,13 @@ func (r *Runner) watchAPI(ctx context.Context) {
 	controller.RunWithContext(ctx)
 }
 
+// Synced reports whether the API has told every pod that should be here.
+func (r *Runner) Synced() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.synced
+}
+
 // apiSynced marks the moment from which a pod that the API does not have is an orphan.
 func (r *Runner) apiSynced() {
 	r.mu.Lock()

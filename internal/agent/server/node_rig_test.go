@@ -283,7 +283,7 @@ func (n *node) serve(t *testing.T) {
 		},
 		NodeName: nodeName, RootDir: n.dir + "/agent", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
 		Stats: stats.New(stats.Options{
-			NodeName: nodeName, Pods: StatsPods(n.pods, groupOf, n.dir+"/agent"), Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
+			NodeName: nodeName, Pods: StatsPods(n.pods, groupOf, func(group, id string) string { return group + "/" + id }, n.dir+"/agent"), Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
 			Runtime: n.cri, Images: n.cri.Images, RuntimeSocket: strings.TrimPrefix(n.cri.Endpoint, "unix://"), RootDir: n.dir,
 		}),
 	})

@@ -400,7 +400,7 @@ func TestLogs(t *testing.T) {
 	if got := fmt.Sprint(Logs(r.pods)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, "/agent")()
+	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, func(group, id string) string { return group + "/" + id }, "/agent")()
 	if len(pods) != 2 || pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
 		t.Errorf("%+v", pods)
 	}

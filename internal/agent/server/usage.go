@@ -3,7 +3,6 @@ package server
 import (
 	"log/slog"
 	"net/http"
-	"path"
 	"path/filepath"
 	"time"
 
@@ -165,9 +164,9 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	}
 }
 
-// StatsPods shows pods to a stats.Reader: those with running containers. group names a pod's cgroup, below which the
-// runtime makes one per container, named by its id (cgroupfs driver). rootDir is the agent's directory.
-func StatsPods(pods Pods, group func(*corev1.Pod) string, rootDir string) func() []stats.Pod {
+// StatsPods shows pods to a stats.Reader: those with running containers. group names a pod's cgroup, empty if it has none, inner
+// the one that the runtime made below it for a container. rootDir is the agent's directory.
+func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod
 		eachContainer(pods, func(pod *corev1.Pod, name string, c Container) {
@@ -179,7 +178,7 @@ func StatsPods(pods Pods, group func(*corev1.Pod) string, rootDir string) func()
 			}
 			last := &out[len(out)-1]
 			last.Containers = append(last.Containers, stats.Container{
-				Name: name, ID: c.ID, Group: path.Join(last.Group, c.ID), Started: c.StartedAt,
+				Name: name, ID: c.ID, Group: inner(last.Group, c.ID), Started: c.StartedAt,
 				MemoryLimit: memoryLimit(pod, name), LogDir: filepath.Dir(c.LogPath),
 			})
 		})

@@ -3,18 +3,17 @@ package stats
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	hostprocess "github.com/plimsoll-dev/plimsoll/internal/host/process"
 )
 
 // clockTick is the unit of CPU time in /proc/<pid>/stat: USER_HZ, 100 on every Linux architecture that Go supports.
@@ -106,7 +105,7 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 		})
 	}
 	process(statsapi.SystemContainerKubelet, os.Getpid())
-	if pid := peer(p.o.RuntimeSocket); pid > 0 {
+	if pid, err := hostprocess.Listener(p.o.RuntimeSocket); err == nil {
 		process(statsapi.SystemContainerRuntime, pid)
 	}
 	if u, at, ok := p.group(p.o.PodsGroup); ok {
@@ -115,31 +114,6 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 		})
 	}
 	return out
-}
-
-// peer returns the process that listens on a unix socket, 0 if that cannot be told.
-func peer(socket string) int {
-	if socket == "" {
-		return 0
-	}
-	conn, err := net.DialTimeout("unix", socket, time.Second)
-	if err != nil {
-		return 0
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0
-	}
-	pid := 0
-	if err := raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	}); err != nil {
-		return 0
-	}
-	return pid
 }
 
 // podNetwork reads the interfaces of a pod through any of its processes: they share its network namespace.

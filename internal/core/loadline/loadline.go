@@ -212,4 +212,3 @@ func (l Line) checkReservations() error {
 	}
 	return fmt.Errorf("draw load line: %s; lower systemReserved, kubeReserved or evictionHard", strings.Join(problems, "; "))
 }
-

@@ -2,7 +2,9 @@ package cgroup
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
@@ -72,17 +74,24 @@ func (t *Tree) SetMemory(group string, w loadline.Write) error {
 	return nil
 }
 
-// AccountsSwap reports whether the kernel counts the swap of group (CONFIG_MEMCG_SWAP; on v1 also swapaccount=1).
-func (t *Tree) AccountsSwap(group string) bool {
-	if check(group) != nil || t.of["memory"] == nil {
+// AccountsSwap reports whether the kernel counts the swap of groups (CONFIG_MEMCG_SWAP; on v1 also swapaccount=1). On v2
+// the root has no file that tells, so any group below it must.
+func (t *Tree) AccountsSwap() bool {
+	if t.of["memory"] == nil {
 		return false
 	}
-	file := "memory.memsw.limit_in_bytes"
-	if t.mode == V2 {
-		file = "memory.swap.max"
+	if t.mode != V2 {
+		_, err := os.Stat(filepath.Join(t.dirOf("memory", "/"), "memory.memsw.limit_in_bytes"))
+		return err == nil
 	}
-	_, err := readText(filepath.Join(t.dirOf("memory", group), file))
-	return err == nil
+	entries, err := os.ReadDir(t.mount)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		_, err := os.Stat(filepath.Join(t.mount, e.Name(), "memory.swap.max"))
+		return err == nil
+	})
 }
 
 // CPUs returns the CPUs that group, which may be the root, is allowed to use.

@@ -1,10 +1,11 @@
-// Package process watches processes that are not our children.
+// Package process watches processes that are not our children, tells who listens on a socket, sets out-of-memory scores, and
+// keeps our own process small.
 //
 // A pidfd (pidfd_open(2), Linux 5.3) becomes readable when its process has exited, whoever its parent is. One epoll set
 // holds all of them, so that waiting for hundreds of processes costs one sleeping thread and no polling. A pid may have
 // been reused by the time it is opened: the caller proves that the process is still the one it meant.
 //
-// It reports exits only; it starts and kills nothing.
+// It starts and kills nothing.
 package process
 
 import (

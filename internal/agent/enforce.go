@@ -1,0 +1,222 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// Reasons of Events about the node's limits, upstream's.
+const (
+	eventEnforced    = "NodeAllocatableEnforced"
+	eventNotEnforced = "FailedNodeAllocatableEnforcement"
+)
+
+// nodeEvent says something of the node, which may not be registered yet.
+func (a *Agent) nodeEvent(kind, reason, message string) {
+	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)}, kind, reason, message)
+}
+
+// enforce draws the load line, makes the node's groups and holds them and the reserved ones to it, before the first pod.
+// Whatever stands against that is found first, all of it, and then nothing is touched.
+func (a *Agent) enforce(ctx context.Context) error {
+	c := a.o.Config
+	settings, err := kubeletconfig.LoadLine(c)
+	if err != nil {
+		return err
+	}
+	var lineErr error
+	a.line, lineErr = loadline.Draw(a.machine, settings)
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil {
+		return err
+	}
+	unified := tree.Mode() == cgroup.V2
+	driver, err := a.cgroupDriver(ctx)
+	if err != nil {
+		return err
+	}
+	layout, layoutErr := qos.NewLayout(driver, c.CgroupRoot)
+	var busErr error
+	if driver == qos.Systemd {
+		var bus *cgroup.Bus
+		if bus, busErr = cgroup.DialSystemd(); busErr == nil {
+			tree.Under(bus)
+		}
+	}
+	problems := []error{lineErr, tree.Require(), kubeletconfig.CheckMachine(c, a.machine, unified), layoutErr, busErr}
+	var reserved []reservedGroup
+	if layoutErr == nil {
+		var err error
+		reserved, err = findReserved(tree, layout, kubeletconfig.Reservations(c))
+		if a.o.CreateMissingCgroups && busErr == nil {
+			err = createReserved(tree, reserved)
+		}
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	for _, note := range a.line.Notes {
+		slog.Warn("load line", "note", note)
+	}
+	kernel := kubeletconfig.Kernel{Unified: unified, AccountsSwap: tree.AccountsSwap(), PageSize: unit.Bytes(os.Getpagesize())}
+	a.groups = &groups{
+		tree: tree, layout: layout, memory: a.machine.Memory,
+		policy: kubeletconfig.QoSPolicy(c, a.machine, a.line.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.line.Unreserved(), kernel),
+		limits: newLimits(tree, a.tellLimit), unmanaged: !*c.CgroupsPerQOS,
+		groupOOM: unified && !truth(c.SingleProcessOOMKill),
+		held:     func() []*corev1.Pod { return a.pods.Holders() },
+		made:     map[types.UID]string{}, written: map[string]qos.Values{},
+	}
+	if slices.Contains(tree.Controllers(), "hugetlb") {
+		a.groups.pageSizes = slices.Sorted(maps.Keys(a.machine.HugePages))
+	}
+	for _, r := range reserved {
+		if err := a.groups.reserve(r.cgroup, a.line.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
+			return fmt.Errorf("enforce %s: %w", r.Group, err)
+		}
+	}
+	return a.groups.prepare(a.line.Enforced())
+}
+
+// reserve holds a group of somebody else to what is reserved for it. It makes nothing.
+func (g *groups) reserve(group string, v qos.Values) error {
+	memory, limited := v.Memory.Get()
+	v.Memory = unit.Limit[unit.Bytes]{}
+	if err := g.tree.Set(group, v); err != nil {
+		return err
+	}
+	slog.Info("reserved cgroup set", "cgroup", group, "shares", v.CPUShares, "pids", v.PIDs)
+	if limited {
+		return g.limits.lower(group, memory)
+	}
+	return nil
+}
+
+// reservedGroup is a Reservation whose cgroup has a path.
+type reservedGroup struct {
+	kubeletconfig.Reservation
+	cgroup  string
+	missing []cgroup.Missing
+}
+
+// findReserved finds the groups that something is reserved for. The error names every controller that any of them lacks,
+// with its path and the command that would make it.
+func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation) ([]reservedGroup, error) {
+	var found []reservedGroup
+	var problems []error
+	for _, r := range wanted {
+		path, err := layout.Reserved(r.Cgroup)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", r.Field, err))
+			continue
+		}
+		missing, err := tree.Missing(path)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", r.Field, err))
+			continue
+		}
+		if len(missing) > 0 {
+			lines := make([]string, len(missing))
+			for i, m := range missing {
+				lines[i] = fmt.Sprintf("\n  - %s at %s: %s", m.Controller, m.Path, m.Command)
+			}
+			problems = append(problems, fmt.Errorf("%s: %q lacks %d controllers, which the commands beside them or --create-missing-cgroups would make:%s",
+				r.Field, r.Cgroup, len(missing), strings.Join(lines, "")))
+		}
+		found = append(found, reservedGroup{r, path, missing})
+	}
+	if len(problems) > 0 {
+		return found, fmt.Errorf("check reserved cgroups: %w", errors.Join(problems...))
+	}
+	return found, nil
+}
+
+// createReserved makes what is missing.
+func createReserved(tree *cgroup.Tree, reserved []reservedGroup) error {
+	for _, r := range reserved {
+		if len(r.missing) == 0 {
+			continue
+		}
+		if err := tree.Create(r.cgroup); err != nil {
+			return fmt.Errorf("%s: %w", r.Field, err)
+		}
+		slog.Info("reserved cgroup created", "field", r.Field, "cgroup", r.cgroup, "controllers", len(r.missing))
+	}
+	return nil
+}
+
+const (
+	// driverTries and driverRest bound the questions after the driver while the runtime is busy starting (upstream: 3, 2 s).
+	driverTries = 3
+	driverRest  = 2 * time.Second
+)
+
+// cgroupDriver asks the runtime for its driver, which ours must be. A runtime that cannot say (containerd before 2.0) leaves
+// it to the configuration.
+func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
+	configured := qos.Driver(a.o.Config.CgroupDriver)
+	var answer *runtimeapi.RuntimeConfigResponse
+	var err error
+	for try := range driverTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-time.After(driverRest):
+			}
+		}
+		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+		answer, err = a.runtime.RuntimeConfig(ask, &runtimeapi.RuntimeConfigRequest{})
+		cancel()
+		if err == nil || status.Code(err) == codes.Unimplemented {
+			break
+		}
+	}
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		slog.Info("the container runtime does not tell its cgroup driver; taking the configuration's", "cgroupDriver", configured)
+		return configured, nil
+	case err != nil:
+		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
+	case answer.GetLinux() == nil:
+		return configured, nil
+	}
+	driver, err := driverOf(answer.GetLinux().GetCgroupDriver())
+	if err != nil {
+		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
+	}
+	if driver != configured {
+		slog.Info("taking the container runtime's cgroup driver, not the configuration's", "cgroupDriver", driver, "configured", configured)
+	}
+	return driver, nil
+}
+
+func driverOf(d runtimeapi.CgroupDriver) (qos.Driver, error) {
+	switch d {
+	case runtimeapi.CgroupDriver_SYSTEMD:
+		return qos.Systemd, nil
+	case runtimeapi.CgroupDriver_CGROUPFS:
+		return qos.Cgroupfs, nil
+	}
+	return "", fmt.Errorf("driver %v: want systemd or cgroupfs", d)
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+)
+
+// limits brings the memory limits of groups with running processes to their targets: at once where that hurts nobody, else
+// step by step, as loadline.Lowering says.
+type limits struct {
+	tree *cgroup.Tree
+	// told hears where a group stands: when its first limit is set, and of each descent that takes more than one step, as it
+	// begins, now and again while it lasts, and when it is over. excess is the usage above the target.
+	told func(group string, done bool, reason string, excess unit.Bytes)
+
+	began time.Time // instants count from here
+	wake  chan struct{}
+
+	mu     sync.Mutex
+	active map[string]*descent
+	known  map[string]bool // groups that had a limit set
+}
+
+// descent is the way of one group.
+type descent struct {
+	*loadline.Lowering
+	refused bool
+	wake    unit.Instant
+	toldAt  unit.Instant // zero: nothing was said yet
+}
+
+const (
+	// tellEvery is how often a descent that goes on is told about: upstream tells once a minute that it failed.
+	tellEvery = 5 * time.Minute
+
+	// brokenRest is how long to wait after an error that is not the kernel's refusal, such as a group that is gone.
+	brokenRest = time.Minute
+)
+
+func newLimits(tree *cgroup.Tree, told func(group string, done bool, reason string, excess unit.Bytes)) *limits {
+	return &limits{tree: tree, told: told, began: time.Now(), wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{}}
+}
+
+// now is never the zero Instant.
+func (l *limits) now() unit.Instant { return unit.Instant(time.Since(l.began)) + 1 }
+
+// lower makes the first step towards target at once; the others are run's.
+func (l *limits) lower(group string, target unit.Bytes) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.active[group]; d != nil && d.Target() == target {
+		return nil
+	}
+	d := &descent{Lowering: loadline.Lower(target, l.tree.Mode() == cgroup.V2)}
+	done, err := l.step(group, d)
+	if err != nil {
+		return err
+	}
+	if done {
+		delete(l.active, group)
+		return nil
+	}
+	l.active[group] = d
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// step looks at a group and does what its Lowering says. Caller holds mu.
+func (l *limits) step(group string, d *descent) (done bool, err error) {
+	seen, err := l.tree.Memory(group)
+	if err != nil {
+		return false, err
+	}
+	now := l.now()
+	seen.Refused, d.refused = d.refused, false
+	move := d.Step(now, seen)
+	d.wake = move.Wake
+	for _, w := range move.Writes {
+		err := l.tree.SetMemory(group, w)
+		if errors.Is(err, cgroup.ErrRefused) {
+			d.refused, move.Done = true, false
+			d.wake = now.Add(time.Second)
+			move.Reason += "; the kernel could not reclaim as much"
+			break
+		} else if err != nil {
+			return false, err
+		}
+	}
+	if move.Done {
+		// Once more, so that systemd hears of it; the kernel holds it already.
+		if err := l.tree.Set(group, qos.Values{Memory: unit.LimitTo(d.Target())}); err != nil {
+			return false, err
+		}
+	}
+	due := d.toldAt.IsZero() || now.Sub(d.toldAt) >= tellEvery
+	if move.Done {
+		due = !d.toldAt.IsZero() || !l.known[group]
+		l.known[group] = true
+	}
+	if due {
+		d.toldAt = now
+		l.told(group, move.Done, move.Reason, max(0, seen.Usage-d.Target()))
+	}
+	return move.Done, nil
+}
+
+// run walks the descents until ctx ends. It sleeps while there are none.
+func (l *limits) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-timer.C:
+		}
+		if next := l.walk(); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(time.Millisecond, next.Sub(l.now())))
+		}
+	}
+}
+
+// walk makes the steps that are due and returns when the next one is; zero: never.
+func (l *limits) walk() (next unit.Instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for group, d := range l.active {
+		if d.wake <= now {
+			done, err := l.step(group, d)
+			if err != nil {
+				slog.Warn("memory limit not lowered", "cgroup", group, "target", d.Target(), "err", err)
+				d.wake = now.Add(brokenRest)
+			}
+			if done {
+				delete(l.active, group)
+				continue
+			}
+		}
+		next = next.Earlier(d.wake)
+	}
+	return next
+}
+
+// tellLimit is told by limits, in upstream's words.
+func (a *Agent) tellLimit(group string, done bool, reason string, excess unit.Bytes) {
+	if done {
+		a.metrics.LimitExcess.DeleteLabelValues(group)
+		slog.Info("memory limit set", "cgroup", group, "why", reason)
+		a.nodeEvent(corev1.EventTypeNormal, eventEnforced, fmt.Sprintf("Updated Node Allocatable limit across pods: %s: %s", group, reason))
+		return
+	}
+	a.metrics.LimitExcess.WithLabelValues(group).Set(float64(excess))
+	slog.Warn("memory limit comes down in steps", "cgroup", group, "why", reason)
+	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update Node Allocatable Limits %q at once, going on in steps: %s", group, reason))
+}
