@@ -18,7 +18,7 @@ import (
 // agentFlags are the flags of the agent, spelled as the kubelet's.
 type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
-	labels, taints                                          string
+	labels, taints, cloud                                   string
 	starts                                                  int
 	createMissingCgroups                                    bool
 }
@@ -50,7 +50,8 @@ stops no container: started again, it takes up what runs.`,
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
 	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "", "CRI socket; overrides containerRuntimeEndpoint of the configuration")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host name in lower case")
-	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; none: that of the default route's interface")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; 0.0.0.0 or ::: any of that family; none: that of the host's name or of the default route's interface")
+	flags.StringVar(&f.cloud, "cloud-provider", "", "external: an external cloud controller looks after the Node: its addresses are taken, and pods wait for it")
 	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
 	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("pods starting at the same time; 0: %d for each CPU", agent.StartsPerCPU))
@@ -72,6 +73,12 @@ func (f agentFlags) options() (agent.Options, error) {
 	}
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
+	}
+	switch f.cloud {
+	case "", "external":
+		o.Cloud = f.cloud == "external"
+	default:
+		return o, fmt.Errorf("--cloud-provider %q: want external or nothing: Kubernetes has no other cloud providers since 1.31", f.cloud)
 	}
 	o.Kubeconfig, o.Config, o.Starts, o.CreateMissingCgroups = f.kubeconfig, config, f.starts, f.createMissingCgroups
 	if o.Endpoint = f.endpoint; o.Endpoint == "" {

@@ -58,7 +58,8 @@ type Options struct {
 	RootDir    string                                     // absolute
 	Endpoint   string                                     // of the container runtime
 	NodeName   string
-	NodeIPs    []netip.Addr // none: the address of the interface that leads out
+	NodeIPs    []netip.Addr // none: found by the host's name, or of the interface that leads out
+	Cloud      bool         // an external cloud controller looks after the Node's addresses
 	Labels     map[string]string
 	Taints     []corev1.Taint
 	// CreateMissingCgroups makes what a reserved cgroup lacks, instead of refusing to start.
@@ -207,6 +208,10 @@ func (a *Agent) prepareNode(context.Context) error {
 	}
 	addresses := node.Addresses{Hostname: a.o.NodeName, NodeIPs: a.o.NodeIPs, Serving: serving}.ThisMachine()
 	a.addresses = addresses.Find
+	var cloud *node.Cloud
+	if a.o.Cloud {
+		cloud = &node.Cloud{NodeIPs: a.o.NodeIPs}
+	}
 	a.node, err = node.New(node.Options{
 		Name: a.o.NodeName, API: a.client, Runtime: a.runtime, Images: a.runtime.Images, Recorder: a.recorder,
 		Machine: a.machine, Line: a.line, Rhythm: heartbeat.Config{
@@ -215,7 +220,7 @@ func (a *Agent) prepareNode(context.Context) error {
 			ReportEvery:   c.NodeStatusReportFrequency.Duration,
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
-		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Port: c.Port,
+		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
 		MainLoop: func() time.Time { return a.pods.LastRead() },
 	})
 	return err

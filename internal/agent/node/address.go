@@ -1,12 +1,14 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,10 +18,11 @@ import (
 // Addresses finds the addresses that a Node publishes. It is asked again for each status, because addresses change.
 type Addresses struct {
 	Hostname string
-	NodeIPs  []netip.Addr // of --node-ip, one or one per family; none: the address of the interface that leads out
+	NodeIPs  []netip.Addr // of --node-ip, one or one per family; an unspecified one only says which family; none: IPv4 first
 	Serving  netip.Addr   // where the agent's server listens
 
 	// These observe the machine; ThisMachine fills them in.
+	Lookup     func(name string) ([]netip.Addr, error) // what the resolver says of a name
 	Own        func() ([]netip.Addr, error)            // all addresses of the machine
 	Of         func(name string) ([]netip.Addr, error) // those of one interface; none while it is down
 	Interfaces func() ([]string, error)                // names of all
@@ -28,7 +31,7 @@ type Addresses struct {
 
 // ThisMachine makes a observe this machine.
 func (a Addresses) ThisMachine() Addresses {
-	a.Own, a.Of, a.Interfaces, a.Routes = ownAddresses, addressesOf, interfaceNames, procfs.Default.DefaultInterfaces
+	a.Lookup, a.Own, a.Of, a.Interfaces, a.Routes = lookUp, ownAddresses, addressesOf, interfaceNames, procfs.Default.DefaultInterfaces
 	return a
 }
 
@@ -51,19 +54,29 @@ func (a Addresses) Find() ([]corev1.NodeAddress, error) {
 	return out, nil
 }
 
-// internal returns the machine's own addresses.
+// internal returns the machine's own addresses. Without --node-ip it is one: a host name that is an address; what the
+// resolver says of the host name, if this machine has it; else an interface's.
 func (a Addresses) internal() ([]netip.Addr, error) {
-	if len(a.NodeIPs) > 0 {
-		own, err := a.Own()
-		if err != nil {
-			return nil, err
-		}
+	own, err := a.Own()
+	if err != nil {
+		return nil, err
+	}
+	if a.specified() {
 		for _, ip := range a.NodeIPs {
 			if !slices.Contains(own, ip) {
 				return nil, fmt.Errorf("--node-ip %s: no interface of this machine has this address", ip)
 			}
 		}
 		return a.NodeIPs, nil
+	}
+	if ip, err := netip.ParseAddr(a.Hostname); err == nil {
+		return []netip.Addr{ip}, nil
+	}
+	if resolved, err := a.Lookup(a.Hostname); err == nil { // a name that nobody knows is no problem
+		here := slices.DeleteFunc(resolved, func(ip netip.Addr) bool { return !slices.Contains(own, ip) })
+		if ip := a.choose(here, netip.Addr{}); ip.IsValid() {
+			return []netip.Addr{ip}, nil
+		}
 	}
 	// The interfaces that lead out; then any, of a machine that has no way out.
 	for _, names := range []func() ([]string, error){a.Routes, a.Interfaces} {
@@ -78,27 +91,57 @@ func (a Addresses) internal() ([]netip.Addr, error) {
 	return nil, errors.New("no interface has an address that others could reach: give one by --node-ip")
 }
 
-// best returns the first usable address of the interfaces, IPv4 before IPv6 as upstream prefers it; invalid when none has
-// one.
+// specified reports whether --node-ip names addresses, and not a family only.
+func (a Addresses) specified() bool { return len(a.NodeIPs) > 0 && !a.NodeIPs[0].IsUnspecified() }
+
+// prefers reports whether ip is of the family that is wanted first: upstream's choice is IPv4.
+func (a Addresses) prefers(ip netip.Addr) bool {
+	return ip.Is4() == (len(a.NodeIPs) == 0 || a.NodeIPs[0].Is4())
+}
+
+// best returns the first usable address of the interfaces, of the preferred family if any has one; invalid when none has
+// a usable one.
 func (a Addresses) best(names []string) (found netip.Addr, err error) {
 	for _, name := range names {
 		ips, err := a.Of(name)
 		if err != nil {
 			return netip.Addr{}, err
 		}
-		for _, ip := range ips {
-			if !ip.IsGlobalUnicast() {
-				continue
-			}
-			if ip.Is4() {
-				return ip, nil
-			}
-			if !found.IsValid() {
-				found = ip
-			}
-		}
+		found = a.choose(ips, found)
 	}
 	return found, nil
+}
+
+// choose returns the first usable address, of the preferred family if there is one, and else soFar.
+func (a Addresses) choose(ips []netip.Addr, soFar netip.Addr) netip.Addr {
+	if soFar.IsValid() && a.prefers(soFar) {
+		return soFar
+	}
+	for _, ip := range ips {
+		if !ip.IsGlobalUnicast() {
+			continue
+		}
+		if a.prefers(ip) {
+			return ip
+		}
+		if !soFar.IsValid() {
+			soFar = ip
+		}
+	}
+	return soFar
+}
+
+// lookUpMax bounds a question to the resolver: a node must not wait for a name server to be Ready.
+const lookUpMax = time.Second
+
+func lookUp(name string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookUpMax)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	for i := range ips {
+		ips[i] = ips[i].Unmap()
+	}
+	return ips, err
 }
 
 func ownAddresses() ([]netip.Addr, error) {
@@ -147,7 +190,7 @@ func ipsOf(addrs []net.Addr) []netip.Addr {
 	return ips
 }
 
-// ParseNodeIPs reads --node-ip: one address, or one IPv4 and one IPv6 address.
+// ParseNodeIPs reads --node-ip: one address, or one IPv4 and one IPv6 address, or 0.0.0.0 or :: for any of that family.
 func ParseNodeIPs(text string) ([]netip.Addr, error) {
 	var ips []netip.Addr
 	for part := range strings.SplitSeq(text, ",") {
@@ -158,10 +201,13 @@ func ParseNodeIPs(text string) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read --node-ip: %q: want an IP address", part)
 		}
-		if ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() {
+		if ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Zone() != "" {
 			return nil, fmt.Errorf("read --node-ip: %s: want the address of one machine", ip)
 		}
 		ips = append(ips, ip.Unmap())
+	}
+	if len(ips) == 2 && (ips[0].IsUnspecified() || ips[1].IsUnspecified()) {
+		return nil, fmt.Errorf("read --node-ip: %q: 0.0.0.0 and :: stand alone: they say which family", text)
 	}
 	if len(ips) > 2 || len(ips) == 2 && ips[0].Is4() == ips[1].Is4() {
 		return nil, fmt.Errorf("read --node-ip: %q: want one address, or one IPv4 and one IPv6 address", text)

@@ -220,6 +220,36 @@ type cri struct {
 	err    error
 	images []*runtimeapi.Image
 	asked  int
+	frozen chan struct{} // while it is not nil nobody gets an answer
+}
+
+func (c *cri) freeze() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frozen = make(chan struct{})
+}
+
+func (c *cri) thaw() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.frozen)
+	c.frozen = nil
+}
+
+// answers waits while the runtime is frozen.
+func (c *cri) answers(ctx context.Context) error {
+	c.mu.Lock()
+	frozen := c.frozen
+	c.mu.Unlock()
+	if frozen == nil {
+		return nil
+	}
+	select {
+	case <-frozen:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func newCRI() *cri {
@@ -237,7 +267,10 @@ func (c *cri) set(runtime, network bool, err error) {
 	}}}
 }
 
-func (c *cri) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+func (c *cri) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+	if err := c.answers(ctx); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
@@ -250,7 +283,10 @@ func (c *cri) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallO
 	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "1.6.20"}, c.err
 }
 
-func (c *cri) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+func (c *cri) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest, _ ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+	if err := c.answers(ctx); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &runtimeapi.ListImagesResponse{Images: c.images}, c.err
@@ -297,6 +333,8 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Line: line, Register: true, MaxImages: 50, Port: 10250,
 		Addresses: Addresses{
 			Hostname: "n1", Serving: netip.MustParseAddr("127.0.0.1"),
+			Lookup: func(string) ([]netip.Addr, error) { return nil, errors.New("no such host") },
+			Own:    func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil },
 			Of:     func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil },
 			Routes: func() ([]string, error) { return []string{"eth0"}, nil },
 		}.Find,

@@ -8,6 +8,9 @@
 // the runtime's last answer; the images; pressures from an injected source. It is written over the Node as the API server
 // last showed it, so that conditions and fields of other writers stay, and sent as the difference.
 //
+// With an external cloud controller (Options.Cloud) addresses are that one's business: we publish what is needed until it
+// speaks, hint at --node-ip in an annotation, and leave its addresses alone.
+//
 // One watch on our own Node tells what others did to it: deleted (we register again), said Unknown of us (we answer at
 // once), cordoned it (an Event). Node returns it to the rest of the agent, so that no second watch is needed.
 //
@@ -27,6 +30,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -93,10 +97,26 @@ type Options struct {
 	MaxImages   int               // in the status, the largest ones; negative: all
 
 	Addresses func() ([]corev1.NodeAddress, error) // see Addresses.Find
+	Cloud     *Cloud                               // optional: an external cloud controller looks after the Node
 	Port      int32                                // of the agent's server
+
+	// DeclaredFeatures are the features of Kubernetes 1.36 that a node declares and that this agent has; others do not count
+	// on what is not declared. Optional.
+	DeclaredFeatures []string
 
 	Pressure func() Pressure  // optional: none
 	MainLoop func() time.Time // optional: when the agent's main loop last turned
+}
+
+// What a node and an external cloud controller say to each other (k8s.io/cloud-provider/api; not worth the module).
+const (
+	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized" // it removes it when it has looked at the node
+	annotationNodeIP   = "alpha.kubernetes.io/provided-node-ip"           // --node-ip
+)
+
+// Cloud says that an external cloud controller looks after the Node (the kubelet's --cloud-provider=external).
+type Cloud struct {
+	NodeIPs []netip.Addr // of --node-ip, for it to prefer; none: any
 }
 
 const (
@@ -105,6 +125,9 @@ const (
 	// runtimeDownAfter is how old the runtime's last answer may be before the Node says that it is down (upstream's
 	// maxWaitForContainerRuntime). Shorter makes a restart of the runtime visible, longer hides a dead one.
 	runtimeDownAfter = 30 * time.Second
+	// mainLoopDownAfter is how long the main loop may stand still before the Node says so. Shorter condemns a node whose
+	// runtime is slow under load; it must leave room for a report before the Lease is withheld (heartbeat.Config.MainLoopMax).
+	mainLoopDownAfter = 2 * time.Minute
 	// imagesEvery is how often images are listed (upstream caches them for as long).
 	imagesEvery = 30 * time.Second
 	// addressesEvery is how often the machine's addresses are looked up: with a hundred pods there are as many interfaces

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -219,7 +220,7 @@ func TestRegistersAgainWhenDeleted(t *testing.T) {
 		defer stop()
 		time.Sleep(15 * time.Second)
 		s.deleteNode()
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		node, lease := s.now()
 		if node.UID != "uid-2" || condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || lease.OwnerReferences[0].UID != "uid-2" {
@@ -287,11 +288,12 @@ func TestAPIAwayForTwoMinutes(t *testing.T) {
 	})
 }
 
-func TestStuckMainLoopWithholdsTheLease(t *testing.T) {
+// TestStuckMainLoop: the Node says that it is stuck, then falls silent, and does not answer a controller that gives up on
+// it: a process that is alive in name only says nothing.
+func TestStuckMainLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
 		o := options(t, s, c, r)
-		o.Rhythm.MainLoopMax = time.Minute
 		var turned time.Time
 		var stuck atomic.Bool
 		o.MainLoop = func() time.Time {
@@ -304,16 +306,140 @@ func TestStuckMainLoopWithholdsTheLease(t *testing.T) {
 		defer stop()
 		time.Sleep(time.Minute)
 		stuck.Store(true)
-		time.Sleep(2 * time.Minute)
+		time.Sleep(mainLoopDownAfter + 11*time.Second)
 		synctest.Wait()
-		if _, lease := s.now(); time.Since(lease.Spec.RenewTime.Time) < 50*time.Second {
-			t.Errorf("the lease was renewed %v ago by a stuck agent", time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionFalse || !strings.Contains(condition(node, corev1.NodeReady).Message, "last read") || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("stuck for two minutes: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		}
+		time.Sleep(time.Minute)
+		s.edit(func(n *corev1.Node) {
+			for i := range n.Status.Conditions {
+				n.Status.Conditions[i].Status = corev1.ConditionUnknown
+			}
+		})
+		s.took()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if log := s.took(); len(log) != 0 {
+			t.Errorf("a stuck agent said %v", log)
 		}
 		stuck.Store(false)
-		time.Sleep(2 * time.Second)
+		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if _, lease := s.now(); time.Since(lease.Spec.RenewTime.Time) > 2*time.Second {
-			t.Error("the lease was not renewed when the loop turned again")
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("it turns again: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		}
+	})
+}
+
+// TestFrozenRuntime: a runtime that does not answer, and does not refuse either.
+func TestFrozenRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c, r := newServer(), newCRI(), &recorder{}
+		_, stop := start(t, options(t, s, c, r))
+		defer stop()
+		time.Sleep(time.Minute)
+		c.freeze()
+		time.Sleep(runtimeDownAfter + 16*time.Second)
+		synctest.Wait()
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Message != "container runtime is down" || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("frozen for half a minute: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		}
+		time.Sleep(3 * time.Minute)
+		s.took()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if log := s.took(); len(log) != 0 {
+			t.Errorf("an agent whose runtime is frozen said %v", log)
+		}
+		c.thaw()
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || time.Since(lease.Spec.RenewTime.Time) > 6*time.Second {
+			t.Errorf("the runtime answers again: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		}
+	})
+}
+
+// TestCloud: an external cloud controller gives the node its addresses.
+func TestCloud(t *testing.T) {
+	ip := netip.MustParseAddr
+	for name, c := range map[string]struct {
+		nodeIPs    []netip.Addr
+		first      string // addresses until the cloud speaks
+		annotation string
+	}{
+		"told nothing":   {nil, "Hostname=n1", ""},
+		"told --node-ip": {[]netip.Addr{ip("192.0.2.7"), ip("2001:db8::7")}, "InternalIP=192.0.2.7 Hostname=n1 InternalDNS=localhost", "192.0.2.7,2001:db8::7"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, runtime, r := newServer(), newCRI(), &recorder{}
+			o := options(t, s, runtime, r)
+			o.Cloud = &Cloud{NodeIPs: c.nodeIPs}
+			o.Taints = []corev1.Taint{{Key: "ours", Effect: corev1.TaintEffectNoSchedule}}
+			_, stop := start(t, o)
+			defer stop()
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			node, _ := s.now()
+			if got := addressText(node); got != c.first || node.Annotations[annotationNodeIP] != c.annotation {
+				t.Errorf("%s: addresses %q, annotation %q", name, got, node.Annotations[annotationNodeIP])
+			}
+			if len(node.Spec.Taints) != 2 || node.Spec.Taints[1].Key != taintUninitialized || condition(node, corev1.NodeReady).Status != corev1.ConditionTrue {
+				t.Errorf("%s: taints %v, %+v", name, node.Spec.Taints, condition(node, corev1.NodeReady))
+			}
+			s.edit(func(n *corev1.Node) {
+				n.Spec.Taints = n.Spec.Taints[:1]
+				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.9"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"}, {Type: corev1.NodeExternalDNS, Address: "n1.example.com"}}
+			})
+			time.Sleep(20 * time.Minute)
+			synctest.Wait()
+			if node, _ := s.now(); addressText(node) != "InternalIP=10.0.0.9 ExternalIP=203.0.113.9 ExternalDNS=n1.example.com" || len(node.Spec.Taints) != 1 {
+				t.Errorf("%s: the cloud spoke, then %q, %v", name, addressText(node), node.Spec.Taints)
+			}
+		})
+	}
+}
+
+func addressText(node *corev1.Node) string {
+	var words []string
+	for _, a := range node.Status.Addresses {
+		words = append(words, string(a.Type)+"="+a.Address)
+	}
+	return strings.Join(words, " ")
+}
+
+// TestTakesOverFromAKubelet: what another agent left and we do not do is gone, what the machine is stands in the labels
+// whatever others write, and the provider id of the Node that exists stays.
+func TestTakesOverFromAKubelet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c, r := newServer(), newCRI(), &recorder{}
+		s.node = &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "kubelet's", ResourceVersion: "1", Annotations: map[string]string{annotationNodeIP: "198.51.100.1", "theirs": "stays"}},
+			Spec:       corev1.NodeSpec{ProviderID: "cloud://old"},
+			Status: corev1.NodeStatus{
+				VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/csi/x"}, DeclaredFeatures: []string{"ExtendWebSocketsToKubelet"},
+				Capacity: corev1.ResourceList{"example.com/gpu": *quantity(2)}, Allocatable: corev1.ResourceList{"example.com/gpu": *quantity(2)},
+			},
+		}
+		o := options(t, s, c, r)
+		o.ProviderID = "cloud://new"
+		_, stop := start(t, o)
+		defer stop()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		node, _ := s.now()
+		if node.Status.VolumesInUse != nil || node.Status.DeclaredFeatures != nil || node.Spec.ProviderID != "cloud://old" || node.Status.Capacity.Name("example.com/gpu", "").Value() != 2 {
+			t.Errorf("volumes %v, features %v, provider %s, capacity %v", node.Status.VolumesInUse, node.Status.DeclaredFeatures, node.Spec.ProviderID, node.Status.Capacity)
+		}
+		if _, stale := node.Annotations[annotationNodeIP]; stale || node.Annotations["theirs"] != "stays" {
+			t.Errorf("annotations %v", node.Annotations)
+		}
+		s.edit(func(n *corev1.Node) { delete(n.Labels, corev1.LabelOSStable); n.Labels[corev1.LabelArchStable] = "z80" })
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if node, _ := s.now(); node.Labels[corev1.LabelOSStable] != "linux" || node.Labels[corev1.LabelArchStable] != "amd64" {
+			t.Errorf("labels %v", node.Labels)
 		}
 	})
 }
@@ -408,9 +534,17 @@ func TestAddresses(t *testing.T) {
 		"no way out":                  {Addresses{}, nil, "InternalIP=198.51.100.1 Hostname=h"},
 		"chosen, one per family":      {Addresses{NodeIPs: []netip.Addr{addr("2001:db8::6"), addr("192.0.2.1")}}, nil, "InternalIP=2001:db8::6 InternalIP=192.0.2.1 Hostname=h"},
 		"served on loopback":          {Addresses{Serving: addr("::1")}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h InternalDNS=localhost"},
+		"of any IPv6":                 {Addresses{NodeIPs: []netip.Addr{addr("::")}}, []string{"eth0"}, "InternalIP=2001:db8::1 Hostname=h"},
+		"of any IPv4":                 {Addresses{NodeIPs: []netip.Addr{addr("0.0.0.0")}}, []string{"eth6", "eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
+		"by the host's name":          {Addresses{Hostname: "resolves"}, []string{"eth0"}, "InternalIP=198.51.100.1 Hostname=resolves"},
+		"the name is of elsewhere":    {Addresses{Hostname: "elsewhere"}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=elsewhere"},
+		"the name is an address":      {Addresses{Hostname: "203.0.113.5"}, []string{"eth0"}, "InternalIP=203.0.113.5 Hostname=203.0.113.5"},
 		"chosen, not of this machine": {Addresses{NodeIPs: []netip.Addr{addr("203.0.113.9")}}, nil, "--node-ip 203.0.113.9: no interface"},
 	} {
-		c.a.Hostname = "h"
+		c.a.Hostname = cmp.Or(c.a.Hostname, "h")
+		c.a.Lookup = func(name string) ([]netip.Addr, error) {
+			return map[string][]netip.Addr{"resolves": {addr("127.0.0.1"), addr("198.51.100.1")}, "elsewhere": {addr("203.0.113.5")}}[name], nil
+		}
 		c.a.Interfaces = func() ([]string, error) { return slices.Sorted(maps.Keys(have)), nil }
 		c.a.Of = func(name string) ([]netip.Addr, error) { return have[name], nil }
 		c.a.Own = func() ([]netip.Addr, error) { return slices.Concat(slices.Collect(maps.Values(have))...), nil }
@@ -427,7 +561,8 @@ func TestAddresses(t *testing.T) {
 	if found, err := (Addresses{Hostname: "h"}).ThisMachine().Find(); err != nil {
 		t.Logf("this machine: %v, %v", found, err) // a machine without network is one, too
 	}
-	for text, ok := range map[string]bool{"": true, "192.0.2.1": true, "192.0.2.1,2001:db8::1": true, "192.0.2.1,192.0.2.2": false, "x": false, "0.0.0.0": false, "224.0.0.1": false} {
+	for text, ok := range map[string]bool{"": true, "192.0.2.1": true, "192.0.2.1,2001:db8::1": true, "192.0.2.1,192.0.2.2": false, "x": false,
+		"0.0.0.0": true, "::": true, "::,192.0.2.1": false, "224.0.0.1": false, "fe80::1": false, "2001:db8::1%eth0": false} {
 		if _, err := ParseNodeIPs(text); (err == nil) != ok {
 			t.Errorf("--node-ip %q: %v", text, err)
 		}

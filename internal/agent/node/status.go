@@ -95,18 +95,36 @@ func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandl
 
 // compute works out the Node's status and whether it differs from what the API server has.
 func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
-	k.refreshImages(ctx)
+	k.refresh(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil {
 		return heartbeat.Fact{}, nil // deleted meanwhile; the registration is on its way
 	}
 	node := k.base.DeepCopy()
-	if err := k.fill(&node.Status); err != nil {
-		k.complaints.about("compute node status", err)
-	}
+	k.fill(node)
 	k.computed = node
-	return heartbeat.Fact{Changed: !sameStatus(&k.base.Status, &node.Status)}, nil
+	return heartbeat.Fact{Changed: !same(k.base, node)}, nil
+}
+
+// refresh looks at what takes time to find out, and must not be waited for under the lock.
+func (k *Keeper) refresh(ctx context.Context) {
+	k.refreshImages(ctx)
+	k.mu.Lock()
+	fresh := !k.addressesAt.IsZero() && k.now().Sub(k.addressesAt) < addressesEvery
+	k.mu.Unlock()
+	if fresh {
+		return
+	}
+	found, err := k.o.Addresses()
+	if err != nil {
+		k.complaints.about("find node addresses", err)
+		return
+	}
+	k.complaints.settle("find node addresses")
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.addresses, k.addressesAt = found, k.now()
 }
 
 // refreshImages lists images when the last list is old. A failure keeps the old list.
@@ -150,18 +168,12 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 	return images
 }
 
-// fill writes what we know over a status. Addresses that cannot be found stay as they are, and are the error.
-func (k *Keeper) fill(s *corev1.NodeStatus) error {
-	var err error
-	if k.addressesAt.IsZero() || k.now().Sub(k.addressesAt) >= addressesEvery {
-		var found []corev1.NodeAddress
-		if found, err = k.o.Addresses(); err == nil {
-			k.addresses, k.addressesAt = found, k.now()
-		}
-	}
-	if k.addresses != nil {
-		s.Addresses = k.addresses
-	}
+// fill writes what we know over a Node: its status, the labels that say what machine it is, and the hint to a cloud
+// controller.
+func (k *Keeper) fill(node *corev1.Node) {
+	k.fillMeta(node)
+	s := &node.Status
+	k.fillAddresses(s)
 	k.fillResources(s)
 	id := k.o.Machine.Identity
 	s.NodeInfo = corev1.NodeSystemInfo{
@@ -174,9 +186,52 @@ func (k *Keeper) fill(s *corev1.NodeStatus) error {
 	}
 	s.DaemonEndpoints.KubeletEndpoint.Port = k.o.Port
 	s.Images = k.images
-	s.RuntimeHandlers, s.Features = k.runtime.handlers, k.runtime.features
+	s.RuntimeHandlers, s.Features, s.DeclaredFeatures = k.runtime.handlers, k.runtime.features, k.o.DeclaredFeatures
+	s.VolumesInUse = nil // we use none that are attached; what a kubelet before us used is not in use any more
 	k.fillConditions(s)
-	return err
+}
+
+// machineLabels say what the machine is. Somebody who removes or changes them is wrong.
+func (k *Keeper) machineLabels() map[string]string {
+	return map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: k.o.Machine.Identity.Architecture}
+}
+
+func (k *Keeper) fillMeta(node *corev1.Node) {
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	for key, value := range k.machineLabels() {
+		if _, chosen := k.o.Labels[key]; !chosen {
+			node.Labels[key] = value
+		}
+	}
+	if k.o.Cloud == nil || len(k.o.Cloud.NodeIPs) == 0 {
+		delete(node.Annotations, annotationNodeIP)
+		return
+	}
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	var ips []string
+	for _, ip := range k.o.Cloud.NodeIPs {
+		ips = append(ips, ip.String())
+	}
+	node.Annotations[annotationNodeIP] = strings.Join(ips, ",")
+}
+
+// fillAddresses publishes the machine's addresses. A cloud's are not touched; before it speaks, and unless we were told by
+// --node-ip what it will say, only the host name is known.
+func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
+	switch {
+	case k.addresses == nil: // they could not be found: those that others see stay
+	case k.o.Cloud == nil:
+		s.Addresses = k.addresses
+	case len(s.Addresses) > 0:
+	case len(k.o.Cloud.NodeIPs) > 0:
+		s.Addresses = k.addresses
+	default:
+		s.Addresses = slices.DeleteFunc(slices.Clone(k.addresses), func(a corev1.NodeAddress) bool { return a.Type != corev1.NodeHostName })
+	}
 }
 
 // fillResources writes capacity and allocatable. Resources that others put there (extended ones) stay.
@@ -234,14 +289,21 @@ func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
 
 // problems returns why the node is not ready.
 func (k *Keeper) problems() []string {
+	var problems []string
 	switch r := k.runtime; {
 	case r.at.IsZero():
-		return []string{"container runtime status check may not have completed yet"}
+		problems = []string{"container runtime status check may not have completed yet"}
 	case k.now().Sub(r.at) > runtimeDownAfter:
-		return []string{"container runtime is down"}
+		problems = []string{"container runtime is down"}
 	default:
-		return r.problems
+		problems = slices.Clone(r.problems)
 	}
+	if k.o.MainLoop != nil {
+		if turned := k.o.MainLoop(); !turned.IsZero() && k.now().Sub(turned) > mainLoopDownAfter {
+			problems = append(problems, "containers were last read from the runtime at "+turned.UTC().Format(time.RFC3339))
+		}
+	}
+	return problems
 }
 
 // setCondition puts c into s, with the time of its last transition.
@@ -259,7 +321,11 @@ func (k *Keeper) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
 	s.Conditions[i] = c
 }
 
-// sameStatus compares statuses but for the heartbeat times.
+// same compares what we write of two Nodes, but for the heartbeat times.
+func same(a, b *corev1.Node) bool {
+	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && sameStatus(&a.Status, &b.Status)
+}
+
 func sameStatus(a, b *corev1.NodeStatus) bool {
 	if len(a.Conditions) != len(b.Conditions) {
 		return false

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -24,14 +25,18 @@ import (
 
 // register creates our Node with its status, or takes over the one that exists.
 func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
-	k.refreshImages(ctx)
+	k.refresh(ctx)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(), Annotations: maps.Clone(k.o.Annotations)}}
 	node.Spec = corev1.NodeSpec{Taints: slices.Clone(k.o.Taints), ProviderID: k.o.ProviderID}
+	if k.o.Cloud != nil {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: taintUninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
 	k.mu.Lock()
-	err := k.fill(&node.Status)
+	k.fill(node)
+	found := k.addresses != nil
 	k.mu.Unlock()
-	if err != nil {
-		return heartbeat.Fact{}, err
+	if !found {
+		return heartbeat.Fact{}, errors.New("the machine's addresses are not known: see the log")
 	}
 	if k.o.Register {
 		out := &corev1.Node{}
@@ -48,7 +53,7 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 	return heartbeat.Fact{}, k.takeOver(ctx, node)
 }
 
-// takeOver writes our labels and status over the Node that exists. Its taints and its other fields are not ours.
+// takeOver writes our labels and status over the Node that exists. Its taints and its provider id are not ours.
 func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 	theirs := &corev1.Node{}
 	if err := k.o.API.Get(ctx, kube.Nodes, "", k.o.Name, theirs); err != nil {
@@ -68,12 +73,12 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 		node.Annotations = map[string]string{}
 	}
 	maps.Copy(node.Annotations, ours.Annotations)
-	k.mu.Lock()
-	err := k.fill(&node.Status)
-	k.mu.Unlock()
-	if err != nil {
-		return err
+	if id := theirs.Spec.ProviderID; ours.Spec.ProviderID != "" && id != ours.Spec.ProviderID {
+		k.complaints.about("take over node", fmt.Errorf("it was registered with provider id %q, and the API lets nobody change it to %q: delete the Node if the configuration is right", id, ours.Spec.ProviderID))
 	}
+	k.mu.Lock()
+	k.fill(node)
+	k.mu.Unlock()
 	out, err := k.patch(ctx, theirs, node)
 	if err != nil {
 		return err
@@ -89,12 +94,11 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 // labels are the default ones and those of the configuration, which rule.
 func (k *Keeper) labels() map[string]string {
 	labels := map[string]string{
-		corev1.LabelHostname:   k.o.Name,
-		corev1.LabelOSStable:   runtime.GOOS,
-		corev1.LabelArchStable: k.o.Machine.Identity.Architecture,
-		kubeletapis.LabelOS:    runtime.GOOS,
-		kubeletapis.LabelArch:  k.o.Machine.Identity.Architecture,
+		corev1.LabelHostname:  k.o.Name,
+		kubeletapis.LabelOS:   runtime.GOOS,
+		kubeletapis.LabelArch: k.o.Machine.Identity.Architecture,
 	}
+	maps.Copy(labels, k.machineLabels())
 	maps.Copy(labels, k.o.Labels)
 	return labels
 }
@@ -105,9 +109,7 @@ func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 	base, computed := k.base, k.computed
 	if base != nil && computed == nil {
 		computed = base.DeepCopy()
-		if err := k.fill(&computed.Status); err != nil {
-			k.complaints.about("compute node status", err)
-		}
+		k.fill(computed)
 	}
 	k.mu.Unlock()
 	if base == nil {

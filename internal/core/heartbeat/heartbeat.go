@@ -19,8 +19,12 @@
 //   - Register comes before Renew, Compute and Report, and waits shortly for the runtime's first answer, so that a node
 //     whose runtime is up is Ready in its first write.
 //   - The Lease stands for more than a process: it is renewed only while the main loop turned and the runtime answered
-//     recently enough (Config.MainLoopMax, RuntimeMax).
-//   - Failed attempts are repeated with exponential back-off and jitter, so that a fleet comes back spread out.
+//     recently enough (Config.MainLoopMax, RuntimeMax). Reports are withheld with it, as a controller takes either for a
+//     sign of life. Before that the shell has said in a report what is silent.
+//   - Failed attempts are repeated with exponential back-off and jitter, so that a fleet comes back spread out. The report
+//     of an unchanged status has no hurry at all: it comes back over half a period.
+//   - Nodes that start together, or that one cause changes together, do not beat in step: each begins its renewals and
+//     computations at a moment of its own within a period, and its reports half a period to one and a half later.
 //   - Same configuration, same facts at the same times: same decisions. Chance comes from Config.Seed alone.
 //
 // # What it does not do
@@ -84,6 +88,8 @@ const (
 	// registerGrace is how long the first registration waits for the runtime's first answer. Longer risks a node that
 	// appears late, shorter one that appears NotReady and is corrected by a second write.
 	registerGrace = 250 * time.Millisecond
+	// registerSpread parts nodes that register again because somebody deleted them all at once.
+	registerSpread = time.Second
 	// withheldEvery is how often a withheld Lease is thought over. The facts that free it come by Step anyway.
 	withheldEvery = 1 * time.Second
 )
@@ -148,6 +154,7 @@ type Beat struct {
 	runtime, register, lease, compute, report action
 
 	registered   bool
+	inStep       bool         // others may renew at our moments: they registered, or the API server came back to them, when it did to us
 	runtimeReady bool         // by its last answer
 	runtimeAt    unit.Instant // its last answer; the start before the first
 	mainLoopAt   unit.Instant // its last turn; the start before the first
@@ -192,7 +199,8 @@ func (b *Beat) Step(now unit.Instant, seen ...Fact) Decision {
 		d.Register = b.begin(now, &b.register, &d)
 		return d
 	}
-	if source, silent := b.silence(now); source == "" {
+	source, silent := b.silence(now)
+	if source == "" {
 		d.Renew = b.begin(now, &b.lease, &d)
 	} else if !b.lease.pending && now >= b.lease.due {
 		d.Withheld, d.Silent = source, silent
@@ -202,7 +210,7 @@ func (b *Beat) Step(now unit.Instant, seen ...Fact) Decision {
 	if !b.report.pending {
 		d.Compute = b.begin(now, &b.compute, &d)
 	}
-	if !b.compute.pending {
+	if !b.compute.pending && source == "" {
 		d.Report = b.begin(now, &b.report, &d)
 	}
 	return d
@@ -230,15 +238,11 @@ func (b *Beat) learn(now unit.Instant, f Fact) {
 			b.learnRegistered(now)
 		}
 	case Renewed:
-		if b.end(now, &b.lease, f.OK) {
-			b.lease.due = now.Add(b.spread(b.c.LeaseDuration / renewFraction))
-		}
+		b.learnRenewed(now, f.OK)
 	case Computed:
 		b.learnComputed(now, f)
 	case Reported:
-		if b.end(now, &b.report, f.OK) {
-			b.learnReported(now)
-		}
+		b.learnReported(now, f.OK)
 	case MainLoopTurned:
 		b.mainLoopAt = now
 	case Stale:
@@ -246,29 +250,54 @@ func (b *Beat) learn(now unit.Instant, f Fact) {
 	case NodeGone:
 		if b.registered {
 			b.registered = false
-			b.register.due, b.register.failed = now, 0
+			b.register.due, b.register.failed = now.Add(b.draw(registerSpread)), 0
 		}
 	}
 }
 
 func (b *Beat) learnRegistered(now unit.Instant) {
-	b.registered, b.unsent = true, false
-	b.reportBy = now.Add(b.spread(b.c.ReportEvery))
+	b.registered, b.unsent, b.inStep = true, false, true
+	b.reportBy = b.nextReport(now)
 	b.lease.due, b.lease.failed = now, 0
 	b.report.due, b.report.failed = b.reportBy, 0
-	b.compute.due, b.compute.failed = now.Add(b.spread(b.c.UpdateEvery)), 0
+	b.compute.due, b.compute.failed = now.Add(b.draw(b.c.UpdateEvery)), 0
 	if b.runtimeReady {
 		b.stale(now) // it may have become ready after the status that went with the registration
 	}
 }
 
-// learnReported parts the next reports of nodes that one cause changed in one moment by up to half a period.
-func (b *Beat) learnReported(now unit.Instant) {
-	b.reportBy = now.Add(b.spread(b.c.ReportEvery))
-	if b.unsent {
-		b.reportBy = now.Add(b.c.ReportEvery/2 + b.draw(b.c.ReportEvery))
+func (b *Beat) learnRenewed(now unit.Instant, ok bool) {
+	if !b.end(now, &b.lease, ok) {
+		b.inStep = true
+		return
+	}
+	period := b.c.LeaseDuration / renewFraction
+	b.lease.due = now.Add(b.spread(period))
+	if b.inStep {
+		b.lease.due, b.inStep = now.Add(b.draw(period)), false
+	}
+}
+
+// learnReported parts the next reports of nodes that one cause changed in one moment. A failed report of an unchanged
+// status is tried again much later: when the API server comes back, a fleet has more important things to say.
+func (b *Beat) learnReported(now unit.Instant, ok bool) {
+	parted := !b.unsent && b.report.failed == 0
+	if !b.end(now, &b.report, ok) {
+		if !b.unsent {
+			b.report.due = now.Add(retryMax + b.draw(b.c.ReportEvery/2))
+		}
+		return
+	}
+	b.reportBy = b.nextReport(now)
+	if parted {
+		b.reportBy = now.Add(b.spread(b.c.ReportEvery))
 	}
 	b.report.due, b.unsent = b.reportBy, false
+}
+
+// nextReport is when an unchanged status is reported after a change (upstream draws as widely).
+func (b *Beat) nextReport(now unit.Instant) unit.Instant {
+	return now.Add(b.c.ReportEvery/2 + b.draw(b.c.ReportEvery))
 }
 
 // learnRuntime asks again soon while the runtime is not ready, and makes its becoming ready, or ceasing to be, known at

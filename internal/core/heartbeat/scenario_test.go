@@ -17,15 +17,18 @@ import (
 //
 //	node KEY=VALUE...        the configuration: lease, update, report, runtime, runtime-max, main-loop-max, seed
 //	at TIME runtime ready|notready|dead [LATENCY]
-//	at TIME api up|refuses|hangs|node-gone [LATENCY]
+//	at TIME api up|refuses|hangs|node-gone|gone-and-told [LATENCY]   told: by a watch
 //	at TIME main-loop turns|stuck
 //	at TIME change           the status, which also follows the runtime's answers, is another one from now on
 //	trace FROM TO            print every action of this time
 //	table EVERY UNTIL        print counts of this time
+//	load EVERY FROM TO       print how often the API server was asked, in each stretch of this time
+//
+// "fleet N" in the place of "node" is N nodes that start together and meet the same; of them only the load is printed.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "node" {
+			if d.Cmd != "node" && d.Cmd != "fleet" {
 				d.Fatalf(t, "unknown directive %q", d.Cmd)
 			}
 			got, err := play(d)
@@ -54,6 +57,7 @@ type world struct {
 	reported int // and as last reported
 	exists   bool
 	withheld bool
+	load     *load
 
 	every, until unit.Instant
 	from         unit.Instant
@@ -67,12 +71,62 @@ type event struct {
 	do func() []Fact
 }
 
+// load counts requests by stretches of time.
+type load struct {
+	every, from, to time.Duration
+	count           map[int]map[string]int
+}
+
+func (l *load) add(after time.Duration, name string) {
+	if after < l.from || after >= l.to {
+		return
+	}
+	stretch := int((after - l.from) / l.every)
+	if l.count[stretch] == nil {
+		l.count[stretch] = map[string]int{}
+	}
+	l.count[stretch][name]++
+}
+
+func (l *load) print(out *strings.Builder) {
+	fmt.Fprintf(out, "%8s %8s %7s %8s\n", "from", "register", "renews", "reports")
+	for i := range int((l.to - l.from) / l.every) {
+		fmt.Fprintf(out, "%8s %8d %7d %8d\n", l.from+time.Duration(i)*l.every, l.count[i]["register"], l.count[i]["renew"], l.count[i]["report"])
+	}
+}
+
+// play runs one node, or each of a fleet alone, as nodes do not meet each other.
 func play(d *datadriven.TestData) (string, error) {
-	w := &world{now: unit.Instant(0).Add(time.Hour), runtime: "ready", api: "up", turns: true, exists: false,
+	l := &load{count: map[int]map[string]int{}}
+	nodes := 1
+	if d.Cmd == "fleet" {
+		if _, err := fmt.Sscan(d.CmdArgs[0].Key, &nodes); err != nil {
+			return "", err
+		}
+		d.CmdArgs = d.CmdArgs[1:]
+	}
+	var printed string
+	for i := range nodes {
+		var err error
+		if printed, err = playNode(d, uint64(i), l); err != nil {
+			return "", err
+		}
+	}
+	if l.every > 0 {
+		var out strings.Builder
+		l.print(&out)
+		return out.String(), nil
+	}
+	return printed, nil
+}
+
+func playNode(d *datadriven.TestData, seed uint64, l *load) (string, error) {
+	w := &world{load: l, now: unit.Instant(0).Add(time.Hour), runtime: "ready", api: "up", turns: true, exists: false,
 		latency: map[string]time.Duration{"runtime": 2 * time.Millisecond, "api": 5 * time.Millisecond}, count: map[string]int{}}
 	start := w.now
 	end := start
 	c := Default()
+	c.Seed = seed
 	if err := configure(&c, d.CmdArgs); err != nil {
 		return "", err
 	}
@@ -85,6 +139,16 @@ func play(d *datadriven.TestData) (string, error) {
 				return "", err
 			}
 			w.schedule(start.Add(d), w.command(words[2:]))
+		case "load":
+			var times [3]time.Duration
+			for i := range times {
+				var err error
+				if times[i], err = time.ParseDuration(words[i+1]); err != nil {
+					return "", err
+				}
+			}
+			l.every, l.from, l.to = times[0], times[1], times[2]
+			end = max(end, start.Add(l.to))
 		case "trace", "table":
 			a, err := time.ParseDuration(words[1])
 			if err != nil {
@@ -140,8 +204,12 @@ func (w *world) command(words []string) func() []Fact {
 			w.runtime = words[1]
 		case "api":
 			w.api = words[1]
-			if w.api == "node-gone" {
+			switch w.api {
+			case "node-gone":
 				w.api, w.exists = "up", false
+			case "gone-and-told":
+				w.api, w.exists = "up", false
+				return []Fact{{Kind: NodeGone}}
 			}
 		case "main-loop":
 			w.turns = words[1] == "turns"
@@ -223,6 +291,7 @@ func (w *world) act(d Decision) {
 			continue
 		}
 		w.count[a.name]++
+		w.load.add(w.now.Sub(unit.Instant(0).Add(time.Hour)), a.name)
 		after := w.latency["api"]
 		if w.api == "hangs" {
 			after = w.beat.AttemptMax()
