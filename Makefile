@@ -95,6 +95,10 @@ lab: deps-test build ## run every test in guests of the lab, also those that tak
 	bin/plimsoll-lab build
 	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
 
+.PHONY: test-long
+test-long: ## run the tests that wait for minutes: a runtime that is frozen for longer than a lease stands for it
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestAliveInNameOnly' ./test/e2e/crash
+
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: check

@@ -51,6 +51,7 @@ type Options struct {
 	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else one with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
+	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // somebody else watches over the nodes
 	HollowZones              int    `json:"hollowZones,omitempty"`              // they are spread over so many; zero: no zones
 
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: beside plimsoll, then in PATH
