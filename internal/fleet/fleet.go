@@ -334,9 +334,6 @@ func (f *fleet) act(ctx context.Context, h *hollow, d heartbeat.Decision) {
 // work is one request of a node; it returns what the node knows after it.
 type work func(context.Context, nodeAPI) (func(*hollow), error)
 
-// errCut is the outcome of a request of a node that is cut off.
-var errCut = errors.New("cut off by order")
-
 // request makes one request and brings its outcome.
 func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind, do work, suffers fault.Effect) {
 	if suffers.Cut || suffers.Delay >= h.attemptMax {
