@@ -31,13 +31,22 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 		ID:          placement.PodID(pod.UID),
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
+		Labels:      PlacementLabels(pod.Labels),
+		Owner:       placementOwner(pod),
+		Profile:     pod.Spec.SchedulerName,
 		Deleting:    pod.DeletionTimestamp != nil,
+		Preempted:   preempted(pod),
 		Node:        pod.Spec.NodeName,
+		Nominated:   pod.Status.NominatedNodeName,
 		Tolerations: placementTolerations(pod.Spec.Tolerations),
 		Ports:       placementPorts(pod),
 	}
 	if pod.Spec.Priority != nil {
 		out.Priority = *pod.Spec.Priority
+	}
+	out.NeverPreempts = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
+	if pod.Status.StartTime != nil {
+		out.Started = pod.Status.StartTime.UnixNano()
 	}
 	for _, g := range pod.Spec.SchedulingGates {
 		out.Gates = append(out.Gates, g.Name)
@@ -60,8 +69,13 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 			out.Preferred = append(out.Preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: placementTerm(&p.Preference)})
 		}
 	}
+	var broken []string
+	out.Spread, broken = placementSpread(pod)
+	broken = append(broken, placementAround(pod, &out)...)
+	out.Images, out.Containers = placementImages(pod)
+	out.Features = placementFeatures(pod)
 	if pod.Spec.NodeName == "" {
-		out.Unsupported = placementUnsupported(pod)
+		out.Unsupported = append(placementUnsupported(pod), broken...)
 	}
 	return out
 }
@@ -83,7 +97,22 @@ func PlacementNode(node *corev1.Node) placement.Node {
 		out.Allocatable = append(out.Allocatable, placement.Amount{Resource: string(name), Value: amount(name, q)})
 	}
 	slices.SortFunc(out.Allocatable, byResource)
+	for i := range node.Status.Images {
+		image := &node.Status.Images[i]
+		out.Images = append(out.Images, placement.Image{Names: image.Names, Size: image.SizeBytes})
+	}
+	out.Features = node.Status.DeclaredFeatures
 	return out
+}
+
+// preempted reports whether a scheduler has evicted pod to make room.
+func preempted(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			return c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		}
+	}
+	return false
 }
 
 func byKey(a, b placement.Label) int       { return cmp.Compare(a.Key, b.Key) }
@@ -234,19 +263,6 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirem
 // placementUnsupported names the hard demands of pod that core/placement has no rule for yet.
 func placementUnsupported(pod *corev1.Pod) []string {
 	var out []string
-	if a := pod.Spec.Affinity; a != nil {
-		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-			out = append(out, "required pod affinity (spec.affinity.podAffinity)")
-		}
-		if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-			out = append(out, "required pod anti-affinity (spec.affinity.podAntiAffinity)")
-		}
-	}
-	for _, c := range pod.Spec.TopologySpreadConstraints {
-		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-			out = append(out, "topology spread with DoNotSchedule (spec.topologySpreadConstraints, key "+c.TopologyKey+")")
-		}
-	}
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
 			out = append(out, "volumes from persistent volume claims (spec.volumes, "+v.Name+")")
@@ -254,6 +270,9 @@ func placementUnsupported(pod *corev1.Pod) []string {
 	}
 	if len(pod.Spec.ResourceClaims) > 0 {
 		out = append(out, "resource claims (spec.resourceClaims)")
+	}
+	if pod.Spec.SchedulingGroup != nil {
+		out = append(out, "gangs (spec.schedulingGroup)")
 	}
 	return out
 }

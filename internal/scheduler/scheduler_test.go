@@ -188,7 +188,7 @@ func TestFailureIsTold(t *testing.T) {
 		m.tell(context.Background(), synced(m))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		const want = "0/1 nodes are available: 1 Insufficient cpu."
+		const want = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 		if got := <-recorder.Events; got != "Warning FailedScheduling "+want {
 			t.Errorf("event %q", got)
 		}

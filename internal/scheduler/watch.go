@@ -21,7 +21,7 @@ func trimPod(obj runtime.Object) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			list[i] = corev1.Container{Name: c.Name, Ports: c.Ports, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+			list[i] = corev1.Container{Name: c.Name, Image: c.Image, RestartPolicyRules: c.RestartPolicyRules, Ports: c.Ports, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
 		}
 	}
 	pod.Spec.EphemeralContainers, pod.Annotations = nil, nil

@@ -1,89 +1,106 @@
 package placement
 
-// choose judges and scores every node for pod. Either node or failure is set.
-func (p *Placer) choose(pod Pod, k *class) (node string, score int64, feasible int, failure *Failure) {
-	c := p.cluster
-	rows, failure := c.feasible(k)
+import (
+	"cmp"
+	"slices"
+)
+
+// A choice is what came of judging every row. Without failure, row is the best of the feasible ones.
+type choice struct {
+	row      row
+	score    int64
+	feasible int
+	failure  *Failure
+}
+
+// choose judges and scores every node for pod. A demand that is asked about a second time gets tables.
+func (c *cluster) choose(d *demand, self PodID) choice {
+	c.decisions++
+	if w := c.wishes[self]; w != nil && c.present(w.row) && c.verdict(d, self, w.row).Plugin == "" {
+		return choice{row: w.row, feasible: 1} // what was made for it is taken without comparing
+	}
+	first := d.used == 0
+	d.used = c.decisions
+	if first || len(c.name) < tablesMin {
+		return c.choosePlain(d, self)
+	}
+	return c.chooseFast(d, self)
+}
+
+// choosePlain asks every rule about every row: the plain form of what tables answer faster.
+func (c *cluster) choosePlain(d *demand, self PodID) choice {
+	var rows []row
+	var alike []int32
+	for i := range c.name {
+		if r := row(i); c.seen[r] && c.feasible(d, self, r) {
+			rows, alike = append(rows, r), append(alike, 1)
+		}
+	}
 	switch len(rows) {
 	case 0:
-		return "", 0, 0, failure
+		return choice{row: noRow, failure: c.explainAll(d, self)}
 	case 1:
-		return c.name[rows[0]], 0, 1, nil
+		return choice{row: rows[0], feasible: 1}
 	}
-	totals := c.totals(k, rows)
-	mine := hashText(string(pod.ID)) ^ p.seed
+	totals := make([]int64, len(rows))
+	for _, s := range d.profile.scorers {
+		if s.applies(d) {
+			raw := c.rawScores(s.scorer, d, rows, alike, nil)
+			if s.normalize != nil {
+				s.normalize(raw)
+			}
+			for j := range rows {
+				totals[j] += s.weight * raw[j]
+			}
+		}
+	}
+	mine := c.turnOf(self)
 	best := 0
 	for i := 1; i < len(rows); i++ {
 		if totals[i] > totals[best] || totals[i] == totals[best] && c.winsTie(rows[i], rows[best], mine) {
 			best = i
 		}
 	}
-	return c.name[rows[best]], totals[best], len(rows), nil
+	return choice{row: rows[best], score: totals[best], feasible: len(rows)}
 }
 
-// feasible returns the rows that no rule rejects, or why there are none.
-func (c *cluster) feasible(k *class) ([]row, *Failure) {
-	var rows []row
-	for i := range c.name {
-		if r := row(i); c.seen[r] {
-			if rule, _ := c.firstRejection(k, r, nil); rule == 0 {
-				rows = append(rows, r)
-			}
-		}
-	}
-	if len(rows) > 0 {
-		return rows, nil
-	}
-	return nil, c.explainAll(k)
+func (c *cluster) feasible(d *demand, self PodID, r row) bool {
+	return c.asIfNominated(d, self, r, func() bool { return c.objection(d.profile.filters, d, r) == nil })
 }
 
-func (c *cluster) explainAll(k *class) *Failure {
-	f := &Failure{Nodes: c.seenCount, Reasons: map[string]int{}}
-	if k.conflict {
-		f.Whole = "pod affinity terms conflict"
+// rawScores asks s about each of rows and appends the answers to scores.
+func (c *cluster) rawScores(s *scorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
+	if s.prepare != nil {
+		s.prepare(c, d, rows, alike)
 	}
-	if len(k.unsupported) > 0 {
-		f.Whole = unsupportedReason(k)
+	for _, r := range rows {
+		scores = append(scores, s.raw(c, d, r))
 	}
-	buffer := make([]string, 0, 8)
+	return scores
+}
+
+func (c *cluster) explainAll(d *demand, self PodID) *Failure {
+	f := newFailure(c.seenCount, d)
 	for i := range c.name {
 		if r := row(i); c.seen[r] {
-			rule, reasons := c.firstRejection(k, r, buffer[:0])
-			f.Rejected |= rule
-			for _, reason := range reasons {
-				f.Reasons[reason]++
-			}
+			c.asIfNominated(d, self, r, func() bool {
+				by := c.objection(d.profile.filters, d, r)
+				if by != nil {
+					f.add(by, by.explain(c, d, r, nil), 1)
+				}
+				return by == nil
+			})
 		}
 	}
 	return f
 }
 
-// totals returns the weighted sum of all scorers for each of rows.
-func (c *cluster) totals(k *class, rows []row) []int64 {
-	totals, one := make([]int64, len(rows)), make([]int64, len(rows))
-	for i := range scorers {
-		s := &scorers[i]
-		if !s.applies(k) {
-			continue
-		}
-		for j, r := range rows {
-			one[j] = s.raw(c, k, r)
-		}
-		s.normalize(one)
-		for j := range rows {
-			totals[j] += s.weight * one[j]
-		}
-	}
-	return totals
-}
+// turnOf is where on the ring of nodes a pod starts to look among equal ones.
+func (c *cluster) turnOf(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
 
-// winsTie reports whether row a goes before row b for the pod whose hash is mine: the larger mixed hash, and if these
-// are equal too, the smaller name.
+// winsTie reports whether row a comes before row b on the ring, from mine on; of equal places the smaller name.
 func (c *cluster) winsTie(a, b row, mine uint64) bool {
-	if x, y := mix(mine^c.hash[a]), mix(mine^c.hash[b]); x != y {
-		return x > y
-	}
-	return c.name[a] < c.name[b]
+	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
 }
 
 // mix is the finalizer of splitmix64: every input bit reaches every output bit.
@@ -91,4 +108,57 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// fitsSomewhere reports whether any row is feasible for d.
+func (c *cluster) fitsSomewhere(d *demand) bool {
+	if d.tables != nil {
+		return c.feasibleGroups(d, c.tablesOf(d)) > 0
+	}
+	for i := range c.name {
+		if r := row(i); c.seen[r] && c.feasible(d, "", r) {
+			return true
+		}
+	}
+	return false
+}
+
+// NodeScore is how one feasible node was rated.
+type NodeScore struct {
+	Node    string
+	Total   int64
+	Plugins map[string]PluginScore // by upstream's names
+}
+
+// PluginScore is one scorer's opinion, without its weight.
+type PluginScore struct{ Raw, Normalized int64 }
+
+func (c *cluster) scores(d *demand, self PodID) []NodeScore {
+	var rows []row
+	var alike []int32
+	var out []NodeScore
+	for _, name := range c.names() {
+		if r := c.rows[name]; c.feasible(d, self, r) {
+			rows, alike = append(rows, r), append(alike, 1)
+			out = append(out, NodeScore{Node: name, Plugins: map[string]PluginScore{}})
+		}
+	}
+	if len(rows) < 2 {
+		return nil
+	}
+	for _, s := range d.profile.scorers {
+		if !s.applies(d) {
+			continue
+		}
+		raw := c.rawScores(s.scorer, d, rows, alike, nil)
+		normalized := slices.Clone(raw)
+		if s.normalize != nil {
+			s.normalize(normalized)
+		}
+		for i := range rows {
+			out[i].Plugins[s.plugin] = PluginScore{raw[i], normalized[i]}
+			out[i].Total += s.weight * normalized[i]
+		}
+	}
+	return out
 }

@@ -1,15 +1,21 @@
 package placement
 
 import (
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
 // A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods whose
-// demands are equal share one class. A class is never changed.
+// demands are equal share one. A class is never changed.
 type class struct {
-	signature string
+	key     string
+	refs    int // of pods that are counted or queued
+	demands map[string]*demand
+
+	profile       *profile
+	priority      int32
+	neverPreempts bool
 
 	requests    []request // non-zero only, in column order
 	asked, held Load
@@ -17,13 +23,27 @@ type class struct {
 	tolerations   []Toleration
 	toleratesNode bool // tolerates a cordon
 	nodeSelector  []labelID
-	terms         []compiledTerm
-	hasTerms      bool     // terms is a demand, even if empty
+	nodeTerms     []compiledTerm
+	hasTerms      bool     // nodeTerms is a demand, even if empty
+	affinityKey   []byte   // nodeSelector and nodeTerms, as text
 	onlyNames     []string // if not nil: no node of another name can match; sorted
 	conflict      bool     // the terms contradict each other on the node's name
 	preferred     []weightedTerm
 	ports         []HostPort
 	unsupported   []string
+
+	spread   []spreadTerm
+	affinity *aim      // of all required affinity terms together; nil: none
+	joinKeys []int32   // their topology keys
+	antis    []podTerm // required anti-affinity
+	prefers  []podTerm // preferred affinity, and anti-affinity with negative weights
+	holds    []heldTerm
+
+	imageNames []string
+	containers int
+	fit        []scored // what NodeResourcesFit scores
+	balanced   []scored // what NodeResourcesBalancedAllocation scores
+	features   []string // sorted
 }
 
 type request struct {
@@ -51,19 +71,39 @@ type weightedTerm struct {
 	term   compiledTerm
 }
 
-// compile returns the class of pod, an existing one if there is.
-func (c *cluster) compile(pod Pod) *class {
-	signature := signatureOf(pod)
-	if known := c.classes[signature]; known != nil {
+type spreadTerm struct {
+	SpreadConstraint
+	key int32
+	aim *aim
+}
+
+type podTerm struct {
+	aim    *aim
+	key    int32
+	weight int64
+}
+
+// heldTerm is a term of a pod, kept where the pods that it means look for it.
+type heldTerm struct {
+	counter *counter
+	weight  int32
+}
+
+// compile returns the class of pod, an existing one if there is, and takes hold of it; releaseClass lets go.
+func (c *cluster) compile(pod *Pod) *class {
+	c.scratch = appendDemands(c.scratch[:0], pod)
+	if known := c.classes[string(c.scratch)]; known != nil {
+		known.refs++
 		return known
 	}
 	k := &class{
-		signature:   signature,
-		asked:       pod.Asked,
-		held:        pod.Held,
-		tolerations: pod.Tolerations,
-		ports:       pod.Ports,
-		unsupported: pod.Unsupported,
+		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
+		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
+		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
+		imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
+	}
+	if k.profile == nil {
+		k.profile = c.profiles[""]
 	}
 	for _, a := range pod.Requests {
 		if a.Value != 0 {
@@ -72,24 +112,101 @@ func (c *cluster) compile(pod Pod) *class {
 	}
 	slices.SortFunc(k.requests, func(a, b request) int { return a.column - b.column })
 	k.toleratesNode = tolerated(pod.Tolerations, cordonTaint)
+	c.compileNodeTerms(k, pod)
+	c.compileAround(k, pod)
+	c.compileScored(k)
+	c.classes[k.key] = k
+	return k
+}
+
+func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 	for _, l := range pod.NodeSelector {
 		k.nodeSelector = append(k.nodeSelector, labelID{c.intern.id(l.Key), c.intern.id(l.Value)})
 	}
 	if pod.NodeAffinity != nil {
 		k.hasTerms = true
 		for _, t := range *pod.NodeAffinity {
-			k.terms = append(k.terms, c.compileTerm(t))
+			k.nodeTerms = append(k.nodeTerms, c.compileTerm(t))
 		}
 		k.onlyNames, k.conflict = namesDemanded(*pod.NodeAffinity)
 	}
+	k.affinityKey = appendNodeTerms(appendLabels(nil, pod.NodeSelector), pod.NodeAffinity)
 	for _, w := range pod.Preferred {
 		if w.Weight != 0 {
 			k.preferred = append(k.preferred, weightedTerm{w.Weight, c.compileTerm(w.Term)})
 		}
 	}
-	c.classes[signature] = k
-	c.sweepClasses()
-	return k
+}
+
+// compileAround compiles what the pod demands of the pods around it, and hangs up its terms where others look for them.
+func (c *cluster) compileAround(k *class, pod *Pod) {
+	own := func(s LabelSelector) *aim {
+		return c.aimAt(aimPart{namespaces: []string{pod.Namespace}, byLabels: LabelSelector{Nothing: true}, pods: s})
+	}
+	for _, s := range pod.Spread {
+		k.spread = append(k.spread, spreadTerm{s, c.intern.id(s.TopologyKey), own(s.Selector)})
+	}
+	hang := func(t *podTerm, what counted, weight int64) {
+		counter := c.counterAt(counterKey{aim: t.aim, topo: c.topologyOf(t.key), what: what})
+		k.holds = append(k.holds, heldTerm{counter, int32(weight)})
+	}
+	term := func(t *PodTerm, weight int64) podTerm {
+		return podTerm{c.aimAt(partOf(t)), c.intern.id(t.TopologyKey), weight}
+	}
+	var all []aimPart
+	for i := range pod.Affinity {
+		t := term(&pod.Affinity[i], 1)
+		hang(&t, countTerms, 1)
+		c.releaseAim(t.aim)
+		all = append(all, partOf(&pod.Affinity[i]))
+		k.joinKeys = append(k.joinKeys, t.key)
+	}
+	if len(all) > 0 {
+		k.affinity = c.aimAt(all...)
+	}
+	for i := range pod.AntiAffinity {
+		t := term(&pod.AntiAffinity[i], 1)
+		hang(&t, countAntiTerms, 1)
+		k.antis = append(k.antis, t)
+	}
+	for i := range pod.PreferredAffinity {
+		k.prefers = append(k.prefers, term(&pod.PreferredAffinity[i].Term, pod.PreferredAffinity[i].Weight))
+	}
+	for i := range pod.PreferredAntiAffinity {
+		k.prefers = append(k.prefers, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
+	}
+	for i := range k.prefers {
+		hang(&k.prefers[i], countTermWeights, k.prefers[i].weight)
+	}
+}
+
+func partOf(t *PodTerm) aimPart {
+	return aimPart{namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), byLabels: t.NamespaceSelector, pods: t.Selector}
+}
+
+// releaseClass lets go of a class; the last one to do so takes down all it holds.
+func (c *cluster) releaseClass(k *class) {
+	if k.refs--; k.refs > 0 {
+		return
+	}
+	delete(c.classes, k.key)
+	for _, d := range k.demands {
+		c.dropDemand(d)
+	}
+	for _, t := range k.holds {
+		c.releaseCounter(t.counter)
+	}
+	for i := range k.spread {
+		c.releaseAim(k.spread[i].aim)
+	}
+	if k.affinity != nil {
+		c.releaseAim(k.affinity)
+	}
+	for _, list := range [][]podTerm{k.antis, k.prefers} {
+		for i := range list {
+			c.releaseAim(list[i].aim)
+		}
+	}
 }
 
 func (c *cluster) compileTerm(t NodeTerm) compiledTerm {
@@ -132,43 +249,13 @@ func namesDemanded(terms []NodeTerm) (names []string, conflict bool) {
 			all[n] = true
 		}
 	}
-	names = make([]string, 0, len(all))
-	for n := range all {
-		names = append(names, n)
-	}
+	names = slices.AppendSeq(make([]string, 0, len(all)), maps.Keys(all))
 	slices.Sort(names)
 	return names, len(names) == 0
 }
 
-// signatureOf writes down, unambiguously, everything of pod that a class holds.
-func signatureOf(pod Pod) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%#v %d %d %#v %q", pod.Requests, pod.Asked, pod.Held, pod.Tolerations, pod.NodeSelector)
-	if pod.NodeAffinity != nil {
-		fmt.Fprintf(&b, " required %#v", *pod.NodeAffinity)
-	}
-	fmt.Fprintf(&b, " %#v %#v %q", pod.Preferred, pod.Ports, pod.Unsupported)
-	return b.String()
-}
-
-// classesMin is how many classes are kept before unused ones are looked for. Chosen: a class is about 1 KiB, so that 1024
-// of them are 1 MiB; raising it costs memory, lowering it sweeps more often.
-const classesMin = 1024
-
-// sweepClasses drops classes that no pod of the cluster uses, each time the table has doubled. Queued pods hold their
-// class themselves; a class compiled again later is equal to the dropped one.
-func (c *cluster) sweepClasses() {
-	if len(c.classes) < c.sweepAt {
-		return
-	}
-	used := map[*class]bool{}
-	for _, p := range c.pods {
-		used[p.class] = true
-	}
-	for s, k := range c.classes {
-		if !used[k] {
-			delete(c.classes, s)
-		}
-	}
-	c.sweepAt = max(classesMin, 2*len(c.classes))
+// ignores reports whether the profile leaves resource to somebody else.
+func (p *profile) ignores(resource string) bool {
+	group, _, extended := strings.Cut(resource, "/")
+	return extended && (slices.Contains(p.IgnoredResources, resource) || slices.Contains(p.IgnoredGroups, group))
 }

@@ -11,54 +11,113 @@ type row int32
 
 const noRow row = -1
 
-// cluster is what the scheduler believes: nodes as rows of columns, and what pods take from each.
+// cluster is what the scheduler believes: nodes as rows of columns, what pods take from each, and live counts of who
+// is where.
 //
 // A row exists for every node that was seen and for every name a counted pod is bound to; only seen nodes are
 // present. Columns are parallel slices indexed by row.
 type cluster struct {
-	intern  *interner
-	classes map[string]*class
-	sweepAt int
+	seed     uint64
+	intern   *interner
+	profiles map[string]*profile
+	hostKey  int32 // the label kubernetes.io/hostname
+	// Working space, of no meaning between calls.
+	scratch []byte
+	stamps  []uint64
+	stamp   uint64
+	lifted  []*held
+	spent   []bool
+
+	classes    map[string]*class
+	identities map[string]*identity
+	peers      map[string]map[*identity]bool // by namespace
+	namespaces map[string][]Label
+	groups     groups
+
+	aims     map[string]*aim
+	aimsIn   map[string][]*aim // by the namespace they are about, everyNamespace for the others
+	aimsMade int32
+
+	topologies map[int32]*topology // by label key
+	counters   map[counterKey]*counter
+	scopes     map[string]*scope
+	// termsVersion grows when a counter of held terms comes or goes.
+	termsVersion uint64
+	images       map[string]*image
 
 	rows map[string]row
 	free []row
 
 	name          []string
-	hash          []uint64 // of name, for ties
+	ring          []uint64 // a hash of name and seed, for ties
 	seen          []bool   // the API shows this node
 	unschedulable []bool
 	labels        [][]labelID // sorted by key
 	taints        [][]Taint   // those that keep pods off
 	softTaints    [][]Taint   // those that only discourage
+	features      [][]string  // sorted
+	pictures      [][]*image  // images it has, by name
 	podsMax       []int64
 	podsHeld      []int64
 	ports         []map[HostPort]int // held ports with their number of holders; nil: none
 	scoreCPU      []int64            // what LeastAllocated counts as taken
 	scoreMemory   []int64
+	held          [][]*held      // the pods counted on it
+	nominated     [][]*nominated // the pods for which room is being made on it
 
-	columns     map[string]int // resource name to column
-	resources   []string       // column to resource name
-	allocatable [][]int64      // [column][row]
-	requested   [][]int64      // [column][row]
+	columns      map[string]int // resource name to column
+	resources    []string       // column to resource name
+	insufficient []string       // column to the reason for which it keeps pods off
+	allocatable  [][]int64      // [column][row]
+	requested    [][]int64      // [column][row]
 
 	pods      map[PodID]*held
+	wishes    map[PodID]*nominated
+	budgets   budgets
+	tables    []*demand // that have tables, in the order in which they got them
+	decisions uint64
+	// epoch grows when a topology begins or ends to have domains of several rows.
+	epoch     uint64
 	seenCount int
+	changes   changeLog
 }
 
 // held is a pod that counts on a row.
 type held struct {
+	id        PodID
+	name      string
 	row       row
 	class     *class
+	who       *identity
 	confirmed bool // the API shows it there; else assumed
+	deleting  bool // see Pod.Deleting
+	preempted bool
+	started   int64 // see Pod.Started
+
+	inRow, inWho int // places in held of the row, of the identity
 }
 
-func newCluster() *cluster {
+func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		intern: newInterner(), classes: map[string]*class{}, sweepAt: classesMin,
-		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{},
+		seed: seed, intern: newInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
+		identities: map[string]*identity{}, peers: map[string]map[*identity]bool{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
+		aims: map[string]*aim{}, aimsIn: map[string][]*aim{},
+		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, images: map[string]*image{},
+		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{},
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.column(r)
+	}
+	c.hostKey = c.intern.id("kubernetes.io/hostname")
+	if len(profiles) == 0 {
+		profiles = []Profile{DefaultProfile()}
+	}
+	for i, p := range profiles {
+		compiled := compileProfile(c, p)
+		c.profiles[p.Name] = compiled
+		if i == 0 {
+			c.profiles[""] = compiled
+		}
 	}
 	return c
 }
@@ -76,6 +135,7 @@ func (c *cluster) column(resource string) int {
 	i := len(c.resources)
 	c.columns[resource] = i
 	c.resources = append(c.resources, resource)
+	c.insufficient = append(c.insufficient, "Insufficient "+resource)
 	c.allocatable = append(c.allocatable, make([]int64, len(c.name)))
 	c.requested = append(c.requested, make([]int64, len(c.name)))
 	return i
@@ -91,57 +151,55 @@ func (c *cluster) rowOf(name string) row {
 	if n := len(c.free); n > 0 {
 		r := c.free[n-1]
 		c.free = c.free[:n-1]
-		c.rows[name], c.name[r], c.hash[r] = r, name, hashText(name)
+		c.rows[name], c.name[r], c.ring[r] = r, name, mix(hashText(name)^c.seed)
 		return r
 	}
 	r := row(len(c.name))
 	c.rows[name] = r
 	c.name = append(c.name, name)
-	c.hash = append(c.hash, hashText(name))
+	c.ring = append(c.ring, mix(hashText(name)^c.seed))
 	c.seen = append(c.seen, false)
 	c.unschedulable = append(c.unschedulable, false)
 	c.labels = append(c.labels, nil)
 	c.taints = append(c.taints, nil)
 	c.softTaints = append(c.softTaints, nil)
+	c.features = append(c.features, nil)
+	c.pictures = append(c.pictures, nil)
 	c.podsMax = append(c.podsMax, 0)
 	c.podsHeld = append(c.podsHeld, 0)
 	c.ports = append(c.ports, nil)
 	c.scoreCPU = append(c.scoreCPU, 0)
 	c.scoreMemory = append(c.scoreMemory, 0)
+	c.held = append(c.held, nil)
+	c.nominated = append(c.nominated, nil)
 	for i := range c.resources {
 		c.allocatable[i] = append(c.allocatable[i], 0)
 		c.requested[i] = append(c.requested[i], 0)
 	}
+	for _, t := range c.topologies {
+		t.domain = append(t.domain, noDomain)
+	}
+	for _, s := range c.scopes {
+		s.in = append(s.in, false)
+	}
+	c.changes.addRow()
 	return r
 }
 
 // release gives an empty row of an unseen node back.
 func (c *cluster) release(r row) {
-	if c.seen[r] || c.podsHeld[r] > 0 {
+	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 {
 		return
 	}
 	delete(c.rows, c.name[r])
-	c.clearFacts(r)
-	c.name[r], c.ports[r] = "", nil
+	c.name[r], c.ports[r], c.held[r], c.nominated[r] = "", nil, nil, nil
 	c.free = append(c.free, r)
-}
-
-func (c *cluster) clearFacts(r row) {
-	c.unschedulable[r], c.labels[r], c.taints[r], c.softTaints[r], c.podsMax[r] = false, nil, nil, nil, 0
-	for i := range c.resources {
-		c.allocatable[i][r] = 0
-	}
 }
 
 // setNode writes the facts of n into its row. better reports whether any of them may admit a pod that was rejected;
 // a heartbeat that changes nothing does not.
 func (c *cluster) setNode(n Node) (r row, better bool) {
 	r = c.rowOf(n.Name)
-	better = !c.seen[r]
-	if !c.seen[r] {
-		c.seen[r] = true
-		c.seenCount++
-	}
 	labels := make([]labelID, 0, len(n.Labels))
 	for _, l := range n.Labels {
 		labels = append(labels, labelID{c.intern.id(l.Key), c.intern.id(l.Value)})
@@ -156,30 +214,96 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 			soft = append(soft, t)
 		}
 	}
-	better = better || c.unschedulable[r] && !n.Unschedulable || !slices.Equal(labels, c.labels[r]) ||
-		!slices.Equal(hard, c.taints[r]) || n.PodsMax > c.podsMax[r]
-	c.unschedulable[r], c.labels[r], c.taints[r], c.softTaints[r], c.podsMax[r] = n.Unschedulable, labels, hard, soft, n.PodsMax
-
-	fresh := map[int]int64{}
-	for _, a := range n.Allocatable {
-		fresh[c.column(a.Resource)] = a.Value
+	features := slices.Sorted(slices.Values(n.Features))
+	better = !c.seen[r] || c.unschedulable[r] && !n.Unschedulable || !slices.Equal(labels, c.labels[r]) ||
+		!slices.Equal(hard, c.taints[r]) || n.PodsMax > c.podsMax[r] || !slices.Equal(features, c.features[r])
+	changed := better || c.unschedulable[r] != n.Unschedulable || n.PodsMax != c.podsMax[r] || !slices.Equal(soft, c.softTaints[r])
+	if !c.seen[r] || !slices.Equal(labels, c.labels[r]) || !slices.Equal(hard, c.taints[r]) {
+		c.moveRow(r, func() {
+			if !c.seen[r] {
+				c.seen[r] = true
+				c.seenCount++
+			}
+			c.labels[r], c.taints[r] = labels, hard
+		})
 	}
+	c.unschedulable[r], c.softTaints[r], c.features[r], c.podsMax[r] = n.Unschedulable, soft, features, n.PodsMax
+	changed = c.setImages(r, n.Images) || changed
+
 	for i := range c.resources {
-		better = better || fresh[i] > c.allocatable[i][r]
-		c.allocatable[i][r] = fresh[i]
+		if value := amountIn(n.Allocatable, c.resources[i]); value != c.allocatable[i][r] {
+			better, changed = better || value > c.allocatable[i][r], true
+			c.allocatable[i][r] = value
+		}
+	}
+	for _, a := range n.Allocatable {
+		if _, known := c.columns[a.Resource]; !known {
+			c.allocatable[c.column(a.Resource)][r] = a.Value
+			better, changed = better || a.Value > 0, true
+		}
+	}
+	if changed {
+		c.touch(r)
 	}
 	return r, better
 }
 
-func (c *cluster) removeNode(name string) {
-	r, ok := c.rows[name]
-	if !ok || !c.seen[r] {
-		return
+func amountIn(list []Amount, resource string) int64 {
+	for i := range list {
+		if list[i].Resource == resource {
+			return list[i].Value
+		}
 	}
-	c.seen[r] = false
-	c.seenCount--
-	c.clearFacts(r)
+	return 0
+}
+
+func (c *cluster) removeNode(name string) (r row, ok bool) {
+	r, ok = c.rows[name]
+	if !ok || !c.seen[r] {
+		return noRow, false
+	}
+	c.moveRow(r, func() {
+		c.seen[r] = false
+		c.seenCount--
+		c.labels[r], c.taints[r] = nil, nil
+	})
+	c.setImages(r, nil)
+	c.unschedulable[r], c.softTaints[r], c.features[r], c.podsMax[r] = false, nil, nil, 0
+	for i := range c.resources {
+		c.allocatable[i][r] = 0
+	}
+	c.touch(r)
 	c.release(r)
+	return r, true
+}
+
+// moveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right.
+func (c *cluster) moveRow(r row, change func()) {
+	c.standIn(r, -1)
+	change()
+	for key, t := range c.topologies {
+		value, ok := c.topologyValue(r, key)
+		single := t.single()
+		if t.place(r, value, ok); t.single() != single {
+			c.epoch++
+		}
+	}
+	for _, s := range c.scopes {
+		s.in[r] = s.admits(c, r)
+	}
+	c.standIn(r, 1)
+}
+
+// standIn adds row r and its pods to the counters, or takes them away.
+func (c *cluster) standIn(r row, sign int32) {
+	for _, h := range c.held[r] {
+		c.countAround(h, sign)
+	}
+	for _, k := range c.counters {
+		if s := k.of.scope; s != nil && s.in[r] {
+			k.addRow(r, sign)
+		}
+	}
 }
 
 func (c *cluster) isAssumed(id PodID) bool {
@@ -189,20 +313,26 @@ func (c *cluster) isAssumed(id PodID) bool {
 
 // setPod counts the pod on the node, moving it there if it counted elsewhere or for something else. freed is the row
 // that may have gained room by it, if changed.
-func (c *cluster) setPod(id PodID, node string, k *class, confirmed bool) (freed row, changed bool) {
+func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, changed bool) {
 	r := c.rowOf(node)
-	p := c.pods[id]
-	if p != nil && p.row == r && p.class == k {
-		p.confirmed = p.confirmed || confirmed
+	k, who := c.compile(pod), c.identify(pod)
+	p := c.pods[pod.ID]
+	if p != nil && p.row == r && p.class == k && p.who == who && p.deleting == pod.Deleting {
+		p.confirmed, p.started, p.preempted = p.confirmed || confirmed, pod.Started, pod.Preempted
+		c.releaseClass(k)
+		c.releaseIdentity(who)
 		return noRow, false
 	}
+	h := &held{id: pod.ID, name: pod.Name, row: r, class: k, who: who, confirmed: confirmed, deleting: pod.Deleting, preempted: pod.Preempted, started: pod.Started}
 	freed = noRow
 	if p != nil {
 		freed, changed = p.row, true
-		c.count(p.row, p.class, -1)
+		c.drop(p)
 	}
-	c.count(r, k, 1)
-	c.pods[id] = &held{row: r, class: k, confirmed: confirmed}
+	c.count(h, 1)
+	h.inRow, h.inWho = len(c.held[r]), len(who.held)
+	c.held[r], who.held = append(c.held[r], h), append(who.held, h)
+	c.pods[pod.ID] = h
 	if changed && freed != r {
 		c.release(freed)
 	}
@@ -216,13 +346,37 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 		return noRow, false
 	}
 	delete(c.pods, id)
-	c.count(p.row, p.class, -1)
+	c.drop(p)
 	c.release(p.row)
 	return p.row, true
 }
 
-// count adds (sign 1) or takes away (sign -1) what one pod of class k takes from row r.
-func (c *cluster) count(r row, k *class, sign int64) {
+// drop ends the counting of h and lets go of what it holds.
+func (c *cluster) drop(h *held) {
+	c.count(h, -1)
+	list := c.held[h.row]
+	last := list[len(list)-1]
+	list[h.inRow], last.inRow = last, h.inRow
+	list[len(list)-1] = nil
+	c.held[h.row] = list[:len(list)-1]
+	list = h.who.held
+	last = list[len(list)-1]
+	list[h.inWho], last.inWho = last, h.inWho
+	list[len(list)-1] = nil
+	h.who.held = list[:len(list)-1]
+	c.releaseClass(h.class)
+	c.releaseIdentity(h.who)
+}
+
+// count adds (sign 1) or takes away (sign -1) what h takes from its row, and counts it among its like.
+func (c *cluster) count(h *held, sign int64) {
+	c.countOnRow(h.row, h.class, sign)
+	c.countAround(h, int32(sign))
+	c.touch(h.row)
+}
+
+// countOnRow counts what one pod of class k takes from row r.
+func (c *cluster) countOnRow(r row, k *class, sign int64) {
 	c.podsHeld[r] += sign
 	for _, q := range k.requests {
 		c.requested[q.column][r] += sign * q.value
@@ -239,13 +393,37 @@ func (c *cluster) count(r row, k *class, sign int64) {
 	}
 }
 
+// countAround counts h where constraints and terms look for it, and its own terms where others look for them.
+func (c *cluster) countAround(h *held, sign int32) {
+	for _, a := range h.who.aims {
+		for _, k := range a.counters {
+			k.countPod(h, sign)
+		}
+	}
+	for _, t := range h.class.holds {
+		t.counter.add(h.row, sign*t.weight)
+	}
+}
+
+// touch notes that something about row r has changed.
+func (c *cluster) touch(r row) { c.changes.add(r) }
+
 // label returns the value of a label of row r.
 func (c *cluster) label(r row, key int32) (value int32, ok bool) {
-	i, found := slices.BinarySearchFunc(c.labels[r], key, func(l labelID, k int32) int { return cmp.Compare(l.key, k) })
+	list := c.labels[r]
+	if len(list) <= 16 { // as nodes mostly have: faster than halving
+		for i := range list {
+			if list[i].key == key {
+				return list[i].value, true
+			}
+		}
+		return 0, false
+	}
+	i, found := slices.BinarySearchFunc(list, key, func(l labelID, k int32) int { return cmp.Compare(l.key, k) })
 	if !found {
 		return 0, false
 	}
-	return c.labels[r][i].value, true
+	return list[i].value, true
 }
 
 // names returns the names of the present nodes, sorted.

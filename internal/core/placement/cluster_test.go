@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -42,18 +43,22 @@ type history struct {
 	pods   map[PodID]Pod // Node is set once the truth has them bound
 	flight map[PodID]string
 	made   int
+	names  int // of nodes
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
 	return &history{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour),
-		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{},
+		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{}, names: 5,
 	}
 }
 
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(1500)) * time.Millisecond)
-	switch h.rng.IntN(12) {
+	switch h.rng.IntN(13) {
+	case 12:
+		team := []string{"red", "blue"}[h.rng.IntN(2)]
+		h.placer.NamespaceSeen(h.now, []string{"x", "y"}[h.rng.IntN(2)], []Label{{"team", team}})
 	case 0, 1:
 		n := h.randomNode()
 		h.nodes[n.Name] = n
@@ -128,6 +133,14 @@ func (h *history) repeatOrChange() {
 		p.Node = name
 		h.pods[id] = p
 		delete(h.flight, id)
+	} else if p.Node != "" && h.rng.IntN(3) == 0 {
+		p.Deleting = true
+		h.pods[id] = p
+	} else if h.rng.IntN(4) == 0 {
+		p.Labels = []Label{{"app", []string{"web", "db"}[h.rng.IntN(2)]}}
+		if h.flight[id] == "" {
+			h.pods[id] = p
+		}
 	} else if p.Node != "" && h.rng.IntN(2) == 0 {
 		p.Requests = []Amount{{CPU, int64(h.rng.IntN(4) * 250)}, {Memory, int64(h.rng.IntN(4) * 250)}}
 		h.pods[id] = p
@@ -169,12 +182,13 @@ func (h *history) held(node string) []Pod {
 
 func (h *history) check() {
 	c := h.placer.cluster
-	fresh := newCluster()
+	fresh := newCluster(0)
 	for _, n := range h.nodes {
 		fresh.setNode(n)
 	}
 	for id, held := range c.pods {
-		fresh.setPod(id, c.name[held.row], fresh.compile(h.pods[id]), true)
+		p := h.pods[id]
+		fresh.setPod(&p, c.name[held.row], true)
 		if p, ok := h.pods[id]; !ok || p.Node != "" && p.Node != c.name[held.row] {
 			h.t.Errorf("pod %s counts on %q, the truth has %q (exists: %v)", id, c.name[held.row], p.Node, ok)
 		}
@@ -187,11 +201,92 @@ func (h *history) check() {
 	if a, b := dump(c), dump(fresh); !slices.Equal(a, b) {
 		h.t.Errorf("columns differ from a fresh count:\n%q\n%q", a, b)
 	}
-	for k := range h.placer.queue.waiting {
+	h.checkCounters()
+	h.placer.wakeLookers(h.now)
+	for d, members := range h.placer.queue.waiting {
 		for r := range c.name {
-			if rule, _ := c.firstRejection(k, row(r), nil); c.seen[r] && rule == 0 {
-				h.t.Errorf("class of %v waits although it fits on %s", sortedIDs(h.placer.queue.waiting[k]), c.name[r])
+			if c.seen[r] && c.feasible(d, "", row(r)) {
+				h.t.Errorf("demand of %v waits although it fits on %s", sortedIDs(members), c.name[r])
 			}
+		}
+	}
+	h.checkHolds()
+}
+
+// checkCounters holds every live counter to a count over all pods and rows.
+func (h *history) checkCounters() {
+	c := h.placer.cluster
+	for key, k := range c.counters {
+		want, rows := map[int32]int32{}, map[int32]int32{}
+		for r := range c.name {
+			value, ok := c.topologyValue(row(r), key.topo.key)
+			if got := key.topo.domain[r]; ok != (got != noDomain) || ok && key.topo.value[got] != value {
+				h.t.Errorf("row %d (%s) is in domain %d", r, c.name[r], got)
+			}
+			if ok && (key.scope == nil || key.scope.admits(c, row(r))) {
+				rows[value]++
+				for _, p := range c.held[r] {
+					want[value] += counts(c, key, p)
+				}
+			}
+		}
+		total := int64(0)
+		least := int32(math.MaxInt32)
+		for value := range rows {
+			total += int64(want[value])
+			least = min(least, want[value])
+		}
+		for d, n := range k.count {
+			if value := key.topo.value[d]; n != 0 && want[value] != n || key.scope != nil && k.rows[d] != 0 && k.rows[d] != rows[value] {
+				h.t.Errorf("counter %v: domain %d has %d pods on %d rows, want %d on %d", key.what, d, n, k.rows[d], want[value], rows[value])
+			}
+		}
+		if k.total != total || key.scope != nil && (k.domains != len(rows) || len(rows) > 0 && k.fewest() != least) {
+			h.t.Errorf("counter %v: total %d, domains %d, fewest %d; want %d, %d, %d", key.what, k.total, k.domains, k.fewest(), total, len(rows), least)
+		}
+	}
+}
+
+// counts is what pod p adds to a counter, by its definition.
+func counts(c *cluster, key counterKey, p *held) int32 {
+	switch key.what {
+	case countPods, countLivePods:
+		if key.aim.means(c, p.who) && !(key.what == countLivePods && p.deleting) {
+			return 1
+		}
+		return 0
+	}
+	n := int32(0)
+	for _, t := range p.class.holds {
+		if t.counter.of == key {
+			n += t.weight
+		}
+	}
+	return n
+}
+
+// checkHolds makes sure that nothing is kept for pods that are gone.
+func (h *history) checkHolds() {
+	c := h.placer.cluster
+	refs := map[any]int{}
+	hold := func(k *class, who *identity) { refs[k]++; refs[who]++ }
+	for _, p := range c.pods {
+		hold(p.class, p.who)
+	}
+	for _, w := range c.wishes {
+		hold(w.class, w.who)
+	}
+	for _, e := range h.placer.queue.entries {
+		hold(e.class, e.who)
+	}
+	for _, k := range c.classes {
+		if k.refs != refs[k] {
+			h.t.Errorf("class has %d refs, want %d", k.refs, refs[k])
+		}
+	}
+	for _, who := range c.identities {
+		if who.refs != refs[who] {
+			h.t.Errorf("identity has %d refs, want %d", who.refs, refs[who])
 		}
 	}
 }
@@ -201,6 +296,9 @@ func dump(c *cluster) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.rows)) {
 		r := c.rows[name]
+		if !c.seen[r] && c.podsHeld[r] == 0 {
+			continue // a pod is nominated there
+		}
 		line := fmt.Sprintf("%s seen %v held %d/%d score %d %d ports %v cordon %v", name, c.seen[r], c.podsHeld[r], c.podsMax[r], c.scoreCPU[r], c.scoreMemory[r], len(c.ports[r]), c.unschedulable[r])
 		for _, res := range slices.Sorted(maps.Keys(c.columns)) {
 			i := c.columns[res]
@@ -233,7 +331,7 @@ func roomy(n Node, pods []Pod, last Pod) bool {
 }
 
 func (h *history) randomNode() Node {
-	n := Node{Name: fmt.Sprintf("n%d", h.rng.IntN(5)), PodsMax: int64(h.rng.IntN(6)), Unschedulable: h.rng.IntN(5) == 0}
+	n := Node{Name: fmt.Sprintf("n%d", h.rng.IntN(h.names)), PodsMax: int64(h.rng.IntN(6)), Unschedulable: h.rng.IntN(5) == 0}
 	n.Allocatable = []Amount{{CPU, int64(h.rng.IntN(4) * 500)}, {Memory, int64(h.rng.IntN(4) * 500)}}
 	if h.rng.IntN(3) == 0 {
 		n.Allocatable = append(n.Allocatable, Amount{"example.com/gpu", int64(h.rng.IntN(3))})
@@ -243,6 +341,9 @@ func (h *history) randomNode() Node {
 	}
 	if h.rng.IntN(2) == 0 {
 		n.Labels = []Label{{"disk", []string{"ssd", "hdd"}[h.rng.IntN(2)]}}
+	}
+	if h.rng.IntN(8) != 0 {
+		n.Labels = append(n.Labels, Label{hostKey, n.Name}, Label{"zone", []string{"a", "b", "c"}[h.rng.IntN(3)]})
 	}
 	return n
 }
@@ -263,8 +364,45 @@ func (h *history) randomPod() Pod {
 	case 4:
 		p.Gates = []string{"g"}
 	}
+	p.Name, p.Namespace = string(p.ID), []string{"x", "y"}[h.rng.IntN(2)]
+	if h.rng.IntN(4) != 0 {
+		p.Labels = []Label{{"app", []string{"web", "db"}[h.rng.IntN(2)]}}
+	}
+	key := func() string { return []string{hostKey, "zone", "disk"}[h.rng.IntN(3)] }
+	app := func() LabelSelector {
+		s := LabelSelector{}
+		if h.rng.IntN(8) != 0 {
+			s.Requirements = []Requirement{{Key: "app", Op: In, Values: []string{[]string{"web", "db"}[h.rng.IntN(2)]}}}
+		}
+		return s
+	}
+	term := func() PodTerm {
+		t := PodTerm{Selector: app(), Namespaces: []string{p.Namespace}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key()}
+		if h.rng.IntN(4) == 0 {
+			t.Namespaces, t.NamespaceSelector = nil, LabelSelector{Requirements: []Requirement{{Key: "team", Op: In, Values: []string{"red"}}}}
+		}
+		return t
+	}
+	for h.rng.IntN(3) == 0 {
+		p.Spread = append(p.Spread, SpreadConstraint{MaxSkew: 1 + int32(h.rng.IntN(2)), TopologyKey: key(), Hard: h.rng.IntN(2) == 0, Selector: app(),
+			MinDomains: 1 + int32(h.rng.IntN(2)), IgnoreAffinity: h.rng.IntN(4) == 0, HonorTaints: h.rng.IntN(3) == 0})
+	}
+	switch h.rng.IntN(9) {
+	case 0:
+		p.Affinity = append(p.Affinity, term())
+	case 1:
+		p.AntiAffinity = append(p.AntiAffinity, term())
+	case 2:
+		p.PreferredAffinity = append(p.PreferredAffinity, WeightedPodTerm{int64(1 + h.rng.IntN(100)), term()})
+	case 3:
+		p.PreferredAntiAffinity = append(p.PreferredAntiAffinity, WeightedPodTerm{int64(1 + h.rng.IntN(100)), term()})
+	case 4:
+		p.Affinity, p.PreferredAffinity = append(p.Affinity, term(), term()), []WeightedPodTerm{{5, term()}}
+	}
 	return p
 }
+
+const hostKey = "kubernetes.io/hostname"
 
 // pick draws a key; the order of the draw is that of the sorted keys, so that a seed gives one history.
 func pick[K ~string, V any](rng *rand.Rand, m map[K]V) (K, bool) {

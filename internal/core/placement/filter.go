@@ -13,47 +13,56 @@ const (
 	RuleNodeAffinity
 	RulePorts
 	RuleResources
+	RuleSpread
+	RulePodAffinity
+	RuleFeatures
 )
 
-// A filter is one rule. It returns the reasons for which a pod of class k cannot go to row r; none means that it can.
-// reasons is a buffer to append to, so that judging 5,000 nodes allocates nothing; a nil buffer asks only for the verdict.
+// A filter is one rule. It returns the reasons for which a demand cannot go to row r; none means that it can.
 type filter struct {
 	rule RuleSet
 	// plugin is upstream's name of the rule.
 	plugin string
-	judge  func(c *cluster, k *class, r row) bool
+	judge  func(c *cluster, d *demand, r row) bool
 	// explain appends the reasons of a rejection, spelled as upstream spells them.
-	explain func(c *cluster, k *class, r row, reasons []string) []string
+	explain func(c *cluster, d *demand, r row, reasons []string) []string
+	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
+	final func(c *cluster, d *demand, r row) bool
+	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same answer
+	// at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
+	key func(c *cluster, d *demand, r row, key []int32) []int32
 }
 
+// Rules that look at the row alone come first. What a later one says of a row can be asked once for all rows with
+// the same keys.
 var filters = []filter{
-	{RuleSupported, "Plimsoll", isSupported, explainSupported},
-	{RuleNames, "NodeAffinity", passesNames, explainNames},
-	{RuleUnschedulable, "NodeUnschedulable", passesCordon, constantly("node(s) were unschedulable")},
-	{RuleTaints, "TaintToleration", passesTaints, constantly("node(s) had untolerated taint(s)")},
-	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, constantly("node(s) didn't match Pod's node affinity/selector")},
-	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports")},
-	{RuleResources, "NodeResourcesFit", passesResources, explainResources},
+	{RuleSupported, "Plimsoll", isSupported, explainSupported, always, nil},
+	{RuleNames, "NodeAffinity", passesNames, explainNames, always, nil},
+	{RuleUnschedulable, "NodeUnschedulable", passesCordon, constantly("node(s) were unschedulable"), always, nil},
+	{RuleTaints, "TaintToleration", passesTaints, constantly("node(s) had untolerated taint(s)"), always, nil},
+	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, explainNodeAffinity, always, nil},
+	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports"), never, nil},
+	{RuleResources, "NodeResourcesFit", passesResources, explainResources, resourcesAreFinal, nil},
+	{RuleSpread, "PodTopologySpread", passesSpread, explainSpread, spreadIsFinal, keySpread},
+	{RulePodAffinity, "InterPodAffinity", passesPodAffinity, explainPodAffinity, podAffinityIsFinal, keyPodAffinity},
+	{RuleFeatures, "NodeDeclaredFeatures", passesFeatures, constantly("node(s) didn't match Pod's required features"), always, keyFeatures},
 }
 
-func constantly(reason string) func(*cluster, *class, row, []string) []string {
-	return func(_ *cluster, _ *class, _ row, reasons []string) []string { return append(reasons, reason) }
+func always(*cluster, *demand, row) bool { return true }
+func never(*cluster, *demand, row) bool  { return false }
+
+func constantly(reason string) func(*cluster, *demand, row, []string) []string {
+	return func(_ *cluster, _ *demand, _ row, reasons []string) []string { return append(reasons, reason) }
 }
 
-// firstRejection returns the first rule that keeps class k off row r, and appends its reasons to the buffer if there is
-// one. Zero means that the row is feasible.
-func (c *cluster) firstRejection(k *class, r row, reasons []string) (RuleSet, []string) {
-	for i := range filters {
-		f := &filters[i]
-		if f.judge(c, k, r) {
-			continue
+// objection returns the first of rules that keeps d off row r; nil: none does.
+func (c *cluster) objection(rules []*filter, d *demand, r row) *filter {
+	for _, f := range rules {
+		if !f.judge(c, d, r) {
+			return f
 		}
-		if reasons != nil {
-			reasons = f.explain(c, k, r, reasons)
-		}
-		return f.rule, reasons
 	}
-	return 0, reasons
+	return nil
 }
 
 // Verdict is what the rules say about one node.
@@ -61,19 +70,28 @@ type Verdict struct {
 	Node    string
 	Plugin  string   // upstream's name of the rule that rejected the node; empty: feasible
 	Reasons []string // spelled as upstream spells them
+	// Final: evicting pods from the node would not help.
+	Final bool
 }
 
-func (c *cluster) verdicts(k *class) []Verdict {
+// verdict judges row r with all rules, nominated pods included.
+func (c *cluster) verdict(d *demand, self PodID, r row) Verdict {
+	v := Verdict{Node: c.name[r], Reasons: []string{}}
+	c.asIfNominated(d, self, r, func() bool {
+		f := c.objection(d.profile.filters, d, r)
+		if f != nil {
+			v.Plugin, v.Reasons, v.Final = f.plugin, f.explain(c, d, r, nil), f.final(c, d, r)
+		}
+		return f == nil
+	})
+	return v
+}
+
+// verdicts judges every node, in the order of names.
+func (c *cluster) verdicts(d *demand, self PodID) []Verdict {
 	var out []Verdict
 	for _, name := range c.names() {
-		rule, reasons := c.firstRejection(k, c.rows[name], make([]string, 0, 2))
-		v := Verdict{Node: name, Reasons: reasons}
-		for _, f := range filters {
-			if f.rule == rule {
-				v.Plugin = f.plugin
-			}
-		}
-		out = append(out, v)
+		out = append(out, c.verdict(d, self, c.rows[name]))
 	}
 	return out
 }
@@ -81,15 +99,15 @@ func (c *cluster) verdicts(k *class) []Verdict {
 // Judge asks some rules about one node and the pods on it, outside of any scheduling: the node's own last look at a pod.
 // It returns the verdict of the first that objects; without Plugin, none does.
 func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
-	c := newCluster()
+	c := newCluster(0)
 	r, _ := c.setNode(node)
-	for _, h := range held {
-		c.setPod(h.ID, node.Name, c.compile(h), true)
+	for i := range held {
+		c.setPod(&held[i], node.Name, true)
 	}
-	k := c.compile(pod)
-	for _, f := range filters {
-		if f.rule&rules != 0 && !f.judge(c, k, r) {
-			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(c, k, r, nil)}
+	d := &demand{class: c.compile(&pod)}
+	for i := range filters {
+		if f := &filters[i]; f.rule&rules != 0 && !f.judge(c, d, r) {
+			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(c, d, r, nil), Final: f.final(c, d, r)}
 		}
 	}
 	return Verdict{Node: node.Name}

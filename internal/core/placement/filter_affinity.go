@@ -6,22 +6,37 @@ import (
 )
 
 // passesNodeAffinity demands every label of the node selector and, if there are required affinity terms, one that
-// matches.
-func passesNodeAffinity(c *cluster, k *class, r row) bool {
+// matches; and one of those that the profile adds.
+func passesNodeAffinity(c *cluster, d *demand, r row) bool {
+	return addedAllows(c, d.profile, r) && affinityAllows(c, d.class, r)
+}
+
+func addedAllows(c *cluster, p *profile, r row) bool { return !p.hasAdded || c.anyMatches(p.added, r) }
+
+// affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
+func affinityAllows(c *cluster, k *class, r row) bool {
 	for _, want := range k.nodeSelector {
 		if value, ok := c.label(r, want.key); !ok || value != want.value {
 			return false
 		}
 	}
-	if !k.hasTerms {
-		return true
-	}
-	for i := range k.terms {
-		if c.termMatches(&k.terms[i], r) {
+	return !k.hasTerms || c.anyMatches(k.nodeTerms, r)
+}
+
+func (c *cluster) anyMatches(terms []compiledTerm, r row) bool {
+	for i := range terms {
+		if c.termMatches(&terms[i], r) {
 			return true
 		}
 	}
 	return false
+}
+
+func explainNodeAffinity(c *cluster, d *demand, r row, reasons []string) []string {
+	if !addedAllows(c, d.profile, r) {
+		return append(reasons, "node(s) didn't match scheduler-enforced node affinity")
+	}
+	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
 }
 
 func (c *cluster) termMatches(t *compiledTerm, r row) bool {

@@ -2,11 +2,11 @@ package placement
 
 // passesPorts demands that no port of the pod is taken on the node. A port on every address (AnyIP) collides with the
 // same port on any; one on a given address with that address and with AnyIP.
-func passesPorts(c *cluster, k *class, r row) bool {
-	if len(k.ports) == 0 || len(c.ports[r]) == 0 {
+func passesPorts(c *cluster, d *demand, r row) bool {
+	if len(d.ports) == 0 || len(c.ports[r]) == 0 {
 		return true
 	}
-	for _, want := range k.ports {
+	for _, want := range d.ports {
 		if c.portTaken(r, want) {
 			return false
 		}

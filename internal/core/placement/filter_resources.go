@@ -2,26 +2,40 @@ package placement
 
 // passesResources demands room for one more pod and for each resource the pod asks for. What is not asked for is not
 // looked at: a pod without requests fits on a node that is over-committed.
-func passesResources(c *cluster, k *class, r row) bool {
+func passesResources(c *cluster, d *demand, r row) bool {
 	if c.podsHeld[r]+1 > c.podsMax[r] {
 		return false
 	}
-	for _, q := range k.requests {
-		if q.value > c.allocatable[q.column][r]-c.requested[q.column][r] {
+	for _, q := range d.requests {
+		if c.lacks(d, r, q) {
 			return false
 		}
 	}
 	return true
 }
 
-func explainResources(c *cluster, k *class, r row, reasons []string) []string {
+func (c *cluster) lacks(d *demand, r row, q request) bool {
+	return q.value > c.allocatable[q.column][r]-c.requested[q.column][r] && !d.profile.ignores(c.resources[q.column])
+}
+
+func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
 	if c.podsHeld[r]+1 > c.podsMax[r] {
 		reasons = append(reasons, "Too many pods")
 	}
-	for _, q := range k.requests {
-		if q.value > c.allocatable[q.column][r]-c.requested[q.column][r] {
-			reasons = append(reasons, "Insufficient "+c.resources[q.column])
+	for _, q := range d.requests {
+		if c.lacks(d, r, q) {
+			reasons = append(reasons, c.insufficient[q.column])
 		}
 	}
 	return reasons
+}
+
+// resourcesAreFinal: what the whole node does not have, no eviction frees.
+func resourcesAreFinal(c *cluster, d *demand, r row) bool {
+	for _, q := range d.requests {
+		if c.lacks(d, r, q) && q.value > c.allocatable[q.column][r] {
+			return true
+		}
+	}
+	return false
 }

@@ -1,8 +1,12 @@
 package placement
 
 // passesTaints demands that every NoSchedule and NoExecute taint of the node is tolerated.
-func passesTaints(c *cluster, k *class, r row) bool {
-	for _, t := range c.taints[r] {
+func passesTaints(c *cluster, d *demand, r row) bool {
+	return toleratesAll(d.class, c.taints[r])
+}
+
+func toleratesAll(k *class, taints []Taint) bool {
+	for _, t := range taints {
 		if !tolerated(k.tolerations, t) {
 			return false
 		}

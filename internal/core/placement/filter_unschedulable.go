@@ -5,4 +5,4 @@ var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSched
 
 // passesCordon keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
 // after a controller has seen it.
-func passesCordon(c *cluster, k *class, r row) bool { return !c.unschedulable[r] || k.toleratesNode }
+func passesCordon(c *cluster, d *demand, r row) bool { return !c.unschedulable[r] || d.toleratesNode }

@@ -4,10 +4,14 @@
 // # Model
 //
 // A Placer is told facts (a node or pod as the API shows it, the fate of a bind) and asked for decisions with Next. It
-// holds three things. The queue keeps pending pods in pools: active (ready to be placed), back-off (waiting for a
-// moment), unschedulable (waiting for an event that helps) and gated. The cluster keeps nodes as rows of columns
-// and counts what bound and assumed pods take from each. The rules, one per file, judge one compiled pod against one
-// row: filter_*.go say whether, score_*.go say how well.
+// holds four things. The queue keeps pending pods in pools: active (ready to be placed), back-off (waiting for a
+// moment), unschedulable (waiting for an event that helps) and gated. The cluster keeps nodes as rows of columns, counts
+// what bound and assumed pods take from each, and keeps live counters of who is where. The rules, one per file, judge
+// one demand against one row: filter_*.go say whether, score_*.go say how well. Tables remember what the rules said and
+// ask again only where something changed.
+//
+// To read a rule, read its file: it is written for one row, in plain form, against counters that are always right.
+// choose.go asks every rule about every row; tables.go gives the same answers by asking less.
 //
 // A pod placed by Next is assumed: it counts on its node from that instant, before the API has heard of it. The shell
 // binds it and reports the outcome with Bound. A watch that shows the pod on a node is always the truth: it confirms the
@@ -21,22 +25,34 @@
 //	confirm   the API shows the pod bound: the assumption becomes a fact
 //	class     what the rules need to know of a pod; pods of one Deployment share one
 //	row       the index of a node in the columns; rows are reused, names are not indexes
+//	aim       a set of pods that a constraint or term means
+//	identity  who a pod is to others, namespace and labels; it knows the aims that mean it
+//	topology  rows divided into domains by the value of a label
+//	counter   how many pods of an aim, or terms with it, each domain of a topology holds
+//	scope     the rows on which pods count for a spread constraint
+//	demand    a class with the counters that its rules read
+//	group     rows of which every rule that looks around says the same
+//	nominate  make room for a pending pod on a row
+//	bid       what the eviction of pods from a row would cost
 //	rule      one filter; its bit in RuleSet says which rules rejected a pod
 //
 // # Invariants
 //
 //   - Every node is considered for every pod; nothing is sampled.
-//   - The same history gives the same placements. Equal scores are decided by a hash of (seed, pod, node), the larger
-//     wins, so that ties spread over nodes yet do not depend on the order in which nodes were seen.
-//   - A pod in the unschedulable pool fits on no node. Whatever changes one row for the better tests the waiting
-//     classes against exactly that row, so that a pod is woken by the event that helps it and by no other.
-//   - The columns equal what a fresh count over nodes and pods would give (cluster_test.go holds it to that).
+//   - The same history gives the same placements. Nodes lie on a ring by a hash of their name and the seed; of equal
+//     scores the first from the pod's own place on it wins, so that ties spread over nodes yet do not depend on the
+//     order in which nodes were seen.
+//   - A pod in the unschedulable pool fits on no node when Next returns. Whatever changes one row for the better tests
+//     the waiting demands against exactly that row, or, if they look around, against what has changed; so a pod is
+//     woken by the event that lets it fit, and by no other.
+//   - Columns and counters equal what a fresh count over nodes and pods would give, and tables what the rules say
+//     without them (cluster_test.go and tables_test.go hold them to that).
 //
 // # What it does not do yet
 //
-// Inter-pod affinity, topology spread, volumes bound by claims and resource claims are not rules yet: a pod that requires
-// one is refused with a reason that names it, never placed as if it had not asked. Their preferred (soft) forms are
-// ignored, as are BalancedAllocation and ImageLocality. There is no preemption.
+// Volumes bound by claims and resource claims are not rules yet: a pod that requires one is refused with a reason that
+// names it, never placed as if it had not asked. A pod that only the eviction of others would help is tried again by
+// the events that would let it fit without, not by those that make an eviction possible.
 //
 // It is not safe for concurrent use: one goroutine owns a Placer.
 package placement
@@ -50,18 +66,21 @@ type Options struct {
 	// Seed of the hash that decides between equal scores. Any value is good; a run that shall be repeated must use
 	// the same.
 	Seed uint64
+	// Profiles by which pods are placed, found by Pod.Profile; the first is also that of pods that name none of them.
+	// None: DefaultProfile.
+	Profiles []Profile
 }
 
 // Placer decides where pods go. See the package documentation.
 type Placer struct {
 	cluster *cluster
 	queue   *queue
-	seed    uint64
 }
 
 // New returns a Placer that knows no nodes and no pods.
 func New(o Options) *Placer {
-	return &Placer{cluster: newCluster(), queue: newQueue(), seed: o.Seed}
+	c := newCluster(o.Seed, o.Profiles...)
+	return &Placer{cluster: c, queue: newQueue(c)}
 }
 
 // A Decision is what Next found out about one pod.
@@ -71,11 +90,13 @@ type Decision struct {
 
 	// Node is where the pod goes; it is assumed there. Empty: it fits nowhere, and Failure says why.
 	Node  string
-	Score int64 // weighted sum of the scores of Node; 0 if it was the only feasible one
+	Score int64 // weighted sum of the scores of Node; 0 if it was the only feasible one, or room had been made there
 	// Feasible counts the nodes that passed all filters.
 	Feasible int
 
 	Failure *Failure
+	// Preemption, with a Failure, is what would make room. The pod is nominated on its node; the shell evicts.
+	Preemption *Preemption
 }
 
 // NodeSeen folds in a node that is new or changed.
@@ -90,12 +111,39 @@ func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 // same name that comes back is not overfilled.
 func (p *Placer) NodeGone(_ unit.Instant, name string) { p.cluster.removeNode(name) }
 
+// NamespaceSeen folds in the labels of a namespace, sorted by key.
+func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
+	if p.cluster.setNamespace(name, labels) {
+		p.queue.wakeNamespace(now, name)
+	}
+}
+
+// NamespaceGone folds in that a namespace was deleted.
+func (p *Placer) NamespaceGone(now unit.Instant, name string) { p.NamespaceSeen(now, name, nil) }
+
+// GroupSeen folds in an object that selects pods. It matters to scores only, so it wakes nobody.
+func (p *Placer) GroupSeen(_ unit.Instant, g Group) { p.cluster.groups.set(g) }
+
+// GroupGone folds in that such an object was deleted.
+func (p *Placer) GroupGone(_ unit.Instant, g Group) { p.cluster.groups.remove(g) }
+
+// BudgetSeen folds in a PodDisruptionBudget.
+func (p *Placer) BudgetSeen(_ unit.Instant, b Budget) { p.cluster.budgets.set(b) }
+
+// BudgetGone folds in that one was deleted.
+func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
+	p.cluster.budgets.remove(namespace, name)
+}
+
 // PodSeen folds in a pod that is new or changed: bound pods are counted on their node, pending ones queued. The shell
 // leaves out pods that have ended and pending pods of other schedulers.
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		p.queue.remove(pod.ID)
-		p.seenBound(now, pod)
+		p.dismiss(now, pod.ID)
+		if freed, changed := p.cluster.setPod(&pod, pod.Node, true); changed {
+			p.wake(now, freed)
+		}
 		return
 	}
 	if p.cluster.isAssumed(pod.ID) && p.queue.stateOf(pod.ID) != unsettled {
@@ -105,21 +153,24 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		p.PodGone(now, pod.ID)
 		return
 	}
-	p.queue.put(now, pod, p.cluster.compile(pod))
-}
-
-func (p *Placer) seenBound(now unit.Instant, pod Pod) {
-	class := p.cluster.compile(pod)
-	freed, changed := p.cluster.setPod(pod.ID, pod.Node, class, true)
-	if changed {
-		p.wake(now, freed)
+	if pod.Nominated != "" && p.cluster.wishes[pod.ID] == nil {
+		p.cluster.nominate(&pod, pod.Nominated)
 	}
+	p.queue.put(now, pod)
 }
 
 // PodGone folds in that a pod was deleted or has ended.
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
+	p.dismiss(now, id)
 	if row, ok := p.cluster.removePod(id); ok {
+		p.wake(now, row)
+	}
+}
+
+// dismiss ends the making of room for a pod, which may leave room for others.
+func (p *Placer) dismiss(now unit.Instant, id PodID) {
+	if row := p.cluster.dismiss(id); row != noRow {
 		p.wake(now, row)
 	}
 }
@@ -148,15 +199,16 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 		p.queue.settle(pod.ID)
 	case BindRefused:
 		row, _ := p.cluster.removePod(pod.ID)
-		p.queue.bindFailed(now, pod, p.cluster.compile(pod), false)
+		p.queue.bindFailed(now, pod, false)
 		p.wake(now, row)
 	case BindLost:
-		p.queue.bindFailed(now, pod, p.cluster.compile(pod), true)
+		p.queue.bindFailed(now, pod, true)
 	}
 }
 
 // Next places the pod that is next in line. ok is false when none is ready; call again at Wake or after a fact.
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
+	p.wakeLookers(now)
 	e := p.queue.pop(now)
 	if e == nil {
 		return Decision{}, false
@@ -166,27 +218,65 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	}
 	e.attempts++
 	d = Decision{Pod: e.pod, Attempt: e.attempts}
-	d.Node, d.Score, d.Feasible, d.Failure = p.choose(e.pod, e.class)
-	if d.Failure != nil {
+	e.demand = p.cluster.demandOf(e.class, e.who, e.pod.Owner)
+	chosen := p.cluster.choose(e.demand, e.pod.ID)
+	if chosen.failure != nil {
+		d.Failure = chosen.failure
+		d.Preemption = p.makeRoom(e, chosen.failure)
 		p.queue.parkUnschedulable(now, e)
 		return d, true
 	}
+	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
+	p.cluster.dismiss(e.pod.ID)
+	p.cluster.setPod(&e.pod, d.Node, false)
 	p.queue.parkBinding(e)
-	p.cluster.setPod(e.pod.ID, d.Node, e.class, false)
 	return d, true
+}
+
+// makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there.
+func (p *Placer) makeRoom(e *entry, f *Failure) *Preemption {
+	if f.Whole != "" || f.Nodes == 0 {
+		return nil
+	}
+	made, why := p.cluster.preempt(e.demand, e.pod.ID)
+	f.Preemption = why
+	if made != nil {
+		p.cluster.nominate(&e.pod, made.Node)
+	} else if !e.demand.neverPreempts && !p.cluster.awaitsVictims(e.demand, e.pod.ID) {
+		p.cluster.dismiss(e.pod.ID) // it will not come to anything
+	}
+	return made
 }
 
 // Wake is the latest instant at which Next wants to be called again if no fact arrives. Zero: none.
 func (p *Placer) Wake() unit.Instant { return p.queue.wakeAt() }
 
-// wake moves every waiting class that now fits on row out of the unschedulable pool.
+// wake moves pods out of the unschedulable pool that fit on row now. Demands that look around are left to wakeLookers:
+// what happened on one row may help them on another.
 func (p *Placer) wake(now unit.Instant, row row) {
-	if !p.cluster.present(row) {
+	c := p.cluster
+	if !c.present(row) {
 		return
 	}
-	p.queue.wakeClasses(now, func(c *class) bool {
-		rule, _ := p.cluster.firstRejection(c, row, nil)
-		return rule == 0
+	for _, w := range c.nominated[row] {
+		if e := p.queue.entries[w.id]; e != nil && e.pool == unschedulable && c.feasible(e.demand, w.id, row) {
+			p.queue.ready(now, e)
+		}
+	}
+	p.queue.wakeDemands(now, func(d *demand) bool { return !d.looksAround() && c.feasible(d, "", row) })
+}
+
+// wakeLookers wakes the waiting demands that look around and fit somewhere now.
+func (p *Placer) wakeLookers(now unit.Instant) {
+	c := p.cluster
+	p.queue.wakeDemands(now, func(d *demand) bool {
+		if d.termsSeen != c.termsVersion+1 {
+			c.readHeldTerms(d)
+		} else if d.checked == c.changes.end() || !d.looksAround() {
+			return false
+		}
+		d.checked = c.changes.end()
+		return c.fitsSomewhere(d)
 	})
 }
 
@@ -194,4 +284,22 @@ func (p *Placer) wake(now unit.Instant, row row) {
 func (p *Placer) Pending() map[string]int { return p.queue.counts() }
 
 // Verdicts judges pod against every node, in the order of names: what `why` and `whatif` print.
-func (p *Placer) Verdicts(pod Pod) []Verdict { return p.cluster.verdicts(p.cluster.compile(pod)) }
+func (p *Placer) Verdicts(pod Pod) (out []Verdict) {
+	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.verdicts(d, pod.ID) })
+	return out
+}
+
+// Scores rates the feasible nodes for pod, in the order of names. With fewer than two there is nothing to compare, and no
+// scores.
+func (p *Placer) Scores(pod Pod) (out []NodeScore) {
+	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.scores(d, pod.ID) })
+	return out
+}
+
+// ask compiles pod for a question and lets it go again.
+func (c *cluster) ask(pod *Pod, question func(*demand)) {
+	k, who := c.compile(pod), c.identify(pod)
+	question(c.demandOf(k, who, pod.Owner))
+	c.releaseClass(k)
+	c.releaseIdentity(who)
+}

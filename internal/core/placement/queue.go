@@ -32,10 +32,12 @@ const (
 
 // entry is one pending pod.
 type entry struct {
-	pod   Pod
-	class *class
-	pool  pool
-	place int // in the heap of its pool
+	pod    Pod
+	class  *class
+	who    *identity
+	demand *demand // as of its last attempt; nil before the first
+	pool   pool
+	place  int // in the heap of its pool
 
 	attempts int          // placements tried
 	misses   int          // of them, ended unschedulable in a row
@@ -46,20 +48,22 @@ type entry struct {
 
 // queue holds every pending pod in exactly one pool.
 type queue struct {
+	cluster *cluster
 	entries map[PodID]*entry
 	active  heap.Heap[*entry]
 	backoff heap.Heap[*entry]
 	failed  heap.Heap[*entry] // pools failedBind and unsettled
-	waiting map[*class]map[PodID]*entry
+	waiting map[*demand]map[PodID]*entry
 }
 
-func newQueue() *queue {
+func newQueue(c *cluster) *queue {
 	return &queue{
+		cluster: c,
 		entries: map[PodID]*entry{},
 		active:  heap.New(inTurn, placeOf),
 		backoff: heap.New(dueFirst, placeOf),
 		failed:  heap.New(dueFirst, placeOf),
-		waiting: map[*class]map[PodID]*entry{},
+		waiting: map[*demand]map[PodID]*entry{},
 	}
 }
 
@@ -82,25 +86,24 @@ func (q *queue) stateOf(id PodID) pool {
 
 // put adds a pending pod or replaces what is known of it. A change that matters to the rules is an event that may help
 // the pod itself.
-func (q *queue) put(now unit.Instant, pod Pod, k *class) {
+func (q *queue) put(now unit.Instant, pod Pod) {
 	e := q.entries[pod.ID]
 	if e == nil {
 		e = &entry{since: now}
 		q.entries[pod.ID] = e
 	}
-	was, changed := e.pool, e.class != k
+	was := e.pool
+	if was == unschedulable {
+		q.move(e, absent) // waiting is kept by demand: leave before that changes
+	}
+	changed := q.describe(e, pod)
 	if was == active || was == backoff || was == failedBind || was == unsettled {
-		e.pod, e.class = pod, k
 		q.reorder(e) // the priority may have changed
 		if len(pod.Gates) > 0 && was != unsettled {
 			q.move(e, gated)
 		}
 		return
 	}
-	if was == unschedulable {
-		q.move(e, absent) // waiting is kept by class: leave before the class changes
-	}
-	e.pod, e.class = pod, k
 	switch {
 	case len(pod.Gates) > 0:
 		q.move(e, gated)
@@ -109,6 +112,23 @@ func (q *queue) put(now unit.Instant, pod Pod, k *class) {
 	case was == binding:
 	default:
 		q.ready(now, e)
+	}
+}
+
+// describe writes down what is known of a pod now. changed: it matters to the rules.
+func (q *queue) describe(e *entry, pod Pod) (changed bool) {
+	k, who := q.cluster.compile(&pod), q.cluster.identify(&pod)
+	changed = e.class != k || e.who != who
+	q.release(e)
+	e.pod, e.class, e.who = pod, k, who
+	return changed
+}
+
+// release lets go of what e holds.
+func (q *queue) release(e *entry) {
+	if e.class != nil {
+		q.cluster.releaseClass(e.class)
+		q.cluster.releaseIdentity(e.who)
 	}
 }
 
@@ -125,6 +145,7 @@ func (q *queue) ready(now unit.Instant, e *entry) {
 func (q *queue) remove(id PodID) {
 	if e := q.entries[id]; e != nil {
 		q.move(e, absent)
+		q.release(e)
 		delete(q.entries, id)
 	}
 }
@@ -173,10 +194,11 @@ func (q *queue) parkUnschedulable(now unit.Instant, e *entry) {
 }
 
 // bindFailed lets a pod try again after its back-off. lost: the bind may have happened.
-func (q *queue) bindFailed(now unit.Instant, pod Pod, k *class, lost bool) {
+func (q *queue) bindFailed(now unit.Instant, pod Pod, lost bool) {
 	e := q.entries[pod.ID]
 	if e == nil {
-		e = &entry{pod: pod, class: k}
+		e = &entry{}
+		q.describe(e, pod)
 		q.entries[pod.ID] = e
 	}
 	e.errors++
@@ -196,14 +218,25 @@ func backoffAfter(failures int) time.Duration {
 	return min(d, backoffMax)
 }
 
-// wakeClasses moves the pods of every waiting class for which fits holds out of the unschedulable pool.
-func (q *queue) wakeClasses(now unit.Instant, fits func(*class) bool) {
-	for k, members := range q.waiting {
-		if !fits(k) {
+// wakeDemands moves the pods of every waiting demand for which fits holds out of the unschedulable pool.
+func (q *queue) wakeDemands(now unit.Instant, fits func(*demand) bool) {
+	for d, members := range q.waiting {
+		if !fits(d) {
 			continue
 		}
 		for _, e := range members {
 			q.ready(now, e)
+		}
+	}
+}
+
+// wakeNamespace lets every waiting pod of a namespace try again: who means them has changed.
+func (q *queue) wakeNamespace(now unit.Instant, name string) {
+	for _, members := range q.waiting {
+		for _, e := range members {
+			if e.who.namespace == name {
+				q.ready(now, e)
+			}
 		}
 	}
 }
@@ -239,9 +272,9 @@ func (q *queue) move(e *entry, to pool) {
 		h.Remove(e)
 	}
 	if e.pool == unschedulable {
-		delete(q.waiting[e.class], e.pod.ID)
-		if len(q.waiting[e.class]) == 0 {
-			delete(q.waiting, e.class)
+		delete(q.waiting[e.demand], e.pod.ID)
+		if len(q.waiting[e.demand]) == 0 {
+			delete(q.waiting, e.demand)
 		}
 	}
 	e.pool = to
@@ -249,10 +282,10 @@ func (q *queue) move(e *entry, to pool) {
 		h.Set(e)
 	}
 	if to == unschedulable {
-		if q.waiting[e.class] == nil {
-			q.waiting[e.class] = map[PodID]*entry{}
+		if q.waiting[e.demand] == nil {
+			q.waiting[e.demand] = map[PodID]*entry{}
 		}
-		q.waiting[e.class][e.pod.ID] = e
+		q.waiting[e.demand][e.pod.ID] = e
 	}
 }
 

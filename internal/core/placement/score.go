@@ -1,25 +1,36 @@
 package placement
 
+import "math"
+
 // scoreMax is the best score a scorer gives a node, before its weight. Upstream's MaxNodeScore.
 const scoreMax = 100
 
 // A scorer rates feasible nodes. raw is its value for one row; normalize turns the raw values of all feasible rows, in
-// place, into 0..scoreMax, larger being better. Weights are upstream's defaults.
+// place, into 0..scoreMax, larger being better. It looks only at which values there are, not at how many rows have each.
 type scorer struct {
-	plugin    string
-	weight    int64
-	applies   func(k *class) bool // false: every node would score the same
-	raw       func(c *cluster, k *class, r row) int64
+	plugin  string
+	applies func(d *demand) bool // false: every node would score the same
+	raw     func(c *cluster, d *demand, r row) int64
+	// normalize is nil where raw is the score.
 	normalize func(scores []int64)
+	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter. nil: raw looks at
+	// the row alone, and needs no normalizing.
+	key func(c *cluster, d *demand, r row, key []int32) []int32
+	// prepare is told the feasible rows before raw is asked, each standing for so many alike.
+	prepare func(c *cluster, d *demand, rows []row, alike []int32)
 }
 
 var scorers = []scorer{
-	{"TaintToleration", 3, always, softTaintsAgainst, normalizeReversed},
-	{"NodeAffinity", 2, hasPreferred, preferredWeight, normalizeByMax},
-	{"NodeResourcesFit", 1, always, leastAllocated, func([]int64) {}},
+	{"TaintToleration", anyDemand, softTaintsAgainst, normalizeReversed, keySoftTaints, nil},
+	{"NodeAffinity", prefersNodes, preferredWeight, normalizeByMax, keyPreferred, nil},
+	{"NodeResourcesFit", anyDemand, resourceScore, nil, nil, nil},
+	{"PodTopologySpread", spreadsSoftly, spreadScore, normalizeSpread, keySoftSpread, weighSpread},
+	{"InterPodAffinity", isDrawn, podAffinityWeight, normalizeByRange, keyDrawn, nil},
+	{"NodeResourcesBalancedAllocation", takesBalanced, balanceScore, nil, nil, nil},
+	{"ImageLocality", runsImages, imageScore, nil, keyImages, nil},
 }
 
-func always(*class) bool { return true }
+func anyDemand(*demand) bool { return true }
 
 // normalizeByMax scales so that the largest becomes scoreMax. All zero stays all zero.
 func normalizeByMax(scores []int64) {
@@ -35,6 +46,22 @@ func normalizeReversed(scores []int64) {
 	normalizeByMax(scores)
 	for i := range scores {
 		scores[i] = scoreMax - scores[i]
+	}
+}
+
+// normalizeByRange scales so that the smallest becomes 0 and the largest scoreMax. All equal become 0. In floating point,
+// as upstream does.
+func normalizeByRange(scores []int64) {
+	low, high := int64(math.MaxInt64), int64(math.MinInt64)
+	for _, s := range scores {
+		low, high = min(low, s), max(high, s)
+	}
+	for i := range scores {
+		if high == low {
+			scores[i] = 0
+			continue
+		}
+		scores[i] = int64(scoreMax * (float64(scores[i]-low) / float64(high-low)))
 	}
 }
 

@@ -24,10 +24,18 @@ type Amount struct {
 type Pod struct {
 	ID              PodID
 	Namespace, Name string
+	Labels          []Label // sorted by key
+	Owner           Owner   // its controller, if it is of a kind that selects pods
+	Profile         string  // the profile that places it; see Options
 	Priority        int32
+	NeverPreempts   bool   // preemptionPolicy Never
 	Deleting        bool   // a deletion was asked for: never placed, but counted while bound
+	Preempted       bool   // its deletion was asked for by a scheduler, to make room
 	Node            string // where it is bound; empty: pending
+	Nominated       string // status.nominatedNodeName: where room is being made for it
 	Gates           []string
+	// Started is status.startTime in nanoseconds since 1970. Zero: not yet, later than any other.
+	Started int64
 
 	Requests []Amount // what the pod takes; a resource that is absent is not asked for
 	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none, so
@@ -40,6 +48,14 @@ type Pod struct {
 	NodeAffinity *[]NodeTerm // one must match; nil: no such demand; empty: nothing matches
 	Preferred    []WeightedTerm
 	Ports        []HostPort
+
+	Spread                                   []SpreadConstraint
+	Affinity, AntiAffinity                   []PodTerm
+	PreferredAffinity, PreferredAntiAffinity []WeightedPodTerm
+
+	Images     []string // that its containers and volumes run from, one entry each, with their tags
+	Containers int      // init containers included: images are judged large or small for so many
+	Features   []string // node features it cannot do without
 
 	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
 	Unsupported []string
@@ -59,6 +75,59 @@ type Node struct {
 	Taints        []Taint
 	Allocatable   []Amount
 	PodsMax       int64 // 0: the node takes no pods
+	Images        []Image
+	Features      []string // status.declaredFeatures
+}
+
+// Image is one that a node has, under all its names.
+type Image struct {
+	Names []string
+	Size  int64 // bytes
+}
+
+// Owner is the controller of a pod. Kind is ReplicationController, ReplicaSet or StatefulSet; others are left out.
+type Owner struct{ Kind, Name string }
+
+// A Group is an object that selects pods: a Service, ReplicationController, ReplicaSet or StatefulSet. Pods without spread
+// constraints of their own are spread with the pods of their groups.
+type Group struct {
+	Kind, Namespace, Name string
+	Selector              LabelSelector
+}
+
+// KindService is the Kind of a Group whose pods are found by its selector alone; those of the other kinds by Owner.
+const KindService = "Service"
+
+// A LabelSelector matches labels that meet all requirements (not Gt and Lt, which are for nodes). Without any it
+// matches all labels; with Nothing set, none.
+type LabelSelector struct {
+	Requirements []Requirement
+	Nothing      bool
+}
+
+// A SpreadConstraint bounds how unevenly pods may lie over the domains of a topology key.
+type SpreadConstraint struct {
+	MaxSkew        int32
+	TopologyKey    string
+	Hard           bool // DoNotSchedule; else ScheduleAnyway
+	Selector       LabelSelector
+	MinDomains     int32 // fewer domains than that: the emptiest counts as empty. 1 or more
+	IgnoreAffinity bool  // nodeAffinityPolicy Ignore: nodes the pod may not use count too
+	HonorTaints    bool  // nodeTaintsPolicy Honor: nodes with untolerated taints do not count
+}
+
+// A PodTerm means pods, and a key: nodes with the same value of that label are together.
+type PodTerm struct {
+	Selector          LabelSelector
+	Namespaces        []string // the pod's own is filled in where the API means it
+	NamespaceSelector LabelSelector
+	TopologyKey       string
+}
+
+// A WeightedPodTerm adds Weight to the score of nodes for each pod that it means there.
+type WeightedPodTerm struct {
+	Weight int64
+	Term   PodTerm
 }
 
 // Label is a key with its value.

@@ -1,0 +1,201 @@
+package placement
+
+import "slices"
+
+// A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of one
+// class share a demand if they are the same to everyone: if the same aims mean them.
+type demand struct {
+	*class
+	key  string
+	used uint64 // when it was asked about last, in decisions
+	// checked is where the change log ended when pods that wait with this demand were last known to fit nowhere.
+	checked int
+
+	hard, soft     []spreadAsk
+	softEverywhere bool // soft constraints count and score nodes that lack a key, too
+
+	together     []*counter // of pods that all required affinity terms mean, by the topology of each term
+	togetherSelf bool       // they mean the pod itself
+	apart        []*counter // of pods that a required anti-affinity term means
+	drawn        []weightedCounter
+
+	// Terms that counted pods hold and that mean this pod; refreshed when termsVersion moves on.
+	shunnedBy []*counter
+	wantedBy  []weightedCounter
+	termsSeen uint64
+	reach     []*aim
+
+	images  []*image  // one for each of imageNames
+	weights []float64 // of soft, as things are while nodes are scored; see weighSpread
+	tables  *tables
+}
+
+// spreadAsk is one spread constraint, ready to be read.
+type spreadAsk struct {
+	counter    *counter // nil: the selector is empty, which counts nothing
+	key        int32
+	topo       *topology
+	maxSkew    int32
+	minDomains int32
+	self       int32 // 1 if the pod counts itself
+}
+
+type weightedCounter struct {
+	counter *counter
+	weight  int64
+}
+
+// demandOf returns the demand of pods of class k and identity who, whose groups are those of owner.
+func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
+	var defaults *aim
+	if len(k.spread) == 0 && len(k.profile.DefaultSpread) > 0 {
+		defaults = c.defaultsOf(who, owner)
+	}
+	b := append(c.scratch[:0], who.reach...)
+	if defaults != nil {
+		b = appendNumber(append(b, 0), int64(defaults.id))
+	}
+	c.scratch = b
+	d := k.demands[string(b)]
+	if d == nil {
+		d = &demand{class: k, key: string(b), reach: slices.Clone(who.aims)}
+		c.readSpread(d, who, defaults)
+		c.readTerms(d, who)
+		for _, name := range k.imageNames {
+			d.images = append(d.images, c.imageAt(name))
+		}
+		k.demands[d.key] = d
+	}
+	if d.termsSeen != c.termsVersion+1 {
+		c.readHeldTerms(d)
+	}
+	return d
+}
+
+func (c *cluster) dropDemand(d *demand) {
+	delete(d.demands, d.key)
+	for _, list := range [][]spreadAsk{d.hard, d.soft} {
+		for i := range list {
+			if list[i].counter != nil {
+				c.releaseCounter(list[i].counter)
+			}
+		}
+	}
+	for _, list := range [][]*counter{d.together, d.apart} {
+		for _, k := range list {
+			c.releaseCounter(k)
+		}
+	}
+	for _, w := range d.drawn {
+		c.releaseCounter(w.counter)
+	}
+	for _, i := range d.images {
+		c.releaseImage(i)
+	}
+	c.dropTables(d)
+}
+
+// readSpread finds the counters of the spread constraints: the pod's own, else the profile's for pods of its groups.
+func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
+	terms := d.spread
+	if len(terms) == 0 && defaults != nil {
+		for _, s := range d.profile.DefaultSpread {
+			terms = append(terms, spreadTerm{s, c.intern.id(s.TopologyKey), defaults})
+		}
+		d.softEverywhere = d.profile.SystemDefaults
+	}
+	var hardKeys, softKeys []int32
+	for i := range terms {
+		if terms[i].Hard {
+			hardKeys = append(hardKeys, terms[i].key)
+		} else if !d.softEverywhere {
+			softKeys = append(softKeys, terms[i].key)
+		}
+	}
+	for i := range terms {
+		t := &terms[i]
+		ask := spreadAsk{key: t.key, topo: c.topologyOf(t.key), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
+		if who.meantBy(t.aim) {
+			ask.self = 1
+		}
+		keys := softKeys
+		if t.Hard {
+			keys = hardKeys
+		}
+		key := counterKey{aim: t.aim, topo: ask.topo, what: countLivePods}
+		var s *scope
+		if !t.Hard && t.key == c.hostKey {
+			key.topo = c.topologyOf(nodeItself) // scored by the node alone, whatever the policies say
+		} else {
+			s = c.scopeAt(d.class, !t.IgnoreAffinity, t.HonorTaints, keys)
+			key.scope = s
+		}
+		if !t.aim.parts[0].pods.empty() {
+			ask.counter = c.counterAt(key)
+		}
+		if s != nil {
+			c.releaseScope(s)
+		}
+		if t.Hard {
+			d.hard = append(d.hard, ask)
+		} else {
+			d.soft = append(d.soft, ask)
+		}
+	}
+}
+
+// readTerms finds the counters of the pod's own terms.
+func (c *cluster) readTerms(d *demand, who *identity) {
+	pods := func(a *aim, key int32) *counter {
+		return c.counterAt(counterKey{aim: a, topo: c.topologyOf(key), what: countPods})
+	}
+	for _, key := range d.joinKeys {
+		d.together = append(d.together, pods(d.affinity, key))
+		d.togetherSelf = who.meantBy(d.affinity)
+	}
+	for _, t := range d.antis {
+		d.apart = append(d.apart, pods(t.aim, t.key))
+	}
+	for _, t := range d.prefers {
+		d.drawn = append(d.drawn, weightedCounter{pods(t.aim, t.key), t.weight})
+	}
+}
+
+// readHeldTerms finds the counters of terms that mean the pod. What changed makes tables built on the old ones void.
+func (c *cluster) readHeldTerms(d *demand) {
+	was := len(d.shunnedBy) + len(d.wantedBy)
+	same := d.termsSeen != 0
+	d.termsSeen = c.termsVersion + 1
+	var shunned []*counter
+	var wanted []weightedCounter
+	ignore := d.profile.IgnoreHeldPreferred && len(d.prefers) == 0
+	for _, a := range d.reach {
+		for _, k := range a.held {
+			switch {
+			case k.of.what == countAntiTerms:
+				shunned = append(shunned, k)
+			case ignore:
+			case k.of.what == countTermWeights:
+				wanted = append(wanted, weightedCounter{k, 1})
+			case d.profile.HardAffinityWeight > 0:
+				wanted = append(wanted, weightedCounter{k, d.profile.HardAffinityWeight})
+			}
+		}
+	}
+	same = same && was == len(shunned)+len(wanted)
+	for i := 0; same && i < len(shunned); i++ {
+		same = i < len(d.shunnedBy) && shunned[i] == d.shunnedBy[i]
+	}
+	for i := 0; same && i < len(wanted); i++ {
+		same = i < len(d.wantedBy) && wanted[i] == d.wantedBy[i]
+	}
+	if !same {
+		d.shunnedBy, d.wantedBy = shunned, wanted
+		c.dropTables(d)
+	}
+}
+
+// looksAround reports whether any answer about the demand depends on pods elsewhere.
+func (d *demand) looksAround() bool {
+	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0
+}

@@ -1,0 +1,24 @@
+package placement
+
+import "slices"
+
+// passesFeatures demands every node feature that the pod cannot do without.
+func passesFeatures(c *cluster, d *demand, r row) bool {
+	for _, f := range d.features {
+		if _, has := slices.BinarySearch(c.features[r], f); !has {
+			return false
+		}
+	}
+	return true
+}
+
+// keyFeatures: it judges after rules that look around, so its answer is part of what tells rows apart.
+func keyFeatures(c *cluster, d *demand, r row, key []int32) []int32 {
+	if len(d.features) == 0 {
+		return key
+	}
+	if passesFeatures(c, d, r) {
+		return append(key, 1)
+	}
+	return append(key, 0)
+}

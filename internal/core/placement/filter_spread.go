@@ -1,0 +1,75 @@
+package placement
+
+// passesSpread demands for every hard spread constraint that the node has the key, and that with the pod its domain
+// would hold at most maxSkew more pods than the domain with the fewest. With fewer than minDomains domains the fewest
+// counts as none. Only rows in the constraint's scope have a say in what the fewest is.
+func passesSpread(c *cluster, d *demand, r row) bool {
+	for i := range d.hard {
+		if !d.hard[i].allows(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *spreadAsk) allows(r row) bool {
+	domain := a.topo.domain[r]
+	if domain == noDomain {
+		return false
+	}
+	if a.counter == nil { // an empty selector counts nothing
+		return true
+	}
+	fewest := a.counter.fewest()
+	if a.counter.domains < int(a.minDomains) {
+		fewest = 0
+	}
+	return a.counter.at(domain)+a.self-fewest <= a.maxSkew
+}
+
+func explainSpread(c *cluster, d *demand, r row, reasons []string) []string {
+	for i := range d.hard {
+		if d.hard[i].topo.domain[r] == noDomain {
+			return append(reasons, "node(s) didn't match pod topology spread constraints (missing required label)")
+		}
+		if !d.hard[i].allows(r) {
+			break
+		}
+	}
+	return append(reasons, "node(s) didn't match pod topology spread constraints")
+}
+
+// spreadIsFinal: no eviction gives a node the label that it lacks.
+func spreadIsFinal(c *cluster, d *demand, r row) bool {
+	for i := range d.hard {
+		if d.hard[i].topo.domain[r] == noDomain {
+			return true
+		}
+		if !d.hard[i].allows(r) {
+			return false
+		}
+	}
+	return false
+}
+
+// keySpread: the answer depends on the domain; where every domain is one row, on its count.
+func keySpread(c *cluster, d *demand, r row, key []int32) []int32 {
+	for i := range d.hard {
+		if a := &d.hard[i]; a.counter == nil {
+			key = append(key, min(a.topo.domain[r], 0))
+		} else {
+			key = append(key, keyOf(a.topo, a.counter, r))
+		}
+	}
+	return key
+}
+
+// keyOf tells rows apart whose domains have different counts, as coarsely as it can: by the count where what happens
+// to a domain happens to one row, else by the domain.
+func keyOf(t *topology, k *counter, r row) int32 {
+	domain := t.domain[r]
+	if domain == noDomain || !t.single() {
+		return domain
+	}
+	return k.at(domain)
+}

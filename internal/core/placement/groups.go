@@ -1,0 +1,87 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+)
+
+// groups are the objects that select pods. Only the default spread constraints ask for them.
+type groups struct {
+	services map[string]map[string]LabelSelector // by namespace, name
+	owners   map[ownerKey]LabelSelector
+	version  uint64 // grows with each change
+}
+
+type ownerKey struct {
+	namespace string
+	Owner
+}
+
+func newGroups() groups {
+	return groups{services: map[string]map[string]LabelSelector{}, owners: map[ownerKey]LabelSelector{}}
+}
+
+func (g *groups) set(of Group) {
+	g.version++
+	if of.Kind != KindService {
+		g.owners[ownerKey{of.Namespace, Owner{of.Kind, of.Name}}] = of.Selector
+		return
+	}
+	if g.services[of.Namespace] == nil {
+		g.services[of.Namespace] = map[string]LabelSelector{}
+	}
+	g.services[of.Namespace][of.Name] = of.Selector
+}
+
+func (g *groups) remove(of Group) {
+	g.version++
+	if of.Kind != KindService {
+		delete(g.owners, ownerKey{of.Namespace, Owner{of.Kind, of.Name}})
+		return
+	}
+	delete(g.services[of.Namespace], of.Name)
+	if len(g.services[of.Namespace]) == 0 {
+		delete(g.services, of.Namespace)
+	}
+}
+
+// selectorFor joins the selectors of all groups that pod belongs to: those of the services that select it and that of
+// its owner. ok is false if there are none, or if they select everything.
+func (g *groups) selectorFor(who *identity, owner Owner) (s LabelSelector, ok bool) {
+	for _, name := range slices.Sorted(maps.Keys(g.services[who.namespace])) {
+		service := g.services[who.namespace][name]
+		if service.matches(who.labels) {
+			s.Requirements = append(s.Requirements, service.Requirements...)
+		}
+	}
+	if of, known := g.owners[ownerKey{who.namespace, owner}]; known {
+		if of.Nothing {
+			return of, true
+		}
+		s.Requirements = append(s.Requirements, of.Requirements...)
+	}
+	return s, len(s.Requirements) > 0
+}
+
+// defaultSpread remembers the aim of the default constraints for pods of one identity and owner.
+type defaultSpread struct {
+	version uint64
+	owner   Owner
+	aim     *aim // nil: no groups, no constraints
+}
+
+// defaultsOf returns the aim of the default spread constraints for pods of who and owner; nil if they have none.
+func (c *cluster) defaultsOf(who *identity, owner Owner) *aim {
+	if s := &who.spreading; s.version == c.groups.version+1 && s.owner == owner {
+		return s.aim
+	}
+	old := who.spreading.aim
+	who.spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
+	if selector, ok := c.groups.selectorFor(who, owner); ok {
+		who.spreading.aim = c.aimAt(aimPart{namespaces: []string{who.namespace}, byLabels: LabelSelector{Nothing: true}, pods: selector})
+	}
+	if old != nil {
+		c.releaseAim(old)
+	}
+	return who.spreading.aim
+}

@@ -1,0 +1,64 @@
+package placement
+
+// nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority or
+// lower must fit beside it as well as without it.
+type nominated struct{ held }
+
+// nominate makes room for pod on node, instead of where it was being made.
+func (c *cluster) nominate(pod *Pod, node string) {
+	if w := c.wishes[pod.ID]; w != nil && c.name[w.row] == node && w.class.key == string(appendDemands(c.scratch[:0], pod)) {
+		return
+	}
+	c.dismiss(pod.ID)
+	r := c.rowOf(node)
+	w := &nominated{held{id: pod.ID, name: pod.Name, row: r, class: c.compile(pod), who: c.identify(pod)}}
+	c.wishes[pod.ID] = w
+	c.nominated[r] = append(c.nominated[r], w)
+	c.touch(r)
+}
+
+// dismiss ends the making of room for a pod. The row is noRow if there was none, or if it is gone.
+func (c *cluster) dismiss(id PodID) row {
+	w := c.wishes[id]
+	if w == nil {
+		return noRow
+	}
+	delete(c.wishes, id)
+	c.nominated[w.row] = without(c.nominated[w.row], w)
+	c.touch(w.row)
+	c.release(w.row)
+	c.releaseClass(w.class)
+	c.releaseIdentity(w.who)
+	return w.row
+}
+
+// asIfNominated reports whether pass holds on row r with the pods counted that are nominated there, of at least the
+// demand's priority and not the pod itself; and, since they may yet go elsewhere, without them too.
+func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) bool {
+	if len(c.nominated[r]) == 0 {
+		return pass()
+	}
+	added := false
+	for _, w := range c.nominated[r] {
+		if w.class.priority >= d.priority && w.id != self {
+			c.lift(&w.held, 1)
+			added = true
+		}
+	}
+	ok := pass()
+	if !added {
+		return ok
+	}
+	for _, w := range c.nominated[r] {
+		if w.class.priority >= d.priority && w.id != self {
+			c.lift(&w.held, -1)
+		}
+	}
+	return ok && pass()
+}
+
+// lift counts h, for a moment: no row is noted as changed.
+func (c *cluster) lift(h *held, sign int64) {
+	c.countOnRow(h.row, h.class, sign)
+	c.countAround(h, int32(sign))
+}

@@ -1,0 +1,279 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+)
+
+// A Preemption makes room for a pod on Node by evicting Victims, the most important first.
+type Preemption struct {
+	Node    string
+	Victims []Victim
+}
+
+// Victim is a pod to be evicted.
+type Victim struct {
+	ID              PodID
+	Namespace, Name string
+}
+
+// bid is what making room on one row would cost. Fields are in the order in which bids are compared; less is better but
+// for the last.
+type bid struct {
+	state      bidState
+	violations int32 // victims whose disruption budget does not allow it
+	highest    int32 // priority of the most important victim
+	count      int32
+	sum        int64 // of priorities, each raised above zero so that fewer victims are less
+	earliest   int64 // when the longest running of the victims with the highest priority started
+}
+
+type bidState uint8
+
+const (
+	bidUnknown bidState = iota
+	bidNone             // evictions do not help here
+	bidGood
+)
+
+// bids are kept by row in the tables of a demand that does not look around, and corrected where a row changed.
+type bids struct {
+	rows     []bid
+	position int // in the change log
+	budgets  uint64
+}
+
+// priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
+const priorityLift = math.MaxInt32 + 1
+
+// preempt chooses the row whose eviction costs least; upstream's order: fewest violated budgets, lowest highest priority,
+// smallest sum of priorities, fewest victims, latest start of the oldest among the highest; then, where upstream is
+// random, the place on the ring. Unlike upstream it looks at every row. why says why there is none.
+func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
+	if d.profile.NoPreemption {
+		return nil, ""
+	}
+	if d.neverPreempts {
+		return nil, "not eligible due to preemptionPolicy=Never."
+	}
+	if c.awaitsVictims(d, self) {
+		return nil, "not eligible due to a terminating pod on the nominated node."
+	}
+	best, cheapest := row(noRow), bid{}
+	mine := c.turnOf(self)
+	rows := c.bidders(d, self)
+	for i := range rows {
+		r := row(i)
+		if rows[i].state != bidGood {
+			continue
+		}
+		order := compareBids(&rows[i], &cheapest)
+		if best == noRow || order < 0 || order == 0 && c.winsTie(r, best, mine) {
+			best, cheapest = r, rows[i]
+		}
+	}
+	if best == noRow {
+		return nil, c.hopeless(d, self)
+	}
+	_, victims := c.bidFor(d, self, best)
+	p = &Preemption{Node: c.name[best]}
+	for _, v := range victims {
+		p.Victims = append(p.Victims, Victim{v.id, v.who.namespace, v.name})
+	}
+	return p, ""
+}
+
+func compareBids(a, b *bid) int {
+	return cmp.Or(cmp.Compare(a.violations, b.violations), cmp.Compare(a.highest, b.highest), cmp.Compare(a.sum, b.sum),
+		cmp.Compare(a.count, b.count), cmp.Compare(b.earliest, a.earliest))
+}
+
+// awaitsVictims reports whether room is being made already: pods evicted for it are ending on the nominated row. What no
+// eviction can change there ends the waiting.
+func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
+	w := c.wishes[self]
+	if w == nil || !c.present(w.row) {
+		return false
+	}
+	if c.verdict(d, self, w.row).Final {
+		return false
+	}
+	return slices.ContainsFunc(c.held[w.row], func(h *held) bool {
+		return h.class.priority < d.priority && h.deleting && h.preempted
+	})
+}
+
+// bidders returns the bids of all rows.
+func (c *cluster) bidders(d *demand, self PodID) []bid {
+	if d.tables == nil || d.looksAround() || c.wishes[self] != nil {
+		rows := make([]bid, len(c.name))
+		for i := range rows {
+			rows[i], _ = c.bidFor(d, self, row(i))
+		}
+		return rows
+	}
+	b := &c.tablesOf(d).bids
+	start := b.position
+	if len(b.rows) > 0 && b.budgets == c.budgets.version {
+		for len(b.rows) < len(c.name) {
+			b.rows = append(b.rows, bid{})
+		}
+		next, ok := c.changes.since(start, func(r row) { b.rows[r], _ = c.bidFor(d, self, r) })
+		if b.position = next; ok {
+			return b.rows
+		}
+	}
+	*b = bids{rows: make([]bid, len(c.name)), position: c.changes.end(), budgets: c.budgets.version}
+	for i := range b.rows {
+		b.rows[i], _ = c.bidFor(d, self, row(i))
+	}
+	return b.rows
+}
+
+// bidFor finds the fewest pods of lower priority whose eviction from row r makes room for d: all of them go, then each
+// may stay beside which d still fits, pods whose budget is spent first, the most important of each first.
+func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) {
+	b.state = bidNone
+	if !c.seen[r] {
+		return b, nil
+	}
+	v := c.held[r]
+	if !slices.ContainsFunc(v, func(h *held) bool { return h.class.priority < d.priority }) || !c.mayHelp(d, self, r) {
+		return b, nil
+	}
+	c.lifted = c.lifted[:0]
+	for _, h := range v {
+		if h.class.priority < d.priority {
+			c.lifted = append(c.lifted, h)
+			c.lift(h, -1)
+		}
+	}
+	lifted := c.lifted
+	if !c.feasible(d, self, r) {
+		for _, h := range lifted {
+			c.lift(h, 1)
+		}
+		return b, nil
+	}
+	slices.SortFunc(lifted, moreImportant)
+	spent := c.overBudget(lifted)
+	for _, violating := range [...]bool{true, false} {
+		for i, h := range lifted {
+			if spent[i] != violating {
+				continue
+			}
+			if c.lift(h, 1); c.feasible(d, self, r) {
+				continue
+			}
+			c.lift(h, -1)
+			victims = append(victims, h)
+			if violating {
+				b.violations++
+			}
+		}
+	}
+	for _, h := range victims {
+		c.lift(h, 1)
+	}
+	if len(victims) == 0 {
+		return b, nil // it fits as it is
+	}
+	slices.SortFunc(victims, moreImportant)
+	b.state, b.highest, b.count, b.earliest = bidGood, victims[0].class.priority, int32(len(victims)), math.MaxInt64
+	for _, h := range victims {
+		b.sum += int64(h.class.priority) + priorityLift
+		if h.class.priority == b.highest {
+			b.earliest = min(b.earliest, startOf(h))
+		}
+	}
+	return b, victims
+}
+
+// mayHelp reports whether the rejection of row r is one that evictions can change.
+func (c *cluster) mayHelp(d *demand, self PodID, r row) bool {
+	if d.tables != nil && !d.looksAround() {
+		// What rejected the row is known; its groups need no eviction.
+		t := c.tablesOf(d)
+		return t.of[r] < nowhere && !t.rejections[nowhere-1-t.of[r]].final
+	}
+	v := c.verdict(d, self, r)
+	return v.Plugin != "" && !v.Final
+}
+
+// moreImportant orders by priority, then by how long a pod has run, then by id.
+func moreImportant(a, b *held) int {
+	return cmp.Or(cmp.Compare(b.class.priority, a.class.priority), cmp.Compare(startOf(a), startOf(b)), strings.Compare(string(a.id), string(b.id)))
+}
+
+// startOf is when h started; later than everything if it has not.
+func startOf(h *held) int64 {
+	if h.started == 0 {
+		return math.MaxInt64
+	}
+	return h.started
+}
+
+// overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.
+func (c *cluster) overBudget(pods []*held) []bool {
+	spent := c.spent[:0]
+	var left map[*Budget]int32
+	for _, h := range pods {
+		over := false
+		for _, b := range c.budgets.in[h.who.namespace] {
+			if len(h.who.labels) == 0 || b.Selector.empty() || !b.Selector.matches(h.who.labels) || slices.Contains(b.Disrupted, h.name) {
+				continue
+			}
+			if left == nil {
+				left = map[*Budget]int32{}
+			}
+			if _, begun := left[b]; !begun {
+				left[b] = b.Allowed
+			}
+			left[b]--
+			over = over || left[b] < 0
+		}
+		spent = append(spent, over)
+	}
+	c.spent = spent
+	return spent
+}
+
+// hopeless says, in upstream's words, why no eviction helps.
+func (c *cluster) hopeless(d *demand, self PodID) string {
+	reasons := map[string]int{}
+	for i := range c.name {
+		r := row(i)
+		if !c.seen[r] {
+			continue
+		}
+		switch {
+		case !c.mayHelp(d, self, r):
+			reasons["Preemption is not helpful for scheduling"]++
+		case !slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < d.priority }):
+			reasons["No preemption victims found for incoming pod"]++
+		default:
+			for _, reason := range c.stillRejected(d, self, r) {
+				reasons[reason]++
+			}
+		}
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
+}
+
+// stillRejected says why d does not fit on row r without any pod of lower priority.
+func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
+	lift := func(sign int64) {
+		for _, h := range c.held[r] {
+			if h.class.priority < d.priority {
+				c.lift(h, sign)
+			}
+		}
+	}
+	lift(-1)
+	v := c.verdict(d, self, r)
+	lift(1)
+	return v.Reasons
+}

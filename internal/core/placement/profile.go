@@ -1,0 +1,112 @@
+package placement
+
+// Profile says which rules judge the pods of one schedulerName, and how scores weigh.
+type Profile struct {
+	Name string
+
+	// Skip names filters that do not judge, Weights the scorers that count; one that is absent does not. By plugin.
+	Skip    map[string]bool
+	Weights map[string]int64
+
+	Strategy         Strategy
+	Balanced         []string // resources of NodeResourcesBalancedAllocation
+	IgnoredResources []string // extended resources that somebody else counts
+	IgnoredGroups    []string // likewise, by the part of the name before the slash
+
+	HardAffinityWeight  int64 // what a required affinity term of a pod that is there adds
+	IgnoreHeldPreferred bool  // pods without preferred pod terms are not drawn or driven off by those of others
+
+	DefaultSpread []SpreadConstraint // for pods without any; their selector is that of the pod's groups
+	// SystemDefaults: DefaultSpread is upstream's own, which also scores nodes that lack a key.
+	SystemDefaults bool
+
+	AddedAffinity  *[]NodeTerm // every pod's, besides its own
+	AddedPreferred []WeightedTerm
+
+	NoPreemption bool
+}
+
+// A Strategy scores nodes by how much of them is taken.
+type Strategy struct {
+	Type      string // LeastAllocated, MostAllocated or RequestedToCapacityRatio
+	Resources []WeightedResource
+	Shape     []ShapePoint // of RequestedToCapacityRatio, by rising utilization
+}
+
+// WeightedResource is a resource that counts Weight times.
+type WeightedResource struct {
+	Resource string
+	Weight   int64
+}
+
+// ShapePoint says what score, 0 to 100, a utilization in percent has.
+type ShapePoint struct{ Utilization, Score int64 }
+
+// The scoring strategies of NodeResourcesFit.
+const (
+	LeastAllocated           = "LeastAllocated"
+	MostAllocated            = "MostAllocated"
+	RequestedToCapacityRatio = "RequestedToCapacityRatio"
+)
+
+// DefaultProfile is that of kube-scheduler 1.36, apis/config/v1.
+func DefaultProfile() Profile {
+	soft := func(key string, skew int32) SpreadConstraint {
+		return SpreadConstraint{MaxSkew: skew, TopologyKey: key, MinDomains: 1}
+	}
+	return Profile{
+		Weights: map[string]int64{
+			"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2,
+			"NodeResourcesFit": 1, "NodeResourcesBalancedAllocation": 1, "ImageLocality": 1,
+		},
+		Strategy:           Strategy{Type: LeastAllocated, Resources: []WeightedResource{{CPU, 1}, {Memory, 1}}},
+		Balanced:           []string{CPU, Memory},
+		HardAffinityWeight: 1,
+		DefaultSpread:      []SpreadConstraint{soft("kubernetes.io/hostname", 3), soft("topology.kubernetes.io/zone", 5)},
+		SystemDefaults:     true,
+	}
+}
+
+// profile is a Profile, compiled.
+type profile struct {
+	Profile
+	hasAdded  bool
+	added     []compiledTerm
+	preferred []weightedTerm
+
+	filters []*filter
+	local   int // of filters, so many come first that look at nothing but the row
+	scorers []weightedScorer
+}
+
+type weightedScorer struct {
+	*scorer
+	weight int64
+}
+
+func compileProfile(c *cluster, p Profile) *profile {
+	out := &profile{Profile: p}
+	if p.AddedAffinity != nil {
+		out.hasAdded = true
+		for _, t := range *p.AddedAffinity {
+			out.added = append(out.added, c.compileTerm(t))
+		}
+	}
+	for _, w := range p.AddedPreferred {
+		out.preferred = append(out.preferred, weightedTerm{w.Weight, c.compileTerm(w.Term)})
+	}
+	for i := range filters {
+		if f := &filters[i]; !p.Skip[f.plugin] {
+			out.filters = append(out.filters, f)
+			if f.key == nil {
+				out.local = len(out.filters)
+			}
+		}
+	}
+	for i := range scorers {
+		if w := p.Weights[scorers[i].plugin]; w > 0 {
+			out.scorers = append(out.scorers, weightedScorer{&scorers[i], w})
+		}
+	}
+	return out
+}

@@ -1,0 +1,35 @@
+package placement
+
+// softTaintsAgainst counts the PreferNoSchedule taints that the pod does not tolerate.
+func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
+	n := int64(0)
+	for _, t := range c.softTaints[r] {
+		if !tolerated(d.tolerations, t) {
+			n++
+		}
+	}
+	return n
+}
+
+func keySoftTaints(c *cluster, d *demand, r row, key []int32) []int32 {
+	return append(key, int32(softTaintsAgainst(c, d, r)))
+}
+
+func prefersNodes(d *demand) bool { return len(d.preferred)+len(d.profile.preferred) > 0 }
+
+// preferredWeight sums the weights of the preferred affinity terms that match: the pod's, and those its profile adds.
+func preferredWeight(c *cluster, d *demand, r row) int64 {
+	sum := int64(0)
+	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
+		for i := range list {
+			if c.termMatches(&list[i].term, r) {
+				sum += list[i].weight
+			}
+		}
+	}
+	return sum
+}
+
+func keyPreferred(c *cluster, d *demand, r row, key []int32) []int32 {
+	return append(key, int32(preferredWeight(c, d, r)))
+}

@@ -1,0 +1,25 @@
+package placement
+
+func isDrawn(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
+
+// podAffinityWeight sums the weights of preferred terms between this pod and those in the domains of the node, in both
+// directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's weight.
+func podAffinityWeight(c *cluster, d *demand, r row) int64 {
+	sum := int64(0)
+	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+		for i := range list {
+			k := list[i].counter
+			sum += list[i].weight * int64(k.at(k.of.topo.domain[r]))
+		}
+	}
+	return sum
+}
+
+func keyDrawn(c *cluster, d *demand, r row, key []int32) []int32 {
+	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+		for i := range list {
+			key = append(key, keyOf(list[i].counter.of.topo, list[i].counter, r))
+		}
+	}
+	return key
+}

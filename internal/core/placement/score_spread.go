@@ -1,0 +1,121 @@
+package placement
+
+import "math"
+
+func spreadsSoftly(d *demand) bool { return len(d.soft) > 0 }
+
+// leftOut is the raw score of a node that lacks the key of a soft constraint: it takes no part and ends with 0.
+const leftOut = -1
+
+// weighSpread weighs the constraints by how many domains the feasible nodes lie in, so that the few pods of many small
+// domains count as much as the many of a few large ones. For the host name the domains are the nodes.
+func weighSpread(c *cluster, d *demand, rows []row, alike []int32) {
+	d.weights = d.weights[:0]
+	for i := range d.soft {
+		a := &d.soft[i]
+		c.stamp++
+		size, missing := 0, false
+		for j, r := range rows {
+			if !d.scoresSpread(r) {
+				continue
+			}
+			domain := a.topo.domain[r]
+			switch {
+			case a.isHost(c):
+				size += int(alike[j])
+			case domain == noDomain:
+				missing = true // to upstream the absent label is a domain like any other
+			case c.isFresh(domain):
+				size++
+			}
+		}
+		if missing {
+			size++
+		}
+		d.weights = append(d.weights, math.Log(float64(size+2)))
+	}
+}
+
+func (a *spreadAsk) isHost(c *cluster) bool { return a.key == c.hostKey }
+
+// isFresh reports whether the domain has not been asked about since the stamp last changed.
+func (c *cluster) isFresh(domain int32) bool {
+	for int(domain) >= len(c.stamps) {
+		c.stamps = append(c.stamps, 0)
+	}
+	if c.stamps[domain] == c.stamp {
+		return false
+	}
+	c.stamps[domain] = c.stamp
+	return true
+}
+
+// scoresSpread reports whether row r takes part: it has all the keys, or need not have them.
+func (d *demand) scoresSpread(r row) bool {
+	if d.softEverywhere {
+		return true
+	}
+	for i := range d.soft {
+		if d.soft[i].topo.domain[r] == noDomain {
+			return false
+		}
+	}
+	return true
+}
+
+// spreadScore sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is better.
+func spreadScore(c *cluster, d *demand, r row) int64 {
+	if !d.scoresSpread(r) {
+		return leftOut
+	}
+	sum := 0.0
+	for i := range d.soft {
+		a := &d.soft[i]
+		if a.topo.domain[r] == noDomain {
+			continue
+		}
+		count := int32(0)
+		if a.counter != nil {
+			count = a.counter.at(a.counter.of.topo.domain[r])
+		}
+		sum += float64(count)*d.weights[i] + float64(a.maxSkew-1)
+	}
+	return int64(math.Round(sum))
+}
+
+// keySoftSpread: for the host name the count on the row, else the domain: how many there are matters too.
+func keySoftSpread(c *cluster, d *demand, r row, key []int32) []int32 {
+	for i := range d.soft {
+		a := &d.soft[i]
+		domain := a.topo.domain[r]
+		if domain != noDomain && a.isHost(c) {
+			domain = 0
+			if a.counter != nil {
+				domain = a.counter.at(a.counter.of.topo.domain[r])
+			}
+		}
+		key = append(key, domain)
+	}
+	return key
+}
+
+// normalizeSpread turns fewest into scoreMax and most into what is left of it in proportion. Without pods anywhere
+// everyone gets scoreMax.
+func normalizeSpread(scores []int64) {
+	low, high := int64(math.MaxInt64), int64(0)
+	for _, s := range scores {
+		if s != leftOut {
+			low, high = min(low, s), max(high, s)
+		}
+	}
+	for i, s := range scores {
+		switch {
+		case s == leftOut:
+			scores[i] = 0
+		case high == 0:
+			scores[i] = scoreMax
+		default:
+			scores[i] = scoreMax * (high + low - s) / high
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+)
+
+// matches reports whether labels, sorted by key, meet the selector.
+func (s *LabelSelector) matches(labels []Label) bool {
+	if s.Nothing {
+		return false
+	}
+	for i := range s.Requirements {
+		if !s.Requirements[i].meets(labels) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *LabelSelector) empty() bool { return !s.Nothing && len(s.Requirements) == 0 }
+
+func (q *Requirement) meets(labels []Label) bool {
+	value, ok := labelOf(labels, q.Key)
+	switch q.Op {
+	case In:
+		return ok && slices.Contains(q.Values, value)
+	case NotIn:
+		return !ok || !slices.Contains(q.Values, value)
+	case Exists:
+		return ok
+	case DoesNotExist:
+		return !ok
+	}
+	return false
+}
+
+func labelOf(labels []Label, key string) (string, bool) {
+	i, found := slices.BinarySearchFunc(labels, key, func(l Label, k string) int { return strings.Compare(l.Key, k) })
+	if !found {
+		return "", false
+	}
+	return labels[i].Value, true
+}
+
+// An aim is a set of pods that somebody means: those that all its parts select. Constraints and terms that mean the same
+// pods share one.
+type aim struct {
+	id    int32
+	key   string
+	parts []aimPart
+	refs  int
+
+	counters []*counter // of pods that it means, by domain
+	held     []*counter // of terms with this aim that counted pods hold, by domain
+}
+
+// aimPart selects pods of some namespaces.
+type aimPart struct {
+	namespaces []string // sorted
+	byLabels   LabelSelector
+	pods       LabelSelector
+}
+
+func (a *aim) means(c *cluster, who *identity) bool {
+	for i := range a.parts {
+		p := &a.parts[i]
+		if _, listed := slices.BinarySearch(p.namespaces, who.namespace); !listed && !p.byLabels.matches(c.namespaces[who.namespace]) {
+			return false
+		}
+		if !p.pods.matches(who.labels) {
+			return false
+		}
+	}
+	return true
+}
+
+// local reports whether the labels of namespaces do not matter to the aim and it means pods of one only, and which.
+func (a *aim) local() (string, bool) {
+	for i := range a.parts {
+		if !a.parts[i].byLabels.Nothing {
+			return "", false
+		}
+	}
+	p := &a.parts[0]
+	if len(p.namespaces) != 1 {
+		return "", false
+	}
+	return p.namespaces[0], true
+}
+
+// everyNamespace is where aims are kept that may mean pods of more than one namespace. It is no name of one.
+const everyNamespace = ""
+
+// aimAt returns the aim of parts and takes hold of it; release lets go.
+func (c *cluster) aimAt(parts ...aimPart) *aim {
+	b := c.scratch[:0]
+	for i := range parts {
+		b = appendStrings(b, parts[i].namespaces)
+		b = appendSelector(b, &parts[i].byLabels)
+		b = appendSelector(b, &parts[i].pods)
+	}
+	c.scratch = b
+	if known := c.aims[string(b)]; known != nil {
+		known.refs++
+		return known
+	}
+	c.aimsMade++
+	a := &aim{id: c.aimsMade, key: string(b), parts: parts, refs: 1}
+	c.aims[a.key] = a
+	home, ok := a.local()
+	if !ok {
+		home = everyNamespace
+	}
+	c.aimsIn[home] = append(c.aimsIn[home], a)
+	for _, who := range c.identitiesIn(home) {
+		if a.means(c, who) {
+			who.add(a)
+		}
+	}
+	return a
+}
+
+func (c *cluster) releaseAim(a *aim) {
+	if a.refs--; a.refs > 0 {
+		return
+	}
+	delete(c.aims, a.key)
+	home, ok := a.local()
+	if !ok {
+		home = everyNamespace
+	}
+	c.aimsIn[home] = without(c.aimsIn[home], a)
+	if len(c.aimsIn[home]) == 0 {
+		delete(c.aimsIn, home)
+	}
+	for _, who := range c.identitiesIn(home) {
+		who.drop(a)
+	}
+}
+
+// without removes x from list; the order of the others is kept.
+func without[T comparable](list []T, x T) []T {
+	return slices.DeleteFunc(list, func(y T) bool { return y == x })
+}
+
+// An identity is who a pod is to others: its namespace and labels. Pods of one ReplicaSet share one.
+type identity struct {
+	key       string
+	namespace string
+	labels    []Label
+	refs      int
+
+	aims  []*aim // that mean it, sorted by id
+	reach string // the ids of aims, as text: equal for identities that are the same to everyone
+	held  []*held
+
+	spreading defaultSpread // see defaultsOf
+}
+
+func (who *identity) add(a *aim) {
+	i, found := slices.BinarySearchFunc(who.aims, a.id, func(x *aim, id int32) int { return int(x.id) - int(id) })
+	if !found {
+		who.aims = slices.Insert(who.aims, i, a)
+		who.name()
+	}
+}
+
+func (who *identity) drop(a *aim) {
+	if who.meantBy(a) {
+		who.aims = without(who.aims, a)
+		who.name()
+	}
+}
+
+func (who *identity) meantBy(a *aim) bool {
+	_, found := slices.BinarySearchFunc(who.aims, a.id, func(x *aim, id int32) int { return int(x.id) - int(id) })
+	return found
+}
+
+func (who *identity) name() {
+	var b []byte
+	for _, a := range who.aims {
+		b = appendNumber(b, int64(a.id))
+	}
+	who.reach = string(b)
+}
+
+// identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
+func (c *cluster) identify(pod *Pod) *identity {
+	b := appendString(c.scratch[:0], pod.Namespace)
+	b = appendLabels(b, pod.Labels)
+	c.scratch = b
+	if known := c.identities[string(b)]; known != nil {
+		known.refs++
+		return known
+	}
+	who := &identity{key: string(b), namespace: pod.Namespace, labels: pod.Labels, refs: 1}
+	c.identities[who.key] = who
+	if c.peers[who.namespace] == nil {
+		c.peers[who.namespace] = map[*identity]bool{}
+	}
+	c.peers[who.namespace][who] = true
+	for _, home := range []string{who.namespace, everyNamespace} {
+		for _, a := range c.aimsIn[home] {
+			if a.means(c, who) {
+				who.add(a)
+			}
+		}
+	}
+	return who
+}
+
+func (c *cluster) releaseIdentity(who *identity) {
+	if who.refs--; who.refs > 0 {
+		return
+	}
+	delete(c.identities, who.key)
+	delete(c.peers[who.namespace], who)
+	if len(c.peers[who.namespace]) == 0 {
+		delete(c.peers, who.namespace)
+	}
+	if who.spreading.aim != nil {
+		c.releaseAim(who.spreading.aim)
+	}
+}
+
+// identitiesIn lists those of one namespace, or of all.
+func (c *cluster) identitiesIn(namespace string) []*identity {
+	var out []*identity
+	if namespace == everyNamespace {
+		for _, who := range c.identities {
+			out = append(out, who)
+		}
+		return out
+	}
+	for who := range c.peers[namespace] {
+		out = append(out, who)
+	}
+	return out
+}
+
+// setNamespace folds in the labels of a namespace: wider aims may now mean its pods, or no longer.
+func (c *cluster) setNamespace(name string, labels []Label) (changed bool) {
+	if slices.Equal(c.namespaces[name], labels) {
+		return false
+	}
+	if labels == nil {
+		delete(c.namespaces, name)
+	} else {
+		c.namespaces[name] = labels
+	}
+	for _, who := range c.identitiesIn(name) {
+		for _, a := range c.aimsIn[everyNamespace] {
+			if means := a.means(c, who); means != who.meantBy(a) {
+				changed = true
+				c.turn(who, a, means)
+			}
+		}
+	}
+	return changed
+}
+
+// turn makes aim a mean the pods of who, or no longer.
+func (c *cluster) turn(who *identity, a *aim, means bool) {
+	sign := int32(1)
+	if !means {
+		sign = -1
+	}
+	for _, h := range who.held {
+		for _, k := range a.counters {
+			k.countPod(h, sign)
+		}
+		c.touch(h.row)
+	}
+	if means {
+		who.add(a)
+	} else {
+		who.drop(a)
+	}
+}
