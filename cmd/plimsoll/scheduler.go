@@ -15,9 +15,8 @@ func newSchedulerCommand() *cobra.Command {
 		Short: "Place pods on nodes",
 		Long: `Place pods on nodes, in place of kube-scheduler or beside it under another --scheduler-name.
 
-Every node is considered for every pod. Required pod affinity and anti-affinity, topology spread with DoNotSchedule,
-volumes from persistent volume claims and resource claims are not supported yet: a pod that demands one stays pending with
-an event that says so.`,
+Every node is considered for every pod, by the default profile of kube-scheduler 1.36. Volumes from persistent volume
+claims, resource claims and gangs are not supported yet: a pod that demands one stays pending with an event that says so.`,
 		Example: "  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

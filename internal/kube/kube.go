@@ -15,10 +15,12 @@ import (
 	"net"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,17 +43,21 @@ type Kind struct {
 
 // The kinds we speak. A new kind is one entry here and, for a new group, one line in newScheme.
 var (
-	Pods                 = Kind{corev1.SchemeGroupVersion, "pods", true, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
-	Nodes                = Kind{corev1.SchemeGroupVersion, "nodes", false, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
-	Services             = Kind{corev1.SchemeGroupVersion, "services", true, func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
-	Namespaces           = Kind{corev1.SchemeGroupVersion, "namespaces", false, func() runtime.Object { return &corev1.Namespace{} }, func() runtime.Object { return &corev1.NamespaceList{} }}
-	ConfigMaps           = Kind{corev1.SchemeGroupVersion, "configmaps", true, func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
-	Secrets              = Kind{corev1.SchemeGroupVersion, "secrets", true, func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
-	Events               = Kind{corev1.SchemeGroupVersion, "events", true, func() runtime.Object { return &corev1.Event{} }, func() runtime.Object { return &corev1.EventList{} }}
-	ServiceAccounts      = Kind{corev1.SchemeGroupVersion, "serviceaccounts", true, func() runtime.Object { return &corev1.ServiceAccount{} }, func() runtime.Object { return &corev1.ServiceAccountList{} }}
-	Leases               = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
-	TokenReviews         = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
-	SubjectAccessReviews = Kind{authorizationv1.SchemeGroupVersion, "subjectaccessreviews", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }, nil}
+	Pods                   = Kind{corev1.SchemeGroupVersion, "pods", true, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
+	Nodes                  = Kind{corev1.SchemeGroupVersion, "nodes", false, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
+	Services               = Kind{corev1.SchemeGroupVersion, "services", true, func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
+	Namespaces             = Kind{corev1.SchemeGroupVersion, "namespaces", false, func() runtime.Object { return &corev1.Namespace{} }, func() runtime.Object { return &corev1.NamespaceList{} }}
+	ConfigMaps             = Kind{corev1.SchemeGroupVersion, "configmaps", true, func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
+	Secrets                = Kind{corev1.SchemeGroupVersion, "secrets", true, func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
+	Events                 = Kind{corev1.SchemeGroupVersion, "events", true, func() runtime.Object { return &corev1.Event{} }, func() runtime.Object { return &corev1.EventList{} }}
+	ServiceAccounts        = Kind{corev1.SchemeGroupVersion, "serviceaccounts", true, func() runtime.Object { return &corev1.ServiceAccount{} }, func() runtime.Object { return &corev1.ServiceAccountList{} }}
+	ReplicationControllers = Kind{corev1.SchemeGroupVersion, "replicationcontrollers", true, func() runtime.Object { return &corev1.ReplicationController{} }, func() runtime.Object { return &corev1.ReplicationControllerList{} }}
+	ReplicaSets            = Kind{appsv1.SchemeGroupVersion, "replicasets", true, func() runtime.Object { return &appsv1.ReplicaSet{} }, func() runtime.Object { return &appsv1.ReplicaSetList{} }}
+	StatefulSets           = Kind{appsv1.SchemeGroupVersion, "statefulsets", true, func() runtime.Object { return &appsv1.StatefulSet{} }, func() runtime.Object { return &appsv1.StatefulSetList{} }}
+	DisruptionBudgets      = Kind{policyv1.SchemeGroupVersion, "poddisruptionbudgets", true, func() runtime.Object { return &policyv1.PodDisruptionBudget{} }, func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} }}
+	Leases                 = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
+	TokenReviews           = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
+	SubjectAccessReviews   = Kind{authorizationv1.SchemeGroupVersion, "subjectaccessreviews", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }, nil}
 )
 
 var (
@@ -64,7 +70,7 @@ func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // a type registered twice: a programming error, found by any test
@@ -114,7 +120,7 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	}
 	c := &Client{config: config, groups: map[schema.GroupVersion]rest.Interface{}}
 	for _, gv := range []schema.GroupVersion{
-		corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
 		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion,
 	} {
 		group := rest.CopyConfig(config)

@@ -24,6 +24,8 @@ type api interface {
 	bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
+	// remove deletes the pod if it is still the one with that UID.
+	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
 // bindTimeout bounds one bind. Upstream's client gives a request 30 s (the API server's own limit is 60 s); after that the
@@ -65,6 +67,10 @@ func (r remote) patchStatus(ctx context.Context, namespace, name string, patch [
 	return r.client.Patch(ctx, kube.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
 }
 
+func (r remote) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+}
+
 // failureWriters bounds status patches in flight. Chosen: below BindsInFlightDefault, as binds matter more.
 const failureWriters = 8
 
@@ -82,6 +88,7 @@ type failureWriter struct {
 type failure struct {
 	pod             *corev1.Pod
 	reason, message string
+	nominated       string
 }
 
 func newFailureWriter(a api) *failureWriter {
@@ -89,13 +96,13 @@ func newFailureWriter(a api) *failureWriter {
 }
 
 // write notes a failure to be written; it does not wait.
-func (w *failureWriter) write(pod *corev1.Pod, reason, message string) {
+func (w *failureWriter) write(pod *corev1.Pod, reason, message, nominated string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, ok := w.pending[pod.UID]; !ok {
 		w.order = append(w.order, pod.UID)
 	}
-	w.pending[pod.UID] = failure{pod, reason, message}
+	w.pending[pod.UID] = failure{pod, reason, message, nominated}
 	w.signal()
 }
 
@@ -151,31 +158,39 @@ func (w *failureWriter) patch(ctx context.Context, f failure) {
 	}
 }
 
-// conditionPatch is the patch that sets PodScheduled to False; needed is false if the pod already says so. The UID
-// keeps it off a later pod of the same name.
+// conditionPatch is the patch that sets PodScheduled to False and names the nominated node; needed is false if the pod
+// already says so. The UID keeps it off a later pod of the same name.
 func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err error) {
-	condition := corev1.PodCondition{
+	condition, changed := conditionOf(f.pod, corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: f.reason, Message: f.message,
-		ObservedGeneration: f.pod.Generation, LastTransitionTime: metav1.NewTime(now),
-	}
-	for _, c := range f.pod.Status.Conditions {
-		if c.Type != condition.Type {
-			continue
-		}
-		if c.Status == condition.Status {
-			condition.LastTransitionTime = c.LastTransitionTime
-			if c.Reason == condition.Reason && c.Message == condition.Message {
-				return nil, false, nil
-			}
+	}, now)
+	status := map[string]any{"conditions": []corev1.PodCondition{condition}}
+	if f.pod.Status.NominatedNodeName != f.nominated {
+		changed = true
+		status["nominatedNodeName"] = f.nominated
+		if f.nominated == "" {
+			status["nominatedNodeName"] = nil // a patch takes away what is null
 		}
 	}
-	body := map[string]any{
-		"metadata": map[string]any{"uid": f.pod.UID},
-		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
+	if !changed {
+		return nil, false, nil
 	}
+	body := map[string]any{"metadata": map[string]any{"uid": f.pod.UID}, "status": status}
 	patch, err = json.Marshal(body)
 	if err != nil {
 		return nil, false, fmt.Errorf("write condition of pod %s/%s: %w", f.pod.Namespace, f.pod.Name, err)
 	}
 	return patch, true, nil
+}
+
+// conditionOf completes a condition of pod. changed is false if the pod has it already; an unchanged status keeps its time.
+func conditionOf(pod *corev1.Pod, condition corev1.PodCondition, now time.Time) (_ corev1.PodCondition, changed bool) {
+	condition.ObservedGeneration, condition.LastTransitionTime = pod.Generation, metav1.NewTime(now)
+	for _, c := range pod.Status.Conditions {
+		if c.Type == condition.Type && c.Status == condition.Status {
+			condition.LastTransitionTime = c.LastTransitionTime
+			return condition, c.Reason != condition.Reason || c.Message != condition.Message
+		}
+	}
+	return condition, true
 }

@@ -10,8 +10,9 @@
 //
 // # Invariants
 //
-//   - Nothing is placed before both watches have delivered their first lists: until then a node looks emptier than
+//   - Nothing is placed before all watches have delivered their first lists: until then a node looks emptier than
 //     it is.
+//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first.
 //   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
 //     was, the watch decides what is true.
 //   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
@@ -75,10 +76,14 @@ func Run(ctx context.Context, o Options) error {
 	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Trim: trimPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
-	go podWatch.RunWithContext(ctx)
-	go nodeWatch.RunWithContext(ctx)
+	watches := append(m.lesserWatches(o.Client), podWatch, nodeWatch)
+	synced := make([]cache.InformerSynced, len(watches))
+	for i, w := range watches {
+		synced[i] = w.HasSynced
+		go w.RunWithContext(ctx)
+	}
 	go func() {
-		if cache.WaitForCacheSync(ctx.Done(), podWatch.HasSynced, nodeWatch.HasSynced) {
+		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			m.tell(ctx, func(unit.Instant) { m.synced = true })
 		}
 	}()
@@ -191,7 +196,11 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	took := m.now().Sub(began)
 	if d.Failure != nil {
 		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
-		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.String())
+		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.String(), d.Nominated)
+		if d.Preemption != nil {
+			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node, "victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
+			go m.evictAll(ctx, d)
+		}
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
@@ -220,7 +229,7 @@ func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err e
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
-		m.unplaced(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err))
+		m.unplaced(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")
 	}
 }
 
@@ -228,7 +237,7 @@ func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err e
 const messageMax = 1024
 
 // unplaced tells a pod's owner why it was not placed, as an Event and as the pod's condition.
-func (m *mind) unplaced(p placement.Pod, reason, message string) {
+func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
 	pod := m.lookUp(p)
 	if pod == nil {
 		return
@@ -238,5 +247,5 @@ func (m *mind) unplaced(p placement.Pod, reason, message string) {
 		short = short[:messageMax-4] + " ..."
 	}
 	m.recorder.Event(pod, corev1.EventTypeWarning, "FailedScheduling", short)
-	m.failures.write(pod, reason, message)
+	m.failures.write(pod, reason, message, nominated)
 }

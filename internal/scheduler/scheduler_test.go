@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,7 +37,9 @@ type cluster struct {
 	patches []string
 	trouble bool // refuse some binds, lose some answers
 
-	onBound func(*corev1.Pod) // the watch
+	removed []string
+
+	onBound, onGone func(*corev1.Pod) // the watch
 }
 
 func (c *cluster) bind(_ context.Context, p placement.Pod, node string) (placement.Outcome, error) {
@@ -75,6 +78,19 @@ func (c *cluster) patchStatus(_ context.Context, _, name string, patch []byte) e
 	return nil
 }
 
+func (c *cluster) remove(_ context.Context, _, name string, uid types.UID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pod := c.pods[uid]
+	if pod == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	}
+	delete(c.pods, uid)
+	c.removed = append(c.removed, name)
+	go c.onGone(pod)
+	return nil
+}
+
 func (c *cluster) lookUp(p placement.Pod) *corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,6 +121,10 @@ func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 	c.onBound = func(pod *corev1.Pod) {
 		time.Sleep(3 * time.Millisecond)
 		m.podHandler().OnUpdate(pod, pod)
+	}
+	c.onGone = func(pod *corev1.Pod) {
+		time.Sleep(30 * time.Millisecond) // its grace
+		m.podHandler().OnDelete(pod)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); m.run(ctx) }()
@@ -200,6 +220,51 @@ func TestFailureIsTold(t *testing.T) {
 		synctest.Wait()
 		if got := <-recorder.Events; got != "Normal Scheduled Successfully assigned default/big to large" {
 			t.Errorf("event %q", got)
+		}
+	})
+}
+
+// TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told why, and
+// the other takes its place; nobody else is evicted, and the nomination is written down meanwhile.
+func TestPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, recorder, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "2"), true)
+		for name, priority := range map[string]int32{"low": 1, "mid": 5} {
+			pod := testPod(name, "1")
+			pod.Spec.NodeName, pod.Spec.Priority = "n", &priority
+			c.add(m, pod)
+		}
+		m.tell(context.Background(), synced(m))
+		high := int32(10)
+		pod := testPod("high", "1")
+		pod.Spec.Priority = &high
+		c.add(m, pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !slices.Equal(c.removed, []string{"low"}) || c.bound[pod.UID] != 1 {
+			t.Fatalf("evicted %v, bound %v", c.removed, c.bound)
+		}
+		var events []string
+		for len(recorder.Events) > 0 {
+			events = append(events, <-recorder.Events)
+		}
+		slices.Sort(events)
+		want := []string{
+			"Normal Preempted Preempted by pod uid-high on node n",
+			"Normal Scheduled Successfully assigned default/high to n",
+			"Warning FailedScheduling 0/1 nodes are available: 1 Insufficient cpu.",
+		}
+		if !slices.Equal(events, want) {
+			t.Errorf("events %q, want %q", events, want)
+		}
+		patches := strings.Join(c.patches, "\n")
+		for _, part := range []string{`low {"metadata"`, `"type":"DisruptionTarget"`, `"reason":"PreemptionByScheduler"`, `"nominatedNodeName":"n"`} {
+			if !strings.Contains(patches, part) {
+				t.Errorf("no patch has %s: %s", part, patches)
+			}
 		}
 	})
 }

@@ -3,7 +3,9 @@ package scheduler
 import (
 	"context"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
@@ -70,5 +72,64 @@ func (m *mind) nodeHandler() cache.ResourceEventHandler {
 				m.tell(context.Background(), func(now unit.Instant) { m.placer.NodeGone(now, node.Name) })
 			}
 		},
+	}
+}
+
+// lesserWatches are those of objects that say something about pods: namespaces, the groups that select them, and
+// disruption budgets.
+func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
+	watch := func(k kube.Kind, trim func(runtime.Object), seen, gone func(obj any, now unit.Instant)) cache.Controller {
+		tell := func(fold func(any, unit.Instant), obj any) {
+			m.tell(context.Background(), func(now unit.Instant) { fold(obj, now) })
+		}
+		_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { tell(seen, obj) },
+			UpdateFunc: func(_, after any) { tell(seen, after) },
+			DeleteFunc: func(obj any) {
+				if o, ok := kube.Deleted[runtime.Object](obj); ok {
+					tell(gone, o)
+				}
+			},
+		})
+		return controller
+	}
+	group := func(obj any, now unit.Instant, fold func(unit.Instant, placement.Group)) {
+		if g, ok := kube.PlacementGroup(obj); ok {
+			fold(now, g)
+		}
+	}
+	groupSeen := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupSeen) }
+	groupGone := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupGone) }
+	return []cache.Controller{
+		watch(kube.Namespaces, nil,
+			func(obj any, now unit.Instant) {
+				n := obj.(*corev1.Namespace)
+				m.placer.NamespaceSeen(now, n.Name, kube.PlacementLabels(n.Labels))
+			},
+			func(obj any, now unit.Instant) { m.placer.NamespaceGone(now, obj.(*corev1.Namespace).Name) }),
+		watch(kube.DisruptionBudgets, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.BudgetSeen(now, kube.PlacementBudget(obj.(*policyv1.PodDisruptionBudget)))
+			},
+			func(obj any, now unit.Instant) {
+				b := obj.(*policyv1.PodDisruptionBudget)
+				m.placer.BudgetGone(now, b.Namespace, b.Name)
+			}),
+		watch(kube.Services, nil, groupSeen, groupGone),
+		watch(kube.ReplicationControllers, trimGroup, groupSeen, groupGone),
+		watch(kube.ReplicaSets, trimGroup, groupSeen, groupGone),
+		watch(kube.StatefulSets, trimGroup, groupSeen, groupGone),
+	}
+}
+
+// trimGroup drops pod templates and status, which no rule reads.
+func trimGroup(obj runtime.Object) {
+	switch o := obj.(type) {
+	case *corev1.ReplicationController:
+		o.Spec.Template, o.Status = nil, corev1.ReplicationControllerStatus{}
+	case *appsv1.ReplicaSet:
+		o.Spec.Template, o.Status = corev1.PodTemplateSpec{}, appsv1.ReplicaSetStatus{}
+	case *appsv1.StatefulSet:
+		o.Spec.Template, o.Spec.VolumeClaimTemplates, o.Status = corev1.PodTemplateSpec{}, nil, appsv1.StatefulSetStatus{}
 	}
 }

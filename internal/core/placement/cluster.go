@@ -28,6 +28,10 @@ type cluster struct {
 	lifted  []*held
 	spent   []bool
 
+	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what was
+	// true before.
+	quiet, evicting, shunless bool
+
 	classes    map[string]*class
 	identities map[string]*identity
 	peers      map[string]map[*identity]bool // by namespace

@@ -39,6 +39,8 @@ func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) 
 		return pass()
 	}
 	added := false
+	quiet := c.quiet
+	c.quiet = d.nobodyShuns(c)
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority && w.id != self {
 			c.lift(&w.held, 1)
@@ -46,6 +48,7 @@ func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) 
 		}
 	}
 	ok := pass()
+	c.quiet = quiet
 	if !added {
 		return ok
 	}

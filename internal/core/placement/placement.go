@@ -58,6 +58,8 @@
 package placement
 
 import (
+	"slices"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -97,6 +99,8 @@ type Decision struct {
 	Failure *Failure
 	// Preemption, with a Failure, is what would make room. The pod is nominated on its node; the shell evicts.
 	Preemption *Preemption
+	// Nominated is, with a Failure, the node on which room is being made for the pod: what its status should say.
+	Nominated string
 }
 
 // NodeSeen folds in a node that is new or changed.
@@ -153,8 +157,8 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		p.PodGone(now, pod.ID)
 		return
 	}
-	if pod.Nominated != "" && p.cluster.wishes[pod.ID] == nil {
-		p.cluster.nominate(&pod, pod.Nominated)
+	if pod.Nominated != "" && p.queue.entries[pod.ID] == nil {
+		p.cluster.nominate(&pod, pod.Nominated) // by the scheduler before us; from now on we know better
 	}
 	p.queue.put(now, pod)
 }
@@ -222,7 +226,10 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	chosen := p.cluster.choose(e.demand, e.pod.ID)
 	if chosen.failure != nil {
 		d.Failure = chosen.failure
-		d.Preemption = p.makeRoom(e, chosen.failure)
+		d.Preemption = p.makeRoom(now, e, chosen.failure)
+		if w := p.cluster.wishes[e.pod.ID]; w != nil {
+			d.Nominated = p.cluster.name[w.row]
+		}
 		p.queue.parkUnschedulable(now, e)
 		return d, true
 	}
@@ -233,19 +240,36 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	return d, true
 }
 
-// makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there.
-func (p *Placer) makeRoom(e *entry, f *Failure) *Preemption {
+// makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
+// room was being made on that node must look elsewhere.
+func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 	if f.Whole != "" || f.Nodes == 0 {
 		return nil
 	}
-	made, why := p.cluster.preempt(e.demand, e.pod.ID)
+	c := p.cluster
+	made, why := c.preempt(e.demand, e.pod.ID)
 	f.Preemption = why
-	if made != nil {
-		p.cluster.nominate(&e.pod, made.Node)
-	} else if !e.demand.neverPreempts && !p.cluster.awaitsVictims(e.demand, e.pod.ID) {
-		p.cluster.dismiss(e.pod.ID) // it will not come to anything
+	if made == nil {
+		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) {
+			c.dismiss(e.pod.ID) // it will not come to anything
+		}
+		return nil
+	}
+	c.nominate(&e.pod, made.Node)
+	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
+		if w.class.priority < e.demand.priority {
+			c.dismiss(w.id)
+			p.Retry(now, w.id)
+		}
 	}
 	return made
+}
+
+// Retry lets a pod that waits for room try again: making it has failed.
+func (p *Placer) Retry(now unit.Instant, id PodID) {
+	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
+		p.queue.ready(now, e)
+	}
 }
 
 // Wake is the latest instant at which Next wants to be called again if no fact arrives. Zero: none.
@@ -293,6 +317,12 @@ func (p *Placer) Verdicts(pod Pod) (out []Verdict) {
 // scores.
 func (p *Placer) Scores(pod Pod) (out []NodeScore) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.scores(d, pod.ID) })
+	return out
+}
+
+// Evictions lists, for a pod that fits nowhere, every node on which evictions would make room, and whose: the fewest there.
+func (p *Placer) Evictions(pod Pod) (out []Preemption) {
+	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.evictions(d, pod.ID) })
 	return out
 }
 

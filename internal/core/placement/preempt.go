@@ -9,8 +9,9 @@ import (
 
 // A Preemption makes room for a pod on Node by evicting Victims, the most important first.
 type Preemption struct {
-	Node    string
-	Victims []Victim
+	Node       string
+	Victims    []Victim
+	Violations int // victims whose disruption budget does not allow it
 }
 
 // Victim is a pod to be evicted.
@@ -77,12 +78,26 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if best == noRow {
 		return nil, c.hopeless(d, self)
 	}
-	_, victims := c.bidFor(d, self, best)
-	p = &Preemption{Node: c.name[best]}
+	cheapest, victims := c.bidFor(d, self, best)
+	return c.preemptionOf(best, &cheapest, victims), ""
+}
+
+func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
+	p := &Preemption{Node: c.name[r], Violations: int(b.violations)}
 	for _, v := range victims {
 		p.Victims = append(p.Victims, Victim{v.id, v.who.namespace, v.name})
 	}
-	return p, ""
+	return p
+}
+
+// evictions lists what would make room, node by node, in the order of names.
+func (c *cluster) evictions(d *demand, self PodID) (out []Preemption) {
+	for _, name := range c.names() {
+		if b, victims := c.bidFor(d, self, c.rows[name]); b.state == bidGood {
+			out = append(out, *c.preemptionOf(c.rows[name], &b, victims))
+		}
+	}
+	return out
 }
 
 func compareBids(a, b *bid) int {
@@ -143,6 +158,9 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 	if !slices.ContainsFunc(v, func(h *held) bool { return h.class.priority < d.priority }) || !c.mayHelp(d, self, r) {
 		return b, nil
 	}
+	c.shunless = d.nobodyShuns(c)
+	c.evicting = true
+	defer func() { c.evicting = false }()
 	c.lifted = c.lifted[:0]
 	for _, h := range v {
 		if h.class.priority < d.priority {

@@ -38,7 +38,7 @@ func (h *history) checkTables() {
 
 // TestTablesAgree drives random histories with tables in use for every pod.
 func TestTablesAgree(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(30) {
 		h := newHistory(t, 1000+seed)
 		h.names = 12
 		for range 150 {

@@ -273,7 +273,8 @@ func (i *instance) unschedulable(t *testing.T) {
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled {
-				return c.Reason == "Unschedulable" && c.Message == fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", hollowNodes, hollowNodes), c.Message
+				want := fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu. preemption: ", hollowNodes, hollowNodes)
+				return c.Reason == "Unschedulable" && strings.HasPrefix(c.Message, want), c.Message
 			}
 		}
 		return false, "no condition"
