@@ -2,11 +2,12 @@ package lab
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -17,77 +18,176 @@ type board struct {
 	node                          []int // of each CPU
 	nodes                         []boardNode
 	isolated                      idset.Set
-
-	nodeFS, imageFS boardFS // imageFS.capacity 0: none
-	swap            unit.Bytes
+	nodeFS                        machine.Filesystem
+	imageFS                       machine.Filesystem // without capacity: the same as nodeFS
+	swap                          unit.Bytes
+	pids                          int64 // 0: as the kernel likes
 }
 
 type boardNode struct {
-	memory    unit.Bytes // 0: none
+	memory    unit.Bytes // what the kernel shall be able to use; 0: none
+	installed unit.Bytes // what the board has
 	pages     map[unit.Bytes]int64
-	distances []int // to each node; empty: the usual
+	distances []int // to each node
 }
 
-type boardFS struct {
-	capacity unit.Bytes
-	inodes   int64
+// memoryBlock is the unit of memory of a node: the kernel's sections, below which it rejects the firmware's tables (
+// mm/memory_hotplug.c, node_map_pfn_alignment), and its memory blocks on machines of less than 64 GiB.
+const memoryBlock = 128 * unit.MiB
+
+// What a kernel keeps of a node's memory, at most (measured 2026-11 with Debian's 6.1: 52 MiB of the first node of 1 GiB, 18 of
+// another; 1.6 % are its page table entries' structs). It decides how much a node gets whose description leaves it open.
+const (
+	keptFirst    = 64 * unit.MiB // in the node with the kernel itself
+	keptFraction = 50            // one part in 50 of each
+)
+
+// newBoard says how QEMU can be m. Its error names everything that QEMU cannot.
+func newBoard(m machine.Machine) (board, error) {
+	b := board{isolated: m.Isolated, nodeFS: m.NodeFS, swap: m.Swap, pids: m.PIDs}
+	if m.ImageFS != m.NodeFS {
+		b.imageFS = m.ImageFS
+	}
+	var p problems
+	b.placeCPUs(m, &p)
+	b.placeNodes(m, &p)
+	for name, fs := range map[string]machine.Filesystem{"nodefs": b.nodeFS, "imagefs": b.imageFS} {
+		if fs.Capacity%blockSize != 0 {
+			p.add("filesystems.%s: capacity %v: want a multiple of %v", name, fs.Capacity, blockSize)
+		}
+	}
+	if b.swap%blockSize != 0 {
+		p.add("swap: %v: want a multiple of %v", b.swap, blockSize)
+	}
+	if !m.Offline.IsEmpty() {
+		p.add("offline: %v: guests boot with all CPUs: take them offline afterwards", m.Offline)
+	}
+	if len(m.Devices) > 0 || len(m.PCIDevices) > 0 {
+		p.add("devices, pciDevices: guests have none")
+	}
+	if len(p) > 0 {
+		slices.Sort(p)
+		return board{}, fmt.Errorf("build machine of QEMU's parts: %s", strings.Join(p, "; "))
+	}
+	return b, nil
 }
 
-func (b board) memory() (total unit.Bytes) {
+type problems []string
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
+
+// placeCPUs finds the equal numbers that make m's topology.
+func (b *board) placeCPUs(m machine.Machine, p *problems) {
+	cpus := m.CPUs.Len()
+	if !m.CPUs.Equal(span(0, cpus)) {
+		p.add("cpus: %v: want 0-%d, without holes", m.CPUs, cpus-1)
+		return
+	}
+	sockets, ids := []idset.Set{}, 0
+	for _, id := range slices.Sorted(maps.Keys(m.Sockets)) {
+		if int(id) != ids {
+			p.add("sockets: %d: want the ids 0, 1, 2, ... without holes", id)
+		}
+		ids++
+		sockets = append(sockets, m.Sockets[id])
+	}
+	inSocket, inDie, inCore := equalSpans("sockets", sockets, p), equalSpans("dies", m.Dies, p), equalSpans("threadSiblings", m.Cores, p)
+	if len(*p) > 0 {
+		return
+	}
+	if inSocket%inDie != 0 || inDie%inCore != 0 {
+		p.add("threadSiblings, dies, sockets: %d, %d and %d CPUs in one: want each to be a multiple of the one before", inCore, inDie, inSocket)
+		return
+	}
+	b.sockets, b.dies, b.cores, b.threads = cpus/inSocket, inSocket/inDie, inDie/inCore, inCore
+	shared := slices.SortedFunc(maps.Values(m.L3), func(a, c idset.Set) int { return a.Lowest() - c.Lowest() })
+	if !slices.EqualFunc(shared, m.Dies, idset.Set.Equal) {
+		p.add("l3: %v: QEMU's dies have one each: want %v", shared, m.Dies)
+	}
+}
+
+// equalSpans returns how many CPUs are in each group: groups in the order of their numbers, all of one size.
+func equalSpans(what string, groups []idset.Set, p *problems) int {
+	size := groups[0].Len()
+	for i, group := range groups {
+		if want := span(i*size, size); !group.Equal(want) {
+			p.add("%s: %v: QEMU numbers CPUs thread by thread, core by core, and all groups have one size: want %v", what, group, want)
+			break
+		}
+	}
+	return size
+}
+
+func span(first, count int) idset.Set {
+	ids := make([]int, count)
+	for i := range ids {
+		ids[i] = first + i
+	}
+	return idset.Of(ids...)
+}
+
+func (b *board) placeNodes(m machine.Machine, p *problems) {
+	b.node = make([]int, m.CPUs.Len())
+	bare := -1 // a node without CPUs
+	for i, n := range m.NUMANodes {
+		field := fmt.Sprintf("numaNodes[%d]", i)
+		if int(n.ID) != i {
+			p.add("%s: id %d: QEMU wants ids without holes: %d", field, n.ID, i)
+		}
+		node := boardNode{memory: n.Memory, installed: n.Installed, pages: n.HugePages}
+		for cpu := range n.CPUs.All() {
+			if cpu < len(b.node) {
+				b.node[cpu] = i
+			}
+		}
+		if n.CPUs.IsEmpty() {
+			bare = i
+		} else if bare >= 0 {
+			p.add("%s: the kernel numbers nodes with CPUs before those without: put node %d last", field, bare)
+		}
+		for _, to := range m.NUMANodes {
+			node.distances = append(node.distances, n.Distances[to.ID])
+		}
+		for size := range n.HugePages {
+			if size != 2*unit.MiB && size != unit.GiB {
+				p.add("%s: hugepages %v: this processor has 2Mi and 1Gi", field, size)
+			}
+		}
+		node.install(field, i == 0, p)
+		b.nodes = append(b.nodes, node)
+	}
+	if sum := b.sum(func(n boardNode) unit.Bytes { return n.memory }); m.Memory != sum {
+		p.add("memory: %v: want the sum of the nodes', %v", m.Memory, sum)
+	}
+}
+
+// install decides how much memory the node gets, where the description leaves that open.
+func (n *boardNode) install(field string, first bool, p *problems) {
+	switch {
+	case n.memory%blockSize != 0:
+		p.add("%s: memory %v: want a multiple of %v", field, n.memory, blockSize)
+	case n.installed%memoryBlock != 0:
+		p.add("%s: installed %v: want a multiple of %v", field, n.installed, memoryBlock)
+	case first && n.memory == 0:
+		p.add("%s: memory 0: the kernel starts from the first node's", field)
+	}
+	if n.memory == 0 || n.installed != 0 {
+		return
+	}
+	kept := n.memory / keptFraction
+	if first {
+		kept += keptFirst
+	}
+	n.installed = (n.memory + kept + memoryBlock - 1) / memoryBlock * memoryBlock
+}
+
+func (b board) sum(of func(boardNode) unit.Bytes) (total unit.Bytes) {
 	for _, n := range b.nodes {
-		total += n.memory
+		total += of(n)
 	}
 	return total
 }
 
-// qemu returns the arguments that make b of QEMU's parts, all but its disks.
-func (b board) qemu() []string {
-	args := []string{
-		"-smp", fmt.Sprintf("%d,sockets=%d,dies=%d,cores=%d,threads=%d", len(b.node), b.sockets, b.dies, b.cores, b.threads),
-		"-m", fmt.Sprintf("%dk", int64(b.memory()/unit.KiB)),
-	}
-	for id, n := range b.nodes {
-		node := fmt.Sprintf("node,nodeid=%d", id)
-		if n.memory > 0 {
-			args = append(args, "-object", fmt.Sprintf("memory-backend-ram,id=mem%d,size=%dk", id, int64(n.memory/unit.KiB)))
-			node += fmt.Sprintf(",memdev=mem%d", id)
-		}
-		args = append(args, "-numa", node)
-	}
-	for cpu, node := range b.node {
-		core := cpu / b.threads
-		die := core / b.cores
-		where := fmt.Sprintf("socket-id=%d,core-id=%d,thread-id=%d", die/b.dies, core%b.cores, cpu%b.threads)
-		if b.dies > 1 { // else QEMU knows no dies
-			where += fmt.Sprintf(",die-id=%d", die%b.dies)
-		}
-		args = append(args, "-numa", fmt.Sprintf("cpu,node-id=%d,%s", node, where))
-	}
-	for from, n := range b.nodes {
-		for to, distance := range n.distances {
-			args = append(args, "-numa", fmt.Sprintf("dist,src=%d,dst=%d,val=%d", from, to, distance))
-		}
-	}
-	return args
-}
-
-// kernel returns what the kernel must be told to be b.
-func (b board) kernel() []string {
-	var args []string
-	bySize := map[unit.Bytes][]string{}
-	for id, n := range b.nodes {
-		for size, count := range n.pages {
-			bySize[size] = append(bySize[size], fmt.Sprintf("%d:%d", id, count))
-		}
-	}
-	for _, size := range []unit.Bytes{2 * unit.MiB, unit.GiB} {
-		if len(bySize[size]) > 0 {
-			slices.Sort(bySize[size])
-			args = append(args, "hugepagesz="+strconv.FormatInt(int64(size/unit.MiB), 10)+"M", "hugepages="+strings.Join(bySize[size], ","))
-		}
-	}
-	if !b.isolated.IsEmpty() {
-		args = append(args, "isolcpus="+b.isolated.String())
-	}
-	return args
+func (b board) installed() unit.Bytes {
+	return b.sum(func(n boardNode) unit.Bytes { return n.installed })
 }

@@ -18,8 +18,9 @@ import (
 // A channel runs commands in one guest.
 type channel struct{ http *http.ClientConn }
 
-// newChannel waits until the guest is ready. It then owns conn.
-func newChannel(ctx context.Context, conn net.Conn) (*channel, error) {
+// newChannel waits until the guest is ready. It then owns conn. hasMemory hears what memory the guest has, by node; its
+// error ends the wait.
+func newChannel(ctx context.Context, conn net.Conn, hasMemory func([]int64) error) (*channel, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	lines := bufio.NewReader(conn)
@@ -31,6 +32,11 @@ func newChannel(ctx context.Context, conn net.Conn) (*channel, error) {
 		var stage wire.Stage
 		if err := json.Unmarshal(line, &stage); err != nil {
 			return nil, fmt.Errorf("wait for the guest: it said %.80q: %w", line, err)
+		}
+		if stage.Memory != nil {
+			if err := hasMemory(stage.Memory); err != nil {
+				return nil, err
+			}
 		}
 		if stage.Failed != "" {
 			return nil, fmt.Errorf("the guest could not start: %s", stage.Failed)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
@@ -86,16 +87,27 @@ func newDisk(dir, serial string, size unit.Bytes) (disk, error) {
 	return disk{serial: serial, file: file}, nil
 }
 
-// format makes d an ext4 file system of exactly that many inodes. It has a journal: guests crash.
-func (d disk) format(ctx context.Context, inodes int64) error {
+// format makes d an ext4 file system of exactly that size and that many inodes. It has a journal: guests crash.
+func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	program, err := mke2fs()
 	if err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-m", "0", "-b", fmt.Sprint(int64(blockSize)), "-N", fmt.Sprint(inodes),
+	command := exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-m", "0", "-b", fmt.Sprint(int64(blockSize)), "-N", fmt.Sprint(want.Inodes),
 		"-E", "assume_storage_prezeroed=1,nodiscard", childFile(0))
 	command.ExtraFiles = []*os.File{d.file}
-	return runQuietly(command)
+	if err := runQuietly(command); err != nil {
+		return err
+	}
+	var made [8]byte // the superblock's numbers of inodes and of blocks (Documentation/filesystems/ext4/super.rst)
+	if _, err := d.file.ReadAt(made[:], 1024); err != nil {
+		return err
+	}
+	got := machine.Filesystem{Capacity: unit.Bytes(binary.LittleEndian.Uint32(made[4:])) * blockSize, Inodes: int64(binary.LittleEndian.Uint32(made[:]))}
+	if got != want {
+		return fmt.Errorf("make %s of %v with %d inodes: mke2fs makes %v with %d: describe that", d.serial, want.Capacity, want.Inodes, got.Capacity, got.Inodes)
+	}
+	return nil
 }
 
 // childFile is the path, in a child, of its ExtraFiles[i] (os/exec numbers them from 3).

@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
@@ -59,6 +61,7 @@ type Guest struct {
 	args    []string // of QEMU
 	files   []*os.File
 	console *tail
+	memory  *memory
 	process *process // nil: switched off
 }
 
@@ -67,22 +70,26 @@ var booted atomic.Int32
 
 // Start boots a machine. The error wraps ErrCannot where this one is to blame. Who starts a guest must Close it.
 func Start(ctx context.Context, description string, o Options) (*Guest, error) {
-	b, ok := boards[description]
-	if !ok {
-		return nil, fmt.Errorf("boot %s: no machine of that name: want one of tiny, two-socket", description)
+	file, err := Describe(description)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBoard(file.Machine)
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: %w", description, err)
 	}
 	if o.Init == "" {
 		o.Init = Tiny
 	}
 	if o.Name == "" {
-		o.Name = description
+		o.Name = file.Name
 	}
 	number := int(booted.Add(1)) % 250
 	g := &Guest{
 		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2", number),
 		options: o, board: b, console: &tail{max: consoleKept},
 	}
-	err := g.prepare(ctx)
+	err = g.prepare(ctx)
 	if err == nil {
 		err = g.PowerOn(ctx)
 	}
@@ -120,7 +127,7 @@ func (g *Guest) prepare(ctx context.Context) error {
 	g.args = append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Skylake-Server",
-		"-kernel", image.Kernel, "-initrd", ram, "-append", strings.Join(g.kernelArgs(), " "),
+		"-kernel", image.Kernel, "-initrd", ram,
 		"-chardev", "stdio,id=console,signal=off,mux=on", "-serial", "chardev:console", "-mon", "chardev=monitor,mode=control",
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=channel,name=" + wire.Port,
 		"-netdev", fmt.Sprintf("user,id=%s,ipv6=off,net=%s/24,host=%s,dhcpstart=%s", network, subnet(g.Host), g.Host, g.IP),
@@ -132,7 +139,13 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if err := g.configure(); err != nil {
 		return err
 	}
-	return g.plugDisks(ctx, s, image, bin)
+	if err := g.plugDisks(ctx, s, image, bin); err != nil {
+		return err
+	}
+	// What a kernel keeps for itself depends on it, on its arguments, and on what QEMU tells it.
+	args := slices.Concat([]string{image.Dir, ram}, g.board.qemu(), g.kernelArgs())
+	g.memory, err = openMemory(s, g.board, digest(args...))
+	return err
 }
 
 // network is QEMU's name of the guest's network.
@@ -146,6 +159,7 @@ func (g *Guest) kernelArgs() []string {
 		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
 		"panic=-1", // reboot at once, which QEMU is told not to do: the guest has ended
 		"psi=1", "mitigations=off",
+		"nokaslr",      // a kernel at a random place leaves other amounts of memory to the nodes
 		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
 		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",
 	}
@@ -156,7 +170,7 @@ func (g *Guest) kernelArgs() []string {
 func (g *Guest) configure() error {
 	text, err := json.Marshal(wire.Config{
 		Hostname: g.Name, MachineID: digest("machine", g.Name, g.IP), Init: g.options.Init, Console: g.options.Stdin != nil,
-		Address: g.IP + "/24", Gateway: g.Host,
+		Address: g.IP + "/24", Gateway: g.Host, PIDs: g.board.pids,
 	})
 	if err != nil {
 		return err
@@ -192,16 +206,19 @@ func (g *Guest) plugDisks(ctx context.Context, s store, image Image, bin string)
 		}
 		g.plug(d)
 	}
-	for serial, fs := range map[string]boardFS{wire.DiskNodeFS: g.board.nodeFS, wire.DiskImageFS: g.board.imageFS} {
-		if fs.capacity == 0 {
+	for _, fs := range []struct {
+		serial string
+		machine.Filesystem
+	}{{wire.DiskNodeFS, g.board.nodeFS}, {wire.DiskImageFS, g.board.imageFS}} {
+		if fs.Capacity == 0 {
 			continue
 		}
-		d, err := newDisk(s.dir, serial, fs.capacity)
+		d, err := newDisk(s.dir, fs.serial, fs.Capacity)
 		if err != nil {
 			return err
 		}
 		g.plug(d)
-		if err := d.format(ctx, fs.inodes); err != nil {
+		if err := d.format(ctx, fs.Filesystem); err != nil {
 			return err
 		}
 	}
@@ -253,9 +270,20 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 	if g.options.Console != nil {
 		console = io.MultiWriter(g.console, g.options.Console)
 	}
-	var err error
-	g.process, err = launch(ctx, g.args, g.files, console, g.options.Stdin)
-	return err
+	l := launch{files: g.files, console: console, stdin: g.options.Stdin, hasMemory: g.memory.judge}
+	for range memoryTries {
+		append := slices.Concat(g.kernelArgs(), g.board.withhold(g.memory.withheld))
+		l.args = slices.Concat(g.args, []string{"-append", strings.Join(append, " ")})
+		p, err := l.run(ctx)
+		switch {
+		case err == nil:
+			g.process = p
+			return g.memory.keep()
+		case !errors.Is(err, errOtherMemory):
+			return err
+		}
+	}
+	return fmt.Errorf("power on %s: after %d boots: %w", g.Name, memoryTries, errOtherMemory)
 }
 
 // Close switches the guest off and gives everything back.

@@ -1,18 +1,43 @@
 package lab
 
 import (
-	"maps"
-	"slices"
+	"embed"
+	"fmt"
+	"path"
+	"strings"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// Names are those of the ready-made machines, in order.
-func Names() []string { return slices.Sorted(maps.Keys(boards)) }
+//go:embed machines/*.yaml
+var readyMade embed.FS
 
-var boards = map[string]board{
-	"tiny": {sockets: 1, dies: 1, cores: 2, threads: 1, node: []int{0, 0}, nodes: []boardNode{{memory: unit.GiB}}, nodeFS: boardFS{4 * unit.GiB, 1 << 18}},
-	"two-socket": {sockets: 2, dies: 1, cores: 2, threads: 2, node: []int{0, 0, 0, 0, 1, 1, 1, 1},
-		nodes:  []boardNode{{memory: unit.GiB, distances: []int{10, 21}}, {memory: unit.GiB, distances: []int{21, 10}}},
-		nodeFS: boardFS{4 * unit.GiB, 1 << 18}},
+// Names are those of the ready-made machines, in order.
+func Names() []string {
+	entries, err := readyMade.ReadDir("machines")
+	if err != nil {
+		panic(err) // embedded
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
+	}
+	return names
+}
+
+// Describe returns the description of a ready-made machine, or of a machine file, whose path has a slash or ends in .yaml
+// or .json.
+func Describe(name string) (machinefile.File, error) {
+	if ext := path.Ext(name); strings.Contains(name, "/") || ext == ".yaml" || ext == ".json" {
+		return machinefile.Load(name)
+	}
+	text, err := readyMade.ReadFile("machines/" + name + ".yaml")
+	if err != nil {
+		return machinefile.File{}, fmt.Errorf("find machine: %q: want one of %s, or the path of a machine file", name, strings.Join(Names(), ", "))
+	}
+	file, err := machinefile.Decode(text)
+	if err != nil {
+		return file, fmt.Errorf("read machine: %s: %w", name, err)
+	}
+	return file, nil
 }

@@ -17,6 +17,10 @@ import (
 // qemuProgram is in Debian's qemu-system-x86.
 const qemuProgram = "qemu-system-x86_64"
 
+// qemuSaidKept is how much of QEMU's complaints is kept: those that complaint drops are some 100 bytes for each feature and
+// CPU.
+const qemuSaidKept = 256 << 10
+
 // A process is one run of QEMU: from power on to power off, crash or kill.
 type process struct {
 	command *exec.Cmd
@@ -29,8 +33,17 @@ type process struct {
 	reason string // of the end, in QEMU's words; empty: it was killed, or died
 }
 
-// launch starts QEMU and waits until the guest is ready.
-func launch(ctx context.Context, args []string, files []*os.File, console io.Writer, stdin io.Reader) (*process, error) {
+// A launch is what a run of QEMU needs.
+type launch struct {
+	args      []string
+	files     []*os.File // its file descriptors 3, 4, ...
+	console   io.Writer
+	stdin     io.Reader
+	hasMemory func([]int64) error // see newChannel
+}
+
+// run starts QEMU and waits until the guest is ready.
+func (l launch) run(ctx context.Context) (*process, error) {
 	channelHere, channelThere, err := pair("channel")
 	if err != nil {
 		return nil, err
@@ -41,17 +54,17 @@ func launch(ctx context.Context, args []string, files []*os.File, console io.Wri
 		return nil, errors.Join(err, channelHere.Close())
 	}
 	defer monitorThere.Close()
-	p := &process{said: &tail{max: stderrKept}, ended: make(chan struct{})}
-	p.command = exec.Command(qemuProgram, args...)
+	p := &process{said: &tail{max: qemuSaidKept}, ended: make(chan struct{})}
+	p.command = exec.Command(qemuProgram, l.args...)
 	p.command.Args = append(p.command.Args,
-		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", 4+len(files)))
-	p.command.ExtraFiles = append(append([]*os.File{}, files...), channelThere, monitorThere)
-	p.command.Stdin, p.command.Stdout, p.command.Stderr = stdin, console, p.said
+		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(l.files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", 4+len(l.files)))
+	p.command.ExtraFiles = append(append([]*os.File{}, l.files...), channelThere, monitorThere)
+	p.command.Stdin, p.command.Stdout, p.command.Stderr = l.stdin, l.console, p.said
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.start(); err != nil {
 		return nil, errors.Join(err, channelHere.Close(), monitorHere.Close())
 	}
-	if err := p.greet(ctx, channelHere, monitorHere); err != nil {
+	if err := p.greet(ctx, channelHere, monitorHere, l.hasMemory); err != nil {
 		p.kill()
 		return nil, errors.Join(err, p.complaint())
 	}
@@ -75,7 +88,7 @@ func (p *process) start() error {
 	return <-started
 }
 
-func (p *process) greet(ctx context.Context, channelHere, monitorHere net.Conn) error {
+func (p *process) greet(ctx context.Context, channelHere, monitorHere net.Conn, hasMemory func([]int64) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { channelHere.Close(); monitorHere.Close() })
@@ -91,7 +104,7 @@ func (p *process) greet(ctx context.Context, channelHere, monitorHere net.Conn) 
 	if p.monitor, err = newMonitor(monitorHere, p.setReason); err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	p.channel, err = newChannel(ctx, channelHere)
+	p.channel, err = newChannel(ctx, channelHere, hasMemory)
 	return err
 }
 

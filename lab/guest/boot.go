@@ -49,6 +49,9 @@ func assemble() error {
 	if err != nil {
 		return err
 	}
+	if err := reportMemory(); err != nil {
+		return err
+	}
 	if err := assembleRoot(); err != nil {
 		return err
 	}
@@ -152,6 +155,33 @@ func readConfig() (config wire.Config, err error) {
 		return config, fmt.Errorf("read configuration: %.200q: %w", text, err)
 	}
 	return config, nil
+}
+
+// reportMemory tells the host what the kernel made of the memory that it was given.
+func reportMemory() error {
+	var stage wire.Stage
+	for node := 0; ; node++ {
+		text, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/node/node%d/meminfo", node))
+		if errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var number, kib int64
+		if _, err := fmt.Sscanf(string(text), "\nNode %d MemTotal: %d kB", &number, &kib); err != nil {
+			if _, err = fmt.Sscanf(string(text), "Node %d MemTotal: %d kB", &number, &kib); err != nil {
+				return fmt.Errorf("read memory of node %d: %.80q: %w", node, text, err)
+			}
+		}
+		stage.Memory = append(stage.Memory, kib<<10)
+	}
+	port, err := openPort()
+	if err != nil {
+		return err
+	}
+	report(port, stage)
+	return port.Close()
 }
 
 // disks maps serial numbers to devices.
@@ -288,6 +318,13 @@ func configure(config wire.Config) error {
 	for path, text := range files {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return err
+		}
+	}
+	if config.PIDs > 0 {
+		for _, name := range []string{"pid_max", "threads-max"} {
+			if err := os.WriteFile("/proc/sys/kernel/"+name, fmt.Append(nil, config.PIDs), 0); err != nil {
+				return err
+			}
 		}
 	}
 	return configureNetwork(config)

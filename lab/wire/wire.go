@@ -5,7 +5,7 @@
 //
 // Before boot the host lays down one Config, which the firmware hands to the guest (fw_cfg). From then on the two share one
 // byte stream, a virtio serial port, which no network fault touches. The guest begins it with Stages, one JSON object
-// per line: last of them Ready or Failed. After Ready the stream is HTTP/2 without TLS, the guest being the server: any
+// per line: first what memory it has, last Ready or Failed. After Ready the stream is HTTP/2 without TLS, the guest being the server: any
 // number of commands at once, each with flow control of its own.
 //
 // A command is a POST to PathExec. Its body is one line of JSON, an Exec, and then the command's standard input. The
@@ -62,12 +62,14 @@ type Config struct {
 	Console   bool   // a shell on the console, whose end is the guest's
 	Address   string // of its network card, in CIDR form
 	Gateway   string // the host, seen from the guest
+	PIDs      int64  // the most processes and threads at once; 0: as the kernel likes
 }
 
 // A Stage is where a guest has come to.
 type Stage struct {
-	Ready  bool   `json:",omitempty"`
-	Failed string `json:",omitempty"` // why it can go no further
+	Memory []int64 `json:",omitempty"` // of each NUMA node, what the kernel can use, in bytes
+	Ready  bool    `json:",omitempty"`
+	Failed string  `json:",omitempty"` // why it can go no further
 }
 
 // Exec is a command to run.

@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// memory makes a guest's nodes have exactly the memory described. What a kernel keeps of a node's memory for itself is known only
+// when it has booted; it is the same at each boot of the same kernel on the same board. So the first boot of a machine is
+// measured, and the next is told to withhold the surplus; how much that is, is kept in the store.
+type memory struct {
+	board    board
+	withheld []unit.Bytes // of each node
+	path     string       // where it is kept
+	known    bool         // as it is there
+}
+
+// memoryTries is how many boots the right amounts may take (measured 2026-11: one, and one more the first time; the
+// second try after that is for what changes when memory is withheld).
+const memoryTries = 4
+
+// errOtherMemory says that a guest had not the memory described, and that another boot may help.
+var errOtherMemory = errors.New("the guest's memory is not as described")
+
+func openMemory(s store, b board, digest string) (*memory, error) {
+	m := &memory{board: b, withheld: make([]unit.Bytes, len(b.nodes)), path: filepath.Join(s.dir, "memory-"+digest)}
+	text, err := os.ReadFile(m.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, s.prune("memory")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var kept []unit.Bytes
+	if json.Unmarshal(text, &kept) == nil && len(kept) == len(m.withheld) { // else it is measured anew
+		m.withheld, m.known = kept, true
+	}
+	return m, s.touch(m.path)
+}
+
+// judge compares what a guest has, in bytes by node, with what was described, and corrects what is withheld.
+func (m *memory) judge(has []int64) error {
+	if len(has) != len(m.board.nodes) {
+		return fmt.Errorf("the guest's kernel has %d NUMA nodes, %d are described", len(has), len(m.board.nodes))
+	}
+	var other error
+	for i, node := range m.board.nodes {
+		surplus := unit.Bytes(has[i]) - node.memory
+		if surplus == 0 {
+			continue
+		}
+		m.withheld[i] += surplus
+		other, m.known = errOtherMemory, false
+		if m.withheld[i] < 0 {
+			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe less memory, or more installed", i, node.memory, node.installed, unit.Bytes(has[i]))
+		}
+		if m.withheld[i] >= memoryBlock {
+			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe more memory, or less installed", i, node.memory, node.installed, unit.Bytes(has[i]))
+		}
+	}
+	return other
+}
+
+// keep notes what was right.
+func (m *memory) keep() error {
+	if m.known {
+		return nil
+	}
+	text, err := json.Marshal(m.withheld)
+	if err != nil {
+		return err
+	}
+	next, err := os.CreateTemp(filepath.Dir(m.path), "memory.part-")
+	if err != nil {
+		return err
+	}
+	if _, err := next.Write(text); err != nil {
+		return errors.Join(err, next.Close(), os.Remove(next.Name()))
+	}
+	m.known = true
+	return errors.Join(next.Close(), os.Rename(next.Name(), m.path))
+}
