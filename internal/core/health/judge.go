@@ -1,6 +1,8 @@
 package health
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -21,50 +23,93 @@ func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
 		age = wall.Sub(n.Created)
 	case n.renewed != 0:
 		age = wall.Sub(n.renewed)
+		n.overdue = age > grace
 	}
 	left := min(max(grace-max(age, 0), m.o.Hearing), grace)
 	m.arm(n, now.Add(left))
 }
 
+// look is the first glance at the first lists: what was going on before we came.
+func (m *Monitor) look(now unit.Instant) {
+	m.looked = true
+	leases, overdue := 0, 0
+	for _, n := range m.nodes {
+		if n.exists && n.renewed != 0 && n.Status[Ready] != Unknown {
+			leases++
+			overdue += one(n.overdue)
+		}
+	}
+	if overdue > 0 && float32(overdue)/float32(leases) >= m.o.UnhealthyZone {
+		m.because("all nodes", "most leases are over: it was the API that was away; nodes get their grace anew")
+		m.forgive(now)
+	}
+	for _, p := range m.pods {
+		p.arrived = m.dateOf(now, p.Bound)
+		m.touchPod(p)
+	}
+	m.takeUpPace()
+}
+
 // sign notes that n is alive now.
 func (m *Monitor) sign(now unit.Instant, n *node) {
-	n.silent = false
+	if n.silent {
+		n.silent = false
+		m.stand(now, n)
+		m.settle(n)
+		m.touch(n)
+		m.touchPods(n)
+	}
 	m.arm(n, now.Add(m.graceOf(n)))
 }
 
-// Advance judges the nodes whose time is over and returns what is to be written now. wall is not needed: judging knows
-// no calendar.
+// Advance judges the nodes whose time is over and returns what is to be written now.
 func (m *Monitor) Advance(now unit.Instant) Decision {
-	m.ring(now)
-	d := Decision{Notices: m.notices}
-	m.notices = nil
-	dirty := m.dirty
-	m.dirty = nil
-	for _, n := range dirty {
-		n.isDirty = false
-		if m.nodes[n.Name] == n {
-			d.Actions = m.plan(now, n, d.Actions)
-		}
+	if !m.looked {
+		m.look(now)
 	}
-	if m.alarms.Len() > 0 {
-		d.Wake = m.alarms.First().alarm
+	hears := !m.hearingBad(now)
+	if hears {
+		m.ring(now)
 	}
-	if m.hearingBad(now) && !d.Wake.IsZero() {
-		// Due alarms wait for contact; look again when the next probe must have answered.
-		d.Wake = max(d.Wake, now.Add(time.Second))
+	m.reviewZones(now)
+	if hears {
+		m.pace(now)
 	}
-	d.Notices = append(d.Notices, m.notices...)
-	m.notices = nil
+	d := Decision{}
+	for _, n := range m.takeDirty() {
+		d.Actions = m.planNode(now, n, d.Actions)
+	}
+	for _, p := range m.takeDirtyPods() {
+		d.Actions = m.planPod(now, p, d.Actions)
+	}
+	d.Notices, d.Reasons, m.notices, m.reasons = m.notices, m.reasons, nil, nil
+	d.Wake = m.wake(now, hears)
 	return d
+}
+
+// wake is when the first alarm rings. While deaf nothing rings: then it is soon, to see whether that has passed.
+func (m *Monitor) wake(now unit.Instant, hears bool) (at unit.Instant) {
+	if m.alarms.Len() > 0 {
+		at = at.Earlier(m.alarms.First().alarm)
+	}
+	if m.podAlarms.Len() > 0 {
+		at = at.Earlier(m.podAlarms.First().alarm)
+	}
+	if m.paces.Len() > 0 {
+		at = at.Earlier(m.paces.First().due)
+	}
+	if !hears && !at.IsZero() {
+		at = max(at, now.Add(time.Second))
+	}
+	return at
 }
 
 func (m *Monitor) hearingBad(now unit.Instant) bool {
 	return m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter
 }
 
-// ring handles every alarm that is due: a deadline that passed without a sign, or a retry.
+// ring handles every alarm that is due: a deadline that passed without a sign, a retry, a pod's time.
 func (m *Monitor) ring(now unit.Instant) {
-	var waiting []*node
 	for m.alarms.Len() > 0 && m.alarms.First().alarm <= now {
 		n := m.alarms.First()
 		m.disarm(n)
@@ -74,23 +119,26 @@ func (m *Monitor) ring(now unit.Instant) {
 		case n.deadline > now: // it gave signs since the alarm was set, or this is a retry
 			m.setAlarm(n, n.deadline)
 			m.touch(n)
-		case m.hearingBad(now):
-			waiting = append(waiting, n)
 		default:
-			m.judge(n)
+			m.judge(now, n)
 		}
 	}
-	for _, n := range waiting {
-		m.setAlarm(n, n.deadline)
+	for m.podAlarms.Len() > 0 && m.podAlarms.First().alarm <= now {
+		p := m.podAlarms.First()
+		m.disarmPod(p)
+		m.touchPod(p)
 	}
 }
 
-func (m *Monitor) judge(n *node) {
+func (m *Monitor) judge(now unit.Instant, n *node) {
 	n.silent = true
 	if n.Status[Ready] == True {
-		m.notices = append(m.notices, Notice{n.Name, n.UID, "NodeNotReady", "Node " + n.Name + " status is now: NodeNotReady"})
+		m.noticeNode(n, "NodeNotReady", "status is now: NodeNotReady")
 	}
+	m.stand(now, n)
+	m.settle(n)
 	m.touch(n)
+	m.touchPods(n)
 }
 
 // touch makes Advance look at n.
@@ -101,43 +149,37 @@ func (m *Monitor) touch(n *node) {
 	}
 }
 
-// plan appends what must be written about n and its pods.
-func (m *Monitor) plan(now unit.Instant, n *node, out []Action) []Action {
-	if n.exists && m.mayStart(now, n, &n.work) {
-		a := Action{Node: n.Name}
-		status := n.Status
-		if n.silent {
-			a.Unknown, status = silence(n.Status)
-		}
-		a.Add, a.Drop = taintChanges(n.Node, status)
-		if len(a.Unknown)+len(a.Add)+len(a.Drop) > 0 {
-			n.work.busy = true
-			out = append(out, a)
-		}
+// takeDirty returns the nodes to look at, in an order that does not depend on how they came to be there.
+func (m *Monitor) takeDirty() []*node {
+	dirty := m.dirty
+	m.dirty = nil
+	slices.SortFunc(dirty, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range dirty {
+		n.isDirty = false
 	}
-	if !n.silent {
-		return out
-	}
-	for _, p := range n.sortedPods() {
-		if p.Ready && m.mayStart(now, n, &p.work) {
-			p.work.busy = true
-			copied := p.Pod
-			out = append(out, Action{Node: n.Name, Pod: &copied})
-		}
-	}
-	return out
+	return dirty
 }
 
-// mayStart reports whether nothing is being written already and no retry is waited for.
-func (m *Monitor) mayStart(now unit.Instant, n *node, w *work) bool {
-	if w.busy {
-		return false
+// planNode appends what must be written about n.
+func (m *Monitor) planNode(now unit.Instant, n *node, out []Action) []Action {
+	if m.nodes[n.Name] != n || !n.exists || n.work.busy {
+		return out
 	}
-	if w.retryAt > now {
-		m.setAlarm(n, w.retryAt)
-		return false
+	if n.work.retryAt > now {
+		m.setAlarm(n, n.work.retryAt)
+		return out
 	}
-	return true
+	a := Action{Node: n.Name, Labels: n.Relabel}
+	status := n.Status
+	if n.silent {
+		a.Unknown, status = silence(n.Status)
+	}
+	a.Add, a.Drop = taintChanges(n.Node, status, n.granted, m.stopped)
+	if len(a.Unknown)+len(a.Add)+len(a.Drop)+len(a.Labels) == 0 {
+		return out
+	}
+	n.work.busy = true
+	return append(out, a)
 }
 
 // silence is what a silent node's conditions become: those the agent speaks for are Unknown. NetworkUnavailable is the
@@ -158,39 +200,53 @@ func silence(status map[ConditionType]Status) (changes []UnknownCondition, after
 
 // Done reports the fate of an action. After success the shell tells what the API answered (NodeSeen, PodSeen) first.
 func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
-	w, n := m.workOf(a)
-	if w == nil {
+	if a.Pod != nil {
+		if p := m.pods[a.Pod.ID]; p != nil {
+			m.outcome(now, &p.work, string(p.ID), ok)
+			if ok && a.Do != MarkNotReady {
+				p.did |= 1 << a.Do
+			}
+			m.touchPod(p)
+		}
 		return
 	}
+	if n := m.nodes[a.Node]; n != nil {
+		m.outcome(now, &n.work, n.Name, ok)
+		m.touch(n)
+	}
+}
+
+// Retry of an action that failed: retryMin doubled with each failure, at most retryMax, and of that the last half by
+// chance, so that many who failed together do not come back together. Chosen: a conflict is settled within a watch's
+// delay; an API server in trouble is asked some ten times a minute for each thing.
+const (
+	retryMin = 200 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+func (m *Monitor) outcome(now unit.Instant, w *work, id string, ok bool) {
 	w.busy = false
 	if ok {
 		w.failures, w.retryAt = 0, 0
-	} else {
-		w.failures++
-		w.retryAt = now.Add(retryAfter(w.failures))
+		return
 	}
-	m.touch(n)
-}
-
-func (m *Monitor) workOf(a Action) (*work, *node) {
-	if a.Pod != nil {
-		if p := m.pods[a.Pod.ID]; p != nil {
-			return &p.work, m.nodes[p.Node]
-		}
-		return nil, nil
-	}
-	if n := m.nodes[a.Node]; n != nil {
-		return &n.work, n
-	}
-	return nil, nil
-}
-
-func retryAfter(failures int) time.Duration {
+	w.failures++
 	d := retryMin
-	for ; failures > 1 && d < retryMax; failures-- {
+	for i := 1; i < w.failures && d < retryMax; i++ {
 		d *= 2
 	}
-	return min(d, retryMax)
+	d = min(d, retryMax)
+	w.retryAt = now.Add(d/2 + time.Duration(chance(m.o.Seed, id, w.failures)%uint64(d/2)))
+}
+
+// chance is a number that depends on nothing but its arguments (FNV-1a).
+func chance(seed uint64, id string, n int) uint64 {
+	h := seed ^ 14695981039346656037
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	h = (h ^ uint64(n)) * 1099511628211
+	return h ^ h>>29
 }
 
 // arm sets the deadline of n. Its alarm may ring too early then, never too late: moving it with every sign would cost a
