@@ -108,7 +108,7 @@ type Node struct {
 // PodID is a pod's UID.
 type PodID string
 
-// Pod is what the API shows of a pod that has not ended.
+// Pod is what the API shows of a pod.
 type Pod struct {
 	ID              PodID
 	Namespace, Name string
@@ -116,6 +116,7 @@ type Pod struct {
 	Bound           unit.Wall // when; zero: not known
 	Ready           bool
 	Terminating     bool // it was asked to go
+	Ended           bool // it succeeded or failed: it holds nothing, and is not evicted
 	Gated           bool // it may not be scheduled yet
 	Tolerations     []Toleration
 	Requests        Load // Pods: 1

@@ -22,7 +22,7 @@ type pod struct {
 	place     int // in podAlarms
 }
 
-// PodSeen folds in a pod that is new or changed. Pods that have ended are of no interest: they are gone.
+// PodSeen folds in a pod that is new or changed.
 func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 	p := m.pods[seen.ID]
 	switch {
@@ -37,7 +37,9 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 		m.uncount(p)
 	}
 	p.Pod = seen
-	p.Requests = seen.Requests.clipped()
+	if p.Requests = seen.Requests.clipped(); seen.Ended {
+		p.Requests = Load{}
+	}
 	if seen.Node != "" && p.home == nil {
 		p.home = m.node(seen.Node)
 		p.home.pods[seen.ID] = p
@@ -45,14 +47,15 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 			p.home.missing = now
 		}
 	}
-	_, p.leaves = patience(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
+	_, ends := patience(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
+	p.leaves = ends && !p.Ended
 	m.recount(p)
 	if n := p.home; n != nil && (!n.exists || n.silent || len(n.noExecute) > 0 || n.outOfService()) {
 		m.touchPod(p)
 	}
 }
 
-// PodGone folds in that a pod was deleted or has ended.
+// PodGone folds in that a pod was deleted.
 func (m *Monitor) PodGone(_ unit.Instant, id PodID) {
 	p := m.pods[id]
 	if p == nil {
@@ -96,7 +99,7 @@ func (m *Monitor) recount(p *pod) {
 	}
 	n := p.home
 	if n == nil {
-		if _, known := m.unbound[p.ID]; !known && !p.Gated {
+		if _, known := m.unbound[p.ID]; !known && !p.Gated && !p.Ended {
 			m.unbound[p.ID], p.waits = p, true
 		}
 		if p.waits {
@@ -178,7 +181,7 @@ func (m *Monitor) wish(now unit.Instant, p *pod) (do Verb, at unit.Instant, want
 		p.scheduled = false
 		m.noticePod(p, "Cancelling deletion of")
 	}
-	leaves = leaves && !p.has(Evict)
+	leaves = leaves && !p.Ended && !p.has(Evict)
 	p.scheduled = p.scheduled || leaves && at > now
 	if n.silent && p.Ready && (!leaves || at > now) {
 		return MarkNotReady, now, true

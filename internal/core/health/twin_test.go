@@ -17,7 +17,7 @@ import (
 // sums and no dirty lists: it looks at everything, every time. Who is emptied and when, who is evicted and when, and the
 // room there is must be the same.
 func TestAgainstPlainTwin(t *testing.T) {
-	seeds := uint64(60)
+	seeds := uint64(30)
 	if testing.Short() {
 		seeds = 10
 	}
