@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
@@ -10,33 +13,55 @@ import (
 
 func newLifecycleCommand() *cobra.Command {
 	var kubeconfig string
-	o := lifecycle.Options{Health: health.Defaults()}
+	o := lifecycle.Options{Health: health.Defaults(), Metrics: lifecycle.NewMetrics()}
 	c := &cobra.Command{
 		Use:   "lifecycle",
-		Short: "Watch over the health of nodes: conditions, taints, readiness of pods on silent nodes",
-		Long: `Watch over the health of nodes, in place of kube-controller-manager's node-lifecycle-controller.
+		Short: "Watch over the health of nodes, and move pods off those that are lost",
+		Long: `Watch over the health of nodes, in place of kube-controller-manager's node-lifecycle-controller and
+taint-eviction-controller; run that with --controllers=*,-node-lifecycle-controller,-taint-eviction-controller.
 
-It turns conditions into taints the moment they change, and marks a node that gave no sign for its grace, and the pods on
-it, as not ready. It does not evict: pods on a dead node stay bound until something deletes them. As it sets NoExecute
-taints without a pause between nodes, do not run it beside a taint-eviction controller yet.`,
+Conditions become taints the moment they change. A node that gave no sign for its grace, and the pods on it, are marked as
+not ready at once; it is given a NoExecute taint at the pace of its zone, and its pods leave when their tolerations
+are over. Nobody is judged while the API server cannot be heard. Of several of these processes one acts.
+
+Where it does more than upstream, a flag keeps upstream's way: --pace-by-room=false, --respect-disruption-budgets=false (the
+default), --collect-pods=false.`,
 		Example: "  plimsoll lifecycle --kubeconfig /etc/kubernetes/controller-manager.conf",
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			var err error
-			// Writes are bounded by how many may be in flight and by the server's priority and fairness, not by a rate.
-			if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle", QPS: -1}); err != nil {
-				return usageError{err}
-			}
-			if err := lifecycle.Run(c.Context(), o); err != nil {
-				return usageError{err}
-			}
-			return nil
-		},
 	}
 	f := c.Flags()
+	h := &o.Health
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
-	f.DurationVar(&o.Health.Grace, "node-monitor-grace-period", o.Health.Grace, "how long a node may give no sign before it is Unknown")
-	f.DurationVar(&o.Health.StartupGrace, "node-startup-grace-period", o.Health.StartupGrace, "the same for a node that has never reported, from its creation")
+	f.DurationVar(&h.Grace, "node-monitor-grace-period", h.Grace, "how long a node may give no sign before it is Unknown")
+	f.DurationVar(&h.StartupGrace, "node-startup-grace-period", h.StartupGrace, "the same for a node that has never reported, from its creation")
+	f.Float32Var(&h.EvictionRate, "node-eviction-rate", h.EvictionRate, "nodes per second and zone that are given a NoExecute taint because they are down")
+	f.Float32Var(&h.SecondaryRate, "secondary-node-eviction-rate", h.SecondaryRate, "the same in a large zone that is unhealthy, and while there is no room for the pods")
+	f.Float32Var(&h.UnhealthyZone, "unhealthy-zone-threshold", h.UnhealthyZone, "share of a zone's nodes, and at least 3, that are down when it is unhealthy")
+	f.IntVar(&h.LargeZone, "large-cluster-size-threshold", h.LargeZone, "a zone of more nodes is large; one that is not empties no node while it is unhealthy")
+	f.BoolVar(&h.ByRoom, "pace-by-room", h.ByRoom, "fall to the secondary rate while the pods of a node do not fit on the healthy nodes")
+	f.BoolVar(&o.RespectBudgets, "respect-disruption-budgets", false, "evict pods through the Eviction API, which keeps PodDisruptionBudgets, and not by deletion")
+	f.BoolVar(&h.Collect, "collect-pods", h.Collect, "remove pods of deleted nodes, and terminating pods of nodes that are out-of-service, as pod garbage collection also does")
+	f.DurationVar(&h.OrphanAfter, "orphan-quarantine", h.OrphanAfter, "how long a node must be missing before its pods are removed")
+	leader := leaderElectionFlags(f, "plimsoll-lifecycle")
 	_ = c.MarkFlagRequired("kubeconfig")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		// Pauses between attempts differ from process to process.
+		h.Seed = uint64(time.Now().UnixNano())
+		var err error
+		// Writes are bounded by how many may be in flight and by the server's priority and fairness, not by a rate.
+		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle", QPS: -1}); err != nil {
+			return usageError{err}
+		}
+		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle-events", QPS: -1}); err != nil {
+			return usageError{err}
+		}
+		if err := o.Check(); err != nil {
+			return usageError{err}
+		}
+		return leader.run(c.Context(), kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
+			o.Leads = leads
+			return lifecycle.Run(ctx, o)
+		})
+	}
 	return c
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -19,19 +21,22 @@ Every node is considered for every pod, by the default profile of kube-scheduler
 claims, resource claims and gangs are not supported yet: a pod that demands one stays pending with an event that says so.`,
 		Example: "  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf",
 		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			var err error
-			// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
-			if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler", QPS: -1}); err != nil {
-				return usageError{err}
-			}
-			if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler-events", QPS: -1}); err != nil {
-				return usageError{err}
-			}
-			return scheduler.Run(c.Context(), o)
-		},
 	}
 	f := c.Flags()
+	leader := leaderElectionFlags(f, "plimsoll-scheduler")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		var err error
+		// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
+		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler", QPS: -1}); err != nil {
+			return usageError{err}
+		}
+		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler-events", QPS: -1}); err != nil {
+			return usageError{err}
+		}
+		return leader.run(c.Context(), kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
+			return scheduler.Run(ctx, o)
+		})
+	}
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
 	f.StringVar(&o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
 	f.IntVar(&o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")

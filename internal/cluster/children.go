@@ -176,8 +176,15 @@ func (b builder) controllerManager() supervise.Spec {
 	)
 }
 
-func (b builder) scheduler() supervise.Spec { return b.own(childScheduler, whoScheduler, nil) }
-func (b builder) lifecycle() supervise.Spec { return b.own(childLifecycle, whoLifecycle, nil) }
+// Under `up` there is one of each, and nobody to elect.
+func (b builder) scheduler() supervise.Spec {
+	return b.own(childScheduler, whoScheduler, nil, "--leader-elect=false")
+}
+
+func (b builder) lifecycle() supervise.Spec {
+	return b.own(childLifecycle, whoLifecycle, nil, "--leader-elect=false")
+}
+
 func (b builder) fleet() supervise.Spec {
 	return b.own(childFleet, whoFleet, nil, "--nodes", strconv.Itoa(b.o.Hollow), "--node-prefix", hollowPrefix,
 		"--zones", strconv.Itoa(b.o.HollowZones), "--control", b.o.FleetSocket())

@@ -1,23 +1,27 @@
-// Package lifecycle is the node-lifecycle controller's shell: it brings nodes, leases and pods to core/health and writes
-// what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on silent nodes.
+// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/health and
+// writes what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on silent
+// nodes, and the end of pods that do not tolerate their node's taints or whose node is gone.
 //
 // # Model
 //
 // One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the outcome
 // of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is scanned.
-// Writes run beside it, at most WritesInFlight at once.
+// Writes run beside it, at most WritesInFlight at once, nodes first, evictions last (lanes.go).
 //
 // # Invariants
 //
 //   - Every write of a node names the resourceVersion it was decided on: a node that spoke meanwhile makes it fail, and
-//     it is decided anew.
-//   - Before a node is marked silent, its lease is read once more from the API: a watch that lags condemns nobody.
+//     it is decided anew. Every write of a pod names its UID.
+//   - Before a node is marked silent, its lease is read once more from the API, and before pods of a missing node are
+//     removed, the node: a watch that lags condemns nobody.
 //   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
 //     brings later is dropped. So nothing is written twice because the watch was slow.
 //   - Nothing is judged before all three watches have delivered their first lists.
+//   - Nothing is written while Options.Leads says no.
 //
-// It keeps nothing on disk, opens no port and elects no leader. What it leaves to later is in core/health: pacing by zone
-// and the eviction of pods that do not tolerate a dead node.
+// It keeps nothing on disk: what a next leader must know is written in the API. It does not elect the leader (kube/election)
+// and opens no port. Nodes and pods that upstream's controllers would handle differently are named in core/health and in
+// oracle/README.md.
 package lifecycle
 
 import (
@@ -26,6 +30,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -51,8 +56,15 @@ const contactEvery = 5 * time.Second
 // Options configure the controller.
 type Options struct {
 	Client         *kube.Client
+	Events         *kube.Client // for Events, so that they do not wait behind writes; nil: Client
 	Health         health.Options
 	WritesInFlight int // zero: WritesInFlightDefault
+	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be broken.
+	// Upstream deletes them.
+	RespectBudgets bool
+	// Leads is asked before every write; nil: always.
+	Leads   func() bool
+	Metrics *Metrics // nil: none
 }
 
 // Run controls until ctx ends. It returns an error only for options that cannot work.
@@ -60,7 +72,9 @@ func Run(ctx context.Context, o Options) error {
 	if err := check(&o); err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
-	c := newController(o, remote{o.Client}, kube.NewRecorder(ctx, o.Client, "node-controller", ""))
+	c := newController(o, remote{o.Client}, recorders{
+		nodes: kube.NewRecorder(ctx, o.Events, "node-controller", ""), evictions: kube.NewRecorder(ctx, o.Events, "taint-eviction-controller", ""),
+	})
 	var synced []cache.InformerSynced
 	for _, w := range []struct {
 		kind    kube.Kind
@@ -69,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 	}{
 		{kube.Nodes, kube.Selection{Trim: trimNode}, c.nodeHandler()},
 		{kube.Leases, kube.Selection{Namespace: corev1.NamespaceNodeLease}, c.leaseHandler()},
-		{kube.Pods, kube.Selection{Trim: trimPod, Fields: kube.LivePods}, c.podHandler()},
+		{kube.Pods, kube.Selection{Trim: trimPod}, c.podHandler()},
 	} {
 		_, informer := o.Client.Informer(w.kind, w.sel, w.handler)
 		synced = append(synced, informer.HasSynced)
@@ -89,24 +103,23 @@ func check(o *Options) error {
 	if o.Client == nil {
 		return errors.New("no API client")
 	}
-	var errs []error
-	for _, p := range []struct {
-		flag string
-		d    time.Duration
-	}{
-		{"node-monitor-grace-period", o.Health.Grace}, {"node-startup-grace-period", o.Health.StartupGrace},
-	} {
-		if p.d <= 0 {
-			errs = append(errs, fmt.Errorf("--%s: %v: must be above zero; upstream uses 50s and 60s", p.flag, p.d))
-		}
-	}
+	errs := []error{o.Health.Check()}
 	if o.WritesInFlight < 0 {
 		errs = append(errs, fmt.Errorf("writes in flight: %d: must not be negative", o.WritesInFlight))
 	}
 	if o.WritesInFlight == 0 {
 		o.WritesInFlight = WritesInFlightDefault
 	}
+	if o.Events == nil {
+		o.Events = o.Client
+	}
 	return errors.Join(errs...)
+}
+
+// Check reports every problem of o at once.
+func (o *Options) Check() error {
+	copied := *o
+	return check(&copied)
 }
 
 // trimNode drops the image list, the largest part of a node, which is not read here.
@@ -116,30 +129,29 @@ func trimNode(obj runtime.Object) {
 	}
 }
 
-// trimPod keeps what HealthPod and Events about the pod read: names, where it is bound, conditions.
 func trimPod(obj runtime.Object) {
-	p, ok := obj.(*corev1.Pod)
-	if !ok {
-		return
+	if p, ok := obj.(*corev1.Pod); ok {
+		kube.TrimHealthPod(p)
 	}
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
-	p.Status = corev1.PodStatus{Conditions: p.Status.Conditions}
-	p.Labels, p.Annotations = nil, nil
 }
+
+// recorders write Events under the names of upstream's controllers.
+type recorders struct{ nodes, evictions record.EventRecorder }
 
 // A fact changes what the Monitor knows; it runs on the controller's goroutine.
 type fact func(now unit.Instant)
 
 // controller is the goroutine that owns the Monitor.
 type controller struct {
-	o        Options
-	api      api
-	recorder record.EventRecorder
+	o   Options
+	api api
+	recorders
+	metrics *Metrics
 
 	facts   chan fact
 	start   time.Time
 	monitor *health.Monitor
-	slots   chan struct{} // one per write in flight
+	lanes   *lanes
 
 	synced bool
 	latest map[string]*corev1.Node      // newest version heard of, by watch or answer
@@ -150,10 +162,16 @@ type controller struct {
 // factsMax is how many facts may wait; see the scheduler's.
 const factsMax = 1024
 
-func newController(o Options, a api, recorder record.EventRecorder) *controller {
+func newController(o Options, a api, r recorders) *controller {
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Leads == nil {
+		o.Leads = func() bool { return true }
+	}
 	c := &controller{
-		o: o, api: a, recorder: recorder, facts: make(chan fact, factsMax), start: time.Now(),
-		slots: make(chan struct{}, o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[health.PodID]*corev1.Pod{},
+		o: o, api: a, recorders: r, metrics: o.Metrics, facts: make(chan fact, factsMax), start: time.Now(),
+		lanes: newLanes(o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[health.PodID]*corev1.Pod{},
 	}
 	c.monitor = health.New(c.now(), o.Health)
 	return c
@@ -170,14 +188,17 @@ func (c *controller) tell(ctx context.Context, f fact) {
 
 // probe tells the Monitor whether the API can be heard.
 func (c *controller) probe(ctx context.Context) {
+	answered := true
 	for ctx.Err() == nil {
 		err := c.api.ready(ctx)
-		c.tell(ctx, func(now unit.Instant) {
-			if err != nil {
-				slog.Warn("API server does not answer; no node is judged", "err", err)
-			}
-			c.monitor.Contact(now, err == nil)
-		})
+		switch {
+		case err != nil && answered && ctx.Err() == nil:
+			slog.Warn("API server does not answer; no node is judged", "err", err)
+		case err == nil && !answered:
+			slog.Info("API server answers again")
+		}
+		answered = err == nil
+		c.tell(ctx, func(now unit.Instant) { c.monitor.Contact(now, err == nil) })
 		select {
 		case <-time.After(contactEvery):
 		case <-ctx.Done():
@@ -188,6 +209,11 @@ func (c *controller) probe(ctx context.Context) {
 func (c *controller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() { c.lanes.run(ctx) })
+	c.metrics.zones(func() []health.Zone { return c.askZones(ctx) })
+	defer c.metrics.zones(nil)
 	slog.Info("lifecycle controller starts", "grace", c.o.Health.Grace, "startup_grace", c.o.Health.StartupGrace)
 	reported := false
 	for {
@@ -197,8 +223,10 @@ func (c *controller) run(ctx context.Context) {
 				reported = true
 				slog.Info("lifecycle controller has its first lists", "after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
 			}
+			began := time.Now()
 			d := c.monitor.Advance(c.now())
-			c.carryOut(ctx, d)
+			c.metrics.pass.Observe(time.Since(began).Seconds())
+			c.carryOut(d)
 			if !d.Wake.IsZero() {
 				timer.Reset(max(0, d.Wake.Sub(c.now())))
 			}
@@ -225,29 +253,62 @@ func (c *controller) hearAll() {
 	}
 }
 
-func (c *controller) carryOut(ctx context.Context, d health.Decision) {
+func (c *controller) carryOut(d health.Decision) {
+	for _, r := range d.Reasons {
+		slog.Info("decided", "about", r.Subject, "why", r.Text)
+	}
 	for _, n := range d.Notices {
+		if n.Pod != nil {
+			ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: n.Pod.Namespace, Name: n.Pod.Name, UID: types.UID(n.Pod.ID)}
+			c.evictions.Event(ref, corev1.EventTypeNormal, n.Reason, n.Message)
+			continue
+		}
 		ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Node, UID: types.UID(n.UID)}
-		c.recorder.Event(ref, corev1.EventTypeNormal, n.Reason, n.Message)
+		c.nodes.Event(ref, corev1.EventTypeNormal, n.Reason, n.Message)
 		slog.Info("node", "node", n.Node, "reason", n.Reason)
 	}
 	for _, a := range d.Actions {
-		if a.Pod != nil {
+		switch {
+		case a.Pod == nil:
+			node, renewed := c.latest[a.Node], c.leases[a.Node]
+			c.write(laneNodes, a, func(ctx context.Context) error { return c.markNode(ctx, a, node, renewed) })
+		case a.Do == health.MarkNotReady:
 			pod := c.pods[a.Pod.ID]
-			go c.inSlot(ctx, func() { c.markPod(ctx, a, pod) })
-			continue
+			c.write(laneReadiness, a, func(ctx context.Context) error { return c.markPod(ctx, a, pod) })
+		default:
+			pod := c.pods[a.Pod.ID]
+			c.write(laneEvictions, a, func(ctx context.Context) error { return c.endPod(ctx, a, pod) })
 		}
-		node, renewed := c.latest[a.Node], c.leases[a.Node]
-		go c.inSlot(ctx, func() { c.markNode(ctx, a, node, renewed) })
 	}
 }
 
-func (c *controller) inSlot(ctx context.Context, f func()) {
+// errNotLeading is the fate of a write that was decided while we led and came too late.
+var errNotLeading = errors.New("no longer the leader")
+
+// write queues what a asks for and tells the Monitor what came of it.
+func (c *controller) write(at lane, a health.Action, do func(context.Context) error) {
+	c.lanes.put(at, func(ctx context.Context) {
+		err := errNotLeading
+		if c.o.Leads() {
+			attempt, cancel := context.WithTimeout(ctx, requestTimeout)
+			err = do(attempt)
+			cancel()
+		}
+		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, a, err == nil) })
+	})
+}
+
+// askZones asks the goroutine that owns the Monitor.
+func (c *controller) askZones(ctx context.Context) []health.Zone {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer := make(chan []health.Zone, 1)
+	c.tell(ctx, func(unit.Instant) { answer <- c.monitor.Zones() })
 	select {
-	case c.slots <- struct{}{}:
-		f()
-		<-c.slots
+	case zones := <-answer:
+		return zones
 	case <-ctx.Done():
+		return nil
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,7 +31,10 @@ type server struct {
 	down     bool
 	node     *corev1.Node
 	renewed  time.Time
-	podReady map[string]string
+	podReady map[string]string  // latest patch of a pod's status
+	deleted  []string           // pods, with how
+	refuse   map[string][]error // answers to deletions of a pod, in order, before it works
+	gone     bool               // the node is
 	writes   int
 	version  int
 
@@ -113,6 +117,38 @@ func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) 
 	return nil
 }
 
+func (s *server) getNode(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name)
+	}
+	return nil
+}
+
+func (s *server) deletePod(_ context.Context, _, name string, o metav1.DeleteOptions) error {
+	how := "deleted"
+	if o.GracePeriodSeconds != nil {
+		how = "removed"
+	}
+	return s.end(name, how)
+}
+
+func (s *server) evictPod(_ context.Context, e *policyv1.Eviction) error {
+	return s.end(e.Name, "evicted")
+}
+
+func (s *server) end(name, how string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errs := s.refuse[name]; len(errs) > 0 {
+		s.refuse[name] = errs[1:]
+		return errs[0]
+	}
+	s.deleted = append(s.deleted, name+" "+how)
+	return nil
+}
+
 // edit changes the node as its agent or a user would.
 func (s *server) edit(f func(*corev1.Node)) {
 	s.mu.Lock()
@@ -143,8 +179,8 @@ func condition(t corev1.NodeConditionType, s corev1.ConditionStatus) corev1.Node
 func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		s := &server{podReady: map[string]string{}, renewed: time.Now()}
-		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4}, s, record.NewFakeRecorder(1000))
+		s := &server{podReady: map[string]string{}, refuse: map[string][]error{}, renewed: time.Now()}
+		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4}, s, recorders{record.NewFakeRecorder(1000), record.NewFakeRecorder(1000)})
 		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
 		s.mu.Lock()
 		s.store(&corev1.Node{
@@ -157,6 +193,21 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		done.Go(func() { c.run(ctx) })
 		done.Go(func() { c.probe(ctx) })
 		c.leaseHandler().OnAdd(testLease(s.renewed), true)
+		// A second node lives all the time: were every node silent, none would be emptied.
+		c.nodeHandler().OnAdd(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
+		}, true)
+		done.Go(func() {
+			for ctx.Err() == nil {
+				l := testLease(time.Now())
+				l.Name = "other"
+				c.leaseHandler().OnUpdate(nil, l)
+				select {
+				case <-time.After(10 * time.Second):
+				case <-ctx.Done():
+				}
+			}
+		})
 		c.post(func(unit.Instant) { c.synced = true })
 		test(t, s, c)
 		cancel()
@@ -183,9 +234,7 @@ func TestReadyNodeIsFreedAtOnce(t *testing.T) {
 
 func TestSilentNode(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "pu"}, Spec: corev1.PodSpec{NodeName: "n"},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
-		c.podHandler().OnAdd(pod, false)
+		c.podHandler().OnAdd(bound("p", 300), false)
 		wait(49 * time.Second)
 		if got := s.describe(); got != healthy {
 			t.Errorf("after 49 s: %s", got)

@@ -62,9 +62,6 @@ func (c *controller) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	seen := func(pod *corev1.Pod) {
-		if pod.Spec.NodeName == "" {
-			return
-		}
 		p := kube.HealthPod(pod)
 		c.post(func(now unit.Instant) {
 			c.pods[p.ID] = pod

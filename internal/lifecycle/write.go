@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +26,10 @@ type api interface {
 	ready(ctx context.Context) error
 	lease(ctx context.Context, node string) (*coordinationv1.Lease, error)
 	patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) (*corev1.Node, error)
+	getNode(ctx context.Context, name string) error
 	patchPodStatus(ctx context.Context, namespace, name string, body []byte) error
+	deletePod(ctx context.Context, namespace, name string, o metav1.DeleteOptions) error
+	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
 
 // requestTimeout bounds one request. Chosen: below the shortest sensible grace; a request without an answer by then is
@@ -51,34 +55,51 @@ func (r remote) patchPodStatus(ctx context.Context, namespace, name string, body
 	return r.client.Patch(ctx, kube.Pods, namespace, name, types.StrategicMergePatchType, body, nil, "status")
 }
 
+func (r remote) getNode(ctx context.Context, name string) error {
+	return r.client.Get(ctx, kube.Nodes, "", name, &corev1.Node{})
+}
+
+func (r remote) deletePod(ctx context.Context, namespace, name string, o metav1.DeleteOptions) error {
+	return r.client.Delete(ctx, kube.Pods, namespace, name, o)
+}
+
+func (r remote) evictPod(ctx context.Context, e *policyv1.Eviction) error {
+	return r.client.Create(ctx, kube.Pods, e.Namespace, e.Name, e, &metav1.Status{}, "eviction")
+}
+
 // errAlive reports that a node gave a sign that the watch had not brought yet.
 var errAlive = errors.New("node renewed its lease")
 
-// markNode writes conditions and taints of one node and tells the Monitor what came of it.
-func (c *controller) markNode(ctx context.Context, a health.Action, node *corev1.Node, renewed unit.Wall) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
+// errGone is the fate of an action about a node that we do not know any more.
+var errGone = errors.New("node is gone")
+
+// markNode writes conditions, taints and labels of one node and tells the Monitor of its new version.
+func (c *controller) markNode(ctx context.Context, a health.Action, node *corev1.Node, renewed unit.Wall) error {
 	if node == nil {
-		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, a, false) })
-		return
+		return errGone
 	}
 	began := time.Now()
 	after, err := c.writeNode(ctx, a, node, renewed)
-	alive := errors.Is(err, errAlive)
+	if after != nil {
+		c.tell(context.WithoutCancel(ctx), func(now unit.Instant) { c.seeNode(now, after) })
+	}
 	switch {
 	case err == nil:
-		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", time.Since(began).Round(time.Millisecond))
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || alive:
+		took := time.Since(began)
+		c.metrics.node.Observe(took.Seconds())
+		if a.Empties() {
+			c.metrics.nodeEvictions.WithLabelValues(kube.HealthNode(node).Zone).Inc()
+		}
+		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))
+	case errors.Is(err, errAlive):
+		slog.Debug("node gave a sign meanwhile", "node", a.Node)
+		return nil
+	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 		slog.Debug("node changed meanwhile", "node", a.Node, "err", err)
 	case ctx.Err() == nil:
 		slog.Warn("mark node failed", "node", a.Node, "err", err)
 	}
-	c.tell(context.WithoutCancel(ctx), func(now unit.Instant) {
-		if after != nil {
-			c.seeNode(now, after)
-		}
-		c.monitor.Done(now, a, err == nil || alive)
-	})
+	return err
 }
 
 // writeNode returns the last version of the node that the API answered with, also beside an error.
@@ -96,16 +117,16 @@ func (c *controller) writeNode(ctx context.Context, a health.Action, node *corev
 		}
 		node = after
 	}
-	if len(a.Add)+len(a.Drop) == 0 {
+	if len(a.Add)+len(a.Drop)+len(a.Labels) == 0 {
 		return after, nil
 	}
-	body, err := taintsPatch(node, a.Add, a.Drop, time.Now())
+	body, err := taintsPatch(node, a, time.Now())
 	if err != nil {
 		return after, err
 	}
 	tainted, err := c.api.patchNode(ctx, a.Node, types.MergePatchType, body)
 	if err != nil {
-		return after, fmt.Errorf("write taints of node %s: %w", a.Node, err)
+		return after, fmt.Errorf("write taints and labels of node %s: %w", a.Node, err)
 	}
 	return tainted, nil
 }
@@ -144,20 +165,35 @@ func conditionsPatch(node *corev1.Node, unknown []health.UnknownCondition, now t
 	return guarded(node, "status", map[string]any{"conditions": conditions})
 }
 
-// taintsPatch replaces the list of taints. The list has no merge key, so that others' taints are kept by writing them
-// back, and the resourceVersion makes sure that none was added meanwhile.
-func taintsPatch(node *corev1.Node, add, drop []health.Taint, now time.Time) ([]byte, error) {
+// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so that others' taints are kept by
+// writing them back, and the resourceVersion makes sure that none was added meanwhile.
+func taintsPatch(node *corev1.Node, a health.Action, now time.Time) ([]byte, error) {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-		return slices.Contains(drop, health.Taint{Key: t.Key, Effect: health.Effect(t.Effect)})
+		return slices.ContainsFunc(a.Drop, health.Taint{Key: t.Key, Effect: health.Effect(t.Effect)}.Same)
 	})
-	added := metav1.NewTime(now)
-	for _, t := range add {
+	for _, t := range a.Add {
+		added := metav1.NewTime(now)
+		if t.Added != 0 {
+			added = metav1.NewTime(t.Added.Time())
+		}
 		taints = append(taints, corev1.Taint{Key: t.Key, Effect: corev1.TaintEffect(t.Effect), TimeAdded: &added})
 	}
-	if taints == nil {
-		taints = []corev1.Taint{}
+	metadata := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+	if len(a.Labels) > 0 {
+		metadata["labels"] = a.Labels
 	}
-	return guarded(node, "spec", map[string]any{"taints": taints})
+	patch := map[string]any{"metadata": metadata}
+	if len(a.Add)+len(a.Drop) > 0 {
+		if taints == nil {
+			taints = []corev1.Taint{}
+		}
+		patch["spec"] = map[string]any{"taints": taints}
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("write taints of node %s: %w", node.Name, err)
+	}
+	return body, nil
 }
 
 // guarded makes a patch of one field that fails if the node is not the version it was made for.
@@ -168,44 +204,6 @@ func guarded(node *corev1.Node, field string, value any) ([]byte, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write %s of node %s: %w", field, node.Name, err)
-	}
-	return body, nil
-}
-
-// markPod writes that a pod on a silent node is not Ready.
-func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.Pod) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	body, err := podNotReadyPatch(*a.Pod, time.Now())
-	if err == nil {
-		err = c.api.patchPodStatus(ctx, a.Pod.Namespace, a.Pod.Name, body)
-	}
-	gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // the UID is another pod's
-	if err != nil && !gone && ctx.Err() == nil {
-		slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
-	}
-	if err == nil && pod != nil {
-		c.recorder.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
-	}
-	c.tell(context.WithoutCancel(ctx), func(now unit.Instant) {
-		if err == nil {
-			p := *a.Pod
-			p.Ready = false
-			c.monitor.PodSeen(now, p)
-		}
-		c.monitor.Done(now, a, err == nil)
-	})
-}
-
-func podNotReadyPatch(p health.Pod, now time.Time) ([]byte, error) {
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": p.ID},
-		"status": map[string]any{"conditions": []map[string]any{{
-			"type": corev1.PodReady, "status": corev1.ConditionFalse, "lastTransitionTime": metav1.NewTime(now),
-		}}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("write readiness of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return body, nil
 }

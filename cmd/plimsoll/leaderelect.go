@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/pflag"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/election"
+)
+
+// leaderElection is upstream's flags of leader election.
+type leaderElection struct {
+	on   bool
+	lock string
+	election.Config
+}
+
+func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
+	l := &leaderElection{Config: election.Default(lease)}
+	f.BoolVar(&l.on, "leader-elect", true, "act only while holding a Lease, so that several of these may run")
+	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", l.LeaseDuration, "how long others wait for a leader that does not renew")
+	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", l.RenewDeadline, "how long a leader goes on without a renewal")
+	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", l.RetryPeriod, "pause between attempts to take or renew")
+	f.StringVar(&l.Name, "leader-elect-resource-name", l.Name, "name of the Lease")
+	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", l.Namespace, "namespace of the Lease")
+	f.StringVar(&l.lock, "leader-elect-resource-lock", "leases", "kind of the lock; leases is the only one")
+	return l
+}
+
+// run runs lead, at once or while this process is the leader. lead is told how to ask whether it still is.
+func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead func(ctx context.Context, leads func() bool) error) error {
+	if l.lock != "leases" {
+		return usageError{errUnknownLock(l.lock)}
+	}
+	if !l.on {
+		return lead(ctx, func() bool { return true })
+	}
+	// A client of its own, so that renewals never wait behind other requests of this process.
+	client, err := kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: agent + "-election", QPS: -1})
+	if err != nil {
+		return usageError{err}
+	}
+	candidate, err := election.New(l.Config, election.Over(client))
+	if err != nil {
+		return usageError{err}
+	}
+	return candidate.Run(ctx, func(ctx context.Context) error { return lead(ctx, candidate.Holds) })
+}
+
+type errUnknownLock string
+
+func (e errUnknownLock) Error() string {
+	return "--leader-elect-resource-lock: \"" + string(e) + "\": Kubernetes 1.36 knows leases only"
+}

@@ -1,0 +1,163 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// markPod writes that a pod on a silent node is not Ready.
+func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.Pod) error {
+	err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
+	if err != nil {
+		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another's by now
+			slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
+		}
+		return err
+	}
+	if pod != nil {
+		c.nodes.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+	}
+	c.tell(ctx, func(now unit.Instant) {
+		if latest := c.pods[a.Pod.ID]; latest != nil { // the watch may have brought more than we wrote
+			p := kube.HealthPod(latest)
+			p.Ready = false
+			c.monitor.PodSeen(now, p)
+		}
+	})
+	return nil
+}
+
+// endPod deletes a pod: with its grace because of a taint, at once because of its node.
+func (c *controller) endPod(ctx context.Context, a health.Action, pod *corev1.Pod) error {
+	var err error
+	switch a.Do {
+	case health.Evict:
+		err = c.evict(ctx, *a.Pod, pod)
+	case health.CollectOrphan:
+		if err = c.confirmGone(ctx, a.Node); err == nil {
+			err = c.remove(ctx, *a.Pod, "orphaned", &corev1.PodCondition{
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
+			})
+		}
+	case health.CollectOutOfService:
+		err = c.remove(ctx, *a.Pod, "out-of-service", nil)
+	}
+	name := a.Pod.Namespace + "/" + a.Pod.Name
+	switch {
+	case err == nil:
+		slog.Info("pod deleted", "pod", name, "node", a.Node, "why", reasonOf(a.Do))
+		if a.Do == health.Evict {
+			c.metrics.podDeletions.Inc()
+			c.metrics.podDeletionTime.Observe(c.now().Sub(a.Due).Seconds())
+		}
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err): // most often another pod of this name, and the watch will say so
+		slog.Debug("pod changed meanwhile", "pod", name, "err", err)
+	case apierrors.IsTooManyRequests(err):
+		slog.Info("pod stays for now", "pod", name, "node", a.Node, "err", err)
+	case errors.Is(err, errBack):
+		slog.Info("pod stays: its node is in the API", "pod", name, "node", a.Node)
+	case ctx.Err() == nil:
+		slog.Warn("delete pod failed, it is tried again", "pod", name, "node", a.Node, "why", reasonOf(a.Do), "err", err)
+	}
+	return err
+}
+
+func reasonOf(v health.Verb) string {
+	return map[health.Verb]string{health.Evict: "taint", health.CollectOrphan: "node is gone", health.CollectOutOfService: "node is out of service"}[v]
+}
+
+// evict deletes a pod as upstream's taint eviction does, or asks for its eviction.
+func (c *controller) evict(ctx context.Context, p health.Pod, pod *corev1.Pod) error {
+	uid := types.UID(p.ID)
+	preconditions := metav1.Preconditions{UID: &uid}
+	if c.o.RespectBudgets { // the API writes the condition itself
+		return c.api.evictPod(ctx, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &preconditions},
+		})
+	}
+	condition := corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint",
+	}
+	if pod != nil {
+		condition.ObservedGeneration = pod.Generation
+	}
+	if err := c.patchPod(ctx, p, "", condition); err != nil {
+		return err
+	}
+	return c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &preconditions})
+}
+
+// errBack reports that a node that was thought gone is there.
+var errBack = errors.New("node is there")
+
+func (c *controller) confirmGone(ctx context.Context, node string) error {
+	switch err := c.api.getNode(ctx, node); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read node %s: %w", node, err)
+	}
+	return errBack
+}
+
+// remove ends a pod that nobody runs: it has failed, and goes at once.
+func (c *controller) remove(ctx context.Context, p health.Pod, reason string, why *corev1.PodCondition) error {
+	if !p.Ended {
+		var conditions []corev1.PodCondition
+		if why != nil {
+			conditions = append(conditions, *why)
+		}
+		if err := c.patchPod(ctx, p, corev1.PodFailed, conditions...); err != nil {
+			return err
+		}
+	}
+	uid, now := types.UID(p.ID), int64(0)
+	if err := c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
+		return err
+	}
+	c.metrics.podsCollected.WithLabelValues(p.Namespace, reason).Inc()
+	return nil
+}
+
+// patchPod writes a phase, unless it is empty, and conditions into a pod's status.
+func (c *controller) patchPod(ctx context.Context, p health.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) error {
+	status := map[string]any{}
+	if phase != "" {
+		status["phase"] = phase
+	}
+	var list []map[string]any
+	for _, condition := range conditions {
+		one := map[string]any{"type": condition.Type, "status": condition.Status, "lastTransitionTime": metav1.NewTime(time.Now())}
+		if condition.Reason != "" {
+			one["reason"], one["message"] = condition.Reason, condition.Message
+		}
+		if condition.ObservedGeneration > 0 {
+			one["observedGeneration"] = condition.ObservedGeneration
+		}
+		list = append(list, one)
+	}
+	if len(list) > 0 {
+		status["conditions"] = list
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.ID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return c.api.patchPodStatus(ctx, p.Namespace, p.Name, body)
+}

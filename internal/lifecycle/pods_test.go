@@ -1,0 +1,176 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// bound is a Ready pod on node n that tolerates being down for so many seconds.
+func bound(name string, seconds int64) *corev1.Pod {
+	toleration := func(key string) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid"), Generation: 3},
+		Spec:       corev1.PodSpec{NodeName: "n", Tolerations: []corev1.Toleration{toleration(health.TaintNotReady), toleration(health.TaintUnreachable)}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func (s *server) ended() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.deleted)
+	return strings.Join(s.deleted, ", ")
+}
+
+func TestPodsLeaveASilentNode(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		c.podHandler().OnAdd(bound("p", 30), false)
+		wait(79 * time.Second)
+		if got := s.ended(); got != "" {
+			t.Errorf("29 s after the taint: %s", got)
+		}
+		wait(2 * time.Second)
+		if got := s.ended(); got != "p deleted" {
+			t.Errorf("31 s after the taint: %s", got)
+		}
+		for _, part := range []string{`"uid":"p-uid"`, `"type":"DisruptionTarget"`, `"reason":"DeletionByTaintManager"`, `"observedGeneration":3`} {
+			if !strings.Contains(s.podReady["p"], part) {
+				t.Errorf("no %s in %s", part, s.podReady["p"])
+			}
+		}
+		wait(10 * time.Minute) // the watch is slow to say that it is going: nobody asks twice
+		if got := s.ended(); got != "p deleted" {
+			t.Errorf("later: %s", got)
+		}
+	})
+}
+
+// Upstream gives up after five attempts in 50 ms.
+func TestEvictionsAreRetriedUntilDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		for range 12 {
+			s.refuse["p"] = append(s.refuse["p"], errors.New("etcdserver: request timed out"))
+		}
+		c.podHandler().OnAdd(bound("p", 0), false)
+		wait(70 * time.Second)
+		if got := s.ended(); got != "" {
+			t.Errorf("after 20 s of failures: %s", got)
+		}
+		wait(time.Minute)
+		if got := s.ended(); got != "p deleted" {
+			t.Errorf("a minute later: %s", got)
+		}
+	})
+}
+
+func TestBudgetsAreRespectedWhenAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		c.post(func(unit.Instant) { c.o.RespectBudgets = true })
+		for range 5 {
+			s.refuse["p"] = append(s.refuse["p"], apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0))
+		}
+		c.podHandler().OnAdd(bound("p", 0), false)
+		wait(52 * time.Second)
+		if got := s.ended(); got != "" {
+			t.Errorf("refused, and yet: %s", got)
+		}
+		wait(30 * time.Second)
+		if got := s.ended(); got != "p evicted" {
+			t.Errorf("when the budget allows: %s", got)
+		}
+	})
+}
+
+func TestPodsOfADeletedNodeAreCollected(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		c.podHandler().OnAdd(bound("p", 300), false)
+		wait(time.Second)
+		c.nodeHandler().OnDelete(s.node)
+		wait(50 * time.Second)
+		if got := s.ended(); got != "" {
+			t.Errorf("the API has the node, and yet: %s", got) // the watch was wrong
+		}
+		s.mu.Lock()
+		s.gone = true
+		s.mu.Unlock()
+		wait(15 * time.Second)
+		if got := s.ended(); got != "p removed" {
+			t.Errorf("when the node is gone: %s", got)
+		}
+		if !strings.Contains(s.podReady["p"], `"phase":"Failed"`) || !strings.Contains(s.podReady["p"], "DeletionByPodGC") {
+			t.Errorf("status patch %s", s.podReady["p"])
+		}
+	})
+}
+
+func TestTerminatingPodsOfANodeOutOfServiceAreRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		p := bound("p", 300)
+		now := metav1.Now()
+		p.DeletionTimestamp = &now
+		c.podHandler().OnAdd(p, false)
+		wait(52 * time.Second)
+		if got := s.ended(); got != "" {
+			t.Errorf("silent is not out of service, and yet: %s", got)
+		}
+		s.edit(func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: health.TaintOutOfService, Effect: corev1.TaintEffectNoExecute})
+		})
+		wait(time.Second)
+		if got := s.ended(); got != "p removed" {
+			t.Errorf("out of service: %s", got)
+		}
+	})
+}
+
+func TestNothingIsWrittenWithoutTheLead(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		wait(time.Second)
+		before := s.writes
+		c.post(func(unit.Instant) { c.o.Leads = func() bool { return false } })
+		c.podHandler().OnAdd(bound("p", 0), false)
+		wait(5 * time.Minute)
+		if s.writes != before || s.ended() != "" || len(s.podReady) > 0 {
+			t.Errorf("%d writes, pods %q %v", s.writes-before, s.ended(), s.podReady)
+		}
+	})
+}
+
+// Readiness goes before evictions, and nodes before both, also when there is much to do.
+func TestLanes(t *testing.T) {
+	l := newLanes(1)
+	var order []string
+	done := make(chan struct{})
+	add := func(at lane, name string) {
+		l.put(at, func(context.Context) {
+			if order = append(order, name); len(order) == 5 {
+				close(done)
+			}
+		})
+	}
+	for i := range 3 {
+		add(laneEvictions, fmt.Sprint("e", i))
+	}
+	add(laneReadiness, "r")
+	add(laneNodes, "n")
+	go l.run(t.Context())
+	<-done
+	if got := strings.Join(order, " "); got != "n r e0 e1 e2" {
+		t.Errorf("order %s", got)
+	}
+}
