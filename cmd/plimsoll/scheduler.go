@@ -23,7 +23,7 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 		Args:    cobra.NoArgs,
 	}
 	f := c.Flags()
-	leader := leaderElectionFlags(f, "plimsoll-scheduler")
+	leader := leaderElectionFlags(f, "kube-scheduler")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var err error
 		// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
@@ -32,6 +32,10 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 		}
 		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler-events", QPS: -1}); err != nil {
 			return usageError{err}
+		}
+		// Those who answer to one name compete with each other, upstream's scheduler among them, and with nobody else.
+		if o.Name != scheduler.DefaultName && !f.Changed("leader-elect-resource-name") {
+			leader.Name = o.Name
 		}
 		return leader.run(c.Context(), kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
 			return scheduler.Run(ctx, o)

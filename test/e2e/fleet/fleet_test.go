@@ -319,8 +319,8 @@ func (i *instance) drain(t *testing.T) {
 	})
 }
 
-// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; then it goes on, and all is
-// well again.
+// silence: the fleet's process stops. Its nodes are judged, tainted and their pods marked; as every node is silent, none is
+// given a NoExecute taint. Then it goes on, and all is well again.
 func (i *instance) silence(t *testing.T) {
 	i.t = t
 	i.createPods(0, 100, podSpec("100m"))
@@ -333,7 +333,7 @@ func (i *instance) silence(t *testing.T) {
 	i.until("all nodes Unknown, tainted, no pod Ready", 75*time.Second, func(ctx context.Context) (bool, string) {
 		unknown, tainted := i.countNodes(ctx, corev1.ConditionUnknown)
 		ready := i.readyPods(ctx)
-		return unknown == hollowNodes && tainted == 2*hollowNodes && ready == 0, fmt.Sprintf("%d Unknown, %d taints, %d pods Ready", unknown, tainted, ready)
+		return unknown == hollowNodes && tainted == hollowNodes && ready == 0, fmt.Sprintf("%d Unknown, %d taints, %d pods Ready", unknown, tainted, ready)
 	})
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
