@@ -46,6 +46,8 @@ var rules = []rule{
 		"shells do not import each other, and the controller has no host"},
 	{"internal/fleet", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/cluster", module + "internal/host/"}, nil,
 		"shells do not import each other, and a hollow node has no host"},
+	{"internal/recommend", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/fleet", module + "internal/cluster"}, nil,
+		"recommend watches any machine, node or not: it needs no other shell"},
 	{"internal/whatif", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/fleet", module + "internal/cluster", module + "internal/host/"}, nil,
 		"whatif decides on files: the same files give the same answer on any machine"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench"},

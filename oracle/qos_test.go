@@ -36,7 +36,7 @@ func TestQoS(t *testing.T) {
 		if want := v1qos.GetPodQOS(pod); string(class) != string(want) {
 			t.Fatalf("seed %d, pod %d: class %s, want %s\n%+v", *qosSeed, n, class, want, pod.Spec)
 		}
-		judgeScores(t, n, pod, p, class)
+		judgeScores(t, n, random, pod, p, class)
 		judgeValues(t, n, random, pod, p)
 		if t.Failed() {
 			t.Fatalf("seed %d, pod %d:\n%+v", *qosSeed, n, pod.Spec)
@@ -45,9 +45,12 @@ func TestQoS(t *testing.T) {
 	t.Logf("seed %d: %v", *qosSeed, classes)
 }
 
-func judgeScores(t *testing.T, n int, pod *corev1.Pod, p qos.Pod, class qos.Class) {
+func judgeScores(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.Pod, class qos.Class) {
 	t.Helper()
-	const memory = 4 << 30
+	memory := int64(4 << 30)
+	if random.IntN(2) == 0 {
+		memory = 1 + random.Int64N(1<<(20+random.IntN(26)))
+	}
 	judge := func(c *corev1.Container, ours qos.Container) {
 		want := kubeletqos.GetContainerOOMScoreAdjust(pod, c, memory)
 		if class == qos.Burstable {
@@ -55,7 +58,7 @@ func judgeScores(t *testing.T, n int, pod *corev1.Pod, p qos.Pod, class qos.Clas
 			// the kernel takes; ours stops at 999.
 			want = min(want, 999)
 		}
-		if got := qos.OOMScoreAdj(p, ours, memory); got != want {
+		if got := qos.OOMScoreAdj(p, ours, unit.Bytes(memory)); got != want {
 			t.Errorf("pod %d: container %s: oom_score_adj %d, want %d", n, c.Name, got, want)
 		}
 	}
@@ -147,11 +150,14 @@ func qosRequirements(random *rand.Rand) corev1.ResourceRequirements {
 
 func qosList(random *rand.Rand) corev1.ResourceList {
 	list := corev1.ResourceList{}
+	// Round amounts often enough that containers agree, others for the arithmetic.
 	if random.IntN(3) > 0 {
-		list[corev1.ResourceCPU] = *resource.NewMilliQuantity([]int64{0, 1, 5, 100, 250, 500, 1000, 3000, 300_000}[random.IntN(9)], resource.DecimalSI)
+		cpu := pick(random, 0, 1, 5, 100, 250, 500, 1000, 3000, 300_000, random.Int64N(1<<random.IntN(20)))
+		list[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu, resource.DecimalSI)
 	}
 	if random.IntN(3) > 0 {
-		list[corev1.ResourceMemory] = *resource.NewQuantity([]int64{0, 1, 1 << 20, 128 << 20, 1 << 30, 5 << 30}[random.IntN(6)], resource.BinarySI)
+		memory := pick(random, 0, 1, 1<<20, 128<<20, 1<<30, 5<<30, random.Int64N(1<<random.IntN(42)))
+		list[corev1.ResourceMemory] = *resource.NewQuantity(memory, resource.BinarySI)
 	}
 	if random.IntN(6) == 0 {
 		list["hugepages-2Mi"] = *resource.NewQuantity(int64(random.IntN(4))<<21, resource.BinarySI)

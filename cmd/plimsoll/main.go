@@ -86,7 +86,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
 		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(),
-		newMachineCommand(), newWhatifCommand(), newVersionCommand(),
+		newMachineCommand(), newWhatifCommand(), newRecommendCommand(), newVersionCommand(),
 	)
 	return root
 }

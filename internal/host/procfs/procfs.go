@@ -1,5 +1,5 @@
-// Package procfs reads the facts of /proc that the agent needs: memory, limits on processes, who the kernel is, and which
-// network interface leads out. It reads files below an injected root and decides nothing.
+// Package procfs reads facts of /proc: memory, limits on processes, who the kernel is, which network interface leads out,
+// and what processes use. It reads files below an injected root and decides nothing.
 //
 // A missing file, a missing line and a zero are different answers; errors name the file, the line and the reason.
 package procfs

@@ -1,0 +1,235 @@
+// Package recommend watches what this machine's own programs use and recommends what to reserve for them: the shell around
+// core/reserve.
+//
+// # Model
+//
+// Reservations takes a sample each Every until For has passed or it is told to stop, and answers with what was seen so far.
+// A sample reads /proc (who runs, what each uses, how busy the machine was) and the control groups of all pods, which are
+// found from the processes in them: any kubepods or kubepods.slice, of however many nodes run on this machine. It needs no
+// cgroup of its own and no API. Without root, what processes of others hold of memory is counted with shared pages in full.
+//
+// # What it does not do
+//
+// It changes nothing on the machine: a person decides what becomes of the recommendation. The arithmetic is core/reserve's.
+package recommend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
+)
+
+// Options of a watch.
+type Options struct {
+	For, Every time.Duration
+	MaxPods    int64           // that the node may have
+	Machine    machine.Machine // for the formulas
+	Proc       procfs.FS
+	Cgroups    string // where control groups are mounted
+
+	Seen func(reserve.Sample) // called after each sample; nil: nobody is told
+}
+
+// Reservations watches and recommends. A cancelled ctx ends the watch early, which is no error: the result is of what was
+// seen until then.
+func Reservations(ctx context.Context, o Options) (*Result, error) {
+	tree, err := cgroup.Open(o.Cgroups)
+	if err != nil {
+		return nil, fmt.Errorf("watch reservations: %w", err)
+	}
+	s := sampler{proc: o.Proc, tree: tree, known: map[reserve.ProcessID]whose{}, groups: map[string]bool{}}
+	var w reserve.Watch
+	begun := time.Now()
+	next := time.NewTicker(o.Every)
+	defer next.Stop()
+	for {
+		sample, err := s.sample()
+		if err != nil {
+			return nil, fmt.Errorf("watch reservations: %w", err)
+		}
+		sample.At = unit.Instant(time.Since(begun) + 1)
+		w.Observe(sample)
+		if o.Seen != nil {
+			o.Seen(sample)
+		}
+		if time.Since(begun) >= o.For {
+			return o.result(w.Report(), s.coarse), nil
+		}
+		select {
+		case <-ctx.Done():
+			return o.result(w.Report(), s.coarse), nil
+		case <-next.C:
+		}
+	}
+}
+
+// sampler takes samples. It remembers what does not change of a process, and the groups of pods.
+type sampler struct {
+	proc   procfs.FS
+	tree   *cgroup.Tree
+	known  map[reserve.ProcessID]whose
+	groups map[string]bool // groups of all pods that have been seen
+	coarse bool            // some process's memory could be read only roughly
+}
+
+// whose says what a process is, which does not change while it lives, but for programs that have just been started.
+type whose struct {
+	part   reserve.Part
+	perPod bool
+	pods   string // the group of all pods that it is in; empty: it is outside
+	pod    string
+	seen   int // samples since it was first looked at
+}
+
+const systemSlice = "/system.slice"
+
+func (s *sampler) sample() (reserve.Sample, error) {
+	var out reserve.Sample
+	var err error
+	if out.Busy, err = s.proc.BusyTime(); err != nil {
+		return out, err
+	}
+	memory, err := s.proc.Memory()
+	if err != nil {
+		return out, err
+	}
+	out.InUse = memory.Unreclaimable()
+	if err := s.processes(&out); err != nil {
+		return out, err
+	}
+	out.PodGroups = map[string]reserve.Group{}
+	for name := range s.groups {
+		group, ok, err := s.group(name)
+		if err != nil {
+			return out, err
+		}
+		if ok {
+			out.PodGroups[name] = group
+		}
+	}
+	if slice, ok, err := s.group(systemSlice); err != nil {
+		return out, err
+	} else if ok {
+		out.Slice = &slice
+	}
+	return out, nil
+}
+
+// group reads what a group uses, and whether there is one.
+func (s *sampler) group(name string) (reserve.Group, bool, error) {
+	usage, err := s.tree.Usage(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return reserve.Group{}, false, nil
+	} else if err != nil {
+		return reserve.Group{}, false, err
+	}
+	memory, err := s.tree.Unreclaimable(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return reserve.Group{}, false, nil
+	}
+	return reserve.Group{CPU: usage.CPU.OrZero(), Memory: memory.OrZero()}, true, err
+}
+
+// processes fills in the processes outside the pods, and counts the pods.
+func (s *sampler) processes(out *reserve.Sample) error {
+	pids, err := s.proc.ProcessIDs()
+	if err != nil {
+		return err
+	}
+	now := make(map[reserve.ProcessID]whose, len(pids))
+	pods := map[string]bool{}
+	for _, pid := range pids {
+		err := s.process(pid, now, pods, out)
+		if err != nil && !procfs.IsGone(err) {
+			return err
+		}
+	}
+	s.known, out.Pods = now, len(pods)
+	return nil
+}
+
+// settled is after how many samples a process is taken for what it is: one that was just forked is still its parent, by
+// name and by group.
+const settled = 3
+
+func (s *sampler) process(pid int, now map[reserve.ProcessID]whose, pods map[string]bool, out *reserve.Sample) error {
+	p, err := s.proc.Process(pid)
+	if err != nil {
+		return err
+	}
+	id := reserve.ProcessID{PID: pid, Start: p.Start}
+	w, known := s.known[id]
+	if !known || w.seen < settled {
+		seen := w.seen
+		if w, err = s.look(pid, p.Name); err != nil {
+			return err
+		}
+		w.seen = seen + 1
+	}
+	now[id] = w
+	if w.pods != "" {
+		s.groups[w.pods] = true
+		if w.pod != "" {
+			pods[w.pod] = true
+		}
+		return nil
+	}
+	if pid == os.Getpid() { // who watches is not there when nobody watches
+		foot, err := s.proc.Footprint(pid)
+		out.Busy, out.InUse = out.Busy-p.CPU, max(0, out.InUse-foot.Private)
+		return err
+	}
+	foot, err := s.footprint(pid, w.part)
+	if err != nil {
+		return err
+	}
+	out.Processes = append(out.Processes, reserve.Process{
+		ID: id, Name: p.Name, Part: w.part, PerPod: w.perPod, CPU: p.CPU, Resident: foot.Resident, Private: foot.Private,
+	})
+	return nil
+}
+
+func (s *sampler) look(pid int, name string) (whose, error) {
+	groups, err := s.proc.Groups(pid)
+	if err != nil {
+		return whose{}, err
+	}
+	for _, group := range groups {
+		if !strings.Contains(group, "kubepods") {
+			continue
+		}
+		if pods, pod := reserve.PodsGroup(group); pods != "" {
+			return whose{pods: pods, pod: pod}, nil
+		}
+	}
+	args, err := s.proc.Arguments(pid)
+	if err != nil {
+		return whose{}, err
+	}
+	part, perPod := reserve.Classify(name, args)
+	return whose{part: part, perPod: perPod}, nil
+}
+
+// footprint reads the exact share of memory for the few processes that are reserved for by name; for the system's many,
+// of which only the largest are shown, the rough one is enough.
+func (s *sampler) footprint(pid int, part reserve.Part) (procfs.Footprint, error) {
+	if part != reserve.System {
+		foot, err := s.proc.Footprint(pid)
+		if err == nil || procfs.IsGone(err) {
+			return foot, err
+		}
+		s.coarse = true
+	}
+	resident, err := s.proc.Resident(pid)
+	return procfs.Footprint{Resident: resident, Private: resident}, err
+}
