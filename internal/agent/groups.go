@@ -328,6 +328,15 @@ func (g *groups) group(pod *corev1.Pod) string {
 	return g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
 }
 
+// Killed is how many processes of a container the kernel has killed for memory.
+func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
+	group, err := g.groupOf(pod, id)
+	if err != nil {
+		return 0, err
+	}
+	return g.tree.Killed(group)
+}
+
 // Resources returns what the runtime is asked to set for a container.
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	p := kube.QoSPod(pod)

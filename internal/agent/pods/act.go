@@ -164,6 +164,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := r.Groups.Sizes(pod)
 	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
+	r.oom.know(e, e.view.containers[id], 0) // it may run out of memory before we know its process
 	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
@@ -244,7 +245,7 @@ func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove container %s: %w", a.ID, err)
 	}
-	e.drop(a.ID)
+	r.drop(e, a.ID)
 	r.removeLog(e, a)
 	return nil
 }
@@ -256,10 +257,10 @@ func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {
-		e.drop(a.ID)
+		r.drop(e, a.ID)
 		for id, c := range e.view.containers {
 			if c.SandboxID == a.ID {
-				e.drop(id)
+				r.drop(e, id)
 			}
 		}
 		return nil

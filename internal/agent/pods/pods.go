@@ -58,6 +58,8 @@ type Groups interface {
 	Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources
 	// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
 	MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error)
+	// Killed is how many processes of a container the kernel has killed for memory.
+	Killed(pod *corev1.Pod, id string) (int64, error)
 	// Resources returns the container's limits in the runtime's form.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
@@ -108,6 +110,7 @@ type Runner struct {
 	exits  *process.Exits
 	report *reporter
 	static *staticPods
+	oom    *oomWatch
 	origin time.Time
 
 	starts chan struct{} // slots of pods starting
@@ -143,6 +146,7 @@ func New(o Options) (*Runner, error) {
 	}
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
+	r.oom = newOOMWatch(r)
 	return r, nil
 }
 
@@ -162,7 +166,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		return err
 	}
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){r.report.run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents} {
+	for _, loop := range []func(context.Context){r.report.run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Wait()

@@ -132,6 +132,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 		}
 		r.merge(all)
 		r.sweep()
+		r.oom.count()
 	}
 }
 

@@ -112,7 +112,7 @@ func (r *Runner) readAll(ctx context.Context, e *entry) error {
 	}
 	for id := range e.view.summary() {
 		if !seen[id] {
-			e.drop(id)
+			r.drop(e, id)
 		}
 	}
 	return nil
@@ -134,7 +134,8 @@ func (v view) summary() map[string]int32 {
 }
 
 // drop forgets a sandbox or container that the runtime no longer has.
-func (e *entry) drop(id string) {
+func (r *Runner) drop(e *entry, id string) {
+	r.oom.forget(id)
 	delete(e.view.sandboxes, id)
 	delete(e.view.containers, id)
 	e.unwatch(id)
@@ -152,7 +153,7 @@ func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
 	defer cancel()
 	response, err := r.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: e.view.watches[id] == nil})
 	if status.Code(err) == codes.NotFound {
-		e.drop(id)
+		r.drop(e, id)
 		return nil
 	}
 	if err != nil {
@@ -180,15 +181,22 @@ func (r *Runner) readContainer(ctx context.Context, e *entry, id, sandbox string
 	defer cancel()
 	response, err := r.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: e.view.watches[id] == nil})
 	if status.Code(err) == codes.NotFound {
-		e.drop(id)
+		r.drop(e, id)
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read container %s of %s: %w", id, e.name(), err)
 	}
-	c := r.containerOf(response.Status, e.view.containers[id])
+	old := e.view.containers[id]
+	c := r.containerOf(response.Status, old)
+	if c.State == podlife.Exited && old.State != podlife.Exited {
+		c = r.oom.explain(c)
+	}
 	c.SandboxID = cmp.Or(c.SandboxID, sandbox, parseInfo(response.Info).SandboxID)
 	e.view.containers[id] = c
+	if pid := parseInfo(response.Info).PID; c.State == podlife.Running {
+		r.oom.know(e, c, pid)
+	}
 	r.watchPID(e, id, c.State == podlife.Running, response.Info)
 	return nil
 }
@@ -213,7 +221,7 @@ func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Containe
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
 		c.State = podlife.Exited
 		if old.State == podlife.Exited && old.ID == c.ID {
-			c.Message = old.Message
+			c.Reason, c.Message = old.Reason, old.Message // as explained when it ended
 		} else if m := terminationMessage(s); m != "" {
 			c.Message = m
 		}

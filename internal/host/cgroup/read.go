@@ -115,6 +115,29 @@ func (u *Usage) readMemory(charged int64, file, inactive, rss, faults, major str
 	return nil
 }
 
+// Killed is how many processes of group the kernel has killed because memory ran out: oom_kill of memory.oom_control (v1,
+// Linux 4.13; of the group alone) or of memory.events (v2; with the groups below it).
+func (t *Tree) Killed(group string) (int64, error) {
+	if err := check(group); err != nil {
+		return 0, fmt.Errorf("read kills: %w", err)
+	}
+	if t.of["memory"] == nil {
+		return 0, fmt.Errorf("read kills of cgroup %s: controller memory: not available under %s", group, t.mount)
+	}
+	file := "memory.oom_control"
+	if t.mode == V2 {
+		file = "memory.events"
+	}
+	count := []int64{-1}
+	if err := readKeys(filepath.Join(t.dirOf("memory", group), file), []string{"oom_kill"}, count); err != nil {
+		return 0, fmt.Errorf("read kills of cgroup %s: %w", group, err)
+	}
+	if count[0] < 0 {
+		return 0, fmt.Errorf("read kills of cgroup %s: %s has no oom_kill: it takes Linux 4.13", group, file)
+	}
+	return count[0], nil
+}
+
 // PIDs returns the processes in group and in the groups below it, sorted. A group that is not there has none.
 func (t *Tree) PIDs(group string) ([]int, error) {
 	if err := check(group); err != nil {

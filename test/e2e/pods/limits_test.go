@@ -95,18 +95,6 @@ func readLine(t *testing.T, path string) string {
 	return strings.TrimSpace(readAll(t, path))
 }
 
-// A container that takes more memory than its limit is killed by the kernel, and the status says so.
-func TestOOMKilled(t *testing.T) {
-	b := at(t)
-	c := workload("c", "run", "sleep 2s", "memory --hold 200Mi") // containerd 1.6 begins to listen for OOM after the start
-	c.Resources.Limits = resources("", "32Mi")
-	b.create("p", brief(c))
-	p := b.ended("p", corev1.PodFailed)
-	if end := container(p, "c").State.Terminated; end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 {
-		t.Errorf("%+v", end)
-	}
-}
-
 // The node has the last word on pods that somebody bound to it without asking the scheduler.
 func TestAdmission(t *testing.T) {
 	b := at(t)

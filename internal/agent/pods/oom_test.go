@@ -1,0 +1,137 @@
+package pods
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/kmsg"
+)
+
+func TestMemoryGroup(t *testing.T) {
+	for content, want := range map[string]string{
+		"12:pids:/a\n5:memory:/kubepods/pod1/c1\n0::/\n":         "/kubepods/pod1/c1",
+		"4:cpu,cpuacct:/x\n3:memory,hugetlb:/y\n":                "/y",
+		"0::/kubepods.slice/cri-containerd-c1.scope (deleted)\n": "/kubepods.slice/cri-containerd-c1.scope",
+		"5:memory:/\n0::/\n":                                     "", // it is exiting
+		"5:memory:/with:colon\n":                                 "/with:colon",
+		"":                                                       "",
+		"garbage":                                                "",
+	} {
+		if got := memoryGroup(content); got != want {
+			t.Errorf("%q: %q, want %q", content, got, want)
+		}
+	}
+}
+
+func FuzzMemoryGroup(f *testing.F) {
+	f.Add("5:memory:/kubepods/pod1/c1\n0::/\n")
+	f.Fuzz(func(t *testing.T, content string) {
+		if got := memoryGroup(content); strings.Contains(got, "\n") {
+			t.Fatalf("%q", got)
+		}
+	})
+}
+
+// oomRunner has one pod, and knows of a container c1 whose first process is 100.
+func oomRunner(t *testing.T) (*Runner, *record.FakeRecorder) {
+	r := testRunner()
+	recorder := record.NewFakeRecorder(10)
+	r.Recorder, r.Node = recorder, "n1"
+	r.oom = &oomWatch{r: r, begun: unit.WallOf(time.Now().Add(-time.Minute)), counts: map[string]int64{}}
+	e := newEntry("uid-1", 0)
+	e.pod = testPod()
+	e.pod.Spec.Containers = append(e.pod.Spec.Containers, corev1.Container{Name: "c"})
+	r.pods = map[types.UID]*entry{"uid-1": e}
+	r.oom.know(e, podlife.Container{ID: "c1", Name: "c", State: podlife.Running}, 100)
+	return r, recorder
+}
+
+func said(r *record.FakeRecorder) string {
+	select {
+	case e := <-r.Events:
+		return e
+	default:
+		return ""
+	}
+}
+
+// play has the kernel report a kill that happens now; the parser has its own tests.
+func (w *oomWatch) play(constraint, how string, pid int) {
+	since := unit.WallOf(time.Now()).Sub(kmsg.Record{}.Wall()) // boot
+	for i, text := range []string{
+		"hog invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=999",
+		"memory: usage 32768kB, limit 32768kB, failcnt 32",
+		fmt.Sprintf("oom-kill:constraint=%s,task=hog,pid=%d,uid=0", constraint, pid),
+		fmt.Sprintf("%s: Killed process %d (hog) total-vm:1kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:999", how, pid),
+	} {
+		w.record(kmsg.Record{Sequence: uint64(i), Since: since, Text: text})
+	}
+}
+
+func TestOOMIsTold(t *testing.T) {
+	r, recorder := oomRunner(t)
+	const inContainer = "CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1"
+	r.oom.play(inContainer, "Memory cgroup out of memory", 101)
+	if got := said(recorder); !strings.HasPrefix(got, "Warning OOMKilled Process 101 (hog) of container c was killed") || !strings.Contains(got, "32Mi of the container's limit (32Mi)") {
+		t.Errorf("a child: %q", got)
+	}
+	r.oom.play(inContainer, "Memory cgroup out of memory", 100)
+	if got := said(recorder); !strings.Contains(got, "Process 100 (hog), the first of container c,") {
+		t.Errorf("the first process: %q", got)
+	}
+	r.oom.play("CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/k/c1", "Out of memory", 102)
+	if got := said(recorder); got != "Warning SystemOOM System OOM encountered, victim process: hog, pid: 102" {
+		t.Errorf("the machine: %q", got)
+	}
+	if got := said(recorder); !strings.Contains(got, "the memory of the machine was used up") {
+		t.Errorf("the machine, to the pod: %q", got)
+	}
+	r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/other,task_memcg=/other", "Memory cgroup out of memory", 103)
+	if got := said(recorder); got != "" {
+		t.Errorf("somebody else's: %q", got)
+	}
+	r.oom.begun = unit.WallOf(time.Now().Add(time.Hour))
+	r.oom.play(inContainer, "Memory cgroup out of memory", 104)
+	if got := said(recorder); got != "" {
+		t.Errorf("of before this agent: %q", got)
+	}
+}
+
+func TestOOMExplainsAnEnd(t *testing.T) {
+	r, _ := oomRunner(t)
+	log := filepath.Join(t.TempDir(), "kmsg")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1", "Memory cgroup out of memory", 100)
+	ended := podlife.Container{ID: "c1", Name: "c", State: podlife.Exited, ExitCode: 137, Reason: "Error", FinishedAt: unit.WallOf(time.Now())}
+	if got := r.oom.explain(ended); got != ended {
+		t.Errorf("without a log, the runtime's word stands: %+v", got)
+	}
+	var err error
+	if r.oom.log, err = kmsg.Open(log, r.oom.record); err != nil { // its end is an error, which is only told
+		t.Fatal(err)
+	}
+	got := r.oom.explain(ended)
+	if got.Reason != "OOMKilled" || !strings.Contains(got.Message, "the first of container c, was killed by the kernel") {
+		t.Errorf("%+v", got)
+	}
+	ended.Message = "my last words"
+	if got := r.oom.explain(ended); got.Reason != "OOMKilled" || got.Message != "my last words" {
+		t.Errorf("the container's own words: %+v", got)
+	}
+	ended.ExitCode = 1
+	if got := r.oom.explain(ended); got != ended {
+		t.Errorf("not killed: %+v", got)
+	}
+}

@@ -1,0 +1,141 @@
+package oom
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+const at = unit.Wall(1_800_000_000_000_000_000)
+
+func kill(pid int, group string) Kill {
+	return Kill{PID: pid, Command: "hog", At: at, Anon: 31 * unit.MiB, File: unit.MiB, Group: group, LimitGroup: "/kubepods/burstable/pod7-8", Used: unit.Of(32 * unit.MiB), Limit: unit.Of(32 * unit.MiB)}
+}
+
+func none(Container) (int64, bool) { return 0, false }
+
+func book() *Book {
+	b := &Book{}
+	b.Know(Container{ID: "c1", Name: "web", Pod: "7-8", PID: 100})
+	b.Know(Container{ID: "c2", Name: "side", Pod: "7-8", PID: 200})
+	return b
+}
+
+func TestWhoseKill(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		kill    Kill
+		counter map[string]int64
+		id      string
+		first   bool
+	}{
+		{"the first process", kill(100, "/kubepods/burstable/pod7-8/c1"), nil, "c1", true},
+		{"a child", kill(101, "/kubepods/burstable/pod7-8/c1"), nil, "c1", false},
+		{"a child in a group of its own", kill(101, "/kubepods/burstable/pod7-8/c1/inner/job"), nil, "c1", false},
+		{"driver systemd, containerd", kill(200, "/kubepods.slice/kubepods-pod7_8.slice/cri-containerd-c2.scope"), nil, "c2", true},
+		{"driver systemd, CRI-O", kill(201, "/kubepods.slice/kubepods-pod7_8.slice/crio-c2.scope"), nil, "c2", false},
+		{"somebody else", kill(100, "/system.slice/ssh.service"), nil, "", false},
+		{"no report, but the first process", kill(200, ""), nil, "c2", true},
+		{"no report; a counter is ahead of what we know", kill(300, ""), map[string]int64{"c1": 0, "c2": 1}, "c2", false},
+		{"no report, and no counter that knows more", kill(300, ""), map[string]int64{"c1": 0}, "", false},
+	} {
+		v := book().Note(c.kill, func(of Container) (int64, bool) { n, ok := c.counter[of.ID]; return n, ok })
+		if v.Container.ID != c.id || v.First != c.first {
+			t.Errorf("%s: container %q, first %v; want %q, %v", c.name, v.Container.ID, v.First, c.id, c.first)
+		}
+	}
+}
+
+func TestEnded(t *testing.T) {
+	const ms = unit.Wall(time.Millisecond)
+	for _, c := range []struct {
+		name string
+		kill Kill
+		end  End
+		want bool
+	}{
+		{"the first process", kill(100, "/k/c1"), End{"c1", 137, at + 20*ms}, true},
+		{"the first process, and the runtime was slow to note it", kill(100, "/k/c1"), End{"c1", 137, at + 20_000*ms}, true},
+		{"a supervisor that dies with its worker", kill(101, "/k/c1"), End{"c1", 137, at + 200*ms}, true},
+		{"clocks that differ by a little", kill(101, "/k/c1"), End{"c1", 137, at - 2*ms}, true},
+		{"stopped long after a child was taken", kill(101, "/k/c1"), End{"c1", 137, at + 5000*ms}, false},
+		{"it gave up by itself", kill(101, "/k/c1"), End{"c1", 1, at + 20*ms}, false},
+		{"another container", kill(101, "/k/c1"), End{"c2", 137, at + 20*ms}, false},
+		{"a container that nobody knew yet", kill(900, "/k/c9"), End{"c9", 137, at + 20*ms}, true},
+	} {
+		b := book()
+		b.Note(c.kill, none)
+		if v, got := b.Ended(c.end); got != c.want || got && v.PID != c.kill.PID {
+			t.Errorf("%s: %v (process %d), want %v", c.name, got, v.PID, c.want)
+		}
+	}
+}
+
+// A group that is killed as a whole names its first victim twice; process ids come back later.
+func TestAgain(t *testing.T) {
+	b := book()
+	k := kill(101, "/k/c1")
+	if b.Note(k, none).Again {
+		t.Error("the first is called a repetition")
+	}
+	k.At += unit.Wall(time.Millisecond)
+	if !b.Note(k, none).Again {
+		t.Error("a repetition is not seen")
+	}
+	k.At += unit.Wall(time.Minute)
+	if b.Note(k, none).Again {
+		t.Error("another process of that number is called a repetition")
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	b := book()
+	for i := range 10 * killsMax {
+		b.Note(kill(1000+i, "/k/c1"), none)
+	}
+	if len(b.kills) != killsMax {
+		t.Errorf("%d kills are remembered, want %d", len(b.kills), killsMax)
+	}
+	b.Forget("c1")
+	if len(b.kills) != 0 || len(b.containers) != 1 || len(b.counted) != 0 {
+		t.Errorf("after the container: %d kills, %d containers, %d counters", len(b.kills), len(b.containers), len(b.counted))
+	}
+}
+
+func TestText(t *testing.T) {
+	const held = " was killed by the kernel, which was out of memory: it held 32Mi (anonymous 31Mi, files 1Mi, shared 0)"
+	child := kill(101, "/kubepods/burstable/pod7-8/c1")
+	own := child
+	own.LimitGroup = "/kubepods/burstable/pod7-8/c1"
+	system := child
+	system.LimitGroup, system.Used, system.Limit = "/", unit.Amount[unit.Bytes]{}, unit.Amount[unit.Bytes]{}
+	tier := child
+	tier.LimitGroup = "/kubepods"
+	slice := child
+	slice.LimitGroup = "/kubepods.slice/kubepods-pod7_8.slice"
+	bare := kill(100, "")
+	bare.LimitGroup, bare.Used, bare.Limit = "", unit.Amount[unit.Bytes]{}, unit.Amount[unit.Bytes]{}
+	for _, c := range []struct {
+		kill Kill
+		want string
+	}{
+		{child, "Process 101 (hog) of container web" + held + "; 32Mi of the pod's limit (32Mi) were in use"},
+		{slice, "Process 101 (hog) of container web" + held + "; 32Mi of the pod's limit (32Mi) were in use"},
+		{own, "Process 101 (hog) of container web" + held + "; 32Mi of the container's limit (32Mi) were in use"},
+		{system, "Process 101 (hog) of container web" + held + "; the memory of the machine was used up"},
+		{tier, "Process 101 (hog) of container web" + held + "; 32Mi of the limit of cgroup /kubepods (32Mi) were in use"},
+		{bare, "Process 100 (hog), the first of container web," + held + "; a limit that the kernel did not name was used up"},
+	} {
+		if got := book().Note(c.kill, none).Text(); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+	if got := system.SystemText(); got != "System OOM encountered, victim process: hog, pid: 101" {
+		t.Error(got)
+	}
+	if strings.Contains(child.SystemText(), "container") {
+		t.Error("upstream's text has no more")
+	}
+}

@@ -1,0 +1,174 @@
+package kmsg
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/oom"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Parser collects the records of a report until the one that says which process was killed. The zero Parser is ready.
+//
+// A report of Linux 5.0 and later (dump_header, mem_cgroup_print_oom_info, dump_oom_victim in mm/oom_kill.c):
+//
+//	COMM invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=999
+//	memory: usage 32768kB, limit 32768kB, failcnt 32                         only if a cgroup's limit was reached
+//	oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=NAME,mems_allowed=0,oom_memcg=GROUP,task_memcg=GROUP,task=COMM,pid=N,uid=N
+//	oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=NAME,mems_allowed=0,global_oom,task_memcg=GROUP,task=COMM,pid=N,uid=N
+//	Memory cgroup out of memory: Killed process N (COMM) total-vm:NkB, anon-rss:NkB, file-rss:NkB, shmem-rss:NkB, UID:N pgtables:NkB oom_score_adj:N
+//
+// The first lines are rationed, the last is not. Before 5.0 the groups were told as "Task in GROUP killed as a result of
+// limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or sacrifice
+// child", came before the kill. Before 5.4 the last line
+// ends after shmem-rss, or (4.4) after file-rss. With memory.oom.group one report is followed by a kill line for each
+// process of the group.
+type Parser struct {
+	report  oom.Kill      // only what a report says
+	open    bool          // report is of a kill that is still to come
+	whole   string        // the group that is being killed as a whole
+	wholeAt time.Duration // when that was said
+}
+
+// wholeFor is how long kill lines without a report of their own are taken for those of a group that is killed as a whole.
+// They follow at once, under one lock; a rationed kill elsewhere may come at any time after (chosen).
+const wholeFor = 100 * time.Millisecond
+
+// Record takes a record and returns the kill that it completes.
+func (p *Parser) Record(r Record) (oom.Kill, bool) {
+	if r.Facility != 0 {
+		return oom.Kill{}, false
+	}
+	text := r.Text
+	switch {
+	case strings.Contains(text, " invoked oom-killer: "):
+		*p = Parser{open: true}
+	case strings.HasPrefix(text, "memory: usage ") && p.open:
+		used, limit, ok := parseUsage(text)
+		if ok {
+			p.report.Used, p.report.Limit = unit.Of(used), unit.Of(limit)
+		}
+	case strings.HasPrefix(text, "oom-kill:constraint=") && p.open:
+		p.report.Group, p.report.LimitGroup, p.report.Command, p.report.PID = parseConstraint(text)
+	case strings.HasPrefix(text, "Out of memory: Kill process ") && p.open:
+		p.report.LimitGroup = "/"
+	case strings.HasPrefix(text, "Task in ") && p.open:
+		p.report.Group, p.report.LimitGroup = parseTaskIn(text)
+	case strings.HasPrefix(text, "Tasks in ") && strings.HasSuffix(text, wholeSuffix):
+		p.whole, p.wholeAt = strings.TrimSuffix(strings.TrimPrefix(text, "Tasks in "), wholeSuffix), r.Since
+	case strings.Contains(text, "Killed process "):
+		return p.killed(r)
+	}
+	return oom.Kill{}, false
+}
+
+const wholeSuffix = " are going to be killed due to memory.oom.group set"
+
+// killed completes a kill. A report belongs to the next kill, since one lock is held over both; that it speaks of the same
+// process or command guards against lost records.
+func (p *Parser) killed(r Record) (oom.Kill, bool) {
+	k, ok := parseKilled(r.Text)
+	if !ok {
+		return oom.Kill{}, false
+	}
+	whole := p.whole != "" && r.Since-p.wholeAt < wholeFor
+	if whole || p.open && (p.report.PID == 0 || p.report.PID == k.PID || p.report.Command == k.Command) {
+		k.Group, k.LimitGroup, k.Used, k.Limit = p.report.Group, p.report.LimitGroup, p.report.Used, p.report.Limit
+	}
+	if whole && k.Group == "" {
+		k.Group = p.whole
+	}
+	if strings.HasPrefix(r.Text, "Out of memory") && k.LimitGroup == "" {
+		k.LimitGroup = "/"
+	}
+	p.open = false // the report stays for the rest of a group that is killed as a whole
+	k.Sequence, k.At = r.Sequence, r.Wall()
+	return k, true
+}
+
+// parseUsage reads "memory: usage 32768kB, limit 32768kB, failcnt 32".
+func parseUsage(text string) (used, limit unit.Bytes, ok bool) {
+	for _, part := range strings.Split(strings.TrimPrefix(text, "memory: "), ", ") {
+		name, value, _ := strings.Cut(part, " ")
+		switch n, read := kilobytes(value); {
+		case name == "usage" && read:
+			used, ok = n, true
+		case name == "limit" && read:
+			limit = n
+		}
+	}
+	return used, limit, ok
+}
+
+// parseConstraint reads an oom-kill line. A command may hold anything, commas too, but at most 15 bytes of it, so what
+// follows it is looked for from the end. The group of a victim is before its command.
+func parseConstraint(text string) (group, limitGroup, command string, pid int) {
+	if i := strings.LastIndex(text, ",pid="); i >= 0 {
+		digits, _, _ := strings.Cut(text[i+len(",pid="):], ",")
+		pid, _ = strconv.Atoi(digits) // 0: not said
+		text = text[:i]
+	}
+	if i := strings.LastIndex(text, ",task="); i >= 0 {
+		text, command = text[:i], text[i+len(",task="):]
+	}
+	text, group, _ = strings.Cut(text, ",task_memcg=")
+	if strings.HasSuffix(text, ",global_oom") {
+		return group, "/", command, pid
+	}
+	if i := strings.LastIndex(text, ",oom_memcg="); i >= 0 {
+		limitGroup = text[i+len(",oom_memcg="):]
+	}
+	return group, limitGroup, command, pid
+}
+
+// parseTaskIn reads "Task in GROUP killed as a result of limit of GROUP".
+func parseTaskIn(text string) (group, limitGroup string) {
+	group, limitGroup, _ = strings.Cut(strings.TrimPrefix(text, "Task in "), " killed as a result of limit of ")
+	return group, limitGroup
+}
+
+// parseKilled reads the line of the kill itself. The command may hold parentheses.
+func parseKilled(text string) (oom.Kill, bool) {
+	_, rest, ok := strings.Cut(text, "Killed process ")
+	if !ok {
+		return oom.Kill{}, false
+	}
+	end := strings.LastIndex(rest, ") total-vm:")
+	before, command, paren := strings.Cut(rest[:max(end, 0)], " (")
+	digits, _, _ := strings.Cut(before, ",") // Red Hat's 3.10: "Killed process N, UID N, (COMM)"
+	pid, err := strconv.Atoi(digits)
+	if !paren || err != nil || pid <= 0 {
+		return oom.Kill{}, false
+	}
+	k := oom.Kill{PID: pid, Command: command, UID: -1}
+	for _, part := range strings.FieldsFunc(rest[end+2:], func(r rune) bool { return r == ' ' || r == ',' }) {
+		name, value, _ := strings.Cut(part, ":")
+		n, read := kilobytes(value)
+		switch {
+		case name == "anon-rss" && read:
+			k.Anon = n
+		case name == "file-rss" && read:
+			k.File = n
+		case name == "shmem-rss" && read:
+			k.Shmem = n
+		case name == "pgtables" && read:
+			k.PageTables = unit.Of(n)
+		case name == "UID":
+			if uid, err := strconv.Atoi(value); err == nil {
+				k.UID = uid
+			}
+		}
+	}
+	return k, true
+}
+
+// kilobytes reads "32768kB".
+func kilobytes(text string) (unit.Bytes, bool) {
+	digits, ok := strings.CutSuffix(text, "kB")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || n < 0 {
+		return 0, false
+	}
+	return unit.Bytes(min(n, 1<<50)) * unit.KiB, true
+}

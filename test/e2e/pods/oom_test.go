@@ -1,0 +1,85 @@
+//go:build e2e
+
+package pods
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// A container that takes more memory than its limit is killed by the kernel, and its status says so with the numbers: at
+// once, when containerd 1.6 does not listen yet, and later.
+func TestOOMKilled(t *testing.T) {
+	b := at(t)
+	programs := map[string][]string{
+		"early": {"memory", "--hold", "200Mi"},
+		"late":  {"run", "sleep 2s", "memory --hold 200Mi"},
+	}
+	for name, args := range programs {
+		c := workload("c", args...)
+		c.Resources.Limits = resources("", "32Mi")
+		b.create(name, brief(c))
+	}
+	for name := range programs {
+		p := b.ended(name, corev1.PodFailed)
+		end := container(p, "c").State.Terminated
+		if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 || !containsAll(end.Message, []string{"(workload)", "it held ", "limit (32Mi) were in use"}) {
+			t.Errorf("%s: %+v", name, end)
+		}
+		b.event(name, "OOMKilled", "(workload)", "container c", "limit (32Mi) were in use")
+	}
+}
+
+// The kernel takes a child. The container goes on, and everybody can see what happened.
+func TestOOMOfChild(t *testing.T) {
+	b := at(t)
+	hungry, other := workload("c", "sleep", "infinity"), workload("d", "sleep", "infinity")
+	hungry.Resources.Limits = resources("", "32Mi")
+	b.create("p", lasting(hungry, other))
+	b.ready("p")
+	if _, err := b.tryIn("p/c", "memory", "--hold", "200Mi"); err == nil {
+		t.Error("the child has lived")
+	}
+	e := b.event("p", "OOMKilled", "Process ", "(workload) of container c was killed by the kernel", "of the container's limit (32Mi) were in use")
+	if e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Type != corev1.EventTypeWarning {
+		t.Errorf("event: %+v", e)
+	}
+	p := b.ready("p")
+	for _, name := range []string{"c", "d"} {
+		if s := container(p, name); s.RestartCount != 0 || s.State.Running == nil {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+
+	// More kills than the kernel reports in full (ten in five seconds) are all found.
+	const kills = 14
+	var children sync.WaitGroup
+	for range kills {
+		children.Go(func() { _, _ = b.tryIn("p/c", "memory", "--hold", "200Mi") })
+	}
+	children.Wait()
+	rig.Eventually(t, soon, "every kill is in the agent's log", func(context.Context) error {
+		text, err := os.ReadFile(b.LogFile("agent"))
+		if err != nil {
+			return err
+		}
+		found := 0
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "out of memory") && strings.Contains(line, string(p.UID)) {
+				found++
+			}
+		}
+		if found != kills+1 {
+			return fmt.Errorf("%d of %d", found, kills+1)
+		}
+		return nil
+	})
+}
