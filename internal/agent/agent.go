@@ -288,7 +288,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
-		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swap: c.MemorySwap.SwapBehavior == "LimitedSwap",
+		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
 		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
 	}
 }

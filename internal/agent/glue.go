@@ -20,7 +20,7 @@ import (
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
 	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
-	swap                     bool // containers may swap (memorySwap.swapBehavior)
+	swaps                    func(*corev1.Pod, *corev1.Container) bool
 
 	node  func() placement.Node          // as last seen
 	fresh func() (placement.Node, error) // as it is now
@@ -69,24 +69,26 @@ func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.
 // changeOf says what a resize changes.
 func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
 	c := admission.Change{Class: qos.ClassOf(kube.QoSPod(request.Desired)), StaticCPUs: a.staticCPUs, StaticMemory: a.staticMemory}
-	had := map[string]corev1.ResourceList{}
+	had := map[string]*corev1.Container{}
 	for _, list := range [][]corev1.Container{request.Granted.Spec.InitContainers, request.Granted.Spec.Containers} {
 		for i := range list {
-			had[list[i].Name] = list[i].Resources.Requests
+			had[list[i].Name] = &list[i]
 		}
 	}
 	for _, list := range [][]corev1.Container{request.Desired.Spec.InitContainers, request.Desired.Spec.Containers} {
 		for i := range list {
-			was, is := had[list[i].Name], list[i].Resources.Requests
-			c.CPU = c.CPU || was.Cpu().Cmp(*is.Cpu()) != 0
-			if was.Memory().Cmp(*is.Memory()) == 0 {
+			is, was := &list[i], had[list[i].Name]
+			if was == nil {
+				continue
+			}
+			before, after := was.Resources.Requests, is.Resources.Requests
+			c.CPU = c.CPU || before.Cpu().Cmp(*after.Cpu()) != 0
+			if before.Memory().Cmp(*after.Memory()) == 0 {
 				continue
 			}
 			c.Memory = true
-			// A restart gives it another share of the swap; a write to its cgroup does not (upstream's rule, which knows swap
-			// for Burstable pods only).
-			restarts := slices.Contains(list[i].ResizePolicy, corev1.ContainerResizePolicy{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer})
-			c.Swap = c.Swap || a.swap && c.Class == qos.Burstable && !restarts
+			restarts := slices.Contains(is.ResizePolicy, corev1.ContainerResizePolicy{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer})
+			c.Swap = c.Swap || !restarts && (a.swaps(request.Granted, was) || a.swaps(request.Desired, is))
 		}
 	}
 	return c

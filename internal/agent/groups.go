@@ -217,9 +217,19 @@ func (g *groups) Pods() ([]types.UID, error) {
 // Sizes returns what the pod's group and its containers' are to be set to.
 func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
 	p := kube.QoSPod(pod)
-	return resize.SizeOf(qos.PodValues(p, g.policy)), func(c *corev1.Container) resize.Size {
+	if !g.unmanaged {
+		group = resize.SizeOf(qos.PodValues(p, g.policy))
+	}
+	return group, func(c *corev1.Container) resize.Size {
 		return resize.SizeOf(qos.ContainerValues(p, qosContainer(p, pod, c), g.policy))
 	}
+}
+
+// swaps reports whether a container of the pod may use swap.
+func (g *groups) swaps(pod *corev1.Pod, c *corev1.Container) bool {
+	p := kube.QoSPod(pod)
+	swap, limited := qos.ContainerValues(p, qosContainer(p, pod, c), g.policy).Swap.Get()
+	return g.policy.Swap.Unified && limited && swap > 0
 }
 
 // Has reads what a container's group is set to, or with an empty id the pod's.
@@ -242,6 +252,9 @@ func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 // groupOf finds the group of a container by its id, of which each driver makes a name of its own.
 func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 	group := g.group(pod)
+	if group == "" {
+		return "", fmt.Errorf("find cgroup of pod %s: pods have none of ours (cgroupsPerQOS: false)", pod.UID)
+	}
 	if id == "" {
 		return group, nil
 	}
@@ -264,10 +277,9 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 	to := step.After(resize.Size{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	values := qos.Values{CPUShares: to.Shares, CPUQuota: to.Quota, CPUPeriod: to.Period, Memory: to.Memory}
-	if step.Resource == resize.Memory {
-		protected := qos.PodValues(p, g.policy)
-		values.MemoryMin, values.MemoryLow = protected.MemoryMin, protected.MemoryLow
+	values := qos.Values{
+		CPUShares: to.Shares, CPUQuota: to.Quota, CPUPeriod: to.Period,
+		Memory: to.Memory, MemoryMin: to.Soft.Min, MemoryLow: to.Soft.Low,
 	}
 	if err := g.tree.Apply(g.layout.Pod(class, string(pod.UID)), values); err != nil {
 		return err
@@ -305,6 +317,9 @@ func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) 
 
 // MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
 func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
+	if g.unmanaged && g.tree.Mode() != cgroup.V2 {
+		return 0, nil // not known where it is; but v1 refuses a limit that cannot be met, and kills nobody
+	}
 	group, err := g.groupOf(pod, id)
 	if err != nil {
 		return 0, err

@@ -216,7 +216,7 @@ func (r *Runner) adoptSizes(e *entry) {
 		return
 	}
 	want, of := r.Groups.Sizes(pod)
-	if group {
+	if group && want != (resize.Size{}) {
 		has, err := r.Groups.Has(pod, "")
 		if err != nil {
 			r.log(e).Debug("size of the pod's group not read", "err", err)

@@ -44,11 +44,25 @@ type Size struct {
 	Quota  unit.Limit[time.Duration] // per Period; kept: not known
 	Period time.Duration             // goes with Quota; zero where there is no quota
 	Memory unit.Limit[unit.Bytes]    // kept: not known
+	// What else is told of memory on v2: protection of the request, throttling, swap. The kernel is not asked what it has.
+	Soft Soft
+}
+
+// Soft is memory.min, memory.low, memory.high and memory.swap.max. They change with the limit, and where a policy has
+// protection follow the request, with that alone; nobody is hurt by their order.
+type Soft struct {
+	Known     bool
+	Min, Low  unit.Amount[unit.Bytes]
+	High      unit.Limit[unit.Bytes]
+	SwapSpace unit.Limit[unit.Bytes]
 }
 
 // SizeOf is the size that values ask for. Values that state no limit for a container mean that there is none.
 func SizeOf(v qos.Values) Size {
-	s := Size{Shares: v.CPUShares, Quota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes]()}
+	s := Size{
+		Shares: v.CPUShares, Quota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes](),
+		Soft: Soft{Known: true, Min: v.MemoryMin, Low: v.MemoryLow, High: v.MemoryHigh, SwapSpace: v.Swap},
+	}
 	if q, ok := v.CPUQuota.Get(); ok {
 		s.Quota, s.Period = unit.LimitTo(q), v.CPUPeriod
 	}
@@ -68,6 +82,9 @@ func (s Size) Or(other Size) Size {
 	}
 	if s.Memory.IsKept() {
 		s.Memory = other.Memory
+	}
+	if !s.Soft.Known {
+		s.Soft = other.Soft
 	}
 	return s
 }
@@ -106,6 +123,15 @@ func (s Size) String() string {
 	} else if s.Memory.IsUnlimited() {
 		parts = append(parts, "memory=none")
 	}
+	if low := s.Soft.Min.Max(s.Soft.Low); low.OrZero() > 0 {
+		parts = append(parts, fmt.Sprintf("protected=%s", low))
+	}
+	if high, ok := s.Soft.High.Get(); ok {
+		parts = append(parts, fmt.Sprintf("high=%s", high))
+	}
+	if swap, ok := s.Soft.SwapSpace.Get(); ok {
+		parts = append(parts, fmt.Sprintf("swap=%s", swap))
+	}
 	if len(parts) == 0 {
 		return "unknown"
 	}
@@ -137,7 +163,7 @@ type Step struct {
 	Name, ID string // of the container; empty: the pod's group
 	Resource Resource
 	Request  bool // write the CPU weight
-	Limit    bool // write the quota or the bound of memory
+	Limit    bool // write the quota, or the bound of memory and what goes with it
 	Lowers   bool // a limit of memory that was higher, or that was not there: see Refusal
 	To       Size
 }
@@ -146,7 +172,7 @@ type Step struct {
 func (step Step) After(s Size) Size {
 	switch {
 	case step.Resource == Memory:
-		s.Memory = step.To.Memory
+		s.Memory, s.Soft = step.To.Memory, step.To.Soft
 		return s
 	case step.Request:
 		s.Shares = step.To.Shares
@@ -236,7 +262,11 @@ func requestChange(r Resource, g Group) change {
 
 func limitChange(r Resource, g Group) change {
 	if r == Memory {
-		return compare(g.Has.Memory, g.Want.Memory, 1, 1)
+		c := compare(g.Has.Memory, g.Want.Memory, 1, 1)
+		if c == same && g.Has.Soft != g.Want.Soft && g.Want.Soft.Known {
+			return higher // only a word about the same limit
+		}
+		return c
 	}
 	return compare(g.Has.Quota, g.Want.Quota, max(g.Has.Period, 1), max(g.Want.Period, 1))
 }

@@ -1,0 +1,192 @@
+package pods
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// room is a node of so many millicores that grants what fits, in the order in which it is asked.
+type room struct {
+	milli int64
+	asked int
+}
+
+func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection { return nil }
+
+func (n *room) Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict {
+	n.asked++
+	used := map[types.UID]int64{}
+	sum := int64(0)
+	for _, p := range held {
+		used[p.UID] = p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+		sum += used[p.UID]
+	}
+	var verdicts []Verdict
+	for _, request := range requests {
+		want := request.Desired.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+		if more := want - used[request.Desired.UID]; sum+more <= n.milli {
+			sum += more
+			verdicts = append(verdicts, Verdict{Granted: true})
+			continue
+		}
+		verdicts = append(verdicts, Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum, n.milli)})
+	}
+	return verdicts
+}
+
+// busyNode has running pods of one container each, with the requests given by name.
+func busyNode(t *testing.T, milli int64, requests map[string]int64) (*Runner, *room) {
+	t.Helper()
+	node := &room{milli: milli}
+	r := testRunner()
+	r.Admission, r.synced, r.pods, r.Recorder = node, true, map[types.UID]*entry{}, record.NewFakeRecorder(100)
+	r.Volumes = &volume.Keeper{}
+	for name, request := range requests {
+		r.run(t, name, request)
+	}
+	return r, node
+}
+
+func sizedPod(name string, milli, generation int64) *corev1.Pod {
+	pod := testPod()
+	pod.Name, pod.UID, pod.Generation, pod.ResourceVersion = name, types.UID(name), generation, fmt.Sprint(generation)
+	pod.Spec.InitContainers = nil
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: requirements(fmt.Sprintf("cpu=%dm", milli), "")}}
+	return pod
+}
+
+func (r *Runner) run(t *testing.T, name string, milli int64) *entry {
+	e := newEntry(types.UID(name), 0)
+	e.set(sizedPod(name, milli, 1), 1)
+	e.admitted = true
+	e.resume()
+	r.pods[e.uid] = e
+	return e
+}
+
+func (r *Runner) ask(name string, milli, generation int64) {
+	r.pods[types.UID(name)].set(sizedPod(name, milli, generation), 1)
+}
+
+func (r *Runner) has(name string) string {
+	e := r.pods[types.UID(name)]
+	text := e.pod.Spec.Containers[0].Resources.Requests.Cpu().String()
+	if e.pending != nil {
+		text += fmt.Sprintf(" %s@%d: %s", e.pending.Reason, e.pending.Generation, e.pending.Message)
+	}
+	if e.resizing != 0 {
+		text += fmt.Sprintf(" resizing@%d", e.resizing)
+	}
+	return text
+}
+
+func events(r *Runner) (reasons []string) {
+	for {
+		text := said(r.Recorder.(*record.FakeRecorder))
+		if text == "" {
+			return reasons
+		}
+		reasons = append(reasons, strings.Fields(text)[1])
+	}
+}
+
+func TestSettle(t *testing.T) {
+	r, node := busyNode(t, 1000, map[string]int64{"a": 300, "b": 500})
+	expect := func(what string, a, b string, told ...string) {
+		t.Helper()
+		r.settle()
+		if r.has("a") != a || r.has("b") != b {
+			t.Errorf("%s: a has %s, want %s; b has %s, want %s", what, r.has("a"), a, r.has("b"), b)
+		}
+		if got := events(r); !slices.Equal(got, told) {
+			t.Errorf("%s: told %v, want %v", what, got, told)
+		}
+	}
+	expect("nobody asks", "300m", "500m")
+	if node.asked != 0 {
+		t.Error("the node is asked for nothing")
+	}
+	r.ask("a", 400, 2)
+	expect("it fits", "400m resizing@2", "500m", "ResizeStarted")
+	r.ask("a", 700, 3)
+	expect("it does not", "400m Deferred@3: 900 of 1000 used resizing@2", "500m", "ResizeDeferred")
+	expect("nothing new is told twice", "400m Deferred@3: 900 of 1000 used resizing@2", "500m")
+	r.ask("a", 800, 4)
+	expect("a new wish is told", "400m Deferred@4: 900 of 1000 used resizing@2", "500m", "ResizeDeferred")
+	r.ask("a", 400, 5)
+	expect("a wish that is taken back", "400m resizing@2", "500m")
+	r.ask("a", 800, 6)
+	r.settle()
+	r.ask("b", 200, 2)
+	expect("one gives, the other takes", "800m resizing@6", "200m resizing@2", "ResizeDeferred", "ResizeStarted", "ResizeStarted")
+}
+
+// A new agent judges nobody before it has heard of everybody.
+func TestSettleWaitsForAll(t *testing.T) {
+	r, node := busyNode(t, 1000, map[string]int64{"a": 300})
+	r.ask("a", 400, 2)
+	r.synced = false
+	r.settle()
+	r.synced = true
+	late := newEntry("late", 0)
+	late.set(sizedPod("late", 700, 1), 1)
+	r.pods["late"] = late
+	r.settle()
+	if node.asked != 0 {
+		t.Error("judged before every pod is known")
+	}
+	late.admitted = true
+	late.resume()
+	r.settle()
+	if got := r.has("a"); !strings.HasPrefix(got, "300m Deferred@2") {
+		t.Errorf("a has %s", got)
+	}
+}
+
+// A pod that ends, or is not ours to resize, asks for nothing.
+func TestWhoAsks(t *testing.T) {
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
+	e := r.pods["a"]
+	r.ask("a", 400, 2)
+	if _, asks := e.asks(); !asks {
+		t.Error("it asks")
+	}
+	e.stop = &podlife.StopOrder{}
+	if _, asks := e.asks(); asks {
+		t.Error("a pod that ends asks")
+	}
+	static := newEntry("s", 0)
+	static.static, static.admitted = true, true
+	static.set(sizedPod("s", 300, 1), 1)
+	static.set(sizedPod("s", 400, 2), 1)
+	if _, asks := static.asks(); asks || static.pod.Generation != 2 {
+		t.Error("a static pod asks")
+	}
+}
+
+// A new agent takes up a resize that waits, and one that is under way.
+func TestResume(t *testing.T) {
+	pod := sizedPod("a", 700, 4)
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=100m", "")}
+	pod.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "m", ObservedGeneration: 4},
+		{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: 3},
+	}
+	e := newEntry("a", 0)
+	e.set(pod, 1)
+	e.resume()
+	r := testRunner()
+	r.pods = map[types.UID]*entry{"a": e}
+	if got := r.has("a"); got != "300m Deferred@4: m resizing@3" {
+		t.Error(got)
+	}
+}
