@@ -1,0 +1,148 @@
+package numa
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Config is what a node's configuration says about who gets which CPUs, memory and devices. The zero Config gives nobody
+// anything of their own: all CPUs are shared, and only devices are handed out.
+type Config struct {
+	CPU      CPUConfig
+	Memory   MemoryConfig
+	Topology TopologyConfig
+}
+
+// CPUConfig is the CPU manager's part. Only Static gives the rest a meaning.
+type CPUConfig struct {
+	Static bool
+
+	Reserved      idset.Set // never exclusive; when empty, ReservedCount CPUs are chosen
+	ReservedCount int       // CPUs kept back; with Reserved, its size
+
+	FullPCPUsOnly      bool // whole cores or nothing
+	StrictReservation  bool // reserved CPUs are not in the shared pool either
+	DistributeNUMA     bool // over several nodes evenly, instead of filling one after the other
+	DistributeCores    bool // over cores, instead of whole cores first
+	AlignBySocket      bool // a socket is as good as a node
+	PreferAlignByCache bool // whole groups of CPUs that share a last-level cache, then parts of few
+}
+
+// MemoryConfig is the memory manager's part.
+type MemoryConfig struct {
+	Static   bool
+	Reserved map[machine.NUMAID]map[unit.Bytes]unit.Bytes // by node and page size (0: ordinary memory), in bytes
+}
+
+// Policy says how well the resources of a pod have to agree on NUMA nodes.
+type Policy uint8
+
+// Policies, from indifferent to strict.
+const (
+	PolicyNone           Policy = iota // every resource for itself
+	PolicyBestEffort                   // together if possible
+	PolicyRestricted                   // as narrow as an empty machine would allow, or not at all
+	PolicySingleNUMANode               // from one node, or not at all
+)
+
+// String returns the policy as configurations spell it.
+func (p Policy) String() string {
+	return [...]string{"none", "best-effort", "restricted", "single-numa-node"}[p]
+}
+
+// TopologyConfig is the topology manager's part.
+type TopologyConfig struct {
+	Policy        Policy
+	PodScope      bool // one hint for the whole pod; else one for each container
+	PreferClosest bool // of equally many nodes those with the least distances
+}
+
+// check returns everything in c that m or c itself contradicts, in one error.
+func (c Config) check(m machine.Machine) error {
+	var problems []string
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if c.CPU.Static {
+		c.checkCPU(m, bad)
+	}
+	for id, sizes := range c.Memory.Reserved {
+		node, ok := m.NUMANode(id)
+		if !ok {
+			bad("reservedMemory: NUMA node %d: this machine has no such node", id)
+			continue
+		}
+		for size, amount := range sizes {
+			if have := onNode(node, size); amount > have {
+				bad("reservedMemory: NUMA node %d: %s: %v is reserved of %v", id, KindName(size), amount, have)
+			}
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("check NUMA configuration: %s", strings.Join(problems, "; "))
+}
+
+func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
+	o := c.CPU
+	if gone := o.Reserved.Minus(m.CPUs); !gone.IsEmpty() {
+		bad("reservedSystemCPUs: %v: no online CPU of this machine (%v are)", gone, m.CPUs)
+	}
+	switch n := max(o.Reserved.Len(), o.ReservedCount); {
+	case n <= 0:
+		bad("cpuManagerPolicy: static: reserve some CPU with systemReserved, kubeReserved or reservedSystemCPUs: else nothing would be left to share")
+	case n > m.CPUs.Len():
+		bad("cpuManagerPolicy: static: %d CPUs are reserved of %d", n, m.CPUs.Len())
+	}
+	for _, pair := range []struct {
+		a, b         bool
+		nameA, nameB string
+	}{
+		{o.FullPCPUsOnly, o.DistributeCores, "full-pcpus-only", "distribute-cpus-across-cores"},
+		{o.DistributeNUMA, o.DistributeCores, "distribute-cpus-across-numa", "distribute-cpus-across-cores"},
+		{o.PreferAlignByCache, o.DistributeCores, "prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"},
+		{o.PreferAlignByCache, o.DistributeNUMA, "prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"},
+	} {
+		if pair.a && pair.b {
+			bad("cpuManagerPolicyOptions: %s and %s contradict each other: keep one", pair.nameA, pair.nameB)
+		}
+	}
+	if !o.AlignBySocket {
+		return
+	}
+	if c.Topology.Policy == PolicySingleNUMANode {
+		bad("cpuManagerPolicyOptions: align-by-socket: contradicts topologyManagerPolicy single-numa-node: keep one")
+	}
+	if sockets, nodes := len(m.Sockets), nodesWithCPUs(m); sockets > nodes {
+		bad("cpuManagerPolicyOptions: align-by-socket: %d sockets are more than %d NUMA nodes with CPUs: a socket is no more than a node here", sockets, nodes)
+	}
+}
+
+func nodesWithCPUs(m machine.Machine) int {
+	n := 0
+	for _, node := range m.NUMANodes {
+		if !node.CPUs.IsEmpty() {
+			n++
+		}
+	}
+	return n
+}
+
+// onNode returns how much memory in pages of that size a node has; size 0 is ordinary memory, huge pages not yet subtracted.
+func onNode(n machine.NUMANode, size unit.Bytes) unit.Bytes {
+	if size == 0 {
+		return n.Memory
+	}
+	return size * unit.Bytes(n.HugePages[size])
+}
+
+// KindName returns the resource name of memory in pages of that size; 0 is ordinary memory.
+func KindName(size unit.Bytes) string {
+	if size == 0 {
+		return "memory"
+	}
+	return "hugepages-" + size.String()
+}

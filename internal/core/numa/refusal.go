@@ -1,0 +1,180 @@
+package numa
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Reasons of refusals, as upstream spells them.
+const (
+	TopologyAffinity    = "TopologyAffinityError"
+	SMTAlignment        = "SMTAlignmentError"
+	UnexpectedAdmission = "UnexpectedAdmissionError"
+)
+
+// Refusal says why a pod gets nothing. What it says in numbers is worked out only when it is asked for.
+type Refusal struct {
+	Reason    string
+	Upstream  string // what upstream says, word for word
+	Container string // whose request failed; "": the pod's as a whole
+	Waiting   bool   // a plugin is not there yet, or has no healthy device: later may be another story
+
+	asked asked
+	state *State // as it was for this request
+}
+
+// refuseTopology: no nodes are good enough for the policy.
+func (w *work) refuseTopology(container string, a asked) *Refusal {
+	return &Refusal{Reason: TopologyAffinity, Upstream: "Resources cannot be allocated with Topology locality", Container: container, asked: a, state: w.State}
+}
+
+func (w *work) refuseSMT(container string, a asked, why string) *Refusal {
+	return &Refusal{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
+}
+
+// refuse: something is not there at all, or not where it would have to be.
+func (w *work) refuse(container string, a asked, why string, waiting bool) *Refusal {
+	return &Refusal{
+		Reason: UnexpectedAdmission, Upstream: "Allocate failed due to " + why + ", which is unexpected",
+		Container: container, Waiting: waiting, asked: a, state: w.State,
+	}
+}
+
+// Shortage is what one NUMA node has of what was asked.
+type Shortage struct {
+	Node machine.NUMAID
+	Has  []Part
+}
+
+// Part is one resource asked for.
+type Part struct {
+	Resource           string
+	Asked, Free, Total int64 // CPUs, bytes or devices
+}
+
+// String prints "cpu 3 of 8".
+func (p Part) String() string {
+	return fmt.Sprintf("%s %s of %s", p.Resource, p.amount(p.Free), p.amount(p.Total))
+}
+
+func (p Part) amount(n int64) string {
+	if p.Resource == "memory" || strings.HasPrefix(p.Resource, "hugepages-") {
+		return unit.Bytes(n).String()
+	}
+	return fmt.Sprint(n)
+}
+
+// Nodes returns what each node has of what was asked.
+func (r *Refusal) Nodes() []Shortage {
+	if r.state == nil {
+		return nil
+	}
+	l, s := r.state.l, r.state
+	out := make([]Shortage, len(l.nodeID))
+	available := s.available()
+	for i, id := range l.nodeID {
+		out[i].Node = id
+		add := func(resource string, asked, free, total int64) {
+			out[i].Has = append(out[i].Has, Part{resource, asked, free, total})
+		}
+		if n := r.asked.cpus; n > 0 {
+			add("cpu", int64(n), int64(available.countIn(l.nodes[i].cpus)), int64(len(l.nodes[i].members)))
+		}
+		for _, m := range r.asked.memory {
+			if m.kind >= 0 {
+				add(KindName(l.kinds[m.kind]), m.bytes, l.orZero(s.memory.free, m.kind)[i], l.orZero(l.allocatable, m.kind)[i])
+			}
+		}
+		for _, d := range r.asked.devices {
+			if p, ok := s.pool(d.Resource); ok && s.pools[p].aligned {
+				free, total := s.pools[p].nearCounts(i)
+				add(d.Resource, int64(d.Count), free, total)
+			}
+		}
+	}
+	return out
+}
+
+// nearCounts returns how many devices near a node are free, and how many there are.
+func (p *pool) nearCounts(node int) (free, total int64) {
+	available := p.free()
+	for i := range p.ids {
+		if p.places[i].has(node) {
+			total++
+			if available.has(i) {
+				free++
+			}
+		}
+	}
+	return free, total
+}
+
+// Message returns upstream's words, then what was asked, what each node has, and what one node could have given.
+func (r *Refusal) Message() string {
+	nodes := r.Nodes()
+	if len(nodes) == 0 || len(nodes[0].Has) == 0 {
+		return r.Upstream
+	}
+	var b strings.Builder
+	b.WriteString(r.Upstream)
+	who := "the pod"
+	if r.Container != "" {
+		who = "container " + r.Container
+	}
+	fmt.Fprintf(&b, ": %s asks for ", who)
+	for i, p := range nodes[0].Has {
+		fmt.Fprintf(&b, "%s%s %s", comma(i), p.Resource, p.amount(p.Asked))
+	}
+	b.WriteString("; free are ")
+	for i, n := range nodes {
+		fmt.Fprintf(&b, "%son node %d ", semicolon(i), n.Node)
+		for j, p := range n.Has {
+			fmt.Fprintf(&b, "%s%v", comma(j), p)
+		}
+	}
+	if best := nearest(nodes); best != nil {
+		fmt.Fprintf(&b, "; node %d alone could give ", best.Node)
+		for i, p := range best.Has {
+			fmt.Fprintf(&b, "%s%s %s", comma(i), p.Resource, p.amount(min(p.Asked, p.Free)))
+		}
+	}
+	return b.String()
+}
+
+func comma(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return ", "
+}
+
+func semicolon(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return "; "
+}
+
+// nearest returns the node that has most of what was asked: the fewest resources too short, then the largest share of the
+// shortest, then the lowest id.
+func nearest(nodes []Shortage) *Shortage {
+	var best *Shortage
+	var bestShort int
+	var bestShare float64
+	for i := range nodes {
+		short, share := 0, 1.0
+		for _, p := range nodes[i].Has {
+			if p.Free < p.Asked {
+				short++
+				share = min(share, float64(p.Free)/float64(p.Asked))
+			}
+		}
+		if best == nil || short < bestShort || short == bestShort && share > bestShare {
+			best, bestShort, bestShare = &nodes[i], short, share
+		}
+	}
+	return best
+}

@@ -1,0 +1,345 @@
+package numa
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// State is what is free on a machine, and who has the rest. It follows from the assignments and the plugins' devices
+// alone: in which order they came does not matter. Fork makes a copy; a State is not for several goroutines at once.
+type State struct {
+	l           *Layout
+	shared      set // CPUs that are nobody's own
+	memory      memory
+	pools       []pool        // by resource
+	assignments []*Assignment // by pod; never changed in place
+	revision    uint64        // grows with every change, so that an offer made before one is known to be stale
+}
+
+// NewState returns the state of a machine that nobody uses.
+func (l *Layout) NewState() *State {
+	s := &State{l: l, shared: l.cpus.clone(), memory: l.noMemoryUsed()}
+	if l.config.CPU.StrictReservation {
+		s.shared.drop(l.reserved)
+	}
+	return s
+}
+
+// Fork returns a copy that can change without s.
+func (s *State) Fork() *State {
+	f := *s
+	f.shared, f.memory, f.assignments = s.shared.clone(), s.memory.fork(), slices.Clone(s.assignments)
+	f.pools = slices.Clone(s.pools)
+	for i := range f.pools {
+		f.pools[i].taken = f.pools[i].taken.clone()
+	}
+	return &f
+}
+
+// SetPlugin takes note of a plugin's devices, new or changed. Devices that pods hold and the plugin no longer names stay
+// theirs.
+func (s *State) SetPlugin(p Plugin) {
+	s.revision++
+	i, found := s.pool(p.Resource)
+	if !found {
+		s.pools = slices.Insert(s.pools, i, pool{})
+	}
+	s.pools[i] = s.poolOf(p.Resource, &p)
+}
+
+// poolOf returns the devices of a resource: those that the plugin names (nil: it never came) and those that pods hold.
+func (s *State) poolOf(resource string, plugin *Plugin) pool {
+	all := Plugin{Resource: resource, Gone: true}
+	if plugin != nil {
+		all = *plugin
+	}
+	named := map[string]bool{}
+	for _, d := range all.Devices {
+		named[d.ID] = true
+	}
+	held := s.heldDevices(resource)
+	unnamed := 0
+	for _, id := range held {
+		if !named[id] {
+			all.Devices = append(slices.Clip(all.Devices), Device{ID: id})
+			unnamed++
+		}
+	}
+	t := s.l.table(all)
+	t.plugin, t.unnamed = plugin, unnamed > 0
+	out := pool{t, newSet(len(t.ids))}
+	out.mark(held)
+	return out
+}
+
+func (s *State) pool(resource string) (int, bool) {
+	return slices.BinarySearchFunc(s.pools, resource, func(p pool, resource string) int { return cmp.Compare(p.resource, resource) })
+}
+
+func (s *State) heldDevices(resource string) []string {
+	var ids []string
+	for _, a := range s.assignments {
+		for _, h := range a.Containers {
+			for _, d := range h.Devices {
+				if d.Resource == resource {
+					ids = append(ids, d.IDs...)
+				}
+			}
+		}
+	}
+	return ids
+}
+
+func (p *pool) mark(ids []string) {
+	for _, id := range ids {
+		if i, ok := slices.BinarySearch(p.ids, id); ok {
+			p.taken.add(i)
+		}
+	}
+}
+
+// Adopt notes that a pod owns what a says: what it was given here, or what it was found to have after a restart. Whatever of it
+// cannot be so (CPUs that are gone, or another's) is left out and told, with the rest adopted: a running pod keeps what it has.
+func (s *State) Adopt(a Assignment) []string {
+	i, found := s.find(a.Pod)
+	if found {
+		return []string{fmt.Sprintf("pod %s: is known already", a.Pod)}
+	}
+	var problems []string
+	own := Assignment{Pod: a.Pod}
+	cpus := newSet(len(s.l.cpus) * 64)
+	for _, h := range a.Containers {
+		h.CPUs = s.adoptCPUs(a.Pod, h, cpus, &problems)
+		h.Memory = s.adoptMemory(a.Pod, h, &problems)
+		h.Devices = s.adoptDevices(a.Pod, h, own.Containers, &problems)
+		own.Containers = append(own.Containers, h)
+	}
+	s.shared.drop(cpus)
+	s.assignments = slices.Insert(s.assignments, i, &own)
+	s.revision++
+	return problems
+}
+
+func (s *State) adoptCPUs(pod string, h Holding, own set, problems *[]string) idset.Set {
+	if h.CPUs.IsEmpty() {
+		return h.CPUs
+	}
+	var bad []int
+	for cpu := range h.CPUs.All() {
+		if cpu >= len(s.shared)*64 || !s.shared.has(cpu) || s.l.reserved.has(cpu) {
+			bad = append(bad, cpu)
+			continue
+		}
+		own.add(cpu)
+	}
+	if bad == nil {
+		return h.CPUs
+	}
+	gone := idset.Of(bad...)
+	*problems = append(*problems, fmt.Sprintf("pod %s: container %s: CPUs %v: not free here: offline, reserved or another's", pod, h.Container, gone))
+	return h.CPUs.Minus(gone)
+}
+
+func (s *State) adoptMemory(pod string, h Holding, problems *[]string) []Block {
+	var out []Block
+	for _, b := range h.Memory {
+		nodes, kind := s.l.places(b.Nodes), s.l.kind(b.PageSize)
+		if nodes.isEmpty() || kind < 0 || nodes.count() != len(b.Nodes) {
+			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %v of %s on nodes %v: this machine has no such memory", pod, h.Container, b.Bytes, KindName(b.PageSize), b.Nodes))
+			continue
+		}
+		s.memory.change(s.l, nodes, kind, 1, int64(b.Bytes))
+		out = append(out, b)
+	}
+	return out
+}
+
+func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *[]string) []Devices {
+	var out []Devices
+	for _, d := range h.Devices {
+		i, found := s.pool(d.Resource)
+		if !found { // the plugin is not there yet: what pods hold is all that is known
+			s.pools = slices.Insert(s.pools, i, s.poolOf(d.Resource, nil))
+		}
+		var mine, bad []string
+		for _, id := range d.IDs {
+			place, known := slices.BinarySearch(s.pools[i].ids, id)
+			if known && s.pools[i].taken.has(place) && !holds(before, d.Resource, id) {
+				bad = append(bad, id)
+				continue
+			}
+			if !known {
+				s.pools[i] = s.l.extend(s.pools[i], id)
+			}
+			mine = append(mine, id)
+			s.pools[i].mark(mine)
+		}
+		if bad != nil {
+			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %s %s: another's", pod, h.Container, d.Resource, strings.Join(bad, ",")))
+		}
+		out = append(out, Devices{d.Resource, mine})
+	}
+	return out
+}
+
+// extend returns the pool with one more device, of which nothing is known but its id.
+func (l *Layout) extend(p pool, id string) pool {
+	t := *p.deviceTable
+	at, _ := slices.BinarySearch(t.ids, id)
+	t.ids = slices.Insert(slices.Clone(t.ids), at, id)
+	t.places = slices.Insert(slices.Clone(t.places), at, newSet(len(l.nodeID)))
+	t.somewhere = slices.Insert(slices.Clone(t.somewhere), at, false)
+	t.unnamed, t.healthy = true, newSet(len(t.ids))
+	for i := range p.healthy.all {
+		if i >= at {
+			i++
+		}
+		t.healthy.add(i)
+	}
+	out := pool{&t, newSet(len(t.ids))}
+	out.mark(p.names(p.taken))
+	return out
+}
+
+func holds(holdings []Holding, resource, id string) bool {
+	for _, h := range holdings {
+		for _, d := range h.Devices {
+			if d.Resource == resource && slices.Contains(d.IDs, id) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *State) find(pod string) (int, bool) {
+	return slices.BinarySearchFunc(s.assignments, pod, func(a *Assignment, pod string) int { return cmp.Compare(a.Pod, pod) })
+}
+
+// Assignment returns what a pod owns.
+func (s *State) Assignment(pod string) (Assignment, bool) {
+	i, found := s.find(pod)
+	if !found {
+		return Assignment{}, false
+	}
+	return *s.assignments[i], true
+}
+
+// Assignments returns what all pods own, by pod.
+func (s *State) Assignments() []Assignment {
+	out := make([]Assignment, len(s.assignments))
+	for i, a := range s.assignments {
+		out[i] = *a
+	}
+	return out
+}
+
+// Release takes back all that a pod owns. It reports whether the pod was known.
+func (s *State) Release(pod string) bool {
+	i, found := s.find(pod)
+	if !found {
+		return false
+	}
+	a := s.assignments[i]
+	s.assignments = slices.Delete(s.assignments, i, i+1)
+	s.revision++
+	for _, h := range a.Containers {
+		for cpu := range h.CPUs.All() {
+			s.shared.add(cpu)
+		}
+		s.dropMemory(h.Memory)
+		for _, d := range h.Devices {
+			s.dropDevices(d)
+		}
+	}
+	return true
+}
+
+func (s *State) dropDevices(d Devices) {
+	i, ok := s.pool(d.Resource)
+	switch {
+	case !ok: // dropped with another container's
+	case !s.pools[i].unnamed:
+		for _, id := range d.IDs {
+			if place, ok := slices.BinarySearch(s.pools[i].ids, id); ok {
+				s.pools[i].taken.remove(place)
+			}
+		}
+	default: // devices that only pods know of go with the last pod
+		if s.pools[i] = s.poolOf(d.Resource, s.pools[i].plugin); s.pools[i].plugin == nil && len(s.pools[i].ids) == 0 {
+			s.pools = slices.Delete(s.pools, i, i+1)
+		}
+	}
+}
+
+func (s *State) dropMemory(blocks []Block) {
+	for _, b := range blocks {
+		s.memory.change(s.l, s.l.places(b.Nodes), s.l.kind(b.PageSize), -1, -int64(b.Bytes))
+	}
+}
+
+// Finish takes back the memory of a pod's init containers that have ended: what they did not pass on. CPUs and devices
+// stay with the pod, as in upstream.
+func (s *State) Finish(pod string) {
+	i, found := s.find(pod)
+	if !found {
+		return
+	}
+	a := *s.assignments[i]
+	a.Containers = slices.Clone(a.Containers)
+	for j, h := range a.Containers {
+		if h.Init && h.Memory != nil {
+			s.dropMemory(h.Memory)
+			a.Containers[j].Memory = nil
+		}
+	}
+	s.assignments[i] = &a
+	s.revision++
+}
+
+// SharedCPUs returns the CPUs of all containers that have none of their own.
+func (s *State) SharedCPUs() idset.Set { return s.shared.ids() }
+
+// NodeFree is what a NUMA node has left.
+type NodeFree struct {
+	Node   machine.NUMAID
+	CPUs   idset.Set // that can become exclusive
+	Memory []MemoryRequest
+}
+
+// Free returns what each node has left.
+func (s *State) Free() []NodeFree {
+	out := make([]NodeFree, len(s.l.nodeID))
+	available := s.available()
+	for i, id := range s.l.nodeID {
+		cpus := available.clone()
+		cpus.keep(s.l.nodes[i].cpus)
+		out[i] = NodeFree{Node: id, CPUs: cpus.ids()}
+		for k, size := range s.l.kinds {
+			out[i].Memory = append(out[i].Memory, MemoryRequest{size, unit.Bytes(s.memory.free[k*len(s.l.nodeID)+i])})
+		}
+	}
+	return out
+}
+
+// FreeDevices returns the healthy devices that nobody has, by resource.
+func (s *State) FreeDevices() []Devices {
+	var out []Devices
+	for i := range s.pools {
+		out = append(out, Devices{s.pools[i].resource, s.pools[i].names(s.pools[i].free())})
+	}
+	return out
+}
+
+// available returns the CPUs that can become exclusive.
+func (s *State) available() set {
+	free := s.shared.clone()
+	free.drop(s.l.reserved)
+	return free
+}
