@@ -21,6 +21,7 @@ func TestWhatifExitCodes(t *testing.T) {
 	const kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	machine := file("machine.yaml", "apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n  filesystems: {nodefs: {capacity: 1Gi}}\n")
 	good, much, bad := file("good.yaml", kubelet), file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n"), file("bad.yaml", kubelet+"maxPods: -1\n")
+	pods, static := file("pods.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"), file("static.yaml", kubelet+"cpuManagerPolicy: static\n")
 	for _, c := range []struct {
 		args string
 		code int
@@ -33,7 +34,12 @@ func TestWhatifExitCodes(t *testing.T) {
 		{"whatif allocatable --machine " + machine + " --config " + much, 2, []string{"memory: 2148Mi is kept back of a capacity of 1Gi"}},
 		{"whatif allocatable -o xml --machine " + machine, 2, []string{"want one of table, json, yaml"}},
 		{"whatif allocatable more --machine " + machine, 2, []string{"more"}},
-		{"whatif", 2, []string{"want one of allocatable"}},
+		{"whatif admit --machine " + machine + " -f " + pods, 0, nil},
+		{"whatif admit -o json --machine " + machine + " --config " + good + " -f " + pods + " -f " + pods, 0, nil},
+		{"whatif admit", 2, []string{"--machine: required", "--filename: required"}},
+		{"whatif admit --machine " + good + " --config " + bad + " -f " + good, 2, []string{"want Machine", "maxPods", "good.yaml: document 1: "}},
+		{"whatif admit --machine " + machine + " --config " + static + " -f " + pods, 2, []string{"cpuManagerPolicy: static: reserve some CPU"}},
+		{"whatif", 2, []string{"want one of admit, allocatable"}},
 		{"whatif nothing", 2, []string{"nothing"}},
 		{"machine -o xml", 2, []string{"want one of yaml, json, table"}},
 		{"machine", 0, nil},

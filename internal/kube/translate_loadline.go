@@ -35,3 +35,8 @@ func BytesQuantity(b unit.Bytes) resource.Quantity {
 func CPUQuantity(m unit.MilliCPU) resource.Quantity {
 	return *resource.NewMilliQuantity(int64(m), resource.DecimalSI)
 }
+
+// CountQuantity returns n as Kubernetes prints numbers of things.
+func CountQuantity(n int64) resource.Quantity {
+	return *resource.NewQuantity(n, resource.DecimalSI)
+}

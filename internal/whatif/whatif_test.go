@@ -1,16 +1,20 @@
 package whatif
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// TestQuestions runs testdata. "machine" and "config" set the file that the questions after them rest on, "allocatable" asks;
-// with the argument json or yaml it prints that format.
+// TestQuestions runs testdata. "machine" and "config" set the file that the questions after them rest on, "allocatable" and
+// "admit" (with the pods' manifests) ask; with the argument json or yaml they print that format.
 func TestQuestions(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var machine machinefile.File
@@ -26,13 +30,24 @@ func TestQuestions(t *testing.T) {
 			case "config":
 				config = d.Input
 				return ""
+			}
+			c, _, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+config), "/")
+			if err != nil {
+				return "error: " + err.Error() + "\n"
+			}
+			switch d.Cmd {
 			case "allocatable":
-				c, _, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+config), "/")
-				if err != nil {
-					return "error: " + err.Error() + "\n"
-				}
 				a, err := DrawAllocatable(c, machine.Machine)
+				if a == nil {
+					return show(t, d, nil, err)
+				}
 				return show(t, d, a, err)
+			case "admit":
+				a, err := Admit(c, machine.Machine, machine.Name, podsOf(t, d))
+				if err != nil {
+					return show(t, d, nil, err)
+				}
+				return show(t, d, a, nil)
 			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 			return ""
@@ -40,7 +55,31 @@ func TestQuestions(t *testing.T) {
 	})
 }
 
-func show(t *testing.T, d *datadriven.TestData, a *Allocatable, err error) string {
+// podsOf reads pods; one line "NAME cpu=2 memory=1Gi [RESOURCE=N]" is a Guaranteed pod of one container.
+func podsOf(t *testing.T, d *datadriven.TestData) []*corev1.Pod {
+	t.Helper()
+	var text strings.Builder
+	for line := range strings.Lines(d.Input) {
+		f := strings.Fields(line)
+		if len(f) < 2 || strings.Contains(f[0], ":") || strings.HasPrefix(line, " ") || strings.HasPrefix(f[0], "-") {
+			text.WriteString(line)
+			continue
+		}
+		limits := strings.ReplaceAll(strings.Join(f[1:], ", "), "=", ": ")
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
+	}
+	objects, err := kube.ParseManifests([]byte(text.String()))
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	var pods []*corev1.Pod
+	for _, o := range objects {
+		pods = append(pods, o.(*corev1.Pod))
+	}
+	return pods
+}
+
+func show(t *testing.T, d *datadriven.TestData, a interface{ Table() []byte }, err error) string {
 	t.Helper()
 	var text []byte
 	var writing error

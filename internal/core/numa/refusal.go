@@ -159,10 +159,10 @@ func semicolon(i int) string {
 }
 
 // nearest returns the node that has most of what was asked: the fewest resources too short, then the largest share of the
-// shortest, then the lowest id.
+// shortest, then the lowest id. It returns nil when a node has all of it, so that something else was amiss.
 func nearest(nodes []Shortage) *Shortage {
 	var best *Shortage
-	var bestShort int
+	bestShort := 0
 	var bestShare float64
 	for i := range nodes {
 		short, share := 0, 1.0
@@ -175,6 +175,9 @@ func nearest(nodes []Shortage) *Shortage {
 		if best == nil || short < bestShort || short == bestShort && share > bestShare {
 			best, bestShort, bestShare = &nodes[i], short, share
 		}
+	}
+	if bestShort == 0 {
+		return nil
 	}
 	return best
 }

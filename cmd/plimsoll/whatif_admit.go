@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+	"github.com/plimsoll-dev/plimsoll/internal/whatif"
+)
+
+func newWhatifAdmitCommand() *cobra.Command {
+	var config, machine string
+	var manifests []string
+	c := &cobra.Command{
+		Use:   "admit",
+		Short: "Send pods to a node on paper, and see which it takes and what they get",
+		Long: `Send pods to a node with a configuration on a machine, one after the other, and show for each whether the node takes it, and
+which CPUs, memory and devices it gets; or why not: the reason and the words of the kubelet, then what was asked, what each
+NUMA node has, and what one of them could have given. At the end, what is left.
+
+Pods come in the order of the files. Objects of other kinds are left out, with a warning. The machine's devices stand for
+healthy plugins without an opinion of their own (GetPreferredAllocation).`,
+		Example: `  plimsoll machine > machine.yaml
+  plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
+	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; required")
+	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		var missing []error
+		if machine == "" {
+			missing = append(missing, errors.New("--machine: required: a file as plimsoll machine prints it"))
+		}
+		if len(manifests) == 0 {
+			missing = append(missing, errors.New("--filename: required: manifests of the pods to send"))
+		}
+		if missing != nil {
+			return usageError{errors.Join(missing...)}
+		}
+		f, machineErr := machinefile.Load(machine)
+		settings, warnings, configErr := kubeletconfig.Load(config)
+		pods, podsErr := loadPods(c, manifests)
+		if err := errors.Join(machineErr, configErr, podsErr); err != nil {
+			return usageError{err}
+		}
+		for _, w := range warnings {
+			if !decidedHere(w) {
+				fmt.Fprintln(c.ErrOrStderr(), "plimsoll: warning:", config+":", w)
+			}
+		}
+		result, err := whatif.Admit(settings, f.Machine, f.Name, pods)
+		if err != nil {
+			return usageError{err}
+		}
+		return printResult(c, result, output)
+	}
+	return c
+}
+
+// loadPods reads manifests and keeps the pods.
+func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
+	objects, err := kube.LoadManifests(paths)
+	if err != nil {
+		return nil, err
+	}
+	var pods []*corev1.Pod
+	for _, o := range objects {
+		if pod, ok := o.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+			continue
+		}
+		fmt.Fprintf(c.ErrOrStderr(), "plimsoll: warning: %s: is no pod: left out\n", o.GetObjectKind().GroupVersionKind().Kind)
+	}
+	return pods, nil
+}
+
+// decidedHere reports whether a warning is about a field that the agent does not honour yet, and this question does.
+func decidedHere(warning string) bool {
+	for _, field := range []string{"cpuManagerPolicy", "memoryManagerPolicy", "topologyManager", "reservedMemory"} {
+		if strings.HasPrefix(warning, field) {
+			return true
+		}
+	}
+	return false
+}
