@@ -1,0 +1,290 @@
+//go:build e2e
+
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// death: three nodes of seven die. They are marked at once and emptied one after another; the leader is killed when the
+// first was. The other takes over, goes on where it was, and deletes nobody twice.
+func (c *cluster) death(t *testing.T, doomed, left, right *child) {
+	doomed.stop()
+	before := map[string]types.UID{}
+	for _, p := range c.pods(t.Context()) {
+		if onDoomed(&p) {
+			before[p.Name] = p.UID
+		}
+	}
+	rig.Eventually(t, 20*time.Second, "three nodes Unknown and closed, one emptied", func(ctx context.Context) error {
+		nodes, err := c.doomedNodes(ctx)
+		for _, n := range nodes {
+			err = errors.Join(err, unknownAndClosed(&n))
+		}
+		if len(emptied(nodes)) == 0 {
+			err = errors.Join(err, errors.New("none is emptied"))
+		}
+		return err
+	})
+	nodes, err := c.doomedNodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := emptied(nodes)
+	holder := c.holder(t)
+	// Which of the two leads is not known from outside: the one that is killed and does not lead changes nothing, so
+	// kill one; if the holder stays, it was the other.
+	left.stop()
+	if got := c.holderAfter(t, holder, 5*time.Second); got == holder {
+		left.start()
+		right.stop()
+		if got := c.holderAfter(t, holder, 10*time.Second); got == holder {
+			t.Fatalf("%s holds the Lease, and both were killed", got)
+		}
+	}
+	rig.Eventually(t, 45*time.Second, "all three emptied, no Deployment's pod left on them", func(ctx context.Context) error {
+		nodes, err := c.doomedNodes(ctx)
+		if err != nil || len(emptied(nodes)) != 3 {
+			return fmt.Errorf("%d emptied: %v", len(emptied(nodes)), err)
+		}
+		ready, going := 0, 0
+		for _, p := range c.pods(ctx) {
+			if p.Labels["app"] == "web" {
+				ready += one(isReady(&p) && !onDoomed(&p))
+			}
+			going += one(p.DeletionTimestamp != nil)
+		}
+		if ready != 14 {
+			return fmt.Errorf("%d of 14 Deployment pods Ready elsewhere, %d terminating", ready, going)
+		}
+		return nil
+	})
+	nodes, err = c.doomedNodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, at := range first {
+		if now := emptied(nodes)[name]; !now.Equal(at) {
+			t.Errorf("%s was emptied at %v, by the next leader again at %v", name, at, now)
+		}
+	}
+	c.checkFates(t, before)
+}
+
+func unknownAndClosed(n *corev1.Node) error {
+	unknown, closed := false, false
+	for _, s := range n.Status.Conditions {
+		unknown = unknown || s.Type == corev1.NodeReady && s.Status == corev1.ConditionUnknown && s.Reason == "NodeStatusUnknown"
+	}
+	for _, taint := range n.Spec.Taints {
+		closed = closed || taint.Key == corev1.TaintNodeUnreachable && taint.Effect == corev1.TaintEffectNoSchedule
+	}
+	if !unknown || !closed {
+		return fmt.Errorf("%s: Unknown %v, NoSchedule %v", n.Name, unknown, closed)
+	}
+	return nil
+}
+
+// checkFates: what follows from a pod's owner, and what kubectl shows.
+func (c *cluster) checkFates(t *testing.T, before map[string]types.UID) {
+	t.Helper()
+	shown := map[string]string{}
+	for line := range strings.Lines(c.Kubectl(t, "get", "pods", "-n", c.ns, "--no-headers")) {
+		if f := strings.Fields(line); len(f) > 2 {
+			shown[f[0]] = f[2]
+		}
+	}
+	for _, p := range c.pods(t.Context()) {
+		if !onDoomed(&p) {
+			continue
+		}
+		if uid, known := before[p.Name]; !known || uid != p.UID {
+			t.Errorf("pod %s is new on dead node %s", p.Name, p.Spec.NodeName)
+		}
+		want := "Terminating" // of a Deployment: replaced elsewhere; of a StatefulSet: its name is not free
+		if app := p.Labels["app"]; app == "ds" || app == "" {
+			want = "Running" // as far as anybody knows
+		}
+		if shown[p.Name] != want {
+			t.Errorf("kubectl shows pod %s on %s as %s, want %s", p.Name, p.Spec.NodeName, shown[p.Name], want)
+		}
+		if isReady(&p) {
+			t.Errorf("pod %s on dead node %s is Ready", p.Name, p.Spec.NodeName)
+		}
+		if want == "Terminating" && !hasReason(&p, "DeletionByTaintManager") {
+			t.Errorf("pod %s: conditions %+v", p.Name, p.Status.Conditions)
+		}
+	}
+}
+
+func hasReason(p *corev1.Pod, reason string) bool {
+	for _, s := range p.Status.Conditions {
+		if s.Type == corev1.DisruptionTarget && s.Status == corev1.ConditionTrue && s.Reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) holder(t *testing.T) string {
+	lease, err := c.API.CoordinationV1().Leases("kube-system").Get(t.Context(), "plimsoll-lifecycle", metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		t.Fatalf("lease: %v", err)
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// holderAfter waits for another holder than was.
+func (c *cluster) holderAfter(t *testing.T, was string, limit time.Duration) string {
+	end := time.Now().Add(limit)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	now := c.holder(t)
+	for now == was && time.Now().Before(end) {
+		<-tick.C
+		now = c.holder(t)
+	}
+	return now
+}
+
+func (c *cluster) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+	return c.API.CoreV1().Pods(c.ns).Get(ctx, name, metav1.GetOptions{})
+}
+
+// statefulOn is the StatefulSet's pod on a node.
+func (c *cluster) statefulOn(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	for _, p := range c.pods(t.Context()) {
+		if p.Labels["app"] == "db" && p.Spec.NodeName == node {
+			return &p
+		}
+	}
+	t.Fatalf("no pod of the StatefulSet on %s", node)
+	return nil
+}
+
+// moved waits until the StatefulSet's pod is another one elsewhere.
+func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
+	t.Helper()
+	rig.Eventually(t, 15*time.Second, was.Name+" Ready elsewhere", func(ctx context.Context) error {
+		p, err := c.pod(ctx, was.Name)
+		if err != nil {
+			return err
+		}
+		if p.UID == was.UID || !isReady(p) {
+			return fmt.Errorf("on %s, Ready %v", p.Spec.NodeName, isReady(p))
+		}
+		return nil
+	})
+}
+
+// outOfService: somebody knows that doomed-0 is off.
+func (c *cluster) outOfService(t *testing.T) {
+	was := c.statefulOn(t, "doomed-0")
+	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")
+	c.moved(t, was)
+}
+
+// deletedNode: doomed-1 is taken out of the API. Its pods are collected, a DaemonSet's too.
+func (c *cluster) deletedNode(t *testing.T) {
+	was := c.statefulOn(t, "doomed-1")
+	c.Kubectl(t, "delete", "node", "doomed-1")
+	c.moved(t, was)
+	rig.Eventually(t, 15*time.Second, "no pod on doomed-1", func(ctx context.Context) error {
+		for _, p := range c.pods(ctx) {
+			if p.Spec.NodeName == "doomed-1" {
+				return errors.New(p.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// comeBack: the dead return. Who was replaced ends, the StatefulSet's pod is made anew, the others are Ready again and are
+// the same.
+func (c *cluster) comeBack(t *testing.T, doomed *child) {
+	was := c.statefulOn(t, "doomed-2")
+	static, err := c.pod(t.Context(), "static-doomed-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"-")
+	doomed.start()
+	c.moved(t, was)
+	rig.Eventually(t, 30*time.Second, "25 pods Ready, none terminating, no taint", func(ctx context.Context) error {
+		nodes, err := c.doomedNodes(ctx)
+		for _, n := range nodes {
+			if len(n.Spec.Taints) > 0 {
+				err = errors.Join(err, fmt.Errorf("%s has %v", n.Name, n.Spec.Taints))
+			}
+		}
+		pods, ready := c.pods(ctx), 0
+		for _, p := range pods {
+			ready += one(isReady(&p) && p.DeletionTimestamp == nil)
+		}
+		if ready != 25 || len(pods) != 25 {
+			err = errors.Join(err, fmt.Errorf("%d of %d pods Ready", ready, len(pods)))
+		}
+		return err
+	})
+	after, err := c.pod(t.Context(), static.Name)
+	if err != nil || after.UID != static.UID || !after.Status.ContainerStatuses[0].State.Running.StartedAt.Equal(&static.Status.ContainerStatuses[0].State.Running.StartedAt) {
+		t.Errorf("the static pod was not left alone: %v %+v", err, after.Status.ContainerStatuses)
+	}
+}
+
+// away: the API server is silent for twice the grace. The leader gives up and comes back with it. Nobody is emptied, and
+// nobody evicted.
+func (c *cluster) away(t *testing.T) {
+	before := map[types.UID]bool{}
+	for _, p := range c.pods(t.Context()) {
+		before[p.UID] = true
+	}
+	server := c.PID(t, "kube-apiserver")
+	if err := syscall.Kill(server, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	away := time.NewTimer(2 * grace)
+	<-away.C
+	if err := syscall.Kill(server, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	began, worst := time.Now(), 0
+	rig.Eventually(t, time.Minute, "a new leader that has watched for two graces", func(ctx context.Context) error {
+		nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes.Items {
+			for _, taint := range n.Spec.Taints {
+				worst += one(taint.Effect == corev1.TaintEffectNoExecute)
+			}
+		}
+		if time.Since(began) < 2*grace || c.holder(t) == "" {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if worst > 0 {
+		t.Error("nodes were given NoExecute taints because the API server was away")
+	}
+	same := 0
+	for _, p := range c.pods(t.Context()) {
+		same += one(before[p.UID] && p.DeletionTimestamp == nil && isReady(&p))
+	}
+	if same != len(before) {
+		t.Errorf("%d of %d pods are as they were", same, len(before))
+	}
+}

@@ -1,0 +1,263 @@
+//go:build e2e
+
+// Package lifecycle drives `plimsoll lifecycle` on a real control plane with hollow nodes: what becomes of pods of each
+// kind of owner when their nodes die, return, are deleted or said to be out of service; two candidates of which the
+// leader is killed in the middle of a wave; an API server that is away for longer than the grace. It needs no root.
+//
+//	make build && go test -tags e2e ./test/e2e/lifecycle
+//
+// Graces are short and rates high, by flags, so that it takes a minute and not a quarter of an hour.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// The times of the test: leases of 4 s are renewed every second, a node is silent after 6 s, one node of the zone is emptied
+// every 4 s, pods tolerate that for 2 s.
+const (
+	leaseDuration = "4s"
+	grace         = 6 * time.Second
+	patience      = int64(2)
+)
+
+// cluster is an instance without lifecycle controller and nodes of its own; the test runs them.
+type cluster struct {
+	*rig.Cluster
+	ns string
+}
+
+// TestFates takes one cluster through its bad days; the parts build on each other.
+func TestFates(t *testing.T) {
+	c := &cluster{Cluster: rig.New(t, "fates", rig.Options{NoNode: true, UpFlags: []string{"--no-lifecycle"}})}
+	c.fleet(t, "live", 4)
+	doomed := c.fleet(t, "doomed", 3)
+	left, right := c.controller(t, "left"), c.controller(t, "right")
+	c.ns = c.Namespace(t)
+	c.workloads(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"death", func(t *testing.T) { c.death(t, doomed, left, right) }},
+		{"out of service", c.outOfService},
+		{"deleted node", c.deletedNode},
+		{"return", func(t *testing.T) { c.comeBack(t, doomed) }},
+		{"API away", c.away},
+	} {
+		if !t.Run(step.name, step.run) {
+			return
+		}
+	}
+}
+
+// child is a process of the test that is started again when it ends by itself, as a supervisor would.
+type child struct {
+	command func() *exec.Cmd
+	stopped context.CancelFunc
+	ended   chan struct{} // closed when nobody starts it again
+}
+
+func (c *cluster) child(t *testing.T, name string, args ...string) *child {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &child{command: func() *exec.Cmd {
+		command := exec.Command(rig.Binary(t), append(args, "--kubeconfig", c.Kubeconfig)...)
+		command.Stdout, command.Stderr = log, log
+		return command
+	}}
+	k.start()
+	t.Cleanup(func() {
+		k.stop()
+		log.Close()
+		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			t.Logf("---- %s\n%s", name, text)
+		}
+	})
+	return k
+}
+
+func (k *child) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	k.stopped, k.ended = cancel, make(chan struct{})
+	go func(ended chan struct{}) {
+		defer close(ended)
+		for ctx.Err() == nil {
+			running := k.command()
+			if running.Start() != nil {
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { _ = running.Process.Kill() })
+			_ = running.Wait()
+			stop()
+		}
+	}(k.ended)
+}
+
+// stop kills it for good, until start.
+func (k *child) stop() {
+	k.stopped()
+	<-k.ended
+}
+
+func (c *cluster) fleet(t *testing.T, group string, nodes int) *child {
+	k := c.child(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration", leaseDuration, "--control", "")
+	rig.Eventually(t, 30*time.Second, "the nodes "+group, func(ctx context.Context) error {
+		list, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for i := range list.Items {
+			if strings.HasPrefix(list.Items[i].Name, group) {
+				ready++
+			}
+		}
+		if ready != nodes {
+			return fmt.Errorf("%d of %d", ready, nodes)
+		}
+		return nil
+	})
+	return k
+}
+
+func (c *cluster) controller(t *testing.T, name string) *child {
+	return c.child(t, "lifecycle-"+name, "lifecycle",
+		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms")
+}
+
+func tolerations() []corev1.Toleration {
+	seconds := patience
+	var out []corev1.Toleration
+	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+	}
+	return out
+}
+
+// workloads makes one of each owner. Those of the StatefulSet stand on doomed nodes, one each; a pod with a static pod's
+// tolerations and annotations is on doomed-2.
+func (c *cluster) workloads(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	labels := func(app string) metav1.ObjectMeta { return metav1.ObjectMeta{Labels: map[string]string{"app": app}} }
+	selector := func(app string) *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: labels(app).Labels} }
+	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}, Tolerations: tolerations()}
+	replicas := int32(14)
+	_, err := c.API.AppsV1().Deployments(c.ns).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: selector("web"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("web"), Spec: spec},
+	}}, metav1.CreateOptions{})
+	daemon := corev1.PodSpec{Containers: spec.Containers}
+	_, err2 := c.API.AppsV1().DaemonSets(c.ns).Create(ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds"}, Spec: appsv1.DaemonSetSpec{
+		Selector: selector("ds"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("ds"), Spec: daemon},
+	}}, metav1.CreateOptions{})
+	static := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "static-doomed-2", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}},
+		Spec: corev1.PodSpec{Containers: spec.Containers, NodeName: "doomed-2", EnableServiceLinks: new(bool), AutomountServiceAccountToken: new(bool),
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}},
+	}
+	_, err3 := c.API.CoreV1().Pods(c.ns).Create(ctx, static, metav1.CreateOptions{})
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	// The StatefulSet's three pods get a doomed node each: the scheduler knows no anti-affinity yet.
+	three := int32(3)
+	stateful := spec
+	stateful.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+		Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+			Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"doomed-0", "doomed-1", "doomed-2"},
+		}}},
+	}}}}
+	stateful.Containers = []corev1.Container{{Name: "c", Image: "x", Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 7777}}}} // one per node
+	_, err = c.API.AppsV1().StatefulSets(c.ns).Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: &three, ServiceName: "db", PodManagementPolicy: appsv1.ParallelPodManagement, Selector: selector("db"),
+		Template: corev1.PodTemplateSpec{ObjectMeta: labels("db"), Spec: stateful},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, time.Minute, "14 + 7 + 3 + 1 pods Ready", func(ctx context.Context) error {
+		ready := 0
+		for _, p := range c.pods(ctx) {
+			ready += one(isReady(&p))
+			if app := p.Labels["app"]; app == "db" && p.Spec.NodeName != "" && !onDoomed(&p) {
+				return fmt.Errorf("%s is on %s", p.Name, p.Spec.NodeName)
+			}
+		}
+		if ready != 25 {
+			return fmt.Errorf("%d", ready)
+		}
+		return nil
+	})
+}
+
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func isReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func onDoomed(p *corev1.Pod) bool { return strings.HasPrefix(p.Spec.NodeName, "doomed-") }
+
+func (c *cluster) pods(ctx context.Context) []corev1.Pod {
+	list, err := c.API.CoreV1().Pods(c.ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	return list.Items
+}
+
+func (c *cluster) doomedNodes(ctx context.Context) ([]corev1.Node, error) {
+	list, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var out []corev1.Node
+	for _, n := range list.Items {
+		if strings.HasPrefix(n.Name, "doomed-") {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// emptied is when each doomed node was given its NoExecute taint.
+func emptied(nodes []corev1.Node) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, n := range nodes {
+		for _, t := range n.Spec.Taints {
+			if t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded != nil {
+				out[n.Name] = t.TimeAdded.Time
+			}
+		}
+	}
+	return out
+}
