@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,6 +44,7 @@ default), --collect-pods=false.`,
 	f.BoolVar(&h.Collect, "collect-pods", h.Collect, "remove pods of deleted nodes, and terminating pods of nodes that are out-of-service, as pod garbage collection also does")
 	f.DurationVar(&h.OrphanAfter, "orphan-quarantine", h.OrphanAfter, "how long a node must be missing before its pods are removed")
 	leader := leaderElectionFlags(f, "plimsoll-lifecycle")
+	port := servingFlags(f, portLifecycle)
 	_ = c.MarkFlagRequired("kubeconfig")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// Pauses between attempts differ from process to process.
@@ -55,12 +57,15 @@ default), --collect-pods=false.`,
 		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle-events", QPS: -1}); err != nil {
 			return usageError{err}
 		}
-		if err := o.Check(); err != nil {
+		if err := errors.Join(o.Check(), port.Check(), leader.Check()); err != nil {
 			return usageError{err}
 		}
-		return leader.run(c.Context(), kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
-			o.Leads = leads
-			return lifecycle.Run(ctx, o)
+		port.API, port.Registry = o.Events, o.Metrics.Registry
+		return port.beside(c.Context(), func(ctx context.Context) error {
+			return leader.run(ctx, kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
+				o.Leads = leads
+				return lifecycle.Run(ctx, o)
+			})
 		})
 	}
 	return c

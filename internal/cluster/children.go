@@ -182,7 +182,7 @@ func (b builder) scheduler() supervise.Spec {
 }
 
 func (b builder) lifecycle() supervise.Spec {
-	return b.own(childLifecycle, whoLifecycle, nil, "--leader-elect=false")
+	return b.own(childLifecycle, whoLifecycle, nil, "--leader-elect=false", "--secure-port=0")
 }
 
 func (b builder) fleet() supervise.Spec {

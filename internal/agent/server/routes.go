@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
 )
 
 // routes builds the handler: guard, bounds and counting around a table of endpoints.

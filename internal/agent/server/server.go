@@ -11,7 +11,7 @@
 //
 // Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
 //
-// Every request passes the guard (internal/agent/authn) before anything else looks at it. Ordinary requests are
+// Every request passes the guard (internal/kube/authn) before anything else looks at it. Ordinary requests are
 // bounded in size and time; streams (logs, exec, attach, port-forward) only end when either side does, or with the
 // server. The server keeps no state of its own: pods come from Pods, usage from stats, everything else from the runtime.
 //
@@ -40,9 +40,9 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/authn"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
 )
 
 const (

@@ -21,6 +21,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
 func TestEndpoints(t *testing.T) {
@@ -301,25 +302,10 @@ func TestCertificates(t *testing.T) {
 	if err := selfSigned(filepath.Join(dir, "pki/kubelet.crt"), filepath.Join(dir, "pki/kubelet.key"), []string{"n1"}); err != nil {
 		t.Fatal(err)
 	}
-	pair := &keyPair{cert: filepath.Join(dir, "pki/kubelet.crt"), key: filepath.Join(dir, "pki/kubelet.key")}
-	again, err := pair.get(nil)
+	pair := &serving.KeyPair{CertFile: filepath.Join(dir, "pki/kubelet.crt"), KeyFile: filepath.Join(dir, "pki/kubelet.key")}
+	again, err := pair.Get(nil)
 	if err != nil || !again.Leaf.Equal(first.Leaf) {
 		t.Errorf("a good certificate was replaced: %v", err)
-	}
-	// A rotation that is half done keeps the old pair; a whole one is taken up.
-	pair.checked = time.Time{}
-	if err := os.WriteFile(pair.cert, []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if half, err := pair.get(nil); err != nil || !half.Leaf.Equal(first.Leaf) {
-		t.Errorf("half a rotation: %v", err)
-	}
-	if err := selfSigned(pair.cert, pair.key, []string{"n2"}); err != nil {
-		t.Fatal(err)
-	}
-	pair.checked = time.Time{}
-	if whole, err := pair.get(nil); err != nil || whole.Leaf.DNSNames[0] != "n2" {
-		t.Errorf("a rotated certificate is not used: %v", err)
 	}
 }
 

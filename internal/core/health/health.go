@@ -247,6 +247,7 @@ type work struct {
 
 // New returns a Monitor that knows nothing. now counts as contact with the API.
 func New(now unit.Instant, o Options) *Monitor {
+	o.Hearing = min(o.Hearing, o.Grace)
 	return &Monitor{
 		o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, zones: map[string]*zone{},
 		lastContact: now, listenUntil: now.Add(o.Hearing), capacity: capacity{unbound: map[PodID]*pod{}},

@@ -16,7 +16,7 @@ type Options struct {
 	// StartupGrace is Grace for a node that has never reported Ready, from its creation on. Upstream: 60 s.
 	StartupGrace time.Duration
 	// Hearing is the least time a node is given at first sight. It must exceed the renewal of a lease (10 s: a quarter
-	// of its 40 s) with some room. Chosen: 15 s.
+	// of its 40 s) with some room. Chosen: 15 s; never more than Grace.
 	Hearing time.Duration
 	// DeafAfter is how long the API may give no proof of contact before we count as deaf. Chosen: 12 s, two missed
 	// probes at one each 5 s.

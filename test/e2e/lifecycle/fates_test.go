@@ -4,13 +4,17 @@ package lifecycle
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -185,6 +189,57 @@ func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
 		}
 		if p.UID == was.UID || !isReady(p) {
 			return fmt.Errorf("on %s, Ready %v", p.Spec.NodeName, isReady(p))
+		}
+		return nil
+	})
+}
+
+// metrics: the leader counts under upstream's names, for those who may read them.
+func (c *cluster) metrics(t *testing.T) {
+	ctx := t.Context()
+	_, err := c.API.CoreV1().ServiceAccounts(c.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "scraper"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := c.API.CoreV1().ServiceAccounts(c.ns).CreateToken(ctx, "scraper", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
+	read := func(port string) (int, string) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token.Status.Token)
+		answer, err := client.Do(r)
+		if err != nil {
+			return 0, "" // it was killed
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(body)
+	}
+	for _, port := range c.ports {
+		if status, body := read(port); status != 0 && status != http.StatusForbidden {
+			t.Errorf("a stranger got %d: %.200s", status, body)
+		}
+	}
+	c.Kubectl(t, "create", "clusterrole", "scraper", "--verb=get", "--non-resource-url=/metrics")
+	c.Kubectl(t, "create", "clusterrolebinding", "scraper", "--clusterrole=scraper", "--serviceaccount="+c.ns+":scraper")
+	rig.Eventually(t, 30*time.Second, "the leader's numbers", func(context.Context) error {
+		var all strings.Builder
+		for _, port := range c.ports {
+			_, body := read(port)
+			all.WriteString(body)
+		}
+		for _, line := range []string{`node_collector_zone_size{zone=""} 7`, `node_collector_unhealthy_nodes_in_zone{zone=""} 3`, `node_collector_evictions_total{zone=""}`, "taint_eviction_controller_pod_deletions_total"} {
+			if !strings.Contains(all.String(), line) {
+				return errors.New("no " + line)
+			}
 		}
 		return nil
 	})

@@ -38,7 +38,8 @@ const (
 // cluster is an instance without lifecycle controller and nodes of its own; the test runs them.
 type cluster struct {
 	*rig.Cluster
-	ns string
+	ns    string
+	ports []string // of the controllers
 }
 
 // TestFates takes one cluster through its bad days; the parts build on each other.
@@ -54,6 +55,7 @@ func TestFates(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"death", func(t *testing.T) { c.death(t, doomed, left, right) }},
+		{"metrics", c.metrics},
 		{"out of service", c.outOfService},
 		{"deleted node", c.deletedNode},
 		{"return", func(t *testing.T) { c.comeBack(t, doomed) }},
@@ -139,7 +141,9 @@ func (c *cluster) fleet(t *testing.T, group string, nodes int) *child {
 }
 
 func (c *cluster) controller(t *testing.T, name string) *child {
-	return c.child(t, "lifecycle-"+name, "lifecycle",
+	port := fmt.Sprint(rig.FreePort(t))
+	c.ports = append(c.ports, port)
+	return c.child(t, "lifecycle-"+name, "lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms")
 }

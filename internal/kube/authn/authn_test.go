@@ -57,6 +57,12 @@ func (a *api) Create(ctx context.Context, k kube.Kind, _, _ string, obj, out run
 		user, ok := a.tokens[review.Spec.Token]
 		out.(*authenticationv1.TokenReview).Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: user}
 	case *authorizationv1.SubjectAccessReview:
+		if r := review.Spec.NonResourceAttributes; r != nil {
+			question := fmt.Sprintf("%s %s %s", review.Spec.User, r.Verb, r.Path)
+			a.asked = append(a.asked, question)
+			out.(*authorizationv1.SubjectAccessReview).Status.Allowed = a.allow[question]
+			return a.away
+		}
 		r := review.Spec.ResourceAttributes
 		if r.Resource != "nodes" || r.Name != "n1" {
 			return fmt.Errorf("review of %s/%s", r.Resource, r.Name)
@@ -208,6 +214,21 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// A server that is no node's: access is to paths, as to upstream's controllers.
+func TestPaths(t *testing.T) {
+	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper"}}, allow: map[string]bool{"scraper get /metrics": true}}
+	g, err := New(Options{API: a, Tokens: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/metrics": "scraper system:authenticated", "/metrics/x": "403", "/debug": "403"} {
+		id, err := g.Admit(request("GET", path, nil, "Authorization", "Bearer good"))
+		if got := outcome(id, err); got != want {
+			t.Errorf("%s: %s (%v), want %s", path, got, err, want)
+		}
+	}
+}
+
 func TestSubresources(t *testing.T) {
 	for path, want := range map[string]string{
 		"/": "proxy", "/exec/a/b/c": "proxy", "/containerLogs/a/b/c": "proxy", "/run/a/b/c": "proxy", "/debug/pprof/heap": "proxy",
@@ -350,7 +371,6 @@ func TestClientCAIsReadAgain(t *testing.T) {
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	for _, o := range []Options{
-		{AlwaysAllow: true},
 		{NodeName: "n"},
 		{NodeName: "n", Tokens: true, AlwaysAllow: true},
 		{NodeName: "n", AlwaysAllow: true, ClientCAFile: "/does/not/exist"},

@@ -30,7 +30,7 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	if g.o.AlwaysAllow {
 		return nil
 	}
-	subresources := Subresources(r.URL.Path)
+	subresources := g.targets(r.URL.Path)
 	// What is remembered counts first, so that a remembered yes holds when another answer has expired and the API server is away.
 	for _, sub := range subresources {
 		if allowed, known := g.decisions.remembered(decisionKey(id, verb, sub)); known && allowed {
@@ -42,13 +42,28 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 			return g.reviewAccess(ctx, id, verb, sub)
 		})
 		if err != nil {
-			return unavailable(fmt.Sprintf("subject access review (user=%s, verb=%s, resource=nodes, subresource=%s)", id.Name, verb, sub), err)
+			return unavailable(fmt.Sprintf("subject access review (user=%s, verb=%s, %s)", id.Name, verb, g.describe(sub)), err)
 		}
 		if allowed {
 			return nil
 		}
 	}
-	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", id.Name, verb, subresources), nil}
+	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, %s)", id.Name, verb, g.describe(subresources...)), nil}
+}
+
+// targets are what a request for path may be allowed by: subresources of the node, or the path itself.
+func (g *Guard) targets(path string) []string {
+	if g.o.NodeName == "" {
+		return []string{path}
+	}
+	return Subresources(path)
+}
+
+func (g *Guard) describe(targets ...string) string {
+	if g.o.NodeName == "" {
+		return fmt.Sprintf("path=%s", targets[0])
+	}
+	return fmt.Sprintf("resource=nodes, subresource(s)=%v", targets)
 }
 
 // Subresources returns the subresources of nodes/<name> of which one must be allowed for path, most specific first.
@@ -83,17 +98,21 @@ func Subresources(path string) []string {
 	return []string{"proxy"}
 }
 
-func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, subresource string) (bool, error) {
+func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target string) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(id.Extra))
 	for k, v := range id.Extra {
 		extra[k] = v
 	}
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: id.Name, UID: id.UID, Groups: id.Groups, Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: g.o.NodeName,
-		},
 	}}
+	if g.o.NodeName == "" {
+		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: target, Verb: verb}
+	} else {
+		review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: target, Name: g.o.NodeName,
+		}
+	}
 	out := &authorizationv1.SubjectAccessReview{}
 	if err := g.o.API.Create(ctx, kube.SubjectAccessReviews, "", "", review, out); err != nil {
 		return false, err

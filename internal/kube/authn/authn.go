@@ -1,11 +1,12 @@
-// Package authn answers two questions about a request to the agent's server: who sent it, and may they.
+// Package authn answers two questions about a request to a component's own server: who sent it, and may they.
 //
 // Who: a client certificate signed by the client CA (common name is the user, organizations are the groups), else a
 // bearer token that the API server's TokenReview accepts, else nobody (system:anonymous) where the configuration
 // allows that. A credential that was offered and does not hold is an error, never a reason to go on as anonymous.
 //
 // May they: the API server's SubjectAccessReview on the resource nodes/<this node>, with the subresources and verbs the
-// kubelet asks for, so that existing RBAC rules mean the same here; or everything, with authorization mode AlwaysAllow.
+// kubelet asks for, so that existing RBAC rules mean the same here; for a server that is no node's, on the path itself, as
+// upstream's controllers and scheduler ask; or everything, with authorization mode AlwaysAllow.
 //
 // Answers are remembered for the configured times in bounded caches, keyed by a keyed hash so that a memory dump holds
 // no token. When the API server cannot be asked, remembered answers still count and everything else is refused with
@@ -48,7 +49,7 @@ type Reviewer interface {
 
 // Options configure a Guard. The durations are KubeletConfiguration's; zero means that nothing is remembered.
 type Options struct {
-	NodeName     string
+	NodeName     string   // whose server it is; empty: no node's, and access is to paths
 	API          Reviewer // nil: tokens are not accepted and Webhook authorization is an error
 	ClientCAFile string   // PEM bundle; empty: client certificates are not accepted
 	Tokens       bool     // authentication.webhook.enabled
@@ -73,14 +74,11 @@ func New(o Options) (*Guard, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.NodeName == "" {
-		return nil, fmt.Errorf("guard the agent's server: node name: empty")
-	}
 	if o.API == nil && o.Tokens {
-		return nil, fmt.Errorf("guard the agent's server: authentication.webhook.enabled: no API server to ask; set it to false or give --kubeconfig")
+		return nil, fmt.Errorf("guard the server: authentication.webhook.enabled: no API server to ask; set it to false or give --kubeconfig")
 	}
 	if o.API == nil && !o.AlwaysAllow {
-		return nil, fmt.Errorf("guard the agent's server: authorization.mode Webhook: no API server to ask; set AlwaysAllow or give --kubeconfig")
+		return nil, fmt.Errorf("guard the server: authorization.mode Webhook: no API server to ask; set AlwaysAllow or give --kubeconfig")
 	}
 	g := &Guard{
 		o: o,

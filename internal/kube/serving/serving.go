@@ -1,0 +1,172 @@
+// Package serving is the HTTPS port of a component that is no node: its measurements, for those who may read them, and
+// whether it is well, for everybody. It also holds what every HTTPS server of ours needs: certificates that are read again
+// when they change, and self-signed ones.
+//
+// # Model
+//
+//	/healthz /livez /readyz    "ok", or 500 and why not; open, as upstream's are
+//	/metrics                   the registry's measurements; authn decides who may, by SubjectAccessReview on the path
+//
+// Upstream's components take the CA of client certificates from a ConfigMap (extension-apiserver-authentication) when no
+// file is given. This one does not: without a file only tokens are accepted, which is what scrapers in a cluster have.
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
+)
+
+// Options are upstream's secure serving flags, as far as they matter here.
+type Options struct {
+	BindAddress string // --bind-address
+	Port        int    // --secure-port; zero: do not listen
+	CertFile    string // --tls-cert-file; empty with KeyFile: a self-signed certificate, kept in memory
+	KeyFile     string // --tls-private-key-file
+	ClientCA    string // --client-ca-file; empty: no client certificates
+
+	API      authn.Reviewer // asked who has a token, and who may read
+	Registry *prometheus.Registry
+	Healthy  func() error // nil while all is well
+}
+
+// Times of the kubelet's and the API server's defaults for delegated decisions, and bounds on slow clients (chosen).
+const (
+	tokenTTL, allowTTL, denyTTL = 10 * time.Second, 10 * time.Second, 10 * time.Second
+	headerTime, answerTime      = 10 * time.Second, 30 * time.Second
+	stopTime                    = time.Second
+)
+
+// Check reports every problem of o at once.
+func (o Options) Check() error {
+	var errs []error
+	if o.Port < 0 || o.Port > 65535 {
+		errs = append(errs, fmt.Errorf("--secure-port: %d: must be 1 to 65535, or 0 to listen nowhere", o.Port))
+	}
+	if net.ParseIP(o.BindAddress) == nil {
+		errs = append(errs, fmt.Errorf("--bind-address: %q: not an IP address", o.BindAddress))
+	}
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: give both or neither", o.CertFile, o.KeyFile))
+	}
+	return errors.Join(errs...)
+}
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if o.Port == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	config, err := o.tls()
+	if err != nil {
+		return err
+	}
+	handler, err := o.handler()
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen: %s: %w; free it or set --secure-port and --bind-address", address, err)
+	}
+	slog.Info("server listens", "address", listener.Addr())
+	server := &http.Server{
+		Handler: handler, TLSConfig: config, ReadHeaderTimeout: headerTime, WriteTimeout: answerTime,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
+	}
+	stop := context.AfterFunc(ctx, func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close()
+		}
+	})
+	defer stop()
+	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", address, err)
+	}
+	return nil
+}
+
+func (o Options) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
+	if o.CertFile != "" {
+		pair := &KeyPair{CertFile: o.CertFile, KeyFile: o.KeyFile}
+		config.GetCertificate = pair.Get
+		_, err := pair.Get(nil)
+		return config, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("make self-signed serving certificate: %w", err)
+	}
+	certPEM, keyPEM, err := SelfSigned([]string{host, "localhost", "127.0.0.1", "::1"})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	config.Certificates = []tls.Certificate{pair}
+	return config, err
+}
+
+func (o Options) handler() (http.Handler, error) {
+	guard, err := authn.New(authn.Options{
+		API: o.API, ClientCAFile: o.ClientCA, Tokens: true, TokenTTL: tokenTTL, AllowTTL: allowTTL, DenyTTL: denyTTL,
+	})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		mux.HandleFunc("GET "+path, o.health)
+	}
+	metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := guard.Admit(r); err != nil {
+			refuse(w, r, err)
+			return
+		}
+		if r.URL.Path != "/metrics" || r.Method != http.MethodGet {
+			http.NotFound(w, r)
+			return
+		}
+		metrics.ServeHTTP(w, r)
+	})
+	return mux, nil
+}
+
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, text := http.StatusInternalServerError, "the request could not be judged"
+	if refusal := (*authn.Refusal)(nil); errors.As(err, &refusal) {
+		status, text = refusal.Status, refusal.Text
+	}
+	slog.Info("request refused", "status", status, "path", r.URL.Path, "from", r.RemoteAddr, "err", err)
+	http.Error(w, text, status)
+}
+
+func (o Options) health(w http.ResponseWriter, _ *http.Request) {
+	if o.Healthy != nil {
+		if err := o.Healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	fmt.Fprint(w, "ok")
+}
