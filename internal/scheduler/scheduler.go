@@ -17,7 +17,8 @@
 //     was, the watch decides what is true.
 //   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
 //
-// It does not elect a leader: two of them do no harm, as the API binds a pod once, but place against each other.
+// It does not elect a leader (kube/election does, around it): two of them do no harm, as the API binds a pod once, but
+// place against each other.
 // It opens no port.
 package scheduler
 

@@ -197,21 +197,25 @@ func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
 // metrics: the leader counts under upstream's names, for those who may read them.
 func (c *cluster) metrics(t *testing.T) {
 	ctx := t.Context()
-	_, err := c.API.CoreV1().ServiceAccounts(c.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "scraper"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := c.API.CoreV1().ServiceAccounts(c.ns).CreateToken(ctx, "scraper", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	tokens := map[string]string{}
+	for _, name := range []string{"scraper", "stranger"} {
+		_, err := c.API.CoreV1().ServiceAccounts(c.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := c.API.CoreV1().ServiceAccounts(c.ns).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[name] = token.Status.Token
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
-	read := func(port string) (int, string) {
+	read := func(port, who string) (int, string) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("Authorization", "Bearer "+token.Status.Token)
+		r.Header.Set("Authorization", "Bearer "+tokens[who])
 		answer, err := client.Do(r)
 		if err != nil {
 			return 0, "" // it was killed
@@ -224,7 +228,7 @@ func (c *cluster) metrics(t *testing.T) {
 		return answer.StatusCode, string(body)
 	}
 	for _, port := range c.ports {
-		if status, body := read(port); status != 0 && status != http.StatusForbidden {
+		if status, body := read(port, "stranger"); status != 0 && status != http.StatusForbidden {
 			t.Errorf("a stranger got %d: %.200s", status, body)
 		}
 	}
@@ -233,7 +237,7 @@ func (c *cluster) metrics(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the leader's numbers", func(context.Context) error {
 		var all strings.Builder
 		for _, port := range c.ports {
-			_, body := read(port)
+			_, body := read(port, "scraper")
 			all.WriteString(body)
 		}
 		for _, line := range []string{`node_collector_zone_size{zone=""} 7`, `node_collector_unhealthy_nodes_in_zone{zone=""} 3`, `node_collector_evictions_total{zone=""}`, "taint_eviction_controller_pod_deletions_total"} {
