@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
@@ -137,9 +138,12 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := slot.take(ctx); err != nil {
 		return err
 	}
-	config, err := r.containerConfig(ctx, pod, c, a, image, ips)
+	config, err := r.containerConfig(ctx, pod, c, a, image, volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)})
 	if err != nil {
 		return err
+	}
+	if err := joinTarget(config.Linux.SecurityContext.NamespaceOptions, pod, c.Name, e.view.containers); err != nil {
+		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
 	}
 	parent, err := r.Groups.Ensure(pod)
 	if err != nil {

@@ -68,19 +68,20 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 }
 
 // containerConfig describes a container to the runtime.
-func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action, image imageRef, ips []string) (*runtimeapi.ContainerConfig, error) {
+func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, a podlife.Action, image imageRef, facts volume.ContainerFacts) (*runtimeapi.ContainerConfig, error) {
 	bad := func(err error) error {
 		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
 	}
 	vars, err := r.Env.Build(ctx, pod, c, env.Facts{
-		PodIPs: ips, HostIPs: r.HostIPs, Allocatable: r.Allocatable(),
+		PodIPs: facts.PodIPs, HostIPs: r.HostIPs, Allocatable: r.Allocatable(),
 		VolumePath: func(name string) (string, error) { return r.Volumes.VolumePath(pod, name) },
 	})
 	if err != nil {
 		return nil, bad(err)
 	}
 	command, args := env.CommandLine(c, vars)
-	mounts, err := r.Volumes.Mounts(pod, c, volume.ContainerFacts{Attempt: a.Attempt, Env: vars, PodIPs: ips})
+	facts.Env = vars
+	mounts, err := r.Volumes.Mounts(pod, c, facts)
 	if err != nil {
 		return nil, bad(err)
 	}
@@ -218,6 +219,11 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 			if list[i].Name == name {
 				return &list[i]
 			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return ephemeral(pod, i)
 		}
 	}
 	return nil

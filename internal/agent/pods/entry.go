@@ -22,6 +22,7 @@ type entry struct {
 	life     *podlife.Life // worker only
 	view     view          // worker only
 	prepared bool          // worker only: volumes were set up by this process
+	handler  string        // worker only: the runtime's, of the newest sandbox
 	released bool          // worker only: volumes and cgroup were given back
 	size     resize.Size   // worker only: of the pod's own cgroup; unknown until it was made or read
 

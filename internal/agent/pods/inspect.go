@@ -139,7 +139,7 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, list := range [][]corev1.ContainerStatus{e.status.ContainerStatuses, e.status.InitContainerStatuses} {
+	for _, list := range statusLists(&e.status) {
 		for i := range list {
 			if list[i].Name == container {
 				return r.runOf(pod, c, &list[i], previous)
@@ -183,6 +183,9 @@ func containerNames(pod *corev1.Pod) []string {
 		for i := range list {
 			names = append(names, list[i].Name)
 		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		names = append(names, pod.Spec.EphemeralContainers[i].Name)
 	}
 	return names
 }

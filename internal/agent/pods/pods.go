@@ -119,14 +119,15 @@ type Runner struct {
 
 	admission sync.Mutex // held while one pod is being let in
 
-	mu       sync.Mutex // guards everything that follows
-	pods     map[types.UID]*entry
-	synced   bool // the API has told us every pod at least once
-	relisted bool // the runtime has told us everything at least once
-	ctx      context.Context
-	workers  sync.WaitGroup
-	lastSync unit.Instant
-	sweepEnd unit.Instant // until then relists look for what pods that went left outside the runtime
+	mu           sync.Mutex // guards everything that follows
+	pods         map[types.UID]*entry
+	deepReadOnly map[string]bool // by runtime handler: it can make mounts read-only with everything below
+	synced       bool            // the API has told us every pod at least once
+	relisted     bool            // the runtime has told us everything at least once
+	ctx          context.Context
+	workers      sync.WaitGroup
+	lastSync     unit.Instant
+	sweepEnd     unit.Instant // until then relists look for what pods that went left outside the runtime
 }
 
 // New prepares a runner.
@@ -165,6 +166,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := r.firstRelist(ctx); err != nil {
 		return err
 	}
+	r.learnHandlers(ctx)
 	var loops sync.WaitGroup
 	for _, loop := range []func(context.Context){r.report.run, r.static.run, r.watchAPI, r.relistLoop, r.followEvents, r.oom.run} {
 		loops.Go(func() { loop(ctx) })

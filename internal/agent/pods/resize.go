@@ -248,7 +248,7 @@ func unsized(c podlife.Container) bool {
 }
 
 func statusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+	for _, list := range statusLists(&pod.Status) {
 		for i := range list {
 			if list[i].Name == name {
 				return &list[i]

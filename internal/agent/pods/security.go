@@ -3,10 +3,13 @@ package pods
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 // Paths of /proc and /sys that unprivileged containers must not read or write with the default ProcMount: kernel
@@ -43,6 +46,22 @@ func namespacesOf(pod *corev1.Pod) *runtimeapi.NamespaceOption {
 	return o
 }
 
+// joinTarget lets an ephemeral container see the processes of the one that it was made to look at.
+func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, running map[string]podlife.Container) error {
+	i := slices.IndexFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
+	if i < 0 || pod.Spec.EphemeralContainers[i].TargetContainerName == "" || o.Pid != runtimeapi.NamespaceMode_CONTAINER {
+		return nil
+	}
+	target := pod.Spec.EphemeralContainers[i].TargetContainerName
+	for id, c := range running {
+		if c.Name == target && c.State == podlife.Running {
+			o.Pid, o.TargetId = runtimeapi.NamespaceMode_TARGET, id
+			return nil
+		}
+	}
+	return fmt.Errorf("unable to find target container %s", target)
+}
+
 func anyPrivileged(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -51,7 +70,9 @@ func anyPrivileged(pod *corev1.Pod) bool {
 			}
 		}
 	}
-	return false
+	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
+		return c.SecurityContext != nil && truth(c.SecurityContext.Privileged, false)
+	})
 }
 
 func groupsOf(s *corev1.PodSecurityContext) []int64 {

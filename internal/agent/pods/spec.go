@@ -32,6 +32,9 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 	for i := range pod.Spec.Containers {
 		add(&pod.Spec.Containers[i], podlife.Main, policy)
 	}
+	for i := range pod.Spec.EphemeralContainers {
+		add(ephemeral(pod, i), podlife.Ephemeral, podlife.Never)
+	}
 	for _, g := range pod.Spec.ReadinessGates {
 		s.Gates = append(s.Gates, string(g.ConditionType))
 	}
@@ -46,6 +49,16 @@ func (r *Runner) sized(s podlife.Spec, pod *corev1.Pod) podlife.Spec {
 		s.Containers[i].Size = of(containerNamed(pod, s.Containers[i].Name))
 	}
 	return s
+}
+
+// ephemeral is the i-th ephemeral container in the form of any other.
+func ephemeral(pod *corev1.Pod, i int) *corev1.Container {
+	return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+}
+
+// statusLists are the statuses of all containers.
+func statusLists(s *corev1.PodStatus) [3][]corev1.ContainerStatus {
+	return [...][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses}
 }
 
 // nameForMessages is a pod as upstream's messages name it.
@@ -66,11 +79,11 @@ func policyOf(p corev1.RestartPolicy) podlife.RestartPolicy {
 // pastOf collects what is known of containers from the last status computed here, else from the API's.
 func pastOf(pod *corev1.Pod, own corev1.PodStatus) map[string]podlife.Past {
 	status := own
-	if len(own.ContainerStatuses) == 0 && len(own.InitContainerStatuses) == 0 {
+	if len(own.ContainerStatuses) == 0 && len(own.InitContainerStatuses) == 0 { // no pod has only ephemeral containers
 		status = pod.Status
 	}
 	past := map[string]podlife.Past{}
-	for _, list := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+	for _, list := range statusLists(&status) {
 		for i := range list {
 			past[list[i].Name] = pastContainer(&list[i])
 		}

@@ -20,12 +20,14 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 	if pod == nil {
 		return
 	}
+	readOnly := r.canReadOnly(e.handler)
 	e.mu.Lock()
 	last := e.status
 	if last.Phase == "" {
 		last = pod.Status
 	}
 	status := r.statusOf(pod, last, o, d.Status)
+	reportMounts(pod, &status, readOnly)
 	completed := e.resized(o, d.Status)
 	unchanged := e.status.Phase != "" && equality.Semantic.DeepEqual(e.status, status)
 	e.status = status
@@ -63,7 +65,7 @@ func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 	}
 	waits := func(s corev1.PodStatus) map[string]string {
 		reasons := map[string]string{}
-		for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+		for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses) {
 			if c.State.Waiting != nil {
 				reasons[c.Name] = fmt.Sprint(c.State.Waiting.Reason, c.RestartCount)
 			}
@@ -71,7 +73,7 @@ func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 		return reasons
 	}
 	had, has := waits(before), waits(after)
-	for _, c := range slices.Concat(after.InitContainerStatuses, after.ContainerStatuses) {
+	for _, c := range slices.Concat(after.InitContainerStatuses, after.ContainerStatuses, after.EphemeralContainerStatuses) {
 		if has[c.Name] == "" || has[c.Name] == had[c.Name] {
 			continue
 		}
@@ -146,11 +148,14 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 		s.Containers = nil
 	}
 	for _, c := range s.Containers {
-		if c.Kind == podlife.Main {
-			out.ContainerStatuses = append(out.ContainerStatuses, r.containerStatusOf(pod, c))
-		} else {
-			out.InitContainerStatuses = append(out.InitContainerStatuses, r.containerStatusOf(pod, c))
+		list := &out.InitContainerStatuses
+		switch c.Kind {
+		case podlife.Main:
+			list = &out.ContainerStatuses
+		case podlife.Ephemeral:
+			list = &out.EphemeralContainerStatuses
 		}
+		*list = append(*list, r.containerStatusOf(pod, c))
 	}
 	sortByName(out.ContainerStatuses)
 	reportResources(pod, &out, o)

@@ -171,6 +171,7 @@ func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
 		}
 	}
 	e.view.sandboxes[id] = sandbox
+	e.handler = s.RuntimeHandler
 	r.watchPID(e, id, sandbox.State == podlife.SandboxReady, response.Info)
 	return nil
 }

@@ -105,7 +105,7 @@ func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, fa
 	if err != nil {
 		return nil, err
 	}
-	recursive, err := recursiveReadOnly(vm, facts.RecursiveReadOnly)
+	recursive, err := RecursiveReadOnly(vm, facts.RecursiveReadOnly)
 	if err != nil {
 		return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
 	}
@@ -152,9 +152,9 @@ func propagationOf(vm *corev1.VolumeMount) (runtimeapi.MountPropagation, error) 
 	return 0, fmt.Errorf("invalid MountPropagation mode: %q", *vm.MountPropagation)
 }
 
-// recursiveReadOnly says whether the mount must be read-only with everything below it, and refuses the combinations
+// RecursiveReadOnly says whether the mount must be read-only with everything below it, and refuses the combinations
 // that the API refuses.
-func recursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
+func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
 		return false, nil
 	}

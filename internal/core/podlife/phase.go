@@ -70,14 +70,22 @@ func (p *plan) conditions(s Status) []Condition {
 		podReady = Condition{Type: "Ready", Reason: "ReadinessGatesNotReady", Message: strings.Join(shut, ", ")}
 	}
 	sandboxed := Condition{Type: "PodReadyToStartContainers", True: p.sandbox != nil && p.sandbox.State == SandboxReady}
-	return append([]Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}, p.resizeConditions()...)
+	all := []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
+	if p.order != nil && p.order.Disrupts {
+		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Message})
+	}
+	return append(all, p.resizeConditions()...)
 }
+
+// DisruptionTarget is the condition of a pod that ends through no fault of its own. Once reported it stays: shells keep
+// conditions that a decision does not mention.
+const DisruptionTarget = "DisruptionTarget"
 
 func containersReady(s Status) Condition {
 	c := Condition{Type: "ContainersReady"}
 	var unready []string
 	for _, st := range s.Containers {
-		if st.Kind != Init && !st.Ready {
+		if st.Kind != Init && st.Kind != Ephemeral && !st.Ready {
 			unready = append(unready, st.Name)
 		}
 	}

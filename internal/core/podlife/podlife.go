@@ -8,7 +8,8 @@
 // Invariants:
 //   - A container that runs as it should is never touched. One that only has another size than it should is resized, and
 //     not restarted unless its resize policy asks for that.
-//   - A container is started only in a ready sandbox, and only if no container of its name runs.
+//   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral one is started
+//     only once, ever.
 //   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
 //   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
 //     nothing, it only forgets how often it had to wait.
@@ -69,6 +70,7 @@ const (
 	Init    Kind = iota // runs to completion before the next starts
 	Sidecar             // restartable init container: the next starts once it has started; stops after the mains
 	Main
+	Ephemeral // added to a pod that runs, to look at it: started once, whatever the others do, and no part of what the pod is
 )
 
 // ContainerSpec is what a container should be.
@@ -82,7 +84,8 @@ type ContainerSpec struct {
 	Size   resize.Size   // of its cgroup
 }
 
-// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains.
+// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains, then ephemeral
+// ones.
 type Spec struct {
 	Name           string // name_namespace(uid); only for messages
 	Containers     []ContainerSpec
@@ -164,6 +167,7 @@ type StopOrder struct {
 	Phase    Phase        // phase to report; empty: by exit codes
 	Reason   string       // of the phase, e.g. Evicted
 	Message  string
+	Disrupts bool // the node ends it for reasons of its own: told as the condition DisruptionTarget to whoever counts failures
 }
 
 // Resizing is what is known of a resize beside sizes.

@@ -124,7 +124,7 @@ func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
 		if st.Running != nil && (st.Kind == Init || st.Kind == Sidecar && !st.Started) {
 			return // its exit or its probe is what the others wait for
 		}
-		if s := o.Spec.Containers[i]; st.Waiting != nil || st.Ended != nil && s.Policy == Always && st.Kind != Init {
+		if s := o.Spec.Containers[i]; s.Kind != Ephemeral && (st.Waiting != nil || st.Ended != nil && s.Policy == Always && st.Kind != Init) {
 			j.wrong("%s waits (%s) and nothing will wake the pod", st.Name, word(st))
 		}
 	}
@@ -165,6 +165,9 @@ func (j *judge) judgeStart(a Action) {
 			j.wrong("start %s twice", a.Container)
 		case b.Name == a.Container && b.Attempt >= a.Attempt:
 			j.wrong("start %s as attempt %d: there is attempt %d", a.Container, a.Attempt, b.Attempt)
+		case j.w.spec(a.Container).Kind == Ephemeral && b.Name == a.Container && b.State != Created:
+			j.wrong("start ephemeral %s a second time", a.Container)
+		case j.w.spec(a.Container).Kind == Ephemeral || j.w.spec(b.Name).Kind == Ephemeral:
 		case init && b.SandboxID == a.ID && place[b.Name] > place[a.Container]:
 			j.wrong("start init %s after %s", a.Container, b.Name)
 		case j.w.spec(b.Name).Kind == Init && b.alive() && b.SandboxID == a.ID && place[b.Name] < place[a.Container]:
@@ -237,6 +240,9 @@ func randomPod(w *world, r *rand.Rand) {
 	for i := range 1 + r.IntN(3) {
 		add(Main, fmt.Sprintf("m%d", i))
 	}
+	if r.IntN(4) == 0 {
+		add(Ephemeral, "e0")
+	}
 	w.sizePod()
 }
 
@@ -292,7 +298,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 		}
 	case 14:
 		w.grant(name, randomSize(r))
-		if w.spec(name).Kind != Init && r.IntN(3) == 0 {
+		if k := w.spec(name).Kind; k != Init && k != Ephemeral && r.IntN(3) == 0 { // the API lets no others ask for it
 			w.spec(name).Fixed += "'"
 		}
 	case 15:
@@ -353,7 +359,7 @@ func settled(w *world, d Decision) error {
 		}
 	}
 	for i, st := range d.Status.Containers {
-		if s := w.o.Spec.Containers[i]; st.Running == nil && (st.Ended == nil || st.Kind != Init && s.Policy == Always) {
+		if s := w.o.Spec.Containers[i]; s.Kind != Ephemeral && st.Running == nil && (st.Ended == nil || st.Kind != Init && s.Policy == Always) {
 			return fmt.Errorf("%s does not run: %s", st.Name, d.Status.words())
 		}
 	}

@@ -14,6 +14,7 @@ func (p *plan) run() {
 	delete(p.life.troubles, sandboxKey)
 	p.stopStrays()
 	p.resize()
+	p.startEphemeral()
 	p.startInOrder()
 	p.sweep()
 }
@@ -66,10 +67,25 @@ func (p *plan) startInOrder() {
 			p.tend(s, c, here)
 			return
 		}
+		if s.Kind == Ephemeral {
+			continue
+		}
 		p.tend(s, c, exists)
 		if s.Kind == Sidecar && i >= p.reached && !p.started(s.Name) {
 			return
 		}
+	}
+}
+
+// startEphemeral starts containers that somebody added to look at the pod: even while its inits run. One that has run, in
+// this sandbox or one before, has had its time.
+func (p *plan) startEphemeral() {
+	for _, s := range p.o.Spec.Containers {
+		c, exists := p.newest(s.Name)
+		if s.Kind != Ephemeral || exists && c.State != Unknown || !exists && p.o.Past[s.Name].begun() {
+			continue
+		}
+		p.tend(s, c, exists)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	pod [grace=30s] [deadline=D] [gates=(a,b)]   a new pod, agent and runtime; one container per line of input:
-//	    init|sidecar|main NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
+//	    init|sidecar|main|ephemeral NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
 //	    [cpu=M] [memory=B]   limits, and requests equal to them: millicores, MiB
 //	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
 //	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
@@ -28,13 +28,14 @@ import (
 //	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | somebody removes it
 //	counted NAME N                               the API has another count of its restarts, and another run
 //	image NAME I            its image changes
-//	stop grace=D [keep] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
+//	stop grace=D [keep] [disrupts] [phase=P] [reason=R] [message=M]    order the end; without keep, of every trace
 //	forget | reboot [lost]  the agent restarts | the machine does; lost: the runtime remembers nothing afterwards
 //	sandbox-dies | fragile N | pile    it is not ready any more | the next N die at once | a second one appears beside it
 //	resize NAME [cpu=M] [memory=B] [restart]     the node grants it other limits; restart: its resize policy demands one
 //	uses NAME|pod memory=B                       how much memory it uses from now on
 //	pending reason=R message=M | pending         the node does not grant a resize | no longer has one to judge
 //	meddle NAME [cpu=M] [memory=B]               somebody writes its cgroup
+//	debug NAME              somebody adds an ephemeral container
 //	wall STEP               the calendar steps
 //	gate TYPE STATUS        somebody reports a readiness gate
 //	refuse reason=R message=M                    the node refuses the pod before anything ran
@@ -57,7 +58,7 @@ func podOf(t *testing.T, d *datadriven.TestData) *world {
 	w.o.Spec.Gates = values(d, "gates")
 	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
 		words, limits := strings.Fields(line), map[string]int64{}
-		s := ContainerSpec{Name: words[1], Kind: map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main}[words[0]], Image: "app:1"}
+		s := ContainerSpec{Name: words[1], Kind: map[string]Kind{"init": Init, "sidecar": Sidecar, "main": Main, "ephemeral": Ephemeral}[words[0]], Image: "app:1"}
 		p := program{runs: []run{{0, -1}}, term: run{143, 0}}
 		for _, word := range words[2:] {
 			key, value, _ := strings.Cut(word, "=")
@@ -179,7 +180,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "image":
 		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
-		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message")})
+		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts")})
 	case "forget":
 		w.restartAgent()
 	case "reboot":
@@ -215,6 +216,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		if d.HasArg("reason") {
 			w.o.Resizing.Pending = &PendingResize{Reason: text(d, "reason"), Message: text(d, "message"), Generation: w.generation + 1}
 		}
+	case "debug":
+		w.o.Spec.Containers = append(w.o.Spec.Containers, ContainerSpec{Name: first, Kind: Ephemeral, Hash: "1", Image: "tools:1", Policy: Always})
+		w.programs[first] = program{runs: []run{{0, 5 * time.Second}}, term: run{143, 0}}
 	case "meddle":
 		w.box(first).Size = limits(t, d)
 	case "gate":

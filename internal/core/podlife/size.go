@@ -23,7 +23,7 @@ func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
 	var containers []resize.Group
 	for _, s := range p.o.Spec.Containers {
 		if c, ok := p.newest(s.Name); ok && c.State == Running && !p.stray(c) {
-			g := resize.Group{Name: s.Name, ID: c.ID, Has: c.Size.Or(s.Size), Want: s.Size, Leaving: changed(s, c) || outgrown(s, c)}
+			g := resize.Group{Name: s.Name, ID: c.ID, Has: c.Size.Or(s.Size), Want: s.Size, Leaving: s.Kind != Ephemeral && (changed(s, c) || outgrown(s, c))}
 			containers, leaving = append(containers, g), leaving || g.Leaving
 		}
 	}

@@ -33,17 +33,20 @@ func (p *plan) close(s *Status) {
 	}
 	begun := 0 // so many containers have a story, and those before the last of them, too
 	for i, st := range s.Containers {
+		if st.Kind == Ephemeral {
+			continue
+		}
 		if i == 0 || st.Waiting == nil || st.Last != nil {
 			begun = i + 1
 		}
 		if st.Kind == Main && (begun > i || len(p.uninitialized()) == 0) {
-			begun = len(s.Containers)
+			begun = len(p.o.Spec.Containers)
 		}
 	}
 	for i := range s.Containers {
 		switch st := &s.Containers[i]; {
 		case st.Waiting == nil:
-		case i < begun:
+		case i < begun && st.Kind != Ephemeral:
 			st.Waiting, st.Ended = nil, lost("The container could not be located when the pod was terminated")
 		default:
 			st.Waiting = p.notYet()
@@ -78,7 +81,7 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 		since := c.StartedAt
 		st.Running = &since
 		st.Started = !p.o.Probes[spec.Name].Starting
-		st.Ready = spec.Kind != Init && st.Started && !p.o.Probes[spec.Name].Unready
+		st.Ready = spec.Kind != Init && spec.Kind != Ephemeral && st.Started && !p.o.Probes[spec.Name].Unready
 	case Exited:
 		st.Ended = ending(c)
 		st.Ready = spec.Kind == Init && c.ExitCode == 0
@@ -150,6 +153,7 @@ func (p *plan) whyWaiting(spec ContainerSpec) *Waiting {
 
 // notYet is the wait of a container that nothing keeps from running except that it is not its turn.
 func (p *plan) notYet() *Waiting {
+	// Its first container says whether a pod has inits.
 	if p.o.Spec.Containers[0].Kind != Main {
 		return &Waiting{Reason: "PodInitializing"}
 	}

@@ -41,7 +41,7 @@ func newPlan(l *Life, now unit.Instant, wall unit.Wall, o Observation) *plan {
 	p := &plan{life: l, now: now, wall: wall, o: o, byName: newestByName(o), sandbox: newestSandbox(o.Sandboxes), reached: -1}
 	for i, s := range o.Spec.Containers {
 		for _, c := range p.byName[s.Name] {
-			if p.sandbox != nil && c.SandboxID == p.sandbox.ID {
+			if s.Kind != Ephemeral && p.sandbox != nil && c.SandboxID == p.sandbox.ID {
 				p.reached = i
 			}
 		}
@@ -225,6 +225,9 @@ func (p *plan) finished() bool {
 
 // restarts reports whether the exit of c is followed by a restart.
 func (p *plan) restarts(s ContainerSpec, c Container) bool {
+	if s.Kind == Ephemeral {
+		return false
+	}
 	if changed(s, c) && (s.Kind != Init || c.ExitCode != 0) {
 		return true
 	}

@@ -527,7 +527,9 @@ func (w *world) table() string {
 		}
 	}
 	for _, c := range s.Conditions {
-		if strings.HasPrefix(c.Type, "PodResize") {
+		if c.Type == DisruptionTarget {
+			fmt.Fprintf(&out, "%s: %s: %s\n", c.Type, c.Reason, c.Message)
+		} else if strings.HasPrefix(c.Type, "PodResize") {
 			fmt.Fprintf(&out, "%s (generation %d)\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "), c.Generation)
 		} else if !c.True {
 			fmt.Fprintf(&out, "not %s\n", strings.TrimRight(c.Type+": "+c.Reason+": "+c.Message, ": "))

@@ -182,3 +182,47 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// kubectl debug adds a container to a pod that runs, beside its containers and in their midst; the pod is what it was.
+func TestDebug(t *testing.T) {
+	b := at(t)
+	b.create("p", lasting(workload("c", "sleep", "infinity"), workload("d", "http")))
+	was := b.ready("p")
+	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "look", "--target", "c", "--", "/workload", "run", "cat /proc/1/cmdline", "get http://127.0.0.1:8080/healthz")
+	p := b.until("p", "has been looked at", soon, func(p *corev1.Pod) error {
+		for _, s := range p.Status.EphemeralContainerStatuses {
+			if s.State.Terminated != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", p.Status.EphemeralContainerStatuses)
+	})
+	if end := p.Status.EphemeralContainerStatuses[0].State.Terminated; end.ExitCode != 0 || end.Reason != "Completed" {
+		t.Errorf("%+v", end)
+	}
+	if log := b.logs("p", "look"); !strings.Contains(log, "sleep\x00infinity") {
+		t.Errorf("it did not see the process of its target: %q", log)
+	}
+	if e := b.event("p", "Started"); e.InvolvedObject.Name != "p" {
+		t.Errorf("%+v", e)
+	}
+	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "stay", "--", "/workload", "sleep", "infinity")
+	b.until("p", "is being looked at", soon, func(p *corev1.Pod) error {
+		for _, s := range p.Status.EphemeralContainerStatuses {
+			if s.Name == "stay" && s.State.Running != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", p.Status.EphemeralContainerStatuses)
+	})
+	b.want("exec", b.in("p/stay", "env", "HOSTNAME"), "p")
+	p = b.ready("p")
+	for i, s := range p.Status.ContainerStatuses {
+		if s.ContainerID != was.Status.ContainerStatuses[i].ContainerID || s.RestartCount != 0 {
+			t.Errorf("%s is another: %+v", s.Name, s)
+		}
+	}
+	if took := b.delete("p", -1, soon); took > slack {
+		t.Errorf("gone after %v", took)
+	}
+}
