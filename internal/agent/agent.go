@@ -199,6 +199,10 @@ func (a *Agent) imageDir(ctx context.Context) string {
 	return info.ImageFilesystems[0].GetFsId().GetMountpoint()
 }
 
+// declaredFeatures are what a node of Kubernetes 1.36 must say that it can before the API server lets users ask for it:
+// resizes of pod-level resources and of init containers.
+var declaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"}
+
 // prepareNode prepares what speaks for the node.
 func (a *Agent) prepareNode(context.Context) error {
 	c := a.o.Config
@@ -221,7 +225,7 @@ func (a *Agent) prepareNode(context.Context) error {
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
 		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
-		MainLoop: func() time.Time { return a.pods.LastRead() },
+		DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() },
 	})
 	return err
 }

@@ -50,6 +50,7 @@ type Set struct {
 	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
 	Evictions           *prometheus.CounterVec   // by eviction_signal
 	AdmissionRejections *prometheus.CounterVec   // by reason
+	ResizeDuration      *prometheus.HistogramVec // milliseconds of writing what a resize asks for, by success: true, false
 	LimitExcess         *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
 
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
@@ -87,6 +88,8 @@ func New(nodeName string) *Set {
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
+	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to bring the cgroups of a pod to the sizes that it was granted",
+		[]float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}, "success")
 	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit that it is being brought down to", "cgroup")
 
 	labels := []string{"method", "path", "server_type", "long_running"}

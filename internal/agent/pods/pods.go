@@ -148,6 +148,7 @@ func New(o Options) (*Runner, error) {
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
 	r.oom = newOOMWatch(r)
+	r.Metrics.Registry.MustRegister(resizeCounts{r})
 	return r, nil
 }
 

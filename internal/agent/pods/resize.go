@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -134,8 +137,15 @@ func (r *Runner) RoomChanged() {
 
 // resize takes the steps of an action: none if memory in use forbids one of them, else up to the first that fails.
 func (r *Runner) resize(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
+	begun := time.Now()
+	err := r.resizeSteps(ctx, e, pod, a.Steps)
+	r.Metrics.ResizeDuration.WithLabelValues(strconv.FormatBool(err == nil)).Observe(float64(time.Since(begun).Milliseconds()))
+	return err
+}
+
+func (r *Runner) resizeSteps(ctx context.Context, e *entry, pod *corev1.Pod, steps []resize.Step) error {
 	var refusals []string
-	for _, step := range a.Steps {
+	for _, step := range steps {
 		if !step.Lowers {
 			continue
 		}
@@ -150,7 +160,7 @@ func (r *Runner) resize(ctx context.Context, e *entry, pod *corev1.Pod, a podlif
 	if len(refusals) > 0 {
 		return &failure{"Error", "", "", fmt.Errorf("%s", resize.Refused(refusals))}
 	}
-	for _, step := range a.Steps {
+	for _, step := range steps {
 		if err := r.resizeStep(ctx, e, pod, step); err != nil {
 			return &failure{"Error", "", "", err}
 		}
@@ -295,6 +305,39 @@ func resizeText(prefix string, pod *corev1.Pod, generation int64, problem string
 		return prefix
 	}
 	return prefix + ": " + string(text)
+}
+
+// resizeCounts are measurements of the resizes that are there when asked.
+type resizeCounts struct{ r *Runner }
+
+var (
+	pendingResizes  = prometheus.NewDesc("kubelet_pod_pending_resizes", "Resizes that the node has not granted, by reason", []string{"reason"}, nil)
+	resizesUnderWay = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Resizes that are granted and not complete", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (resizeCounts) Describe(out chan<- *prometheus.Desc) {
+	out <- pendingResizes
+	out <- resizesUnderWay
+}
+
+// Collect implements prometheus.Collector.
+func (c resizeCounts) Collect(out chan<- prometheus.Metric) {
+	pending, underWay := map[string]int{}, 0
+	for _, e := range c.r.entries() {
+		e.mu.Lock()
+		if e.pending != nil {
+			pending[strings.ToLower(e.pending.Reason)]++
+		}
+		if e.resizing != 0 {
+			underWay++
+		}
+		e.mu.Unlock()
+	}
+	for reason, n := range pending {
+		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
+	}
+	out <- prometheus.MustNewConstMetric(resizesUnderWay, prometheus.GaugeValue, float64(underWay))
 }
 
 // reportResources fills in what the pod was granted and what its cgroups have.

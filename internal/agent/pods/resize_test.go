@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -128,6 +129,28 @@ func TestSettle(t *testing.T) {
 	r.settle()
 	r.ask("b", 200, 2)
 	expect("one gives, the other takes", "800m resizing@6", "200m resizing@2", "ResizeDeferred", "ResizeStarted", "ResizeStarted")
+}
+
+func TestResizeCounts(t *testing.T) {
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300, "b": 500})
+	r.ask("a", 400, 2)
+	r.ask("b", 5000, 2)
+	r.settle()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(resizeCounts{r})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, f := range families {
+		for _, m := range f.Metric {
+			got += fmt.Sprint(f.GetName(), " ", m.GetGauge().GetValue(), " ")
+		}
+	}
+	if got != "kubelet_pod_in_progress_resizes 1 kubelet_pod_pending_resizes 1 " {
+		t.Error(got)
+	}
 }
 
 // A new agent judges nobody before it has heard of everybody.

@@ -122,10 +122,13 @@ func (b bench) patch(pod, container, requests, limits string) error {
 		return "{" + strings.Join(parts, ",") + "}"
 	}
 	where := "containers"
-	if strings.HasPrefix(container, "side") {
+	if strings.HasPrefix(container, "side") || container == "init" {
 		where = "initContainers"
 	}
 	body := fmt.Sprintf(`{"spec":{%q:[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, where, container, list(requests), list(limits))
+	if container == "" { // the pod as a whole
+		body = fmt.Sprintf(`{"spec":{"resources":{"requests":%s,"limits":%s}}}`, list(requests), list(limits))
+	}
 	_, err := b.TryKubectl(b.t, "--namespace", b.ns, "patch", "pod", pod, "--subresource", "resize", "--patch", body)
 	return err
 }

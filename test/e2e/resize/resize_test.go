@@ -77,6 +77,48 @@ func TestRestartContainer(t *testing.T) {
 	b.event("p", "Killing", "Container a resize requires restart")
 }
 
+// Resources of the pod as a whole, which bound containers that have none of their own; and an init container that runs.
+func TestPodLevelAndInit(t *testing.T) {
+	b := at(t)
+	whole := corev1.ResourceRequirements{Requests: amounts("200m,64Mi"), Limits: amounts("400m,128Mi")}
+	p := b.post("level", corev1.PodSpec{Resources: &whole, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "", "", "sleep", "infinity")}})
+	b.kernel(p, "", size(200, 400, 128))
+	was := b.first(p, "b")
+	b.resize("level", "", "300m,64Mi", "600m,192Mi")
+	p = b.until("level", "resized", func(p *corev1.Pod) error {
+		s := p.Status.Resources
+		if s == nil || !same(s.Requests, amounts("300m,64Mi")) || !same(s.Limits, amounts("600m,192Mi")) || condition(p, corev1.PodResizeInProgress) != nil {
+			return fmt.Errorf("%+v, %+v", s, p.Status.Conditions)
+		}
+		return nil
+	})
+	b.kernel(p, "", size(300, 600, 192))
+	b.kernel(p, "a", size(50, 100, 32))
+	b.kernel(p, "b", map[string]int64{"cpu.cfs_quota_us": 60000, "memory.limit_in_bytes": 192 << 20})
+	if now := b.first(p, "b"); now != was {
+		t.Errorf("restarted: %s, was %s", now, was)
+	}
+
+	grace := int64(0)
+	spec := corev1.PodSpec{TerminationGracePeriodSeconds: &grace, InitContainers: []corev1.Container{container("init", "50m,16Mi", "100m,32Mi", "sleep", "infinity")}, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity")}}
+	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "init"}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("init", "its init container runs", func(p *corev1.Pod) error {
+		if statusOf(p, "init").State.Running == nil {
+			return fmt.Errorf("%+v", statusOf(p, "init").State)
+		}
+		return nil
+	})
+	b.resize("init", "init", "100m,32Mi", "200m,64Mi")
+	p = b.resized("init", "init", "100m,32Mi", "200m,64Mi")
+	b.kernel(p, "init", size(100, 200, 64))
+	b.kernel(p, "", size(100, 200, 64))
+	if s := statusOf(p, "init"); s.RestartCount != 0 || s.State.Running == nil {
+		t.Errorf("init container: %+v", s)
+	}
+}
+
 // A resize that does not fit waits, and is granted as soon as somebody leaves or gives something back.
 func TestDeferred(t *testing.T) {
 	b := at(t)
