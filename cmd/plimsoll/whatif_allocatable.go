@@ -24,12 +24,12 @@ would hold all pods together to, and which settings have an effect that may surp
 per resource; CPU and pods have no threshold, percentages are of capacity, huge pages come off memory. Reservations above
 capacity are an error, with which no node would start; the numbers are shown all the same.`,
 		Example: `  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
-  plimsoll machine | plimsoll whatif allocatable --machine /dev/stdin -o json`,
+  plimsoll machine | plimsoll whatif allocatable --machine - -o json`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
-	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; required")
+	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; - is standard input; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if machine == "" {
 			return usageError{errors.New("--machine: required: a file as plimsoll machine prints it")}

@@ -33,7 +33,7 @@ import (
 type Options struct {
 	For, Every time.Duration
 	MaxPods    int64           // that the node may have
-	Machine    machine.Machine // for the formulas
+	Machine    machine.Machine // this one
 	Proc       procfs.FS
 	Cgroups    string // where control groups are mounted
 
@@ -57,7 +57,7 @@ func Reservations(ctx context.Context, o Options) (*Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch reservations: %w", err)
 		}
-		sample.At = unit.Instant(time.Since(begun) + 1)
+		sample.At, sample.CPUs = unit.Instant(time.Since(begun)+1), int64(o.Machine.CPUs.Len())
 		w.Observe(sample)
 		if o.Seen != nil {
 			o.Seen(sample)

@@ -78,7 +78,7 @@ func Recommend(r Report, n Node) Recommendation {
 func (r Recommendation) large(n Node) []string {
 	var out []string
 	if cpu := r.System.CPU + r.Kube.CPU; int64(cpu)*100 > largePercent*n.CPUs*int64(unit.CPU) {
-		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: something else than a node's own programs ran here; watch when it does not, or as a node", cpu, n.CPUs))
+		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: something else than a node's own programs ran here; watch without it", cpu, n.CPUs))
 	}
 	if memory := r.System.Memory + r.Kube.Memory; memory > n.Memory/100*largePercent {
 		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: something else than a node's own programs ran here, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory), n.MaxPods))

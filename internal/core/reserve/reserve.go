@@ -70,6 +70,7 @@ type Process struct {
 // Sample is one moment.
 type Sample struct {
 	At   unit.Instant
+	CPUs int64         // online
 	Busy time.Duration // CPU time of the whole machine that was not idle, since boot
 
 	InUse     unit.Bytes // memory that no reclaim can free, of the whole machine
@@ -148,18 +149,21 @@ func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 			c.spent += delta
 		}
 	}
-	outside := s.Busy - w.last.Busy
+	// Kernels count busy time in ticks, and idle CPUs' late: more than all CPUs have is another moment's.
+	outside := min(s.Busy-w.last.Busy, elapsed*time.Duration(s.CPUs))
 	for name, group := range s.PodGroups {
 		if before, ok := w.last.PodGroups[name]; ok {
 			outside -= max(0, group.CPU-before.CPU)
 		}
 	}
+	if s.Slice != nil && w.last.Slice != nil {
+		slice := max(0, s.Slice.CPU-w.last.Slice.CPU)
+		w.slice.cpu = append(w.slice.cpu, rate(slice, elapsed))
+		outside = max(outside, slice) // ticks miss what is shorter than they are; a group's own counter does not
+	}
 	spent[System] = max(0, outside-spent[Runtime]-spent[Agent])
 	for part, time := range spent {
 		w.cpu[part] = append(w.cpu[part], rate(time, elapsed))
-	}
-	if s.Slice != nil && w.last.Slice != nil {
-		w.slice.cpu = append(w.slice.cpu, rate(max(0, s.Slice.CPU-w.last.Slice.CPU), elapsed))
 	}
 }
 
@@ -257,7 +261,9 @@ func (w *Watch) Report() Report {
 		if r.For > 0 {
 			c.CPU = rate(c.spent, r.For)
 		}
-		r.System = append(r.System, *c)
+		if c.CPU > 0 || c.Memory > 0 {
+			r.System = append(r.System, *c)
+		}
 	}
 	slices.SortFunc(r.System, func(a, b Consumer) int {
 		return cmp.Or(cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name))

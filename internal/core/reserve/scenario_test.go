@@ -56,7 +56,7 @@ func parse(t *testing.T, input string) []Sample {
 	for _, line := range strings.Split(input, "\n") {
 		words := strings.Fields(line)
 		if words[0] == "at" {
-			s := Sample{At: unit.Instant(1).Add(duration(words[1])), PodGroups: map[string]Group{}}
+			s := Sample{At: unit.Instant(1).Add(duration(words[1])), CPUs: 4, PodGroups: map[string]Group{}}
 			for _, option := range words[2:] {
 				switch key, value, _ := strings.Cut(option, "="); key {
 				case "busy":

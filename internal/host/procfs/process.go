@@ -60,13 +60,13 @@ func parseTicks(word string) (time.Duration, error) {
 }
 
 // Unreclaimable returns the memory that no reclaim can free without swap: what is in use less what the kernel counts as
-// available.
+// available. Huge pages are not in it: they were set aside for whoever asks for them.
 func (m Memory) Unreclaimable() unit.Bytes {
 	available, ok := m.Available.Get()
 	if !ok {
 		available = m.Free // before Linux 3.14
 	}
-	return max(0, m.Total-available)
+	return max(0, m.Total-available-m.HugePages)
 }
 
 // Process is what /proc tells of a process at little cost.

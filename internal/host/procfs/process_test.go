@@ -77,6 +77,10 @@ func TestUnreclaimable(t *testing.T) {
 	if m.Available = (unit.Amount[unit.Bytes]{}); m.Unreclaimable() != 7 {
 		t.Errorf("an old kernel: %v", m.Unreclaimable())
 	}
+	m, err := parseMemory("MemTotal: 100 kB\nMemAvailable: 50 kB\nHugetlb: 20 kB\n")
+	if err != nil || m.Unreclaimable() != 30*unit.KiB {
+		t.Errorf("with huge pages: %v, %v", m.Unreclaimable(), err)
+	}
 }
 
 // TestThisProcess reads the test's own files: every Linux has them.

@@ -31,6 +31,7 @@ type Memory struct {
 	Total     unit.Bytes
 	Free      unit.Bytes
 	Available unit.Amount[unit.Bytes] // absent before Linux 3.14
+	HugePages unit.Bytes                // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
 	SwapTotal unit.Bytes
 	SwapFree  unit.Bytes
 }
@@ -52,7 +53,7 @@ func (fs FS) Memory() (Memory, error) {
 func parseMemory(text string) (Memory, error) {
 	var m Memory
 	var available unit.Bytes
-	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree}
+	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree}
 	for number, line := range strings.Split(text, "\n") {
 		key, rest, _ := strings.Cut(line, ":")
 		into := missing[key]

@@ -48,6 +48,7 @@ package machinefile
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -70,8 +71,11 @@ type File struct {
 	Machine machine.Machine
 }
 
-// Load reads the file at path.
+// Load reads the file at path; "-" is standard input.
 func Load(path string) (File, error) {
+	if path == "-" {
+		return Read(os.Stdin, "standard input")
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return File{}, fmt.Errorf("read machine: %w", err)
@@ -79,13 +83,26 @@ func Load(path string) (File, error) {
 	if info.IsDir() || info.Size() > sizeMax {
 		return File{}, fmt.Errorf("read machine: %s: want a file of at most %d bytes, found %s of %d", path, sizeMax, info.Mode().Type(), info.Size())
 	}
-	data, err := os.ReadFile(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return File{}, fmt.Errorf("read machine: %w", err)
 	}
+	defer file.Close()
+	return Read(file, path)
+}
+
+// Read reads a machine from r, which errors call name.
+func Read(r io.Reader, name string) (File, error) {
+	data, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
+	if err != nil {
+		return File{}, fmt.Errorf("read machine: %w", err)
+	}
+	if len(data) > sizeMax {
+		return File{}, fmt.Errorf("read machine: %s: want at most %d bytes", name, sizeMax)
+	}
 	f, err := Decode(data)
 	if err != nil {
-		return File{}, fmt.Errorf("read machine: %s: %w", path, err)
+		return File{}, fmt.Errorf("read machine: %s: %w", name, err)
 	}
 	return f, nil
 }

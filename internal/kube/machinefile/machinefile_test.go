@@ -158,6 +158,13 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
+	f, err := Read(strings.NewReader("{apiVersion: plimsoll.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: {numaNodes: [{id: 0, cpus: 0, memory: 1Gi}], filesystems: {nodefs: {capacity: 1Gi}}}}"), "x")
+	if err != nil || f.Name != "a" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := Read(strings.NewReader(strings.Repeat(" ", sizeMax+1)), "x"); err == nil || !strings.Contains(err.Error(), "x: want at most") {
+		t.Errorf("too large: %v", err)
+	}
 }
 
 // TestManyNodes reads and writes a machine of the size of a GB200 rack's node: 34 NUMA nodes.
