@@ -93,6 +93,10 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 	if m.NUMANodes, err = sys.NUMANodes(); err != nil {
 		return nil, err
 	}
+	// Some containers are shown fewer CPUs than the machine has (lxcfs), but all of its nodes.
+	for i := range m.NUMANodes {
+		m.NUMANodes[i].CPUs = m.NUMANodes[i].CPUs.Intersect(m.CPUs)
+	}
 	pages, err := sys.HugePages()
 	if err != nil {
 		return nil, err

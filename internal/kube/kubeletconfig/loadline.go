@@ -53,6 +53,10 @@ func parseReserved(path string, list map[string]string, p *problems) loadline.Re
 			p.add(path+"."+name, text, "want a quantity that is not negative, like 500Mi or 250m")
 			continue
 		}
+		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // more overflows when it is counted in thousandths
+			p.add(path+"."+name, text, "is more than can be counted")
+			continue
+		}
 		switch name {
 		case string(corev1.ResourceCPU):
 			r.CPU = unit.MilliCPU(quantity.MilliValue())
@@ -89,7 +93,7 @@ func parseThresholds(path string, list map[string]string, zero bool, p *problems
 			continue
 		}
 		quantity, err := resource.ParseQuantity(text)
-		if err != nil || quantity.Sign() < 0 || quantity.IsZero() && !zero || quantity.Value() == math.MaxInt64 {
+		if err != nil || quantity.Sign() < 0 || quantity.IsZero() && !zero || quantity.CmpInt64(math.MaxInt64) >= 0 {
 			p.add(path+"."+name, text, "want a quantity above zero like 100Mi, or a percentage from 0% to 100%")
 			continue
 		}

@@ -176,12 +176,11 @@ func (d *decoder) bytes(path string, v any) unit.Bytes {
 		return 0
 	}
 	q, err := resource.ParseQuantity(text)
-	n, whole := q.AsInt64()
-	if err != nil || !whole || n < 0 {
+	if err != nil || q.Sign() < 0 || q.CmpInt64(math.MaxInt64) >= 0 || q.CmpInt64(q.Value()) != 0 {
 		d.add(path, "%.80q: want %s", text, want)
 		return 0
 	}
-	return unit.Bytes(n)
+	return unit.Bytes(q.Value())
 }
 
 // count reads a whole number of 0 to most.

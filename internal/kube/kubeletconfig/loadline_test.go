@@ -1,0 +1,39 @@
+package kubeletconfig
+
+import (
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+)
+
+// FuzzAmounts reads reservations and thresholds: what is taken is an amount that can be subtracted, what is not is named.
+func FuzzAmounts(f *testing.F) {
+	for _, seed := range []string{"500Mi", "250m", "1e3", "0.5", "10%", "0%", "100%", "-1", "9Ei", "1e18", "9223372036854775807", "NaN%", "1n", "", " 1", "0x10%", "9227000000000000000"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var p problems
+		names := []string{"cpu", "memory", "ephemeral-storage", resourcePIDs}
+		for _, name := range names {
+			before := len(p)
+			r := parseReserved("systemReserved", map[string]string{name: text}, &p)
+			if r.CPU < 0 || r.Memory < 0 || r.EphemeralStorage < 0 || r.PIDs < 0 {
+				t.Errorf("%s %q: below zero: %+v", name, text, r)
+			}
+			if taken := r != (loadline.Reserved{}); taken && len(p) > before {
+				t.Errorf("%s %q: taken and refused: %+v, %v", name, text, r, p[before:])
+			}
+		}
+		for _, zero := range []bool{false, true} {
+			before := len(p)
+			got := parseThresholds("evictionHard", map[string]string{"memory.available": text}, zero, &p)
+			threshold, taken := got[loadline.MemoryAvailable]
+			if taken && len(p) > before {
+				t.Errorf("%q: taken and refused: %+v, %v", text, threshold, p[before:])
+			}
+			if threshold.Amount < 0 || threshold.Share < 0 || threshold.Share > 1 || threshold.Of(1<<40) < 0 {
+				t.Errorf("%q: %+v", text, threshold)
+			}
+		}
+	})
+}
