@@ -172,7 +172,7 @@ func (p *pool) want(l *Layout, count int, held set) (w *want, possible bool) {
 		return nil, false
 	}
 	most, steps := f.within.count(), searchSteps
-	width := cmp.Or(p.family(l, full(len(p.ids)), count).narrowest(most, len(l.nodeID), &steps), most)
+	width := cmp.Or(p.family(l, full(len(p.ids)), count).narrowest(most, len(l.nodeID), &steps).count(), most)
 	return &want{families: []*family{f}, copies: 1, width: width}, true
 }
 

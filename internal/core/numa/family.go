@@ -66,33 +66,50 @@ func (f *family) reaches(nodes set) bool {
 	return true
 }
 
+// admitsOne reports whether the set of node n alone is in the family.
+func (f *family) admitsOne(n int) bool {
+	if !f.within.has(n) {
+		return false
+	}
+	for i := range f.loads {
+		if f.loads[i].weight[n] < f.loads[i].need {
+			return false
+		}
+	}
+	if must := f.must.count(); must > 1 || must == 1 && !f.must.has(n) {
+		return false
+	}
+	for _, h := range f.hit {
+		if !h.has(n) {
+			return false
+		}
+	}
+	return true // a load counts the devices near one node rightly
+}
+
 // isEmpty reports whether no set is in the family.
 func (f *family) isEmpty() bool {
 	if !f.alone {
 		return f.within.isEmpty() || !f.admits(f.within)
 	}
-	for i := range f.within.all {
-		if f.admits(setOf(len(f.within)*64, i)) {
+	for n := range f.within.all {
+		if f.admitsOne(n) {
 			return false
 		}
 	}
 	return true
 }
 
-// narrowest returns the size of the smallest set of up to most nodes, 0 when there is none.
-func (f *family) narrowest(most, nodes int, steps *int) int {
-	one := []*family{f}
+// narrowest returns the smallest set of up to most nodes, the smallest as a number among equals; nil when there is none.
+func (f *family) narrowest(most, nodes int, steps *int) set {
+	finder := merger{nodes: nodes, steps: *steps}
+	defer func() { *steps = finder.steps }()
 	for size := 1; size <= most; size++ {
-		r := newReach(one, size, nodes)
-		if r == nil {
-			continue
-		}
-		s := search{places: r.places, goal: r, steps: steps}
-		if _, ok := s.run(size, nodes); ok {
-			return size
+		if found := finder.find([]*family{f}, size, nil); found != nil {
+			return found
 		}
 	}
-	return 0
+	return nil
 }
 
 // A want is one thing asked of the NUMA nodes: CPUs, memory of all kinds, or devices of one resource.

@@ -195,7 +195,7 @@ func (l *Layout) memoryWidth(asked []amount) int {
 		f.loads = append(f.loads, load{l.orZero(l.allocatable, a.kind), a.bytes})
 	}
 	steps := searchSteps
-	return cmp.Or(f.narrowest(n, n, &steps), n)
+	return cmp.Or(f.narrowest(n, n, &steps).count(), n)
 }
 
 // Block is memory of one kind that a container owns on some nodes together.

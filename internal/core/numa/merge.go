@@ -38,26 +38,23 @@ func (m *merger) single(wants []*want, impossible bool) hint {
 	if impossible || len(wants) == 0 {
 		return hint{nil, !impossible}
 	}
-	one := newSet(m.nodes)
 	for n := range m.nodes {
-		one.clear()
-		one.add(n)
-		if !allPrefer(wants, one) {
+		if !allPrefer(wants, n) {
 			continue
 		}
 		if m.nodes == 1 {
 			return hint{nil, true} // all nodes: upstream makes that anywhere
 		}
-		return hint{one, true}
+		return hint{setOf(m.nodes, n), true}
 	}
 	return hint{nil, false}
 }
 
-func allPrefer(wants []*want, one set) bool {
+func allPrefer(wants []*want, n int) bool {
 	for _, w := range wants {
 		admitted := false
 		for _, f := range w.families {
-			admitted = admitted || f.admits(one)
+			admitted = admitted || f.admitsOne(n)
 		}
 		if w.width != 1 || !admitted {
 			return false
@@ -91,22 +88,51 @@ func (m *merger) preferred(wants []*want) set {
 }
 
 func (m *merger) preferredOf(wants []*want, size int, bySocket *want) set {
+	if bySocket != nil && bySocket.width == size {
+		bySocket = nil
+	}
 	var best set
 	for families := range combinations(wants, false) {
-		r := newReach(families, size, m.nodes)
-		if r == nil || size > 1 && anyAlone(families) {
-			continue
-		}
-		var g goal = r
-		if bySocket != nil && bySocket.width != size {
-			g = &socketGoal{r, m.socketsOf, bySocket.sockets}
-		}
-		s := search{places: r.places, distance: m.distance, goal: g, steps: &m.steps}
-		if nodes, ok := s.run(size, m.nodes); ok && (best == nil || m.less(nodes, best)) {
+		if nodes := m.find(families, size, bySocket); nodes != nil && (best == nil || m.less(nodes, best)) {
 			best = nodes
 		}
 	}
 	return best
+}
+
+// find returns the best set of size nodes that is in all of families, or nil. With bySocket it touches as many sockets as
+// that wants.
+func (m *merger) find(families []*family, size int, bySocket *want) set {
+	if size == 1 && bySocket == nil {
+		return m.findOne(families)
+	}
+	r := newReach(families, size, m.nodes)
+	if r == nil || anyAlone(families) {
+		return nil
+	}
+	s := search{places: r.places, distance: m.distance, goal: r, steps: &m.steps}
+	if bySocket != nil {
+		s.goal = &socketGoal{r, m.socketsOf, bySocket.sockets}
+	}
+	return s.run(size, m.nodes)
+}
+
+// findOne is find for one node.
+func (m *merger) findOne(families []*family) set {
+	best := -1
+	for n := range m.nodes {
+		admitted := true
+		for _, f := range families {
+			admitted = admitted && f.admitsOne(n)
+		}
+		if admitted && (best < 0 || m.distance != nil && m.distance[n][n] < m.distance[best][best]) {
+			best = n
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	return setOf(m.nodes, best)
 }
 
 // socketGoal adds to a reach that the set touches so many sockets.
@@ -180,7 +206,7 @@ func (m *merger) narrowest(w *want) int {
 		if f.alone {
 			most = 1
 		}
-		if n := f.narrowest(most, m.nodes, &m.steps); n > 0 && (smallest == 0 || n < smallest) {
+		if n := f.narrowest(most, m.nodes, &m.steps).count(); n > 0 && (smallest == 0 || n < smallest) {
 			smallest = n
 		}
 	}
@@ -195,7 +221,7 @@ func (m *merger) intersection(families []*family, aim int) set {
 	goal := newMeet(families, m.nodes, &m.steps)
 	for size := min(aim, len(goal.places)); size > 0 && size <= len(goal.places); size++ {
 		s := search{places: goal.places, distance: m.distance, goal: goal, steps: &m.steps}
-		if nodes, ok := s.run(size, m.nodes); ok {
+		if nodes := s.run(size, m.nodes); nodes != nil {
 			return nodes
 		}
 		goal.chosen.clear()
@@ -206,18 +232,13 @@ func (m *merger) intersection(families []*family, aim int) set {
 // aloneIn returns the best single node: one of the sets is a single node, and any of the other families has a set around it
 // if the node is in its universe.
 func (m *merger) aloneIn(families []*family) set {
-	var best set
-	for n := range m.nodes {
-		one := setOf(m.nodes, n)
-		fits := true
-		for _, f := range families {
-			fits = fits && f.within.has(n) && (!f.alone || f.admits(one))
-		}
-		if fits && (best == nil || m.less(one, best)) {
-			best = one
+	around := make([]*family, len(families))
+	for i, f := range families {
+		if around[i] = f; !f.alone {
+			around[i] = &family{within: f.within, must: newSet(m.nodes)}
 		}
 	}
-	return best
+	return m.findOne(around)
 }
 
 // betterCompromise prefers sets of aim nodes, then smaller ones, the larger the better, then larger ones, the smaller the

@@ -124,7 +124,7 @@ func randomWants(rng *rand.Rand, m *merger, perSocket int) (wants []*want, impos
 			continue
 		}
 		steps := searchSteps
-		w := &want{families: []*family{f}, copies: 1, width: f.narrowest(m.nodes, m.nodes, &steps)}
+		w := &want{families: []*family{f}, copies: 1, width: f.narrowest(m.nodes, m.nodes, &steps).count()}
 		if rng.IntN(2) == 0 { // an empty machine might do with fewer, never needs more
 			w.width = 1 + rng.IntN(w.width)
 		}

@@ -385,18 +385,8 @@ func (m *merger) narrowestAround(families []*family, around set, width int) (set
 		within := *f
 		within.must = f.must.clone()
 		within.must.unite(around)
-		for size := 1; size <= most; size++ {
-			r := newReach([]*family{&within}, size, m.nodes)
-			if r == nil {
-				continue
-			}
-			s := search{places: r.places, goal: r, steps: &m.steps}
-			if nodes, ok := s.run(size, m.nodes); ok {
-				if best == nil || m.less(nodes, best) {
-					best = nodes
-				}
-				break
-			}
+		if nodes := within.narrowest(most, m.nodes, &m.steps); nodes != nil && (best == nil || m.less(nodes, best)) {
+			best = nodes
 		}
 	}
 	return best, best != nil && best.count() == width

@@ -34,15 +34,15 @@ type goal interface {
 	open(hi, left int) bool
 }
 
-// run returns the best set of size nodes, and false when there is none or the steps ran out before any was found.
-func (s *search) run(size, nodes int) (set, bool) {
+// run returns the best set of size nodes; nil when there is none or the steps ran out before any was found.
+func (s *search) run(size, nodes int) set {
 	if size < 1 || size > len(s.places) {
-		return nil, false
+		return nil
 	}
 	s.size, s.chosen, s.best, s.bestSum, s.sum = size, newSet(nodes), nil, math.MaxInt, 0
 	s.boundDistances()
 	s.descend(len(s.places), size)
-	return s.best, s.best != nil
+	return s.best
 }
 
 func (s *search) boundDistances() {

@@ -1,5 +1,7 @@
 package numa
 
+import "cmp"
+
 // Supply is what the NUMA nodes have of one resource, and how much of it is needed. A node is known by its place.
 type Supply struct {
 	Total, Free []int64
@@ -48,9 +50,5 @@ func (s Supply) want(nodes int) *want {
 	}
 	empty := &family{within: within, must: newSet(nodes), loads: []load{{s.Total, s.Need}}}
 	steps, most := searchSteps, within.count()
-	width := empty.narrowest(most, nodes, &steps)
-	if width == 0 {
-		width = most
-	}
-	return &want{families: []*family{f}, copies: 1, width: width}
+	return &want{families: []*family{f}, copies: 1, width: cmp.Or(empty.narrowest(most, nodes, &steps).count(), most)}
 }
