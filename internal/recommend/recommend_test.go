@@ -101,7 +101,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 || r.Report.PerPod != 10*unit.MiB {
+	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 || r.Report.PerPod != (reserve.PerPod{Memory: 10 * unit.MiB, CPUPerHour: 108 * time.Second}) {
 		t.Errorf("%+v", r.Report)
 	}
 	cpu := func(p reserve.Part) unit.MilliCPU { return r.Report.Parts[p].CPU.P50 }

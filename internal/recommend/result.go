@@ -100,8 +100,8 @@ func (r *Result) usage() []byte {
 		line("(system.slice)", *r.Report.Slice)
 	}
 	t.Flush()
-	if r.Report.PerPod > 0 {
-		fmt.Fprintf(&b, "\nEach pod costs the runtime %s of memory outside the pod.\n", rounded(r.Report.PerPod))
+	if p := r.Report.PerPod; p.Memory > 0 {
+		fmt.Fprintf(&b, "\nEach pod costs runtime and agent %s of memory outside the pod, and %v of CPU an hour.\n", rounded(p.Memory), p.CPUPerHour.Round(100*time.Millisecond))
 	}
 	return b.Bytes()
 }
@@ -152,7 +152,7 @@ func (r *Result) JSON() ([]byte, error) {
 	for _, f := range r.Formulas {
 		formulas[f.Vendor] = of(f.CPU, f.Memory)
 	}
-	perPod := kube.BytesQuantity(r.Report.PerPod)
+	perPod := kube.BytesQuantity(r.Report.PerPod.Memory)
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
 	w.SetIndent("", "  ")
@@ -163,12 +163,13 @@ func (r *Result) JSON() ([]byte, error) {
 		PodsMost       int                `json:"podsMost"`
 		Used           map[string]usage   `json:"used"`
 		PerPod         string             `json:"memoryPerPod"`
+		PerPodCPU      float64            `json:"cpuSecondsPerPodHour"`
 		SystemReserved amounts            `json:"systemReserved"`
 		KubeReserved   amounts            `json:"kubeReserved"`
 		Formulas       map[string]amounts `json:"formulas"`
 		Warnings       []string           `json:"warnings"`
 	}{
-		r.Report.For.Seconds(), r.Report.Samples, r.Report.Pods.Peak, used, perPod.String(),
+		r.Report.For.Seconds(), r.Report.Samples, r.Report.Pods.Peak, used, perPod.String(), r.Report.PerPod.CPUPerHour.Seconds(),
 		of(r.Advice.System.CPU, r.Advice.System.Memory), of(r.Advice.Kube.CPU, r.Advice.Kube.Memory), formulas, append([]string{}, r.Advice.Warnings...),
 	})
 	return b.Bytes(), err

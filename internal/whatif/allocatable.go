@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
@@ -22,8 +23,9 @@ type Allocatable struct {
 	Capacity    map[string]string `json:"capacity"`
 	Allocatable map[string]string `json:"allocatable"`
 	Breakdown   []Subtraction     `json:"breakdown"`
-	Enforced    Enforced          `json:"enforced"`
-	Warnings    []string          `json:"warnings"` // settings whose effect may surprise; never null
+	Enforced    *Enforced         `json:"enforced,omitempty"`         // all pods together; left out with cgroupsPerQOS: false
+	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // groups that are held to what is reserved for them
+	Warnings    []string          `json:"warnings"`                   // settings whose effect may surprise; never null
 }
 
 // Subtraction is the row of one resource: capacity less everything else is allocatable, or 0. Quantities of 0 are "0".
@@ -66,12 +68,19 @@ func (k kind) print(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Enforced is what the kernel holds all pods together to.
+// Enforced is what the kernel holds a control group to. What is left out stays as it is.
 type Enforced struct {
-	CPUShares int64  `json:"cpuShares"` // cgroup v1
-	CPUWeight int64  `json:"cpuWeight"` // cgroup v2
-	Memory    string `json:"memory"`
-	PIDs      int64  `json:"pids,omitempty"` // left out when the machine's limit is not known
+	CPUShares int64  `json:"cpuShares,omitempty"` // cgroup v1
+	CPUWeight int64  `json:"cpuWeight,omitempty"` // cgroup v2
+	Memory    string `json:"memory,omitempty"`
+	PIDs      int64  `json:"pids,omitempty"`
+}
+
+// ReservedGroup is a group that enforceNodeAllocatable names.
+type ReservedGroup struct {
+	Group  loadline.Group `json:"group"`
+	Cgroup string         `json:"cgroup"`
+	Enforced
 }
 
 // DrawAllocatable answers for a configuration that was loaded. An error says why no node would start with it; the result
@@ -82,9 +91,10 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 		return nil, err
 	}
 	line, impossible := loadline.Draw(m, settings)
-	a := &Allocatable{Warnings: append([]string{}, line.Notes...), Enforced: enforced(line.Enforced())}
+	a := &Allocatable{Warnings: append([]string{}, line.Notes...)}
 	a.publish(line)
 	a.breakDown(line, c.EvictionHard)
+	a.enforce(line, c)
 	for _, name := range slices.Sorted(maps.Keys(m.Devices)) {
 		n := int64(len(m.Devices[name]))
 		a.Capacity[name], a.Allocatable[name] = inCounts.print(n), inCounts.print(n)
@@ -147,11 +157,49 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 	return s
 }
 
+// enforce fills in what the kernel is told.
+func (a *Allocatable) enforce(l loadline.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
+	if !*c.CgroupsPerQOS {
+		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel holds pods to nothing together, whatever enforceNodeAllocatable says")
+		return
+	}
+	pods := enforced(l.Enforced())
+	a.Enforced = &pods
+	const protect = false // memory.min comes on top of the limit, and only on cgroup v2
+	for _, r := range kubeletconfig.Reservations(c) {
+		group := ReservedGroup{r.Group, r.Cgroup, enforced(l.EnforcedOn(r.Group, r.Compressible, protect))}
+		a.Reserved = append(a.Reserved, group)
+		if group.Memory != "" {
+			a.Warnings = append(a.Warnings, fmt.Sprintf("enforceNodeAllocatable %s: the %s of memory that are reserved are all that %s gets: what needs more there is OOM-killed", r.Group, group.Memory, r.Cgroup))
+		}
+	}
+}
+
 func enforced(v qos.Values) Enforced {
-	memory, _ := v.Memory.Get()
-	pids, _ := v.PIDs.Get()
-	shares := v.CPUShares.OrZero()
-	return Enforced{CPUShares: int64(shares), CPUWeight: shares.Weight(), Memory: inBytes.print(int64(memory)), PIDs: pids}
+	var e Enforced
+	if shares, ok := v.CPUShares.Get(); ok {
+		e.CPUShares, e.CPUWeight = int64(shares), shares.Weight()
+	}
+	if memory, ok := v.Memory.Get(); ok {
+		e.Memory = inBytes.print(int64(memory))
+	}
+	e.PIDs, _ = v.PIDs.Get()
+	return e
+}
+
+// String says what the kernel does, as part of a sentence.
+func (e Enforced) String() string {
+	var all []string
+	if e.Memory != "" {
+		all = append(all, "holds it to "+e.Memory+" of memory")
+	}
+	if e.PIDs > 0 {
+		all = append(all, fmt.Sprintf("lets it have %d processes", e.PIDs))
+	}
+	if e.CPUShares > 0 {
+		all = append(all, fmt.Sprintf("weighs it with cpu.shares %d (cgroup v2: cpu.weight %d)", e.CPUShares, e.CPUWeight))
+	}
+	return cmp.Or(strings.Join(all, ", "), "leaves it as it is")
 }
 
 // Table returns a for people: each row in one unit, so that it can be added up by hand.
@@ -176,12 +224,13 @@ func (a *Allocatable) Table() []byte {
 		}
 		t.line(append(columns, cmp.Or(row.Threshold, "-"))...)
 	}
-	pids := "any number of processes"
-	if a.Enforced.PIDs > 0 {
-		pids = fmt.Sprintf("%d processes", a.Enforced.PIDs)
+	t.text("")
+	if a.Enforced != nil {
+		t.text(fmt.Sprintf("The group of all pods: the kernel %v.", a.Enforced))
 	}
-	t.text("", fmt.Sprintf("The kernel holds all pods together to %s of memory and %s, and weighs them with cpu.shares %d (cgroup v2: cpu.weight %d).",
-		a.Enforced.Memory, pids, a.Enforced.CPUShares, a.Enforced.CPUWeight))
+	for _, r := range a.Reserved {
+		t.text(fmt.Sprintf("%s (%s): the kernel %v.", r.Cgroup, r.Group, r.Enforced))
+	}
 	for _, w := range a.Warnings {
 		t.text("warning: " + w)
 	}

@@ -63,9 +63,9 @@ func Recommend(r Report, n Node) Recommendation {
 	out.Why.KubeCPU = fmt.Sprintf("p99 of runtime %v and agent %v, rounded up to %v", runtime.CPU.P99, agent.CPU.P99, cpuStep)
 	memory := runtime.Memory.Peak + agent.Memory.Peak
 	why := []string{fmt.Sprintf("peak of runtime %s and agent %s", mebibytes(runtime.Memory.Peak), mebibytes(agent.Memory.Peak))}
-	if more := n.MaxPods - int64(r.Pods.Peak); more > 0 && r.PerPod > 0 {
-		memory += r.PerPod * unit.Bytes(more)
-		why = append(why, fmt.Sprintf("%s for each of %d more pods up to %d", mebibytes(r.PerPod), more, n.MaxPods))
+	if more := n.MaxPods - int64(r.Pods.Peak); more > 0 && r.PerPod.Memory > 0 {
+		memory += r.PerPod.Memory * unit.Bytes(more)
+		why = append(why, fmt.Sprintf("%s for each of %d more pods up to %d", mebibytes(r.PerPod.Memory), more, n.MaxPods))
 	}
 	out.Kube.Memory = withHeadroom(memory)
 	out.Why.KubeMemory = strings.Join(why, ", ") + fmt.Sprintf(", and %d%%, rounded up to %v", memoryHeadroomPercent, memoryStep)

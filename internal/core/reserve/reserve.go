@@ -98,6 +98,8 @@ type Watch struct {
 		memory series[unit.Bytes]
 	}
 	perPod    series[unit.Bytes] // resident memory of processes that there is one of for each pod, per pod
+	kubeSpent time.Duration      // CPU time of runtime and agent
+	podTime   time.Duration      // time that pods were there, of all pods together
 	pods      series[int]
 	consumers map[string]*Consumer // of the system, by name
 }
@@ -165,6 +167,8 @@ func (w *Watch) observeCPU(s Sample, elapsed time.Duration) {
 	for part, time := range spent {
 		w.cpu[part] = append(w.cpu[part], rate(time, elapsed))
 	}
+	w.kubeSpent += spent[Runtime] + spent[Agent]
+	w.podTime += elapsed * time.Duration(s.Pods)
 }
 
 // rate is CPU time per time, rounded up: what was used was not nothing.
@@ -237,9 +241,15 @@ type Report struct {
 	Samples int
 	Pods    Quantiles[int]
 	Parts   [parts]Usage
-	Slice   *Usage     // of system.slice; nil: there is none. Its processes are part of the others too
-	PerPod  unit.Bytes // resident memory that each pod costs outside itself, at most; 0: no pods were seen
+	Slice   *Usage // of system.slice; nil: there is none. Its processes are part of the others too
+	PerPod  PerPod
 	System  []Consumer // largest first
+}
+
+// PerPod is what each pod costs outside itself. It is zero when no pods were seen.
+type PerPod struct {
+	Memory     unit.Bytes    // resident, of processes that there is one of for each pod, at most
+	CPUPerHour time.Duration // of runtime and agent, on average; what they do without pods is in it
 }
 
 // consumersMost is how many programs of the system a report names. Chosen: what one takes in at a glance.
@@ -247,7 +257,10 @@ const consumersMost = 5
 
 // Report returns what was seen so far.
 func (w *Watch) Report() Report {
-	r := Report{Samples: len(w.pods), Pods: w.pods.quantiles(), PerPod: w.perPod.quantiles().Peak}
+	r := Report{Samples: len(w.pods), Pods: w.pods.quantiles(), PerPod: PerPod{Memory: w.perPod.quantiles().Peak}}
+	if w.podTime > 0 {
+		r.PerPod.CPUPerHour = time.Duration(w.kubeSpent.Seconds() / w.podTime.Hours() * float64(time.Second)).Round(time.Millisecond)
+	}
 	if w.last != nil {
 		r.For = w.last.At.Sub(w.first)
 	}

@@ -120,7 +120,7 @@ func later(s Sample, every time.Duration, more []string, duration func(string) t
 
 func show(r Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v, %d samples, pods %d to %d, per pod %s\n", r.For, r.Samples, r.Pods.P50, r.Pods.Peak, mebibytes(r.PerPod))
+	fmt.Fprintf(&b, "%v, %d samples, pods %d to %d, per pod %s and %v an hour\n", r.For, r.Samples, r.Pods.P50, r.Pods.Peak, mebibytes(r.PerPod.Memory), r.PerPod.CPUPerHour)
 	line := func(name string, u Usage) {
 		fmt.Fprintf(&b, "%-12s cpu %v %v %v, memory %s %s %s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak, mebibytes(u.Memory.P50), mebibytes(u.Memory.P99), mebibytes(u.Memory.Peak))
 	}

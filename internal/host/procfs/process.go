@@ -3,7 +3,6 @@ package procfs
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -19,14 +18,14 @@ const tick = time.Second / 100
 // BusyTime returns the CPU time since boot in which the machine's CPUs were not idle, from the first line of /proc/stat:
 // "cpu  user nice system idle iowait irq softirq steal guest guest_nice" (proc_stat(5)). What the hypervisor took (steal)
 // is nobody's here, and guests are part of user.
-func (f FS) BusyTime() (time.Duration, error) {
-	text, err := f.text("stat")
+func (fs FS) BusyTime() (time.Duration, error) {
+	text, err := fs.text("stat")
 	if err != nil {
 		return 0, fmt.Errorf("read CPU time: %w", err)
 	}
 	busy, err := parseBusy(text)
 	if err != nil {
-		return 0, fmt.Errorf("read CPU time: %s: %w", f.path("stat"), err)
+		return 0, fmt.Errorf("read CPU time: %s: %w", fs.path("stat"), err)
 	}
 	return busy, nil
 }
@@ -79,8 +78,8 @@ type Process struct {
 }
 
 // ProcessIDs returns the processes there are now, in no order that means anything.
-func (f FS) ProcessIDs() ([]int, error) {
-	dir, err := os.Open(string(f))
+func (fs FS) ProcessIDs() ([]int, error) {
+	dir, err := os.Open(string(fs))
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
@@ -100,19 +99,19 @@ func (f FS) ProcessIDs() ([]int, error) {
 
 // IsGone reports whether an error about a process says that it ended, which is not an error of anybody.
 func IsGone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
 // Process reads /proc/<pid>/stat.
-func (f FS) Process(pid int) (Process, error) {
+func (fs FS) Process(pid int) (Process, error) {
 	name := strconv.Itoa(pid) + "/stat"
-	text, err := f.text(name)
+	text, err := fs.text(name)
 	if err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
 	}
 	p, err := parseProcess(text)
 	if err != nil {
-		return Process{}, fmt.Errorf("read process: %s: %w", f.path(name), err)
+		return Process{}, fmt.Errorf("read process: %s: %w", fs.path(name), err)
 	}
 	return p, nil
 }
@@ -142,8 +141,8 @@ func parseProcess(text string) (Process, error) {
 
 // Groups returns the paths of the control groups that a process is in, one for each hierarchy: lines are like
 // "4:memory:/kubepods/pod7" on cgroup v1 and "0::/kubepods/pod7" on v2 (cgroups(7)).
-func (f FS) Groups(pid int) ([]string, error) {
-	text, err := f.text(strconv.Itoa(pid) + "/cgroup")
+func (fs FS) Groups(pid int) ([]string, error) {
+	text, err := fs.text(strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return nil, fmt.Errorf("read groups of process: %w", err)
 	}
@@ -161,8 +160,8 @@ func parseGroups(text string) []string {
 }
 
 // Arguments returns the command line of a process; none for the kernel's own.
-func (f FS) Arguments(pid int) ([]string, error) {
-	data, err := os.ReadFile(f.path(strconv.Itoa(pid) + "/cmdline"))
+func (fs FS) Arguments(pid int) ([]string, error) {
+	data, err := os.ReadFile(fs.path(strconv.Itoa(pid) + "/cmdline"))
 	if err != nil {
 		return nil, fmt.Errorf("read arguments of process: %w", err)
 	}
@@ -180,15 +179,15 @@ type Footprint struct {
 
 // Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14), which takes the right to trace the process, and walks its
 // pages: some tenths of a millisecond.
-func (f FS) Footprint(pid int) (Footprint, error) {
+func (fs FS) Footprint(pid int) (Footprint, error) {
 	name := strconv.Itoa(pid) + "/smaps_rollup"
-	text, err := f.text(name)
+	text, err := fs.text(name)
 	if err != nil {
 		return Footprint{}, fmt.Errorf("read footprint of process: %w", err)
 	}
 	p, err := parseFootprint(text)
 	if err != nil {
-		return Footprint{}, fmt.Errorf("read footprint of process: %s: %w", f.path(name), err)
+		return Footprint{}, fmt.Errorf("read footprint of process: %s: %w", fs.path(name), err)
 	}
 	return p, nil
 }
@@ -218,19 +217,19 @@ func parseFootprint(text string) (Footprint, error) {
 
 // Resident returns the pages of a process that are in memory, shared ones in full: what anybody may know of a process
 // (proc_pid_statm(5)).
-func (f FS) Resident(pid int) (unit.Bytes, error) {
+func (fs FS) Resident(pid int) (unit.Bytes, error) {
 	name := strconv.Itoa(pid) + "/statm"
-	text, err := f.text(name)
+	text, err := fs.text(name)
 	if err != nil {
 		return 0, fmt.Errorf("read memory of process: %w", err)
 	}
 	words := strings.Fields(text)
 	if len(words) < 2 {
-		return 0, fmt.Errorf("read memory of process: %s: %.80q: want 2 fields or more", f.path(name), text)
+		return 0, fmt.Errorf("read memory of process: %s: %.80q: want 2 fields or more", fs.path(name), text)
 	}
 	n, err := strconv.ParseUint(words[1], 10, 40)
 	if err != nil {
-		return 0, fmt.Errorf("read memory of process: %s: %.80q: want a number of pages", f.path(name), text)
+		return 0, fmt.Errorf("read memory of process: %s: %.80q: want a number of pages", fs.path(name), text)
 	}
 	return unit.Bytes(n) * unit.Bytes(os.Getpagesize()), nil
 }

@@ -31,7 +31,7 @@ type Memory struct {
 	Total     unit.Bytes
 	Free      unit.Bytes
 	Available unit.Amount[unit.Bytes] // absent before Linux 3.14
-	HugePages unit.Bytes                // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
+	HugePages unit.Bytes              // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
 	SwapTotal unit.Bytes
 	SwapFree  unit.Bytes
 }
