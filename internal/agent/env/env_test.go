@@ -2,6 +2,7 @@ package env
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,6 +182,21 @@ func TestOwnKubernetesService(t *testing.T) {
 			if v.Key == "KUBERNETES_SERVICE_HOST" && string(v.Value) != want {
 				t.Errorf("links %v: %s, want %s", links, v.Value, want)
 			}
+		}
+	}
+}
+
+// A pod from the API waits until services are known; a static one, which may be the API server, does not.
+func TestServicesNotKnownYet(t *testing.T) {
+	unknown := errors.New("services are not known yet")
+	b := Builder{Objects: shelf{}, Services: func(string) ([]*corev1.Service, error) { return nil, unknown }}
+	for source, want := range map[string]error{"": unknown, "api": unknown, "file": nil} {
+		pod := aPod(true)
+		if source != "" {
+			pod.Annotations["kubernetes.io/config.source"] = source
+		}
+		if _, err := b.Build(t.Context(), pod, &corev1.Container{}, Facts{}); !errors.Is(err, want) {
+			t.Errorf("source %q: %v, want %v", source, err, want)
 		}
 	}
 }

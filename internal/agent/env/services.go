@@ -28,7 +28,11 @@ const masterService = "kubernetes"
 // replaces the master.
 func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	announced := map[string]*corev1.Service{}
-	masters, err := b.Services(metav1.NamespaceDefault)
+	services := b.Services
+	if source := pod.Annotations[annotationSource]; source != "" && source != sourceAPI {
+		services = b.knownServices
+	}
+	masters, err := services(metav1.NamespaceDefault)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +44,7 @@ func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	if pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks {
 		own := masters
 		if pod.Namespace != metav1.NamespaceDefault {
-			if own, err = b.Services(pod.Namespace); err != nil {
+			if own, err = services(pod.Namespace); err != nil {
 				return nil, err
 			}
 		}
@@ -55,6 +59,22 @@ func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 		vars.announce(announced[name])
 	}
 	return vars, nil
+}
+
+// annotationSource says where a pod came from; anything but the API is a static pod.
+const (
+	annotationSource = "kubernetes.io/config.source"
+	sourceAPI        = "api"
+)
+
+// knownServices does without services that are not known yet. Static pods do not wait for them: one of them may be the API
+// server that would tell.
+func (b *Builder) knownServices(namespace string) ([]*corev1.Service, error) {
+	services, err := b.Services(namespace)
+	if err != nil {
+		return nil, nil
+	}
+	return services, nil
 }
 
 func hasClusterIP(s *corev1.Service) bool {
