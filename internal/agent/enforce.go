@@ -35,52 +35,29 @@ func (a *Agent) nodeEvent(kind, reason, message string) {
 	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)}, kind, reason, message)
 }
 
-// enforce draws the load line, makes the node's groups and holds them and the reserved ones to it, before the first pod.
-// Whatever stands against that is found first, all of it, and then nothing is touched.
+// enforce makes the node's groups and holds them and the reserved ones to the load line, before the first pod. Whatever
+// stands against that is found first, all of it, and then nothing is touched.
 func (a *Agent) enforce(ctx context.Context) error {
-	c := a.o.Config
-	settings, err := kubeletconfig.LoadLine(c)
+	ground, err := a.inspect(ctx)
 	if err != nil {
 		return err
 	}
-	var lineErr error
-	a.line, lineErr = loadline.Draw(a.machine, settings)
-	tree, err := cgroup.Open("/sys/fs/cgroup")
-	if err != nil {
+	c, tree := a.o.Config, ground.tree
+	if err := createReserved(tree, ground.reserved); err != nil {
 		return err
+	}
+	if *c.CgroupsPerQOS { // on v2 only a group that is there tells whether swap is accounted for
+		if err := tree.Create(ground.layout.Node()); err != nil {
+			return err
+		}
 	}
 	unified := tree.Mode() == cgroup.V2
-	driver, err := a.cgroupDriver(ctx)
-	if err != nil {
-		return err
-	}
-	layout, layoutErr := qos.NewLayout(driver, c.CgroupRoot)
-	var busErr error
-	if driver == qos.Systemd {
-		var bus *cgroup.Bus
-		if bus, busErr = cgroup.DialSystemd(); busErr == nil {
-			tree.Under(bus)
-		}
-	}
-	problems := []error{lineErr, tree.Require(), kubeletconfig.CheckMachine(c, a.machine, unified), layoutErr, busErr}
-	var reserved []reservedGroup
-	if layoutErr == nil {
-		var err error
-		reserved, err = findReserved(tree, layout, kubeletconfig.Reservations(c))
-		if a.o.CreateMissingCgroups && busErr == nil {
-			err = createReserved(tree, reserved)
-		}
-		problems = append(problems, err)
-	}
-	if err := errors.Join(problems...); err != nil {
-		return err
-	}
-	for _, note := range a.line.Notes {
-		slog.Warn("load line", "note", note)
-	}
 	kernel := kubeletconfig.Kernel{Unified: unified, AccountsSwap: tree.AccountsSwap(), PageSize: unit.Bytes(os.Getpagesize())}
+	for _, w := range kubeletconfig.MachineWarnings(c, a.machine, kernel) {
+		slog.Warn("configuration", "warning", w)
+	}
 	a.groups = &groups{
-		tree: tree, layout: layout, memory: a.machine.Memory,
+		tree: tree, layout: ground.layout, memory: a.machine.Memory,
 		policy: kubeletconfig.QoSPolicy(c, a.machine, a.line.Unreserved(), kernel), tiers: kubeletconfig.TierPolicy(c, a.line.Unreserved(), kernel),
 		limits: newLimits(tree, a.tellLimit), unmanaged: !*c.CgroupsPerQOS,
 		groupOOM: unified && !truth(c.SingleProcessOOMKill),
@@ -90,12 +67,62 @@ func (a *Agent) enforce(ctx context.Context) error {
 	if slices.Contains(tree.Controllers(), "hugetlb") {
 		a.groups.pageSizes = slices.Sorted(maps.Keys(a.machine.HugePages))
 	}
-	for _, r := range reserved {
+	for _, r := range ground.reserved {
 		if err := a.groups.reserve(r.cgroup, a.line.EnforcedOn(r.Group, r.Compressible, kubeletconfig.ProtectsMemory(c, kernel))); err != nil {
 			return fmt.Errorf("enforce %s: %w", r.Group, err)
 		}
 	}
 	return a.groups.prepare(a.line.Enforced())
+}
+
+// ground is what is found where groups are to be made.
+type ground struct {
+	tree     *cgroup.Tree
+	layout   qos.Layout
+	reserved []reservedGroup
+}
+
+// inspect draws the load line and looks at what it is to be enforced on. The error has everything that stands against it.
+func (a *Agent) inspect(ctx context.Context) (ground, error) {
+	c := a.o.Config
+	settings, err := kubeletconfig.LoadLine(c)
+	if err != nil {
+		return ground{}, err
+	}
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil {
+		return ground{}, err
+	}
+	driver, err := a.cgroupDriver(ctx)
+	if err != nil {
+		return ground{}, err
+	}
+	var problems []error
+	problem := func(err error) bool {
+		problems = append(problems, err)
+		return err != nil
+	}
+	a.line, err = loadline.Draw(a.machine, settings)
+	problem(err)
+	problem(tree.Require())
+	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))
+	if driver == qos.Systemd {
+		if bus, err := cgroup.DialSystemd(); !problem(err) {
+			tree.Under(bus)
+		}
+	}
+	g := ground{tree: tree}
+	if g.layout, err = qos.NewLayout(driver, c.CgroupRoot); !problem(err) {
+		g.reserved, err = findReserved(tree, g.layout, kubeletconfig.Reservations(c), a.o.CreateMissingCgroups)
+		problem(err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return ground{}, err
+	}
+	for _, note := range a.line.Notes {
+		slog.Warn("load line", "note", note)
+	}
+	return g, nil
 }
 
 // reserve holds a group of somebody else to what is reserved for it. It makes nothing.
@@ -119,9 +146,9 @@ type reservedGroup struct {
 	missing []cgroup.Missing
 }
 
-// findReserved finds the groups that something is reserved for. The error names every controller that any of them lacks,
-// with its path and the command that would make it.
-func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation) ([]reservedGroup, error) {
+// findReserved finds the groups that something is reserved for. Unless what they lack will be made, the error names every
+// controller that any of them lacks, with its path and the command that would make it.
+func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation, willMake bool) ([]reservedGroup, error) {
 	var found []reservedGroup
 	var problems []error
 	for _, r := range wanted {
@@ -135,7 +162,7 @@ func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.R
 			problems = append(problems, fmt.Errorf("%s: %w", r.Field, err))
 			continue
 		}
-		if len(missing) > 0 {
+		if len(missing) > 0 && !willMake {
 			lines := make([]string, len(missing))
 			for i, m := range missing {
 				lines[i] = fmt.Sprintf("\n  - %s at %s: %s", m.Controller, m.Path, m.Command)

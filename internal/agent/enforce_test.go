@@ -81,7 +81,7 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 		{Group: loadline.SystemReserved, Field: "systemReservedCgroup", Cgroup: root + "/system"},
 		{Group: loadline.KubeReserved, Field: "kubeReservedCgroup", Cgroup: root},
 	}
-	found, err := findReserved(tree, layout, wanted)
+	_, err = findReserved(tree, layout, wanted, false)
 	for _, want := range []string{"systemReservedCgroup", "lacks", "- memory at ", "mkdir -p ", "--create-missing-cgroups"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
@@ -90,14 +90,18 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "kubeReservedCgroup") {
 		t.Errorf("a complete group is named: %v", err)
 	}
+	found, err := findReserved(tree, layout, wanted, true)
+	if err != nil || len(found) != 2 {
+		t.Fatalf("%+v, %v", found, err)
+	}
 	if err := createReserved(tree, found); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := findReserved(tree, layout, wanted); err != nil {
+	if _, err := findReserved(tree, layout, wanted, false); err != nil {
 		t.Errorf("after making it: %v", err)
 	}
 	wanted[0].Cgroup = "/"
-	if _, err := findReserved(tree, layout, wanted); err == nil || !strings.Contains(err.Error(), "the machine's root cannot be reserved") {
+	if _, err := findReserved(tree, layout, wanted, true); err == nil || !strings.Contains(err.Error(), "the machine's root cannot be reserved") {
 		t.Errorf("the root: %v", err)
 	}
 }

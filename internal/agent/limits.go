@@ -20,9 +20,7 @@ import (
 // step by step, as loadline.Lowering says.
 type limits struct {
 	tree *cgroup.Tree
-	// told hears where a group stands: when its first limit is set, and of each descent that takes more than one step, as it
-	// begins, now and again while it lasts, and when it is over. excess is the usage above the target.
-	told func(group string, done bool, reason string, excess unit.Bytes)
+	told func(standing)
 
 	began time.Time // instants count from here
 	wake  chan struct{}
@@ -30,6 +28,17 @@ type limits struct {
 	mu     sync.Mutex
 	active map[string]*descent
 	known  map[string]bool // groups that had a limit set
+}
+
+// standing is where a group stands after a step.
+type standing struct {
+	group  string
+	done   bool
+	reason string
+	excess unit.Bytes // used above the target
+	// worth telling people: a group's first limit, and of each descent that takes more than one step how it begins, that it
+	// lasts, and its end.
+	worth bool
 }
 
 // descent is the way of one group.
@@ -48,7 +57,7 @@ const (
 	brokenRest = time.Minute
 )
 
-func newLimits(tree *cgroup.Tree, told func(group string, done bool, reason string, excess unit.Bytes)) *limits {
+func newLimits(tree *cgroup.Tree, told func(standing)) *limits {
 	return &limits{tree: tree, told: told, began: time.Now(), wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{}}
 }
 
@@ -106,15 +115,15 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 			return false, err
 		}
 	}
-	due := d.toldAt.IsZero() || now.Sub(d.toldAt) >= tellEvery
+	worth := d.toldAt.IsZero() || now.Sub(d.toldAt) >= tellEvery
 	if move.Done {
-		due = !d.toldAt.IsZero() || !l.known[group]
+		worth = !d.toldAt.IsZero() || !l.known[group]
 		l.known[group] = true
 	}
-	if due {
+	if worth {
 		d.toldAt = now
-		l.told(group, move.Done, move.Reason, max(0, seen.Usage-d.Target()))
 	}
+	l.told(standing{group, move.Done, move.Reason, max(0, seen.Usage-d.Target()), worth})
 	return move.Done, nil
 }
 
@@ -159,15 +168,26 @@ func (l *limits) walk() (next unit.Instant) {
 	return next
 }
 
-// tellLimit is told by limits, in upstream's words.
-func (a *Agent) tellLimit(group string, done bool, reason string, excess unit.Bytes) {
-	if done {
-		a.metrics.LimitExcess.DeleteLabelValues(group)
-		slog.Info("memory limit set", "cgroup", group, "why", reason)
-		a.nodeEvent(corev1.EventTypeNormal, eventEnforced, fmt.Sprintf("Updated Node Allocatable limit across pods: %s: %s", group, reason))
+// tellLimit is told by limits; Events are in upstream's words.
+func (a *Agent) tellLimit(s standing) {
+	if s.done {
+		a.metrics.LimitExcess.DeleteLabelValues(s.group)
+	} else {
+		a.metrics.LimitExcess.WithLabelValues(s.group).Set(float64(s.excess))
+	}
+	if !s.worth {
+		slog.Debug("memory limit", "cgroup", s.group, "set", s.done, "why", s.reason)
 		return
 	}
-	a.metrics.LimitExcess.WithLabelValues(group).Set(float64(excess))
-	slog.Warn("memory limit comes down in steps", "cgroup", group, "why", reason)
-	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update Node Allocatable Limits %q at once, going on in steps: %s", group, reason))
+	what := "Node Allocatable limit across pods"
+	if !a.groups.layout.IsPods(s.group) {
+		what = "limits on reserved cgroup"
+	}
+	if s.done {
+		slog.Info("memory limit set", "cgroup", s.group, "why", s.reason)
+		a.nodeEvent(corev1.EventTypeNormal, eventEnforced, fmt.Sprintf("Updated %s %s: %s", what, s.group, s.reason))
+		return
+	}
+	slog.Warn("memory limit comes down in steps", "cgroup", s.group, "why", s.reason)
+	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update %s %q at once, going on in steps: %s", what, s.group, s.reason))
 }

@@ -136,7 +136,11 @@ func liveGroup(t *testing.T) (*cgroup.Tree, string) {
 func TestLimitComesDownUnderARunningProcess(t *testing.T) {
 	tree, group := liveGroup(t)
 	told := make(chan string, 100)
-	l := newLimits(tree, func(_ string, done bool, reason string, _ unit.Bytes) { told <- fmt.Sprint(done, " ", reason) })
+	l := newLimits(tree, func(s standing) {
+		if s.worth {
+			told <- fmt.Sprint(s.done, " ", s.reason)
+		}
+	})
 	go func() { _ = l.run(t.Context()) }()
 	hear := func(want string) {
 		t.Helper()

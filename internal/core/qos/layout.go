@@ -67,6 +67,11 @@ func (l Layout) Node() string { return l.path(l.node...) }
 // Tier returns the group of the pods of a class.
 func (l Layout) Tier(c Class) string { return l.path(l.tier(c)...) }
 
+// IsPods reports whether group is the node's or a tier's.
+func (l Layout) IsPods(group string) bool {
+	return group == l.Node() || group == l.Tier(Burstable) || group == l.Tier(BestEffort)
+}
+
 // Pod returns the group of one pod. It is the cgroup_parent that the runtime is given.
 func (l Layout) Pod(c Class, uid string) string {
 	return l.path(append(l.tier(c), podPrefix+uid)...)

@@ -97,3 +97,25 @@ func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 func ProtectsMemory(c *kubeletconfigv1beta1.KubeletConfiguration, k Kernel) bool {
 	return enabled(c, gateMemoryQoS) && k.Unified
 }
+
+// kernelMemoryHigh is the first kernel on which memory.high throttles without livelock (the kubelet's own bound, KEP-2570).
+var kernelMemoryHigh = [2]int{5, 9}
+
+// MachineWarnings names what a configuration asks for that does nothing, or not well, on this machine.
+func MachineWarnings(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, k Kernel) []string {
+	var warnings []string
+	if enabled(c, gateMemoryQoS) && !k.Unified {
+		warnings = append(warnings, "featureGates."+gateMemoryQoS+": true: does nothing on cgroup v1")
+	}
+	var version [2]int
+	if _, err := fmt.Sscanf(m.Identity.KernelVersion, "%d.%d", &version[0], &version[1]); err == nil && enabled(c, gateMemoryQoS) && k.Unified && slices.Compare(version[:], kernelMemoryHigh[:]) < 0 {
+		warnings = append(warnings, fmt.Sprintf("featureGates.%s: true: kernel %s may hang processes that memory.high throttles: want %d.%d", gateMemoryQoS, m.Identity.KernelVersion, kernelMemoryHigh[0], kernelMemoryHigh[1]))
+	}
+	if c.MemorySwap.SwapBehavior == limitedSwap && !k.Unified {
+		warnings = append(warnings, "memorySwap.swapBehavior: LimitedSwap: does nothing on cgroup v1")
+	}
+	if c.MemorySwap.SwapBehavior == limitedSwap && k.Unified && !k.AccountsSwap {
+		warnings = append(warnings, "memorySwap.swapBehavior: LimitedSwap: does nothing: this kernel does not account for swap")
+	}
+	return warnings
+}

@@ -62,6 +62,38 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+func TestMachineWarnings(t *testing.T) {
+	const both = "featureGates: {MemoryQoS: true}\nmemorySwap: {swapBehavior: LimitedSwap}\n"
+	v2 := Kernel{Unified: true, AccountsSwap: true}
+	for _, c := range []struct {
+		text, kernel string
+		k            Kernel
+		want         []string // parts, one for each warning
+	}{
+		{"", "4.18.0-1-amd64", Kernel{}, nil},
+		{both, "6.1.0-42-cloud-amd64", v2, nil},
+		{both, "", v2, nil},
+		{both, "6.1.0", Kernel{}, []string{"MemoryQoS: true: does nothing on cgroup v1", "LimitedSwap: does nothing on cgroup v1"}},
+		{both, "5.8.18", v2, []string{"kernel 5.8.18 may hang processes that memory.high throttles: want 5.9"}},
+		{both, "5.10.0", Kernel{Unified: true}, []string{"this kernel does not account for swap"}},
+	} {
+		config, _, err := Parse([]byte(head+c.text), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := MachineWarnings(config, machine.Machine{Identity: machine.Identity{KernelVersion: c.kernel}}, c.k)
+		if len(got) != len(c.want) {
+			t.Errorf("%q on %s: %q, want %q", c.text, c.kernel, got, c.want)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.Contains(got[i], want) {
+				t.Errorf("%q on %s: %q, want %q", c.text, c.kernel, got[i], want)
+			}
+		}
+	}
+}
+
 func TestReservations(t *testing.T) {
 	const groups = "systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nsystemReserved: {cpu: 250m}\nkubeReserved: {memory: 1Gi}\n"
 	system := Reservation{loadline.SystemReserved, "systemReservedCgroup", "/system.slice", false}
