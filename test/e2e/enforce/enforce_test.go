@@ -34,7 +34,7 @@ const (
 	head  = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	image = ours.Demo
 	mount = "/sys/fs/cgroup"
-	soon  = 30 * time.Second
+	soon  = 2 * time.Minute // bounds what takes seconds on an idle machine
 )
 
 // node is the instance, asked about by files.
