@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +28,17 @@ type eventSink struct {
 	c   *Client
 }
 
+// AnnotationOnce marks an Event that is made once, whoever makes it: its name follows from the annotation's value, and the
+// API server refuses a second of that name. (Nodes may make Events, and may not read them.)
+const AnnotationOnce = "plimsoll.dev/once"
+
 func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
+	if once := e.Annotations[AnnotationOnce]; once != "" {
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%s %s", e.InvolvedObject.UID, once)
+		name := e.InvolvedObject.Name
+		e.Name = fmt.Sprintf("%s.%016x", name[:min(len(name), 200)], h.Sum64()) // an object's name has at most 253 bytes
+	}
 	out := &corev1.Event{}
 	return out, s.c.Create(s.ctx, Events, namespaceOf(e), "", e, out)
 }

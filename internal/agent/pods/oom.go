@@ -16,17 +16,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/kmsg"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // kernelLog is where the kernel says whom it killed.
 const kernelLog = "/dev/kmsg"
 
 // oomWatch hears of every process that the kernel kills for memory and knows whose it was. Kills of before the agent's start
-// are in the kernel's log, too: they explain ends, but nobody is told of them again.
+// are in the kernel's log, too: they explain ends, and those in containers that go on are told unless the API has their Event.
 type oomWatch struct {
 	r     *Runner
 	log   *kmsg.Log // nil: it cannot be read, and the kernel's counters have to do
-	begun unit.Wall // kills from then on are told
+	begun unit.Wall // kills from then on are told as they come
+	boot  string    // of the machine: the kernel numbers its log from zero at each
 
 	mu     sync.Mutex
 	parser kmsg.Parser
@@ -36,7 +38,11 @@ type oomWatch struct {
 
 func newOOMWatch(r *Runner) *oomWatch {
 	w := &oomWatch{r: r, begun: unit.WallOf(time.Now()), counts: map[string]int64{}}
-	var err error
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		slog.Warn("boot not named", "err", err)
+	}
+	w.boot = strings.TrimSpace(string(boot))
 	if w.log, err = kmsg.Open(kernelLog, w.record); err != nil {
 		slog.Warn("who runs out of memory is known by the kernel's counters only: how often, and not which process", "err", err)
 	}
@@ -81,13 +87,20 @@ func (w *oomWatch) tell(v oom.Verdict) {
 		slog.Info("a process outside of containers was killed for memory", "pid", v.PID, "command", v.Command, "cgroup", v.Group)
 		return
 	}
+	w.tellOwner(v)
+}
+
+// tellOwner tells the pod of a kill. The kernel's log numbers kills, so that the Event about one is made once, however many
+// agents find it there.
+func (w *oomWatch) tellOwner(v oom.Verdict) {
 	e := w.r.entryOf(types.UID(v.Container.Pod))
 	if e == nil {
 		return
 	}
 	w.r.log(e).Warn("out of memory", "container", v.Container.Name, "pid", v.PID, "command", v.Command, "rss", v.RSS(), "limit", v.Limit, "first", v.First)
 	if pod := e.object(); pod != nil {
-		w.r.event(pod, v.Container.Name, corev1.EventTypeWarning, oomKilled, v.Text())
+		once := map[string]string{kube.AnnotationOnce: fmt.Sprintf("oom-%s-%d", w.boot, v.Sequence)}
+		w.r.Recorder.AnnotatedEventf(eventTarget(pod, v.Container.Name), once, corev1.EventTypeWarning, oomKilled, "%s", v.Text())
 	}
 }
 
@@ -97,11 +110,35 @@ const oomKilled = "OOMKilled"
 // know tells of a container that runs; without a process, of one that is about to.
 func (w *oomWatch) know(e *entry, c podlife.Container, pid int) {
 	w.mu.Lock()
+	adopted := pid != 0 && !w.book.Knows(c.ID)
+	w.mu.Unlock()
+	if adopted && w.log != nil {
+		if err := w.log.Sync(); err != nil { // what happened in it is known before it is
+			slog.Warn("kernel log not read", "err", err)
+		}
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
+	if adopted {
+		defer w.catchUp(c.ID)
+	}
 	if pid == 0 && c.State == podlife.Created {
 		w.counts[c.ID] = 0
 	}
 	w.book.Know(oom.Container{ID: c.ID, Name: c.Name, Pod: string(e.uid), PID: pid})
+}
+
+// eventsLast is how long the API server keeps Events (kube-apiserver --event-ttl): what is older was told and forgotten.
+const eventsLast = time.Hour
+
+// catchUp tells of kills that no agent may have told, because none was there. One that was told is not told twice: the Event
+// exists. Caller holds mu.
+func (w *oomWatch) catchUp(id string) {
+	for _, v := range w.book.Kills(id) {
+		if v.At < w.begun && w.begun.Sub(v.At) < eventsLast {
+			w.tellOwner(v)
+		}
+	}
 }
 
 func (w *oomWatch) forget(id string) {

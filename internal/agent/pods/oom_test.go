@@ -107,6 +107,41 @@ func TestOOMIsTold(t *testing.T) {
 	}
 }
 
+// A kill of before the agent's start is told when its container is adopted, under the name that any agent gives it; one of
+// long ago is not.
+func TestOOMOfBeforeIsTold(t *testing.T) {
+	r, recorder := oomRunner(t)
+	log := filepath.Join(t.TempDir(), "kmsg")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if r.oom.log, err = kmsg.Open(log, r.oom.record); err != nil {
+		t.Fatal(err)
+	}
+	e := r.pods["uid-1"]
+	for _, c := range []struct {
+		id    string
+		begun time.Duration
+		told  bool
+	}{{"c2", time.Minute, true}, {"c3", 2 * time.Hour, false}} {
+		r.oom.begun = unit.WallOf(time.Now().Add(c.begun))
+		r.oom.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg=/k/"+c.id+",task_memcg=/k/"+c.id, "Memory cgroup out of memory", 300)
+		if got := said(recorder); got != "" {
+			t.Errorf("%s: told before anybody knows whose it is: %q", c.id, got)
+		}
+		r.oom.know(e, podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
+		if got := said(recorder); strings.Contains(got, "Process 300 (hog) of container c") != c.told || c.told && !strings.Contains(got, "plimsoll.dev/once:oom-") {
+			t.Errorf("%s: %q", c.id, got)
+		}
+		r.oom.know(e, podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
+		if got := said(recorder); got != "" {
+			t.Errorf("%s: told again: %q", c.id, got)
+		}
+		r.oom.forget(c.id)
+	}
+}
+
 func TestOOMExplainsAnEnd(t *testing.T) {
 	r, _ := oomRunner(t)
 	log := filepath.Join(t.TempDir(), "kmsg")

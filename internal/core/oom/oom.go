@@ -102,6 +102,21 @@ func (b *Book) Know(c Container) {
 	b.containers[c.ID] = c
 }
 
+// Knows reports whether b was told of a container.
+func (b *Book) Knows(id string) bool { _, known := b.containers[id]; return known }
+
+// Kills returns the kills in a container that b knows, oldest first.
+func (b *Book) Kills(id string) []Verdict {
+	var kills []Verdict
+	for _, v := range b.kills {
+		if c, known := b.containers[id]; known && v.of(id) {
+			v.Container, v.First = c, v.First || c.PID == v.PID
+			kills = append(kills, v)
+		}
+	}
+	return kills
+}
+
 // Containers returns those that b knows, by id.
 func (b *Book) Containers() []Container {
 	return slices.SortedFunc(maps.Values(b.containers), func(a, c Container) int { return cmp.Compare(a.ID, c.ID) })

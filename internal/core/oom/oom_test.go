@@ -90,6 +90,20 @@ func TestAgain(t *testing.T) {
 	}
 }
 
+// A new agent reads the log before it knows the containers.
+func TestKillsOfBefore(t *testing.T) {
+	b := &Book{}
+	b.Note(kill(101, "/k/c1"), none)
+	b.Note(kill(201, "/k/c2"), none)
+	if b.Knows("c1") || len(b.Kills("c1")) != 0 {
+		t.Error("it knows a container that nobody told it of")
+	}
+	b.Know(Container{ID: "c1", Name: "web", PID: 100})
+	if got := b.Kills("c1"); len(got) != 1 || got[0].PID != 101 || got[0].Container.Name != "web" || got[0].First {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	b := book()
 	for i := range 10 * killsMax {

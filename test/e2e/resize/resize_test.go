@@ -4,8 +4,11 @@ package resize
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -239,26 +242,73 @@ func TestMemoryInUse(t *testing.T) {
 // Agents die at random instants of resizes. The pod has what its specification says in the end, and never noticed.
 func TestAgentDies(t *testing.T) {
 	b := at(t)
-	p := b.create("p", container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "50m,16Mi", "100m,32Mi", "sleep", "infinity"))
+	restarted := container("r", "50m,16Mi", "100m,32Mi", "sleep", "infinity")
+	restarted.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}}
+	p := b.create("p", container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), restarted)
 	was, neighbour := b.first(p, "a"), b.first(p, "b")
 	const rounds = 5
 	for round := range int64(rounds) {
 		n := 40 + 20*(round%3)
 		requests, limits := fmt.Sprintf("%dm,%dMi", n, n), fmt.Sprintf("%dm,%dMi", 2*n, 2*n)
-		wait := time.NewTimer(time.Duration(rand.IntN(250)) * time.Millisecond)
+		wait := time.NewTimer(time.Duration(100+rand.IntN(500)) * time.Millisecond)
 		done := make(chan error, 1)
-		go func() { done <- b.patch("p", "a", requests, limits) }()
+		go func() { done <- errors.Join(b.patch("p", "a", requests, limits), b.patch("p", "r", requests, limits)) }()
 		<-wait.C
 		b.killAgent()
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		p = b.resized("p", "a", requests, limits)
+		b.resized("p", "a", requests, limits)
+		p = b.resized("p", "r", requests, limits)
 		b.kernel(p, "a", size(n, 2*n, 2*n))
-		b.kernel(p, "", size(n+50, 2*n+100, 2*n+32))
+		b.kernel(p, "r", size(n, 2*n, 2*n))
+		b.kernel(p, "", size(2*n+50, 4*n+100, 4*n+32))
+		if n := statusOf(p, "r").RestartCount; int64(n) != round+1 {
+			t.Errorf("restarted %d times by %d resizes", n, round+1)
+		}
 	}
 	if now := b.first(p, "a"); now != was || b.first(p, "b") != neighbour {
 		t.Errorf("restarted: %s %s, was %s %s", now, b.first(p, "b"), was, neighbour)
+	}
+}
+
+// The kernel takes a child while no agent is there to see it. The next one tells, once.
+func TestOOMWithoutAgent(t *testing.T) {
+	b := at(t)
+	p := b.create("p", container("c", "10m,16Mi", "500m,32Mi", "sleep", "infinity"))
+	agent := b.PID(t, "agent")
+	group := filepath.Join("/sys/fs/cgroup/memory", b.CgroupRoot(), "kubepods/burstable/pod"+string(p.UID), strings.Fields(b.first(p, "c"))[0], "memory.oom_control")
+	exec := b.KubectlCommand(t.Context(), "--namespace", b.ns, "exec", "p", "--", "/workload", "run", "sleep 2s", "memory --hold 200Mi")
+	if err := exec.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first := strings.Fields(b.first(p, "c"))[1]
+	rig.Eventually(t, soon, "the child runs", func(context.Context) error {
+		pids, err := os.ReadFile(strings.Replace(strings.Replace(group, "/memory/", "/pids/", 1), "memory.oom_control", "cgroup.procs", 1))
+		if err == nil && len(strings.Fields(string(pids))) < 2 {
+			err = fmt.Errorf("only %s", first)
+		}
+		return err
+	})
+	if err := syscall.Kill(agent, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, soon, "the kernel has taken it", func(context.Context) error {
+		text, err := os.ReadFile(group)
+		if err == nil && !strings.Contains(string(text), "oom_kill 1") {
+			err = fmt.Errorf("%s", text)
+		}
+		return err
+	})
+	for range 2 { // and the one after that does not tell it again
+		b.killAgent()
+		rig.Eventually(t, soon, "the new agent serves", b.serves)
+		b.event("p", "OOMKilled", "(workload) of container c was killed by the kernel")
+	}
+	_ = exec.Wait() // its stream is broken
+	events, err := b.API.CoreV1().Events(b.ns).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=OOMKilled"})
+	if err != nil || len(events.Items) != 1 || events.Items[0].Count > 1 {
+		t.Errorf("events: %+v, %v", events, err)
 	}
 }
 
