@@ -83,6 +83,8 @@ type cluster struct {
 	// epoch grows when a topology begins or ends to have domains of several rows.
 	epoch     uint64
 	seenCount int
+	// atPriority is how many counted pods have each priority.
+	atPriority map[int32]int
 	changes   changeLog
 }
 
@@ -107,7 +109,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		identities: map[string]*identity{}, peers: map[string]map[*identity]bool{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
 		aims: map[string]*aim{}, aimsIn: map[string][]*aim{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, images: map[string]*image{},
-		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{},
+		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, atPriority: map[int32]int{},
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.column(r)
@@ -334,6 +336,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		c.drop(p)
 	}
 	c.count(h, 1)
+	c.atPriority[k.priority]++
 	h.inRow, h.inWho = len(c.held[r]), len(who.held)
 	c.held[r], who.held = append(c.held[r], h), append(who.held, h)
 	c.pods[pod.ID] = h
@@ -358,6 +361,9 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 // drop ends the counting of h and lets go of what it holds.
 func (c *cluster) drop(h *held) {
 	c.count(h, -1)
+	if c.atPriority[h.class.priority]--; c.atPriority[h.class.priority] == 0 {
+		delete(c.atPriority, h.class.priority)
+	}
 	list := c.held[h.row]
 	last := list[len(list)-1]
 	list[h.inRow], last.inRow = last, h.inRow

@@ -1,9 +1,6 @@
 package placement
 
-import (
-	"strconv"
-	"testing"
-)
+import "testing"
 
 func TestNodeAffinity(t *testing.T) {
 	node := Node{Name: "n", PodsMax: 1, Labels: []Label{{"zone", "a"}, {"gen", "7"}, {"odd", "x"}}}
@@ -105,24 +102,5 @@ func TestNormalize(t *testing.T) {
 	normalizeReversed(zero)
 	if a[0] != 100 || a[1] != 33 || a[2] != 0 || b[0] != 0 || b[1] != 67 || b[2] != 100 || zero[0] != 100 {
 		t.Errorf("by max %v, reversed %v, of zeroes %v", a, b, zero)
-	}
-}
-
-func BenchmarkPlace(b *testing.B) {
-	for _, nodes := range []int{1000, 5000} {
-		b.Run(map[int]string{1000: "1k", 5000: "5k"}[nodes], func(b *testing.B) {
-			p := New(Options{})
-			for i := range nodes {
-				p.NodeSeen(1, Node{Name: "node-" + string(rune('a'+i%26)) + strconv.Itoa(i), PodsMax: 1 << 40, Allocatable: []Amount{{CPU, 1 << 50}, {Memory, 1 << 50}}})
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				pod := Pod{ID: PodID(strconv.Itoa(i)), Requests: []Amount{{CPU, 100}, {Memory, 100 << 20}}, Asked: Load{100, 100 << 20}, Held: Load{100, 100 << 20}}
-				p.PodSeen(2, pod)
-				d, _ := p.Next(2)
-				pod.Node = d.Node
-				p.PodSeen(2, pod)
-			}
-		})
 	}
 }

@@ -44,6 +44,9 @@ type bids struct {
 	rows     []bid
 	position int // in the change log
 	budgets  uint64
+
+	hopeless   string // why none is good, as of position hopelessAt and for no pod in particular
+	hopelessAt int
 }
 
 // priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
@@ -61,6 +64,9 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	}
 	if c.awaitsVictims(d, self) {
 		return nil, "not eligible due to a terminating pod on the nominated node."
+	}
+	if !c.anyBelow(d.priority) {
+		return nil, c.hopeless(d, self)
 	}
 	best, cheapest := row(noRow), bid{}
 	mine := c.turnOf(self)
@@ -216,8 +222,13 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) bool {
 		t := c.tablesOf(d)
 		return t.of[r] < nowhere && !t.rejections[nowhere-1-t.of[r]].final
 	}
-	v := c.verdict(d, self, r)
-	return v.Plugin != "" && !v.Final
+	helps := false
+	c.asIfNominated(d, self, r, func() bool {
+		by := c.objection(d.profile.filters, d, r)
+		helps = by != nil && !by.final(c, d, r)
+		return by == nil
+	})
+	return helps
 }
 
 // moreImportant orders by priority, then by how long a pod has run, then by id.
@@ -258,8 +269,63 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	return spent
 }
 
+// anyBelow reports whether any counted pod has a priority below p.
+func (c *cluster) anyBelow(p int32) bool {
+	for q := range c.atPriority {
+		if q < p {
+			return true
+		}
+	}
+	return false
+}
+
+// What upstream says of nodes on which eviction does not help.
+const (
+	reasonUseless   = "Preemption is not helpful for scheduling"
+	reasonNoVictims = "No preemption victims found for incoming pod"
+)
+
 // hopeless says, in upstream's words, why no eviction helps.
 func (c *cluster) hopeless(d *demand, self PodID) string {
+	if d.tables == nil || c.wishes[self] != nil {
+		return c.hopelessByRow(d, self)
+	}
+	t := c.tablesOf(d)
+	if !c.anyBelow(d.priority) {
+		return c.hopelessByGroup(d, t)
+	}
+	if b := &t.bids; b.hopeless == "" || b.hopelessAt != c.changes.end() || b.budgets != c.budgets.version || d.looksAround() {
+		b.hopeless, b.hopelessAt = c.hopelessByRow(d, self), c.changes.end()
+	}
+	return t.bids.hopeless
+}
+
+// hopelessByGroup is for demands below whose priority there is nobody.
+func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
+	reasons := map[string]int{}
+	add := func(final bool, rows int32) {
+		if rows == 0 {
+			return
+		}
+		if final {
+			reasons[reasonUseless] += int(rows)
+		} else {
+			reasons[reasonNoVictims] += int(rows)
+		}
+	}
+	for i := range t.rejections {
+		add(t.rejections[i].final, t.rejections[i].rows)
+	}
+	for i := range t.groups {
+		if g := &t.groups[i]; g.size > 0 {
+			add(!c.mayHelp(d, "", row(g.root)), g.size)
+		}
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
+}
+
+func (c *cluster) hopelessByRow(d *demand, self PodID) string {
 	reasons := map[string]int{}
 	for i := range c.name {
 		r := row(i)
@@ -268,9 +334,9 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 		}
 		switch {
 		case !c.mayHelp(d, self, r):
-			reasons["Preemption is not helpful for scheduling"]++
+			reasons[reasonUseless]++
 		case !slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < d.priority }):
-			reasons["No preemption victims found for incoming pod"]++
+			reasons[reasonNoVictims]++
 		default:
 			for _, reason := range c.stillRejected(d, self, r) {
 				reasons[reason]++
@@ -283,6 +349,9 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 
 // stillRejected says why d does not fit on row r without any pod of lower priority.
 func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
+	c.shunless = d.nobodyShuns(c)
+	c.evicting = true
+	defer func() { c.evicting = false }()
 	lift := func(sign int64) {
 		for _, h := range c.held[r] {
 			if h.class.priority < d.priority {
