@@ -81,7 +81,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/)
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
-	cd bench && $(GO) vet ./node ./stats ./numa && $(GO) test ./node ./stats
+	cd bench && $(GO) vet ./node ./stats ./numa ./scheduler && $(GO) test ./node ./stats
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
@@ -120,3 +120,7 @@ bench-node: build bench-build ## measure our agent beside upstream's kubelet (ro
 .PHONY: bench-numa
 bench-numa: ## measure decisions on CPUs and NUMA nodes beside the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)
 	cd bench && $(GO) run ./numa --out results/numa.md $(ARGS)
+
+.PHONY: bench-scheduler
+bench-scheduler: ## measure our scheduler's mind beside kube-scheduler's (ARGS='-rounds 1 -only basic' for a quick look)
+	cd bench && $(GO) run ./scheduler -out results/scheduler.md $(ARGS)

@@ -85,7 +85,7 @@ type cluster struct {
 	seenCount int
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
-	changes   changeLog
+	changes    changeLog
 }
 
 // held is a pod that counts on a row.

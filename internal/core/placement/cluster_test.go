@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -44,19 +45,56 @@ type history struct {
 	flight map[PodID]string
 	made   int
 	names  int // of nodes
+	// outranked pods have lost the room that was being made for them.
+	outranked map[PodID]bool
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
 	return &history{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour),
-		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{}, names: 5,
+		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{}, names: 5, outranked: map[PodID]bool{},
 	}
 }
 
+// step lets one thing happen, and checks that no pod stopped waiting for it that fits nowhere.
 func (h *history) step() {
+	q := h.placer.queue
+	waiting := map[PodID]Pod{}
+	for _, members := range q.waiting {
+		for id, e := range members {
+			waiting[id] = e.pod
+		}
+	}
+	what := h.happen()
+	h.placer.wakeLookers(h.now)
+	if what == namespaceChanged || what == placed || what == placedToo {
+		return // pods of the namespace are asked anew who they are to others; or the room is taken again already
+	}
+	for id, before := range waiting {
+		e := q.entries[id]
+		if e == nil || e.pool != active && e.pool != backoff || !reflect.DeepEqual(e.pod, before) || h.outranked[id] {
+			continue // gone, still waiting, or another pod than it was
+		}
+		c := h.placer.cluster
+		d := c.demandOf(e.class, e.who, e.pod.Owner)
+		if !slices.ContainsFunc(slices.Collect(maps.Values(c.rows)), func(r row) bool { return c.seen[r] && c.feasible(d, id, r) }) {
+			h.t.Errorf("pod %s was woken (step %d) although it fits nowhere", id, what)
+		}
+	}
+}
+
+// What happened.
+const (
+	placed           = 8
+	placedToo        = 9
+	namespaceChanged = 12
+)
+
+func (h *history) happen() (what int) {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(1500)) * time.Millisecond)
-	switch h.rng.IntN(13) {
-	case 12:
+	what = h.rng.IntN(13)
+	switch what {
+	case namespaceChanged:
 		team := []string{"red", "blue"}[h.rng.IntN(2)]
 		h.placer.NamespaceSeen(h.now, []string{"x", "y"}[h.rng.IntN(2)], []Label{{"team", team}})
 	case 0, 1:
@@ -80,17 +118,24 @@ func (h *history) step() {
 		}
 	case 7:
 		h.repeatOrChange()
-	case 8, 9:
+	case placed, placedToo:
 		h.place()
 	default:
 		if id, ok := pick(h.rng, h.flight); ok {
 			h.land(id, h.rng.IntN(4))
 		}
 	}
+	return what
 }
 
 func (h *history) place() {
+	wished := slices.Collect(maps.Keys(h.placer.cluster.wishes))
 	d, ok := h.placer.Next(h.now)
+	for _, id := range wished {
+		if h.placer.cluster.wishes[id] == nil {
+			h.outranked[id] = true // room is made there for somebody else: it must look elsewhere
+		}
+	}
 	if !ok || d.Failure != nil {
 		return
 	}
@@ -203,10 +248,14 @@ func (h *history) check() {
 	}
 	h.checkCounters()
 	h.placer.wakeLookers(h.now)
-	for d, members := range h.placer.queue.waiting {
-		for r := range c.name {
-			if c.seen[r] && c.feasible(d, "", row(r)) {
-				h.t.Errorf("demand of %v waits although it fits on %s", sortedIDs(members), c.name[r])
+	for _, members := range h.placer.queue.waiting {
+		for _, id := range sortedIDs(members) {
+			e := members[id]
+			d := c.demandOf(e.class, e.who, e.pod.Owner)
+			for r := range c.name {
+				if c.seen[r] && c.feasible(d, "", row(r)) {
+					h.t.Errorf("pod %s waits although it fits on %s", id, c.name[r])
+				}
 			}
 		}
 	}

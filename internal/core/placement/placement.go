@@ -144,8 +144,9 @@ func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		p.queue.remove(pod.ID)
-		p.dismiss(now, pod.ID)
-		if freed, changed := p.cluster.setPod(&pod, pod.Node, true); changed {
+		freed, changed := p.cluster.setPod(&pod, pod.Node, true)
+		p.dismiss(now, pod.ID) // only now: what was kept for it is taken, not free
+		if changed {
 			p.wake(now, freed)
 		}
 		return

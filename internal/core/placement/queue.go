@@ -218,14 +218,17 @@ func backoffAfter(failures int) time.Duration {
 	return min(d, backoffMax)
 }
 
-// wakeDemands moves the pods of every waiting demand for which fits holds out of the unschedulable pool.
+// wakeDemands moves the pods of every waiting demand for which fits holds out of the unschedulable pool. A pod that has
+// become another to others since it began to wait is asked about as what it is now.
 func (q *queue) wakeDemands(now unit.Instant, fits func(*demand) bool) {
 	for d, members := range q.waiting {
 		if !fits(d) {
 			continue
 		}
 		for _, e := range members {
-			q.ready(now, e)
+			if fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner); fresh == d || q.cluster.fitsSomewhere(fresh) {
+				q.ready(now, e)
+			}
 		}
 	}
 }
