@@ -8,8 +8,10 @@ type demand struct {
 	*class
 	key  string
 	used uint64 // when it was asked about last, in decisions
-	// checked is where the change log ended when pods that wait with this demand were last known to fit nowhere.
+	// checked is where the change log ended when pods that wait with this demand were last known to fit nowhere. looked:
+	// it looked around then or when a row changed since, and may have ceased to with the last pod that shunned it.
 	checked int
+	looked  bool
 
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too

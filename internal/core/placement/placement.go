@@ -77,6 +77,8 @@ type Options struct {
 type Placer struct {
 	cluster *cluster
 	queue   *queue
+	// wishesChecked is where the change log ended when pods that wait for room were last looked at.
+	wishesChecked int
 }
 
 // New returns a Placer that knows no nodes and no pods.
@@ -235,9 +237,9 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		return d, true
 	}
 	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
-	p.cluster.dismiss(e.pod.ID)
 	p.cluster.setPod(&e.pod, d.Node, false)
 	p.queue.parkBinding(e)
+	p.dismiss(now, e.pod.ID)
 	return d, true
 }
 
@@ -252,14 +254,15 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 	f.Preemption = why
 	if made == nil {
 		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) {
-			c.dismiss(e.pod.ID) // it will not come to anything
+			p.dismiss(now, e.pod.ID) // it will not come to anything
 		}
 		return nil
 	}
+	p.dismiss(now, e.pod.ID)
 	c.nominate(&e.pod, made.Node)
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
-			c.dismiss(w.id)
+			p.dismiss(now, w.id)
 			p.Retry(now, w.id)
 		}
 	}
@@ -288,19 +291,34 @@ func (p *Placer) wake(now unit.Instant, row row) {
 			p.queue.ready(now, e)
 		}
 	}
-	p.queue.wakeDemands(now, func(d *demand) bool { return !d.looksAround() && c.feasible(d, "", row) })
+	p.queue.wakeDemands(now, func(d *demand) bool {
+		if d.looksAround() {
+			d.looked = true
+			return false
+		}
+		return c.feasible(d, "", row)
+	})
 }
 
 // wakeLookers wakes the waiting demands that look around and fit somewhere now.
 func (p *Placer) wakeLookers(now unit.Instant) {
 	c := p.cluster
+	if p.wishesChecked != c.changes.end() {
+		p.wishesChecked = c.changes.end()
+		for id, w := range c.wishes { // to its demand, its own wish is in the way
+			if e := p.queue.entries[id]; e != nil && e.pool == unschedulable && c.present(w.row) && c.feasible(e.demand, id, w.row) {
+				p.queue.ready(now, e)
+			}
+		}
+	}
 	p.queue.wakeDemands(now, func(d *demand) bool {
 		if d.termsSeen != c.termsVersion+1 {
 			c.readHeldTerms(d)
-		} else if d.checked == c.changes.end() || !d.looksAround() {
+		}
+		if d.checked == c.changes.end() || !d.looked && !d.looksAround() {
 			return false
 		}
-		d.checked = c.changes.end()
+		d.checked, d.looked = c.changes.end(), d.looksAround()
 		return c.fitsSomewhere(d)
 	})
 }

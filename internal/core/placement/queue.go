@@ -190,6 +190,7 @@ func (q *queue) parkBinding(e *entry) {
 func (q *queue) parkUnschedulable(now unit.Instant, e *entry) {
 	e.misses++
 	e.since, e.until = now, now.Add(backoffAfter(e.misses))
+	e.demand.looked = e.demand.looked || e.demand.looksAround()
 	q.move(e, unschedulable)
 }
 
