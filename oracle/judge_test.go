@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -19,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
-	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
@@ -55,30 +56,34 @@ func (w *upstreamWorld) DeleteNominatedPodIfExists(*corev1.Pod)                 
 func (w *upstreamWorld) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
 func (w *upstreamWorld) NominatedPodsForNode(node string) []fwk.PodInfo                { return w.nominations[node] }
 
+// noDevices is a cluster without device classes.
+type noDevices struct{ fwk.SharedDRAManager }
+
+func (noDevices) DeviceClassResolver() fwk.DeviceClassResolver               { return noDevices{} }
+func (noDevices) GetDeviceClass(corev1.ResourceName) *resourcev1.DeviceClass { return nil }
+
 // notOurs are the plugins without a rule of ours: none of the pods drawn asks for one.
 var notOurs = []string{"DynamicResources", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "SchedulingGates"}
 
-// newJudge builds upstream's framework; change adapts its profile first.
-func newJudge(t *testing.T, change func(*config.KubeSchedulerProfile)) *judge {
+// newJudge builds upstream's framework from a configuration file, as upstream itself reads it. What it says of weights it must
+// say in multiPoint.
+func newJudge(t *testing.T, file string) *judge {
 	t.Helper()
 	metrics.Register()
 	ctx := context.Background()
-	defaults, err := latest.Default()
+	decoded, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(file), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	profile := &defaults.Profiles[0]
+	profile := &decoded.(*config.KubeSchedulerConfiguration).Profiles[0]
 	set := &profile.Plugins.MultiPoint
 	set.Enabled = slices.DeleteFunc(set.Enabled, func(p config.Plugin) bool { return slices.Contains(notOurs, p.Name) })
-	if change != nil {
-		change(profile)
-	}
 	client := fake.NewClientset()
 	j := &judge{factory: informers.NewSharedInformerFactory(client, 0), world: &upstreamWorld{}}
 	registry := plugins.NewInTreeRegistry()
 	j.framework, err = frameworkruntime.NewFramework(ctx, registry, profile,
 		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(j.factory), frameworkruntime.WithSnapshotSharedLister(j.world),
-		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
+		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithSharedDRAManager(noDevices{}), frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}

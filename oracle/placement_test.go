@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
 var clustersFlag = flag.Int("placement.clusters", 4000, "how many random clusters TestPlacement draws")
@@ -23,12 +24,73 @@ var clustersFlag = flag.Int("placement.clusters", 4000, "how many random cluster
 // score for it; our choice must be among upstream's best, with upstream's total; and where a pod fits nowhere, every node
 // must have the same victims, and our choice among them rank as high as upstream's.
 func TestPlacement(t *testing.T) {
-	j := newJudge(t, nil)
-	var n counts
-	for seed := range uint64(*clustersFlag) {
-		comparePlacement(t, j, placement.DefaultProfile(), seed, &n)
+	compareUnder(t, "", *clustersFlag)
+}
+
+const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+// compareUnder draws clusters and compares under a configuration file that both sides read.
+func compareUnder(t *testing.T, file string, clusters int) {
+	t.Helper()
+	file = configHead + file
+	c, _, err := schedulerconfig.Parse([]byte(file))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no difference", *clustersFlag, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
+	j := newJudge(t, file)
+	var n counts
+	for seed := range uint64(clusters) {
+		comparePlacement(t, j, c.Profiles[0], seed, &n)
+	}
+	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no difference", clusters, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
+}
+
+// TestProfiles compares under configurations that change what plugins do.
+func TestProfiles(t *testing.T) {
+	for name, file := range map[string]string{
+		"most allocated": `
+profiles:
+- plugins: {multiPoint: {enabled: [{name: NodeResourcesFit, weight: 5}, {name: ImageLocality, weight: 3}]}}
+  pluginConfig:
+  - {name: NodeResourcesFit, args: {ignoredResourceGroups: [example.com], scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 3}, {name: memory}, {name: example.com/gpu, weight: 2}, {name: ephemeral-storage}]}}}
+  - {name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu}, {name: memory}, {name: ephemeral-storage}, {name: example.com/gpu}]}}
+`,
+		"requested to capacity ratio": `
+profiles:
+- pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      ignoredResources: [example.com/gpu]
+      scoringStrategy:
+        type: RequestedToCapacityRatio
+        resources: [{name: cpu, weight: 3}, {name: hugepages-2Mi}]
+        requestedToCapacityRatio: {shape: [{utilization: 10, score: 2}, {utilization: 50, score: 0}, {utilization: 90, score: 10}]}
+`,
+		"affinity": `
+profiles:
+- plugins: {multiPoint: {disabled: [{name: NodePorts}, {name: PodTopologySpread}]}}
+  pluginConfig:
+  - {name: InterPodAffinity, args: {hardPodAffinityWeight: 30, ignorePreferredTermsOfExistingPods: true}}
+  - name: NodeAffinity
+    args:
+      addedAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}]}
+        preferredDuringSchedulingIgnoredDuringExecution: [{weight: 7, preference: {matchExpressions: [{key: disk, operator: Exists}]}}]
+`,
+		"default spread": `
+profiles:
+- pluginConfig:
+  - name: PodTopologySpread
+    args:
+      defaultingType: List
+      defaultConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}
+      - {maxSkew: 2, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway}
+      - {maxSkew: 1, topologyKey: disk, whenUnsatisfiable: ScheduleAnyway}
+`,
+	} {
+		t.Run(name, func(t *testing.T) { compareUnder(t, file, *clustersFlag/8) })
+	}
 }
 
 type counts struct{ pairs, scores, choices, preemptions, bids int }
@@ -41,6 +103,7 @@ func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed ui
 	tell(placer, c)
 	j.see(t, c)
 	for k := range 5 {
+		nominate(placer, c)
 		pod := r.pod(fmt.Sprint("pending-", k))
 		pod.Status.StartTime = nil
 		if len(c.nominated) > 0 {
@@ -59,6 +122,7 @@ func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed ui
 		}
 		compareChoice(t, placer, seed, ours, theirs, n)
 		if len(theirs.totals) == 0 && !miscounts(c, pod) {
+			nominate(placer, c)
 			comparePreemption(t, j, placer, seed, pod, theirs, n)
 		}
 	}
@@ -186,9 +250,15 @@ func tell(placer *placement.Placer, c *cluster) {
 	for _, p := range c.bound {
 		placer.PodSeen(1, kube.PlacementPod(p))
 	}
+	nominate(placer, c)
+}
+
+// nominate tells of the nominated pods, again: a preemption on their node lets them go.
+func nominate(placer *placement.Placer, c *cluster) {
 	for _, p := range c.nominated {
 		gated := p.DeepCopy()
 		gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} // so that Next does not place it
+		placer.PodGone(1, placement.PodID(p.UID))
 		placer.PodSeen(1, kube.PlacementPod(gated))
 	}
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/pflag"
+	componentv1alpha1 "k8s.io/component-base/config/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/election"
@@ -26,6 +28,32 @@ func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
 	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", l.Namespace, "namespace of the Lease")
 	f.StringVar(&l.lock, "leader-elect-resource-lock", "leases", "kind of the lock; leases is the only one")
 	return l
+}
+
+// fill takes from a configuration file what no flag says.
+func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderElectionConfiguration) {
+	if file.LeaderElect != nil && !f.Changed("leader-elect") {
+		l.on = *file.LeaderElect
+	}
+	for _, d := range []struct {
+		flag string
+		to   *time.Duration
+		from time.Duration
+	}{
+		{"leader-elect-lease-duration", &l.LeaseDuration, file.LeaseDuration.Duration},
+		{"leader-elect-renew-deadline", &l.RenewDeadline, file.RenewDeadline.Duration},
+		{"leader-elect-retry-period", &l.RetryPeriod, file.RetryPeriod.Duration},
+	} {
+		if d.from != 0 && !f.Changed(d.flag) {
+			*d.to = d.from
+		}
+	}
+	if file.ResourceName != "" && !f.Changed("leader-elect-resource-name") {
+		l.Name = file.ResourceName
+	}
+	if file.ResourceNamespace != "" && !f.Changed("leader-elect-resource-namespace") {
+		l.Namespace = file.ResourceNamespace
+	}
 }
 
 // run runs lead, at once or while this process is the leader. lead is told how to ask whether it still is.

@@ -1,31 +1,56 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
 func newSchedulerCommand() *cobra.Command {
-	var kubeconfig string
+	var kubeconfig, config string
 	o := scheduler.Options{}
 	c := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Place pods on nodes",
 		Long: `Place pods on nodes, in place of kube-scheduler or beside it under another --scheduler-name.
 
-Every node is considered for every pod, by the default profile of kube-scheduler 1.36. Volumes from persistent volume
+Every node is considered for every pod, by the default profile of kube-scheduler 1.36 or by those of a
+KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Volumes from persistent volume
 claims, resource claims and gangs are not supported yet: a pod that demands one stays pending with an event that says so.`,
-		Example: "  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf",
-		Args:    cobra.NoArgs,
+		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
+  plimsoll scheduler --config /etc/kubernetes/scheduler.yaml`,
+		Args: cobra.NoArgs,
 	}
 	f := c.Flags()
 	leader := leaderElectionFlags(f, "kube-scheduler")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		var err error
+		file, warnings, err := schedulerconfig.Load(config)
+		if err != nil {
+			return usageError{err}
+		}
+		for _, w := range warnings {
+			slog.Warn("scheduler configuration", "file", config, "field", w)
+		}
+		if config != "" && f.Changed("scheduler-name") {
+			return usageError{errors.New("--scheduler-name: not with --config: the names are those of its profiles")}
+		}
+		if kubeconfig = cmp.Or(kubeconfig, file.Kubeconfig); kubeconfig == "" {
+			return usageError{errors.New("--kubeconfig: required, here or as clientConnection.kubeconfig in the file of --config")}
+		}
+		if config != "" {
+			o.Name, o.Profiles = file.Profiles[0].Name, file.Profiles
+		}
+		o.BackoffFirst, o.BackoffMax = file.BackoffFirst, file.BackoffMax
+		if file.LeaderElection != nil {
+			leader.fill(f, file.LeaderElection)
+		}
 		// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
 		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler", QPS: -1}); err != nil {
 			return usageError{err}
@@ -34,7 +59,8 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 			return usageError{err}
 		}
 		// Those who answer to one name compete with each other, upstream's scheduler among them, and with nobody else.
-		if o.Name != scheduler.DefaultName && !f.Changed("leader-elect-resource-name") {
+		named := f.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
+		if o.Name != scheduler.DefaultName && !named {
 			leader.Name = o.Name
 		}
 		return leader.run(c.Context(), kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
@@ -42,9 +68,9 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 		})
 	}
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
+	f.StringVar(&config, "config", "", "KubeSchedulerConfiguration `file`; none: upstream's defaults")
 	f.StringVar(&o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
 	f.IntVar(&o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
 	f.Uint64Var(&o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
-	_ = c.MarkFlagRequired("kubeconfig")
 	return c
 }

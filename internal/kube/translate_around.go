@@ -94,17 +94,55 @@ func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken 
 		if !selector.Nothing { // what selects nothing selects nothing more narrowly either
 			selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), selector.Requirements)
 		}
-		c := placement.SpreadConstraint{
-			MaxSkew: t.MaxSkew, TopologyKey: t.TopologyKey, Hard: t.WhenUnsatisfiable == corev1.DoNotSchedule, Selector: selector, MinDomains: 1,
-		}
-		if t.MinDomains != nil {
-			c.MinDomains = *t.MinDomains
-		}
-		c.IgnoreAffinity = t.NodeAffinityPolicy != nil && *t.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
-		c.HonorTaints = t.NodeTaintsPolicy != nil && *t.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
-		out = append(out, c)
+		out = append(out, placementConstraint(t, selector))
 	}
 	return out, broken
+}
+
+func placementConstraint(t *corev1.TopologySpreadConstraint, selector placement.LabelSelector) placement.SpreadConstraint {
+	c := placement.SpreadConstraint{
+		MaxSkew: t.MaxSkew, TopologyKey: t.TopologyKey, Hard: t.WhenUnsatisfiable == corev1.DoNotSchedule, Selector: selector, MinDomains: 1,
+	}
+	if t.MinDomains != nil {
+		c.MinDomains = *t.MinDomains
+	}
+	c.IgnoreAffinity = t.NodeAffinityPolicy != nil && *t.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
+	c.HonorTaints = t.NodeTaintsPolicy != nil && *t.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
+	return c
+}
+
+// PlacementDefaultSpread translates constraints for pods that have none; they have no selector of their own.
+func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []placement.SpreadConstraint) {
+	for i := range in {
+		out = append(out, placementConstraint(&in[i], placement.LabelSelector{}))
+	}
+	return out
+}
+
+// PlacementNodeAffinity translates an affinity to nodes; broken says what is wrong with which term.
+func PlacementNodeAffinity(a *corev1.NodeAffinity) (required *[]placement.NodeTerm, preferred []placement.WeightedTerm, broken []string) {
+	term := func(where string, in *corev1.NodeSelectorTerm) placement.NodeTerm {
+		t := placementTerm(in)
+		if t.Broken {
+			broken = append(broken, where+": a requirement has an unknown operator or key, or values that do not go with it")
+		}
+		return t
+	}
+	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+		required = &[]placement.NodeTerm{}
+		for i := range r.NodeSelectorTerms {
+			*required = append(*required, term(fmt.Sprintf("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i), &r.NodeSelectorTerms[i]))
+		}
+	}
+	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		p := &a.PreferredDuringSchedulingIgnoredDuringExecution[i]
+		where := fmt.Sprintf("preferredDuringSchedulingIgnoredDuringExecution[%d]", i)
+		if p.Weight < 1 || p.Weight > 100 {
+			broken = append(broken, fmt.Sprintf("%s.weight: %d: want 1 to 100", where, p.Weight))
+		}
+		preferred = append(preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: term(where+".preference", &p.Preference)})
+	}
+	return required, preferred, broken
 }
 
 // matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where it

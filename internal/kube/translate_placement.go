@@ -57,17 +57,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	}
 	slices.SortFunc(out.NodeSelector, byKey)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
-			terms := make([]placement.NodeTerm, 0, len(required.NodeSelectorTerms))
-			for i := range required.NodeSelectorTerms {
-				terms = append(terms, placementTerm(&required.NodeSelectorTerms[i]))
-			}
-			out.NodeAffinity = &terms
-		}
-		for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			p := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
-			out.Preferred = append(out.Preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: placementTerm(&p.Preference)})
-		}
+		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // a broken term matches nothing
 	}
 	var broken []string
 	out.Spread, broken = placementSpread(pod)

@@ -47,11 +47,14 @@ const BindsInFlightDefault = 64
 
 // Options configure a Scheduler.
 type Options struct {
-	Client        *kube.Client
-	Events        *kube.Client // for Events, so that they do not wait behind binds; nil: Client
-	Name          string       // schedulerName to answer to; empty: DefaultName
-	Seed          uint64       // decides between nodes of equal score; see placement
-	BindsInFlight int          // zero: BindsInFlightDefault
+	Client *kube.Client
+	Events *kube.Client // for Events, so that they do not wait behind binds; nil: Client
+	Name   string       // schedulerName to answer to where there are no Profiles; empty: DefaultName. Source of events
+	// Profiles place the pods whose schedulerName is theirs; none: the default profile, under Name.
+	Profiles                 []placement.Profile
+	BackoffFirst, BackoffMax time.Duration // see placement.Options
+	Seed                     uint64        // decides between nodes of equal score; see placement
+	BindsInFlight            int           // zero: BindsInFlightDefault
 }
 
 // Run schedules until ctx ends. It returns an error only for options that cannot work.
@@ -70,6 +73,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if o.Events == nil {
 		o.Events = o.Client
+	}
+	if len(o.Profiles) == 0 {
+		profile := placement.DefaultProfile()
+		profile.Name = o.Name
+		o.Profiles = []placement.Profile{profile}
 	}
 	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
 	m := newMind(o, remote{o.Client}, recorder)
@@ -131,7 +139,7 @@ const factsMax = 1024
 func newMind(o Options, a api, recorder record.EventRecorder) *mind {
 	return &mind{
 		o: o, api: a, recorder: recorder, failures: newFailureWriter(a),
-		facts: make(chan fact, factsMax), start: time.Now(), placer: placement.New(placement.Options{Seed: o.Seed}),
+		facts: make(chan fact, factsMax), start: time.Now(), placer: placement.New(placement.Options{Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax}),
 		lookUp: func(placement.Pod) *corev1.Pod { return nil },
 	}
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,10 +30,15 @@ func trimPod(obj runtime.Object) {
 	pod.Spec.EphemeralContainers, pod.Annotations = nil, nil
 }
 
+// answersTo reports whether pods of that schedulerName are ours to place.
+func (m *mind) answersTo(schedulerName string) bool {
+	return slices.ContainsFunc(m.o.Profiles, func(p placement.Profile) bool { return p.Name == schedulerName })
+}
+
 // podHandler turns changes of pods into facts. Translation is done here, beside the mind.
 func (m *mind) podHandler() cache.ResourceEventHandler {
 	seen := func(pod *corev1.Pod) {
-		if pod.Spec.NodeName == "" && pod.Spec.SchedulerName != m.o.Name {
+		if pod.Spec.NodeName == "" && !m.answersTo(pod.Spec.SchedulerName) {
 			return // another scheduler's; it counts once it is bound
 		}
 		p := kube.PlacementPod(pod)

@@ -58,7 +58,9 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -71,6 +73,8 @@ type Options struct {
 	// Profiles by which pods are placed, found by Pod.Profile; the first is also that of pods that name none of them.
 	// None: DefaultProfile.
 	Profiles []Profile
+	// BackoffFirst and BackoffMax bound the pause after a failed attempt, which doubles. Zero: upstream's defaults.
+	BackoffFirst, BackoffMax time.Duration
 }
 
 // Placer decides where pods go. See the package documentation.
@@ -84,7 +88,7 @@ type Placer struct {
 // New returns a Placer that knows no nodes and no pods.
 func New(o Options) *Placer {
 	c := newCluster(o.Seed, o.Profiles...)
-	return &Placer{cluster: c, queue: newQueue(c)}
+	return &Placer{cluster: c, queue: newQueue(c, cmp.Or(o.BackoffFirst, backoffMin), cmp.Or(o.BackoffMax, backoffMax))}
 }
 
 // A Decision is what Next found out about one pod.

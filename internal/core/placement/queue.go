@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Back-off of a pod after its n-th failure in a row: backoffMin doubled n-1 times, at most backoffMax. Upstream's
+// Back-off of a pod after its n-th failure in a row: the first doubled n-1 times, up to the longest. Upstream's defaults of
 // podInitialBackoffSeconds and podMaxBackoffSeconds. Raising them spares a busy API server and delays recovery.
 const (
 	backoffMin = time.Second
@@ -48,17 +48,18 @@ type entry struct {
 
 // queue holds every pending pod in exactly one pool.
 type queue struct {
-	cluster *cluster
-	entries map[PodID]*entry
-	active  heap.Heap[*entry]
-	backoff heap.Heap[*entry]
-	failed  heap.Heap[*entry] // pools failedBind and unsettled
-	waiting map[*demand]map[PodID]*entry
+	cluster        *cluster
+	first, longest time.Duration // back-off
+	entries        map[PodID]*entry
+	active         heap.Heap[*entry]
+	backoff        heap.Heap[*entry]
+	failed         heap.Heap[*entry] // pools failedBind and unsettled
+	waiting        map[*demand]map[PodID]*entry
 }
 
-func newQueue(c *cluster) *queue {
+func newQueue(c *cluster, first, longest time.Duration) *queue {
 	return &queue{
-		cluster: c,
+		cluster: c, first: first, longest: longest,
 		entries: map[PodID]*entry{},
 		active:  heap.New(inTurn, placeOf),
 		backoff: heap.New(dueFirst, placeOf),
@@ -189,7 +190,12 @@ func (q *queue) parkBinding(e *entry) {
 // parkUnschedulable keeps a popped pod that fits nowhere.
 func (q *queue) parkUnschedulable(now unit.Instant, e *entry) {
 	e.misses++
-	e.since, e.until = now, now.Add(backoffAfter(e.misses))
+	e.since, e.until = now, now.Add(q.backoffAfter(e.misses))
+	q.wait(e)
+}
+
+// wait puts e into the unschedulable pool, with the others of its demand.
+func (q *queue) wait(e *entry) {
 	e.demand.looked = e.demand.looked || e.demand.looksAround()
 	q.move(e, unschedulable)
 }
@@ -203,7 +209,7 @@ func (q *queue) bindFailed(now unit.Instant, pod Pod, lost bool) {
 		q.entries[pod.ID] = e
 	}
 	e.errors++
-	e.since, e.until = now, now.Add(backoffAfter(e.errors))
+	e.since, e.until = now, now.Add(q.backoffAfter(e.errors))
 	if lost {
 		q.move(e, unsettled)
 	} else {
@@ -211,12 +217,12 @@ func (q *queue) bindFailed(now unit.Instant, pod Pod, lost bool) {
 	}
 }
 
-func backoffAfter(failures int) time.Duration {
-	d := backoffMin
-	for ; failures > 1 && d < backoffMax; failures-- {
+func (q *queue) backoffAfter(failures int) time.Duration {
+	d := q.first
+	for ; failures > 1 && d < q.longest; failures-- {
 		d *= 2
 	}
-	return min(d, backoffMax)
+	return min(d, q.longest)
 }
 
 // wakeDemands moves the pods of every waiting demand for which fits holds out of the unschedulable pool. A pod that has
@@ -227,9 +233,14 @@ func (q *queue) wakeDemands(now unit.Instant, fits func(*demand) bool) {
 			continue
 		}
 		for _, e := range members {
-			if fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner); fresh == d || q.cluster.fitsSomewhere(fresh) {
+			fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
+			if fresh == d || q.cluster.fitsSomewhere(fresh) {
 				q.ready(now, e)
+				continue
 			}
+			q.move(e, absent)
+			e.demand = fresh
+			q.wait(e)
 		}
 	}
 }

@@ -1,0 +1,104 @@
+package schedulerconfig
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulerv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// Upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds.
+const (
+	backoffFirstDefault = 1
+	backoffMaxDefault   = 10
+	// backoffLongest bounds both: a day. A longer pause is a pod that is never tried again.
+	backoffLongest = 24 * 60 * 60
+)
+
+// compile checks the file and turns it into what the scheduler uses.
+func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, p *problems) (*Config, []string) {
+	c := &Config{Kubeconfig: file.ClientConnection.Kubeconfig}
+	var warnings []string
+	warn := func(path, text string) { warnings = append(warnings, path+": "+text) }
+
+	first, most := valueOr(file.PodInitialBackoffSeconds, backoffFirstDefault), valueOr(file.PodMaxBackoffSeconds, backoffMaxDefault)
+	if first <= 0 || first > backoffLongest {
+		p.add("podInitialBackoffSeconds", "%d: want 1 to %d", first, backoffLongest)
+	}
+	if most < first || most > backoffLongest {
+		p.add("podMaxBackoffSeconds", "%d: want podInitialBackoffSeconds (%d) to %d", most, first, backoffLongest)
+	}
+	c.BackoffFirst, c.BackoffMax = time.Duration(first)*time.Second, time.Duration(most)*time.Second
+
+	if n := valueOr(file.Parallelism, 16); n <= 0 {
+		p.add("parallelism", "%d: want a number above 0", n)
+	} else if has["parallelism"] {
+		warn("parallelism", "has no effect: a decision asks only about what has changed, and needs no helpers")
+	}
+	checkPercentage("percentageOfNodesToScore", file.PercentageOfNodesToScore, p, warn)
+	for i := range file.Extenders {
+		p.add(fmt.Sprintf("extenders[%d]", i), "%.200q: extenders are not supported: remove them, or run kube-scheduler for the pods that need them", file.Extenders[i].URLPrefix)
+	}
+	if has["leaderElection"] {
+		c.LeaderElection = &file.LeaderElection
+		if lock := file.LeaderElection.ResourceLock; lock != "" && lock != "leases" {
+			p.add("leaderElection.resourceLock", "%.200q: want leases", lock)
+		}
+	}
+	if cc := file.ClientConnection; cc.QPS != 0 || cc.Burst != 0 || cc.ContentType != "" || cc.AcceptContentTypes != "" {
+		warn("clientConnection", "only kubeconfig has an effect: requests are bounded by --binds-in-flight and by the server, and are protobuf")
+	}
+	for _, name := range []string{"enableProfiling", "enableContentionProfiling", "delayCacheUntilActive"} {
+		if has[name] {
+			warn(name, "has no effect")
+		}
+	}
+	compileProfiles(file, c, p, warn)
+	return c, warnings
+}
+
+func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p *problems, warn func(path, text string)) {
+	profiles := file.Profiles
+	if len(profiles) == 0 {
+		profiles = []schedulerv1.KubeSchedulerProfile{{}}
+	}
+	named := map[string]int{}
+	for i := range profiles {
+		path := fmt.Sprintf("profiles[%d]", i)
+		name := valueOr(profiles[i].SchedulerName, corev1.DefaultSchedulerName)
+		if profiles[i].SchedulerName == nil && len(profiles) > 1 || name == "" {
+			p.add(path+".schedulerName", "required where there are several profiles: the spec.schedulerName of the pods to place")
+		}
+		if other, twice := named[name]; twice {
+			p.add(path+".schedulerName", "%q: profiles[%d] has that name already", name, other)
+		}
+		named[name] = i
+		checkPercentage(path+".percentageOfNodesToScore", profiles[i].PercentageOfNodesToScore, p, warn)
+		out := placement.DefaultProfile()
+		out.Name = name
+		compilePlugins(path+".plugins", profiles[i].Plugins, &out, p)
+		compileArgs(path+".pluginConfig", profiles[i].PluginConfig, &out, p, warn)
+		c.Profiles = append(c.Profiles, out)
+	}
+}
+
+func checkPercentage(path string, percent *int32, p *problems, warn func(path, text string)) {
+	switch {
+	case percent == nil:
+	case *percent < 0 || *percent > 100:
+		p.add(path, "%d: want 0 to 100", *percent)
+	case *percent != 100:
+		warn(path, "has no effect: every node is scored")
+	}
+}
+
+// valueOr is what p points to, or the default.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

@@ -1,0 +1,143 @@
+package schedulerconfig
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+func TestDefaults(t *testing.T) {
+	want := placement.DefaultProfile()
+	want.Name = "default-scheduler"
+	for _, text := range []string{"", head, head + "profiles: []\n"} {
+		c, warnings, err := Parse([]byte(text))
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%q: %v %v", text, warnings, err)
+		}
+		if !reflect.DeepEqual(c.Profiles, []placement.Profile{want}) || c.BackoffFirst != time.Second || c.BackoffMax != 10*time.Second {
+			t.Errorf("%q: %+v", text, c)
+		}
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	c, warnings, err := Parse([]byte(head + `
+podInitialBackoffSeconds: 2
+podMaxBackoffSeconds: 60
+percentageOfNodesToScore: 50
+clientConnection: {kubeconfig: /etc/k}
+leaderElection: {leaderElect: false}
+profiles:
+- schedulerName: packing
+  plugins:
+    multiPoint:
+      disabled: [{name: InterPodAffinity}]
+    score:
+      disabled: [{name: ImageLocality}]
+      enabled: [{name: NodeResourcesFit, weight: 10}]
+    filter:
+      disabled: [{name: NodePorts}]
+    preFilter:
+      disabled: [{name: NodePorts}]
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: NodeResourcesFitArgs
+      ignoredResourceGroups: [example.com]
+      scoringStrategy:
+        type: RequestedToCapacityRatio
+        resources: [{name: cpu, weight: 3}, {name: example.com/gpu}]
+        requestedToCapacityRatio: {shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}
+  - name: PodTopologySpread
+    args: {defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]}
+- schedulerName: bare
+  plugins:
+    multiPoint: {disabled: [{name: "*"}], enabled: [{name: NodeResourcesFit}, {name: TaintToleration, weight: 7}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 1 || c.Kubeconfig != "/etc/k" || c.LeaderElection == nil || c.BackoffFirst != 2*time.Second || c.BackoffMax != time.Minute {
+		t.Errorf("%q %+v", warnings, c)
+	}
+	p := c.Profiles[0]
+	if p.Name != "packing" || !p.Skip["InterPodAffinity"] || !p.Skip["NodePorts"] || p.Skip["NodeResourcesFit"] || p.NoPreemption {
+		t.Errorf("%+v", p)
+	}
+	if want := map[string]int64{"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "NodeResourcesFit": 10, "NodeResourcesBalancedAllocation": 1}; !reflect.DeepEqual(p.Weights, want) {
+		t.Errorf("weights %v, want %v", p.Weights, want)
+	}
+	strategy := placement.Strategy{Type: placement.RequestedToCapacityRatio, Resources: []placement.WeightedResource{{Resource: "cpu", Weight: 3}, {Resource: "example.com/gpu", Weight: 1}},
+		Shape: []placement.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 100}}}
+	if !reflect.DeepEqual(p.Strategy, strategy) || p.SystemDefaults || len(p.DefaultSpread) != 1 || !p.DefaultSpread[0].Hard {
+		t.Errorf("%+v", p)
+	}
+	bare := c.Profiles[1]
+	if want := map[string]int64{"TaintToleration": 7, "NodeResourcesFit": 1}; !reflect.DeepEqual(bare.Weights, want) || !bare.NoPreemption || !bare.Skip["PodTopologySpread"] || bare.Skip["TaintToleration"] {
+		t.Errorf("%+v", bare)
+	}
+}
+
+// TestEverythingWrongIsSaid holds that one error names every problem, with where and which value.
+func TestEverythingWrongIsSaid(t *testing.T) {
+	_, _, err := Parse([]byte(head + `
+colour: red
+parallelism: 0
+podInitialBackoffSeconds: 0
+percentageOfNodesToScore: 101
+extenders: [{urlPrefix: "http://x"}]
+profiles:
+- schedulerName: a
+  plugins:
+    score: {enabled: [{name: Telepathy, weight: 1}, {name: ImageLocality, weight: -1}, {name: NodeAffinity, weight: 2000000000}]}
+    multiPoint: {enabled: [{name: GangScheduling}], disabled: [{name: DefaultBinder}]}
+    preFilter: {disabled: [{name: PodTopologySpread}]}
+  pluginConfig:
+  - {name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}
+  - {name: InterPodAffinity, args: {}}
+  - {name: Telepathy, args: {}}
+  - {name: NodeResourcesFit, args: {kind: OtherArgs, strange: 1, scoringStrategy: {type: Best, resources: [{name: cpu, weight: 101}]}}}
+  - {name: NodeAffinity, args: {addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Near}]}]}}}}
+  - {name: PodTopologySpread, args: {defaultingType: List, defaultConstraints: [{maxSkew: 0, topologyKey: "", whenUnsatisfiable: Never}]}}
+- schedulerName: a
+`))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, part := range []string{
+		`unknown field "colour"`, "parallelism: 0", "podInitialBackoffSeconds: 0", "percentageOfNodesToScore: 101", `extenders[0]: "http://x": extenders are not supported`,
+		`plugins.score.enabled[0]: "Telepathy": unknown plugin`, "plugins.score.enabled[1].weight: -1", "plugins.score.enabled[2].weight: 2000000000",
+		"multiPoint.enabled[0]: GangScheduling: gang scheduling is not supported", "DefaultBinder: cannot be disabled", "preFilter.disabled[0]: PodTopologySpread",
+		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": has arguments already", `pluginConfig[2].name: "Telepathy"`,
+		`args.kind: "OtherArgs"`, `unknown field "strange"`, `scoringStrategy.type: "Best"`, "resources[0].weight: 101", "addedAffinity: required", "maxSkew: 0", `whenUnsatisfiable: "Never"`,
+		`profiles[1].schedulerName: "a": profiles[0] has that name already`,
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("not said: %s\n%v", part, err)
+		}
+	}
+}
+
+func TestNotAConfiguration(t *testing.T) {
+	for _, text := range []string{"[1]", "a: b: c", "apiVersion: v1\nkind: Pod\n", head + "profiles: 7\n", head + "parallelism: 1\nparallelism: 2\n"} {
+		if _, _, err := Parse([]byte(text)); err == nil {
+			t.Errorf("%q: accepted", text)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(head + "profiles: [{schedulerName: a, plugins: {score: {disabled: [{name: '*'}]}}}]\n"))
+	f.Add([]byte(head + "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]}]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, _, err := Parse(data); err == nil {
+			placement.New(placement.Options{Profiles: c.Profiles}) // whatever is accepted can be used
+		}
+	})
+}

@@ -1,0 +1,195 @@
+package schedulerconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	schedulerv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// role is what a plugin is to us.
+type role struct {
+	filters, scores, preempts bool
+	weight                    int64 // its default
+	// always: it cannot be disabled; the reason.
+	always string
+	// refused: it cannot be enabled; the reason.
+	refused string
+	// idle: it is on by default, and neither of the two makes a difference here.
+	idle bool
+}
+
+const (
+	gangs   = "gang scheduling is not supported"
+	volumes = "volumes from claims are not supported yet"
+)
+
+// known are kube-scheduler 1.36's in-tree plugins.
+var known = map[string]role{
+	"SchedulingGates":                 {always: "a gated pod is never placed"},
+	"PrioritySort":                    {always: "pods are ordered by priority, then by time"},
+	"DefaultBinder":                   {always: "nothing else binds"},
+	"NodeName":                        {idle: true},
+	"NodeUnschedulable":               {filters: true},
+	"TaintToleration":                 {filters: true, scores: true, weight: 3},
+	"NodeAffinity":                    {filters: true, scores: true, weight: 2},
+	"NodePorts":                       {filters: true},
+	"NodeResourcesFit":                {filters: true, scores: true, weight: 1},
+	"VolumeRestrictions":              {idle: true},
+	"NodeVolumeLimits":                {idle: true},
+	"VolumeBinding":                   {idle: true},
+	"VolumeZone":                      {idle: true},
+	"PodTopologySpread":               {filters: true, scores: true, weight: 2},
+	"InterPodAffinity":                {filters: true, scores: true, weight: 2},
+	"DynamicResources":                {idle: true},
+	"DefaultPreemption":               {preempts: true},
+	"NodeResourcesBalancedAllocation": {scores: true, weight: 1},
+	"ImageLocality":                   {scores: true, weight: 1},
+	"NodeDeclaredFeatures":            {filters: true},
+	"GangScheduling":                  {refused: gangs},
+	"TopologyPlacementGenerator":      {refused: gangs},
+	"PodGroupPodsCount":               {refused: gangs},
+}
+
+// weightMax bounds the weight of one plugin. Chosen: sums of scores then fit into 32 bits; a plugin that outweighs another
+// a million times decides alone already.
+const weightMax = 1_000_000
+
+// point is an extension point of the file.
+type point struct {
+	name string
+	set  func(*schedulerv1.Plugins) *schedulerv1.PluginSet
+}
+
+// points are all but multiPoint; those that decide come first.
+var points = []point{
+	{"filter", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Filter }},
+	{"score", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Score }},
+	{"postFilter", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PostFilter }},
+	{"preEnqueue", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PreEnqueue }},
+	{"queueSort", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.QueueSort }},
+	{"preFilter", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PreFilter }},
+	{"preScore", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PreScore }},
+	{"reserve", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Reserve }},
+	{"permit", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Permit }},
+	{"preBind", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PreBind }},
+	{"bind", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Bind }},
+	{"postBind", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PostBind }},
+	{"placementGenerate", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PlacementGenerate }},
+	{"placementScore", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PlacementScore }},
+}
+
+// compilePlugins applies the sets of a profile to the default ones.
+func compilePlugins(path string, file *schedulerv1.Plugins, out *placement.Profile, p *problems) {
+	if file == nil {
+		return
+	}
+	checkSet(path+".multiPoint", &file.MultiPoint, p)
+	for _, at := range points {
+		checkSet(path+"."+at.name, at.set(file), p)
+	}
+	on := map[string]int64{} // by default and multiPoint, with weights
+	for name, r := range known {
+		if r.refused == "" {
+			on[name] = r.weight
+		}
+	}
+	apply(&file.MultiPoint, on, func(name string) bool { return true })
+	out.Skip, out.Weights = map[string]bool{}, map[string]int64{}
+	filter, score, postFilter := maps.Clone(on), maps.Clone(on), maps.Clone(on)
+	apply(&file.Filter, filter, func(name string) bool { return known[name].filters })
+	apply(&file.Score, score, func(name string) bool { return known[name].scores })
+	apply(&file.PostFilter, postFilter, func(name string) bool { return known[name].preempts })
+	for name, r := range known {
+		if _, stays := filter[name]; r.filters && !stays {
+			out.Skip[name] = true
+		}
+		if weight, stays := score[name]; r.scores && stays {
+			out.Weights[name] = weight
+		}
+	}
+	_, stays := postFilter["DefaultPreemption"]
+	out.NoPreemption = !stays
+	checkRepetition(path, file, out, p)
+}
+
+// apply disables, then enables; what is enabled without a weight keeps its default one.
+func apply(set *schedulerv1.PluginSet, on map[string]int64, matters func(name string) bool) {
+	for _, d := range set.Disabled {
+		if d.Name == "*" {
+			maps.DeleteFunc(on, func(name string, _ int64) bool { return known[name].always == "" && matters(name) })
+			continue
+		}
+		delete(on, d.Name)
+	}
+	for _, e := range set.Enabled {
+		if weight := int64(valueOr(e.Weight, 0)); weight != 0 {
+			on[e.Name] = weight
+		} else if known[e.Name].scores {
+			on[e.Name] = 1 // upstream's meaning of no weight
+		} else {
+			on[e.Name] = 0
+		}
+	}
+}
+
+// checkSet checks names and weights of one set.
+func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
+	seen := map[string]bool{}
+	for i, e := range set.Enabled {
+		at := fmt.Sprintf("%s.enabled[%d]", path, i)
+		r, ok := known[e.Name]
+		switch {
+		case !ok:
+			p.add(at, "%.200q: unknown plugin: out-of-tree plugins are not supported; want one of %v", e.Name, slices.Sorted(maps.Keys(known)))
+		case r.refused != "":
+			p.add(at, "%s: %s", e.Name, r.refused)
+		case seen[e.Name]:
+			p.add(at, "%s: named twice", e.Name)
+		}
+		if w := valueOr(e.Weight, 0); w < 0 || w > weightMax {
+			p.add(at+".weight", "%d: want 1 to %d, or 0 for the default", w, weightMax)
+		}
+		seen[e.Name] = true
+	}
+	for i, d := range set.Disabled {
+		at := fmt.Sprintf("%s.disabled[%d]", path, i)
+		r, ok := known[d.Name]
+		switch {
+		case d.Name == "*":
+		case !ok:
+			p.add(at, "%.200q: unknown plugin; want one of %v, or \"*\"", d.Name, slices.Sorted(maps.Keys(known)))
+		case r.always != "" && !seen[d.Name]:
+			p.add(at, "%s: cannot be disabled: %s", d.Name, r.always)
+		}
+	}
+}
+
+// checkRepetition refuses to take one callback of a rule away and leave the others.
+func checkRepetition(path string, file *schedulerv1.Plugins, out *placement.Profile, p *problems) {
+	for _, at := range []struct {
+		name  string
+		set   *schedulerv1.PluginSet
+		rules func(name string) bool
+		main  string
+	}{
+		{"preFilter", &file.PreFilter, func(name string) bool { return known[name].filters && !out.Skip[name] }, "filter"},
+		{"preScore", &file.PreScore, func(name string) bool { return out.Weights[name] > 0 }, "score"},
+	} {
+		for i, d := range at.set.Disabled {
+			names := []string{d.Name}
+			if d.Name == "*" {
+				names = slices.Sorted(maps.Keys(known))
+			}
+			for _, name := range names {
+				again := slices.ContainsFunc(at.set.Enabled, func(e schedulerv1.Plugin) bool { return e.Name == name })
+				if at.rules(name) && !again {
+					p.add(fmt.Sprintf("%s.%s.disabled[%d]", path, at.name, i), "%s: without it the plugin's %s cannot work: disable that, too, or neither", name, at.main)
+				}
+			}
+		}
+	}
+}
