@@ -97,7 +97,9 @@ func (b noBind) Bind(context.Context, fwk.CycleState, *corev1.Pod, string) *fwk.
 }
 
 // quietPreemption is DefaultPreemption under another name, without API calls.
-type quietPreemption struct{ *defaultpreemption.DefaultPreemption }
+type quietPreemption struct {
+	*defaultpreemption.DefaultPreemption
+}
 
 func (quietPreemption) Name() string { return "QuietPreemption" }
 
