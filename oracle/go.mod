@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/google/cadvisor v0.56.2
+	google.golang.org/grpc v1.79.3
 	k8s.io/client-go v0.36.3
 	k8s.io/kubernetes v1.36.3
 )
@@ -42,7 +43,6 @@ require (
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.65.0 // indirect
 	go.opentelemetry.io/otel/metric v1.41.0 // indirect
-	google.golang.org/grpc v1.79.3 // indirect
 	k8s.io/component-base v0.36.3 // indirect
 )
 

@@ -49,6 +49,9 @@ func randomConfig(rng *rand.Rand, m machine.Machine) numa.Config {
 			c.CPU.AlignBySocket = false
 		}
 	}
+	if rng.IntN(8) == 0 { // whole cores over nodes evenly. With half a core reserved, upstream may never return
+		c.CPU = numa.CPUConfig{Static: true, ReservedCount: m.CPUs.Len() / len(m.Cores), FullPCPUsOnly: true, DistributeNUMA: true}
+	}
 	if rng.IntN(4) > 0 {
 		c.Memory = numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: unit.GiB}}}
 	}

@@ -19,7 +19,9 @@ import (
 var (
 	merges  = flag.Int("numa.merges", 1_000_000, "how many merges of hints to compare")
 	choices = flag.Int("numa.choices", 100_000, "how many choices of CPUs to compare")
-	admits  = flag.Int("numa.admits", 60_000, "how many pods to admit on both sides")
+	admits  = flag.Int("numa.admits", 25_000, "how many pods to admit on both sides")
+
+	devicePods = flag.Int("numa.devices", 6_000, "how many pods with devices to admit on both sides")
 )
 
 // TestMerge holds the merge of hints to upstream's: random supplies on 1 to 8 NUMA nodes, written out as upstream's hint
@@ -68,7 +70,7 @@ type mergeCase struct {
 }
 
 // permutationsMax bounds the product of the lengths of upstream's lists: it looks at each combination.
-const permutationsMax = 4000
+const permutationsMax = 400
 
 func randomMerge(rng *rand.Rand, masks map[int][]bitmask.BitMask) mergeCase {
 	for {

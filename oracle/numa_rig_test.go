@@ -209,7 +209,8 @@ type kubelet struct {
 	memoryState memorystate.State
 }
 
-func newKubelet(m machine.Machine, c numa.Config) (*kubelet, error) {
+// newKubelet makes upstream's managers; first, if any, is asked for hints before the others, as the device manager is.
+func newKubelet(m machine.Machine, c numa.Config, first ...func(topologymanager.Manager) (topologymanager.HintProvider, error)) (*kubelet, error) {
 	info := cadvisorMachine(m)
 	k := &kubelet{cpuState: cpustate.NewMemoryState(logr.Discard()), memoryState: memorystate.NewMemoryState(logr.Discard())}
 	scope := "container"
@@ -220,6 +221,13 @@ func newKubelet(m machine.Machine, c numa.Config) (*kubelet, error) {
 	var err error
 	if k.topology, err = topologymanager.NewManager(info.Topology, c.Topology.Policy.String(), scope, options); err != nil {
 		return nil, err
+	}
+	for _, provider := range first {
+		p, err := provider(k.topology)
+		if err != nil {
+			return nil, err
+		}
+		k.topology.AddHintProvider(logr.Discard(), p)
 	}
 	if c.CPU.Static {
 		topo, err := cputopology.Discover(logr.Discard(), info)

@@ -51,16 +51,16 @@
 // it keeps. (Given such sets, assign each outside node to a family whose set lacks it; adding to that set all nodes not
 // assigned to it changes no intersection and, families being closed upwards, keeps it in. The converse is plain.) A node
 // outside a universe is assigned to that family for nothing. Results are closed upwards in the intersection of the universes
-// (add the same node to every set), and some result has at most the aim's size (the smallest set of one family with the
-// universes of the others; if that is empty, any single node), so the best result has the aim's size, or is the whole
-// intersection of the universes when that is smaller. So we search the sets of that size in the same order, and ask of each
-// branch whether the nodes skipped so far can be shared out (meet.go), which a single family can mostly do alone. With
-// memory of several kinds upstream counts one family several times, and so do we; sets of different memory families are
-// disjoint, so that all kinds use the same.
+// (add the same node to every set), so if any has the aim's size or less, the best one has the aim's size, or is the whole
+// intersection of the universes when that is smaller; else it has the least size there is. So we search the sets of the aim's
+// size, then of the next, in the same order, and ask of each branch whether the nodes skipped so far can be shared out
+// (meet.go), which a single family can mostly do alone. With memory of several kinds upstream counts one family several
+// times, and so do we; sets of different memory families are disjoint, so that all kinds use the same.
 //
-// Finding a set for several sums is a knapsack problem, so some input must be hard. searchSteps bounds a search; no machine
-// with up to 8 nodes can reach it, and larger ones with equal or few kinds of nodes do not. When it is reached, the best so
-// far is used, or no set is found: a pod might then be refused that could be admitted, but never wrongly admitted.
+// Finding a set for several sums is a knapsack problem, so some input must be hard. searchSteps bounds a search: with up to 8
+// nodes random input does not come near it (TestMergeAgainstPlainTwin), larger machines need equal amounts on most nodes or
+// narrow sets, which is what there is. When it is reached, the best so far is used, or no set is found: a pod might then be
+// refused that could be admitted, but never wrongly admitted.
 //
 // # Invariants
 //
