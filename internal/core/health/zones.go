@@ -50,6 +50,8 @@ type zone struct {
 	due     unit.Instant     // when to look at queue again; it stands in paces then
 	place   int
 	held    bool // the first of queue waits for room, and that was said
+	counts  bool // in disruption.counted
+	whole   bool // in disruption.wholly
 	isDirty bool
 }
 
@@ -183,10 +185,10 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 		if before != z.State && z.Size > 0 {
 			m.because(z.label(), fmt.Sprintf("%s: %d of %d nodes down", z.State, z.Down, z.Size))
 		}
+		m.tally(z)
 	}
 	dirty := m.dirtyZones
 	m.dirtyZones = nil
-	m.tally()
 	if stop := m.counted > 0 && m.wholly == m.counted; stop != m.stopped {
 		m.setStopped(now, stop)
 	}
@@ -200,13 +202,12 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 	}
 }
 
-// tally counts the zones that count, and those that are wholly down. Zones are few, and this runs only when one changed.
-func (m *Monitor) tally() {
-	m.counted, m.wholly = 0, 0
-	for _, z := range m.zones {
-		m.counted += one(z.Size > 0)
-		m.wholly += one(z.Size > 0 && z.State == FullDisruption)
-	}
+// tally brings z's part in the numbers of zones that count, and that are wholly down, up to date.
+func (m *Monitor) tally(z *zone) {
+	counts, whole := z.Size > 0, z.Size > 0 && z.State == FullDisruption
+	m.counted += one(counts) - one(z.counts)
+	m.wholly += one(whole) - one(z.whole)
+	z.counts, z.whole = counts, whole
 }
 
 // setStopped begins or ends a stop. At its beginning the NoExecute taints of nodes that are down are taken back. At its end
