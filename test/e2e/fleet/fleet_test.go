@@ -289,9 +289,7 @@ func (i *instance) unschedulable(t *testing.T) {
 		return err == nil && pod.Spec.NodeName == "hollow-7", fmt.Sprint(pod.Spec.NodeName, err)
 	})
 	spec = podSpec("1m")
-	spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-		TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{},
-	}}}}
+	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	i.createPods(9001, 9002, spec)
 	i.until("a demand without a rule is named", 30*time.Second, func(ctx context.Context) (bool, string) {
 		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9001", metav1.GetOptions{})
@@ -299,7 +297,7 @@ func (i *instance) unschedulable(t *testing.T) {
 			return false, err.Error()
 		}
 		for _, c := range pod.Status.Conditions {
-			if strings.Contains(c.Message, "does not support required pod anti-affinity") {
+			if strings.Contains(c.Message, "does not support volumes from persistent volume claims") {
 				return true, ""
 			}
 		}
