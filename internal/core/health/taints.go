@@ -35,6 +35,9 @@ type Taint struct {
 	Added  unit.Wall // zero: not said
 }
 
+// String prints t as kubectl takes it, without its value.
+func (t Taint) String() string { return t.Key + ":" + string(t.Effect) }
+
 // Same reports whether a node has room for only one of t and u.
 func (t Taint) Same(u Taint) bool { return t.Key == u.Key && t.Effect == u.Effect }
 

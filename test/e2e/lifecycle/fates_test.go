@@ -58,20 +58,21 @@ func (c *cluster) death(t *testing.T, doomed, left, right *child) {
 			t.Fatalf("%s holds the Lease, and both were killed", got)
 		}
 	}
-	rig.Eventually(t, 45*time.Second, "all three emptied, no Deployment's pod left on them", func(ctx context.Context) error {
+	rig.Eventually(t, 45*time.Second, "all three emptied, the Deployment whole elsewhere", func(ctx context.Context) error {
 		nodes, err := c.doomedNodes(ctx)
 		if err != nil || len(emptied(nodes)) != 3 {
 			return fmt.Errorf("%d emptied: %v", len(emptied(nodes)), err)
 		}
-		ready, going := 0, 0
+		ready, going, waiting := 0, 0, 0
 		for _, p := range c.pods(ctx) {
 			if p.Labels["app"] == "web" {
 				ready += one(isReady(&p) && !onDoomed(&p))
 			}
 			going += one(p.DeletionTimestamp != nil)
+			waiting += one(p.Labels["app"] == "db" && p.DeletionTimestamp != nil)
 		}
-		if ready != 14 {
-			return fmt.Errorf("%d of 14 Deployment pods Ready elsewhere, %d terminating", ready, going)
+		if ready != 14 || waiting != 3 {
+			return fmt.Errorf("%d of 14 Deployment pods Ready elsewhere, %d of 3 StatefulSet pods waiting, %d terminating", ready, waiting, going)
 		}
 		return nil
 	})
