@@ -305,6 +305,35 @@ func (c *cluster) comeBack(t *testing.T, doomed *child) {
 	}
 }
 
+// budgets: a node is tainted by hand. The StatefulSet may spare no pod, and keeps it until it may; the Deployment's pods go.
+func (c *cluster) budgets(t *testing.T) {
+	was, err := c.pod(t.Context(), "db-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := was.Spec.NodeName
+	c.Kubectl(t, "create", "poddisruptionbudget", "db", "-n", c.ns, "--selector=app=db", "--min-available=3")
+	c.Kubectl(t, "taint", "node", node, "example.com/drain=:NoExecute")
+	rig.Eventually(t, 20*time.Second, "the eviction refused, and only that one", func(ctx context.Context) error {
+		for _, p := range c.pods(ctx) {
+			if p.Labels["app"] == "web" && p.Spec.NodeName == node {
+				return errors.New(p.Name + " is still there")
+			}
+		}
+		events, err := c.API.CoreV1().Events(c.ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=TaintManagerEviction,involvedObject.name=" + was.Name})
+		if err != nil || len(events.Items) == 0 {
+			return fmt.Errorf("no event about %s: %v", was.Name, err)
+		}
+		return nil
+	})
+	if p, err := c.pod(t.Context(), was.Name); err != nil || p.UID != was.UID || p.DeletionTimestamp != nil {
+		t.Errorf("the budget was not kept: %v", err)
+	}
+	c.Kubectl(t, "delete", "poddisruptionbudget", "db", "-n", c.ns)
+	c.moved(t, was)
+	c.Kubectl(t, "taint", "node", node, "example.com/drain-")
+}
+
 // away: the API server is silent for twice the grace. The leader gives up and comes back with it. Nobody is emptied, and
 // nobody evicted.
 func (c *cluster) away(t *testing.T) {

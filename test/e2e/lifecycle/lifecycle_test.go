@@ -44,10 +44,23 @@ type cluster struct {
 
 // TestFates takes one cluster through its bad days; the parts build on each other.
 func TestFates(t *testing.T) {
+	top := t
 	c := &cluster{Cluster: rig.New(t, "fates", rig.Options{NoNode: true, UpFlags: []string{"--no-lifecycle"}})}
 	c.fleet(t, "live", 4)
 	doomed := c.fleet(t, "doomed", 3)
 	left, right := c.controller(t, "left"), c.controller(t, "right")
+	rig.Eventually(t, 30*time.Second, "all nodes open", func(ctx context.Context) error {
+		nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes.Items {
+			if len(n.Spec.Taints) > 0 {
+				return fmt.Errorf("%s has %v", n.Name, n.Spec.Taints)
+			}
+		}
+		return nil
+	})
 	c.ns = c.Namespace(t)
 	c.workloads(t)
 	for _, step := range []struct {
@@ -59,6 +72,12 @@ func TestFates(t *testing.T) {
 		{"out of service", c.outOfService},
 		{"deleted node", c.deletedNode},
 		{"return", func(t *testing.T) { c.comeBack(t, doomed) }},
+		{"budgets", func(t *testing.T) {
+			left.stop()
+			right.stop()
+			c.controller(top, "budgets", "--respect-disruption-budgets")
+			c.budgets(t)
+		}},
 		{"API away", c.away},
 	} {
 		if !t.Run(step.name, step.run) {
@@ -140,12 +159,12 @@ func (c *cluster) fleet(t *testing.T, group string, nodes int) *child {
 	return k
 }
 
-func (c *cluster) controller(t *testing.T, name string) *child {
+func (c *cluster) controller(t *testing.T, name string, more ...string) *child {
 	port := fmt.Sprint(rig.FreePort(t))
 	c.ports = append(c.ports, port)
-	return c.child(t, "lifecycle-"+name, "lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
+	return c.child(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
-		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms")
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"}, more...)...)
 }
 
 func tolerations() []corev1.Toleration {
