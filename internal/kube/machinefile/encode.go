@@ -26,7 +26,7 @@ func (f File) document() mapping {
 	if f.Name != "" {
 		doc = append(doc, pair{"metadata", mapping{{"name", f.Name}}})
 	}
-	return append(doc, pair{"spec", spec(f.Machine)})
+	return append(doc, pair{"spec", spec(f.Machine.Complete())})
 }
 
 // spec says of a complete machine what does not follow from the rest: what machine.Complete would make of less is left out.

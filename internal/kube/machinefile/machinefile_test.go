@@ -60,7 +60,7 @@ func checkRoundTrip(t *testing.T, f File) {
 func TestRandomMachines(t *testing.T) {
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, 0))
-	for n := range 2000 {
+	for n := range 500 {
 		m := randomMachine(random).Complete()
 		if err := m.Check(); err != nil {
 			t.Fatalf("seed %d, machine %d: %v", seed, n, err)
