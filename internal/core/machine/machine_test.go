@@ -77,7 +77,7 @@ func TestInstalled(t *testing.T) {
 
 func TestCheckReportsEverything(t *testing.T) {
 	for name, c := range map[string]struct {
-		break_ func(m *Machine)
+		damage func(m *Machine)
 		want   []string
 	}{
 		"nothing at all": {func(m *Machine) { *m = Machine{HugePages: map[unit.Bytes]int64{3 * unit.MiB: -1}, Swap: -1, PIDs: -1} },
@@ -103,7 +103,7 @@ func TestCheckReportsEverything(t *testing.T) {
 		}, []string{`devices: ""`, "device a of : 2: want numa nodes in order", "device g of example.com/gpu: 9: there is no such", "pci device 0000:00:01.0: 1: there is no such", "class 0x0, vendor 0x10000", "order of their addresses"}},
 	} {
 		m := odd().Complete()
-		c.break_(&m)
+		c.damage(&m)
 		err := m.Check()
 		for _, want := range c.want {
 			if err == nil || !strings.Contains(err.Error(), want) {

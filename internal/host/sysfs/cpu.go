@@ -156,8 +156,8 @@ func (p *partition) add(file string, cpu int, group idset.Set) error {
 // l3Groups reads which CPUs share a cache of level 3. Where some CPUs have one and others do not (efficiency cores of
 // mobile processors), those without are a group of their own with the first free number.
 func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
-	groups := map[machine.CacheID]idset.Set{}
 	var p partition
+	var ids []int64 // of p.groups; -1: not told
 	for cpu := range online.All() {
 		index, ok, err := fs.l3Index(cpu)
 		if err != nil {
@@ -177,19 +177,16 @@ func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 		if len(p.groups) == known {
 			continue
 		}
-		group := p.groups[known]
 		id, ok, err := fs.number(index, "id") // since Linux 4.11, and not on every architecture
 		if err != nil {
 			return nil, err
 		}
-		if !ok || id < 0 || id > math.MaxInt32 {
-			id = int64(group.Lowest())
+		if !ok {
+			id = -1
 		}
-		if other, twice := groups[machine.CacheID(id)]; twice {
-			return nil, fmt.Errorf("%s: %d: the cache of CPUs %v has this id too", fs.path(index, "id"), id, other)
-		}
-		groups[machine.CacheID(id)] = group
+		ids = append(ids, id)
 	}
+	groups := numbered(p.groups, ids)
 	if without := online.Minus(p.seen); len(groups) > 0 && !without.IsEmpty() {
 		id := machine.CacheID(0)
 		for groups[id].Len() > 0 {
@@ -198,6 +195,25 @@ func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 		groups[id] = without
 	}
 	return groups, nil
+}
+
+// numbered gives each group its id. Where an id is not told, or told of two groups, as some hypervisors do, each group is
+// named by its lowest CPU.
+func numbered(groups []idset.Set, ids []int64) map[machine.CacheID]idset.Set {
+	out := map[machine.CacheID]idset.Set{}
+	for i, group := range groups {
+		if ids[i] >= 0 && ids[i] <= math.MaxInt32 {
+			out[machine.CacheID(ids[i])] = group
+		}
+	}
+	if len(out) == len(groups) {
+		return out
+	}
+	clear(out)
+	for _, group := range groups {
+		out[machine.CacheID(group.Lowest())] = group
+	}
+	return out
 }
 
 // l3Index returns the directory of the cache of level 3 that cpu uses, relative to the root.
