@@ -20,7 +20,7 @@ With -o json and -o yaml the results are stable formats: keys are added, none ch
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml`,
 	}
-	c.AddCommand(newWhatifAllocatableCommand(), newWhatifAdmitCommand())
+	c.AddCommand(newWhatifAllocatableCommand(), newWhatifAdmitCommand(), newWhatifPlaceCommand())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var questions []string
 		for _, verb := range c.Commands() {

@@ -157,6 +157,15 @@ func matchedKeys(keys []string, own map[string]string) []placement.Requirement {
 	return out
 }
 
+// mismatchedKeys likewise demands other values than the pod's own.
+func mismatchedKeys(keys []string, own map[string]string) []placement.Requirement {
+	out := matchedKeys(keys, own)
+	for i := range out {
+		out[i].Op = placement.NotIn
+	}
+	return out
+}
+
 // placementAround translates terms between pods into out. Broken ones are left out, with what is wrong with them.
 func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 	term := func(where string, t *corev1.PodAffinityTerm) (placement.PodTerm, bool) {
@@ -166,6 +175,9 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 		}
 		var err, err2 error
 		o.Selector, err = placementSelector(t.LabelSelector)
+		if !o.Selector.Nothing {
+			o.Selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), mismatchedKeys(t.MismatchLabelKeys, pod.Labels), o.Selector.Requirements)
+		}
 		o.NamespaceSelector, err2 = placementSelector(t.NamespaceSelector)
 		if err = cmp.Or(err, err2); err != nil {
 			broken = append(broken, fmt.Sprintf("a broken selector (spec.affinity.%s: %v)", where, err))

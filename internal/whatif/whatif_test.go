@@ -11,10 +11,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
 // TestQuestions runs testdata. "machine" and "config" set the file that the questions after them rest on, "allocatable" and
-// "admit" (with the pods' manifests) ask; with the argument json or yaml they print that format.
+// "admit" (with the pods' manifests) ask, and "place" (with those of a whole cluster); with the argument json or yaml they print that format.
 func TestQuestions(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var machine machinefile.File
@@ -30,6 +31,8 @@ func TestQuestions(t *testing.T) {
 			case "config":
 				config = d.Input
 				return ""
+			case "place":
+				return placeText(t, d)
 			}
 			c, _, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+config), "/")
 			if err != nil {
@@ -53,6 +56,36 @@ func TestQuestions(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+// placeText asks where the pods of manifests go; a first document of kind KubeSchedulerConfiguration is the configuration.
+func placeText(t *testing.T, d *datadriven.TestData) string {
+	t.Helper()
+	var config, manifests string
+	for doc := range strings.SplitSeq(d.Input, "\n---\n") {
+		if strings.Contains(doc, "kind: KubeSchedulerConfiguration") {
+			config = doc
+		} else {
+			manifests += doc + "\n---\n"
+		}
+	}
+	c, warnings, err := schedulerconfig.Parse([]byte(config))
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	objects, err := kube.ParseManifests([]byte(manifests))
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	p, more, err := Place(c, objects)
+	if err != nil {
+		return show(t, d, nil, err)
+	}
+	var out strings.Builder
+	for _, w := range append(warnings, more...) {
+		fmt.Fprintln(&out, "warning:", w)
+	}
+	return out.String() + show(t, d, p, nil)
 }
 
 // podsOf reads pods; one line "NAME cpu=2 memory=1Gi [RESOURCE=N]" is a Guaranteed pod of one container.

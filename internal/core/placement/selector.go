@@ -5,6 +5,10 @@ import (
 	"strings"
 )
 
+// Matches reports whether labels, sorted by key, meet the selector; an empty one matches none here, as in a disruption
+// budget.
+func (s *LabelSelector) Matches(labels []Label) bool { return !s.empty() && s.matches(labels) }
+
 // matches reports whether labels, sorted by key, meet the selector.
 func (s *LabelSelector) matches(labels []Label) bool {
 	if s.Nothing {

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/whatif"
+)
+
+func newWhatifPlaceCommand() *cobra.Command {
+	var config string
+	var manifests []string
+	c := &cobra.Command{
+		Use:   "place",
+		Short: "Place pods on a cluster on paper, and see where they go or why not",
+		Long: `Let the scheduler place pods on a cluster that is in files, and show for each where it goes; or, node by node, why it fits
+nowhere, and whose eviction would make room.
+
+The files hold nodes and pods, and what else has a say: priority classes, disruption budgets, namespaces, services,
+ReplicaSets, StatefulSets. Pods with spec.nodeName are there already; the others are placed, by priority and then in the
+order of the files, each counted where the one before went. Nobody is evicted.`,
+		Example: `  kubectl get nodes,pods -A -o yaml > cluster.yaml
+  plimsoll whatif place -f cluster.yaml -f new-pods.yaml -o json`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
+	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration file; none: upstream's defaults")
+	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests: YAML documents, Lists or JSON; may be repeated; required")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if len(manifests) == 0 {
+			return usageError{errors.New("--filename: required: manifests of nodes and pods")}
+		}
+		settings, warnings, configErr := schedulerconfig.Load(config)
+		objects, objectsErr := kube.LoadManifests(manifests)
+		if err := errors.Join(configErr, objectsErr); err != nil {
+			return usageError{err}
+		}
+		for _, w := range warnings {
+			fmt.Fprintln(c.ErrOrStderr(), "plimsoll: warning:", config+":", w)
+		}
+		result, warnings, err := whatif.Place(settings, objects)
+		if err != nil {
+			return usageError{err}
+		}
+		for _, w := range warnings {
+			fmt.Fprintln(c.ErrOrStderr(), "plimsoll: warning:", w)
+		}
+		return printResult(c, result, output)
+	}
+	return c
+}

@@ -1,0 +1,284 @@
+package whatif
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+)
+
+// Placement is where the scheduler would put pods, in the order in which it would come to them.
+type Placement struct {
+	Placements    []PlacedPod   `json:"placements"`
+	Unschedulable []UnplacedPod `json:"unschedulable"`
+}
+
+// PlacedPod is a pod with its node.
+type PlacedPod struct {
+	Pod   string `json:"pod"`
+	Node  string `json:"node"`
+	Score int64  `json:"score"` // 0 where there was nothing to compare
+}
+
+// UnplacedPod is a pod that fits on no node, and why.
+type UnplacedPod struct {
+	Pod        string              `json:"pod"`
+	Summary    string              `json:"summary"` // the text of upstream's event
+	Nodes      map[string][]string `json:"nodes"`   // reasons of each node
+	Preemption *Eviction           `json:"preemption,omitempty"`
+}
+
+// Eviction is what would make room.
+type Eviction struct {
+	Node    string   `json:"node"`
+	Victims []string `json:"victims"`
+}
+
+// scene is what the files show.
+type scene struct {
+	placer   *placement.Placer
+	profiles []placement.Profile
+	warnings []string
+	problems []string
+
+	names   map[string]bool // kind and name of everything seen
+	classes map[string]*schedulingv1.PriorityClass
+	pods    []*corev1.Pod
+	bound   []*corev1.Pod
+	nodes   map[string]bool
+}
+
+// Place lets the scheduler place the pods among objects that have no node, one after the other, each counted where the one
+// before went. The other objects are the cluster: nodes, pods with a node, priority classes, disruption budgets, namespaces,
+// services and owners of pods. An error names every object that cannot be meant.
+func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
+	s := &scene{
+		placer: placement.New(placement.Options{Profiles: c.Profiles}), profiles: c.Profiles,
+		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{},
+	}
+	for i, o := range objects {
+		s.see(i, o)
+	}
+	for i, pod := range s.pods {
+		s.seePod(i, pod)
+	}
+	for _, o := range objects { // budgets count the pods that are there
+		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
+			s.placer.BudgetSeen(1, kube.PlacementBudget(s.withStatus(b)))
+		}
+	}
+	if len(s.problems) > 0 {
+		return nil, nil, fmt.Errorf("place pods: %s", strings.Join(s.problems, "\nplace pods: "))
+	}
+	return s.place(), s.warnings, nil
+}
+
+func (s *scene) problem(format string, args ...any) {
+	s.problems = append(s.problems, fmt.Sprintf(format, args...))
+}
+
+// once notes an object by its kind and name; false if it was there already.
+func (s *scene) once(kind, namespace, name string) bool {
+	id := strings.Trim(namespace+"/"+name, "/")
+	if name == "" {
+		s.problem("%s: metadata.name: required", kind)
+		return false
+	}
+	if s.names[kind+id] {
+		s.problem("%s %s: is there twice", kind, id)
+		return false
+	}
+	s.names[kind+id] = true
+	return true
+}
+
+func (s *scene) see(i int, o runtime.Object) {
+	switch o := o.(type) {
+	case *corev1.Node:
+		if s.once("node", "", o.Name) {
+			s.nodes[o.Name] = true
+			s.placer.NodeSeen(1, kube.PlacementNode(o))
+		}
+	case *corev1.Pod:
+		pod := o.DeepCopy()
+		kube.DefaultPod(pod)
+		pod.Namespace = orElse(pod.Namespace, corev1.NamespaceDefault)
+		if s.once("pod", pod.Namespace, pod.Name) {
+			pod.UID = types.UID(pod.Namespace + "/" + pod.Name) // files have none, or one of another cluster
+			s.pods = append(s.pods, pod)
+		}
+	case *schedulingv1.PriorityClass:
+		if s.once("priority class", "", o.Name) {
+			s.classes[o.Name] = o
+		}
+	case *corev1.Namespace:
+		if s.once("namespace", "", o.Name) {
+			s.placer.NamespaceSeen(1, o.Name, kube.PlacementLabels(o.Labels))
+		}
+	case *policyv1.PodDisruptionBudget:
+		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
+		s.once("pod disruption budget", o.Namespace, o.Name)
+	default:
+		g, ok := kube.PlacementGroup(o)
+		if !ok {
+			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: says nothing about where pods go: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
+			return
+		}
+		g.Namespace = orElse(g.Namespace, corev1.NamespaceDefault)
+		if s.once(g.Kind, g.Namespace, g.Name) {
+			s.placer.GroupSeen(1, g)
+		}
+	}
+}
+
+// seePod tells the scheduler of a pod, i-th of the files: that decides between equal priorities.
+func (s *scene) seePod(i int, pod *corev1.Pod) {
+	name := pod.Namespace + "/" + pod.Name
+	if err := s.prioritize(pod); err != nil {
+		s.problem("pod %s: %v", name, err)
+		return
+	}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return
+	}
+	switch {
+	case pod.Spec.NodeName != "":
+		if !s.nodes[pod.Spec.NodeName] {
+			s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.nodeName: %q: no such node in the files", name, pod.Spec.NodeName))
+		}
+		s.bound = append(s.bound, pod)
+	case !slices.ContainsFunc(s.profiles, func(p placement.Profile) bool { return p.Name == pod.Spec.SchedulerName }):
+		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name, pod.Spec.SchedulerName))
+		return
+	}
+	s.placer.PodSeen(unit.Instant(i+1), kube.PlacementPod(pod))
+}
+
+// Priority classes that every cluster has.
+var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+// prioritize does what the API server's admission does: it resolves the priority class of a pod without a priority.
+func (s *scene) prioritize(pod *corev1.Pod) error {
+	pod.Spec.SchedulerName = orElse(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
+	if pod.Spec.Priority != nil {
+		return nil
+	}
+	var priority int32
+	class := s.classes[pod.Spec.PriorityClassName]
+	if pod.Spec.PriorityClassName == "" {
+		for _, name := range slices.Sorted(maps.Keys(s.classes)) {
+			if c := s.classes[name]; c.GlobalDefault && (class == nil || c.Value < class.Value) {
+				class = c
+			}
+		}
+	} else if system, ok := systemPriorities[pod.Spec.PriorityClassName]; ok && class == nil {
+		priority = system
+	} else if class == nil {
+		return fmt.Errorf("spec.priorityClassName: %q: no such class in the files: add its manifest, or set spec.priority", pod.Spec.PriorityClassName)
+	}
+	if class != nil {
+		priority = class.Value
+		if pod.Spec.PreemptionPolicy == nil {
+			pod.Spec.PreemptionPolicy = class.PreemptionPolicy
+		}
+	}
+	pod.Spec.Priority = &priority
+	return nil
+}
+
+// withStatus fills the status of a budget that no controller has seen: from its spec and the pods that have nodes.
+func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	if b.Status.ObservedGeneration != 0 || b.Status.ExpectedPods != 0 || b.Status.DisruptionsAllowed != 0 {
+		return b
+	}
+	probe := kube.PlacementBudget(b)
+	total := 0
+	for _, pod := range s.bound {
+		if pod.Namespace == b.Namespace && probe.Selector.Matches(kube.PlacementLabels(pod.Labels)) {
+			total++
+		}
+	}
+	b = b.DeepCopy()
+	keep := 0
+	switch {
+	case b.Spec.MaxUnavailable != nil:
+		away, _ := intstr.GetScaledValueFromIntOrPercent(b.Spec.MaxUnavailable, total, true)
+		keep = total - away
+	case b.Spec.MinAvailable != nil:
+		keep, _ = intstr.GetScaledValueFromIntOrPercent(b.Spec.MinAvailable, total, true)
+	}
+	b.Status.DisruptionsAllowed = int32(max(total-keep, 0))
+	return b
+}
+
+// attemptsMax bounds attempts per pod: one that is pushed aside by a more important one tries again.
+const attemptsMax = 4
+
+func (s *scene) place() *Placement {
+	out := &Placement{Placements: []PlacedPod{}, Unschedulable: []UnplacedPod{}}
+	now := unit.Instant(len(s.pods) + 2)
+	for range attemptsMax * len(s.pods) {
+		d, ok := s.placer.Next(now)
+		if !ok {
+			break
+		}
+		name := d.Pod.Namespace + "/" + d.Pod.Name
+		out.Unschedulable = slices.DeleteFunc(out.Unschedulable, func(u UnplacedPod) bool { return u.Pod == name })
+		if d.Node != "" {
+			out.Placements = append(out.Placements, PlacedPod{Pod: name, Node: d.Node, Score: d.Score})
+			continue
+		}
+		u := UnplacedPod{Pod: name, Summary: d.Failure.String(), Nodes: map[string][]string{}}
+		for _, v := range s.placer.Verdicts(d.Pod) {
+			u.Nodes[v.Node] = v.Reasons
+		}
+		if p := d.Preemption; p != nil {
+			u.Preemption = &Eviction{Node: p.Node, Victims: []string{}}
+			for _, v := range p.Victims {
+				u.Preemption.Victims = append(u.Preemption.Victims, v.Namespace+"/"+v.Name)
+			}
+		}
+		out.Unschedulable = append(out.Unschedulable, u)
+	}
+	for _, pod := range s.pods {
+		if len(pod.Spec.SchedulingGates) > 0 && pod.Spec.NodeName == "" {
+			out.Unschedulable = append(out.Unschedulable, UnplacedPod{
+				Pod: pod.Namespace + "/" + pod.Name, Summary: "Scheduling is blocked due to non-empty scheduling gates", Nodes: map[string][]string{},
+			})
+		}
+	}
+	return out
+}
+
+// Table shows people what programs read from JSON.
+func (p *Placement) Table() []byte {
+	t := newTable()
+	if len(p.Placements) > 0 {
+		t.line("POD", "NODE", "SCORE")
+		for _, x := range p.Placements {
+			t.line(x.Pod, x.Node, fmt.Sprint(x.Score))
+		}
+	}
+	for _, u := range p.Unschedulable {
+		t.text("", u.Pod+": "+u.Summary)
+		for _, node := range slices.Sorted(maps.Keys(u.Nodes)) {
+			t.text("  " + node + ": " + strings.Join(u.Nodes[node], "; "))
+		}
+		if e := u.Preemption; e != nil {
+			t.text("  would fit on " + e.Node + " without " + strings.Join(e.Victims, ", "))
+		}
+	}
+	return t.bytes()
+}
