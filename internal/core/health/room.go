@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -13,12 +14,12 @@ import (
 //	what the node's pods ask for + what others on their way ask for  <=  what is left on healthy nodes
 //
 // for CPU, memory and number of pods each. On their way are pods on nodes that are being emptied, and pods bound nowhere
-// that have come since the emptying began. Healthy are nodes that are Ready, not cordoned and without taints that keep
-// pods away.
+// that have come since the emptying began. Healthy are nodes that are Ready, not cordoned and without a taint of
+// node.kubernetes.io that keeps pods away; nodes kept for some pods count, as those may be among ours.
 //
 // The sum is a necessary condition only: free pieces on many nodes may be too small for one pod. It can therefore slow
 // upstream's pace down and never hold it: a node waits at most one interval of SecondaryRate longer for lack of room,
-// and the first node of a zone never. Clusters that grow when pods wait (autoscalers) see pods wait. EvictionRate is never
+// and the first node of a zone never. (With SecondaryRate 0 it waits until there is room.) Clusters that grow when pods wait (autoscalers) see pods wait. EvictionRate is never
 // exceeded, however much room there is: it also protects from our own misjudgement.
 
 // Load is what pods ask for or nodes have.
@@ -100,12 +101,15 @@ func (m *Monitor) settle(n *node) {
 	}
 }
 
+// stateTaints begin the keys of taints that say how a node is, and not whom it is for.
+const stateTaints = "node.kubernetes.io/"
+
 func (n *node) takesPods() bool {
 	if !n.exists || n.ready() != True || n.Cordoned {
 		return false
 	}
 	for _, t := range n.Taints {
-		if t.Effect == NoSchedule || t.Effect == NoExecute {
+		if strings.HasPrefix(t.Key, stateTaints) && (t.Effect == NoSchedule || t.Effect == NoExecute) {
 			return false
 		}
 	}

@@ -359,7 +359,7 @@ func (h *history) checkSums() {
 				goes = goes.plus(p.Requests)
 			}
 		}
-		if n.Status[Ready] == True && len(n.Taints) == 0 {
+		if n.Status[Ready] == True && !slices.ContainsFunc(n.Taints, func(x Taint) bool { return x.Key != "example.com/theirs" }) {
 			room = room.plus(n.Allocatable.minus(used))
 		}
 		if h.m.nodes[name].granted || n.hasReadiness() {
