@@ -1,22 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
 
-// bar is what a number must not exceed. Zero fields: no such bar.
-type bar struct {
-	ratioMax float64 // ours / upstream's
-	max      float64 // ours, in the line's unit
-	goal     float64 // ours; told, not judged
-}
-
-// line is one line of the report.
-type line struct {
-	name  string // of the measured value
-	title string
-	unit  string
-	bar   bar
-	group string
-}
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
 
 // Bars, from the project's first issue ("Numbers"): a third of upstream's memory, a quarter of its CPU, no time above
 // its own; 20 s from `up` to a Ready node; goals of 48 MiB and 0.01 core with 110 pods. The bar for the runtime's CPU is
@@ -31,47 +19,47 @@ const (
 )
 
 // lines lists the report's lines for batches of these sizes.
-func lines(batches []int) []line {
-	out := []line{{"up", "`plimsoll up` to Ready node", "s", bar{max: barUp}, "Start"}}
+func lines(batches []int) []record.Line {
+	out := []record.Line{{Name: "up", Title: "`plimsoll up` to Ready node", Unit: "s", Bar: record.Bar{Max: barUp}, Group: "Start"}}
 	for _, n := range append([]int{1}, batches...) {
 		group := fmt.Sprintf("%d pods at once", n)
 		if n == 1 {
 			group = "Pods one by one"
 		}
-		add := func(name, title string, b bar) {
-			out = append(out, line{fmt.Sprintf("%s_%d", name, n), title, "s", b, group})
+		add := func(name, title string, b record.Bar) {
+			out = append(out, record.Line{Name: fmt.Sprintf("%s_%d", name, n), Title: title, Unit: "s", Bar: b, Group: group})
 		}
 		if n == 1 {
-			add("first", "the node's very first pod, bind to Running", bar{})
+			add("first", "the node's very first pod, bind to Running", record.Bar{})
 		}
-		add("total", "first request to all Running", bar{ratioMax: barTime})
-		add("p50", "bind to Running, p50", bar{ratioMax: barTime})
-		add("p99", "bind to Running, p99", bar{ratioMax: barTime})
+		add("total", "first request to all Running", record.Bar{RatioMax: barTime})
+		add("p50", "bind to Running, p50", record.Bar{RatioMax: barTime})
+		add("p99", "bind to Running, p99", record.Bar{RatioMax: barTime})
 		if n > 1 {
-			add("spread", "first to last Running", bar{})
+			add("spread", "first to last Running", record.Bar{})
 		}
-		add("delete", "first request to all gone", bar{})
+		add("delete", "first request to all gone", record.Bar{})
 	}
-	out = append(out, windowLines("idle", "Idle, no pods", bar{ratioMax: barMemory}, bar{ratioMax: barCPU})...)
+	out = append(out, windowLines("idle", "Idle, no pods", record.Bar{RatioMax: barMemory}, record.Bar{RatioMax: barCPU})...)
 	most := batches[len(batches)-1]
-	out = append(out, windowLines("steady", fmt.Sprintf("Steady, %d pods", most), bar{ratioMax: barMemory, goal: goalRSS}, bar{ratioMax: barCPU, goal: goalCores})...)
-	out = append(out, line{"peak", "agent, highest resident memory of the round", "MiB", bar{}, "Peak"})
+	out = append(out, windowLines("steady", fmt.Sprintf("Steady, %d pods", most), record.Bar{RatioMax: barMemory, Goal: goalRSS}, record.Bar{RatioMax: barCPU, Goal: goalCores})...)
+	out = append(out, record.Line{Name: "peak", Title: "agent, highest resident memory of the round", Unit: "MiB", Group: "Peak"})
 	for _, role := range roles {
-		out = append(out, line{fmt.Sprintf("startcpu_%s_%d", role, most), roleTitle(role), "cpu s", bar{}, fmt.Sprintf("CPU time to start %d pods", most)})
+		out = append(out, record.Line{Name: fmt.Sprintf("startcpu_%s_%d", role, most), Title: roleTitle(role), Unit: "cpu s", Group: fmt.Sprintf("CPU time to start %d pods", most)})
 	}
 	return out
 }
 
-func windowLines(suffix, group string, memory, cpu bar) []line {
-	out := []line{
-		{"rss_" + suffix, "agent, resident memory", "MiB", memory, group},
-		{"rssanon_" + suffix, "- of it anonymous", "MiB", bar{}, group},
-		{"rssfile_" + suffix, "- of it program and libraries", "MiB", bar{}, group},
-		{"cores_agent_" + suffix, "agent, CPU", "cores", cpu, group},
-		{"cores_runtime_" + suffix, "containerd and shims, CPU", "cores", bar{ratioMax: barTime}, group},
-		{"cores_control_" + suffix, "control plane, CPU", "cores", bar{}, group},
-		{"cores_others_" + suffix, "others on this machine, CPU", "cores", bar{}, group},
-		{"rsscontainerd_" + suffix, "containerd, resident memory", "MiB", bar{}, group},
+func windowLines(suffix, group string, memory, cpu record.Bar) []record.Line {
+	out := []record.Line{
+		{Name: "rss_" + suffix, Title: "agent, resident memory", Unit: "MiB", Bar: memory, Group: group},
+		{Name: "rssanon_" + suffix, Title: "- of it anonymous", Unit: "MiB", Group: group},
+		{Name: "rssfile_" + suffix, Title: "- of it program and libraries", Unit: "MiB", Group: group},
+		{Name: "cores_agent_" + suffix, Title: "agent, CPU", Unit: "cores", Bar: cpu, Group: group},
+		{Name: "cores_runtime_" + suffix, Title: "containerd and shims, CPU", Unit: "cores", Bar: record.Bar{RatioMax: barTime}, Group: group},
+		{Name: "cores_control_" + suffix, Title: "control plane, CPU", Unit: "cores", Group: group},
+		{Name: "cores_others_" + suffix, Title: "others on this machine, CPU", Unit: "cores", Group: group},
+		{Name: "rsscontainerd_" + suffix, Title: "containerd, resident memory", Unit: "MiB", Group: group},
 	}
 	return out
 }

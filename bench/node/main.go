@@ -25,6 +25,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // config is the command line.
@@ -134,8 +136,7 @@ func run(ctx context.Context, c config) (bool, error) {
 		return false, err
 	}
 	defer restore()
-	r := report{config: c, began: time.Now(), args: os.Args[1:]}
-	r.machine = describeMachine(ctx, c)
+	r := newReport(ctx, c, os.Args[1:])
 	var problems []error
 	for round := range c.rounds {
 		order := slices.Clone(c.sides)
@@ -144,10 +145,10 @@ func run(ctx context.Context, c config) (bool, error) {
 		}
 		for _, s := range order {
 			m, err := measure(ctx, c, s, round)
-			r.measurements = append(r.measurements, m)
+			r.Measurements = append(r.Measurements, m)
 			if err != nil {
 				err = fmt.Errorf("round %d: %s: %w", round+1, s.name, err)
-				r.problems = append(r.problems, err.Error())
+				r.Problems = append(r.Problems, err.Error())
 				problems = append(problems, err)
 				fmt.Fprintln(os.Stderr, "node:", err)
 			}
@@ -155,20 +156,21 @@ func run(ctx context.Context, c config) (bool, error) {
 				return false, errors.Join(append(problems, context.Cause(ctx))...)
 			}
 		}
+		r.Warnings = noise(r.Measurements, c.batches)
 		if c.out != "" {
-			if err := r.save(); err != nil {
+			if err := r.Save(c.out); err != nil {
 				return false, err
 			}
 		}
 	}
-	text, ok := r.render()
+	text, ok := r.Render()
 	fmt.Print(text)
 	return ok && len(problems) == 0, nil
 }
 
 // measure is one agent in one round, from nothing to nothing. What was measured before an error is returned with it.
-func measure(ctx context.Context, c config, s side, round int) (m measurement, err error) {
-	m = measurement{side: s.name, round: round + 1, values: map[string]float64{}, samples: map[string]int{}, windows: round < c.steadyRounds}
+func measure(ctx context.Context, c config, s side, round int) (m *record.Measurement, err error) {
+	m = record.NewMeasurement(s.name, round+1)
 	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, round+1))
 	r := &rig{config: c, side: s, dir: dir}
 	defer func() {
@@ -182,9 +184,9 @@ func measure(ctx context.Context, c config, s side, round int) (m measurement, e
 	if err != nil {
 		return m, err
 	}
-	m.put("up", took.Seconds(), 1)
+	m.Put("up", took.Seconds(), 1)
 	progress("%s round %d: up in %.1f s", s.name, round+1, took.Seconds())
-	return m, r.measureAll(ctx, &m)
+	return m, r.measureAll(ctx, m, round < c.steadyRounds)
 }
 
 // progress tells the person who waits; the report is on standard output.

@@ -5,24 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// measurement is what one agent showed in one round.
-type measurement struct {
-	side    string
-	round   int
-	windows bool               // whether idle and steady use were measured
-	values  map[string]float64 // by the names that bars.go lists
-	samples map[string]int     // how many observations each value was made of
-}
-
-func (m *measurement) put(name string, value float64, samples int) {
-	m.values[name], m.samples[name] = value, samples
-}
-
-// measureAll is a round between up and down.
-func (r *rig) measureAll(ctx context.Context, m *measurement) error {
+// measureAll is a round between up and down, with or without idle and steady windows.
+func (r *rig) measureAll(ctx context.Context, m *record.Measurement, windows bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := r.prepareNamespace(ctx); err != nil {
@@ -32,7 +20,7 @@ func (r *rig) measureAll(ctx context.Context, m *measurement) error {
 	if err != nil {
 		return err
 	}
-	if m.windows {
+	if windows {
 		if err := r.window(ctx, m, "idle", r.idle); err != nil {
 			return fmt.Errorf("idle window: %w", err)
 		}
@@ -42,17 +30,17 @@ func (r *rig) measureAll(ctx context.Context, m *measurement) error {
 	}
 	for i, n := range r.batches {
 		last := i == len(r.batches)-1
-		if err := r.measureBatch(ctx, m, t, n, last && m.windows); err != nil {
+		if err := r.measureBatch(ctx, m, t, n, last && windows); err != nil {
 			return fmt.Errorf("%d pods at once: %w", n, err)
 		}
 	}
-	peak, err := statusMiB(r.pids[roleAgent], "VmHWM")
+	peak, err := record.StatusMiB(r.pids[roleAgent], "VmHWM")
 	if err != nil {
 		return err
 	}
-	m.put("peak", peak, 1)
+	m.Put("peak", peak, 1)
 	t.mu.Lock()
-	m.put("resumed", float64(t.resumed), 1)
+	m.Put("resumed", float64(t.resumed), 1)
 	t.mu.Unlock()
 	return r.checkSameAgent(ctx)
 }
@@ -63,7 +51,7 @@ func (r *rig) measureAll(ctx context.Context, m *measurement) error {
 const singlePause = time.Second
 
 // measureSingles starts pods one by one, each when the one before is gone. The node's very first counts apart.
-func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) error {
+func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *tracker) error {
 	var total, start, end []float64
 	for i := range r.singles + 1 {
 		names := []string{fmt.Sprintf("single-%02d", i)}
@@ -82,7 +70,7 @@ func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) er
 		}
 		l := t.get(names[0])
 		if i == 0 { // it makes the bridge, and reads programs from disk that the others find in memory
-			m.put("first_1", l.running.Sub(l.bound).Seconds(), 1)
+			m.Put("first_1", l.running.Sub(l.bound).Seconds(), 1)
 			continue
 		}
 		total = append(total, l.running.Sub(l.created).Seconds())
@@ -90,17 +78,17 @@ func (r *rig) measureSingles(ctx context.Context, m *measurement, t *tracker) er
 		end = append(end, removed.Seconds())
 	}
 	if r.singles > 0 {
-		m.put("total_1", stats.Median(total), len(total))
-		m.put("p50_1", stats.Quantile(start, 0.5), len(start))
-		m.put("p99_1", stats.Quantile(start, 0.99), len(start))
-		m.put("delete_1", stats.Median(end), len(end))
-		progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.values["p50_1"], m.values["p99_1"])
+		m.Put("total_1", stats.Median(total), len(total))
+		m.Put("p50_1", stats.Quantile(start, 0.5), len(start))
+		m.Put("p99_1", stats.Quantile(start, 0.99), len(start))
+		m.Put("delete_1", stats.Median(end), len(end))
+		progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.Values["p50_1"], m.Values["p99_1"])
 	}
 	return nil
 }
 
 // measureBatch starts n pods at once and, when they have served the steady window, deletes them at once.
-func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n int, steady bool) error {
+func (r *rig) measureBatch(ctx context.Context, m *record.Measurement, t *tracker, n int, steady bool) error {
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("batch%d-%03d", n, i)
@@ -125,7 +113,7 @@ func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n in
 		return err
 	}
 	for role, seconds := range after.since(before) {
-		m.put(fmt.Sprintf("startcpu_%s_%d", role, n), seconds, 1)
+		m.Put(fmt.Sprintf("startcpu_%s_%d", role, n), seconds, 1)
 	}
 	r.noteStarts(m, t, names, began)
 	if err := r.tellProfile(ctx, profile); err != nil {
@@ -139,7 +127,7 @@ func (r *rig) measureBatch(ctx context.Context, m *measurement, t *tracker, n in
 	return r.measureRemoval(ctx, m, t, names)
 }
 
-func (r *rig) measureRemoval(ctx context.Context, m *measurement, t *tracker, names []string) error {
+func (r *rig) measureRemoval(ctx context.Context, m *record.Measurement, t *tracker, names []string) error {
 	profile, err := r.takeProfile(ctx)
 	if err != nil {
 		return err
@@ -148,13 +136,13 @@ func (r *rig) measureRemoval(ctx context.Context, m *measurement, t *tracker, na
 	if err != nil {
 		return err
 	}
-	m.put(fmt.Sprintf("delete_%d", len(names)), removed.Seconds(), 1)
+	m.Put(fmt.Sprintf("delete_%d", len(names)), removed.Seconds(), 1)
 	progress("%s: %d pods: all deleted in %.1f s", r.side.name, len(names), removed.Seconds())
 	return r.tellProfile(ctx, profile)
 }
 
 // noteStarts turns what the watch saw of a batch into its numbers.
-func (r *rig) noteStarts(m *measurement, t *tracker, names []string, began time.Time) {
+func (r *rig) noteStarts(m *record.Measurement, t *tracker, names []string, began time.Time) {
 	var start []float64
 	var first, last time.Time
 	for _, name := range names {
@@ -168,7 +156,7 @@ func (r *rig) noteStarts(m *measurement, t *tracker, names []string, began time.
 		}
 	}
 	n := len(names)
-	put := func(name string, v float64, samples int) { m.put(fmt.Sprintf("%s_%d", name, n), v, samples) }
+	put := func(name string, v float64, samples int) { m.Put(fmt.Sprintf("%s_%d", name, n), v, samples) }
 	put("total", last.Sub(began).Seconds(), 1)
 	put("p50", stats.Quantile(start, 0.5), n)
 	put("p99", stats.Quantile(start, 0.99), n)

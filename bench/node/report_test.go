@@ -1,72 +1,21 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// TestJudge: what was not measured must never look like a pass.
-func TestJudge(t *testing.T) {
-	unknown := math.NaN()
-	for _, c := range []struct {
-		name         string
-		bar          bar
-		ours, theirs float64
-		verdict      string
-		missed       bool
-	}{
-		{"no bar", bar{}, 1, 2, "", false},
-		{"at the bar", bar{ratioMax: 0.25}, 1, 4, "pass: at most 0.25 of upstream's", false},
-		{"above the bar", bar{ratioMax: 0.25}, 1.01, 4, "MISSED: at most 0.25 of upstream's", true},
-		{"upstream not measured", bar{ratioMax: 1}, 1, unknown, "not measured (at most 1.00 of upstream's)", true},
-		{"ours not measured", bar{max: 20}, unknown, 4, "not measured (at most 20 s)", true},
-		{"absolute", bar{max: 20}, 20.1, 30, "MISSED: at most 20 s", true},
-		{"a missed goal is no miss", bar{ratioMax: 1. / 3, goal: 48}, 50, 160, "pass: at most 0.33 of upstream's; goal 48 s not reached", false},
-		{"goal reached", bar{ratioMax: 1. / 3, goal: 48}, 48, 160, "pass: at most 0.33 of upstream's; goal 48 s reached", false},
-	} {
-		w := row{line: line{unit: "s", bar: c.bar}, ours: c.ours, theirs: c.theirs, ratio: c.ours / c.theirs}
-		w.judge()
-		if w.verdict != c.verdict || w.missed != c.missed {
-			t.Errorf("%s: %q, missed %v; want %q, %v", c.name, w.verdict, w.missed, c.verdict, c.missed)
-		}
-	}
-}
-
-func TestReportWarns(t *testing.T) {
-	m := func(side string, round int, values map[string]float64) measurement {
-		samples := map[string]int{}
-		for name := range values {
-			samples[name] = 30
-		}
-		return measurement{side: side, round: round, values: values, samples: samples}
-	}
-	r := &report{config: config{rounds: 2, batches: []int{30}}, problems: []string{"round 2: plimsoll: broke\nits log"}, measurements: []measurement{
-		m(kubelet, 1, map[string]float64{"p99_30": 5, "cores_others_steady": 0.5}),
-		m(plimsoll, 1, map[string]float64{"p99_30": 4}),
-		m(plimsoll, 2, map[string]float64{"p99_30": 2}),
-	}}
-	text, ok := r.render()
-	if ok {
-		t.Error("a report without most numbers passed")
-	}
-	for _, want := range []string{
-		"round 2: plimsoll: broke\n",
-		"kubelet, round 1: steady window: others used 0.50 cores",
-		"30 pods at once, bind to Running, p99: plimsoll: rounds lie 67% of their median apart",
-		"30 pods at once, bind to Running, p99: p99 of 30 samples a round is their maximum",
-		"| 0.600 ", // the ratio of the medians 3 and 5
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the report lacks %q:\n%s", want, text)
-		}
-	}
-}
-
-func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", math.NaN(): "-", 0.004512: "0.00451", 1.234: "1.23", 15.66: "15.7", 144.4: "144", 12345: "12345"} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %s, want %s", v, got, want)
+// TestNoise: the report says where somebody else used the machine.
+func TestNoise(t *testing.T) {
+	m := record.NewMeasurement(kubelet, 1)
+	m.Put("cores_others_steady", 0.5, 1)
+	m.Put("resumed", 2, 1)
+	warnings := strings.Join(noise([]*record.Measurement{m}, []int{30}), "\n")
+	for _, want := range []string{"kubelet, round 1: steady window: others used 0.50 cores", "ended our watch 2 times"} {
+		if !strings.Contains(warnings, want) {
+			t.Errorf("warnings lack %q:\n%s", want, warnings)
 		}
 	}
 }

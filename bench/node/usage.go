@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
@@ -28,10 +29,6 @@ const (
 
 var roles = []string{roleAgent, roleContainerd, roleShims, roleControl, roleHarness, roleOthers, roleMachine}
 
-// userHZ is the unit of times in proc_pid_stat(5): USER_HZ, 100 on every Linux architecture Go runs on. The kernel scales
-// these numbers to the exact run time, so they are not sampled.
-const userHZ = 100
-
 // usage is CPU seconds by role since each process began.
 type usage map[string]float64
 
@@ -43,7 +40,7 @@ func (r *rig) cpu() (usage, error) {
 		if name != roleAgent && name != roleContainerd {
 			role = roleControl
 		}
-		s, err := cpuSeconds(pid)
+		s, err := record.CPUSeconds(pid)
 		if err != nil {
 			return nil, fmt.Errorf("measure %s: %w", name, err)
 		}
@@ -54,7 +51,7 @@ func (r *rig) cpu() (usage, error) {
 		return nil, err
 	}
 	for _, pid := range shims {
-		s, err := cpuSeconds(pid)
+		s, err := record.CPUSeconds(pid)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -63,10 +60,10 @@ func (r *rig) cpu() (usage, error) {
 		}
 		u[roleShims] += s
 	}
-	if u[roleHarness], err = cpuSeconds(os.Getpid()); err != nil {
+	if u[roleHarness], err = record.CPUSeconds(os.Getpid()); err != nil {
 		return nil, err
 	}
-	u[roleMachine], err = machineSeconds()
+	u[roleMachine], err = record.MachineSeconds()
 	return u, err
 }
 
@@ -77,46 +74,6 @@ func (u usage) since(before usage) usage {
 	}
 	d[roleOthers] = max(0, d[roleMachine]-d[roleAgent]-d[roleContainerd]-d[roleShims]-d[roleControl]-d[roleHarness])
 	return d
-}
-
-// cpuSeconds is utime + stime + cutime + cstime, fields 14 to 17 of proc_pid_stat(5). The second field may hold blanks.
-func cpuSeconds(pid int) (float64, error) {
-	path := fmt.Sprintf("/proc/%d/stat", pid)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
-	if len(fields) < 15 {
-		return 0, fmt.Errorf("read %s: %d fields", path, len(fields))
-	}
-	return sumTicks(path, fields[11:15])
-}
-
-// machineSeconds is all time of the "cpu" line of proc_stat(5) that is not idle, iowait, steal or a guest's own count.
-func machineSeconds() (float64, error) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	fields := strings.Fields(line)
-	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("read /proc/stat: first line %q", line)
-	}
-	return sumTicks("/proc/stat", append(fields[1:4:4], fields[6:8]...)) // user nice system, irq softirq
-}
-
-func sumTicks(path string, fields []string) (float64, error) {
-	var ticks uint64
-	for _, f := range fields {
-		n, err := strconv.ParseUint(f, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", path, err)
-		}
-		ticks += n
-	}
-	return float64(ticks) / userHZ, nil
 }
 
 // shims finds the shims of our containerd by its socket in their arguments.
@@ -142,30 +99,11 @@ func (r *rig) shims() (pids []int, err error) {
 	return pids, nil
 }
 
-// statusMiB reads a line of proc_pid_status(5) that is in kB, in MiB.
-func statusMiB(pid int, key string) (float64, error) {
-	path := fmt.Sprintf("/proc/%d/status", pid)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, key+":"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
-			if err != nil {
-				return 0, fmt.Errorf("read %s: %s: %w", path, key, err)
-			}
-			return kib / 1024, nil
-		}
-	}
-	return 0, fmt.Errorf("read %s: no %s", path, key)
-}
-
 // samplePeriod is how often resident memory is read in a window.
 const samplePeriod = time.Second
 
 // window measures use over d while nothing is asked of the node, under names that end in suffix.
-func (r *rig) window(ctx context.Context, m *measurement, suffix string, d time.Duration) error {
+func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, d time.Duration) error {
 	if err := pause(ctx, r.settle); err != nil {
 		return err
 	}
@@ -180,7 +118,7 @@ func (r *rig) window(ctx context.Context, m *measurement, suffix string, d time.
 		if err := pause(ctx, samplePeriod); err != nil {
 			return err
 		}
-		mib, err := statusMiB(agent, "VmRSS")
+		mib, err := record.StatusMiB(agent, "VmRSS")
 		if err != nil {
 			return errors.Join(err, r.checkSameAgent(ctx))
 		}
@@ -192,24 +130,24 @@ func (r *rig) window(ctx context.Context, m *measurement, suffix string, d time.
 		return errors.Join(err, r.checkSameAgent(ctx))
 	}
 	for role, seconds := range after.since(before) {
-		m.put("cores_"+role+"_"+suffix, seconds/wall, 1)
+		m.Put("cores_"+role+"_"+suffix, seconds/wall, 1)
 	}
-	m.put("cores_runtime_"+suffix, m.values["cores_containerd_"+suffix]+m.values["cores_shims_"+suffix], 1)
-	m.put("rss_"+suffix, stats.Median(resident), len(resident))
+	m.Put("cores_runtime_"+suffix, m.Values["cores_containerd_"+suffix]+m.Values["cores_shims_"+suffix], 1)
+	m.Put("rss_"+suffix, stats.Median(resident), len(resident))
 	for key, name := range map[string]string{"RssAnon": "rssanon_", "RssFile": "rssfile_"} {
-		mib, err := statusMiB(agent, key)
+		mib, err := record.StatusMiB(agent, key)
 		if err != nil {
 			return err
 		}
-		m.put(name+suffix, mib, 1)
+		m.Put(name+suffix, mib, 1)
 	}
-	mib, err := statusMiB(r.pids[roleContainerd], "VmRSS")
+	mib, err := record.StatusMiB(r.pids[roleContainerd], "VmRSS")
 	if err != nil {
 		return err
 	}
-	m.put("rsscontainerd_"+suffix, mib, 1)
+	m.Put("rsscontainerd_"+suffix, mib, 1)
 	progress("%s: %s: %.1f MiB, %.4f cores (containerd and shims %.4f)", r.side.name, suffix, stats.Median(resident),
-		m.values["cores_agent_"+suffix], m.values["cores_runtime_"+suffix])
+		m.Values["cores_agent_"+suffix], m.Values["cores_runtime_"+suffix])
 	return r.checkSameAgent(ctx)
 }
 

@@ -1,4 +1,4 @@
-package main
+package record
 
 import (
 	"bytes"
@@ -12,26 +12,18 @@ import (
 	"time"
 )
 
-// fact is a line of the machine's description.
-type fact struct{ name, value string }
+// Fact is a line of the machine's description.
+type Fact struct{ Name, Value string }
 
-// describeMachine says what the numbers were measured on. What cannot be found out is said to be unknown.
-func describeMachine(ctx context.Context, c config) []fact {
-	facts := []fact{
+// Machine says what the numbers were measured on. What cannot be found out is said to be unknown.
+func Machine(ctx context.Context) []Fact {
+	return []Fact{
 		{"machine", fmt.Sprintf("%d cores (%s), %s memory", runtime.NumCPU(), cpuModel(), memTotal())},
 		{"kernel", read("/proc/sys/kernel/osrelease") + ", " + cgroupMode()},
 		{"system", osName()},
-		{"containerd", output(ctx, "containerd", "--version")},
-		{"runc", output(ctx, "runc", "--version")},
-		{"commit", output(ctx, "git", "describe", "--always", "--dirty")},
-		{"plimsoll", output(ctx, c.plimsoll, "version")},
+		{"commit", Output(ctx, "git", "describe", "--always", "--dirty")},
+		{"load before the run", read("/proc/loadavg")},
 	}
-	for _, s := range c.sides {
-		if s.binary != "" {
-			facts = append(facts, fact{"upstream kubelet", output(ctx, s.binary, "--version")})
-		}
-	}
-	return append(facts, fact{"load before the run", read("/proc/loadavg")})
 }
 
 const unknown = "unknown"
@@ -39,8 +31,8 @@ const unknown = "unknown"
 // commandTimeout bounds a question for a version.
 const commandTimeout = 10 * time.Second
 
-// output is the first line that a program prints.
-func output(ctx context.Context, name string, args ...string) string {
+// Output is the first line that a program prints.
+func Output(ctx context.Context, name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).Output()

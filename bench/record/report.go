@@ -1,0 +1,259 @@
+// Package record judges what a side-by-side measurement found and writes it down.
+//
+// A Measurement is what one side showed in one round, by name. A Report has a Line for each name that matters: medians over
+// the rounds, their ratio, and a Bar that the number must not exceed. What was not measured passes nothing; rounds that
+// lie far apart and quantiles of few samples are said in warnings.
+//
+// It also knows the machine it runs on, and how much CPU time a process used (proc.go). It measures nothing itself.
+package record
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/stats"
+)
+
+// Bar is what a number must not exceed. Zero fields: no such bar.
+type Bar struct {
+	RatioMax float64 // ours / upstream's
+	Max      float64 // ours, in the line's unit
+	Goal     float64 // ours; told, not judged
+}
+
+// Line is one line of a report.
+type Line struct {
+	Name  string // of the measured value
+	Title string
+	Unit  string
+	Bar   Bar
+	Group string
+}
+
+// Measurement is what one side showed in one round.
+type Measurement struct {
+	Side    string
+	Round   int
+	Values  map[string]float64 // by the names of lines
+	Samples map[string]int     // how many observations each value was made of
+}
+
+// NewMeasurement returns an empty one.
+func NewMeasurement(side string, round int) *Measurement {
+	return &Measurement{Side: side, Round: round, Values: map[string]float64{}, Samples: map[string]int{}}
+}
+
+// Put keeps a value.
+func (m *Measurement) Put(name string, value float64, samples int) {
+	m.Values[name], m.Samples[name] = value, samples
+}
+
+// Report is all of a run.
+type Report struct {
+	Title        string
+	Program      string // below bench
+	Ours, Theirs string // sides
+	Lines        []Line
+	Rounds       int
+	Args         []string
+	Began        time.Time
+	Machine      []Fact
+	Notes        []string // lines below the machine's
+	Measurements []*Measurement
+	Problems     []string
+	Warnings     []string // what to doubt, beside what the report finds itself
+}
+
+// spreadMax is how far rounds may lie apart, as a share of their median, before the report warns.
+const spreadMax = 0.2
+
+// of collects a value of one side over the rounds that have it, and how many observations stand behind it in all.
+func (r *Report) of(side, name string) (values []float64, samples int) {
+	for _, m := range r.Measurements {
+		if v, ok := m.Values[name]; ok && m.Side == side {
+			values = append(values, v)
+			samples += m.Samples[name]
+		}
+	}
+	return values, samples
+}
+
+// row is a line with its numbers.
+type row struct {
+	Line
+	ours, theirs float64 // medians over rounds; NaN: not measured
+	ratio        float64
+	verdict      string
+	missed       bool
+	warnings     []string
+}
+
+func (r *Report) row(l Line) row {
+	ours, n := r.of(r.Ours, l.Name)
+	theirs, _ := r.of(r.Theirs, l.Name)
+	out := row{Line: l, ours: stats.Median(ours), theirs: stats.Median(theirs)}
+	out.ratio = stats.Ratio(out.ours, out.theirs)
+	out.judge()
+	if out.verdict == "" {
+		return out // nobody decides anything by it
+	}
+	for _, s := range []struct {
+		side   string
+		values []float64
+	}{{r.Ours, ours}, {r.Theirs, theirs}} {
+		if spread := stats.Spread(s.values); spread > spreadMax {
+			out.warn("%s: rounds lie %.0f%% of their median apart", s.side, 100*spread)
+		}
+	}
+	if strings.HasPrefix(l.Name, "p99_") && len(ours) > 0 && !stats.Resolves(n/len(ours), 0.99) {
+		out.warn("p99 of %d samples a round is their maximum", n/len(ours))
+	}
+	return out
+}
+
+func (w *row) warn(format string, args ...any) {
+	w.warnings = append(w.warnings, fmt.Sprintf(format, args...))
+}
+
+// judge compares with the bars. What was not measured passes nothing.
+func (w *row) judge() {
+	b := w.Bar
+	var text []string
+	limit := func(value, max float64, what string) {
+		switch {
+		case math.IsNaN(value):
+			text, w.missed = append(text, "not measured ("+what+")"), true
+		case value > max:
+			text, w.missed = append(text, "MISSED: "+what), true
+		default:
+			text = append(text, "pass: "+what)
+		}
+	}
+	if b.RatioMax > 0 {
+		limit(w.ratio, b.RatioMax, fmt.Sprintf("at most %.2f of upstream's", b.RatioMax))
+	}
+	if b.Max > 0 {
+		limit(w.ours, b.Max, fmt.Sprintf("at most %v %s", b.Max, w.Unit))
+	}
+	if b.Goal > 0 {
+		reached := "reached"
+		if !(w.ours <= b.Goal) {
+			reached = "not reached"
+		}
+		text = append(text, fmt.Sprintf("goal %v %s %s", b.Goal, w.Unit, reached))
+	}
+	w.verdict = strings.Join(text, "; ")
+}
+
+// Render returns the report as Markdown, and whether every bar was met.
+func (r *Report) Render() (string, bool) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n", r.Title)
+	fmt.Fprintf(&b, "Written by `bench/%s`; README.md beside it says how to read it. Medians over %d rounds.\n\n", r.Program, r.Rounds)
+	fmt.Fprintf(&b, "    go run ./%s %s\n\n", r.Program, strings.ReplaceAll(strings.Join(r.Args, " "), "  ", " '' "))
+	fmt.Fprintf(&b, "- began: %s, took %s\n", r.Began.UTC().Format(time.DateTime+" UTC"), time.Since(r.Began).Round(time.Second))
+	for _, f := range r.Machine {
+		fmt.Fprintf(&b, "- %s: %s\n", f.Name, f.Value)
+	}
+	fmt.Fprintf(&b, "- load after the run: %s\n", read("/proc/loadavg"))
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "- %s\n", note)
+	}
+	b.WriteString("\n")
+	ok := true
+	warnings := r.Warnings
+	var cells [][]string
+	group := ""
+	for _, l := range r.Lines {
+		w := r.row(l)
+		ok = ok && !w.missed
+		if l.Group != group {
+			group = l.Group
+			cells = append(cells, []string{"**" + group + "**", "", "", "", "", ""})
+		}
+		cells = append(cells, []string{l.Title, l.Unit, number(w.theirs), number(w.ours), number(w.ratio), w.verdict})
+		for _, text := range w.warnings {
+			warnings = append(warnings, fmt.Sprintf("%s, %s: %s", l.Group, l.Title, text))
+		}
+	}
+	writeTable(&b, []string{"", "unit", "upstream", "ours", "ratio", "bar"}, cells)
+	writeList(&b, "Problems", r.Problems)
+	writeList(&b, "Warnings", warnings)
+	fmt.Fprintf(&b, "\n## Every round\n\n")
+	r.writeRounds(&b)
+	return b.String(), ok
+}
+
+// writeRounds shows what the medians are made of.
+func (r *Report) writeRounds(b *strings.Builder) {
+	head := []string{"", "unit"}
+	for _, m := range r.Measurements {
+		head = append(head, fmt.Sprintf("%s %d", m.Side, m.Round))
+	}
+	var cells [][]string
+	for _, l := range r.Lines {
+		row := []string{l.Group + ": " + l.Title, l.Unit}
+		for _, m := range r.Measurements {
+			v, ok := m.Values[l.Name]
+			if !ok {
+				v = math.NaN()
+			}
+			row = append(row, number(v))
+		}
+		cells = append(cells, row)
+	}
+	writeTable(b, head, cells)
+}
+
+// writeTable writes a Markdown table that is also readable as text.
+func writeTable(b *strings.Builder, head []string, rows [][]string) {
+	t := tabwriter.NewWriter(b, 0, 0, 1, ' ', 0)
+	write := func(cells []string) { fmt.Fprintln(t, "| "+strings.Join(cells, "\t| ")+"\t|") }
+	write(head)
+	rule := make([]string, len(head))
+	for i := range rule {
+		rule[i] = "---"
+	}
+	write(rule)
+	for _, row := range rows {
+		write(row)
+	}
+	t.Flush()
+}
+
+func writeList(b *strings.Builder, title string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n\n", title)
+	for _, item := range items {
+		line, _, _ := strings.Cut(item, "\n")
+		fmt.Fprintf(b, "- %s\n", line)
+	}
+}
+
+// number prints three significant digits.
+func number(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "-"
+	case v == 0:
+		return "0"
+	}
+	digits := 2 - int(math.Floor(math.Log10(math.Abs(v))))
+	return fmt.Sprintf("%.*f", max(digits, 0), v)
+}
+
+// Save replaces the report file.
+func (r *Report) Save(path string) error {
+	text, _ := r.Render()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}

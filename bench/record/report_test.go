@@ -1,0 +1,100 @@
+package record
+
+import (
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestJudge: what was not measured must never look like a pass.
+func TestJudge(t *testing.T) {
+	unknown := math.NaN()
+	for _, c := range []struct {
+		name         string
+		bar          Bar
+		ours, theirs float64
+		verdict      string
+		missed       bool
+	}{
+		{"no bar", Bar{}, 1, 2, "", false},
+		{"at the bar", Bar{RatioMax: 0.25}, 1, 4, "pass: at most 0.25 of upstream's", false},
+		{"above the bar", Bar{RatioMax: 0.25}, 1.01, 4, "MISSED: at most 0.25 of upstream's", true},
+		{"upstream not measured", Bar{RatioMax: 1}, 1, unknown, "not measured (at most 1.00 of upstream's)", true},
+		{"ours not measured", Bar{Max: 20}, unknown, 4, "not measured (at most 20 s)", true},
+		{"absolute", Bar{Max: 20}, 20.1, 30, "MISSED: at most 20 s", true},
+		{"a missed goal is no miss", Bar{RatioMax: 1. / 3, Goal: 48}, 50, 160, "pass: at most 0.33 of upstream's; goal 48 s not reached", false},
+		{"goal reached", Bar{RatioMax: 1. / 3, Goal: 48}, 48, 160, "pass: at most 0.33 of upstream's; goal 48 s reached", false},
+	} {
+		w := row{Line: Line{Unit: "s", Bar: c.bar}, ours: c.ours, theirs: c.theirs, ratio: c.ours / c.theirs}
+		w.judge()
+		if w.verdict != c.verdict || w.missed != c.missed {
+			t.Errorf("%s: %q, missed %v; want %q, %v", c.name, w.verdict, w.missed, c.verdict, c.missed)
+		}
+	}
+}
+
+func TestReportWarns(t *testing.T) {
+	m := func(side string, round int, p99 float64) *Measurement {
+		m := NewMeasurement(side, round)
+		m.Put("p99_start", p99, 30)
+		return m
+	}
+	r := &Report{
+		Ours: "ours", Theirs: "theirs", Rounds: 2, Problems: []string{"round 2: ours: broke\nits log"}, Warnings: []string{"somebody else"},
+		Lines:        []Line{{"p99_start", "start, p99", "s", Bar{RatioMax: 1}, "30 pods"}, {"lost", "not measured", "s", Bar{Max: 1}, "30 pods"}},
+		Measurements: []*Measurement{m("theirs", 1, 5), m("ours", 1, 4), m("ours", 2, 2)},
+	}
+	text, ok := r.Render()
+	if ok {
+		t.Error("a report without a number that has a bar passed")
+	}
+	for _, want := range []string{
+		"round 2: ours: broke\n",
+		"- somebody else\n",
+		"30 pods, start, p99: ours: rounds lie 67% of their median apart",
+		"30 pods, start, p99: p99 of 30 samples a round is their maximum",
+		"| 0.600 ", // the ratio of the medians 3 and 5
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// TestProc reads what this process used: a busy loop uses something, and the machine at least as much.
+func TestProc(t *testing.T) {
+	before, err := CPUSeconds(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := MachineSeconds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := 0.0
+	for used < 0.05 {
+		if now, err := CPUSeconds(os.Getpid()); err != nil {
+			t.Fatal(err)
+		} else {
+			used = now - before
+		}
+	}
+	if after, err := MachineSeconds(); err != nil || after-all < 0.03 {
+		t.Errorf("this process used %v s, the machine %v s, %v", used, after-all, err)
+	}
+	if mib, err := StatusMiB(os.Getpid(), "VmRSS"); err != nil || mib < 1 {
+		t.Errorf("resident: %v MiB, %v", mib, err)
+	}
+	if _, err := CPUSeconds(1 << 30); err == nil {
+		t.Error("a process that is not there used CPU")
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", math.NaN(): "-", 0.004512: "0.00451", 1.234: "1.23", 15.66: "15.7", 144.4: "144", 12345: "12345"} {
+		if got := number(v); got != want {
+			t.Errorf("number(%v) = %s, want %s", v, got, want)
+		}
+	}
+}
