@@ -1,0 +1,69 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+func TestFlags(t *testing.T) {
+	if _, err := parseFlags(nil); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	_, err := parseFlags([]string{"--rounds", "0", "--zones", "1", "--silent", "0", "--grace", "1s", "--only", "x"})
+	for _, want := range []string{"--rounds 0", "--zones 1", "--silent 0", "--grace 1s", "--only x"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error lacks %q: %v", want, err)
+		}
+	}
+}
+
+// TestSee: what a watch shows of one node, in order, is dated when it begins and not when it is repeated.
+func TestSee(t *testing.T) {
+	n := &nodes{by: map[string]*nodeSeen{}, wake: make(chan struct{}, 1)}
+	show := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *nodeSeen {
+		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		node.Name = "n"
+		n.see(node)
+		return n.by["n"]
+	}
+	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}
+	if s := show(corev1.ConditionTrue); !n.well() || !s.unknownAt.IsZero() {
+		t.Errorf("a node that is well: %+v", s)
+	}
+	first := show(corev1.ConditionUnknown).unknownAt
+	s := show(corev1.ConditionUnknown, unreachable)
+	if s.unknownAt != first || s.taintedAt.Before(first) || n.well() || n.wronged(nil) != 1 || n.wronged([]string{"n"}) != 0 {
+		t.Errorf("silent: %+v", s)
+	}
+	if show(corev1.ConditionTrue, unreachable); n.well() {
+		t.Error("well with a taint")
+	}
+	if show(corev1.ConditionTrue); !n.well() {
+		t.Error("not well again")
+	}
+}
+
+// TestBars: what was not measured passes nothing, and each bar of the issue is there.
+func TestBars(t *testing.T) {
+	c, err := parseFlags(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &record.Report{Ours: ours, Theirs: upstream, Lines: lines(c)}
+	text, ok := r.Render()
+	if n := strings.Count(text, "not measured"); ok || n != 5 {
+		t.Errorf("%d bars, passed %v:\n%s", n, ok, text)
+	}
+	m := record.NewMeasurement(upstream, 1)
+	m.Put("cores_others", 0.5, 1)
+	m.Put("wronged", 3, 1)
+	m.Put("p99_unknown", math.Inf(1), 1)
+	if w := noise([]*record.Measurement{m}); len(w) != 2 {
+		t.Errorf("warnings %q", w)
+	}
+}

@@ -1,0 +1,189 @@
+// Command lifecycle measures the controllers that watch over nodes side by side: plimsoll lifecycle and upstream's
+// node-lifecycle and taint-eviction controllers, which run in upstream's kube-controller-manager with nothing else, at its
+// default limits. Both watch the same hollow nodes (plimsoll fleet) on the same control plane (plimsoll up), one after the
+// other.
+//
+// A round measures both controllers once; the order turns around every round. What is done to each, in order: a steady
+// window; some nodes fall silent, spread over a period of their leases; a whole zone falls silent at once; all return, and
+// the controller must have taken everything back before the next one comes. The fleet and the control plane are measured
+// in the same windows. At the end the simulator plays its day, which needs no control plane.
+//
+// Clocks are this program's own and the hollow nodes': one machine. An event happens when our watch shows it. It judges
+// against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+// config is the command line.
+type config struct {
+	rounds, steadyRounds   int
+	nodes, zones, silent   int
+	grace, steady, settle  time.Duration
+	plimsoll, controlplane string
+	dir, out, only         string
+	port                   int
+	sim                    bool
+	keep                   bool
+}
+
+// The sides.
+const (
+	ours     = "plimsoll"
+	upstream = "upstream"
+)
+
+func parseFlags(args []string) (config, error) {
+	c := config{}
+	f := flag.NewFlagSet("lifecycle", flag.ContinueOnError)
+	f.IntVar(&c.rounds, "rounds", 2, "how often each controller is measured")
+	f.IntVar(&c.steadyRounds, "steady-rounds", 1, "how many of the rounds have a steady window")
+	f.IntVar(&c.nodes, "nodes", 5000, "hollow nodes")
+	f.IntVar(&c.zones, "zones", 10, "zones they are spread over; one of them dies")
+	f.IntVar(&c.silent, "silent", 200, "nodes of the other zones that fall silent")
+	f.DurationVar(&c.grace, "grace", 30*time.Second, "node-monitor-grace-period of both controllers (upstream's default is 50s: the same numbers, later)")
+	f.DurationVar(&c.steady, "steady", 45*time.Second, "length of the window in which all nodes beat")
+	f.DurationVar(&c.settle, "settle", 20*time.Second, "wait after the start of a controller")
+	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
+	f.StringVar(&c.controlplane, "controlplane", "", "upstream's programs (default: plimsoll-controlplane beside ours)")
+	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
+	f.StringVar(&c.out, "out", "results/lifecycle.md", "report file; empty: standard output only")
+	f.StringVar(&c.only, "only", "", "measure one controller: plimsoll or upstream")
+	f.IntVar(&c.port, "port", 28660, "port of the API server")
+	f.BoolVar(&c.sim, "sim", true, "play the simulator's day too")
+	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	var errs []error
+	bad := func(flag string, value any, want string) {
+		errs = append(errs, fmt.Errorf("--%s %v: %s", flag, value, want))
+	}
+	if c.rounds < 1 {
+		bad("rounds", c.rounds, "want at least 1")
+	}
+	if c.zones < 2 || c.nodes < 2*c.zones {
+		bad("zones", c.zones, "want at least 2, of at least 2 nodes each")
+	}
+	if others := c.nodes - c.nodes/max(c.zones, 1); c.silent < 1 || c.silent > others/2 {
+		bad("silent", c.silent, fmt.Sprintf("want 1 to %d: not half of the zones that live on", others/2))
+	}
+	if c.grace < 15*time.Second {
+		bad("grace", c.grace, "want at least 15s: leases are renewed every 10s")
+	}
+	if c.only != "" && c.only != ours && c.only != upstream {
+		bad("only", c.only, "want plimsoll or upstream")
+	}
+	if c.controlplane == "" {
+		c.controlplane = filepath.Join(filepath.Dir(c.plimsoll), "plimsoll-controlplane")
+	}
+	return c, errors.Join(errs...)
+}
+
+func main() {
+	c, err := parseFlags(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lifecycle:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lifecycle:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run measures all rounds and writes the report after each, so that an interrupted run still has one.
+func run(ctx context.Context, c config) (ok bool, err error) {
+	if c.dir == "" {
+		dir, err := os.MkdirTemp("", "plimsoll-bench-")
+		if err != nil {
+			return false, err
+		}
+		c.dir = dir
+	}
+	report := newReport(ctx, c)
+	p := &plane{config: c}
+	defer func() {
+		// Its own context: the end must be clean above all when the beginning was interrupted.
+		err = errors.Join(err, p.down(context.WithoutCancel(ctx), err != nil))
+	}()
+	if err := p.up(ctx); err != nil {
+		return false, err
+	}
+	var problems []error
+	for round := range c.rounds {
+		sides := []string{upstream, ours}
+		if round%2 == 1 {
+			slices.Reverse(sides)
+		}
+		for _, side := range sides {
+			if c.only != "" && side != c.only {
+				continue
+			}
+			m := record.NewMeasurement(side, round+1)
+			report.Measurements = append(report.Measurements, m)
+			if err := p.measure(ctx, m, round < c.steadyRounds); err != nil {
+				err = fmt.Errorf("round %d: %s: %w", round+1, side, err)
+				report.Problems = append(report.Problems, err.Error())
+				problems = append(problems, err)
+				fmt.Fprintln(os.Stderr, "lifecycle:", err)
+			}
+			if ctx.Err() != nil {
+				return false, errors.Join(append(problems, context.Cause(ctx))...)
+			}
+		}
+		if err := save(c, report); err != nil {
+			return false, err
+		}
+	}
+	if c.sim {
+		if err := p.stopFleet(); err != nil { // it would take part of the machine
+			return false, err
+		}
+		m := record.NewMeasurement(ours, c.rounds)
+		report.Measurements = append(report.Measurements, m)
+		if err := simulate(ctx, c, m); err != nil {
+			report.Problems = append(report.Problems, err.Error())
+			problems = append(problems, err)
+		}
+	}
+	report.Warnings = noise(report.Measurements)
+	if err := save(c, report); err != nil {
+		return false, err
+	}
+	text, ok := report.Render()
+	fmt.Print(text)
+	return ok && len(problems) == 0, errors.Join(problems...)
+}
+
+func save(c config, r *record.Report) error {
+	if c.out == "" {
+		return nil
+	}
+	return r.Save(c.out)
+}
+
+// progress tells the person who waits; the report is on standard output.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}
