@@ -50,6 +50,8 @@ var rules = []rule{
 		"recommend watches any machine, node or not: it needs no other shell"},
 	{"internal/whatif", []string{module + "internal/agent", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/fleet", module + "internal/cluster", module + "internal/host/"}, nil,
 		"whatif decides on files: the same files give the same answer on any machine"},
+	{"internal/sim", []string{module + "internal/kube", module + "internal/kube/", module + "internal/host/", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/fleet", module + "internal/cluster", "net/", "os", "os/", "k8s.io/"}, nil,
+		"the simulator has virtual nodes, a virtual API server and a virtual clock: the cores, and nothing real"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench"},
 		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle and bench depend on it"},
 	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "test"},

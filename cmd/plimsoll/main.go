@@ -85,7 +85,7 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
-		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(),
+		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(), newSimCommand(),
 		newMachineCommand(), newWhatifCommand(), newRecommendCommand(), newVersionCommand(),
 	)
 	return root

@@ -177,6 +177,9 @@ func (m *Monitor) touchZone(z *zone) {
 
 // reviewZones works out the states of zones that changed, and whether to stop.
 func (m *Monitor) reviewZones(now unit.Instant) {
+	if len(m.dirtyZones) == 0 {
+		return
+	}
 	slices.SortFunc(m.dirtyZones, func(a, b *zone) int { return strings.Compare(a.Key, b.Key) })
 	for _, z := range m.dirtyZones {
 		z.isDirty = false

@@ -34,6 +34,7 @@
 package heartbeat
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -288,9 +289,10 @@ func (b *Beat) learnReported(now unit.Instant, ok bool) {
 		}
 		return
 	}
-	b.reportBy = b.nextReport(now)
 	if parted {
 		b.reportBy = now.Add(b.spread(b.c.ReportEvery))
+	} else {
+		b.reportBy = b.nextReport(now)
 	}
 	b.report.due, b.unsent = b.reportBy, false
 }
@@ -389,5 +391,6 @@ func (b *Beat) draw(below time.Duration) time.Duration {
 	z := b.random
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return time.Duration((z ^ z>>31) % uint64(below))
+	drawn, _ := bits.Mul64(z^z>>31, uint64(below)) // the share z has of 2^64: a division would cost more than the rest
+	return time.Duration(drawn)
 }

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/sim"
+)
+
+func newSimCommand() *cobra.Command {
+	o := sim.Options{}
+	var faults, output string
+	var policies []string
+	var day bool
+	c := &cobra.Command{
+		Use:   "sim",
+		Short: "Play a cluster's nodes and their controller in virtual time",
+		Long: `Play nodes that beat, fail and return, and the controller that watches over them, in virtual time: through the same
+code that decides in the agent and in plimsoll lifecycle. No cluster, no root. The same options and seed give the same
+outcome and the same trace.
+
+--faults is a file of events, one a line; each kind of fault is explained by "plimsoll fleet fault --help":
+  at 10m silence zone=zone-1 for=1h
+  at 2h  partition percent=60 zone=zone-2
+  at 3h  api down
+  at 3h5m api up
+  at 4h  controller restart
+  at 5h  return
+
+--policy names what plays the same events side by side. "upstream" is a model of upstream's controllers, always played;
+"plimsoll" is ours by default. Others begin with one of the two and change it:
+  plimsoll:grace=40s,rate=0.5,secondary=0.05,threshold=0.7,large=20,room=false,qps=50,scan=1s`,
+		Example: `  plimsoll sim --nodes 500 --zones 3 --faults bad-day.txt
+  plimsoll sim --day                                  # 50,000 nodes, 24 hours, zones fail
+  plimsoll sim --nodes 1000 --faults bad-day.txt --policy plimsoll:grace=40s --policy plimsoll:rate=1 -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return usageError{fmt.Errorf("--output %q: want table or json", output)}
+			}
+			script := ""
+			if day {
+				script = sim.Day
+				for name, set := range map[string]func(){
+					"nodes": func() { o.Nodes = 50000 }, "zones": func() { o.Zones = 10 }, "pods-per-node": func() { o.PodsPerNode = 1 },
+					"for": func() { o.For = 24 * time.Hour },
+				} {
+					if !c.Flags().Changed(name) {
+						set()
+					}
+				}
+			}
+			if faults != "" {
+				text, err := os.ReadFile(faults)
+				if err != nil {
+					return usageError{fmt.Errorf("read --faults: %w", err)}
+				}
+				script = string(text)
+			}
+			var err error
+			if o.Script, err = sim.ParseScript(script); err != nil {
+				return usageError{fmt.Errorf("read --faults %s: %w", faults, err)}
+			}
+			if o.Policies, err = parsePolicies(policies); err != nil {
+				return usageError{err}
+			}
+			if err := o.Check(); err != nil {
+				return usageError{err}
+			}
+			results, err := sim.Run(o)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(c, map[string]any{"seed": o.Seed, "policies": results})
+			}
+			return sim.Print(c.OutOrStdout(), o, results)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.Nodes, "nodes", 300, "nodes")
+	f.IntVar(&o.Zones, "zones", 3, "zones they are spread over: zone-0, zone-1, ...")
+	f.IntVar(&o.PodsPerNode, "pods-per-node", 4, "pods on each at the start")
+	f.DurationVar(&o.For, "for", 2*time.Hour, "virtual time")
+	f.Uint64Var(&o.Seed, "seed", 0, "of all chance")
+	f.StringVar(&faults, "faults", "", "`file` of events")
+	f.StringArrayVar(&policies, "policy", []string{"plimsoll"}, "what to play beside upstream; may be repeated")
+	f.BoolVar(&day, "day", false, "a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
+	f.BoolVar(&o.Exact, "exact", false, "play each heartbeat by itself: the same outcome, much later")
+	f.StringVarP(&output, "output", "o", "table", "table or json")
+	return c
+}
+
+// parsePolicies reads --policy. Upstream's is always the first.
+func parsePolicies(texts []string) ([]sim.Policy, error) {
+	policies := []sim.Policy{sim.Upstream()}
+	var problems []string
+	for _, text := range texts {
+		p, err := parsePolicy(text)
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		if text != "upstream" {
+			policies = append(policies, p)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%s", strings.Join(problems, "; "))
+	}
+	return policies, nil
+}
+
+func parsePolicy(text string) (sim.Policy, error) {
+	base, changes, changed := strings.Cut(text, ":")
+	bases := map[string]func() sim.Policy{"upstream": sim.Upstream, "plimsoll": sim.Ours}
+	if bases[base] == nil {
+		return sim.Policy{}, fmt.Errorf("--policy %q: %q: want upstream or plimsoll, and after a colon what is different", text, base)
+	}
+	p := bases[base]()
+	p.Name = text
+	if !changed {
+		return p, nil
+	}
+	for change := range strings.SplitSeq(changes, ",") {
+		key, value, _ := strings.Cut(change, "=")
+		if err := changePolicy(&p, key, value); err != nil {
+			return p, fmt.Errorf("--policy %q: %s: %w", text, change, err)
+		}
+	}
+	return p, nil
+}
+
+func changePolicy(p *sim.Policy, key, value string) (err error) {
+	share := func(into *float32) error {
+		f, err := strconv.ParseFloat(value, 32)
+		*into = float32(f)
+		return err
+	}
+	switch key {
+	case "grace":
+		p.Health.Grace, err = time.ParseDuration(value)
+	case "scan":
+		p.Scan, err = time.ParseDuration(value)
+	case "rate":
+		err = share(&p.Health.EvictionRate)
+	case "secondary":
+		err = share(&p.Health.SecondaryRate)
+	case "threshold":
+		err = share(&p.Health.UnhealthyZone)
+	case "large":
+		p.Health.LargeZone, err = strconv.Atoi(value)
+	case "room":
+		p.Health.ByRoom, err = strconv.ParseBool(value)
+	case "qps":
+		p.QPS, err = strconv.ParseFloat(value, 64)
+		p.Burst = 1.5 * p.QPS // as upstream's 20 and 30
+	default:
+		return fmt.Errorf("want grace, scan, rate, secondary, threshold, large, room or qps")
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not what %s takes", value, key)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// control is the controller's shell: it hears of everything at once, and its writes take their time.
+type control struct {
+	monitor *health.Monitor
+	since   unit.Instant // when this process started
+	contact unit.Instant // when the API server is asked next whether it is there
+	scan    unit.Instant // when it looks next, if its policy scans
+	waiting []order      // writes that wait for their turn
+	flying  int
+	free    unit.Instant // the bucket of its request rate is full when this is a burst ago
+}
+
+type order struct {
+	health.Action
+	decided unit.Instant
+}
+
+// startController starts a controller that knows nothing but what the API shows, in an order of no meaning.
+func (w *world) startController() {
+	w.control = control{monitor: health.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now}
+	order := slices.Clone(w.nodes)
+	slices.SortFunc(order, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
+	for _, n := range order {
+		if n.exists {
+			w.control.monitor.NodeSeen(w.now, w.wall(w.now), n.shown())
+			w.leaseChanged(n)
+		}
+	}
+	for _, p := range w.pods.all {
+		if !p.gone {
+			w.podChanged(p)
+		}
+	}
+}
+
+func (w *world) nodeChanged(n *node) {
+	if n.ready != n.noted {
+		n.noted = n.ready
+		w.note("ready", n.name+" "+statusNames[n.ready])
+	}
+	w.control.monitor.NodeSeen(w.now, w.wall(w.now), n.shown())
+}
+
+var statusNames = map[health.Status]string{health.Absent: "absent", health.True: "True", health.False: "False", health.Unknown: "Unknown"}
+
+func (w *world) leaseChanged(n *node) {
+	if n.renewed != 0 {
+		w.control.monitor.LeaseSeen(w.now, w.wall(w.now), n.name, n.renewed)
+	}
+}
+
+// step lets the controller look, if it is its time, and returns when it wants to look next.
+func (c *control) step(w *world) (wake unit.Instant) {
+	if w.now >= c.contact {
+		c.monitor.Contact(w.now, !w.apiDown)
+		c.contact = w.now.Add(contactEvery)
+	}
+	if w.policy.Scan > 0 {
+		if w.now < c.scan {
+			return min(c.contact, c.scan)
+		}
+		c.scan = w.now.Add(w.policy.Scan)
+	}
+	d := c.monitor.Advance(w.now)
+	for _, a := range d.Actions {
+		c.waiting = append(c.waiting, order{a, w.now})
+	}
+	c.send(w)
+	if w.policy.Scan > 0 {
+		return min(c.contact, c.scan)
+	}
+	return d.Wake.Earlier(c.contact)
+}
+
+// send begins as many writes as the policy allows.
+func (c *control) send(w *world) {
+	for len(c.waiting) > 0 && c.flying < w.policy.InFlight {
+		o := c.waiting[0]
+		c.waiting = c.waiting[1:]
+		c.flying++
+		monitor := c.monitor
+		requests := o.requests()
+		done := c.grant(w, requests).Add(time.Duration(requests) * latency)
+		w.at(done, func() {
+			if w.control.monitor != monitor {
+				return // that process is gone, and what it had begun with it
+			}
+			w.control.flying--
+			w.write(o)
+			w.control.send(w)
+		})
+	}
+}
+
+// requests is how many requests an action takes: a node's lease is read before it is called silent.
+func (o order) requests() int {
+	n := 0
+	if len(o.Unknown) > 0 {
+		n += 2
+	}
+	if len(o.Add)+len(o.Drop) > 0 {
+		n++
+	}
+	return max(n, 1)
+}
+
+// grant is when so many requests may be made: a bucket of Burst that fills at QPS.
+func (c *control) grant(w *world, requests int) unit.Instant {
+	w.countWrites(requests)
+	if w.policy.QPS == 0 {
+		return w.now
+	}
+	one := time.Duration(float64(time.Second) / w.policy.QPS)
+	c.free = max(c.free, w.now.Add(-time.Duration(w.policy.Burst)*one)).Add(time.Duration(requests) * one)
+	return max(w.now, c.free)
+}
+
+// write is what the API server does with a write of the controller, and what follows.
+func (w *world) write(o order) {
+	m := w.control.monitor
+	switch {
+	case w.apiDown:
+		m.Done(w.now, o.Action, false)
+	case o.Pod != nil:
+		w.writePod(o)
+		m.Done(w.now, o.Action, true)
+	default:
+		w.writeNode(o)
+		m.Done(w.now, o.Action, true)
+	}
+}
+
+func (w *world) writeNode(o order) {
+	n := w.byName[o.Node]
+	if len(o.Unknown) > 0 && n.lastSign >= o.decided {
+		return // its lease was read once more
+	}
+	if len(o.Unknown) > 0 {
+		if n.ready != health.Unknown {
+			n.changed = w.wall(w.now)
+		}
+		n.ready, n.pressure = health.Unknown, health.Unknown
+		w.noteUnknown(n)
+	}
+	n.taints = slices.DeleteFunc(n.taints, func(t health.Taint) bool { return slices.ContainsFunc(o.Drop, t.Same) })
+	for _, t := range o.Add {
+		if t.Added == 0 {
+			t.Added = w.wall(w.now)
+		}
+		n.taints = append(n.taints, t)
+	}
+	if o.Empties() {
+		w.emptied++
+	}
+	w.note("node", fmt.Sprintf("%s unknown=%d +%v -%v", n.name, len(o.Unknown), o.Add, o.Drop))
+	w.nodeChanged(n)
+	if len(o.Unknown) > 0 && !n.suffers.Silent && !n.suffers.Cut {
+		n.tell(heartbeat.Fact{Kind: heartbeat.Stale})
+	}
+}

@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// node is a machine and what the API shows of it.
+type node struct {
+	w          *world
+	name, zone string
+	beat       *heartbeat.Beat
+	attemptMax time.Duration
+
+	fault   fault.Fault
+	suffers fault.Effect
+	changes unit.Instant     // when that changes by itself; zero: never
+	inbox   []heartbeat.Fact // what happened at this moment
+	isDue   bool             // it is in world.due
+	missed  []heartbeat.Fact // what happened while it was silent
+	busy    int              // requests under way
+
+	wake  unit.Instant
+	order uint64
+	place int
+
+	// What the API shows.
+	exists    bool
+	ready     health.Status
+	pressure  health.Status // of memory, disk and PIDs
+	heartbeat unit.Wall
+	changed   unit.Wall // Ready
+	taints    []health.Taint
+	renewed   unit.Wall
+	used      health.Load
+
+	lastSign unit.Instant  // as the controller may have heard it
+	noted    health.Status // of Ready, last written to the trace
+	pods     []*pod
+}
+
+// Load of a node: a middling server.
+var allocatable = health.Load{CPU: 32 * unit.CPU, Memory: 128 * unit.GiB, Pods: 110}
+
+func newNode(w *world, i int) *node {
+	n := &node{w: w, name: nodeName(i), zone: zoneName(i % w.o.Zones)}
+	n.beat = heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: fault.Chance(w.o.Seed, n.name)}, w.now)
+	n.attemptMax = n.beat.AttemptMax()
+	n.order = fault.Chance(w.o.Shuffle, n.name)
+	return n
+}
+
+// tell makes n step at this moment, with all that happened at it.
+func (n *node) tell(facts ...heartbeat.Fact) {
+	n.inbox = append(n.inbox, facts...)
+	if !n.isDue {
+		n.isDue = true
+		n.w.due = append(n.w.due, n)
+	}
+}
+
+// step is the node's shell: see internal/fleet, which has the same for real. What happened at one moment is told in the
+// order of its kinds.
+func (n *node) step() {
+	w, seen := n.w, n.inbox
+	n.inbox, n.isDue = n.inbox[:0], false
+	slices.SortStableFunc(seen, func(a, b heartbeat.Fact) int { return int(a.Kind) - int(b.Kind) })
+	seen = n.suffer(seen)
+	if n.suffers.Silent {
+		for _, s := range seen {
+			if !slices.Contains(n.missed, s) {
+				n.missed = append(n.missed, s)
+			}
+		}
+		n.setWake(n.changes)
+		return
+	}
+	d := n.beat.Step(w.now, seen...)
+	for d.Compute {
+		n.act(d)
+		d = n.beat.Step(w.now, heartbeat.Fact{Kind: heartbeat.Computed, OK: true, Changed: n.differs()})
+	}
+	n.act(d)
+	n.setWake(d.Wake.Earlier(n.changes))
+	if n.mayCoast() {
+		n.coasted(n.coast())
+	}
+}
+
+// suffer brings what n suffers up to date, and returns the facts that its Beat is told.
+func (n *node) suffer(seen []heartbeat.Fact) []heartbeat.Fact {
+	now := n.w.now
+	if n.changes.IsZero() || now < n.changes {
+		return seen
+	}
+	before := n.suffers
+	n.suffers, n.changes = n.fault.Now(now)
+	if before.Silent && !n.suffers.Silent {
+		seen, n.missed = append(n.missed, seen...), nil
+	}
+	if before.NotReady != n.suffers.NotReady {
+		seen = append(seen, heartbeat.Fact{Kind: heartbeat.Stale})
+	}
+	if dark := n.suffers.Silent || n.suffers.Cut; dark && !before.Silent && !before.Cut {
+		n.w.darken(n)
+	}
+	if n.helpless(before) && !n.helpless(n.suffers) {
+		n.w.pods.resume(n)
+	}
+	return seen
+}
+
+func (n *node) helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
+
+// says is what n says of itself.
+func (n *node) says() health.Status {
+	if n.suffers.NotReady {
+		return health.False
+	}
+	return health.True
+}
+
+func (n *node) differs() bool { return n.exists && n.ready != n.says() }
+
+func (n *node) setWake(at unit.Instant) {
+	switch {
+	case at.IsZero():
+		n.w.wakes.Remove(n)
+	case at != n.wake || !n.w.wakes.Has(n):
+		n.wake = at
+		n.w.wakes.Set(n)
+	}
+}
+
+func (n *node) act(d heartbeat.Decision) {
+	for _, a := range []struct {
+		wanted bool
+		kind   heartbeat.FactKind
+	}{{d.Register, heartbeat.Registered}, {d.Renew, heartbeat.Renewed}, {d.Report, heartbeat.Reported}} {
+		if a.wanted {
+			n.request(a.kind)
+		}
+	}
+}
+
+// request makes one request, which says what is true when it is sent.
+func (n *node) request(kind heartbeat.FactKind) {
+	w, sent, ready := n.w, n.w.now, n.says()
+	took := latency + n.suffers.Delay
+	lost := n.suffers.Cut || took >= n.attemptMax
+	if lost {
+		took = n.attemptMax
+	}
+	n.busy++
+	w.after(took, func() {
+		n.busy--
+		ok := !lost && !w.apiDown
+		if ok {
+			n.write(kind, sent, ready)
+		}
+		n.tell(heartbeat.Fact{Kind: kind, OK: ok})
+	})
+}
+
+// write is what the API server does with a request.
+func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready health.Status) {
+	n.lastSign = n.w.now
+	switch kind {
+	case heartbeat.Renewed:
+		n.renewed = n.w.wall(sent)
+		n.w.leaseChanged(n)
+		return
+	case heartbeat.Registered:
+		n.exists = true
+	}
+	n.setReady(ready, n.w.wall(sent))
+	n.w.nodeChanged(n)
+}
+
+// setReady makes all conditions what a node says of itself.
+func (n *node) setReady(ready health.Status, heartbeat unit.Wall) {
+	if n.ready != ready {
+		n.changed = n.w.wall(n.w.now)
+	}
+	n.ready, n.pressure, n.heartbeat = ready, health.False, heartbeat
+}
+
+// shown is the node as the API shows it.
+func (n *node) shown() health.Node {
+	return health.Node{
+		Name: n.name, UID: n.name, Created: epoch, Heartbeat: n.heartbeat, Changed: n.changed,
+		Status: map[health.ConditionType]health.Status{
+			health.Ready: n.ready, health.MemoryPressure: n.pressure, health.DiskPressure: n.pressure, health.PIDPressure: n.pressure,
+		},
+		Taints: slices.Clone(n.taints), Zone: n.zone, Allocatable: allocatable,
+	}
+}
+
+// mayCoast reports whether nothing happens to n until the horizon or its next change.
+func (n *node) mayCoast() bool {
+	unchanged := n.changes.IsZero() || n.changes > n.w.now
+	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged && n.suffers == (fault.Effect{Delay: n.suffers.Delay}) && n.suffers.Delay+latency < n.attemptMax && !n.w.apiDown && !n.differs()
+}
+
+// coast plays n's heartbeats up to when something may happen. It touches nothing but n.
+func (n *node) coast() (renewed, reported unit.Instant) {
+	return n.beat.Coast(n.w.horizon.Earlier(n.changes), latency+n.suffers.Delay)
+}
+
+// coasted makes known what came of it.
+func (n *node) coasted(renewed, reported unit.Instant) {
+	w := n.w
+	if renewed.IsZero() && reported.IsZero() {
+		return
+	}
+	if !renewed.IsZero() {
+		n.renewed = w.wall(renewed)
+	}
+	if !reported.IsZero() {
+		n.heartbeat = w.wall(reported)
+	}
+	n.lastSign = max(renewed, reported).Add(latency + n.suffers.Delay)
+	w.control.monitor.Assured(w.now, n.lastSign, n.name, n.renewed, n.heartbeat)
+	n.setWake(n.beat.Step(w.now).Wake.Earlier(n.changes))
+}
+
+// coastAll lets every node coast that may, on all processors: they do not meet.
+func (w *world) coastAll() {
+	if w.o.Exact || w.apiDown {
+		return
+	}
+	type result struct{ renewed, reported unit.Instant }
+	results := make([]result, len(w.nodes))
+	var all sync.WaitGroup
+	parts := runtime.GOMAXPROCS(0)
+	for part := range parts {
+		all.Go(func() {
+			for i := part; i < len(w.nodes); i += parts {
+				if n := w.nodes[i]; n.mayCoast() {
+					results[i].renewed, results[i].reported = n.coast()
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i, r := range results {
+		w.nodes[i].coasted(r.renewed, r.reported)
+	}
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+const (
+	// podsMax is how many pods a node may have at the start: one CPU each leaves room for others' successors.
+	podsMax = 16
+	// startTime is how long a pod takes from its creation to Running; stopTime from its end's request to its end.
+	startTime = 2 * time.Second
+	stopTime  = time.Second
+	// placeAgain is how often a pod that fits nowhere is tried again, and placeTries how many nodes it is tried on.
+	placeAgain = 10 * time.Second
+	placeTries = 50
+)
+
+// pod is one pod of a ReplicaSet.
+type pod struct {
+	id          health.PodID
+	node        *node // where it is bound; nil: nowhere
+	bound       unit.Wall
+	ready       bool
+	terminating bool
+	gone        bool
+	tries       uint64       // nodes it was tried on
+	out         unit.Instant // since when nobody serves in its place; zero: somebody does
+}
+
+// requests of a pod, and its tolerations, which the API server gives every pod.
+var (
+	podRequests = health.Load{CPU: unit.CPU, Memory: unit.GiB, Pods: 1}
+	tolerations = []health.Toleration{
+		{Key: health.TaintNotReady, Exists: true, Effect: health.NoExecute, Bounded: true, Seconds: 300},
+		{Key: health.TaintUnreachable, Exists: true, Effect: health.NoExecute, Bounded: true, Seconds: 300},
+	}
+)
+
+// podSet is all pods that there are.
+type podSet struct {
+	all  []*pod // in the order they were made in, those that are gone too
+	byID map[health.PodID]*pod
+}
+
+// init binds the first pods, which run already.
+func (s *podSet) init(w *world) {
+	s.byID = make(map[health.PodID]*pod, w.o.Nodes*w.o.PodsPerNode)
+	for _, n := range w.nodes {
+		for i := range w.o.PodsPerNode {
+			p := s.add(health.PodID(fmt.Sprintf("%s-pod-%d", n.name, i)))
+			p.ready = true
+			w.bind(p, n)
+		}
+	}
+}
+
+func (s *podSet) add(id health.PodID) *pod {
+	p := &pod{id: id}
+	s.all, s.byID[id] = append(s.all, p), p
+	return p
+}
+
+func (w *world) bind(p *pod, n *node) {
+	p.node, p.bound = n, w.wall(w.now)
+	n.pods = append(n.pods, p)
+	n.used.CPU += podRequests.CPU
+	n.used.Memory += podRequests.Memory
+	n.used.Pods++
+}
+
+func (w *world) podChanged(p *pod) {
+	seen := health.Pod{ID: p.id, Namespace: "default", Name: string(p.id), Bound: p.bound, Ready: p.ready, Terminating: p.terminating, Tolerations: tolerations, Requests: podRequests}
+	if p.node != nil {
+		seen.Node = p.node.name
+	}
+	w.control.monitor.PodSeen(w.now, seen)
+}
+
+func (w *world) podGone(p *pod) {
+	if p.gone {
+		return
+	}
+	p.gone = true
+	n := p.node
+	n.pods = slices.DeleteFunc(n.pods, func(q *pod) bool { return q == p })
+	n.used.CPU -= podRequests.CPU
+	n.used.Memory -= podRequests.Memory
+	n.used.Pods--
+	w.control.monitor.PodGone(w.now, p.id)
+}
+
+// writePod does what the controller wants done to a pod.
+func (w *world) writePod(o order) {
+	p := w.pods.byID[o.Pod.ID]
+	if p.gone || p.node == nil || p.node.name != o.Pod.Node {
+		return
+	}
+	switch o.Do {
+	case health.MarkNotReady:
+		p.ready = false
+		w.podChanged(p)
+	case health.Evict:
+		w.evict(p)
+	default: // nothing in here deletes nodes
+		w.podGone(p)
+	}
+}
+
+func (w *world) evict(p *pod) {
+	if p.terminating {
+		return
+	}
+	w.note("evict", string(p.id)+" "+p.node.name)
+	w.evicted++
+	if p.out.IsZero() { // it served until now
+		w.evictedWell++
+		p.out = w.now
+	}
+	p.terminating = true
+	w.podChanged(p)
+	successor := w.pods.add(p.id + "'") // its name is its own, whoever else is evicted at this moment
+	successor.out, p.out = p.out, 0
+	w.podChanged(successor)
+	w.after(startTime/2, func() { w.place(successor) })
+	if !p.node.helpless(p.node.suffers) {
+		w.after(stopTime, func() { w.podGone(p) })
+	}
+}
+
+// place binds p to a node with room, if some tries find one.
+func (w *world) place(p *pod) {
+	for range placeTries {
+		p.tries++
+		n := w.nodes[fault.Chance(w.o.Seed+p.tries, string(p.id))%uint64(len(w.nodes))]
+		if n.ready != health.True || len(n.taints) > 0 || n.used.CPU+podRequests.CPU > allocatable.CPU || n.used.Pods >= allocatable.Pods {
+			continue
+		}
+		w.bind(p, n)
+		w.podChanged(p)
+		w.after(startTime/2, func() { w.run(p) })
+		return
+	}
+	w.after(placeAgain, func() { w.place(p) })
+}
+
+// run is the agent's part: on a node that can do nothing p waits for its return.
+func (w *world) run(p *pod) {
+	if p.gone || p.terminating || p.node.helpless(p.node.suffers) {
+		return
+	}
+	p.ready = true
+	w.podChanged(p)
+	w.served(p)
+}
+
+// served notes that somebody serves in p's place again.
+func (w *world) served(p *pod) {
+	if !p.out.IsZero() {
+		w.outages = append(w.outages, w.now.Sub(p.out))
+		p.out = 0
+	}
+}
+
+// darken notes that nobody can reach n's pods any more.
+func (w *world) darken(n *node) {
+	for _, p := range n.pods {
+		if p.out.IsZero() && !p.terminating {
+			p.out = w.now
+		}
+	}
+}
+
+// resume lets the agent of n, which has returned, go on with its pods.
+func (s *podSet) resume(n *node) {
+	w := n.w
+	w.after(stopTime, func() {
+		if n.helpless(n.suffers) {
+			return
+		}
+		for _, p := range slices.Clone(n.pods) {
+			switch {
+			case p.terminating:
+				w.podGone(p)
+			case !p.ready || !p.out.IsZero():
+				w.run(p)
+			}
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Result is what came of one policy. Keys are stable: they may be added, and do not change.
+type Result struct {
+	Policy string `json:"policy"`
+	// Unknown is how long after its grace a node that gave no sign was called silent.
+	Unknown Spread `json:"unknownAfterGrace"`
+	// Wronged counts nodes that were called silent while they and the API server were well.
+	Wronged int `json:"wronged"`
+	Emptied int `json:"nodesEmptied"` // given a NoExecute taint
+	Evicted int `json:"podsEvicted"`
+	// EvictedWell counts those of them that served when they were evicted.
+	EvictedWell int `json:"podsEvictedThatServed"`
+	// Outage is how long nobody served in the place of a pod whose node was silent or cut off, until its node returned or a
+	// successor ran.
+	Outage      Spread  `json:"podOutage"`
+	Waiting     int     `json:"podsOutAtEnd"`
+	Requests    int     `json:"requests"` // of the controller
+	BusiestSec  int     `json:"requestsInBusiestSecond"`
+	ReadyAtEnd  int     `json:"nodesReadyAtEnd"`
+	TraceHash   string  `json:"trace"`
+	OutageHours float64 `json:"podOutageHours"`
+}
+
+// Spread is durations in order, in seconds.
+type Spread struct {
+	Count int     `json:"count"`
+	First float64 `json:"firstSeconds"`
+	P50   float64 `json:"p50Seconds"`
+	P99   float64 `json:"p99Seconds"`
+	Last  float64 `json:"lastSeconds"`
+}
+
+func spreadOf(all []time.Duration) Spread {
+	if len(all) == 0 {
+		return Spread{}
+	}
+	slices.Sort(all)
+	at := func(percent int) float64 { return all[(len(all)*percent+99)/100-1].Seconds() }
+	return Spread{Count: len(all), First: all[0].Seconds(), P50: at(50), P99: at(99), Last: all[len(all)-1].Seconds()}
+}
+
+// tally is what a world counts.
+type tally struct {
+	late, outages        []time.Duration
+	wronged, emptied     int
+	evicted, evictedWell int
+	requests             int
+	second               unit.Instant
+	inSecond, busiest    int
+}
+
+func (w *world) noteUnknown(n *node) {
+	if n.suffers.Silent || n.suffers.Cut || n.suffers.Delay > 0 || w.apiDown {
+		grace := w.policy.Health.Grace
+		w.late = append(w.late, w.now.Sub(n.lastSign.Add(grace)))
+		return
+	}
+	w.wronged++
+}
+
+func (w *world) countWrites(requests int) {
+	w.requests += requests
+	if second := w.now / unit.Instant(time.Second); second != w.second {
+		w.second, w.inSecond = second, 0
+	}
+	w.inSecond += requests
+	w.busiest = max(w.busiest, w.inSecond)
+}
+
+func (w *world) result() Result {
+	r := Result{
+		Policy: w.policy.Name, Unknown: spreadOf(w.late), Wronged: w.wronged, Emptied: w.emptied, Evicted: w.evicted, EvictedWell: w.evictedWell,
+		Outage: spreadOf(w.outages), Requests: w.requests, BusiestSec: w.busiest,
+	}
+	for _, n := range w.nodes {
+		if n.ready == health.True {
+			r.ReadyAtEnd++
+		}
+	}
+	total := time.Duration(0)
+	for _, d := range w.outages {
+		total += d
+	}
+	for _, p := range w.pods.all {
+		if !p.gone && !p.terminating && !p.out.IsZero() {
+			r.Waiting++
+			total += w.now.Sub(p.out)
+		}
+	}
+	r.OutageHours = total.Hours()
+	w.flushNotes()
+	r.TraceHash = traceText(w.trace.Sum64())
+	return r
+}
