@@ -64,14 +64,14 @@ at 22m  notready count=9 for=5m
 at 30m  api down
 at 33m  api up
 at 40m  silence percent=80 zone=zone-2
-at 41m  slow delay=3s count=30 for=10m
+at 41m  slow delay=3s count=15 for=10m
 at 50m  partition for=5m
 at 70m  return
 `
 
 func play(t *testing.T, change func(*Options)) []Result {
 	t.Helper()
-	o := Options{Nodes: 240, Zones: 3, PodsPerNode: 3, For: 100 * time.Minute, Seed: 42, Policies: []Policy{Upstream(), Ours()}}
+	o := Options{Nodes: 120, Zones: 3, PodsPerNode: 3, For: 100 * time.Minute, Seed: 42, Policies: []Policy{Upstream(), Ours()}}
 	var err error
 	if o.Script, err = ParseScript(troubles); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestSameSeedSameTrace(t *testing.T) {
 		if a[i].TraceHash == other[i].TraceHash {
 			t.Errorf("%s: another seed gave the same trace", a[i].Policy)
 		}
-		if a[i].Unknown.Count == 0 || a[i].Evicted == 0 || a[i].ReadyAtEnd != 240 {
+		if a[i].Unknown.Count == 0 || a[i].Evicted == 0 || a[i].ReadyAtEnd != 120 {
 			t.Errorf("%s: %+v", a[i].Policy, a[i])
 		}
 	}
@@ -102,7 +102,7 @@ func TestSameSeedSameTrace(t *testing.T) {
 
 // TestCoastingIsExact: to play each heartbeat by itself changes nothing but the time it takes.
 func TestCoastingIsExact(t *testing.T) {
-	for seed := range uint64(2) {
+	for _, seed := range []uint64{7} {
 		fast, exact := play(t, func(o *Options) { o.Seed = seed }), play(t, func(o *Options) { o.Seed, o.Exact = seed, true })
 		for i := range fast {
 			if fast[i] != exact[i] {
@@ -115,7 +115,7 @@ func TestCoastingIsExact(t *testing.T) {
 // TestOrderOfVisitsDoesNotMatter: what happens at one moment is visited in another order, and comes out the same.
 func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	a := play(t, func(*Options) {})
-	for shuffle := uint64(1); shuffle <= 3; shuffle++ {
+	for shuffle := uint64(1); shuffle <= 2; shuffle++ {
 		b := play(t, func(o *Options) { o.Shuffle = shuffle })
 		for i := range a {
 			if a[i] != b[i] {
