@@ -30,6 +30,7 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 	}
 	f := c.Flags()
 	leader := leaderElectionFlags(f, "kube-scheduler")
+	port := servingFlags(f, portScheduler)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		file, warnings, err := schedulerconfig.Load(config)
 		if err != nil {
@@ -63,8 +64,15 @@ claims, resource claims and gangs are not supported yet: a pod that demands one 
 		if o.Name != scheduler.DefaultName && !named {
 			leader.Name = o.Name
 		}
-		return leader.run(c.Context(), kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
-			return scheduler.Run(ctx, o)
+		if err := port.Check(); err != nil {
+			return usageError{err}
+		}
+		o.Metrics = scheduler.NewMetrics()
+		port.API, port.Registry = o.Events, o.Metrics.Registry
+		return port.beside(c.Context(), func(ctx context.Context) error {
+			return leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
+				return scheduler.Run(ctx, o)
+			})
 		})
 	}
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")

@@ -12,6 +12,9 @@ import (
 // list, so that both may run on one machine.
 const portLifecycle = 10267
 
+// portScheduler is where `plimsoll scheduler` answers; likewise beside upstream's 10259.
+const portScheduler = 10269
+
 // securePort is upstream's secure serving flags.
 type securePort struct{ serving.Options }
 

@@ -178,7 +178,7 @@ func (b builder) controllerManager() supervise.Spec {
 
 // Under `up` there is one of each, and nobody to elect.
 func (b builder) scheduler() supervise.Spec {
-	return b.own(childScheduler, whoScheduler, nil, "--leader-elect=false")
+	return b.own(childScheduler, whoScheduler, nil, "--leader-elect=false", "--secure-port=0")
 }
 
 func (b builder) lifecycle() supervise.Spec {

@@ -53,6 +53,7 @@ type Options struct {
 	// Profiles place the pods whose schedulerName is theirs; none: the default profile, under Name.
 	Profiles                 []placement.Profile
 	BackoffFirst, BackoffMax time.Duration // see placement.Options
+	Metrics                  *Metrics      // nil: kept, and shown to nobody
 	Seed                     uint64        // decides between nodes of equal score; see placement
 	BindsInFlight            int           // zero: BindsInFlightDefault
 }
@@ -79,11 +80,16 @@ func Run(ctx context.Context, o Options) error {
 		profile.Name = o.Name
 		o.Profiles = []placement.Profile{profile}
 	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
 	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
 	m := newMind(o, remote{o.Client}, recorder)
 
 	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Trim: trimPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
+	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
+	defer o.Metrics.count(nil)
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
 	watches := append(m.lesserWatches(o.Client), podWatch, nodeWatch)
 	synced := make([]cache.InformerSynced, len(watches))
@@ -183,6 +189,22 @@ func (m *mind) run(ctx context.Context) {
 	}
 }
 
+// count asks the mind what it holds, between two decisions.
+func (m *mind) count(ctx context.Context) (c census, ok bool) {
+	answer := make(chan census, 1)
+	m.tell(ctx, func(unit.Instant) {
+		c := census{pending: m.placer.Pending()}
+		c.nodes, c.pods, c.assumed = m.placer.Sizes()
+		answer <- c
+	})
+	select {
+	case c = <-answer:
+		return c, true
+	case <-ctx.Done():
+		return c, false
+	}
+}
+
 // hearAll folds in every fact that is waiting, so that the next decision knows of it.
 func (m *mind) hearAll() {
 	for {
@@ -203,10 +225,16 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		return false
 	}
 	took := m.now().Sub(began)
+	m.o.Metrics.decisionTime.Observe(took.Seconds())
 	if d.Failure != nil {
+		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
 		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
 		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.String(), d.Nominated)
+		if d.Preemption != nil || d.Failure.Preemption != "" {
+			m.o.Metrics.preemptions.Inc()
+		}
 		if d.Preemption != nil {
+			m.o.Metrics.victims.Observe(float64(len(d.Preemption.Victims)))
 			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node, "victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
 			go m.evictAll(ctx, d)
 		}
@@ -214,15 +242,21 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	m.binding++
-	go m.bind(ctx, d)
+	go m.bind(ctx, d, began)
 	return true
 }
 
 // bind runs beside the mind; the outcome comes back as a fact.
-func (m *mind) bind(ctx context.Context, d placement.Decision) {
+func (m *mind) bind(ctx context.Context, d placement.Decision, began unit.Instant) {
 	outcome, err := m.api.bind(ctx, d.Pod, d.Node)
 	m.tell(ctx, func(now unit.Instant) {
 		m.binding--
+		if outcome == placement.BindDone {
+			m.o.Metrics.attempt(resultScheduled, d.Pod.Profile, now.Sub(began))
+			m.o.Metrics.bound(d.Attempt, now.Sub(d.Came))
+		} else {
+			m.o.Metrics.attempt(resultError, d.Pod.Profile, now.Sub(began))
+		}
 		m.placer.Bound(now, d.Pod, outcome)
 		m.reportBind(d, outcome, err)
 	})

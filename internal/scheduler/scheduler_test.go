@@ -116,7 +116,7 @@ func testNode(name, cpu string) *corev1.Node {
 func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
-	m := newMind(Options{Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{{Name: DefaultName, Weights: placement.DefaultProfile().Weights, Strategy: placement.DefaultProfile().Strategy}}}, c, recorder)
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{{Name: DefaultName, Weights: placement.DefaultProfile().Weights, Strategy: placement.DefaultProfile().Strategy}}}, c, recorder)
 	m.lookUp = c.lookUp
 	c.onBound = func(pod *corev1.Pod) {
 		time.Sleep(3 * time.Millisecond)
@@ -260,6 +260,15 @@ func TestPreemption(t *testing.T) {
 		if !slices.Equal(events, want) {
 			t.Errorf("events %q, want %q", events, want)
 		}
+		m.o.Metrics.count(func() (census, bool) { return m.count(context.Background()) })
+		for name, want := range map[string]float64{
+			"scheduler_schedule_attempts_total": 2, "scheduler_preemption_attempts_total": 1, "scheduler_preemption_victims": 1,
+			"scheduler_pod_scheduling_attempts": 1, "scheduler_pod_scheduling_sli_duration_seconds": 1, "scheduler_cache_size": 3, "scheduler_pending_pods": 0,
+		} {
+			if got := total(t, m.o.Metrics, name); got != want {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
 		patches := strings.Join(c.patches, "\n")
 		for _, part := range []string{`low {"metadata"`, `"type":"DisruptionTarget"`, `"reason":"PreemptionByScheduler"`, `"nominatedNodeName":"n"`} {
 			if !strings.Contains(patches, part) {
@@ -267,6 +276,25 @@ func TestPreemption(t *testing.T) {
 			}
 		}
 	})
+}
+
+// total sums a metric over its labels; of histograms, what was observed.
+func total(t *testing.T, m *Metrics, name string) (sum float64) {
+	families, err := m.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, x := range f.GetMetric() {
+			sum += x.GetCounter().GetValue() + x.GetGauge().GetValue() + float64(x.GetHistogram().GetSampleCount())
+		}
+		return sum
+	}
+	t.Errorf("no metric %s", name)
+	return 0
 }
 
 func synced(m *mind) fact { return func(_ unit.Instant) { m.synced = true } }

@@ -83,6 +83,7 @@ type cluster struct {
 	// epoch grows when a topology begins or ends to have domains of several rows.
 	epoch     uint64
 	seenCount int
+	assumed   int // counted pods that are not confirmed
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
 	changes    changeLog
@@ -324,6 +325,9 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	k, who := c.compile(pod), c.identify(pod)
 	p := c.pods[pod.ID]
 	if p != nil && p.row == r && p.class == k && p.who == who && p.deleting == pod.Deleting {
+		if confirmed && !p.confirmed {
+			c.assumed--
+		}
 		p.confirmed, p.started, p.preempted = p.confirmed || confirmed, pod.Started, pod.Preempted
 		c.releaseClass(k)
 		c.releaseIdentity(who)
@@ -337,6 +341,9 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	}
 	c.count(h, 1)
 	c.atPriority[k.priority]++
+	if !confirmed {
+		c.assumed++
+	}
 	h.inRow, h.inWho = len(c.held[r]), len(who.held)
 	c.held[r], who.held = append(c.held[r], h), append(who.held, h)
 	c.pods[pod.ID] = h
@@ -361,6 +368,9 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 // drop ends the counting of h and lets go of what it holds.
 func (c *cluster) drop(h *held) {
 	c.count(h, -1)
+	if !h.confirmed {
+		c.assumed--
+	}
 	if c.atPriority[h.class.priority]--; c.atPriority[h.class.priority] == 0 {
 		delete(c.atPriority, h.class.priority)
 	}

@@ -317,6 +317,15 @@ func counts(c *cluster, key counterKey, p *held) int32 {
 // checkHolds makes sure that nothing is kept for pods that are gone.
 func (h *history) checkHolds() {
 	c := h.placer.cluster
+	assumed := 0
+	for _, p := range c.pods {
+		if !p.confirmed {
+			assumed++
+		}
+	}
+	if _, pods, n := h.placer.Sizes(); n != assumed || pods != len(c.pods) {
+		h.t.Errorf("%d assumed of %d, want %d of %d", n, pods, assumed, len(c.pods))
+	}
 	refs := map[any]int{}
 	hold := func(k *class, who *identity) { refs[k]++; refs[who]++ }
 	for _, p := range c.pods {

@@ -94,7 +94,8 @@ func New(o Options) *Placer {
 // A Decision is what Next found out about one pod.
 type Decision struct {
 	Pod     Pod
-	Attempt int // how often this pod has been tried, this time included
+	Attempt int          // how often this pod has been tried, this time included
+	Came    unit.Instant // when it was first seen pending
 
 	// Node is where the pod goes; it is assumed there. Empty: it fits nowhere, and Failure says why.
 	Node  string
@@ -228,7 +229,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		p.wake(now, row) // the lost bind never showed up
 	}
 	e.attempts++
-	d = Decision{Pod: e.pod, Attempt: e.attempts}
+	d = Decision{Pod: e.pod, Attempt: e.attempts, Came: e.came}
 	e.demand = p.cluster.demandOf(e.class, e.who, e.pod.Owner)
 	chosen := p.cluster.choose(e.demand, e.pod.ID)
 	if chosen.failure != nil {
@@ -329,6 +330,11 @@ func (p *Placer) wakeLookers(now unit.Instant) {
 
 // Pending counts the pods in each pool, under upstream's names for them.
 func (p *Placer) Pending() map[string]int { return p.queue.counts() }
+
+// Sizes counts what is kept: nodes, pods on them, and of these the assumed ones.
+func (p *Placer) Sizes() (nodes, pods, assumed int) {
+	return p.cluster.seenCount, len(p.cluster.pods), p.cluster.assumed
+}
 
 // Verdicts judges pod against every node, in the order of names: what `why` and `whatif` print.
 func (p *Placer) Verdicts(pod Pod) (out []Verdict) {

@@ -39,6 +39,7 @@ type entry struct {
 	pool   pool
 	place  int // in the heap of its pool
 
+	came     unit.Instant // when it was first seen
 	attempts int          // placements tried
 	misses   int          // of them, ended unschedulable in a row
 	errors   int          // binds failed in a row
@@ -90,7 +91,7 @@ func (q *queue) stateOf(id PodID) pool {
 func (q *queue) put(now unit.Instant, pod Pod) {
 	e := q.entries[pod.ID]
 	if e == nil {
-		e = &entry{since: now}
+		e = &entry{since: now, came: now}
 		q.entries[pod.ID] = e
 	}
 	was := e.pool
@@ -204,7 +205,7 @@ func (q *queue) wait(e *entry) {
 func (q *queue) bindFailed(now unit.Instant, pod Pod, lost bool) {
 	e := q.entries[pod.ID]
 	if e == nil {
-		e = &entry{}
+		e = &entry{came: now}
 		q.describe(e, pod)
 		q.entries[pod.ID] = e
 	}
