@@ -56,6 +56,8 @@ type Guest struct {
 	IP   string // of its network card; the host is at Host
 	Host string // where the guest finds the host's loopback interface
 
+	PodCIDR string // the addresses of its pods
+
 	options Options
 	board   board
 	args    []string // of QEMU
@@ -86,7 +88,7 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	}
 	number := int(booted.Add(1)) % 250
 	g := &Guest{
-		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2", number),
+		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2", number), PodCIDR: fmt.Sprintf("10.78.%d.0/24", number),
 		options: o, board: b, console: &tail{max: consoleKept},
 	}
 	err = g.prepare(ctx)
@@ -170,7 +172,7 @@ func (g *Guest) kernelArgs() []string {
 func (g *Guest) configure() error {
 	text, err := json.Marshal(wire.Config{
 		Hostname: g.Name, MachineID: digest("machine", g.Name, g.IP), Init: g.options.Init, Console: g.options.Stdin != nil,
-		Address: g.IP + "/24", Gateway: g.Host, PIDs: g.board.pids,
+		Address: g.IP + "/24", Gateway: g.Host, PIDs: g.board.pids, CNI: cniConfig(g.PodCIDR),
 	})
 	if err != nil {
 		return err
@@ -337,3 +339,6 @@ func (g *Guest) Output(ctx context.Context, args ...string) (string, error) {
 
 // ConsoleText is the end of what the guest printed.
 func (g *Guest) ConsoleText() string { return g.console.String() }
+
+// Init is what process 1 of the guest is.
+func (g *Guest) Init() wire.InitKind { return g.options.Init }

@@ -58,7 +58,7 @@ ExecStopPost=/bin/systemctl --no-block poweroff
 	// containerd, as on a node that someone has set up by hand.
 	{path: "etc/containerd/config.toml", text: containerdConfig(false)},
 	{path: "etc/containerd/config-systemd.toml", text: containerdConfig(true)},
-	{path: "etc/cni/net.d/10-lab.conflist", text: cniConfig},
+	{path: "etc/cni/net.d/"},
 	{path: "root/"},
 	{path: "opt/plimsoll/"},
 	{path: "var/lib/"},
@@ -86,12 +86,15 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 `
 }
 
-// cniConfig joins pods by a bridge. Their network ends at the guest: none of them has anything to look for outside.
-const cniConfig = `{"cniVersion": "1.0.0", "name": "lab", "plugins": [
+// cniConfig joins the pods of a guest by a bridge. Their network ends at the guest: none of them has anything to look for
+// outside.
+func cniConfig(subnet string) string {
+	return `{"cniVersion": "1.0.0", "name": "lab", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}
+   "ipam": {"type": "host-local", "ranges": [[{"subnet": "` + subnet + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}
 ]}
 `
+}
 
 func (f rootFile) write(root string) error {
 	path := filepath.Join(root, f.path)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
 // T is what the lab needs of a *testing.T.
@@ -203,6 +204,19 @@ func (g *Guest) OnlineCPU(t T, cpu int) { t.Helper(); g.switchCPU(t, cpu, "1") }
 func (g *Guest) switchCPU(t T, cpu int, to string) {
 	t.Helper()
 	g.Run(t, "sh", "-c", fmt.Sprintf("echo %s > /sys/devices/system/cpu/cpu%d/online", to, cpu))
+}
+
+// Forward leads a port of the host's loopback interface to the same port of the guest's, by way of the network card: it is
+// cut off with it. It lasts until the guest is switched off.
+func (g *Guest) Forward(t T, port int) {
+	t.Helper()
+	if g.process == nil {
+		t.Fatalf("forward port %d to %s: it is switched off", port, g.Name)
+	}
+	if err := g.process.monitor.human(fmt.Sprintf("hostfwd_add %s tcp:127.0.0.1:%d-%s:%d", network, port, g.IP, port)); err != nil {
+		t.Fatalf("%v", err)
+	}
+	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port), fmt.Sprintf("127.0.0.1:%d", port)}})
 }
 
 // FillDisk fills the file system of a directory until only leave is free, by one file there, whose path it returns:

@@ -312,6 +312,9 @@ func configure(config wire.Config) error {
 		"/etc/hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost\n",
 		"/etc/resolv.conf": "# There is no name server: the lab has no network but the host.\n",
 	}
+	if config.CNI != "" {
+		files[wire.CNIConfig] = config.CNI
+	}
 	if config.Console {
 		files[consoleWanted] = ""
 	}

@@ -10,6 +10,7 @@
 //   - guest init: process 1 of the tiny variant. It keeps the server running, reaps orphans, and that is all.
 //   - guest serve: answers the host's commands over the virtio serial port (package wire). In the systemd variant it is a unit.
 //   - guest exec: becomes a command, without the server's protection from the OOM killer.
+//   - guest forward: leads a port of the network card to one of the loopback interface.
 //   - guest poweroff: ends a tiny guest in order.
 //
 // # Invariants
@@ -45,10 +46,12 @@ func main() {
 		err = serve()
 	case part == "exec" && len(os.Args) > 2:
 		err = become(os.Args[2:])
+	case part == "forward" && len(os.Args) == 4:
+		err = forward(os.Args[2], os.Args[3])
 	case part == "poweroff":
 		err = powerOff()
 	default:
-		err = errors.New("usage: guest init | serve | exec PROGRAM [ARG...] | poweroff; package lab starts it")
+		err = errors.New("usage: guest init | serve | exec PROGRAM [ARG...] | forward ADDRESS:PORT ADDRESS:PORT | poweroff; package lab starts it")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)

@@ -26,13 +26,14 @@ import (
 
 // Names that both ends know.
 const (
-	Port      = "plimsoll.lab"                              // of the virtio serial port
-	FWConfig  = "opt/plimsoll-lab"                          // of the Config in the firmware's configuration
-	PathExec  = "/exec"                                     // of requests that run a command
-	Dir       = "/run/plimsoll-lab"                         // where the guest keeps its own program
-	Program   = Dir + "/guest"                              // the guest's program
-	CargoDir  = "/opt/plimsoll"                             // where the cargo is mounted
-	Runtime   = "/run/containerd/containerd.sock"           // containerd's socket
+	Port      = "plimsoll.lab"                    // of the virtio serial port
+	FWConfig  = "opt/plimsoll-lab"                // of the Config in the firmware's configuration
+	PathExec  = "/exec"                           // of requests that run a command
+	Dir       = "/run/plimsoll-lab"               // where the guest keeps its own program
+	Program   = Dir + "/guest"                    // the guest's program
+	CargoDir  = "/opt/plimsoll"                   // where the cargo is mounted
+	Runtime   = "/run/containerd/containerd.sock" // containerd's socket
+	CNIConfig = "/etc/cni/net.d/10-lab.conflist"
 	PathValue = CargoDir + ":/usr/sbin:/usr/bin:/sbin:/bin" // the PATH of commands
 )
 
@@ -62,6 +63,7 @@ type Config struct {
 	Console   bool   // a shell on the console, whose end is the guest's
 	Address   string // of its network card, in CIDR form
 	Gateway   string // the host, seen from the guest
+	CNI       string // the network of its pods: a CNI configuration list
 	PIDs      int64  // the most processes and threads at once; 0: as the kernel likes
 }
 

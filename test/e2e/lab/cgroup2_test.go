@@ -1,0 +1,172 @@
+//go:build e2e
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/lab"
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// TestCgroup2WithCgroupfs and TestCgroup2WithSystemd read what the agent, the runtime and, in one of them, systemd made of three
+// pods and a reservation, from the files of a real cgroup v2.
+func TestCgroup2WithCgroupfs(t *testing.T) { cgroup2(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
+
+func TestCgroup2WithSystemd(t *testing.T) { cgroup2(t, lab.Systemd, "systemd", systemdNames) }
+
+// Names of groups by what they are; UID and ID stand for the pod's and the container's.
+type names struct{ node, burstable, bestEffort, pod, container, tasks string }
+
+var (
+	cgroupfsNames = names{"kubepods", "kubepods/burstable", "kubepods/besteffort", "podUID", "ID", "max"}
+	systemdNames  = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
+)
+
+// The machine has two CPUs, 1 GiB of memory and as much swap.
+var cgroup2Config = map[string]any{
+	"systemReserved":          map[string]string{"cpu": "250m", "memory": "500Mi"},
+	"systemReservedCgroup":    "/system.slice",
+	"enforceNodeAllocatable":  []string{"pods", "system-reserved"},
+	"evictionHard":            map[string]string{"memory.available": "100Mi"},
+	"podPidsLimit":            512,
+	"memorySwap":              map[string]string{"swapBehavior": "LimitedSwap"},
+	"featureGates":            map[string]bool{"MemoryQoS": true},
+	"memoryReservationPolicy": "TieredReservation",
+}
+
+var cgroup2Pods = map[string]corev1.ResourceRequirements{
+	"best":  {},
+	"burst": {Requests: amounts("250m", "32Mi"), Limits: amounts("", "128Mi")},
+	"full":  {Requests: amounts("500m", "128Mi"), Limits: amounts("500m", "128Mi")},
+}
+
+// cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the system's leaves; both
+// drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the machine's), which is TASKS here.
+const cgroup2Want = `
+system 10 max/100000 524288000 524288000 0 max max 0 max
+node 69 max/100000 549453824 167772160 0 max max 0 8192
+burstable 10 max/100000 max 0 33554432 max max 0 max
+besteffort 1 max/100000 max 0 0 max max 0 max
+best 1 max/100000 max 0 0 max max 0 512
+best's 1 max/100000 max 0 0 max 0 1 TASKS
+burst 10 max/100000 134217728 0 33554432 max max 0 512
+burst's 10 max/100000 134217728 0 33554432 124149760 33554432 1 TASKS
+full 20 50000/100000 134217728 134217728 0 max max 0 512
+full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS
+`
+
+var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max"}
+
+// cgroup2 compares the whole table of values of one driver.
+func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
+	t.Parallel()
+	c := rig.Shared(t)
+	ns := c.Namespace(t)
+	node := c.Join(t, lab.Boot(t, "swap", lab.Options{Init: init, Name: driver}), rig.JoinOptions{CgroupDriver: driver, Config: cgroup2Config, AgentFlags: []string{"--create-missing-cgroups"}})
+	for name, r := range cgroup2Pods {
+		runPod(t, c, ns, name, node.Name, r)
+	}
+	var table strings.Builder
+	row := func(name, group string) {
+		const script = `cd "/sys/fs/cgroup/$0" && for f; do if [ -e $f ]; then tr " " / < $f; else echo -; fi; done`
+		values := node.Run(t, append([]string{"sh", "-c", script, group}, cgroup2Files...)...)
+		fmt.Fprintln(&table, name, strings.Join(strings.Fields(values), " "))
+	}
+	row("system", "system.slice")
+	row("node", n.node)
+	row("burstable", n.burstable)
+	row("besteffort", n.bestEffort)
+	for _, name := range []string{"best", "burst", "full"} {
+		pod, err := c.API.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tier := map[string]string{"best": n.bestEffort, "burst": n.burstable, "full": n.node}[name]
+		group := path.Join(tier, n.of(n.pod, tier, pod.UID))
+		row(name, group)
+		_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+		inner := path.Join(group, strings.Replace(n.container, "ID", id, 1))
+		row(name+"'s", inner)
+		pid := node.Run(t, "cat", "/sys/fs/cgroup/"+inner+"/cgroup.procs")
+		if score := node.Run(t, "cat", "/proc/"+pid+"/oom_score_adj"); score != cgroup2Scores[name] {
+			t.Errorf("%s: oom_score_adj %s, want %s", name, score, cgroup2Scores[name])
+		}
+	}
+	want := strings.ReplaceAll(cgroup2Want[1:], "TASKS", n.tasks)
+	if got := table.String(); got != want {
+		t.Errorf("%s\nthe kernel's files say\n%swant\n%s", strings.Join(cgroup2Files, " "), got, want)
+	}
+}
+
+// 1000 - 1000 * 32Mi / 1Gi is 969 (968.75, cut in the division).
+var cgroup2Scores = map[string]string{"best": "1000", "burst": "969", "full": "-997"}
+
+// of fills a pod's group name in.
+func (n names) of(pattern, tier string, uid types.UID) string {
+	if strings.HasSuffix(pattern, ".slice") {
+		uid = types.UID(strings.ReplaceAll(string(uid), "-", "_"))
+	}
+	return strings.NewReplacer("TIER", strings.TrimSuffix(path.Base(tier), ".slice"), "UID", string(uid)).Replace(pattern)
+}
+
+func amounts(cpu, memory string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for name, text := range map[corev1.ResourceName]string{"cpu": cpu, "memory": memory} {
+		if text != "" {
+			list[name] = resource.MustParse(text)
+		}
+	}
+	return list
+}
+
+// podWithin bounds a pod's way to Ready (chosen: some 6 s on two idle cores, most of it runc's, without hardware
+// virtualization).
+const podWithin = 3 * time.Minute
+
+// runPod makes a pod of the workload image on a node, and waits until it is Ready.
+func runPod(t *testing.T, c *rig.Cluster, ns, name, node string, r corev1.ResourceRequirements) {
+	t.Helper()
+	grace := int64(1)
+	createReady(t, c, ns, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "infinity"}, Resources: r}}},
+	})
+}
+
+// createReady makes a pod and returns it when it is Ready.
+func createReady(t *testing.T, c *rig.Cluster, ns string, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	pod, err := c.API.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, podWithin, pod.Name+" is Ready", func(ctx context.Context) error {
+		if pod, err = c.API.CoreV1().Pods(ns).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		return podReady(pod)
+	})
+	return pod
+}
+
+func podReady(pod *corev1.Pod) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %s: %v", pod.Status.Phase, pod.Status.Reason, pod.Status.ContainerStatuses)
+}

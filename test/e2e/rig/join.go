@@ -1,0 +1,204 @@
+//go:build e2e
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/lab"
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
+)
+
+// GuestNode is a guest of the lab that is a node of an instance. Its agent listens on its loopback interface, on a port that
+// is the same on the host's, and which no other node has: the API server finds it there by the InternalDNS localhost.
+type GuestNode struct {
+	*lab.Guest
+	Port    int
+	Runtime *lab.Process // containerd; nil where systemd runs it
+	Agent   *lab.Process
+
+	cluster *Cluster
+	driver  string
+	config  map[string]any
+}
+
+// JoinOptions of a guest's agent.
+type JoinOptions struct {
+	CgroupDriver string         // cgroupfs, when empty, or systemd
+	Config       map[string]any // fields of its KubeletConfiguration, over ours
+	AgentFlags   []string       // more flags
+}
+
+// guestDir is where a guest keeps what makes it a node.
+const guestDir = "/etc/plimsoll"
+
+// readyWithin bounds an agent's way to a Ready node (chosen: some 10 s on two idle cores, without hardware virtualization).
+const readyWithin = 3 * time.Minute
+
+// Join makes a booted guest a node, and waits until it is Ready.
+func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
+	t.Helper()
+	n := &GuestNode{Guest: g, Port: FreePort(t), cluster: c, driver: o.CgroupDriver, config: o.Config}
+	if n.driver == "" {
+		n.driver = "cgroupfs"
+	}
+	n.identify(t)
+	n.Configure(t, o.Config)
+	if n.driver == "systemd" {
+		g.Run(t, "cp", "/etc/containerd/config-systemd.toml", "/etc/containerd/config.toml")
+	}
+	n.StartRuntime(t)
+	for _, file := range []string{image.PauseFile, image.WorkloadFile} {
+		g.Run(t, "ctr", "-n", "k8s.io", "images", "import", wire.CargoDir+"/images/"+file)
+	}
+	n.StartAgent(t, o.AgentFlags...)
+	n.WaitReady(t)
+	return n
+}
+
+// identify gives the guest a node's certificates, signed by the instance's authority, and a kubeconfig.
+func (n *GuestNode) identify(t *testing.T) {
+	t.Helper()
+	const ca, client, serving = "ca", "guest-client", "guest-serving"
+	dir := t.TempDir()
+	authority := filepath.Join(n.cluster.StateDir, "pki")
+	for _, file := range []string{pki.CertPath("", ca), pki.KeyPath("", ca)} {
+		text, err := os.ReadFile(filepath.Join(authority, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, file), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	user := "system:node:" + n.Name
+	if _, err := pki.Ensure(dir, pki.Plan{
+		Authorities: []pki.Authority{{Name: ca}},
+		Leaves: []pki.Leaf{
+			{Name: client, Authority: ca, CommonName: user, Organization: "system:nodes", Client: true},
+			{Name: serving, Authority: ca, CommonName: user, Organization: "system:nodes", Server: true,
+				DNSNames: []string{n.Name, "localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(n.IP)}},
+		},
+	}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{
+		pki.CertPath(dir, ca): "ca.crt", pki.CertPath(dir, serving): "serving.crt", pki.KeyPath(dir, serving): "serving.key",
+		pki.CertPath(dir, client): "client.crt", pki.KeyPath(dir, client): "client.key",
+	} {
+		n.CopyIn(t, from, guestDir+"/"+to)
+	}
+	_, port, err := net.SplitHostPort(n.cluster.Config.Host[len("https://"):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["host"] = &clientcmdapi.Cluster{Server: "https://" + net.JoinHostPort(n.Host, port), TLSServerName: "localhost", CertificateAuthority: guestDir + "/ca.crt"}
+	config.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificate: guestDir + "/client.crt", ClientKey: guestDir + "/client.key"}
+	config.Contexts["host"] = &clientcmdapi.Context{Cluster: "host", AuthInfo: "node"}
+	config.CurrentContext = "host"
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Write(t, guestDir+"/kubeconfig", string(text))
+}
+
+// Configure writes the agent's KubeletConfiguration, with fields over ours. An agent reads it when it starts.
+func (n *GuestNode) Configure(t *testing.T, fields map[string]any) {
+	t.Helper()
+	config := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address": "127.0.0.1", "port": n.Port,
+		"tlsCertFile": guestDir + "/serving.crt", "tlsPrivateKeyFile": guestDir + "/serving.key",
+		"authentication": map[string]any{"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": true}, "x509": map[string]any{"clientCAFile": guestDir + "/ca.crt"}},
+		"authorization":  map[string]any{"mode": "Webhook"},
+		"cgroupDriver":   n.driver, "failSwapOn": false, "clusterDomain": "cluster.local",
+		"containerRuntimeEndpoint": "unix://" + wire.Runtime,
+	}
+	maps.Copy(config, fields)
+	text, err := yaml.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Write(t, guestDir+"/config.yaml", string(text))
+}
+
+// StartRuntime starts containerd: as systemd's unit where systemd is, and waits until it answers.
+func (n *GuestNode) StartRuntime(t *testing.T) {
+	t.Helper()
+	if n.Init() == lab.Systemd {
+		n.Run(t, "systemctl", "restart", "containerd")
+	} else {
+		n.Runtime = n.Start(t, lab.Command{Args: []string{"containerd"}})
+	}
+	Eventually(t, readyWithin, "containerd answers", func(ctx context.Context) error {
+		_, err := n.Output(ctx, "ctr", "version")
+		return err
+	})
+}
+
+// StartAgent leads the agent's port to the host, once for each boot, and starts the agent.
+func (n *GuestNode) StartAgent(t *testing.T, flags ...string) {
+	t.Helper()
+	n.Forward(t, n.Port)
+	n.StartAgentOnly(t, flags...)
+}
+
+// StartAgentOnly starts the agent after another one, in the same boot.
+func (n *GuestNode) StartAgentOnly(t *testing.T, flags ...string) {
+	t.Helper()
+	n.Agent = n.Start(t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig", "--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)})
+}
+
+// WaitReady waits until the node is Ready.
+func (n *GuestNode) WaitReady(t *testing.T) {
+	t.Helper()
+	Eventually(t, readyWithin, n.Name+" is Ready", func(ctx context.Context) error {
+		select {
+		case <-n.Agent.Ended():
+			t.Fatalf("the agent of %s ended: %v", n.Name, n.Agent.Err())
+		default:
+		}
+		return n.cluster.condition(ctx, n.Name, corev1.NodeReady, corev1.ConditionTrue)
+	})
+}
+
+// WaitCondition waits until a node's condition is as wanted.
+func (c *Cluster) WaitCondition(t *testing.T, node string, kind corev1.NodeConditionType, want corev1.ConditionStatus, within time.Duration) {
+	t.Helper()
+	Eventually(t, within, fmt.Sprintf("%s of %s is %s", kind, node, want), func(ctx context.Context) error {
+		return c.condition(ctx, node, kind, want)
+	})
+}
+
+func (c *Cluster) condition(ctx context.Context, name string, kind corev1.NodeConditionType, want corev1.ConditionStatus) error {
+	node, err := c.API.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == kind {
+			if condition.Status == want {
+				return nil
+			}
+			return fmt.Errorf("%s is %s: %s: %s", kind, condition.Status, condition.Reason, condition.Message)
+		}
+	}
+	return fmt.Errorf("no condition %s", kind)
+}
