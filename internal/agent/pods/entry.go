@@ -113,6 +113,17 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
 
+// wrote notes the API's answer to a write of the status. The watch may have been faster than the answer, and have shown
+// that somebody else has written since.
+func (e *entry) wrote(answer *corev1.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.written, e.writtenVersion = &answer.Status, answer.ResourceVersion
+	if !e.static && e.pod != nil && newer(e.pod.ResourceVersion, answer.ResourceVersion) {
+		e.written = nil
+	}
+}
+
 // vanish tells the entry that its object is gone.
 func (e *entry) vanish(now unit.Instant) {
 	e.mu.Lock()

@@ -84,6 +84,13 @@ func TestEntryTakesVersions(t *testing.T) {
 	if !e.set(newest, noon) || e.written != nil {
 		t.Error("after somebody else's write, what we wrote last is not what the server has")
 	}
+	answer := newest.DeepCopy()
+	for version, known := range map[string]bool{"12": false, "13": true, "14": true} {
+		answer.ResourceVersion = version
+		if e.wrote(answer); (e.written != nil) != known {
+			t.Errorf("the answer to our write is version %s, the watch has shown 13: known %v", version, e.written != nil)
+		}
+	}
 	doomed := newest.DeepCopy()
 	doomed.ResourceVersion, doomed.DeletionTimestamp, doomed.DeletionGracePeriodSeconds = "14", &metav1.Time{}, new(int64)
 	e.set(doomed, noon)

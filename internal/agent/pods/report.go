@@ -253,9 +253,7 @@ func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status 
 	if err := p.r.Client.Patch(ctx, kube.Pods, pod.Namespace, pod.Name, types.StrategicMergePatchType, body, answer, "status"); err != nil {
 		return fmt.Errorf("write status of %s: %w", e.name(), err)
 	}
-	e.mu.Lock()
-	e.written, e.writtenVersion = &answer.Status, answer.ResourceVersion
-	e.mu.Unlock()
+	e.wrote(answer)
 	return nil
 }
 
