@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -96,6 +97,10 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 		err = g.PowerOn(ctx)
 	}
 	if err != nil {
+		console := g.ConsoleText()
+		if console != "" {
+			err = fmt.Errorf("%w\nits console said:\n%s", err, console[max(0, len(console)-consoleShown):])
+		}
 		return nil, errors.Join(fmt.Errorf("boot %s: %w", description, err), g.Close())
 	}
 	return g, nil
@@ -165,7 +170,27 @@ func (g *Guest) kernelArgs() []string {
 		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
 		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",
 	}
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if khz := counterRate(string(text)); khz > 0 {
+			// Else the kernel measures it against an emulated timer, and when QEMU does not get a CPU meanwhile, the guest's
+			// clocks run several times too fast.
+			args = append(args, fmt.Sprintf("tsc_early_khz=%d", khz))
+		}
+	}
 	return append(append(args, g.board.kernel()...), g.options.KernelArgs...)
+}
+
+// counterRate returns the rate of the host's time stamp counter, which is the guest's too, in kHz; 0 when it is not known.
+// /proc/cpuinfo has it as bogomips, which is the rate by 500 (arch/x86/kernel/tsc.c, tsc_init: loops_per_jiffy).
+func counterRate(cpuinfo string) int {
+	for line := range strings.Lines(cpuinfo) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "bogomips" {
+			if mips, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && mips > 0 && mips < 1e5 {
+				return int(mips * 500)
+			}
+		}
+	}
+	return 0
 }
 
 // configure hands the guest its configuration, as a file without a name.

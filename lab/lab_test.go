@@ -38,6 +38,25 @@ func FuzzDriverOrder(f *testing.F) {
 	})
 }
 
+func TestCounterRate(t *testing.T) {
+	for text, want := range map[string]int{
+		"flags\t\t: fpu\nbogomips\t: 4600.00\nclflush size\t: 64\n": 2300000, "bogomips: x\n": 0, "bogomips: -1": 0, "": 0,
+	} {
+		if got := counterRate(text); got != want {
+			t.Errorf("%q: %d kHz, want %d", text, got, want)
+		}
+	}
+}
+
+func FuzzCounterRate(f *testing.F) {
+	f.Add("bogomips\t: 4600.00\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if khz := counterRate(text); khz < 0 || khz > 1e8 {
+			t.Errorf("%q: %d", text, khz)
+		}
+	})
+}
+
 // archiveOf is a tar archive of entries.
 func archiveOf(t *testing.T, entries ...tar.Header) *bytes.Buffer {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,12 @@ func TestGuestObeys(t *testing.T) {
 	t.Run("clock", func(t *testing.T) {
 		if year := g.Run(t, "date", "-u", "+%Y-%m-%dT%H"); year != "2030-01-02T03" {
 			t.Errorf("the guest was booted in another time: %s", year)
+		}
+		hosts := time.Now()
+		before := uptime(t, g)
+		g.Run(t, "sleep", "2")
+		if there, here := uptime(t, g)-before, time.Since(hosts); there < 2*time.Second || there > 2*here {
+			t.Errorf("%v passed in the guest while %v passed here", there, here)
 		}
 		g.SetClock(t, time.Unix(4e9, 0))
 		if now := g.Run(t, "date", "+%s"); !strings.HasPrefix(now, "40000000") {
@@ -61,6 +68,16 @@ func TestGuestObeys(t *testing.T) {
 			t.Errorf("after a crash: %q", text)
 		}
 	})
+}
+
+// uptime is a clock of the guest that nobody sets.
+func uptime(t *testing.T, g *lab.Guest) time.Duration {
+	t.Helper()
+	seconds, err := strconv.ParseFloat(strings.Fields(g.Run(t, "cat", "/proc/uptime"))[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(seconds * float64(time.Second))
 }
 
 func commands(t *testing.T, g *lab.Guest) {
