@@ -26,7 +26,7 @@ func (p *plane) controller(side string, round int) (*process, error) {
 	log := filepath.Join(p.dir, fmt.Sprintf("%s-%d.log", side, round))
 	grace := "--node-monitor-grace-period=" + p.grace.String()
 	if side == ours {
-		return start(log, p.plimsoll, "lifecycle", "--kubeconfig", p.kubeconfig(), grace)
+		return start(log, p.plimsoll, "lifecycle", "--kubeconfig", p.kubeconfig(), "--leader-elect=false", grace)
 	}
 	return start(log, p.controlplane, "kube-controller-manager", "--controllers=node-lifecycle-controller,taint-eviction-controller",
 		"--kubeconfig="+p.kubeconfig(), "--authentication-kubeconfig="+p.kubeconfig(), "--authorization-kubeconfig="+p.kubeconfig(),
