@@ -187,6 +187,7 @@ func TestFleet(t *testing.T) {
 	t.Run("burst", i.burst)
 	t.Run("unschedulable", i.unschedulable)
 	t.Run("drain", i.drain)
+	t.Run("faults", i.faults)
 	t.Run("silence", i.silence)
 }
 
