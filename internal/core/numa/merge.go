@@ -114,7 +114,10 @@ func (m *merger) find(families []*family, size int, bySocket *want) set {
 	if bySocket != nil {
 		s.goal = &socketGoal{r, m.socketsOf, bySocket.sockets}
 	}
-	return s.run(size, m.nodes)
+	if found := s.run(size, m.nodes); found != nil || m.steps >= 0 || r.mix == nil || bySocket != nil {
+		return found
+	}
+	return r.mix.some // better than none
 }
 
 // findOne is find for one node.

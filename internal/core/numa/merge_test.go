@@ -74,6 +74,9 @@ func TestMergeAgainstPlainTwin(t *testing.T) {
 	fewest, preferred := searchSteps, 0
 	for round := range rounds {
 		m := merger{nodes: 1 + rng.IntN(8)}
+		if round%40 == 0 {
+			m.nodes = mixtureAbove + 1 + rng.IntN(2)
+		}
 		if rng.IntN(3) == 0 {
 			m.distance = randomDistances(rng, m.nodes)
 		}
@@ -90,7 +93,9 @@ func TestMergeAgainstPlainTwin(t *testing.T) {
 		if !got.nodes.equal(want.nodes) || got.preferred != want.preferred {
 			t.Fatalf("seed %d round %d: %d nodes, got %v %v, want %v %v", seed, round, m.nodes, got.nodes.members(), got.preferred, want.nodes.members(), want.preferred)
 		}
-		fewest = min(fewest, m.steps)
+		if m.nodes <= mixtureAbove {
+			fewest = min(fewest, m.steps)
+		}
 		if got.preferred {
 			preferred++
 		}
@@ -101,6 +106,39 @@ func TestMergeAgainstPlainTwin(t *testing.T) {
 	if used := searchSteps - fewest; used > searchSteps/10 {
 		t.Errorf("a search took %d steps of %d: too near to the bound for a small machine", used, searchSteps)
 	}
+}
+
+// TestLargeMachines makes sure that with unequal amounts on up to 64 nodes no search for a hint runs out of steps; with
+// distances, only one for a compromise may.
+func TestLargeMachines(t *testing.T) {
+	const seed, rounds = 8, 400
+	rng := rand.New(rand.NewPCG(seed, 0))
+	cut := 0
+	for round := range rounds {
+		m := merger{nodes: []int{16, 32, 64}[rng.IntN(3)]}
+		if rng.IntN(2) == 0 {
+			m.distance = randomDistances(rng, m.nodes)
+		}
+		var wants []*want
+		for range 2 + rng.IntN(3) {
+			s, sum := Supply{}, int64(0)
+			for range m.nodes {
+				free := rng.Int64N(65)
+				s.Total, s.Free = append(s.Total, 64), append(s.Free, free)
+				sum += free
+			}
+			s.Need = 1 + rng.Int64N([]int64{64, 300, sum}[rng.IntN(3)])
+			wants = append(wants, s.want(m.nodes))
+		}
+		h := m.best(wants, false)
+		if m.steps >= 0 {
+			continue
+		}
+		if cut++; h.preferred || m.distance == nil {
+			t.Errorf("seed %d round %d: %d nodes: out of steps, preferred %v, distances %v", seed, round, m.nodes, h.preferred, m.distance != nil)
+		}
+	}
+	t.Logf("%d of %d searches ran out of steps", cut, rounds)
 }
 
 func randomDistances(rng *rand.Rand, nodes int) [][]int {

@@ -57,10 +57,11 @@
 // (meet.go), which a single family can mostly do alone. With memory of several kinds upstream counts one family several
 // times, and so do we; sets of different memory families are disjoint, so that all kinds use the same.
 //
-// Finding a set for several sums is a knapsack problem, so some input must be hard. searchSteps bounds a search: with up to 8
-// nodes random input does not come near it (TestMergeAgainstPlainTwin), larger machines need equal amounts on most nodes or
-// narrow sets, which is what there is. When it is reached, the best so far is used, or no set is found: a pod might then be
-// refused that could be admitted, but never wrongly admitted.
+// Finding a set for several sums is a knapsack problem, so some input must be hard. Many nodes get one more sum that kills
+// most hopeless branches (mixture.go), and searchSteps bounds a search. Random amounts on up to 8 nodes do not come near that
+// bound (TestMergeAgainstPlainTwin), nor do those on up to 64 nodes (TestLargeMachines), but for compromises by distance:
+// there the closest nodes found so far are taken. If a preferred set were not found in time, one that is known to exist is
+// taken, or none: a pod might then be refused that could be admitted, but never wrongly admitted.
 //
 // # Invariants
 //

@@ -2,9 +2,9 @@ package numa
 
 import "math"
 
-// searchSteps bounds a search, in sets looked at: about 10 ms (2.2 GHz, 2026-11); chosen from the bar for 64 nodes. Raising it
-// finds the best hint for more contrived mixtures of unequal nodes and lets a hopeless one take longer.
-const searchSteps = 1 << 18
+// searchSteps bounds a search, in sets looked at, each some 100 ns: chosen from the bar of 10 ms for 64 nodes. Raising it finds
+// the best hint for more mixtures of unequal nodes, and lets a hopeless search take longer.
+const searchSteps = 1 << 14
 
 // A search finds the best set of a given number of nodes that reaches a goal: the one whose nodes are closest to each
 // other when distances count, and of equals the smallest as a number. Sets are visited in that last order, the highest
@@ -124,6 +124,7 @@ type reach struct {
 	must     []int // by hi: how many of the first hi places have to be chosen
 	taken    int   // how many of those are
 	chosen   set
+	mix      *mixture // nil: not needed
 }
 
 // newReach prepares a search for sets of size nodes; nil when no set can be large enough.
@@ -155,14 +156,30 @@ func newReach(families []*family, size, nodes int) *reach {
 	for i := range r.loads {
 		r.most[i] = largest(r.loads[i].weight, r.places, size)
 	}
+	if size > 1 && len(r.places) > mixtureAbove && r.needs() > 1 {
+		if r.mix = r.mixed(size, nodes); r.mix == nil {
+			return nil
+		}
+	}
 	return r
 }
 
+// needs returns how many loads need anything.
+func (r *reach) needs() int {
+	n := 0
+	for i := range r.loads {
+		if r.loads[i].need > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // largest tabulates the sums of the largest weights among the first places.
-func largest(weight []int64, places []int, size int) []int64 {
+func largest[T int64 | float64](weight []T, places []int, size int) []T {
 	stride := size + 1
-	out := make([]int64, (len(places)+1)*stride)
-	top := make([]int64, 0, size+1) // the largest so far, descending
+	out := make([]T, (len(places)+1)*stride)
+	top := make([]T, 0, size+1) // the largest so far, descending
 	for i, n := range places {
 		w := weight[n]
 		j := len(top)
@@ -190,6 +207,9 @@ func (r *reach) take(p int) {
 	for i := range r.loads {
 		r.held[i] += r.loads[i].weight[n]
 	}
+	if r.mix != nil {
+		r.mix.held += r.mix.weight[n]
+	}
 }
 
 func (r *reach) untake(p int) {
@@ -198,6 +218,9 @@ func (r *reach) untake(p int) {
 	r.taken -= r.must[p+1] - r.must[p]
 	for i := range r.loads {
 		r.held[i] -= r.loads[i].weight[n]
+	}
+	if r.mix != nil {
+		r.mix.held -= r.mix.weight[n]
 	}
 }
 
@@ -209,6 +232,9 @@ func (r *reach) open(hi, left int) bool {
 		if r.held[i]+r.most[i][hi*r.stride+left] < r.loads[i].need {
 			return false
 		}
+	}
+	if r.mix != nil && r.mix.held+r.mix.most[hi*r.stride+left] < r.mix.need-mixtureError {
+		return false
 	}
 	if left > 0 {
 		return true
