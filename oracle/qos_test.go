@@ -76,8 +76,22 @@ func judgeValues(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.
 	t.Helper()
 	enforce := random.IntN(5) > 0
 	period := []time.Duration{100 * time.Millisecond, 5 * time.Millisecond}[random.IntN(2)]
-	want := cm.ResourceConfigForPod(pod, enforce, uint64(period.Microseconds()), false, kubeletconfig.NoneMemoryReservationPolicy)
-	got := qos.PodValues(p, qos.Policy{CFSQuota: enforce, CFSPeriod: period})
+	protect, tiered := random.IntN(2) == 0, random.IntN(2) == 0
+	reservation := kubeletconfig.NoneMemoryReservationPolicy
+	if tiered {
+		reservation = kubeletconfig.TieredReservationMemoryReservationPolicy
+	}
+	want := cm.ResourceConfigForPod(pod, enforce, uint64(period.Microseconds()), protect, reservation)
+	got := qos.PodValues(p, qos.Policy{CFSQuota: enforce, CFSPeriod: period, Memory: qos.MemoryPolicy{On: protect, Tiered: tiered}})
+	for file, ours := range map[string]unit.Amount[unit.Bytes]{cm.Cgroup2MemoryMin: got.MemoryMin, cm.Cgroup2MemoryLow: got.MemoryLow} {
+		text := ""
+		if bytes, ok := ours.Get(); ok {
+			text = fmt.Sprint(int64(bytes))
+		}
+		if text != want.Unified[file] {
+			t.Errorf("pod %d: %s %q, want %q", n, file, text, want.Unified[file])
+		}
+	}
 	if uint64(got.CPUShares.OrZero()) != *want.CPUShares {
 		t.Errorf("pod %d: shares %v, want %d", n, got.CPUShares, *want.CPUShares)
 	}

@@ -183,15 +183,7 @@ func (n *node) end(name, pod string) {
 }
 
 func TestCgroupfs(t *testing.T) {
-	n := start(t, "tiny", lab.Tiny, qos.Cgroupfs)
-	enforce(t, n, "/system")
-	// Without groups of ours the runtime puts pods where it likes.
-	n.configure("cgroupsPerQOS: false\nenforceNodeAllocatable: []\nfailSwapOn: false\n")
-	n.write("free", "", "sleep, 77777")
-	n.until("the pod runs", func() error { _, err := n.Output(t.Context(), "pgrep", "-f", "sleep 77777"); return err })
-	if out := n.Run(t, "sh", "-c", "cat /proc/$(pgrep -f 'sleep 77777')/cgroup"); strings.Contains(out, "kubepods") {
-		t.Errorf("the pod is in %s", out)
-	}
+	enforce(t, start(t, "tiny", lab.Tiny, qos.Cgroupfs), "/system")
 }
 
 func TestSystemd(t *testing.T) {
@@ -352,7 +344,7 @@ func (n *node) lower(reserved, best string) {
 	n.want(reserved, "memory.max", "536870912") // as it was
 }
 
-// TestSwap: swap is refused unless it is wanted, and then given to who may have it.
+// TestSwap: swap is refused unless it is wanted, and then given to who may have it. And a node without groups of ours.
 func TestSwap(t *testing.T) {
 	n := start(t, "swap", lab.Tiny, qos.Cgroupfs)
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\n")
@@ -366,4 +358,12 @@ func TestSwap(t *testing.T) {
 	n.want(container, "memory.swap.max", fmt.Sprint(share/4096*4096)) // the kernel counts pages
 	_, container = n.pod("whole", qos.Burstable, "requests: {cpu: 1m, memory: 64Mi}, limits: {memory: 64Mi}", "sleep, infinity")
 	n.want(container, "memory.swap.max", "0")
+
+	// Without groups of ours the runtime puts pods where it likes.
+	n.configure("cgroupsPerQOS: false\nenforceNodeAllocatable: []\nfailSwapOn: false\n")
+	n.write("free", "", "sleep, 77777s")
+	n.until("the pod runs", func() error { _, err := n.Output(t.Context(), "pgrep", "-f", "sleep 77777s"); return err })
+	if out := n.Run(t, "sh", "-c", "cat /proc/$(pgrep -f 'sleep 77777s')/cgroup"); strings.Contains(out, "kubepods") {
+		t.Errorf("the pod is in %s", out)
+	}
 }
