@@ -45,7 +45,7 @@ const (
 // ErrBusy is in the chain of errors about a group that still holds processes.
 var ErrBusy = errors.New("the group still has processes")
 
-// Tree is the machine's control groups. It is safe for concurrent use on different groups; calls about the same group
+// Tree is the machine's control groups. It is safe for concurrent use; calls that make, remove or set the same value of the same group
 // must not overlap.
 type Tree struct {
 	mode        Mode
