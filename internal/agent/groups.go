@@ -221,7 +221,7 @@ func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Cont
 		group = resize.SizeOf(qos.PodValues(p, g.policy))
 	}
 	return group, func(c *corev1.Container) resize.Size {
-		return resize.SizeOf(qos.ContainerValues(p, qosContainer(p, pod, c), g.policy))
+		return resize.SizeOf(qos.ContainerValues(p, kube.QoSContainer(c, false), g.policy)) // c as it is given, not as the pod has it
 	}
 }
 

@@ -300,10 +300,41 @@ func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) 
 		}
 	}
 	absentToNull(fields, "reason", "message", "podIP")
+	if err := clearResources(fields, known, status); err != nil {
+		return nil, err
+	}
 	if err := clearConditions(fields, known, status); err != nil {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": fields})
+}
+
+// clearResources says null where known has an amount and status has not: these maps are merged key by key. (Replacing them as
+// a whole loses them where the server has none.)
+func clearResources(fields map[string]json.RawMessage, known, status corev1.PodStatus) error {
+	merged := func(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
+		out := map[corev1.ResourceName]any{}
+		for name := range known {
+			out[name] = nil
+		}
+		for name, q := range ours {
+			out[name] = q
+		}
+		return out
+	}
+	var was, is corev1.ResourceRequirements
+	if known.Resources != nil {
+		was = *known.Resources
+	}
+	if status.Resources != nil {
+		is = *status.Resources
+	}
+	var err error
+	if fields["allocatedResources"], err = json.Marshal(merged(known.AllocatedResources, status.AllocatedResources)); err != nil {
+		return err
+	}
+	fields["resources"], err = json.Marshal(map[string]any{"requests": merged(was.Requests, is.Requests), "limits": merged(was.Limits, is.Limits)})
+	return err
 }
 
 // clearConditions says null where a condition has no reason or message: conditions are merged field by field, and what the

@@ -159,8 +159,10 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		server := r.statusOf(pod, pod.Status, podlife.Observation{}, randomStatus(random))
 		server.Conditions = append(server.Conditions, corev1.PodCondition{Type: "example.com/lb", Status: corev1.ConditionTrue, Reason: "theirs"})
 		server.NominatedNodeName = "other"
+		server.AllocatedResources, server.Resources = randomAmounts(random), &corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
 		pod.Status = server
 		ours := r.statusOf(pod, server, podlife.Observation{}, randomStatus(random))
+		ours.AllocatedResources, ours.Resources = randomAmounts(random), &corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
 		body, err := patchBody(pod, pod.Status, ours)
 		if err != nil {
 			t.Fatal(err)
@@ -186,6 +188,10 @@ func TestPatchMakesServerAgree(t *testing.T) {
 	}
 }
 
+func randomAmounts(r *rand.Rand) corev1.ResourceList {
+	return amounts([]string{"", "cpu=1", "memory=1Gi", "cpu=2 memory=1Gi"}[r.IntN(4)])
+}
+
 func randomStatus(r *rand.Rand) podlife.Status {
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	since := unit.WallOf(time.Unix(int64(r.IntN(2000)), 0))
@@ -198,6 +204,11 @@ func randomStatus(r *rand.Rand) podlife.Status {
 	}
 	for _, name := range []string{"Ready", "ContainersReady", "Initialized", "PodScheduled"} {
 		s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: r.IntN(2) == 0, Reason: pick("", "a", "b"), Message: pick("", "x")})
+	}
+	for _, name := range []string{podlife.ResizePending, podlife.ResizeInProgress} {
+		if r.IntN(2) == 0 {
+			s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: true, Reason: pick("", "a"), Generation: int64(1 + r.IntN(2))})
+		}
 	}
 	for _, name := range []string{"zeta", "alpha"} {
 		st := podlife.ContainerStatus{Name: name, Kind: podlife.Main, ID: pick("c1", "c2"), RestartCount: uint32(r.IntN(3)), Ready: r.IntN(2) == 0}

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+)
+
+// onePod has one container that may use that much.
+func onePod(cpu, memory string) *corev1.Pod {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: "u1", Name: "p", Namespace: "ns"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list, Requests: list}}}},
+	}
+}
+
+// What a resize writes into this machine's cgroups is what is read back, and what is wanted.
+func TestGroupsAreResized(t *testing.T) {
+	tree, root := liveGroup(t)
+	layout, err := qos.NewLayout(qos.Cgroupfs, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &groups{tree: tree, layout: layout, policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	g.limits = newLimits(tree, func(standing) {})
+	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
+	parent, err := g.Ensure(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "0123abcd"
+	if err := tree.Apply(parent+"/cri-containerd-"+id+".scope", qos.Values{}); err != nil { // as a runtime might name it
+		t.Fatal(err)
+	}
+	for _, pod := range []*corev1.Pod{small, large, small} {
+		want, of := g.Sizes(pod)
+		has, err := g.Has(pod, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range resize.Plan(resize.Group{Has: has.Or(want), Want: want}, nil) {
+			if step.Lowers {
+				if used, err := g.MemoryInUse(pod, ""); err != nil || step.Refusal(used) != "" {
+					t.Errorf("memory in use: %v, %v", used, err)
+				}
+			}
+			if err := g.Resize(pod, step); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if has, err = g.Has(pod, ""); err != nil || has.Or(want) != want {
+			t.Errorf("the group has %s, want %s; %v", has, want, err)
+		}
+		if size := of(&pod.Spec.Containers[0]); size.Memory != want.Memory || size.Quota != want.Quota {
+			t.Errorf("its only container is to have %s, the pod %s", size, want)
+		}
+	}
+	if _, err := g.Has(small, id); err != nil {
+		t.Error(err)
+	}
+	if n, err := g.Killed(small, id); err != nil || n != 0 {
+		t.Errorf("%d processes killed, %v", n, err)
+	}
+	if _, err := g.Has(small, "ffff"); err == nil {
+		t.Error("a container that is not there has a size")
+	}
+}
+
+// What the runtime is told of a step names nothing that the step does not change.
+func TestUpdateOfContainer(t *testing.T) {
+	tree, _ := liveGroup(t)
+	g := &groups{tree: tree, policy: qos.DefaultPolicy()}
+	pod := onePod("300m", "64Mi")
+	c := &pod.Spec.Containers[0]
+	_, of := g.Sizes(pod)
+	has, _ := g.Sizes(onePod("100m", "32Mi"))
+	for _, step := range resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: has, Want: of(c)}}) {
+		u := g.Update(pod, c, step)
+		cpu := u.CpuShares == 307 && u.CpuQuota == 30000 && u.CpuPeriod == 100000
+		memory := u.MemoryLimitInBytes == 64<<20
+		if none := u.CpuShares == 0 && u.CpuQuota == 0 && u.CpuPeriod == 0; step.Resource == resize.Memory && !(none && memory) || step.Resource == resize.CPU && !(cpu && u.MemoryLimitInBytes == 0) {
+			t.Errorf("%s: %+v", step, u)
+		}
+	}
+	if u := g.Update(pod, c, resize.Step{Resource: resize.CPU, Request: true, Limit: true, To: resize.SizeOf(qos.Values{})}); u.CpuQuota != -1 {
+		t.Errorf("no limit any more: %+v", u)
+	}
+}
+
+// The node's word on a resize: by what there is, and by what stands against it.
+func TestAdmitResize(t *testing.T) {
+	node := placement.Node{PodsMax: 10, Allocatable: []placement.Amount{{Resource: "cpu", Value: 1000}, {Resource: "memory", Value: 1 << 30}}}
+	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
+	other := onePod("500m", "1Mi")
+	other.UID = "u2"
+	for name, c := range map[string]struct {
+		admit   admit
+		desired *corev1.Pod
+		reason  string
+	}{
+		"room":             {admit{}, large, ""},
+		"no room":          {admit{}, huge, "Deferred"},
+		"exclusive CPUs":   {admit{staticCPUs: true}, large, "Infeasible"},
+		"exclusive memory": {admit{staticMemory: true}, large, "Infeasible"},
+		"swap":             {admit{swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}, large, "Infeasible"},
+	} {
+		c.admit.node = func() placement.Node { return node }
+		if c.admit.swaps == nil {
+			c.admit.swaps = func(*corev1.Pod, *corev1.Container) bool { return false }
+		}
+		v := c.admit.Resize([]pods.ResizeRequest{{Desired: c.desired, Granted: small}}, []*corev1.Pod{small, other})
+		if len(v) != 1 || v[0].Reason != c.reason || v[0].Granted != (c.reason == "") {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+	restarts := onePod("100m", "64Mi")
+	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	a := admit{node: func() placement.Node { return node }, swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}
+	if v := a.Resize([]pods.ResizeRequest{{Desired: restarts, Granted: small}}, []*corev1.Pod{small}); !v[0].Granted {
+		t.Errorf("swap stands against a restart: %+v", v)
+	}
+}
