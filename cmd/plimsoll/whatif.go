@@ -18,7 +18,8 @@ and rest on files only: a machine (plimsoll machine prints this one), a kubelet'
 
 With -o json and -o yaml the results are stable formats: keys are added, none changes.`,
 		Example: `  plimsoll machine > machine.yaml
-  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml`,
+  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
+  plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml`,
 	}
 	c.AddCommand(newWhatifAllocatableCommand(), newWhatifAdmitCommand(), newWhatifPlaceCommand())
 	c.RunE = func(c *cobra.Command, args []string) error {
