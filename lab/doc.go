@@ -34,5 +34,6 @@
 //
 // It measures nothing: without hardware virtualization a guest is ten times slower and more, unevenly so. Only ratios between two
 // programs in one guest in one run mean anything. Guests do not reach each other. NUMA node ids have no holes (QEMU's
-// limit), SMT siblings are neighbours (the order of QEMU's firmware tables).
+// limit), nodes without CPUs come last (the kernel numbers them so), SMT siblings are neighbours (the order of QEMU's firmware
+// tables). It knows no cluster: test/e2e/rig makes a guest a node of one (Cluster.Join).
 package lab

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
@@ -111,6 +113,11 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if _, err := exec.LookPath(qemuProgram); err != nil || runtime.GOARCH != "amd64" {
 		return fmt.Errorf("%w: no %s on %s: install qemu-system-x86", ErrCannot, qemuProgram, runtime.GOARCH)
 	}
+	if memory, err := procfs.Default.Memory(); err != nil {
+		return err
+	} else if free, known := memory.Available.Get(); known && free < g.board.installed()+memorySpare {
+		return fmt.Errorf("%w: it has %v of memory available, the guest wants %v and QEMU some more", ErrCannot, free, g.board.installed())
+	}
 	bin, err := findBin(g.options.Bin)
 	if err != nil {
 		return err
@@ -154,6 +161,9 @@ func (g *Guest) prepare(ctx context.Context) error {
 	g.memory, err = openMemory(s, g.board, digest(args...))
 	return err
 }
+
+// memorySpare is what must be left beside a guest's memory (chosen: QEMU itself takes some 200 MiB).
+const memorySpare = 512 * unit.MiB
 
 // network is QEMU's name of the guest's network.
 const network = "net0"

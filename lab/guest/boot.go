@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -169,10 +170,8 @@ func reportMemory() error {
 			return err
 		}
 		var number, kib int64
-		if _, err := fmt.Sscanf(string(text), "\nNode %d MemTotal: %d kB", &number, &kib); err != nil {
-			if _, err = fmt.Sscanf(string(text), "Node %d MemTotal: %d kB", &number, &kib); err != nil {
-				return fmt.Errorf("read memory of node %d: %.80q: %w", node, text, err)
-			}
+		if _, err := fmt.Sscanf(strings.TrimSpace(string(text)), "Node %d MemTotal: %d kB", &number, &kib); err != nil {
+			return fmt.Errorf("read memory of node %d: %.80q: %w", node, text, err)
 		}
 		stage.Memory = append(stage.Memory, kib<<10)
 	}
@@ -246,7 +245,7 @@ func swapOn(device string) error {
 	if err != nil {
 		return err
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafePointer(path)), 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafe.Pointer(path)), 0, 0); errno != 0 {
 		return fmt.Errorf("swap on %s: %w", device, errno)
 	}
 	return nil

@@ -11,8 +11,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-func unsafePointer(p *byte) unsafe.Pointer { return unsafe.Pointer(p) }
-
 // card is the network card of a guest: the command line switches the kernel's predictable names off.
 const card = "eth0"
 

@@ -21,19 +21,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// TestCgroup2WithCgroupfs and TestCgroup2WithSystemd read what the agent, the runtime and, in one of them, systemd made of three
-// pods and a reservation, from the files of a real cgroup v2.
-func TestCgroup2WithCgroupfs(t *testing.T) { cgroup2(t, lab.Tiny, "cgroupfs", cgroupfsNames) }
-
+// TestCgroup2WithSystemd reads what the agent, the runtime and systemd made of three pods and a reservation, from the files of
+// a real cgroup v2. TestCgroup2WithCgroupfs does so without systemd.
 func TestCgroup2WithSystemd(t *testing.T) { cgroup2(t, lab.Systemd, "systemd", systemdNames) }
 
 // Names of groups by what they are; UID and ID stand for the pod's and the container's.
 type names struct{ node, burstable, bestEffort, pod, container, tasks string }
 
-var (
-	cgroupfsNames = names{"kubepods", "kubepods/burstable", "kubepods/besteffort", "podUID", "ID", "max"}
-	systemdNames  = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
-)
+var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
 
 // The machine has two CPUs, 1 GiB of memory and as much swap.
 var cgroup2Config = map[string]any{
