@@ -208,8 +208,11 @@ func (b imageBuild) finish(root string) error {
 		}
 	}
 	kernels, err := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
-	if err != nil || len(kernels) != 1 {
-		return fmt.Errorf("find the kernel: %d files boot/vmlinuz-*, %w: want one", len(kernels), err)
+	if err != nil {
+		return err
+	}
+	if len(kernels) != 1 {
+		return fmt.Errorf("find the kernel: %d files boot/vmlinuz-*: want one", len(kernels))
 	}
 	_, version, _ := strings.Cut(filepath.Base(kernels[0]), "-")
 	if err := os.Rename(kernels[0], imageIn(b.dir).Kernel); err != nil {
@@ -265,7 +268,7 @@ func driverOrder(deps string, names []string) ([]string, error) {
 	for line := range strings.Lines(deps) {
 		path, needs, ok := strings.Cut(line, ":")
 		if !ok {
-			return nil, fmt.Errorf("read modules.dep: %q: want PATH: PATH...", line)
+			return nil, fmt.Errorf("read modules.dep: %q: want a path, a colon, and paths", line)
 		}
 		name, _, _ := strings.Cut(filepath.Base(path), ".ko")
 		needed := strings.Fields(needs)
