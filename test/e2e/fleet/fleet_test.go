@@ -23,6 +23,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -186,6 +187,7 @@ func TestFleet(t *testing.T) {
 	i := up(t)
 	t.Run("burst", i.burst)
 	t.Run("unschedulable", i.unschedulable)
+	t.Run("preemption", i.preemption)
 	t.Run("drain", i.drain)
 	t.Run("faults", i.faults)
 	t.Run("silence", i.silence)
@@ -304,6 +306,42 @@ func (i *instance) unschedulable(t *testing.T) {
 		}
 		return false, fmt.Sprint(pod.Status.Conditions)
 	})
+}
+
+// preemption: a pod of high priority that fits nowhere takes the place of as few others as it needs, all on its node.
+func (i *instance) preemption(t *testing.T) {
+	i.t = t
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, Value: 1000}
+	if _, err := i.api.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	was := map[string]string{}
+	for _, p := range i.pods(t.Context()) {
+		was[p.Name] = p.Spec.NodeName
+	}
+	spec := podSpec("31500m")
+	spec.PriorityClassName = "gold"
+	i.createPods(9002, 9003, spec)
+	node := ""
+	i.until("placed on a node that was made ready for it", time.Minute, func(ctx context.Context) (bool, string) {
+		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9002", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		node = pod.Spec.NodeName
+		return node != "", fmt.Sprint(pod.Status) // the API server takes the nomination away with the bind
+	})
+	for _, p := range i.pods(t.Context()) {
+		delete(was, p.Name)
+	}
+	for name, on := range was {
+		if on != node {
+			t.Errorf("pod %s was evicted from %s, but the room was needed on %s", name, on, node)
+		}
+	}
+	if len(was) == 0 || len(was) > 20 {
+		t.Errorf("%d pods evicted from %s: %v", len(was), node, was)
+	}
 }
 
 // drain: deleted pods are gone, all of them.
