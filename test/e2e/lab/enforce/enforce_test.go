@@ -349,7 +349,7 @@ func TestSwap(t *testing.T) {
 	n := start(t, "swap", lab.Tiny, qos.Cgroupfs)
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\n")
 	<-n.agent.Ended()
-	if out := n.agent.Output(); !strings.Contains(out, "failSwapOn: true: this machine has 768Mi of swap") || !strings.Contains(out, "swapoff -a") {
+	if out := n.agent.Output(); !strings.Contains(out, "failSwapOn: true: this machine has ") || !strings.Contains(out, " of swap: turn it off (swapoff -a)") {
 		t.Errorf("the agent says\n%s", out)
 	}
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\nfailSwapOn: false\n")
@@ -361,7 +361,7 @@ func TestSwap(t *testing.T) {
 	n.configure("cgroupsPerQOS: false\nenforceNodeAllocatable: []\nfailSwapOn: false\n")
 	n.write("free", "", "sleep, 77777s")
 	n.until("the pod runs", func() error { _, err := n.Output(t.Context(), "pgrep", "-f", "sleep 77777s"); return err })
-	if out := n.Run(t, "sh", "-c", "cat /proc/$(pgrep -f 'sleep 77777s')/cgroup"); strings.Contains(out, "kubepods") {
+	if out := n.Run(t, "sh", "-c", "cat /proc/$(pgrep -o -f 'sleep 77777s')/cgroup"); strings.Contains(out, "kubepods") {
 		t.Errorf("the pod is in %s", out)
 	}
 }
