@@ -152,13 +152,16 @@ func (b bench) until(name, what string, look func(*corev1.Pod) error) *corev1.Po
 	return pod
 }
 
-// resized waits until a container has the resources and no resize is pending or under way.
+// resized waits until a container runs with the resources and no resize is pending or under way.
 func (b bench) resized(pod, container, requests, limits string) *corev1.Pod {
 	b.t.Helper()
 	return b.until(pod, "resized", func(p *corev1.Pod) error {
 		s := statusOf(p, container)
 		if s.Resources == nil || !same(s.Resources.Requests, amounts(requests)) || !same(s.Resources.Limits, amounts(limits)) || !same(s.AllocatedResources, amounts(requests)) {
 			return fmt.Errorf("resources %+v, allocated %v, conditions %+v", s.Resources, s.AllocatedResources, p.Status.Conditions)
+		}
+		if s.State.Running == nil { // between its stop and its start it has all that it is to have
+			return fmt.Errorf("%+v", s.State)
 		}
 		for _, kind := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
 			if c := condition(p, kind); c != nil {
