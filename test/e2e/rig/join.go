@@ -53,6 +53,7 @@ const readyWithin = 3 * time.Minute
 // Join makes a booted guest a node, and waits until it is Ready.
 func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	t.Helper()
+	began := time.Now()
 	n := &GuestNode{Guest: g, Port: FreePort(t), cluster: c, driver: o.CgroupDriver, config: o.Config}
 	if n.driver == "" {
 		n.driver = "cgroupfs"
@@ -68,6 +69,7 @@ func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	}
 	n.StartAgent(t, o.AgentFlags...)
 	n.WaitReady(t)
+	t.Logf("%s is a Ready node %v after it was up", n.Name, time.Since(began).Round(100*time.Millisecond))
 	return n
 }
 
