@@ -33,7 +33,6 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,14 +81,23 @@ func Run(ctx context.Context, o Options) error {
 		handler cache.ResourceEventHandler
 	}{
 		{kube.Nodes, kube.Selection{Trim: trimNode}, c.nodeHandler()},
-		{kube.Leases, kube.Selection{Namespace: corev1.NamespaceNodeLease}, c.leaseHandler()},
 		{kube.Pods, kube.Selection{Trim: trimPod}, c.podHandler()},
 	} {
 		_, informer := o.Client.Informer(w.kind, w.sel, w.handler)
 		synced = append(synced, informer.HasSynced)
 		go informer.RunWithContext(ctx)
 	}
+	renewals, err := o.Client.NewRenewals(func(batch []kube.Renewal) { c.hearRenewals(ctx, batch) })
+	if err != nil {
+		return fmt.Errorf("run lifecycle controller: %w", err)
+	}
+	listed := make(chan struct{})
+	go renewals.Follow(ctx, func() { close(listed) })
 	go func() {
+		select {
+		case <-listed:
+		case <-ctx.Done():
+		}
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			c.tell(ctx, func(unit.Instant) { c.synced = true })
 		}
@@ -327,13 +335,4 @@ func older(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
 	return errX == nil && errY == nil && x < y
-}
-
-func (c *controller) seeLease(now unit.Instant, lease *coordinationv1.Lease) {
-	if lease.Spec.RenewTime == nil {
-		return
-	}
-	renewed := unit.WallOf(lease.Spec.RenewTime.Time)
-	c.leases[lease.Name] = renewed
-	c.monitor.LeaseSeen(now, unit.WallOf(time.Now()), lease.Name, renewed)
 }

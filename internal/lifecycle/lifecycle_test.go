@@ -23,6 +23,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // server is one node, its lease and its pods behind an API that guards resourceVersions.
@@ -192,16 +193,14 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 		var done sync.WaitGroup
 		done.Go(func() { c.run(ctx) })
 		done.Go(func() { c.probe(ctx) })
-		c.leaseHandler().OnAdd(testLease(s.renewed), true)
+		c.hearRenewals(ctx, []kube.Renewal{{Name: "n", Renewed: unit.WallOf(s.renewed)}})
 		// A second node lives all the time: were every node silent, none would be emptied.
 		c.nodeHandler().OnAdd(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "o"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}},
 		}, true)
 		done.Go(func() {
 			for ctx.Err() == nil {
-				l := testLease(time.Now())
-				l.Name = "other"
-				c.leaseHandler().OnUpdate(nil, l)
+				c.hearRenewals(ctx, []kube.Renewal{{Name: "other", Renewed: unit.WallOf(time.Now())}})
 				select {
 				case <-time.After(10 * time.Second):
 				case <-ctx.Done():

@@ -2,8 +2,8 @@ package lifecycle
 
 import (
 	"context"
+	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -34,23 +34,24 @@ func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-func (c *controller) leaseHandler() cache.ResourceEventHandler {
-	seen := func(obj any) {
-		lease := obj.(*coordinationv1.Lease)
-		c.post(func(now unit.Instant) { c.seeLease(now, lease) })
+// hearRenewals takes what leases said together as one fact.
+func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
+	if len(batch) == 0 {
+		return
 	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    seen,
-		UpdateFunc: func(_, after any) { seen(after) },
-		DeleteFunc: func(obj any) {
-			if lease, ok := kube.Deleted[*coordinationv1.Lease](obj); ok {
-				c.post(func(unit.Instant) {
-					delete(c.leases, lease.Name)
-					c.monitor.LeaseGone(lease.Name)
-				})
+	c.tell(ctx, func(now unit.Instant) {
+		wall := unit.WallOf(time.Now())
+		for _, r := range batch {
+			switch {
+			case r.Gone:
+				delete(c.leases, r.Name)
+				c.monitor.LeaseGone(r.Name)
+			case r.Renewed != 0: // a lease without a time says nothing
+				c.leases[r.Name] = r.Renewed
+				c.monitor.LeaseSeen(now, wall, r.Name, r.Renewed)
 			}
-		},
-	}
+		}
+	})
 }
 
 func (c *controller) podHandler() cache.ResourceEventHandler {

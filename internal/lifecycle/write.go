@@ -143,7 +143,7 @@ func (c *controller) confirmSilence(ctx context.Context, node string, renewed un
 	if lease.Spec.RenewTime == nil || unit.WallOf(lease.Spec.RenewTime.Time) == renewed {
 		return nil
 	}
-	c.tell(ctx, func(now unit.Instant) { c.seeLease(now, lease) })
+	c.hearRenewals(ctx, []kube.Renewal{{Name: node, Renewed: unit.WallOf(lease.Spec.RenewTime.Time)}})
 	return errAlive
 }
 

@@ -1,0 +1,189 @@
+package kube
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// A Renewal is what a node's lease says.
+type Renewal struct {
+	Name    string
+	Renewed unit.Wall // never: the lease names no time
+	Gone    bool      // the lease was deleted
+}
+
+// Pauses before the leases are listed again after a failure, doubled from the first to the longest, jittered by half.
+const (
+	renewalsFirst = 500 * time.Millisecond
+	renewalsMax   = 10 * time.Second
+)
+
+// watchRenewalsFor is when the server is asked to end a watch, between this and twice this, as client-go's reflector asks,
+// so that many watchers do not come back at the same moment. Chosen: its 5 to 10 minutes.
+const watchRenewalsFor = 5 * time.Minute
+
+// Renewals follows the leases of nodes.
+//
+// A cluster of 5,000 nodes renews 500 leases a second, nearly all that a lifecycle controller hears. So this is no
+// Informer: it keeps no objects, reads three fields of each (renewals_wire.go), and does so on a connection of its own
+// that gathers (gather.go).
+type Renewals struct {
+	client rest.Interface
+	tell   func([]Renewal)
+	known  map[string]bool // names told of and not told gone
+}
+
+// NewRenewals prepares the connection; it does not dial. tell is called from one goroutine with what arrived together, in
+// order.
+func (c *Client) NewRenewals(tell func([]Renewal)) (*Renewals, error) {
+	config := c.RESTConfig()
+	config.Dial = gathering(config.Dial)
+	gv := coordinationv1.SchemeGroupVersion
+	config.GroupVersion, config.APIPath = &gv, "/apis"
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("follow node leases: connect to %s: %w", c.Host(), err)
+	}
+	return &Renewals{client: client, tell: tell, known: map[string]bool{}}, nil
+}
+
+// Follow tells of all leases in the namespace of node leases, then of each change, until ctx ends. A full list, the first
+// and those after a lost watch, names the leases that went meanwhile as gone. listed is called after the first.
+func (f *Renewals) Follow(ctx context.Context, listed func()) {
+	for pause := renewalsFirst; ctx.Err() == nil; {
+		version, err := f.list(ctx)
+		if err == nil {
+			if listed != nil {
+				listed()
+				listed = nil
+			}
+			pause = renewalsFirst
+			err = f.watch(ctx, version)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		slog.Warn("node leases: watch lost, listing again", "err", err)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, renewalsMax)
+	}
+}
+
+// list tells of every lease and returns the version to watch from.
+func (f *Renewals) list(ctx context.Context) (version string, err error) {
+	list, err := patiently(ctx, func() (*coordinationv1.LeaseList, error) {
+		list := &coordinationv1.LeaseList{}
+		// "0": the server's cache will do, as for every informer; the watch brings what it lacks.
+		o := metav1.ListOptions{ResourceVersion: "0"}
+		return list, f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o, parameterCodec).Do(ctx).Into(list)
+	})
+	if err != nil {
+		return "", err
+	}
+	batch := make([]Renewal, 0, len(list.Items))
+	there := make(map[string]bool, len(list.Items))
+	for i := range list.Items {
+		r := Renewal{Name: list.Items[i].Name}
+		if t := list.Items[i].Spec.RenewTime; t != nil {
+			r.Renewed = unit.WallOf(t.Time)
+		}
+		there[r.Name] = true
+		batch = append(batch, r)
+	}
+	for name := range f.known {
+		if !there[name] {
+			batch = append(batch, Renewal{Name: name, Gone: true})
+		}
+	}
+	f.known = there
+	f.tell(batch)
+	return list.ResourceVersion, nil
+}
+
+// watch follows the leases from version on, over as many watches as it takes, until one fails.
+func (f *Renewals) watch(ctx context.Context, version string) error {
+	for ctx.Err() == nil {
+		began := time.Now()
+		next, err := f.watchOnce(ctx, version)
+		switch {
+		case err != nil:
+			return err
+		case next == version && time.Since(began) < time.Second:
+			return errors.New("the server ended the watch at once, with nothing said")
+		}
+		version = next
+	}
+	return ctx.Err()
+}
+
+// watchOnce follows one watch to its end and returns the version it came to; an end that the server chose is no error.
+func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error) {
+	seconds := int64((watchRenewalsFor + rand.N(watchRenewalsFor)) / time.Second)
+	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds}
+	body, err := patiently(ctx, func() (io.ReadCloser, error) {
+		return f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o, parameterCodec).
+			SetHeader("Accept", "application/vnd.kubernetes.protobuf;stream=watch").Stream(ctx)
+	})
+	if err != nil {
+		return version, err
+	}
+	defer body.Close()
+	stream := bufio.NewReaderSize(body, gatherBuffer)
+	var batch []Renewal
+	var frame []byte
+	for {
+		if frame, err = readFrame(stream, frame); err != nil {
+			f.tell(batch)
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return version, err
+		}
+		e, err := parseRenewal(frame)
+		if err != nil {
+			f.tell(batch)
+			return version, err
+		}
+		version = e.version
+		if e.name != "" {
+			batch = append(batch, Renewal{Name: e.name, Renewed: e.renewed, Gone: e.gone})
+			f.known[e.name] = true
+			if e.gone {
+				delete(f.known, e.name)
+			}
+		}
+		if stream.Buffered() < frameHead && len(batch) > 0 { // all that came together was read
+			f.tell(batch)
+			batch = nil
+		}
+	}
+}
+
+// errorOfWatch is what the server says in the middle of a watch, most often that the version is too old.
+func errorOfWatch(status metav1.Status) error {
+	if status.Status != metav1.StatusFailure {
+		return fmt.Errorf("watch node leases: error without a failure: code %d", status.Code)
+	}
+	if status.Code == http.StatusGone {
+		return apierrors.NewResourceExpired(status.Message)
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
