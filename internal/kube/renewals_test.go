@@ -46,7 +46,7 @@ func lease(name, version string, renewed time.Time) *coordinationv1.Lease {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: "kube-node-lease", ResourceVersion: version, Generation: 7,
 			OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: name}}, Labels: map[string]string{"a": "b"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "agent", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "agent", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32)},
 	}
