@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
@@ -151,17 +152,19 @@ func TestAgentServingCertificate(t *testing.T) {
 func TestRBACManifest(t *testing.T) {
 	bound := map[string]bool{}
 	for _, document := range strings.Split(rbacManifest, "\n---\n") {
-		var role rbacv1.ClusterRole
 		var binding rbacv1.ClusterRoleBinding
-		err := yaml.UnmarshalStrict([]byte(document), &role)
-		if strings.Contains(document, "kind: ClusterRoleBinding") {
-			err = yaml.UnmarshalStrict([]byte(document), &binding)
-			for _, s := range binding.Subjects {
-				bound[s.Name] = true
-			}
+		var object any = &rbacv1.ClusterRole{}
+		switch {
+		case strings.Contains(document, "kind: ClusterRoleBinding"):
+			object = &binding
+		case strings.Contains(document, "kind: FlowSchema"):
+			object = &flowcontrolv1.FlowSchema{}
 		}
-		if err != nil {
+		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
 			t.Errorf("%v in\n%s", err, document)
+		}
+		for _, s := range binding.Subjects {
+			bound[s.Name] = true
 		}
 	}
 	for _, leaf := range (layout{testOptions(t)}).plan().Leaves {
