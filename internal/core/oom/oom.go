@@ -46,6 +46,9 @@ type Kill struct {
 	// What it held.
 	Anon, File, Shmem unit.Bytes
 	PageTables        unit.Amount[unit.Bytes] // absent before Linux 5.4
+	Mapped            unit.Bytes              // address space
+
+	Whole bool // killed because its group was, after the process that the kernel chose
 
 	// The rest is only known if there was a report.
 	Group      string                  // cgroup of the victim; empty: not known
@@ -139,9 +142,7 @@ func (v Verdict) of(id string) bool {
 func (b *Book) Note(k Kill, counter func(Container) (int64, bool)) Verdict {
 	v := Verdict{Kill: k}
 	v.Container, v.First = b.owner(k, counter)
-	v.Again = slices.ContainsFunc(b.kills, func(old Verdict) bool {
-		return old.PID == k.PID && old.Command == k.Command && k.At.Sub(old.At) < lastingMax
-	})
+	v.Again = slices.ContainsFunc(b.kills, v.repeats)
 	if v.Again {
 		return v
 	}
@@ -153,6 +154,17 @@ func (b *Book) Note(k Kill, counter func(Container) (int64, bool)) Verdict {
 		b.kills = slices.Delete(b.kills, 0, len(b.kills)-killsMax)
 	}
 	return v
+}
+
+// repeats reports whether v is about a process that the kernel told of before. It walks a group that is killed as a whole in two
+// lists, those who live and those who are dying, and names a process whose first thread has gone by another of its threads: such
+// a one is known by its address space. Processes that cannot be told apart by that, like a server's workers, pass for one.
+func (v Verdict) repeats(old Verdict) bool {
+	if v.Command != old.Command || v.At.Sub(old.At) >= lastingMax {
+		return false
+	}
+	together := v.Group == old.Group || v.Container.ID != "" && v.Container.ID == old.Container.ID
+	return v.PID == old.PID || v.Whole && together && v.UID == old.UID && v.Mapped == old.Mapped
 }
 
 func (b *Book) owner(k Kill, counter func(Container) (int64, bool)) (c Container, first bool) {
@@ -193,25 +205,34 @@ type End struct {
 	Finished unit.Wall
 }
 
-// Ended returns the kill that ended a container, and false if none did.
-func (b *Book) Ended(e End) (Verdict, bool) {
-	const killed = 128 + 9 // by SIGKILL
-	if e.Code != killed {
+// Ended returns the kill that ended a container, and false if none did. Of several, as where a container is killed as a whole,
+// it is that of the process that held most, which is the one that the kernel chose.
+func (b *Book) Ended(e End) (end Verdict, killed bool) {
+	const sigkill = 128 + 9
+	if e.Code != sigkill {
 		return Verdict{}, false
 	}
-	for _, v := range slices.Backward(b.kills) {
+	at := e.Finished
+	var kills []Verdict
+	for _, v := range b.kills {
 		if !v.of(e.ID) {
 			continue
 		}
 		if c, known := b.containers[e.ID]; known {
 			v.Container, v.First = c, v.First || c.PID == v.PID
 		}
-		lasted := e.Finished.Sub(v.At)
-		if v.First || lasted > -lastingMax && lasted < lastingMax {
-			return v, true
+		if v.First {
+			at = v.At
+		}
+		kills = append(kills, v)
+	}
+	for _, v := range kills {
+		lasted := at.Sub(v.At)
+		if lasted > -lastingMax && lasted < lastingMax && (!killed || v.RSS() >= end.RSS()) {
+			end, killed = v, true
 		}
 	}
-	return Verdict{}, false
+	return end, killed
 }
 
 // Whose limit was reached.

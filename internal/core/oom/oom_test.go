@@ -90,6 +90,44 @@ func TestAgain(t *testing.T) {
 	}
 }
 
+// As seen on Linux 6.1: the process that was chosen and the container's first are killed twice, the second time under the ids of
+// other threads of theirs.
+func TestAgainAsThread(t *testing.T) {
+	b := book()
+	for _, c := range []struct {
+		pid    int
+		mapped unit.Bytes
+		whole  bool
+		again  bool
+	}{
+		{658, 1469816, false, false}, {100, 1265016, true, false}, {667, 1469816, true, true}, {598, 1265016, true, true},
+		{700, 1265016, false, false}, // a process of that size, by itself
+	} {
+		k := kill(c.pid, "/k/c1")
+		k.Mapped, k.Whole = c.mapped*unit.KiB, c.whole
+		if v := b.Note(k, none); v.Again != c.again {
+			t.Errorf("%d: again %v, want %v", c.pid, v.Again, c.again)
+		}
+	}
+	k := kill(900, "/k/c2")
+	k.Mapped, k.Whole = 1469816*unit.KiB, true
+	if b.Note(k, none).Again {
+		t.Error("a process of another container is called a repetition")
+	}
+}
+
+// A container that is killed as a whole ended of the process that held most, not of the last that was killed.
+func TestEndedAsAWhole(t *testing.T) {
+	b := book()
+	first := kill(100, "/k/c1")
+	first.Anon, first.File = unit.MiB, 0
+	b.Note(kill(101, "/k/c1"), none)
+	b.Note(first, none)
+	if v, killed := b.Ended(End{ID: "c1", Code: 137, Finished: at}); !killed || v.PID != 101 || v.First {
+		t.Errorf("killed %v: %+v", killed, v)
+	}
+}
+
 // A new agent reads the log before it knows the containers.
 func TestKillsOfBefore(t *testing.T) {
 	b := &Book{}

@@ -1,6 +1,7 @@
 package kmsg
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -28,11 +29,12 @@ type Parser struct {
 	report  oom.Kill      // only what a report says
 	open    bool          // report is of a kill that is still to come
 	whole   string        // the group that is being killed as a whole
-	wholeAt time.Duration // when that was said
+	wholeAt time.Duration // when a line of that came last
 }
 
-// wholeFor is how long kill lines without a report of their own are taken for those of a group that is killed as a whole.
-// They follow at once, under one lock; a rationed kill elsewhere may come at any time after (chosen).
+// wholeFor is how long after the line before it a kill line without a report of its own is taken for one of a group that is
+// killed as a whole. They follow at once, under one lock (measured: 25 ms in a slow guest); a rationed kill elsewhere may come at
+// any time after (chosen).
 const wholeFor = 100 * time.Millisecond
 
 // Record takes a record and returns the kill that it completes.
@@ -57,6 +59,9 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 		p.report.Group, p.report.LimitGroup = parseTaskIn(text)
 	case strings.HasPrefix(text, "Tasks in ") && strings.HasSuffix(text, wholeSuffix):
 		p.whole, p.wholeAt = strings.TrimSuffix(strings.TrimPrefix(text, "Tasks in "), wholeSuffix), r.Since
+		if p.report.Group != p.whole && !strings.HasPrefix(p.report.Group, p.whole+"/") {
+			p.report = oom.Kill{} // this kill's was rationed, and the last one was of another group
+		}
 	case strings.Contains(text, "Killed process "):
 		return p.killed(r)
 	}
@@ -76,8 +81,8 @@ func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	if whole || p.open && (p.report.PID == 0 || p.report.PID == k.PID || p.report.Command == k.Command) {
 		k.Group, k.LimitGroup, k.Used, k.Limit = p.report.Group, p.report.LimitGroup, p.report.Used, p.report.Limit
 	}
-	if whole && k.Group == "" {
-		k.Group = p.whole
+	if whole {
+		k.Group, k.Whole, p.wholeAt = cmp.Or(k.Group, p.whole), true, r.Since
 	}
 	if strings.HasPrefix(r.Text, "Out of memory") && k.LimitGroup == "" {
 		k.LimitGroup = "/"
@@ -146,6 +151,8 @@ func parseKilled(text string) (oom.Kill, bool) {
 		name, value, _ := strings.Cut(part, ":")
 		n, read := kilobytes(value)
 		switch {
+		case name == "total-vm" && read:
+			k.Mapped = n
 		case name == "anon-rss" && read:
 			k.Anon = n
 		case name == "file-rss" && read:
