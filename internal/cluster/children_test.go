@@ -148,10 +148,10 @@ func TestAgentServingCertificate(t *testing.T) {
 	}
 }
 
-// The manifest is well formed, and every identity of our own is bound by it.
-func TestRBACManifest(t *testing.T) {
+// What is installed is well formed, and every identity of our own is bound by it.
+func TestManifests(t *testing.T) {
 	bound := map[string]bool{}
-	for _, document := range strings.Split(rbacManifest, "\n---\n") {
+	for _, document := range installed() {
 		var binding rbacv1.ClusterRoleBinding
 		var object any = &rbacv1.ClusterRole{}
 		switch {
@@ -159,6 +159,8 @@ func TestRBACManifest(t *testing.T) {
 			object = &binding
 		case strings.Contains(document, "kind: FlowSchema"):
 			object = &flowcontrolv1.FlowSchema{}
+		case strings.Contains(document, "kind: CustomResourceDefinition"):
+			continue // its types are not among our modules; test/e2e has a real API server judge it
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
 			t.Errorf("%v in\n%s", err, document)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plimsoll-dev/plimsoll/deploy"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -20,13 +21,18 @@ var rbacManifest string
 // fieldManager owns the fields that `up` applies.
 const fieldManager = "plimsoll-up"
 
-// installRBAC applies rbac.yaml. It goes through the raw client: the scheme of internal/kube does not carry RBAC types,
+// installed returns every object that `up` brings, as YAML documents.
+func installed() []string {
+	return append(strings.Split(rbacManifest, "\n---\n"), strings.Split(deploy.NodeResourceTopology, "\n---\n")...)
+}
+
+// install applies what `up` brings. It goes through the raw client: the scheme of internal/kube does not carry these types,
 // and applying a manifest needs none.
-func installRBAC(ctx context.Context, c *kube.Client) error {
-	for _, document := range strings.Split(rbacManifest, "\n---\n") {
+func install(ctx context.Context, c *kube.Client) error {
+	for _, document := range installed() {
 		var head metav1.PartialObjectMetadata
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
-			return fmt.Errorf("install RBAC: built-in manifest: %w", err)
+			return fmt.Errorf("install objects: built-in manifest: %w", err)
 		}
 		resource := strings.ToLower(head.Kind) + "s"
 		err := c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).
@@ -34,7 +40,7 @@ func installRBAC(ctx context.Context, c *kube.Client) error {
 			Param("fieldManager", fieldManager).Param("force", "true").
 			Body([]byte(document)).Do(ctx).Error()
 		if err != nil {
-			return fmt.Errorf("install RBAC: %s %s: %w", head.Kind, head.Name, err)
+			return fmt.Errorf("install objects: %s %s: %w", head.Kind, head.Name, err)
 		}
 	}
 	return nil

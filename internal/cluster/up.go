@@ -194,7 +194,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := installRBAC(ctx, client); err != nil {
+	if err := install(ctx, client); err != nil {
 		return err
 	}
 	return c.apply(ctx, c.build.controllerManager())

@@ -31,6 +31,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
 // Kind places a Go type in the API: which group and version serve it, under which resource name.
@@ -58,6 +60,7 @@ var (
 	DisruptionBudgets      = Kind{policyv1.SchemeGroupVersion, "poddisruptionbudgets", true, func() runtime.Object { return &policyv1.PodDisruptionBudget{} }, func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} }}
 	Leases                 = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
 	TokenReviews           = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
+	Topologies             = Kind{topology.GroupVersion, topology.Resource, false, func() runtime.Object { return &topology.Object{} }, func() runtime.Object { return &topology.List{} }}
 	SubjectAccessReviews   = Kind{authorizationv1.SchemeGroupVersion, "subjectaccessreviews", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }, nil}
 )
 
@@ -72,6 +75,7 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
+		topology.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // a type registered twice: a programming error, found by any test
@@ -122,9 +126,12 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	c := &Client{config: config, groups: map[schema.GroupVersion]rest.Interface{}}
 	for _, gv := range []schema.GroupVersion{
 		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
-		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion,
+		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion,
 	} {
 		group := rest.CopyConfig(config)
+		if gv == topology.GroupVersion { // custom resources have no protobuf form
+			group.ContentType, group.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		}
 		group.GroupVersion = &gv
 		group.APIPath = "/apis"
 		if gv.Group == "" {

@@ -337,6 +337,17 @@ func (s *State) FreeDevices() []Devices {
 	return out
 }
 
+// Plugins returns what plugins told last, by resource. Resources that are known from pods alone are left out.
+func (s *State) Plugins() []Plugin {
+	var out []Plugin
+	for i := range s.pools {
+		if s.pools[i].plugin != nil {
+			out = append(out, *s.pools[i].plugin)
+		}
+	}
+	return out
+}
+
 // available returns the CPUs that can become exclusive.
 func (s *State) available() set {
 	free := s.shared.clone()

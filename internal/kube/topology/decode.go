@@ -1,0 +1,161 @@
+package topology
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+)
+
+// ErrForeign says that an object holds sums by zone only: somebody else than our agent wrote it.
+var ErrForeign = errors.New("holds no state: another than plimsoll's agent wrote it")
+
+// Node is what an object says of its node. State is the reader's own.
+type Node struct {
+	Layout *numa.Layout
+	State  *numa.State
+
+	described string // by which attributes Layout was made
+}
+
+// Decode reads an object. before is what the node's object said last, nil if nothing: its Layout serves again when machine
+// and configuration are the same, as they nearly always are.
+func Decode(o *Object, before *Node) (*Node, error) {
+	n, err := decode(o, before)
+	if err != nil {
+		return nil, fmt.Errorf("read NodeResourceTopology: %s: %w", o.Name, err)
+	}
+	return n, nil
+}
+
+func decode(o *Object, before *Node) (*Node, error) {
+	if _, ours := o.Attribute(attributeMachine); !ours {
+		return nil, ErrForeign
+	}
+	var p problems
+	said := map[string]string{}
+	described := ""
+	for _, name := range []string{attributePolicy, attributeScope, attributeMachine, attributeConfig, attributePlugins, attributePods} {
+		value, ok := o.Attribute(name)
+		if !ok {
+			p.add(name, "is missing")
+		}
+		if said[name] = value; name != attributePlugins && name != attributePods {
+			described += fmt.Sprintf("%q", value)
+		}
+	}
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	n := &Node{described: described}
+	if before != nil && before.described == described {
+		n.Layout = before.Layout
+	} else if n.Layout = layout(said, &p); n.Layout == nil {
+		return nil, p.err()
+	}
+	n.State = n.Layout.NewState()
+	fill(n.State, said, &p)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// layout reads machine and configuration; nil when something is wrong with them.
+func layout(said map[string]string, p *problems) *numa.Layout {
+	file, err := machinefile.Decode([]byte(said[attributeMachine]))
+	if err != nil {
+		p.add(attributeMachine, err.Error())
+	}
+	var w wireConfig
+	p.json(said, attributeConfig, &w)
+	config := w.config(file.Machine, p)
+	config.Topology.Policy = policy(said[attributePolicy], p)
+	switch scope := said[attributeScope]; scope {
+	case scopePod:
+		config.Topology.PodScope = true
+	case scopeContainer:
+	default:
+		p.add(attributeScope, fmt.Sprintf("%.80q: want %s or %s", scope, scopeContainer, scopePod))
+	}
+	if len(*p) > 0 {
+		return nil
+	}
+	l, err := numa.New(file.Machine, config)
+	if err != nil {
+		p.add(attributeConfig, err.Error())
+		return nil
+	}
+	return l
+}
+
+func policy(name string, p *problems) numa.Policy {
+	var names []string
+	for policy := numa.PolicyNone; policy <= numa.PolicySingleNUMANode; policy++ {
+		if policy.String() == name {
+			return policy
+		}
+		names = append(names, policy.String())
+	}
+	p.add(attributePolicy, fmt.Sprintf("%.80q: want one of %s", name, strings.Join(names, ", ")))
+	return numa.PolicyNone
+}
+
+// fill gives a new state its devices and pods.
+func fill(s *numa.State, said map[string]string, p *problems) {
+	var plugins []wirePlugin
+	p.json(said, attributePlugins, &plugins)
+	seen := map[string]bool{}
+	for _, w := range plugins {
+		if seen[w.Resource] {
+			p.add(attributePlugins, fmt.Sprintf("resource %.80q is there twice", w.Resource))
+			continue
+		}
+		seen[w.Resource] = true
+		s.SetPlugin(w.plugin(p))
+	}
+	var pods []wirePod
+	p.json(said, attributePods, &pods)
+	total := int64(0)
+	for _, w := range pods {
+		a := w.assignment(&total, p)
+		if len(*p) > 0 {
+			return
+		}
+		for _, problem := range s.Adopt(a) {
+			p.add(attributePods, problem)
+		}
+	}
+}
+
+// problems are what is wrong with an object.
+type problems []string
+
+func (p *problems) add(what, why string) { *p = append(*p, what+": "+why) }
+
+func (p problems) err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	slices.Sort(p)
+	return errors.New(strings.Join(slices.Compact(p), "; "))
+}
+
+// json reads an attribute strictly.
+func (p *problems) json(said map[string]string, name string, into any) {
+	d := json.NewDecoder(bytes.NewReader([]byte(said[name])))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		p.add(name, err.Error())
+		return
+	}
+	if _, err := d.Token(); err != io.EOF {
+		p.add(name, "something follows the document")
+	}
+}
