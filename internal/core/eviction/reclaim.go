@@ -1,0 +1,141 @@
+package eviction
+
+import (
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+const (
+	// reclaimWithin bounds how long pods are spared for a reclaim that was asked for. Chosen: a runtime removes an image of
+	// some GiB in seconds; one that takes longer hangs. Longer risks a full disk, shorter evicts while room is being made.
+	reclaimWithin = 30 * time.Second
+	// reclaimAgain is how long a reclaim that came to its end is not repeated while its need lasts. Chosen: as long as it takes
+	// until there is something new to remove (containers die, images fall out of use); kubelets repeat it every 10 s.
+	reclaimAgain = time.Minute
+	// easeEvery is how often the kernel is asked to reclaim memory of pods. Chosen: reclaim of some 10 MiB takes
+	// milliseconds; more often makes programs fault the same pages in again and again.
+	easeEvery = time.Second
+	// easeShare is how far above a line of memory it is near, as a share of the line: 1 is as much again. Higher begins to
+	// reclaim earlier, of pods that may never need it.
+	easeShare = 1
+)
+
+// Step is a kind of reclaim.
+type Step string
+
+// Kinds of reclaim, in the order in which they come.
+const (
+	DeadContainers Step = "dead containers" // remove all containers that do not run and will not be restarted
+	UnusedImages   Step = "unused images"   // remove images that no container uses, the least recently used first
+	PodMemory      Step = "memory of pods"  // memory.reclaim
+)
+
+// Reclaim is something to do before pods go. The shell reports its end in Facts.Done, except of PodMemory.
+type Reclaim struct {
+	Step
+	Signal loadline.Signal
+	Until  int64  // stop when so much of Signal is available; look after each container or image
+	Pods   []Ease // of PodMemory
+}
+
+// Ease is how much memory the kernel should reclaim of a pod.
+type Ease struct {
+	ID    string
+	Bytes unit.Bytes
+}
+
+// stepsFor returns what can be reclaimed for a signal of a disk, in order.
+func stepsFor(signal loadline.Signal, d Disks) []Step {
+	onImages := signal == loadline.ImageFSAvailable || signal == loadline.ImageFSInodesFree
+	onNode := signal == loadline.NodeFSAvailable || signal == loadline.NodeFSInodesFree
+	switch {
+	case d == ImageDisk && onNode, d == SplitDisk && !onImages:
+		return []Step{DeadContainers} // their logs, and writable layers
+	case d == SplitDisk:
+		return []Step{UnusedImages}
+	}
+	return []Step{DeadContainers, UnusedImages}
+}
+
+// reclaim asks for the next reclaim that may answer m, and reports whether pods are to wait for one.
+func (s *step) reclaim(m *Met) bool {
+	if r := resourceOf(m.Signal); r == Memory || r == PIDs {
+		return false
+	}
+	for _, kind := range stepsFor(m.Signal, s.disks) {
+		asked, done := s.asked[kind], s.facts.Done[kind]
+		switch ended := !asked.IsZero() && done >= asked; {
+		case ended && !m.At.IsZero() && m.At <= done:
+			m.Held = "waits for an observation after the removal of " + string(kind)
+			return true
+		case ended && s.now.Sub(done) < reclaimAgain:
+			continue
+		case !asked.IsZero() && !ended && s.now.Sub(asked) < reclaimWithin:
+			m.Held = "waits for the removal of " + string(kind)
+			return true
+		case !asked.IsZero() && !ended && s.now.Sub(asked) < reclaimWithin+reclaimAgain:
+			continue // it hangs
+		}
+		s.ask(Reclaim{Step: kind, Signal: m.Signal, Until: s.until(kind, m)})
+		s.out.Starved = append(s.out.Starved, resourceOf(m.Signal))
+		m.Held = "begins with the removal of " + string(kind)
+		return true
+	}
+	return false
+}
+
+// ask adds a reclaim, once per kind: two needs of one kind are two signals of one file system, or the larger one's.
+func (s *step) ask(r Reclaim) {
+	same := func(o Reclaim) bool { return o.Step == r.Step && o.Signal == r.Signal }
+	if i := slices.IndexFunc(s.out.Reclaim, same); i >= 0 {
+		s.out.Reclaim[i].Until = max(s.out.Reclaim[i].Until, r.Until)
+		return
+	}
+	s.out.Reclaim = append(s.out.Reclaim, r)
+}
+
+// until returns how much of a signal is to be available when a reclaim may stop. Images go down to the low mark, as they do
+// without pressure, and not all of them.
+func (s *step) until(kind Step, m *Met) int64 {
+	goal := m.goal(m.Observation)
+	if kind == UnusedImages && resourceOf(m.Signal) == Storage && s.config.ImagesLow > 0 {
+		goal = max(goal, m.Capacity-m.Capacity/100*s.config.ImagesLow)
+	}
+	return goal
+}
+
+// isNear reports whether a signal of memory comes near a threshold, met or not.
+func isNear(t Threshold, o Observation) bool {
+	return resourceOf(t.Signal) == Memory && o.Available < t.line(o)*(1+easeShare)
+}
+
+// easeMemory asks the kernel to reclaim memory of pods above their request while a line of memory is near. Nothing waits for
+// it: whoever has to go goes.
+func (s *step) easeMemory() {
+	if !s.config.ReclaimMemory || !s.asked[PodMemory].IsZero() && s.now.Sub(s.asked[PodMemory]) < easeEvery {
+		return
+	}
+	for _, t := range s.thresholds {
+		o, ok := s.facts.Signals[t.Signal]
+		if !ok || !isNear(t, o) {
+			continue
+		}
+		r := Reclaim{Step: PodMemory, Signal: t.Signal, Until: t.line(o) * (1 + easeShare)}
+		left := r.Until - o.Available
+		for _, p := range Rank(t.Signal, s.facts.Pods, s.config.Memory, s.disks) {
+			if _, ends := s.ends[p.ID]; left <= 0 || !p.Over || ends {
+				continue
+			}
+			n := min(left, p.Usage-p.Request)
+			r.Pods = append(r.Pods, Ease{p.ID, unit.Bytes(n)})
+			left -= n
+		}
+		if len(r.Pods) > 0 {
+			s.out.Reclaim = append(s.out.Reclaim, r)
+			return
+		}
+	}
+}

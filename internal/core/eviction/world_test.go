@@ -1,0 +1,258 @@
+package eviction
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// world is a node on paper: what its pods use changes with time, what is killed frees its own after a while, and a Decider
+// looks at it when it asked to.
+type world struct {
+	t      *testing.T
+	config Config
+	decide *Decider
+	now    unit.Instant
+
+	memory, system, cache unit.Bytes // of the machine; used by others than pods; of all use, droppable
+	limit                 unit.Bytes // of all pods together; 0: none
+	disk, other           Disk       // nodefs: capacity, used by others than pods
+	images                Disk       // imagefs, with ImageDisk
+	dead, unused          unit.Bytes // of dead containers and unused images
+	pids                  int64
+	disks                 Disks
+	stale                 time.Duration // observations are so old, and taken so often; 0: at every look
+
+	pods []*body
+	done map[Step]unit.Instant
+	busy map[Step]unit.Instant // when reclaim that was asked for ends
+	hang bool                  // reclaim never ends
+
+	conditions []Condition
+	held       map[Threshold]string
+	looks      int
+	out        strings.Builder
+}
+
+// body is a pod as the world knows it.
+type body struct {
+	Pod
+	memory, grows unit.Bytes // grows per second
+	frees         time.Duration
+	stuck         bool // never goes
+	unknown       bool
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, now: unit.Instant(0).Add(time.Hour), memory: 8 * unit.GiB, disk: Disk{int64(100 * unit.GiB), 1_000_000},
+		images: Disk{int64(100 * unit.GiB), 1_000_000}, pids: 32768, done: map[Step]unit.Instant{}, busy: map[Step]unit.Instant{},
+		held: map[Threshold]string{}, config: Config{Transition: 5 * time.Minute},
+	}
+}
+
+func (w *world) find(name string) *body {
+	i := slices.IndexFunc(w.pods, func(b *body) bool { return b.Name == name })
+	if i < 0 {
+		w.t.Fatalf("no pod %s", name)
+	}
+	return w.pods[i]
+}
+
+// pass lets d go by.
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	for _, b := range slices.Clone(w.pods) {
+		if b.KillAt.IsZero() || b.KillAt > w.now {
+			b.memory += unit.Bytes(float64(b.grows) * d.Seconds())
+		} else if !b.stuck && w.now >= b.KillAt.Add(b.frees) {
+			w.pods = slices.DeleteFunc(w.pods, func(o *body) bool { return o == b })
+			w.say("gone %s", b.Name)
+		}
+	}
+	for kind, end := range w.busy {
+		if w.now < end || w.hang {
+			continue
+		}
+		w.done[kind] = w.now
+		delete(w.busy, kind)
+		if kind == DeadContainers {
+			w.dead = 0
+		} else {
+			w.unused = 0
+		}
+	}
+}
+
+// facts are what a shell would see.
+func (w *world) facts() Facts {
+	f := Facts{Signals: map[loadline.Signal]Observation{}, Disks: w.disks, Done: w.done}
+	var working, cache unit.Bytes
+	nodefs, imagefs := w.other, Disk{}
+	threads := int64(200)
+	if w.disks == OneDisk {
+		nodefs.Bytes += int64(w.dead + w.unused)
+	} else {
+		imagefs.Bytes += int64(w.dead + w.unused)
+	}
+	for _, b := range w.pods {
+		p := b.Pod
+		if !b.unknown {
+			used := *p.Used
+			used.WorkingSet = b.memory
+			p.Used = &used
+		} else {
+			p.Used = nil
+		}
+		if len(p.Containers) > 0 {
+			p.Containers = slices.Clone(p.Containers)
+			p.Containers[0].WorkingSet = b.memory
+		}
+		working += b.memory
+		cache += b.Used.Cache
+		threads += b.Used.PIDs
+		layers, _ := diskOf(loadline.ImageFSAvailable, b.Pod, ImageDisk)
+		rest, _ := diskOf(loadline.NodeFSAvailable, b.Pod, ImageDisk)
+		nodefs = Disk{nodefs.Bytes + rest.Bytes, nodefs.Inodes + rest.Inodes}
+		if w.disks == ImageDisk {
+			imagefs = Disk{imagefs.Bytes + layers.Bytes, imagefs.Inodes + layers.Inodes}
+		} else {
+			nodefs = Disk{nodefs.Bytes + layers.Bytes, nodefs.Inodes + layers.Inodes}
+		}
+		f.Pods = append(f.Pods, p)
+	}
+	at := w.now
+	if w.stale > 0 {
+		at -= at % unit.Instant(w.stale)
+	}
+	used := w.system + working
+	f.Signals[loadline.MemoryAvailable] = w.config.Memory.Node(NodeMemory{Total: w.memory, WorkingSet: used, Available: w.memory - used + cache + w.cache}, at)
+	if w.limit > 0 {
+		f.Signals[loadline.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, at)
+	}
+	f.Signals[loadline.NodeFSAvailable] = Observation{w.disk.Bytes - nodefs.Bytes, w.disk.Bytes, at}
+	f.Signals[loadline.NodeFSInodesFree] = Observation{w.disk.Inodes - nodefs.Inodes, w.disk.Inodes, at}
+	if w.disks != OneDisk {
+		f.Signals[loadline.ImageFSAvailable] = Observation{w.images.Bytes - imagefs.Bytes, w.images.Bytes, at}
+		f.Signals[loadline.ImageFSInodesFree] = Observation{w.images.Inodes - imagefs.Inodes, w.images.Inodes, at}
+	}
+	f.Signals[loadline.PIDAvailable] = Observation{w.pids - threads, w.pids, at}
+	return f
+}
+
+// look has the Decider decide, does what it says, and returns when it wants to look again.
+func (w *world) look() unit.Instant {
+	w.looks++
+	f := w.facts()
+	if w.decide.Quiet(f.Signals) && !w.config.LocalStorage {
+		f.Quick, f.Pods = true, nil
+	}
+	d := w.decide.Step(w.now, f)
+	if !slices.Equal(d.Conditions, w.conditions) {
+		w.conditions = d.Conditions
+		w.say("conditions %v", d.Conditions)
+	}
+	w.tellMet(d)
+	for _, r := range d.Reclaim {
+		if r.Step == PodMemory {
+			w.say("reclaim memory of %v", r.Pods)
+			continue
+		}
+		w.say("remove %s until %s is %s", r.Step, r.Signal, printed(r.Signal, r.Until))
+		w.busy[r.Step] = w.now.Add(5 * time.Second)
+	}
+	for _, v := range d.Victims {
+		w.say("evict %s, grace %v: %s", v.Name, v.Grace, v.Message)
+		w.find(v.Name).KillAt = w.now.Add(v.Grace)
+	}
+	return d.Wake
+}
+
+func (w *world) tellMet(d Decision) {
+	now := map[Threshold]string{}
+	for _, m := range d.Met {
+		text := "waits for its grace"
+		if m.Acts {
+			text = "acts"
+		}
+		if m.Held != "" {
+			text += ": " + m.Held
+		}
+		now[m.Threshold] = text
+		if w.held[m.Threshold] != text {
+			w.say("met %s %s < %s: %s", m.Signal, printed(m.Signal, m.Available), printed(m.Signal, m.Line), text)
+		}
+	}
+	for _, t := range sortedThresholds(w.held) {
+		if _, still := now[t]; !still {
+			w.say("not met %s %s", t.Signal, t.Text)
+		}
+	}
+	w.held = now
+}
+
+func sortedThresholds(all map[Threshold]string) []Threshold {
+	var out []Threshold
+	for t := range all {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(a, b Threshold) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return out
+}
+
+// run plays d, looking when the Decider asks for it.
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for {
+		next := w.look()
+		if next <= w.now {
+			w.t.Fatalf("asks to look again at %v, which is not after now", next)
+		}
+		if next >= end {
+			w.pass(end.Sub(w.now))
+			return
+		}
+		w.pass(next.Sub(w.now))
+	}
+}
+
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintf(&w.out, "%-10v %s\n", w.now.Sub(unit.Instant(0).Add(time.Hour)).Round(time.Millisecond), fmt.Sprintf(format, args...))
+}
+
+func (w *world) told() string {
+	text := w.out.String()
+	w.out.Reset()
+	if text == "" {
+		return "nothing\n"
+	}
+	return text
+}
+
+// amount reads 100Mi, 5k or a plain number.
+func amount(t *testing.T, text string) int64 {
+	for suffix, n := range map[string]int64{"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "k": 1000} {
+		if digits, ok := strings.CutSuffix(text, suffix); ok {
+			return n * amount(t, digits)
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
