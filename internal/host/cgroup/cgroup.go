@@ -1,5 +1,5 @@
 // Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage
-// and removes them. It knows cgroup v1 (a hierarchy per controller), hybrid (v1 with an unused v2 hierarchy beside it)
+// rings when their memory becomes scarce, kills what runs in them, and removes them. It knows cgroup v1 (a hierarchy per controller), hybrid (v1 with an unused v2 hierarchy beside it)
 // and v2 (one hierarchy), and hides which one a machine has.
 //
 // # Model
@@ -13,7 +13,7 @@
 //
 //   - Apply and Remove may be repeated, and finish what an interrupted call left.
 //   - Nothing is ever written to the root group, except on v2 the cgroup.subtree_control that makes a controller exist
-//     below it, and never on its processes. Nothing is ever killed or moved.
+//     below it, and never on its processes. Nothing is ever moved; nothing is killed but by Kill.
 //   - Every error names the file and says why. A file that is not there, a zero and "max" are told apart.
 //
 // # What it does not do

@@ -1,0 +1,148 @@
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
+)
+
+// inside runs a shell script in group, and ends it with the test. The shell waits for a line before it begins, so that all
+// of it runs there.
+func inside(t *testing.T, tree *Tree, group, script string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "read go; "+script)
+	begin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = tree.Kill(group)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		until(t, "the group is empty", func() bool { pids, err := tree.PIDs(group); return err == nil && len(pids) == 0 })
+	})
+	for _, h := range tree.hierarchies {
+		if h.passive {
+			continue
+		}
+		if err := write(filepath.Join(h.dir, group, procsFile), strconv.Itoa(cmd.Process.Pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := begin.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within a minute", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func count(tree *Tree, group string) int {
+	pids, _ := tree.PIDs(group)
+	return len(pids)
+}
+
+func TestLiveKillEndsAForkBomb(t *testing.T) {
+	tree, root := enterLive(t)
+	group := root + "/bomb"
+	if err := tree.Apply(group+"/c1", qos.Values{PIDs: unit.LimitTo(int64(150))}); err != nil {
+		t.Fatal(err)
+	}
+	// Each of them starts two more for ever, and none listens to SIGTERM.
+	inside(t, tree, group+"/c1", `trap "" TERM; bomb() { while :; do bomb & bomb & sleep 0.01; done; }; bomb 2>/dev/null`)
+	until(t, "a hundred processes", func() bool { return count(tree, group) >= 100 })
+	k, err := tree.Kill(group)
+	t.Logf("%+v", k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "none is left", func() bool { return count(tree, group) == 0 })
+	if k.Processes < 100 || k.Signalled <= 0 {
+		t.Errorf("killed %+v", k)
+	}
+}
+
+func TestKillWhatIsGone(t *testing.T) {
+	tree, root := enterLive(t)
+	if k, err := tree.Kill(root + "/never"); err != nil || k.Processes != 0 {
+		t.Errorf("a group that is gone: %+v, %v", k, err)
+	}
+	if _, err := tree.Kill("/"); err == nil {
+		t.Error("the root group was killed")
+	}
+	if err := tree.Reclaim(root, 1<<20); tree.Mode() != V2 && !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("reclaim on v1: %v", err)
+	}
+	if _, err := tree.Footprint(root + "/never"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("footprint of a group that is gone: %v", err)
+	}
+}
+
+func TestLiveThresholdRings(t *testing.T) {
+	tree, root := enterLive(t)
+	if tree.Mode() == V2 {
+		t.Skip("v2 has no thresholds: memory.events and pressure ring at the limit only")
+	}
+	group := root + "/grower"
+	if err := tree.Apply(group, qos.Values{Memory: unit.LimitTo(64 * unit.MiB)}); err != nil {
+		t.Fatal(err)
+	}
+	sources, err := tree.MemoryAlarms(group, []unit.Bytes{24 * unit.MiB}, psi.Threshold{Stall: 50 * time.Millisecond, Window: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := alarm.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, s := range sources {
+		if err := c.Add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Wait(0); err != nil {
+		t.Fatal(err)
+	}
+	before, err := tree.Footprint(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// tail keeps everything up to the first end of a line.
+	inside(t, tree, group, "head -c 32000000 /dev/zero | tail | sleep 100")
+	rang, err := c.Wait(time.Minute)
+	if err != nil || len(rang) == 0 || !strings.Contains(strings.Join(rang, " "), "memory.usage_in_bytes") {
+		t.Fatalf("rang %v, %v", rang, err)
+	}
+	after, err := tree.Footprint(group)
+	if err != nil || after.Charged <= before.Charged || after.WorkingSet > after.Charged || after.Reclaimable > after.Charged {
+		t.Errorf("footprint %+v, then %+v, %v", before, after, err)
+	}
+}
