@@ -1,0 +1,328 @@
+// Package journal keeps what a node decided, and with which numbers, so that somebody can ask later: an audit, a person with
+// an evicted pod, a test that decides again.
+//
+// # Model
+//
+// A Record is one decision: whom it was about, one line for people, and Detail, everything that went into it and came out,
+// in the words of whoever decided. Records are numbered, never changed, and written as lines to two files in a directory:
+// the newer one grows up to half of the bound and then takes the place of the older, so that the last half is always there.
+//
+//	1f8b2c0d {"number":17,"time":"...","kind":"eviction","pods":[{"namespace":"default","name":"grower","uid":"..."}],...}
+//
+// The first word is the CRC-32C of the rest of the line, in hexadecimal. A line that does not match it, as the last one of a
+// machine that lost power, is skipped and counted.
+//
+// # Invariants
+//
+//   - When Append has returned, the record survives the end of this process, however it comes: the kernel has it. That the
+//     disk has it follows within moments, in the background.
+//   - Who is in a hurry does not wait for a disk: Within gives up waiting, and the record follows when it can.
+//   - The files never take more than the bound, whatever is written.
+//   - Nothing in here is needed to decide: a journal that cannot be written is told about, and the work goes on.
+//
+// It interprets nothing. It is not the log: that is for operators and says what happened; and not Events: those go away.
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Kind says what a record is about.
+type Kind string
+
+// Kinds. Programs read them: they are only added to.
+const (
+	Intent   Kind = "intent"   // pods are about to be evicted; written before the first of them is killed
+	Eviction Kind = "eviction" // what was decided about pods or reclaim, on what, and what came of it
+)
+
+// Pod is somebody a decision was about.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Message   string `json:"message,omitempty"` // what its status says
+	Until     int64  `json:"until,omitempty"`   // Unix nanoseconds: when what still runs of it is killed
+}
+
+// Record is one decision.
+type Record struct {
+	Number uint64          `json:"number"` // given by Append
+	Time   time.Time       `json:"time"`
+	Kind   Kind            `json:"kind"`
+	Pods   []Pod           `json:"pods,omitempty"`
+	Text   string          `json:"text"`             // one line for people
+	Detail json.RawMessage `json:"detail,omitempty"` // inputs and outcome
+}
+
+// about reports whether a pod of that name is in r; empty words match all.
+func (r Record) about(namespace, name string) bool {
+	if namespace == "" && name == "" {
+		return true
+	}
+	for _, p := range r.Pods {
+		if (namespace == "" || p.Namespace == namespace) && (name == "" || p.Name == name) {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	newer, older = "decisions", "decisions.old"
+
+	// BytesMax is the bound by default: some hundred decisions about a hundred pods. Raising it keeps them for longer.
+	BytesMax = 8 << 20
+
+	// lineMax bounds one record, so that one cannot push out all others. A decision on 110 pods takes about 60 KiB.
+	lineMax = 1 << 20
+)
+
+// ErrLater is returned by Within when the record was not written in time; it is written when that is possible.
+var ErrLater = errors.New("not written yet")
+
+// Journal is a journal on disk. It is safe for concurrent use; one directory has one Journal at a time.
+type Journal struct {
+	dir      string
+	bytesMax int64
+	lines    chan line
+	synced   chan struct{} // something to bring to the disk
+	ended    sync.WaitGroup
+
+	mu     sync.Mutex // guards number; held while a record gets it and its place in line
+	number uint64
+
+	file *os.File // writer's
+	size int64    // writer's
+}
+
+type line struct {
+	text []byte
+	done chan error
+}
+
+// Open opens the journal in dir, which is made if it is not there.
+func Open(dir string, bytesMax int64) (*Journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j := &Journal{dir: dir, bytesMax: max(bytesMax, 2*lineMax), lines: make(chan line, 64), synced: make(chan struct{}, 1)}
+	damaged, err := j.each(func(r Record) { j.number = max(j.number, r.Number) })
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	if damaged > 0 {
+		slog.Warn("journal has damaged lines, which are skipped", "dir", dir, "lines", damaged)
+	}
+	if err := j.openNewer(); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j.ended.Go(j.write)
+	j.ended.Go(j.flush)
+	return j, nil
+}
+
+func (j *Journal) openNewer() error {
+	f, err := os.OpenFile(filepath.Join(j.dir, newer), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
+		last := []byte{0}
+		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' { // a torn line: the next begins on its own
+			_, err = f.Write([]byte{'\n'})
+			size++
+		}
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	j.file, j.size = f, size
+	return nil
+}
+
+// Append gives r its number and writes it.
+func (j *Journal) Append(r Record) (uint64, error) { return j.append(r, nil) }
+
+// Within is Append for those in a hurry: after limit it returns ErrLater.
+func (j *Journal) Within(limit time.Duration, r Record) (uint64, error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	return j.append(r, timer.C)
+}
+
+func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
+	j.mu.Lock()
+	j.number++
+	r.Number = j.number
+	text, err := encode(r)
+	if err != nil {
+		j.mu.Unlock()
+		return r.Number, fmt.Errorf("write journal: record %d: %w", r.Number, err)
+	}
+	l := line{text, make(chan error, 1)}
+	select {
+	case j.lines <- l:
+		j.mu.Unlock()
+	default: // 64 records wait for the disk already
+		j.mu.Unlock()
+		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk does not keep up, record lost", r.Number, ErrLater)
+	}
+	select {
+	case err = <-l.done:
+	case <-late:
+		err = ErrLater
+	}
+	if err != nil {
+		return r.Number, fmt.Errorf("write journal: record %d: %w", r.Number, err)
+	}
+	return r.Number, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func encode(r Record) ([]byte, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > lineMax-10 {
+		return nil, fmt.Errorf("%d bytes: want at most %d", len(body), lineMax-10)
+	}
+	text := make([]byte, 0, len(body)+10)
+	text = fmt.Appendf(text, "%08x ", crc32.Checksum(body, castagnoli))
+	return append(append(text, body...), '\n'), nil
+}
+
+// decode reads a line without its end.
+func decode(text []byte) (Record, error) {
+	sum, body, ok := bytes.Cut(text, []byte{' '})
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if !ok || err != nil || len(sum) != 8 {
+		return Record{}, fmt.Errorf("%.40q: want a checksum of 8 hexadecimal digits, and a record", text)
+	}
+	if have := crc32.Checksum(body, castagnoli); have != uint32(want) {
+		return Record{}, fmt.Errorf("checksum %08x: the record has %08x", want, have)
+	}
+	var r Record
+	if err := json.Unmarshal(body, &r); err != nil {
+		return Record{}, err
+	}
+	return r, nil
+}
+
+// write is the one that writes.
+func (j *Journal) write() {
+	defer close(j.synced)
+	for l := range j.lines {
+		l.done <- j.writeLine(l.text)
+		select {
+		case j.synced <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (j *Journal) writeLine(text []byte) error {
+	if j.size > 0 && j.size+int64(len(text)) > j.bytesMax/2 {
+		if err := os.Rename(filepath.Join(j.dir, newer), filepath.Join(j.dir, older)); err != nil {
+			return err
+		}
+		j.file.Close()
+		if err := j.openNewer(); err != nil {
+			return err
+		}
+	}
+	n, err := j.file.Write(text)
+	j.size += int64(n)
+	return err
+}
+
+// flush brings to the disk what was written, beside the writing.
+func (j *Journal) flush() {
+	for range j.synced {
+		for _, name := range []string{older, newer} {
+			f, err := os.Open(filepath.Join(j.dir, name))
+			if err != nil {
+				continue
+			}
+			if err := f.Sync(); err != nil {
+				slog.Warn("journal not brought to the disk", "file", f.Name(), "err", err)
+			}
+			f.Close()
+		}
+	}
+}
+
+// Find returns the records about pods of that name, oldest first; empty words match all.
+func (j *Journal) Find(namespace, name string) ([]Record, error) {
+	var found []Record
+	_, err := j.each(func(r Record) {
+		if r.about(namespace, name) {
+			found = append(found, r)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	return found, nil
+}
+
+// each reads every record, oldest first, and counts damaged lines.
+func (j *Journal) each(tell func(Record)) (damaged int, err error) {
+	for _, name := range []string{older, newer} {
+		f, err := os.Open(filepath.Join(j.dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return damaged, err
+		}
+		n, err := eachOf(f, tell)
+		f.Close()
+		if damaged += n; err != nil {
+			return damaged, err
+		}
+	}
+	return damaged, nil
+}
+
+func eachOf(from io.Reader, tell func(Record)) (damaged int, err error) {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, lineMax+1)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		r, err := decode(lines.Bytes())
+		if err != nil {
+			damaged++
+			continue
+		}
+		tell(r)
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return damaged + 1, nil // not of ours: nothing behind it can be told apart
+	}
+	return damaged, lines.Err()
+}
+
+// Close ends the journal when everything appended is on the disk. Nothing may be appended any more.
+func (j *Journal) Close() error {
+	close(j.lines)
+	j.ended.Wait()
+	return j.file.Close()
+}
