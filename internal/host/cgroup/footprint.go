@@ -12,10 +12,10 @@ import (
 // Footprint is the memory of a group and those below it, as far as evictions ask for it: what Usage says of memory, for a
 // quarter of its price, and what reclaim could still take.
 type Footprint struct {
-	Charged     unit.Bytes
-	WorkingSet  unit.Bytes // Charged without inactive_file
-	Reclaimable unit.Bytes // page cache that is clean or can be written back, active or not: active_file + inactive_file
-	Swap        unit.Bytes // of it, swapped out: not in Charged; 0 where swap is not accounted for
+	Charged    unit.Bytes
+	WorkingSet unit.Bytes // Charged without inactive_file
+	Cache      unit.Bytes // of WorkingSet, page cache that the kernel can drop although it is in use: active_file
+	Swap       unit.Bytes // swapped out: not in Charged; 0 where swap is not accounted for
 }
 
 // Footprint reads group, which may be the root on v1. A group that is gone is an error with os.ErrNotExist in its chain.
@@ -52,8 +52,8 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 		}
 	}
 	// The files are read one after the other, so that differences may come out below zero.
+	working := max(0, charged-v[0])
 	return Footprint{
-		Charged: unit.Bytes(charged), WorkingSet: unit.Bytes(max(0, charged-v[0])),
-		Reclaimable: unit.Bytes(min(charged, v[0]+v[1])), Swap: unit.Bytes(v[2]),
+		Charged: unit.Bytes(charged), WorkingSet: unit.Bytes(working), Cache: unit.Bytes(min(working, v[1])), Swap: unit.Bytes(v[2]),
 	}, nil
 }

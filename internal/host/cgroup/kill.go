@@ -16,7 +16,19 @@ import (
 type Killing struct {
 	How       string        // cgroup.kill, or one by one: signals, freezer
 	Processes int           // that were killed, as far as they were seen
-	Signalled time.Duration // from the call until the first SIGKILL was on its way to everything that was there
+	Signalled time.Duration // from the call until SIGKILL was on its way to everything that was there
+
+	dying pinned
+}
+
+// Release frees memory of those that die, on the caller's own time (process_mrelease(2), Linux 5.15): they may have to wait for
+// their next turn on a CPU, or for a quota, before they can do so themselves. It takes as long as freeing takes. Where the
+// kernel cannot, or nothing is left to free, it does nothing. To be called once after every Kill.
+func (k Killing) Release() {
+	for _, fd := range k.dying {
+		_, _, _ = unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0)
+	}
+	k.dying.close()
 }
 
 // killRounds bounds the rounds of killing one by one. Each ends all that was there at its beginning, so that a second finds
@@ -29,9 +41,6 @@ const killRounds = 50
 // On v2 the kernel does it in one step (cgroup.kill, Linux 5.14). Elsewhere everything is signalled one by one, first as it
 // is, because that is soonest; then, frozen, what was forked since. A process is killed only if it is in the group after its
 // pidfd was opened, so that a reused pid harms nobody.
-//
-// Memory of processes that are seen before is released by the caller's own time (process_mrelease(2), Linux 5.15): they may
-// have to wait for their next turn on a CPU, or for a quota, before they can do so themselves.
 func (t *Tree) Kill(group string) (Killing, error) {
 	if err := check(group); err != nil {
 		return Killing{}, fmt.Errorf("kill: %w", err)
@@ -53,17 +62,14 @@ func (t *Tree) kill(group string, begun time.Time) (Killing, error) {
 		return Killing{}, err
 	}
 	seen, err := t.pin(group, pids[:min(len(pids), pinMax)])
-	defer seen.close()
-	if err != nil {
-		return Killing{}, err
+	if err == nil {
+		err = write(filepath.Join(t.mount, group, "cgroup.kill"), "1")
 	}
-	err = write(filepath.Join(t.mount, group, "cgroup.kill"), "1")
-	switch {
-	case err == nil:
-		k := Killing{"cgroup.kill", len(pids), time.Since(begun)}
-		seen.release()
-		return k, nil
-	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV):
+	if err == nil {
+		return Killing{"cgroup.kill", len(pids), time.Since(begun), seen}, nil
+	}
+	seen.close()
+	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return Killing{}, err
 	}
 	return t.killEach(group, begun) // the kernel is older, or the group is gone
@@ -84,10 +90,10 @@ func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 			freezer.set(false) // nothing dies while it is frozen
 		}
 		if round == 0 {
-			k.Signalled = time.Since(begun)
+			k.dying, k.Signalled = seen, time.Since(begun)
+		} else {
+			seen.close()
 		}
-		seen.release()
-		seen.close()
 		k.Processes = len(signalled)
 		if err != nil || fresh == 0 {
 			return k, err
@@ -177,14 +183,6 @@ func (t *Tree) pin(group string, pids []int) (pinned, error) {
 func (p pinned) close() {
 	for _, fd := range p {
 		unix.Close(fd)
-	}
-}
-
-// release frees the memory of dying processes now. It fails where the kernel cannot, and where there is nothing left to free;
-// both leave it to the process itself.
-func (p pinned) release() {
-	for _, fd := range p {
-		_, _, _ = unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0)
 	}
 }
 

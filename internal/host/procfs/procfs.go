@@ -34,6 +34,8 @@ type Memory struct {
 	HugePages unit.Bytes              // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
 	SwapTotal unit.Bytes
 	SwapFree  unit.Bytes
+
+	InactiveFile unit.Bytes // page cache that was not used lately
 }
 
 // Memory reads /proc/meminfo, whose lines are like "MemTotal:        4039556 kB".
@@ -53,7 +55,7 @@ func (fs FS) Memory() (Memory, error) {
 func parseMemory(text string) (Memory, error) {
 	var m Memory
 	var available unit.Bytes
-	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree}
+	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree, "Inactive(file)": &m.InactiveFile}
 	for number, line := range strings.Split(text, "\n") {
 		key, rest, _ := strings.Cut(line, ":")
 		into := missing[key]
@@ -92,6 +94,30 @@ func (fs FS) PIDs() (int64, error) {
 		most = min(most, n)
 	}
 	return most, nil
+}
+
+// Threads returns how many processes and threads there are: the number after the slash in /proc/loadavg, which reads like
+// "0.20 0.18 0.12 1/80 11206" (proc_loadavg(5)).
+func (fs FS) Threads() (int64, error) {
+	text, err := fs.text("loadavg")
+	if err != nil {
+		return 0, fmt.Errorf("read threads: %w", err)
+	}
+	n, ok := parseThreads(text)
+	if !ok {
+		return 0, fmt.Errorf("read threads: %s: %.80q: want five words, the fourth like 1/80", fs.path("loadavg"), text)
+	}
+	return n, nil
+}
+
+func parseThreads(text string) (int64, bool) {
+	fields := strings.Fields(text)
+	if len(fields) < 4 {
+		return 0, false
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.ParseInt(all, 10, 64)
+	return n, err == nil && n > 0
 }
 
 // BootID returns an id that is another one after each boot.

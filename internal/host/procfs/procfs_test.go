@@ -115,11 +115,26 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
+func TestThreads(t *testing.T) {
+	fs := tree(t, map[string]string{"loadavg": "0.20 0.18 0.12 1/80 11206\n"})
+	if n, err := fs.Threads(); err != nil || n != 80 {
+		t.Errorf("%d, %v, want 80", n, err)
+	}
+	for _, bad := range []string{"", "0.20 0.18 0.12", "0.20 0.18 0.12 1-80 11206", "0.20 0.18 0.12 1/0 11206"} {
+		if n, err := tree(t, map[string]string{"loadavg": bad}).Threads(); err == nil {
+			t.Errorf("%q: %d", bad, n)
+		}
+	}
+}
+
 func FuzzParsers(f *testing.F) {
 	for _, seed := range []string{meminfo, routes4, routes6, "", "MemTotal:", "MemTotal: -1 kB", "h\na b c d e f g h"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		if n, ok := parseThreads(text); ok && n <= 0 {
+			t.Errorf("%q: %d threads", text, n)
+		}
 		if m, err := parseMemory(text); err == nil && m.Total <= 0 {
 			t.Errorf("%q: total %v", text, m.Total)
 		}
