@@ -13,10 +13,11 @@ import (
 // EvictionPod translates what evictions must know of a pod beside what it uses: all its containers and volumes, in the order
 // of its lists, with no use known of any.
 func EvictionPod(pod *corev1.Pod) eviction.Pod {
-	options := podresource.PodResourcesOptions{InPlacePodLevelResourcesVerticalScalingEnabled: true}
-	limits := podresource.PodLimits(pod, options)
-	options.ExcludeOverhead = true
-	requests := podresource.PodRequests(pod, options)
+	// Pod-level resources, where there are any, rule alone: upstream's ranking does not look at the containers' then.
+	requests := podresource.PodRequests(pod, podresource.PodResourcesOptions{
+		SkipContainerLevelResources: podresource.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,
+	})
+	limits := podresource.PodLimits(pod, podresource.PodResourcesOptions{})
 	out := eviction.Pod{
 		ID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Critical: isCritical(pod),
 		MemoryRequest:  evictionRequest(pod, requests, corev1.ResourceMemory),
@@ -27,7 +28,7 @@ func EvictionPod(pod *corev1.Pod) eviction.Pod {
 		out.Priority = *pod.Spec.Priority
 	}
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		out.Grace = unit.Of(time.Duration(*s) * time.Second)
+		out.Grace = unit.Of(time.Duration(min(*s, int64(graceMax/time.Second))) * time.Second)
 	}
 	if r := pod.Spec.Resources; r != nil {
 		out.LevelMemory = quantityIn(r.Requests, corev1.ResourceMemory)
@@ -46,6 +47,9 @@ func EvictionPod(pod *corev1.Pod) eviction.Pod {
 	return out
 }
 
+// graceMax bounds a pod's grace, so that it can be added to a time. Chosen: nobody waits a year for a pod to end.
+const graceMax = 365 * 24 * time.Hour
+
 // evictionRequest is what the pod as a whole requests: overhead counts for pods that request anything.
 func evictionRequest(pod *corev1.Pod, requests corev1.ResourceList, name corev1.ResourceName) unit.Bytes {
 	q := requests[name]
@@ -53,7 +57,7 @@ func evictionRequest(pod *corev1.Pod, requests corev1.ResourceList, name corev1.
 	if !q.IsZero() {
 		q.Add(overhead)
 	}
-	return unit.Bytes(q.Value())
+	return unit.Bytes(min(q.Value(), amountMax))
 }
 
 func evictionContainer(c *corev1.Container) eviction.Container {
@@ -77,7 +81,7 @@ func evictionVolume(v *corev1.Volume) eviction.Volume {
 		}
 	case v.HostPath != nil:
 		out.Local = true
-	case v.ConfigMap != nil:
+	case v.ConfigMap != nil, v.GitRepo != nil:
 		out.Local, out.Freed = true, true
 	}
 	return out

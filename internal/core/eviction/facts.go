@@ -81,6 +81,7 @@ type Container struct {
 	MemoryRequest  Quantity
 	StorageRequest Quantity
 	StorageLimit   Quantity // of regular containers; absent for others
+	Ephemeral      bool     // cannot request anything, so messages do not blame it
 }
 
 // Volume is a volume of a pod.

@@ -65,6 +65,7 @@ func consumption(kind, name, usage string, request Quantity, r Resource) string 
 // usage returns what messages compare: a container's use of a resource, and its request.
 func (c Container) usage(r Resource) (used unit.Bytes, request Quantity, known bool) {
 	switch {
+	case c.Ephemeral:
 	case r == Memory:
 		return c.WorkingSet, c.MemoryRequest, true
 	case r == Storage && c.Rootfs != nil && c.Logs != nil:

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,7 +23,7 @@ func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (loadline.Settings, 
 	s := loadline.Settings{
 		System:       parseReserved("systemReserved", c.SystemReserved, &p),
 		Kube:         parseReserved("kubeReserved", c.KubeReserved, &p),
-		EvictionHard: parseThresholds("evictionHard", c.EvictionHard, false, &p),
+		EvictionHard: values(parseThresholds("evictionHard", c.EvictionHard, &p)),
 		MaxPods:      int64(c.MaxPods),
 		PodsPerCore:  int64(c.PodsPerCore),
 		EnforcePods:  slices.Contains(c.EnforceNodeAllocatable, enforcePods),
@@ -71,33 +70,4 @@ func parseReserved(path string, list map[string]string, p *problems) loadline.Re
 		}
 	}
 	return r
-}
-
-// parseThresholds reads evictionHard and its like. 0% and 100% are the absence of a threshold; a zero quantity is so
-// only where zero says that it is allowed.
-func parseThresholds(path string, list map[string]string, zero bool, p *problems) map[loadline.Signal]loadline.Threshold {
-	out := map[loadline.Signal]loadline.Threshold{}
-	for _, name := range slices.Sorted(maps.Keys(list)) {
-		text, signal := list[name], loadline.Signal(name)
-		if !slices.Contains(loadline.Signals(), signal) {
-			p.add(path+"."+name, text, "is not an eviction signal")
-			continue
-		}
-		if strings.HasSuffix(text, "%") {
-			threshold, err := loadline.ParseShare(text)
-			if err != nil {
-				p.add(path+"."+name, text, "want a quantity like 100Mi, or a percentage from 0% to 100%")
-			} else if text != "0%" && text != "100%" {
-				out[signal] = threshold
-			}
-			continue
-		}
-		quantity, err := resource.ParseQuantity(text)
-		if err != nil || quantity.Sign() < 0 || quantity.IsZero() && !zero || quantity.CmpInt64(math.MaxInt64) >= 0 {
-			p.add(path+"."+name, text, "want a quantity above zero like 100Mi, or a percentage from 0% to 100%")
-			continue
-		}
-		out[signal] = loadline.Threshold{Amount: quantity.Value()}
-	}
-	return out
 }

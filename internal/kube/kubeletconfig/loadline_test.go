@@ -24,16 +24,14 @@ func FuzzAmounts(f *testing.F) {
 				t.Errorf("%s %q: taken and refused: %+v, %v", name, text, r, p[before:])
 			}
 		}
-		for _, zero := range []bool{false, true} {
-			before := len(p)
-			got := parseThresholds("evictionHard", map[string]string{"memory.available": text}, zero, &p)
-			threshold, taken := got[loadline.MemoryAvailable]
-			if taken && len(p) > before {
-				t.Errorf("%q: taken and refused: %+v, %v", text, threshold, p[before:])
-			}
-			if threshold.Amount < 0 || threshold.Share < 0 || threshold.Share > 1 || threshold.Of(1<<40) < 0 {
-				t.Errorf("%q: %+v", text, threshold)
-			}
+		before := len(p)
+		got := parseThresholds("evictionHard", map[string]string{"memory.available": text}, &p)
+		threshold, taken := got[loadline.MemoryAvailable]
+		if taken && len(p) > before {
+			t.Errorf("%q: taken and refused: %+v, %v", text, threshold, p[before:])
+		}
+		if v := threshold.Value; v.Amount < 0 || v.Share < 0 || v.Share > 1 || v.Of(1<<40) < 0 {
+			t.Errorf("%q: %+v", text, threshold)
 		}
 	})
 }

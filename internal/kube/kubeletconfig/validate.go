@@ -18,7 +18,6 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 )
 
@@ -45,7 +44,7 @@ func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validatePaths(c, p)
 	validateReservations(c, p)
 	validateEnforcement(c, p)
-	validateEviction(c, p)
+	evictionThresholds(c, p)
 	validateImages(c, p)
 	validateShutdown(c, p)
 	validateGates(c, p)
@@ -309,26 +308,6 @@ func validateEnforcement(c *kubeletconfigv1beta1.KubeletConfiguration, p *proble
 	for _, pair := range [][2]string{{enforceSystem, enforceSystemCompressible}, {enforceKube, enforceKubeCompressible}} {
 		if slices.Contains(all, pair[0]) && slices.Contains(all, pair[1]) {
 			p.add(path, strings.Join(pair[:], ", "), "exclude each other")
-		}
-	}
-}
-
-func validateEviction(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
-	parseThresholds("evictionHard", c.EvictionHard, false, p)
-	parseThresholds("evictionSoft", c.EvictionSoft, false, p)
-	parseThresholds("evictionMinimumReclaim", c.EvictionMinimumReclaim, true, p)
-	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {
-		text := c.EvictionSoftGracePeriod[signal]
-		if d, err := time.ParseDuration(text); err != nil || d < 0 {
-			p.add("evictionSoftGracePeriod."+signal, text, "want a duration, like 90s")
-		}
-		if !slices.Contains(loadline.Signals(), loadline.Signal(signal)) {
-			p.add("evictionSoftGracePeriod."+signal, text, "is not an eviction signal")
-		}
-	}
-	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoft)) {
-		if _, ok := c.EvictionSoftGracePeriod[signal]; !ok {
-			p.add("evictionSoft."+signal, c.EvictionSoft[signal], "needs evictionSoftGracePeriod."+signal)
 		}
 	}
 }

@@ -1,0 +1,148 @@
+package kubeletconfig
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+)
+
+// Eviction translates what a loaded configuration says about eviction.
+func Eviction(c *kubeletconfigv1beta1.KubeletConfiguration) (eviction.Config, error) {
+	var p problems
+	out := eviction.Config{
+		Thresholds:   evictionThresholds(c, &p),
+		Transition:   c.EvictionPressureTransitionPeriod.Duration,
+		SoftGraceMax: time.Duration(c.EvictionMaxPodGracePeriod) * time.Second,
+		ImagesLow:    int64(*c.ImageGCLowThresholdPercent),
+		LocalStorage: *c.LocalStorageCapacityIsolation,
+	}
+	if len(p) > 0 {
+		return eviction.Config{}, p.err()
+	}
+	return out, nil
+}
+
+// evictionThresholds reads the four maps about thresholds: hard ones, soft ones, and, when pods are held to what is
+// allocatable, hard ones of memory for what pods have together. Within each by signal.
+func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) []eviction.Threshold {
+	hard, soft := parseThresholds("evictionHard", c.EvictionHard, p), parseThresholds("evictionSoft", c.EvictionSoft, p)
+	graces, reclaims := parseGraces(c.EvictionSoftGracePeriod, p), parseReclaims(c.EvictionMinimumReclaim, p)
+	var out []eviction.Threshold
+	for _, signal := range slices.Sorted(maps.Keys(hard)) {
+		t := hard[signal]
+		t.Reclaim = reclaims[signal]
+		out = append(out, t)
+	}
+	for _, signal := range slices.Sorted(maps.Keys(soft)) {
+		t := soft[signal]
+		t.Reclaim = reclaims[signal]
+		if _, given := c.EvictionSoftGracePeriod[string(signal)]; !given {
+			p.add("evictionSoft."+string(signal), c.EvictionSoft[string(signal)], "needs evictionSoftGracePeriod."+string(signal))
+		}
+		t.Grace = graces[signal]
+		out = append(out, t)
+	}
+	if slices.Contains(c.EnforceNodeAllocatable, enforcePods) {
+		for _, t := range out {
+			if t.Signal == loadline.MemoryAvailable && t.IsHard() {
+				t.Signal = loadline.AllocatableMemory
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// signals yields the entries of a map by signal, sorted, and notes names that are none.
+func signals(path string, list map[string]string, p *problems, each func(signal loadline.Signal, path, text string)) {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if !slices.Contains(loadline.Signals(), loadline.Signal(name)) {
+			p.add(path+"."+name, list[name], "is not an eviction signal")
+			continue
+		}
+		each(loadline.Signal(name), path+"."+name, list[name])
+	}
+}
+
+// parseThresholds reads evictionHard or evictionSoft. 0% and 100% are the absence of a threshold.
+func parseThresholds(path string, list map[string]string, p *problems) map[loadline.Signal]eviction.Threshold {
+	out := map[loadline.Signal]eviction.Threshold{}
+	signals(path, list, p, func(signal loadline.Signal, path, text string) {
+		if text == "0%" || text == "100%" {
+			return
+		}
+		value, printed, err := parseValue(text)
+		if err != "" || value == (loadline.Threshold{}) && printed != "" {
+			p.add(path, text, "want a quantity above zero like 100Mi, or a percentage from 0% to 100%")
+			return
+		}
+		out[signal] = eviction.Threshold{Signal: signal, Value: value, Text: printed}
+	})
+	return out
+}
+
+// parseReclaims reads evictionMinimumReclaim. A quantity of zero is the absence of one.
+func parseReclaims(list map[string]string, p *problems) map[loadline.Signal]loadline.Threshold {
+	out := map[loadline.Signal]loadline.Threshold{}
+	signals("evictionMinimumReclaim", list, p, func(signal loadline.Signal, path, text string) {
+		value, printed, err := parseValue(text)
+		if err != "" || value.Share == 0 && printed == "" {
+			p.add(path, text, "want a quantity like 100Mi, or a percentage above 0% up to 100%")
+			return
+		}
+		out[signal] = value
+	})
+	return out
+}
+
+// parseGraces reads evictionSoftGracePeriod.
+func parseGraces(list map[string]string, p *problems) map[loadline.Signal]time.Duration {
+	out := map[loadline.Signal]time.Duration{}
+	signals("evictionSoftGracePeriod", list, p, func(signal loadline.Signal, path, text string) {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			p.add(path, text, "want a duration, like 90s")
+			return
+		}
+		out[signal] = d
+	})
+	return out
+}
+
+// parseValue reads a quantity, and how it is printed, or a share, which prints as nothing. It returns what is wrong.
+func parseValue(text string) (value loadline.Threshold, printed, problem string) {
+	if strings.HasSuffix(text, "%") {
+		value, err := loadline.ParseShare(text)
+		if err != nil {
+			return loadline.Threshold{}, "", err.Error()
+		}
+		return value, "", ""
+	}
+	quantity, err := resource.ParseQuantity(text)
+	switch {
+	case err != nil:
+		return loadline.Threshold{}, "", err.Error()
+	case quantity.Sign() < 0:
+		return loadline.Threshold{}, "", "is negative"
+	case quantity.CmpInt64(math.MaxInt64) >= 0:
+		return loadline.Threshold{}, "", "is more than can be counted"
+	}
+	return loadline.Threshold{Amount: quantity.Value()}, quantity.String(), ""
+}
+
+// values drops what only eviction needs to know.
+func values(all map[loadline.Signal]eviction.Threshold) map[loadline.Signal]loadline.Threshold {
+	out := map[loadline.Signal]loadline.Threshold{}
+	for signal, t := range all {
+		out[signal] = t.Value
+	}
+	return out
+}
