@@ -30,14 +30,16 @@ type Answers map[Subject][]string
 // Subject is what a question is about.
 type Subject struct{ Container, Resource string }
 
-// Offer works out what p would get now, or why it gets nothing. It changes nothing.
+// Offer works out what p would get now, or why it gets nothing. It changes nothing. As long as the offer has a Question, neither
+// what it gives nor a refusal is the last word: with other devices for one container, those after it may fare otherwise. Who
+// knows the plugin answers and asks for the offer again, until no question is left.
 func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 	if _, known := s.find(p.UID); known {
 		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s has been given its resources already", p.UID)}
 	}
 	w := work{State: s.Fork(), pod: &p, answers: answers, again: newSet(len(s.l.cpus) * 64)}
 	if r := w.admit(); r != nil {
-		return Offer{}, r
+		return Offer{Question: w.question}, r
 	}
 	return Offer{Assignment{p.UID, w.holdings}, w.question, s.revision}, nil
 }
