@@ -50,12 +50,22 @@ type Set struct {
 	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
 	Evictions           *prometheus.CounterVec   // by eviction_signal
 	AdmissionRejections *prometheus.CounterVec   // by reason
+	PluginRegistrations *prometheus.CounterVec   // by resource_name
+	PluginAllocation    *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
+	PodResources        PodResources
 	ResizeDuration      *prometheus.HistogramVec // milliseconds of writing what a resize asks for, by success: true, false
 	LimitExcess         *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
 
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
 	HTTPDuration *prometheus.HistogramVec // likewise
 	HTTPInFlight *prometheus.GaugeVec     // likewise
+}
+
+// PodResources counts requests to the pod-resources API.
+type PodResources struct {
+	Requests            *prometheus.CounterVec // all, by server_api_version
+	List, Get, GetWrong *prometheus.CounterVec // likewise
+	GetAllocatable      *prometheus.CounterVec // likewise
 }
 
 // New returns a set for the agent of the named node.
@@ -88,6 +98,15 @@ func New(nodeName string) *Set {
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
+	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins", "resource_name")
+	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds", "Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")
+	s.PodResources = PodResources{
+		Requests:       s.counters("pod_resources_endpoint_requests_total", "Requests to the pod-resources API", "server_api_version"),
+		List:           s.counters("pod_resources_endpoint_requests_list", "List requests to the pod-resources API", "server_api_version"),
+		Get:            s.counters("pod_resources_endpoint_requests_get", "Get requests to the pod-resources API", "server_api_version"),
+		GetWrong:       s.counters("pod_resources_endpoint_errors_get", "Get requests to the pod-resources API for pods that are not here", "server_api_version"),
+		GetAllocatable: s.counters("pod_resources_endpoint_requests_get_allocatable", "GetAllocatableResources requests to the pod-resources API", "server_api_version"),
+	}
 	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to bring the cgroups of a pod to the sizes that it was granted",
 		[]float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}, "success")
 	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit that it is being brought down to", "cgroup")

@@ -1,0 +1,274 @@
+// Package deviceplugin is the node's side of the device plugin API v1beta1: a socket where plugins register, and a connection to
+// each plugin that did.
+//
+// # Model
+//
+// A Server listens on kubelet.sock in a directory. A plugin listens on a socket of its own beside it, calls Register with that
+// socket's name and a resource, and is called back: for its options, for a stream of its devices, and later for devices that
+// containers get. The Server tells a Listener what becomes of each plugin; it remembers the newest one of each resource.
+//
+// # Invariants
+//
+//   - The Listener hears of a resource in order, one call at a time: Connected, Listed any number of times, Lost. A plugin that
+//     registers again takes the place of its predecessor, which is never heard of again: Connected follows Connected.
+//   - Only sockets directly in the directory are connected to, no links: a name with a slash, or of the registration socket
+//     itself, is refused. Both ends go through an open directory, so that what is mounted or renamed later changes nothing.
+//   - A refused registration says what was wrong and what to do, as the error of the plugin's own call.
+//
+// When it starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for the new
+// kubelet.sock, to register again.
+//
+// It decides nothing (core/plugin) and does not look at what plugins answer. The other way of registering, sockets found in
+// plugins_registry, is not served: CSI drivers and DRA use it, device plugins hardly do.
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/validation"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+)
+
+// Listener is told of plugins. Its methods must not call the Server back.
+type Listener interface {
+	Connected(p *Plugin, o plugin.Options)
+	Listed(p *Plugin, devices []numa.Device)
+	Lost(p *Plugin, err error)
+}
+
+// socketName is the registration socket's, by the API; socketNew is its name until it listens.
+const (
+	socketName = "kubelet.sock"
+	socketNew  = ".kubelet.sock.new"
+)
+
+// Modes of the directory and of the registration socket: who can connect to it can offer devices to any pod (upstream's
+// directory is the same; its socket is writable for its owner only, too).
+const (
+	dirMode    = 0o750
+	socketMode = 0o600
+)
+
+// Server takes registrations.
+type Server struct {
+	dir      string
+	root     *os.Root
+	handle   *os.File // the directory, open: paths through it stay inside it and are short
+	listener Listener
+	socket   net.Listener
+
+	mu      sync.Mutex
+	current map[string]*Plugin // by resource
+	ended   bool
+	plugins sync.WaitGroup
+
+	pluginapi.UnimplementedRegistrationServer
+}
+
+// Listen prepares the directory and its socket. Plugins that see the socket appear may register at once; they are heard when
+// Serve runs.
+func Listen(dir string, l Listener) (*Server, error) {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("listen for device plugins: %w", err)
+	}
+	s := &Server{dir: dir, listener: l, current: map[string]*Plugin{}}
+	var err error
+	if s.root, err = os.OpenRoot(dir); err != nil {
+		return nil, fmt.Errorf("listen for device plugins: %w", err)
+	}
+	if s.handle, err = s.root.Open("."); err == nil {
+		err = s.removeSockets()
+	}
+	if err == nil {
+		err = s.listen()
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("listen for device plugins: %s: %w", filepath.Join(dir, socketName), err)
+	}
+	return s, nil
+}
+
+// listen makes the socket under another name first. Plugins watch for kubelet.sock: one that is quick would meet a socket that is
+// bound and does not listen yet, be refused, and wait for a change that does not come. A link, not a rename: some watch for
+// the creation of a file only.
+func (s *Server) listen() error {
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(socketNew), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	socket.SetUnlinkOnClose(false)
+	s.socket = socket
+	if err := s.root.Chmod(socketNew, socketMode); err != nil {
+		return err
+	}
+	if err := s.root.Link(socketNew, socketName); err != nil {
+		return err
+	}
+	return s.root.Remove(socketNew)
+}
+
+// path names a file of the directory through its open handle. A socket's path holds 108 bytes at most (unix(7)), and the
+// directory of an instance may be longer.
+func (s *Server) path(name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", s.handle.Fd(), name)
+}
+
+// removeSockets removes what earlier agents and plugins left.
+func (s *Server) removeSockets() error {
+	entries, err := s.handle.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket == 0 {
+			continue
+		}
+		if err := s.root.Remove(e.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// close lets go of the directory.
+func (s *Server) close() {
+	if s.socket != nil {
+		_ = s.socket.Close()          // nothing was accepted, or the gRPC server has closed it
+		_ = s.root.Remove(socketName) // a socket that nobody listens on misleads nobody for long
+	}
+	if s.handle != nil {
+		_ = s.handle.Close() // opened for reading
+	}
+	_ = s.root.Close()
+}
+
+// Serve takes registrations until ctx ends, and then lets every plugin go. The Listener hears nothing of that.
+func (s *Server) Serve(ctx context.Context) error {
+	defer s.close()
+	server := grpc.NewServer()
+	pluginapi.RegisterRegistrationServer(server, s)
+	stop := context.AfterFunc(ctx, func() {
+		s.letGo()
+		server.Stop()
+	})
+	defer stop()
+	err := server.Serve(s.socket)
+	s.letGo()
+	s.plugins.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("serve registrations of device plugins: %s: %w", filepath.Join(s.dir, socketName), err)
+}
+
+func (s *Server) letGo() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for _, p := range s.current {
+		p.close()
+	}
+}
+
+// Register is a plugin's call.
+func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if err := check(r); err != nil {
+		slog.Warn("device plugin refused", "resource", r.GetResourceName(), "endpoint", r.GetEndpoint(), "version", r.GetVersion(), "err", err)
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	p, options, err := s.connect(ctx, r.ResourceName, r.Endpoint)
+	if err != nil {
+		slog.Warn("device plugin not reached", "resource", r.ResourceName, "endpoint", r.Endpoint, "err", err)
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		p.close()
+		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" is made anew")
+	}
+	if before := s.current[p.Resource]; before != nil {
+		before.close()
+	}
+	s.current[p.Resource] = p
+	s.listener.Connected(p, options)
+	s.plugins.Go(func() { s.follow(p) })
+	return &pluginapi.Empty{}, nil
+}
+
+// follow tells of a plugin's devices until it is gone.
+func (s *Server) follow(p *Plugin) {
+	err := p.watch(func(devices []numa.Device) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.current[p.Resource] == p && !s.ended {
+			s.listener.Listed(p, devices)
+		}
+	})
+	p.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current[p.Resource] == p && !s.ended {
+		delete(s.current, p.Resource)
+		s.listener.Lost(p, err)
+	}
+}
+
+// check says everything that is wrong with a registration.
+func check(r *pluginapi.RegisterRequest) error {
+	var problems []string
+	if r.GetVersion() != pluginapi.Version {
+		problems = append(problems, fmt.Sprintf("version %q: this agent speaks %s only", r.GetVersion(), pluginapi.Version))
+	}
+	if why := badResource(r.GetResourceName()); why != "" {
+		problems = append(problems, fmt.Sprintf("resource name %q: %s", r.GetResourceName(), why))
+	}
+	if why := badEndpoint(r.GetEndpoint()); why != "" {
+		problems = append(problems, fmt.Sprintf("endpoint %q: %s", r.GetEndpoint(), why))
+	}
+	if problems == nil {
+		return nil
+	}
+	return fmt.Errorf("register device plugin: %s", strings.Join(problems, "; "))
+}
+
+// badResource applies upstream's rule on names of extended resources.
+func badResource(name string) string {
+	switch {
+	case !strings.Contains(name, "/"):
+		return "want a name with a domain of yours, like example.com/gpu"
+	case strings.Contains(name, "kubernetes.io/"):
+		return "the domain kubernetes.io is not for device plugins"
+	case strings.HasPrefix(name, "requests."):
+		return `names that begin with "requests." are those of quotas`
+	}
+	// A quota's name is the resource's with a prefix, and must be valid, too.
+	return strings.Join(validation.IsQualifiedName("requests."+name), ", ")
+}
+
+func badEndpoint(name string) string {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return "want the name of the plugin's socket"
+	case strings.ContainsAny(name, "/\x00"):
+		return "want the name of a socket in the directory of " + socketName + ", without a directory"
+	case name == socketName || name == socketNew:
+		return "that is the agent's own socket"
+	}
+	return ""
+}
