@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -149,6 +150,51 @@ func TestTeardown(t *testing.T) {
 			c.prepare(t, r)
 			r.mustLeaveNothing(t)
 		})
+	}
+}
+
+// TestRemoveWhileStarting removes a pod whose container is being started: whoever asked for that may be gone, the runtime
+// goes on. Here it takes a second to connect to the pod's shim.
+func TestRemoveWhileStarting(t *testing.T) {
+	instance := newTestInstance(t, 8, Options{})
+	shim, err := exec.LookPath("containerd-shim-runc-v2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	hold, begun := filepath.Join(dir, "hold"), filepath.Join(dir, "begun")
+	script := fmt.Sprintf(`#!/bin/sh
+case " $* " in *" start "*) if [ -e %[1]q ]; then touch %[2]q; sleep 1; fi ;; esac
+exec %[3]q "$@"
+`, hold, begun, shim)
+	if err := os.WriteFile(filepath.Join(dir, filepath.Base(shim)), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	r := startTestInstance(t, instance)
+	id := r.create(t, r.pod(t, "late"), "late", "sleep", "infinity")
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go func() {
+		_, err := r.client.StartContainer(testContext(t), &runtimeapi.StartContainerRequest{ContainerId: id})
+		started <- err
+	}()
+	for ctx := testContext(t); ; {
+		if _, err := os.Stat(begun); err == nil {
+			break
+		}
+		if !sleep(ctx, time.Millisecond) {
+			t.Fatal("the start does not begin")
+		}
+	}
+	if err := removePods(testContext(t), r.client, func(podFacts) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	t.Logf("start: %v", <-started)
+	if left, err := listPods(testContext(t), r.client); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

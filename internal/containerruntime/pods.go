@@ -98,11 +98,26 @@ func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
 	}
 	wait.Wait()
 	// A container that did not stop is killed with its sandbox; only the sandbox's fate is final.
-	if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.id}); err != nil {
+	if err := removeSandbox(ctx, client, pod.id); err != nil {
 		return errors.Join(append(failures, err)...)
 	}
-	_, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.id})
-	return err
+	return nil
+}
+
+// removeSandbox tries again for settleMax: whoever started the pod's containers may be gone, but a start that was under way
+// goes on in the runtime, and until it is over containerd refuses to remove what is in "starting state".
+func removeSandbox(ctx context.Context, client *cri.Client, id string) error {
+	settled, cancel := context.WithTimeout(ctx, settleMax)
+	defer cancel()
+	for {
+		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+		if err == nil {
+			_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+		}
+		if err == nil || !sleep(settled, pollPeriod) {
+			return err
+		}
+	}
 }
 
 // removeForeignPods removes from a runtime that others use too the pods below our cgroup.

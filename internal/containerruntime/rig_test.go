@@ -195,8 +195,16 @@ func (r *rig) podConfig(name string) *runtimeapi.PodSandboxConfig {
 // container starts the workload image with args in a pod and returns its id.
 func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
 	t.Helper()
-	ctx := testContext(t)
-	made, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+	id := r.create(t, pod, name, args...)
+	if _, err := r.client.StartContainer(testContext(t), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatalf("start container %s: %v", name, err)
+	}
+	return id
+}
+
+func (r *rig) create(t *testing.T, pod, name string, args ...string) string {
+	t.Helper()
+	made, err := r.client.CreateContainer(testContext(t), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: pod,
 		Config: &runtimeapi.ContainerConfig{
 			Metadata:    &runtimeapi.ContainerMetadata{Name: name},
@@ -210,9 +218,6 @@ func (r *rig) container(t *testing.T, pod, name string, args ...string) string {
 	})
 	if err != nil {
 		t.Fatalf("create container %s: %v", name, err)
-	}
-	if _, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
-		t.Fatalf("start container %s: %v", name, err)
 	}
 	return made.ContainerId
 }

@@ -22,6 +22,7 @@ import (
 const (
 	stopGraceMax  = 10 * time.Second // of a container, if its own grace period is longer
 	removeMax     = 30 * time.Second // to stop and remove all pods once their containers are down; 80 took 9 s at load 15
+	settleMax     = 10 * time.Second // for a start that was under way in the runtime; one takes 0.2 s, at load 30 3 s
 	daemonStopMax = 5 * time.Second  // containerd's own orderly exit; then SIGKILL
 	killMax       = 5 * time.Second  // until killed processes have left their cgroups
 )

@@ -202,7 +202,9 @@ func (p *reporter) one(ctx context.Context, e *entry) {
 	case apierrors.IsNotFound(err):
 		// The object is gone; the watch will say so.
 	case apierrors.IsConflict(err):
-		p.r.log(e).Debug("status belongs to another pod of that name", "err", err)
+		// Another pod of that name, which the watch will tell, or too many writers at once.
+		p.r.log(e).Debug("status not written, trying again if the pod is still there", "err", err)
+		time.AfterFunc(refusedRetry, func() { p.enqueue(e) })
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		p.r.log(e).Error("the API server refuses the status", "err", err)
 		time.AfterFunc(refusedRetry, func() { p.enqueue(e) })

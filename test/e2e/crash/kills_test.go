@@ -217,7 +217,8 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 		spec = w.spec(corev1.RestartPolicyNever, 1, "exit --code 0 --after 300ms")
 	}
 	pods := w.c.API.CoreV1().Pods(x.namespace)
-	insist(ctx, func(ctx ctxT) error {
+	// Not with ctx: a request that is given up may still be carried out, after the deletion found nothing to delete.
+	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
 		made, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // the answer to an attempt before was lost
 			made, err = pods.Get(ctx, name, metav1.GetOptions{})
@@ -231,7 +232,7 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 	})
 	pause(ctx, between(random, 0, 5*time.Second))
 	grace := int64(random.IntN(3))
-	insist(context.WithoutCancel(ctx), func(ctx ctxT) error {
+	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
 		err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -248,10 +249,18 @@ func (x *churn) stop() []types.UID {
 }
 
 // insist repeats what fails while processes are being killed, for a minute.
-func insist(ctx ctxT, do func(ctxT) error) {
+func insist(t *testing.T, ctx ctxT, do func(ctxT) error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for do(ctx) != nil && ctx.Err() == nil {
+	for {
+		err := do(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Errorf("tried for a minute: %v", err)
+			return
+		}
 		pause(ctx, 100*time.Millisecond)
 	}
 }

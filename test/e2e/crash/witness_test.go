@@ -280,10 +280,13 @@ func running(ctx ctxT, c *rig.Cluster, namespace string, count int) ([]corev1.Po
 	}
 	ready := 0
 	for _, pod := range list.Items {
-		if podReady(&pod) {
+		switch {
+		case podReady(&pod):
 			ready++
-		} else if len(list.Items) == count {
+		case len(list.Items) == count:
 			err = fmt.Errorf("%s is %s, %+v", pod.Name, pod.Status.Phase, pod.Status.ContainerStatuses)
+		case count == 0:
+			err = fmt.Errorf("%s is %s, deletion asked for at %v", pod.Name, pod.Status.Phase, pod.DeletionTimestamp)
 		}
 	}
 	if ready != count || len(list.Items) != count {
