@@ -380,16 +380,31 @@ func (p *reporter) remove(ctx context.Context, e *entry, pod *corev1.Pod) error 
 			return err
 		}
 	}
+	return p.r.deleteObject(ctx, pod)
+}
+
+// deleteObject deletes a pod of this node with no grace, and returns nil once the server no longer has it.
+//
+// For a node, "not found" alone does not mean that. Admission (NodeRestriction) looks the pod up in a cache that is behind while
+// kube-apiserver or etcd start, and says of a pod that it does not know yet that there is none. So we look for ourselves.
+func (r *Runner) deleteObject(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	zero := int64(0)
-	err := p.r.Client.Delete(ctx, kube.Pods, pod.Namespace, pod.Name, metav1.DeleteOptions{
+	err := r.Client.Delete(ctx, kube.Pods, pod.Namespace, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
-	return nil
+	there := &corev1.Pod{}
+	switch getErr := r.Client.Get(ctx, kube.Pods, pod.Namespace, pod.Name, there); {
+	case apierrors.IsNotFound(getErr), getErr == nil && there.UID != pod.UID:
+		return nil
+	case getErr != nil:
+		return errors.Join(err, getErr)
+	}
+	return fmt.Errorf("delete pod %s/%s: it is there, yet the API server says: %w", pod.Namespace, pod.Name, err)
 }
 
 // recheck has the status compared with the server's again, after somebody else may have written it.

@@ -1,11 +1,19 @@
 package pods
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // A server that does not answer is asked ever more rarely, by the whole node together, and at once again when it did.
@@ -69,4 +77,56 @@ func TestProgressIsOvertaken(t *testing.T) {
 
 func waitingFor(reason string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
+}
+
+// A server may refuse a deletion with "not found" while it has the pod.
+func TestDeletionIsBelievedWhenSeen(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		delete int    // the server's answer to DELETE
+		has    string // uid of the pod that GET shows; empty: none
+		gone   bool
+	}{
+		{"deleted", http.StatusOK, "", true},
+		{"gone before", http.StatusNotFound, "", true},
+		{"another of that name", http.StatusConflict, "uid-2", true},
+		{"admission's cache is behind", http.StatusNotFound, "uid-1", false},
+		{"conflict over the pod itself", http.StatusConflict, "uid-1", false},
+		{"refused", http.StatusForbidden, "uid-1", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				code, pod := c.delete, testPod()
+				if q.Method == http.MethodGet {
+					code, pod.UID = http.StatusOK, types.UID(c.has)
+					if c.has == "" {
+						code = http.StatusNotFound
+					}
+				}
+				var answer any = pod
+				pod.APIVersion, pod.Kind = "v1", "Pod"
+				if code != http.StatusOK {
+					status := apierrors.NewGenericServerResponse(code, q.Method, corev1.Resource("pods"), pod.Name, "no", 0, false).Status()
+					status.APIVersion, status.Kind = "v1", "Status"
+					answer = status
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(code)
+				if err := json.NewEncoder(w).Encode(answer); err != nil {
+					t.Error(err)
+				}
+			}))
+			defer server.Close()
+			r := testRunner()
+			var err error
+			if r.Client, err = kube.NewClientForConfig(&rest.Config{Host: server.URL}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.deleteObject(t.Context(), testPod()); (err == nil) != c.gone {
+				t.Errorf("deletion: %v", err)
+			} else if err != nil {
+				t.Log(err)
+			}
+		})
+	}
 }

@@ -287,9 +287,7 @@ func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*co
 		if uid, here := live[k]; here && m.Annotations[annotationMirror] == string(uid) && m.DeletionTimestamp == nil {
 			continue
 		}
-		zero := int64(0)
-		err := s.r.Client.Delete(ctx, kube.Pods, m.Namespace, m.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &m.UID}})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := s.r.deleteObject(ctx, m); err != nil {
 			slog.Warn("static pods: mirror not deleted, trying again", "pod", k, "err", err)
 			retry = true
 		}

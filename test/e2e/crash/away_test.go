@@ -4,7 +4,6 @@ package crash
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,15 +20,28 @@ import (
 // crowd is how many pods live through the outages.
 const crowd = 10
 
-// TestAway takes away what the agent depends on: the API server for two minutes, then the runtime for one.
-func TestAway(t *testing.T) {
+// TestAwayAPI takes the API server away from the agent, for longer than the grace after which a silent node is given up.
+func TestAwayAPI(t *testing.T) {
 	t.Parallel()
-	c := rig.New(t, "away", rig.Options{})
-	w := newWitness(t, c)
-	namespace := c.Namespace(t)
+	w, namespace := newCrowd(t, "away")
+	w.withoutAPI(namespace)
+}
+
+// TestAwayRuntime takes the runtime away from the agent for a minute.
+func TestAwayRuntime(t *testing.T) {
+	t.Parallel()
+	w, namespace := newCrowd(t, "hung")
+	w.withoutRuntime(namespace)
+}
+
+// newCrowd starts an instance on which a crowd of pods runs.
+func newCrowd(t *testing.T, name string) (w *witness, namespace string) {
+	t.Helper()
+	c := rig.New(t, name, rig.Options{})
+	w = newWitness(t, c)
+	namespace = c.Namespace(t)
 	w.crowd(namespace)
-	t.Run("apiserver", func(t *testing.T) { w.at(t).withoutAPI(namespace) })
-	t.Run("containerd", func(t *testing.T) { w.at(t).withoutRuntime(namespace) })
+	return w, namespace
 }
 
 // crowd starts a Deployment and returns when it runs.
@@ -48,8 +60,14 @@ func (w *witness) crowd(namespace string) {
 	rig.Eventually(w.t, time.Minute, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
-// withoutAPI takes the API server away in the two ways it can be: for a minute it is silent (stopped: connections stay
-// open, nothing is ever answered), for another one it is gone (killed while its supervisor is stopped: connections are
+// How long the API server is silent, and then until it returns: together more than the grace of 50 s (--node-monitor-grace-period).
+const (
+	silentFor = 35 * time.Second
+	awayFor   = 70 * time.Second
+)
+
+// withoutAPI takes the API server away in the two ways it can be: first it is silent (stopped: connections stay
+// open, nothing is ever answered), then it is gone (killed while its supervisor is stopped: connections are
 // refused). Meanwhile a container dies twice, and the agent itself once.
 func (w *witness) withoutAPI(namespace string) {
 	t, c := w.t, w.c
@@ -72,11 +90,11 @@ func (w *witness) withoutAPI(namespace string) {
 		t.Logf("killed container runs again after %v, nobody to ask", took.Round(10*time.Millisecond))
 	}
 	signal(t, c, agent, syscall.SIGKILL)
-	wait(t, time.Until(began.Add(time.Minute)))
+	wait(t, time.Until(began.Add(silentFor)))
 
 	thaw := freeze(t, c, supervisor)
 	signal(t, c, apiServer, syscall.SIGKILL)
-	wait(t, time.Until(began.Add(2*time.Minute)))
+	wait(t, time.Until(began.Add(awayFor)))
 	at, err := w.runs(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +251,7 @@ func (w *witness) withoutRuntime(namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := pods[slices.IndexFunc(pods, func(pod corev1.Pod) bool { return before[namespace+"/"+pod.Name+"/c"].Attempt == 0 })]
+	gone := pods[0]
 	if err := c.API.CoreV1().Pods(namespace).Delete(t.Context(), gone.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -276,11 +294,6 @@ func (w *witness) withoutRuntime(namespace string) {
 		t.Errorf("the deleted pod started %d times", n)
 	}
 	delete(before, namespace+"/"+gone.Name+"/c")
-	for name, was := range before { // those that were restarted above have more starts than one
-		if was.Attempt > 0 {
-			delete(before, name)
-		}
-	}
 	w.undisturbed(before, namespace)
 	all, err := running(t.Context(), c, namespace, crowd+1)
 	if err != nil {

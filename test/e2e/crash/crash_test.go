@@ -14,6 +14,7 @@
 package crash
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -39,6 +40,18 @@ const (
 
 // workload is the image that `up` brings along.
 const workload = "plimsoll.dev/workload:dev"
+
+// parallel is how many tests run at once, each with an instance of its own (chosen: they wait more than they compute, and an
+// instance that starts keeps two CPUs busy for some seconds).
+const parallel = 3
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil { // a flag on the command line still wins
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // chance returns a source of random instants and prints how to repeat it.
 func chance(t *testing.T) *rand.Rand {
