@@ -48,6 +48,8 @@ type Decider struct {
 	trends map[loadline.Signal]trend        // how fast signals fall
 	asked  map[Step]unit.Instant            // reclaim that was asked for last
 	kills  map[string]unit.Instant          // own victims by id: when they are to be killed
+
+	podsDue unit.Instant // when pods are to be looked at again for what acts; zero: nothing does
 }
 
 // New returns a Decider to which nothing has happened yet.
@@ -60,15 +62,26 @@ func New(c Config) *Decider {
 	}
 }
 
-// Quiet reports whether signals meet no threshold and none was met in the step before: Step then does not look at pods for
-// their sake, and Facts may be Quick. With ReclaimMemory, nearing the line of memory is not quiet either.
-func (d *Decider) Quiet(signals map[loadline.Signal]Observation) bool {
-	if len(d.since) > 0 {
+// Quiet reports whether pods need not be looked at for a Step at now: Facts may be Quick then. They need to be when a
+// threshold begins to act, and as often as the step before asked for while one does. Limits of local storage have their own
+// pace, which is the shell's.
+func (d *Decider) Quiet(now unit.Instant, signals map[loadline.Signal]Observation) bool {
+	if !d.podsDue.IsZero() && now >= d.podsDue {
 		return false
 	}
 	for _, t := range d.thresholds {
 		o, ok := signals[t.Signal]
-		if ok && (o.Available < t.line(o) || d.config.ReclaimMemory && isNear(t, o)) {
+		if !ok {
+			continue
+		}
+		since, met := d.since[t]
+		if !met {
+			since = now
+		}
+		if o.Available < t.line(o) && !d.acting[t] && now.Sub(since) >= t.Grace {
+			return false
+		}
+		if isNear(t, o) && d.easeDue(now) {
 			return false
 		}
 	}
@@ -92,6 +105,7 @@ func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 		}
 		s.easeMemory()
 		s.settle()
+		s.planPods()
 	}
 	s.look()
 	return s.out

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"slices"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
@@ -94,23 +95,43 @@ func (s *step) look() {
 		}
 	}
 	for _, m := range s.out.Met {
-		switch {
-		case !m.Acts:
+		if !m.Acts {
 			at(min(lookMet, m.Since.Add(m.Grace).Sub(s.now)))
-		case s.facts.Quick:
-			at(0) // pods are to be looked at
-		case m.Coming+m.Taken == 0 || m.Held != "":
-			at(lookMet)
 		}
-		if m.Acts && m.Coming+m.Taken > 0 {
-			at(freeing(m.Signal))
-		}
+	}
+	if !s.podsDue.IsZero() {
+		at(max(0, s.podsDue.Sub(s.now)))
 	}
 	for _, observed := range s.seen {
 		if observed != s.now {
 			at(observed.Add(s.config.Transition).Sub(s.now))
 		}
 	}
+}
+
+// planPods finds when pods are to be looked at again: soon while something is being freed, else now and then.
+func (s *step) planPods() {
+	s.podsDue = 0
+	for _, m := range s.out.Met {
+		if !m.Acts {
+			continue
+		}
+		d := lookMet
+		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains([]string{reclaimAsked, reclaimRuns, reclaimUnseen}, m.Held) {
+			d = freeing(m.Signal)
+		}
+		s.podsDue = s.podsDue.Earlier(s.now.Add(d))
+	}
+}
+
+// killed reports whether any pod that ends has no grace left.
+func (s *step) killed() bool {
+	for _, end := range s.ends {
+		if end <= s.now.Add(graceLeast) {
+			return true
+		}
+	}
+	return false
 }
 
 func freeing(s loadline.Signal) time.Duration {

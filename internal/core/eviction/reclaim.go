@@ -33,6 +33,13 @@ const (
 	PodMemory      Step = "memory of pods"  // memory.reclaim
 )
 
+// Why no pod goes while there is something to remove.
+const (
+	reclaimAsked  = "something is removed first"
+	reclaimRuns   = "waits for what is being removed"
+	reclaimUnseen = "waits for a reading after the removal"
+)
+
 // Reclaim is something to do before pods go. The shell reports its end in Facts.Done, except of PodMemory.
 type Reclaim struct {
 	Step
@@ -69,19 +76,19 @@ func (s *step) reclaim(m *Met) bool {
 		asked, done := s.asked[kind], s.facts.Done[kind]
 		switch ended := !asked.IsZero() && done >= asked; {
 		case ended && !m.At.IsZero() && m.At <= done:
-			m.Held = "waits for an observation after the removal of " + string(kind)
+			m.Held = reclaimUnseen
 			return true
 		case ended && s.now.Sub(done) < reclaimAgain:
 			continue
 		case !asked.IsZero() && !ended && s.now.Sub(asked) < reclaimWithin:
-			m.Held = "waits for the removal of " + string(kind)
+			m.Held = reclaimRuns
 			return true
 		case !asked.IsZero() && !ended && s.now.Sub(asked) < reclaimWithin+reclaimAgain:
 			continue // it hangs
 		}
 		s.ask(Reclaim{Step: kind, Signal: m.Signal, Until: s.until(kind, m)})
 		s.out.Starved = append(s.out.Starved, resourceOf(m.Signal))
-		m.Held = "begins with the removal of " + string(kind)
+		m.Held = reclaimAsked
 		return true
 	}
 	return false
@@ -112,10 +119,16 @@ func isNear(t Threshold, o Observation) bool {
 	return resourceOf(t.Signal) == Memory && o.Available < t.line(o)*(1+easeShare)
 }
 
+// easeDue reports whether the kernel may be asked to reclaim memory of pods again.
+func (d *Decider) easeDue(now unit.Instant) bool {
+	asked := d.asked[PodMemory]
+	return d.config.ReclaimMemory && (asked.IsZero() || now.Sub(asked) >= easeEvery)
+}
+
 // easeMemory asks the kernel to reclaim memory of pods above their request while a line of memory is near. Nothing waits for
 // it: whoever has to go goes.
 func (s *step) easeMemory() {
-	if !s.config.ReclaimMemory || !s.asked[PodMemory].IsZero() && s.now.Sub(s.asked[PodMemory]) < easeEvery {
+	if !s.easeDue(s.now) {
 		return
 	}
 	for _, t := range s.thresholds {

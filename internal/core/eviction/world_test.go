@@ -34,10 +34,10 @@ type world struct {
 	busy map[Step]unit.Instant // when reclaim that was asked for ends
 	hang bool                  // reclaim never ends
 
-	conditions []Condition
-	held       map[Threshold]string
-	looks      int
-	out        strings.Builder
+	conditions     []Condition
+	held           map[Threshold]string
+	looks, glances int // with and without pods
+	out            strings.Builder
 }
 
 // body is a pod as the world knows it.
@@ -150,15 +150,17 @@ func (w *world) facts() Facts {
 func (w *world) look() unit.Instant {
 	w.looks++
 	f := w.facts()
-	if w.decide.Quiet(f.Signals) && !w.config.LocalStorage {
+	if w.decide.Quiet(w.now, f.Signals) && !w.config.LocalStorage {
 		f.Quick, f.Pods = true, nil
+		w.looks--
+		w.glances++
 	}
 	d := w.decide.Step(w.now, f)
 	if !slices.Equal(d.Conditions, w.conditions) {
 		w.conditions = d.Conditions
 		w.say("conditions %v", d.Conditions)
 	}
-	w.tellMet(d)
+	w.tellMet(d, f.Quick)
 	for _, r := range d.Reclaim {
 		if r.Step == PodMemory {
 			w.say("reclaim memory of %v", r.Pods)
@@ -174,7 +176,7 @@ func (w *world) look() unit.Instant {
 	return d.Wake
 }
 
-func (w *world) tellMet(d Decision) {
+func (w *world) tellMet(d Decision, quick bool) {
 	now := map[Threshold]string{}
 	for _, m := range d.Met {
 		text := "waits for its grace"
@@ -183,6 +185,9 @@ func (w *world) tellMet(d Decision) {
 		}
 		if m.Held != "" {
 			text += ": " + m.Held
+		}
+		if was, known := w.held[m.Threshold]; quick && known && m.Acts {
+			text = was // what was done about it is known when pods are looked at
 		}
 		now[m.Threshold] = text
 		if w.held[m.Threshold] != text {
@@ -228,10 +233,12 @@ func (w *world) say(format string, args ...any) {
 
 func (w *world) told() string {
 	text := w.out.String()
-	w.out.Reset()
 	if text == "" {
-		return "nothing\n"
+		text = "nothing\n"
 	}
+	text += fmt.Sprintf("%d looks at pods, %d at signals alone\n", w.looks, w.glances)
+	w.out.Reset()
+	w.looks, w.glances = 0, 0
 	return text
 }
 
