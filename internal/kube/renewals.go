@@ -40,26 +40,16 @@ const watchRenewalsFor = 5 * time.Minute
 // Renewals follows the leases of nodes.
 //
 // A cluster of 5,000 nodes renews 500 leases a second, nearly all that a lifecycle controller hears. So this is no
-// Informer: it keeps no objects, reads three fields of each (renewals_wire.go), and does so on a connection of its own
-// that gathers (gather.go).
+// Informer: it keeps no objects and reads three fields of each (renewals_wire.go). Give it a client that gathers (gather.go).
 type Renewals struct {
 	client rest.Interface
 	tell   func([]Renewal)
 	known  map[string]bool // names told of and not told gone
 }
 
-// NewRenewals prepares the connection; it does not dial. tell is called from one goroutine with what arrived together, in
-// order.
-func (c *Client) NewRenewals(tell func([]Renewal)) (*Renewals, error) {
-	config := c.RESTConfig()
-	config.Dial = gathering(config.Dial)
-	gv := coordinationv1.SchemeGroupVersion
-	config.GroupVersion, config.APIPath = &gv, "/apis"
-	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("follow node leases: connect to %s: %w", c.Host(), err)
-	}
-	return &Renewals{client: client, tell: tell, known: map[string]bool{}}, nil
+// NewRenewals prepares to follow. tell is called from one goroutine with what arrived together, in order.
+func (c *Client) NewRenewals(tell func([]Renewal)) *Renewals {
+	return &Renewals{client: c.REST(coordinationv1.SchemeGroupVersion), tell: tell, known: map[string]bool{}}
 }
 
 // Follow tells of all leases in the namespace of node leases, then of each change, until ctx ends. A full list, the first

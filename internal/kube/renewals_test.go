@@ -168,6 +168,9 @@ func TestFollow(t *testing.T) {
 	server := httptest.NewServer(s)
 	defer server.Close()
 	client, err := NewClientForConfig(&rest.Config{Host: server.URL})
+	if err == nil {
+		client, err = client.Gathering()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +178,7 @@ func TestFollow(t *testing.T) {
 	defer cancel()
 	var told []string
 	lists := 0
-	r, err := client.NewRenewals(func(batch []Renewal) {
+	r := client.NewRenewals(func(batch []Renewal) {
 		for _, each := range batch {
 			told = append(told, fmt.Sprintf("%s %d %v", each.Name, each.Renewed.Sub(unit.WallOf(when)), each.Gone))
 		}
@@ -183,9 +186,6 @@ func TestFollow(t *testing.T) {
 			cancel()
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	r.Follow(ctx, func() { lists++ })
 	want := []string{"a 0 false", "b 0 false", "a 1000000 false", "c 0 false", "c 0 true", "a 3000000 false", "b -1000000000000 true"}
 	if !slices.Equal(told, want) || lists != 1 {
@@ -198,28 +198,34 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// However small the pieces that arrive, the connection is read once in gatherFor, and all that arrived is had at once.
+// However small the pieces that arrive, the connection is read once in gatherFor; what fills the buffer is read at once.
 func TestGather(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		dial := gathering(func(context.Context, string, string) (net.Conn, error) { return near, nil })
-		conn, err := dial(t.Context(), "tcp", "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for range 10 {
-				far.Write([]byte("abcdefgh")) //nolint:errcheck // the reader fails if it is short
+	for _, test := range []struct {
+		piece int // bytes
+		waits int
+	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe gives one write per read; the first read tells that it is no trickle
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			dial := gathering(func(context.Context, string, string) (net.Conn, error) { return near, nil })
+			conn, err := dial(t.Context(), "tcp", "x")
+			if err != nil {
+				t.Fatal(err)
 			}
-			far.Close()
-		}()
-		began := time.Now()
-		all, err := io.ReadAll(conn)
-		if err != nil || len(all) != 80 {
-			t.Errorf("%d bytes, %v", len(all), err)
-		}
-		if took, most := time.Since(began), 11*gatherFor; took > most || took < 9*gatherFor { // net.Pipe gives one write per read
-			t.Errorf("took %v, want one read per %v", took, gatherFor)
-		}
-	})
+			go func() {
+				for range 10 {
+					far.Write(make([]byte, test.piece)) //nolint:errcheck // the reader fails if it is short
+				}
+				far.Close()
+			}()
+			began := time.Now()
+			all, err := io.ReadAll(conn)
+			if err != nil || len(all) != 10*test.piece {
+				t.Errorf("%d bytes, %v", len(all), err)
+			}
+			took, least, most := time.Since(began), time.Duration(test.waits-1)*gatherFor, time.Duration(test.waits+2)*gatherFor
+			if took < least || took > most {
+				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, gatherFor)
+			}
+		})
+	}
 }

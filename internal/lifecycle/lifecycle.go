@@ -74,6 +74,10 @@ func Run(ctx context.Context, o Options) error {
 	c := newController(o, remote{o.Client}, recorders{
 		nodes: kube.NewRecorder(ctx, o.Events, "node-controller", ""), evictions: kube.NewRecorder(ctx, o.Events, "taint-eviction-controller", ""),
 	})
+	watches, err := o.Client.Gathering()
+	if err != nil {
+		return fmt.Errorf("run lifecycle controller: %w", err)
+	}
 	var synced []cache.InformerSynced
 	for _, w := range []struct {
 		kind    kube.Kind
@@ -83,14 +87,11 @@ func Run(ctx context.Context, o Options) error {
 		{kube.Nodes, kube.Selection{Trim: trimNode}, c.nodeHandler()},
 		{kube.Pods, kube.Selection{Trim: trimPod}, c.podHandler()},
 	} {
-		_, informer := o.Client.Informer(w.kind, w.sel, w.handler)
+		_, informer := watches.Informer(w.kind, w.sel, w.handler)
 		synced = append(synced, informer.HasSynced)
 		go informer.RunWithContext(ctx)
 	}
-	renewals, err := o.Client.NewRenewals(func(batch []kube.Renewal) { c.hearRenewals(ctx, batch) })
-	if err != nil {
-		return fmt.Errorf("run lifecycle controller: %w", err)
-	}
+	renewals := watches.NewRenewals(func(batch []kube.Renewal) { c.hearRenewals(ctx, batch) })
 	listed := make(chan struct{})
 	go renewals.Follow(ctx, func() { close(listed) })
 	go func() {

@@ -44,6 +44,8 @@
 //     renew either, and nobody is emptied before Hearing is over.
 //   - Memory across restarts is what is written: taints stay as they are (upstream takes all away at its start and sets them
 //     anew), patience is counted from a taint's timeAdded, the pace from the latest of them.
+//   - A node that was there before us is announced (RegisteredNode) only if it is younger than the start-up grace, for its
+//     last leader may have missed it. Upstream writes an Event for every node at every start: 5,000 when a leader changes.
 //   - A node that has never reported Ready keeps the not-ready taint it was created with; upstream removes it until its
 //     start-up grace is over.
 //   - A change between not-ready and unreachable keeps the time of the first: patience goes on.
@@ -290,7 +292,9 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	m.date(now, n, existed)
 	switch {
 	case !existed:
-		m.noticeNode(n, "RegisteredNode", "event: Registered Node "+n.Name+" in Controller")
+		if m.looked || wall.Sub(n.Created) < m.o.StartupGrace {
+			m.noticeNode(n, "RegisteredNode", "event: Registered Node "+n.Name+" in Controller")
+		}
 		m.firstSight(now, wall, n)
 	case n.Status[Ready] == Absent: // no sign: it has nothing to say yet
 	case before.Status[Ready] == Absent || before.Heartbeat != n.Heartbeat:

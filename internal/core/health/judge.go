@@ -108,15 +108,26 @@ func (m *Monitor) hearingBad(now unit.Instant) bool {
 	return m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter
 }
 
+// staleEarly is how long before its moment an alarm may be put off whose node gave signs since it was set. Every node has
+// one such alarm a grace; put off together, they wake the process once in this time and not once each. Chosen: 1 s, a
+// fiftieth of the grace; raising it puts off alarms whose nodes may give further signs until then.
+const staleEarly = time.Second
+
 // ring handles every alarm that is due: a deadline that passed without a sign, a retry, a pod's time.
 func (m *Monitor) ring(now unit.Instant) {
-	for m.alarms.Len() > 0 && m.alarms.First().alarm <= now {
+	for m.alarms.Len() > 0 {
 		n := m.alarms.First()
+		if n.alarm > now && (n.alarm > now.Add(staleEarly) || !n.isStale(now)) {
+			break
+		}
+		stale := n.isStale(now)
 		m.disarm(n)
 		switch {
+		case stale:
+			m.setAlarm(n, n.deadline)
 		case n.silent || !n.exists: // a retry
 			m.touch(n)
-		case n.deadline > now: // it gave signs since the alarm was set, or this is a retry
+		case n.deadline > now: // a retry, and it gave signs since
 			m.setAlarm(n, n.deadline)
 			m.touch(n)
 		default:
@@ -128,6 +139,11 @@ func (m *Monitor) ring(now unit.Instant) {
 		m.disarmPod(p)
 		m.touchPod(p)
 	}
+}
+
+// isStale reports whether n's alarm rings for nothing but a deadline that moved on.
+func (n *node) isStale(now unit.Instant) bool {
+	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
 }
 
 func (m *Monitor) judge(now unit.Instant, n *node) {
