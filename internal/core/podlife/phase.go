@@ -70,6 +70,9 @@ func (p *plan) conditions(s Status) []Condition {
 		podReady = Condition{Type: "Ready", Reason: "ReadinessGatesNotReady", Message: strings.Join(shut, ", ")}
 	}
 	sandboxed := Condition{Type: "PodReadyToStartContainers", True: p.sandbox != nil && p.sandbox.State == SandboxReady}
+	if h := p.o.Hold; h != nil && !sandboxed.True {
+		sandboxed.Reason, sandboxed.Message = h.Reason, h.Message
+	}
 	all := []Condition{sandboxed, initialized, podReady, ready, {Type: "PodScheduled", True: true}}
 	if p.order != nil && p.order.Disrupts {
 		all = append(all, Condition{Type: DisruptionTarget, True: true, Reason: "TerminationByKubelet", Message: p.order.Message})

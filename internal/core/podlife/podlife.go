@@ -196,6 +196,13 @@ type Observation struct {
 	HostIPs    []string          // reported as pod IPs when the pod shares the host's network
 	Size       resize.Size       // that the pod's own cgroup has
 	Resizing   Resizing
+	Hold       *Hold // the node does not let the pod start yet, but will or refuse it; nil: it may start
+}
+
+// Hold is a wait that comes before anything of a pod starts. What runs is left alone.
+type Hold struct {
+	Reason, Message string       // of the condition PodReadyToStartContainers
+	Until           unit.Instant // when the shell must judge again
 }
 
 // ActionKind says what to do.

@@ -29,6 +29,10 @@ func (p *plan) renewSandbox() {
 	if p.alive() || p.waiting(sandboxKey) {
 		return
 	}
+	if p.o.Hold != nil {
+		p.wakeAt(p.o.Hold.Until)
+		return
+	}
 	attempt := uint32(0)
 	if p.sandbox != nil {
 		attempt = p.sandbox.Attempt + 1

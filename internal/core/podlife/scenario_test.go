@@ -38,6 +38,7 @@ import (
 //	debug NAME              somebody adds an ephemeral container
 //	wall STEP               the calendar steps
 //	gate TYPE STATUS        somebody reports a readiness gate
+//	hold message=M | hold                        the node does not let it start yet | lets it
 //	refuse reason=R message=M                    the node refuses the pod before anything ran
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -221,6 +222,11 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		w.programs[first] = program{runs: []run{{0, 5 * time.Second}}, term: run{143, 0}}
 	case "meddle":
 		w.box(first).Size = limits(t, d)
+	case "hold":
+		w.o.Hold = nil
+		if d.HasArg("message") {
+			w.o.Hold = &Hold{Reason: "WaitingForDevices", Message: text(d, "message"), Until: w.now.Add(5 * time.Minute)}
+		}
 	case "gate":
 		w.o.Gates[first] = d.CmdArgs[1].Key
 	default:

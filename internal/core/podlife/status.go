@@ -153,11 +153,14 @@ func (p *plan) whyWaiting(spec ContainerSpec) *Waiting {
 
 // notYet is the wait of a container that nothing keeps from running except that it is not its turn.
 func (p *plan) notYet() *Waiting {
-	// Its first container says whether a pod has inits.
-	if p.o.Spec.Containers[0].Kind != Main {
-		return &Waiting{Reason: "PodInitializing"}
+	w := &Waiting{Reason: "ContainerCreating"}
+	if p.o.Spec.Containers[0].Kind != Main { // its first container says whether a pod has inits
+		w.Reason = "PodInitializing"
 	}
-	return &Waiting{Reason: "ContainerCreating"}
+	if p.o.Hold != nil {
+		w.Message = p.o.Hold.Message
+	}
+	return w
 }
 
 // waitingFor names a trouble: the failure itself right after it, the back-off while waiting to retry.
