@@ -48,6 +48,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -77,6 +78,13 @@ type Pressure struct {
 	Memory, Disk, PID bool
 }
 
+// Plugins says how many devices the node's plugins have; *devices.Keeper is one.
+type Plugins interface {
+	Amounts() (amounts []plugin.Amount, known bool)
+	// Recall is told what the Node says of plugins' resources before we first write to it.
+	Recall(published []plugin.Amount)
+}
+
 // Options are everything a Keeper needs. All fields without "optional" must be set.
 type Options struct {
 	Name     string // of the Node object
@@ -104,6 +112,7 @@ type Options struct {
 	// on what is not declared. Optional.
 	DeclaredFeatures []string
 
+	Plugins  Plugins          // optional: nobody's devices are published
 	Pressure func() Pressure  // optional: none
 	MainLoop func() time.Time // optional: when the agent's main loop last turned
 }

@@ -197,6 +197,7 @@ func (k *Keeper) machineLabels() map[string]string {
 }
 
 func (k *Keeper) fillMeta(node *corev1.Node) {
+	k.notePlugins(node)
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}
@@ -255,6 +256,10 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	capacity, allocatable := kube.NodeResources(k.o.Line)
 	maps.Copy(s.Capacity, capacity)
 	maps.Copy(s.Allocatable, allocatable)
+	if k.o.Plugins != nil {
+		amounts, _ := k.o.Plugins.Amounts()
+		fillDevices(s, amounts)
+	}
 }
 
 // fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.

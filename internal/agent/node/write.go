@@ -32,7 +32,7 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: taintUninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 	}
 	k.mu.Lock()
-	k.fill(node)
+	k.fill(node) // without devices if nothing is recalled yet; the first report has them
 	found := k.addresses != nil
 	k.mu.Unlock()
 	if !found {
@@ -43,6 +43,7 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 		err := k.o.API.Create(ctx, kube.Nodes, "", "", node, out)
 		if err == nil {
 			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(), "memory", out.Status.Allocatable.Memory())
+			k.recall(nil)
 			k.accept(&corev1.Node{}, out)
 			return heartbeat.Fact{}, nil
 		}
@@ -59,6 +60,7 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 	if err := k.o.API.Get(ctx, kube.Nodes, "", k.o.Name, theirs); err != nil {
 		return err
 	}
+	k.recall(theirs)
 	node := theirs.DeepCopy()
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
