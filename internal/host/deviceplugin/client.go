@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -49,29 +48,29 @@ type Plugin struct {
 func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugin, plugin.Options, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectMax)
 	defer cancel()
-	socket := filepath.Join(s.dir, endpoint) // for messages
+	path := filepath.Join(s.dir.Path, endpoint) // for messages
 	if err := s.awaitSocket(ctx, endpoint); err != nil {
-		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, socket, err)
+		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: appearEvery, Multiplier: 1, MaxDelay: appearEvery}, MinConnectTimeout: connectMax}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			if err := s.isSocket(endpoint); err != nil {
+			if err := s.dir.Check(endpoint); err != nil {
 				return nil, err
 			}
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.path(endpoint))
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.dir.In(endpoint))
 		}))
 	if err != nil {
-		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, socket, err)
+		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, path, err)
 	}
 	p := &Plugin{Resource: resource, endpoint: endpoint, conn: conn, api: pluginapi.NewDevicePluginClient(conn)}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	o, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
 		p.close()
-		return nil, plugin.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, socket, err)
+		return nil, plugin.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, path, err)
 	}
 	return p, plugin.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
 }
@@ -83,7 +82,7 @@ func (s *Server) awaitSocket(ctx context.Context, name string) error {
 	tick := time.NewTicker(appearEvery)
 	defer tick.Stop()
 	for {
-		err := s.isSocket(name)
+		err := s.dir.Check(name)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -93,15 +92,6 @@ func (s *Server) awaitSocket(ctx context.Context, name string) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// isSocket refuses what is no socket, links included.
-func (s *Server) isSocket(name string) error {
-	info, err := s.root.Lstat(name)
-	if err == nil && info.Mode()&os.ModeSocket == 0 {
-		err = fmt.Errorf("not a socket but %v", info.Mode().Type())
-	}
-	return err
 }
 
 func (p *Plugin) close() {

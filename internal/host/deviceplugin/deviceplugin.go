@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -41,6 +40,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/internal/host/socket"
 )
 
 // Listener is told of plugins. Its methods must not call the Server back.
@@ -50,24 +50,12 @@ type Listener interface {
 	Lost(p *Plugin, err error)
 }
 
-// socketName is the registration socket's, by the API; socketNew is its name until it listens.
-const (
-	socketName = "kubelet.sock"
-	socketNew  = ".kubelet.sock.new"
-)
-
-// Modes of the directory and of the registration socket: who can connect to it can offer devices to any pod (upstream's
-// directory is the same; its socket is writable for its owner only, too).
-const (
-	dirMode    = 0o750
-	socketMode = 0o600
-)
+// socketName is the registration socket's, by the API.
+const socketName = "kubelet.sock"
 
 // Server takes registrations.
 type Server struct {
-	dir      string
-	root     *os.Root
-	handle   *os.File // the directory, open: paths through it stay inside it and are short
+	dir      *socket.Dir
 	listener Listener
 	socket   net.Listener
 
@@ -82,79 +70,26 @@ type Server struct {
 // Listen prepares the directory and its socket. Plugins that see the socket appear may register at once; they are heard when
 // Serve runs.
 func Listen(dir string, l Listener) (*Server, error) {
-	if err := os.MkdirAll(dir, dirMode); err != nil {
+	open, err := socket.Open(dir)
+	if err != nil {
 		return nil, fmt.Errorf("listen for device plugins: %w", err)
 	}
-	s := &Server{dir: dir, listener: l, current: map[string]*Plugin{}}
-	var err error
-	if s.root, err = os.OpenRoot(dir); err != nil {
-		return nil, fmt.Errorf("listen for device plugins: %w", err)
-	}
-	if s.handle, err = s.root.Open("."); err == nil {
-		err = s.removeSockets()
-	}
-	if err == nil {
-		err = s.listen()
+	s := &Server{dir: open, listener: l, current: map[string]*Plugin{}}
+	if err = open.Clear(); err == nil {
+		s.socket, err = open.Listen(socketName)
 	}
 	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("listen for device plugins: %s: %w", filepath.Join(dir, socketName), err)
+		return nil, errors.Join(fmt.Errorf("listen for device plugins: %s: %w", dir, err), open.Close())
 	}
 	return s, nil
 }
 
-// listen makes the socket under another name first. Plugins watch for kubelet.sock: one that is quick would meet a socket that is
-// bound and does not listen yet, be refused, and wait for a change that does not come. A link, not a rename: some watch for
-// the creation of a file only.
-func (s *Server) listen() error {
-	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(socketNew), Net: "unix"})
-	if err != nil {
-		return err
-	}
-	socket.SetUnlinkOnClose(false)
-	s.socket = socket
-	if err := s.root.Chmod(socketNew, socketMode); err != nil {
-		return err
-	}
-	if err := s.root.Link(socketNew, socketName); err != nil {
-		return err
-	}
-	return s.root.Remove(socketNew)
-}
-
-// path names a file of the directory through its open handle. A socket's path holds 108 bytes at most (unix(7)), and the
-// directory of an instance may be longer.
-func (s *Server) path(name string) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", s.handle.Fd(), name)
-}
-
-// removeSockets removes what earlier agents and plugins left.
-func (s *Server) removeSockets() error {
-	entries, err := s.handle.ReadDir(-1)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Type()&os.ModeSocket == 0 {
-			continue
-		}
-		if err := s.root.Remove(e.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// close lets go of the directory.
+// close lets go of the directory. A socket that nobody listens on would mislead plugins.
 func (s *Server) close() {
-	if s.socket != nil {
-		_ = s.socket.Close()          // nothing was accepted, or the gRPC server has closed it
-		_ = s.root.Remove(socketName) // a socket that nobody listens on misleads nobody for long
+	_ = s.socket.Close() // gRPC has closed it, unless it never served
+	if err := errors.Join(s.dir.Remove(socketName), s.dir.Close()); err != nil {
+		slog.Warn("directory of device plugins not left as it should be", "dir", s.dir.Path, "err", err)
 	}
-	if s.handle != nil {
-		_ = s.handle.Close() // opened for reading
-	}
-	_ = s.root.Close()
 }
 
 // Serve takes registrations until ctx ends, and then lets every plugin go. The Listener hears nothing of that.
@@ -173,7 +108,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("serve registrations of device plugins: %s: %w", filepath.Join(s.dir, socketName), err)
+	return fmt.Errorf("serve registrations of device plugins: %s: %w", filepath.Join(s.dir.Path, socketName), err)
 }
 
 func (s *Server) letGo() {
@@ -267,7 +202,7 @@ func badEndpoint(name string) string {
 		return "want the name of the plugin's socket"
 	case strings.ContainsAny(name, "/\x00"):
 		return "want the name of a socket in the directory of " + socketName + ", without a directory"
-	case name == socketName || name == socketNew:
+	case name == socketName || name == socket.Before(socketName):
 		return "that is the agent's own socket"
 	}
 	return ""

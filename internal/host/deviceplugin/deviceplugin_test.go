@@ -20,9 +20,11 @@ import (
 // heard is a Listener that passes on what it hears as text.
 type heard chan string
 
-func (h heard) Connected(p *Plugin, o plugin.Options) { h <- fmt.Sprintf("connected %s %+v", p.Resource, o) }
-func (h heard) Listed(p *Plugin, d []numa.Device)     { h <- fmt.Sprintf("listed %s %+v", p.Resource, d) }
-func (h heard) Lost(p *Plugin, _ error)               { h <- "lost " + p.Resource }
+func (h heard) Connected(p *Plugin, o plugin.Options) {
+	h <- fmt.Sprintf("connected %s %+v", p.Resource, o)
+}
+func (h heard) Listed(p *Plugin, d []numa.Device) { h <- fmt.Sprintf("listed %s %+v", p.Resource, d) }
+func (h heard) Lost(p *Plugin, _ error)           { h <- "lost " + p.Resource }
 
 func (h heard) expect(t *testing.T, want ...string) {
 	t.Helper()

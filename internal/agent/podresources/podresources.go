@@ -1,0 +1,213 @@
+// Package podresources serves the pod-resources API v1 on a socket: which CPUs, memory and devices the containers of this node
+// have of their own. Monitoring agents and topology exporters read it.
+//
+// # Model
+//
+// Every answer is worked out when asked, from the pods that are here, their assignments and what plugins say. The content is
+// that of the kubelet: init containers are left out unless they keep running; CPUs are exclusive ones only; a device near several
+// nodes is told once for each, one near none without a topology; memory is in blocks. What can be given away (GetAllocatable-
+// Resources) is what an empty node has: healthy devices, CPUs that are not reserved, memory that is not reserved; CPUs and memory
+// only under the policies that give them away. Lists are sorted; upstream's are in the order of a map.
+//
+// Requests beyond a rate are refused, as upstream refuses them, so that a loop outside cannot keep the agent busy.
+//
+// It has no v1alpha1 and no dynamic resources: claims are not served by this agent.
+package podresources
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/host/socket"
+)
+
+// Devices is what is known of devices; *devices.Keeper is one.
+type Devices interface {
+	Held(uid, container string) []devices.Held
+	Inventory() []numa.Plugin
+}
+
+// Options are everything a Server needs.
+type Options struct {
+	Dir         string // of the socket: <Dir>/kubelet.sock
+	Pods        func() []*corev1.Pod
+	Assignments func(uid string) (numa.Assignment, bool)
+	Devices     Devices
+	Empty       *numa.State // of the machine without pods
+	Config      numa.Config
+	Metrics     *metrics.PodResources
+}
+
+// Requests per second, and how many at once (upstream's DefaultQPS and DefaultBurstTokens). Raising them lets clients cost more.
+const (
+	requestsPerSecond = 100
+	requestsAtOnce    = 10
+)
+
+// socketName is the socket's, by the API.
+const socketName = "kubelet.sock"
+
+// Server answers.
+type Server struct {
+	o Options
+	podresourcesapi.UnimplementedPodResourcesListerServer
+}
+
+// New prepares a Server.
+func New(o Options) *Server { return &Server{o: o} }
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	dir, err := socket.Open(s.o.Dir)
+	if err != nil {
+		return fmt.Errorf("serve pod resources: %w", err)
+	}
+	defer func() { _ = dir.Close() }() // only read through
+	listener, err := dir.Listen(socketName)
+	if err != nil {
+		return fmt.Errorf("serve pod resources: %w", err)
+	}
+	limit := rate.NewLimiter(requestsPerSecond, requestsAtOnce)
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {
+		if !limit.Allow() {
+			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+		}
+		return answer(ctx, request)
+	}))
+	podresourcesapi.RegisterPodResourcesListerServer(server, s)
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); ctx.Err() == nil {
+		return fmt.Errorf("serve pod resources: %s: %w", filepath.Join(s.o.Dir, socketName), err)
+	}
+	return ctx.Err()
+}
+
+// version is the API's, as metrics name it.
+const version = "v1"
+
+// List returns what every pod has.
+func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
+	s.o.Metrics.Requests.WithLabelValues(version).Inc()
+	s.o.Metrics.List.WithLabelValues(version).Inc()
+	out := &podresourcesapi.ListPodResourcesResponse{}
+	for _, pod := range s.o.Pods() {
+		out.PodResources = append(out.PodResources, s.of(pod))
+	}
+	return out, nil
+}
+
+// Get returns what one pod has.
+func (s *Server) Get(_ context.Context, r *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
+	s.o.Metrics.Requests.WithLabelValues(version).Inc()
+	s.o.Metrics.Get.WithLabelValues(version).Inc()
+	for _, pod := range s.o.Pods() {
+		if pod.Namespace == r.GetPodNamespace() && pod.Name == r.GetPodName() {
+			return &podresourcesapi.GetPodResourcesResponse{PodResources: s.of(pod)}, nil
+		}
+	}
+	s.o.Metrics.GetWrong.WithLabelValues(version).Inc()
+	return nil, fmt.Errorf("pod %s in namespace %s not found", r.GetPodName(), r.GetPodNamespace()) // upstream's words
+}
+
+// GetAllocatableResources returns what the node can give away when it is empty.
+func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
+	s.o.Metrics.Requests.WithLabelValues(version).Inc()
+	s.o.Metrics.GetAllocatable.WithLabelValues(version).Inc()
+	out := &podresourcesapi.AllocatableResourcesResponse{}
+	for _, p := range s.o.Devices.Inventory() {
+		for _, d := range p.Devices {
+			if d.Healthy {
+				out.Devices = append(out.Devices, deviceOn(p.Resource, d.ID, d.Nodes)...)
+			}
+		}
+	}
+	for _, n := range s.o.Empty.Free() {
+		if s.o.Config.CPU.Static {
+			for cpu := range n.CPUs.All() {
+				out.CpuIds = append(out.CpuIds, int64(cpu))
+			}
+		}
+		for _, m := range n.Memory {
+			if s.o.Config.Memory.Static && m.Bytes > 0 {
+				out.Memory = append(out.Memory, memoryOn(numa.Block{Nodes: []machine.NUMAID{n.Node}, PageSize: m.PageSize, Bytes: m.Bytes}))
+			}
+		}
+	}
+	slices.Sort(out.CpuIds)
+	return out, nil
+}
+
+// of returns what a pod has.
+func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
+	out := &podresourcesapi.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	own := map[string]numa.Holding{}
+	if a, ok := s.o.Assignments(string(pod.UID)); ok {
+		for _, h := range a.Containers {
+			own[h.Container] = h
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out.Containers = append(out.Containers, s.container(pod, c.Name, own[c.Name]))
+		}
+	}
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		out.Containers = append(out.Containers, s.container(pod, name, own[name]))
+	}
+	return out
+}
+
+func (s *Server) container(pod *corev1.Pod, name string, own numa.Holding) *podresourcesapi.ContainerResources {
+	out := &podresourcesapi.ContainerResources{Name: name}
+	for _, h := range s.o.Devices.Held(string(pod.UID), name) {
+		for _, id := range h.IDs {
+			out.Devices = append(out.Devices, deviceOn(h.Resource, id, h.Nodes[id])...)
+		}
+	}
+	for cpu := range own.CPUs.All() {
+		out.CpuIds = append(out.CpuIds, int64(cpu))
+	}
+	for _, b := range own.Memory {
+		out.Memory = append(out.Memory, memoryOn(b))
+	}
+	return out
+}
+
+// deviceOn tells of a device once for each node that it is near.
+func deviceOn(resource, id string, nodes []machine.NUMAID) []*podresourcesapi.ContainerDevices {
+	if len(nodes) == 0 {
+		return []*podresourcesapi.ContainerDevices{{ResourceName: resource, DeviceIds: []string{id}}}
+	}
+	var out []*podresourcesapi.ContainerDevices
+	for _, n := range nodes {
+		out = append(out, &podresourcesapi.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}, Topology: near(n)})
+	}
+	return out
+}
+
+func memoryOn(b numa.Block) *podresourcesapi.ContainerMemory {
+	return &podresourcesapi.ContainerMemory{MemoryType: numa.KindName(b.PageSize), Size: uint64(b.Bytes), Topology: near(b.Nodes...)}
+}
+
+func near(nodes ...machine.NUMAID) *podresourcesapi.TopologyInfo {
+	out := &podresourcesapi.TopologyInfo{}
+	for _, n := range nodes {
+		out.Nodes = append(out.Nodes, &podresourcesapi.NUMANode{ID: int64(n)})
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+// Package socket makes unix sockets that others watch for, in directories of their own.
+//
+// # Model
+//
+// A Dir is a directory held open. Everything in it is named through the open handle: a socket's path holds 108 bytes at most
+// (unix(7)), and the directory of an instance may be longer; and what is mounted or renamed later changes nothing.
+//
+// # Invariants
+//
+//   - A socket that Listen made accepts connections, with its final mode, from the moment it has its name.
+//   - Nothing outside the directory is made, removed or looked at, whatever links are in it.
+//
+// It serves nothing, and sets no SELinux labels.
+package socket
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// Modes of the directory, as the kubelet's, and of its sockets: who can connect is trusted with the whole node.
+const (
+	dirMode    = 0o750
+	socketMode = 0o600
+)
+
+// Dir is a directory of sockets.
+type Dir struct {
+	Path   string
+	root   *os.Root
+	handle *os.File
+}
+
+// Open opens a directory, and makes it first if it is not there.
+func Open(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, dirMode); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := root.Open(".")
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return &Dir{path, root, handle}, nil
+}
+
+// Close lets go of the directory.
+func (d *Dir) Close() error { return errors.Join(d.handle.Close(), d.root.Close()) }
+
+// In names a file of the directory for system calls.
+func (d *Dir) In(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.handle.Fd(), name) }
+
+// Check fails unless name is a socket, not a link to one.
+func (d *Dir) Check(name string) error {
+	info, err := d.root.Lstat(name)
+	if err == nil && info.Mode()&os.ModeSocket == 0 {
+		err = fmt.Errorf("not a socket but %v", info.Mode().Type())
+	}
+	return err
+}
+
+// Clear removes every socket.
+func (d *Dir) Clear() error {
+	entries, err := fs.ReadDir(d.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket == 0 {
+			continue
+		}
+		if err := d.Remove(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove removes a file, if it is there.
+func (d *Dir) Remove(name string) error {
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Listen makes a socket in the place of what has its name. It is made under another name first: others watch for it, and one that
+// is quick would meet a socket that is bound and does not listen yet, be refused, and wait for a change that does not come. A
+// link, not a rename: some watch for the creation of a file only. Closing the listener leaves the name: see Remove.
+func (d *Dir) Listen(name string) (net.Listener, error) {
+	before := Before(name)
+	for _, old := range []string{before, name} {
+		if err := d.Remove(old); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: d.In(before), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %s: %w", filepath.Join(d.Path, name), err)
+	}
+	listener.SetUnlinkOnClose(false)
+	err = d.root.Chmod(before, socketMode)
+	if err == nil {
+		err = d.root.Link(before, name)
+	}
+	if err == nil {
+		err = d.root.Remove(before)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen: %s: %w", filepath.Join(d.Path, name), err), listener.Close())
+	}
+	return listener, nil
+}
+
+// Before is the name that a socket has until it listens.
+func Before(name string) string { return "." + name + ".new" }
