@@ -202,7 +202,7 @@ func (s *step) take(r Ranked, t Threshold) {
 func (s *step) add(v Victim) {
 	s.ends[v.ID] = s.now.Add(v.Grace)
 	if at, ok := s.chosen[v.ID]; ok {
-		s.out.Victims[at] = v
+		s.out.Victims[at].Grace = v.Grace // who exceeded a limit is told so
 		return
 	}
 	s.chosen[v.ID] = len(s.out.Victims)
