@@ -124,6 +124,13 @@ type nodeLine struct {
 	shares                uint64
 	memory, pids          int64
 	huge                  map[int64]int64
+	system, kube, cpuOnly reservedValues // cpuOnly: the system's where CPU alone is enforced
+}
+
+// reservedValues are those of a reserved group; 0: left as it is.
+type reservedValues struct {
+	shares       uint64
+	memory, pids int64
 }
 
 func (a nodeLine) differs(b nodeLine) string {
@@ -139,6 +146,9 @@ func (a nodeLine) differs(b nodeLine) string {
 	}
 	if a.shares != b.shares || a.memory != b.memory || a.pids != b.pids || !maps.Equal(a.huge, b.huge) {
 		return fmt.Sprintf("enforced: shares %d, memory %d, pids %d, huge pages %v, want %d, %d, %d, %v", a.shares, a.memory, a.pids, a.huge, b.shares, b.memory, b.pids, b.huge)
+	}
+	if a.system != b.system || a.kube != b.kube || a.cpuOnly != b.cpuOnly {
+		return fmt.Sprintf("reserved groups: %+v, %+v, %+v, want %+v, %+v, %+v", a.system, a.kube, a.cpuOnly, b.system, b.kube, b.cpuOnly)
 	}
 	return ""
 }
@@ -169,6 +179,14 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	for size, limit := range values.HugePages {
 		out.huge[int64(size)] = int64(limit)
 	}
+	reserved := func(g loadline.Group, compressible bool) (r reservedValues) {
+		v := line.EnforcedOn(g, compressible, false)
+		memory, _ := v.Memory.Get()
+		r.shares, r.memory = uint64(v.CPUShares.OrZero()), int64(memory)
+		r.pids, _ = v.PIDs.Get()
+		return r
+	}
+	out.system, out.kube, out.cpuOnly = reserved(loadline.SystemReserved, false), reserved(loadline.KubeReserved, false), reserved(loadline.SystemReserved, true)
 	return out, nil
 }
 
@@ -235,7 +253,20 @@ func published(manager *containerManager, info *cadvisorapi.MachineInfo, c lineC
 		enforced = upstreamAbsolute(manager)
 	}
 	group := upstreamCgroup(enforced, false)
-	return nodeLine{node.Status.Capacity, node.Status.Allocatable, *group.CPUShares, *group.Memory, *group.PidsLimit, group.HugePageLimit}, nil
+	return nodeLine{
+		node.Status.Capacity, node.Status.Allocatable, *group.CPUShares, *group.Memory, *group.PidsLimit, group.HugePageLimit,
+		reservedBy(manager.SystemReserved, false), reservedBy(manager.KubeReserved, false), reservedBy(manager.SystemReserved, true),
+	}, nil
+}
+
+// reservedBy is what upstream writes on a reserved group, but for what nothing is reserved of.
+func reservedBy(list corev1.ResourceList, compressible bool) (r reservedValues) {
+	group := upstreamCgroup(list, compressible)
+	if q := list[corev1.ResourceCPU]; group.CPUShares != nil && !q.IsZero() {
+		r.shares = *group.CPUShares
+	}
+	r.memory, r.pids = positive(group.Memory), positive(group.PidsLimit)
+	return r
 }
 
 // reservedList parses as the kubelet does.

@@ -141,11 +141,11 @@ type Line struct {
 // them, and is none to start a node with.
 func Draw(m machine.Machine, s Settings) (Line, error) {
 	cores := int64(m.CPUs.Len())
-	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs}
 	asked := s
 	if s.ReservedCPUs > 0 {
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
 	}
+	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs}
 	memoryThreshold := unit.Bytes(s.EvictionHard[MemoryAvailable].Of(int64(m.Memory)))
 	l.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
 	l.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)

@@ -30,7 +30,7 @@ type names struct{ node, burstable, bestEffort, pod, container, tasks string }
 
 var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
 
-// The machine has two CPUs, 1 GiB of memory and as much swap.
+// The machine has two CPUs, 1 GiB of memory and 640 MiB of swap.
 var cgroup2Config = map[string]any{
 	"systemReserved":          map[string]string{"cpu": "250m", "memory": "500Mi"},
 	"systemReservedCgroup":    "/system.slice",
@@ -50,6 +50,7 @@ var cgroup2Pods = map[string]corev1.ResourceRequirements{
 
 // cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the system's leaves; both
 // drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the machine's), which is TASKS here.
+// Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi / 1Gi. Others get none.
 const cgroup2Want = `
 system 10 max/100000 524288000 524288000 0 max max 0 max
 node 69 max/100000 549453824 167772160 0 max max 0 8192
@@ -58,7 +59,7 @@ besteffort 1 max/100000 max 0 0 max max 0 max
 best 1 max/100000 max 0 0 max max 0 512
 best's 1 max/100000 max 0 0 max 0 1 TASKS
 burst 10 max/100000 134217728 0 33554432 max max 0 512
-burst's 10 max/100000 134217728 0 33554432 124149760 33554432 1 TASKS
+burst's 10 max/100000 134217728 0 33554432 124149760 20971520 1 TASKS
 full 20 50000/100000 134217728 134217728 0 max max 0 512
 full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS
 `
