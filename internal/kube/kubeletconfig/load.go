@@ -17,26 +17,18 @@
 package kubeletconfig
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
-	"strings"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
-	utiljson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 )
 
 const (
 	apiVersion = "kubelet.config.k8s.io/v1beta1"
 	kind       = "KubeletConfiguration"
-
-	// sizeMax bounds the file. Real ones have some KiB; a path to something else should not be read whole.
-	sizeMax = 1 << 20
 )
 
 // Load reads the file at path. An empty path is an empty file: all defaults.
@@ -44,14 +36,7 @@ func Load(path string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, er
 	if path == "" {
 		return Parse(nil, "")
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read kubelet configuration: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Size() > sizeMax {
-		return nil, nil, fmt.Errorf("read kubelet configuration: %s: want a regular file of at most %d bytes, found %s of %d", path, sizeMax, info.Mode().Type(), info.Size())
-	}
-	data, err := os.ReadFile(path)
+	data, err := configfile.Read(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read kubelet configuration: %w", err)
 	}
@@ -69,10 +54,11 @@ func Load(path string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, er
 // Parse reads a configuration from YAML or JSON. Relative paths in it are relative to dir.
 func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, error) {
 	var p problems
-	c, ok := decode(data, &p)
-	if !ok {
+	c, _ := configfile.Decode[kubeletconfigv1beta1.KubeletConfiguration](data, apiVersion, kind, (*configfile.Problems)(&p))
+	if c == nil {
 		return nil, nil, p.err()
 	}
+	c.APIVersion, c.Kind = apiVersion, kind
 	// What could be decoded is checked even when something could not, to report everything at once.
 	asked := c.DeepCopy()
 	defaults(c)
@@ -83,58 +69,6 @@ func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration,
 	warnings := unhonoured(asked, c)
 	resolvePaths(c, dir)
 	return c, warnings, nil
-}
-
-// decode reads the document field by field, so that one bad field does not hide the next. It reports whether there is a
-// configuration at all.
-func decode(data []byte, p *problems) (*kubeletconfigv1beta1.KubeletConfiguration, bool) {
-	c := &kubeletconfigv1beta1.KubeletConfiguration{}
-	if len(strings.TrimSpace(string(data))) == 0 {
-		return c, true
-	}
-	doc, err := yaml.YAMLToJSONStrict(data)
-	if err != nil {
-		p.add("", nil, err.Error())
-		return nil, false
-	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(doc, &fields); err != nil {
-		p.add("", nil, "want a mapping of fields, found something else")
-		return nil, false
-	}
-	for name, want := range map[string]string{"apiVersion": apiVersion, "kind": kind} {
-		if got := strings.Trim(string(fields[name]), `"`); got != want {
-			p.add(name, got, "want "+want)
-		}
-		delete(fields, name)
-	}
-	c.APIVersion, c.Kind = apiVersion, kind
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		one, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
-		if err != nil {
-			p.add(name, nil, err.Error())
-			continue
-		}
-		// A field that does not decode stays as if it were absent, not half filled.
-		if _, err := utiljson.UnmarshalStrict(one, &kubeletconfigv1beta1.KubeletConfiguration{}); err != nil {
-			p.add(name, string(fields[name]), plain(err))
-			continue
-		}
-		strict, err := utiljson.UnmarshalStrict(one, c)
-		if err != nil {
-			p.add(name, nil, plain(err))
-		}
-		for _, err := range strict {
-			p.add("", nil, plain(err))
-		}
-	}
-	return c, true
-}
-
-// plain removes Go's words from a decoder's error.
-func plain(err error) string {
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	return strings.ReplaceAll(text, "Go struct field KubeletConfiguration.", "field ")
 }
 
 // resolvePaths makes paths absolute, as the kubelet does.
@@ -162,17 +96,8 @@ func (p *problems) add(path string, value any, rule string) {
 			text = fmt.Sprintf("%.200s: %s", fmt.Sprint(value), rule)
 		}
 	}
-	if path != "" {
-		text = path + ": " + text
-	}
-	*p = append(*p, text)
+	(*configfile.Problems)(p).Add(path, text)
 }
 
-// err returns all problems in one error, in an order that does not change from run to run.
-func (p problems) err() error {
-	slices.Sort(p)
-	if len(p) == 1 {
-		return fmt.Errorf("%s", p[0])
-	}
-	return fmt.Errorf("%d problems:\n  - %s", len(p), strings.Join(p, "\n  - "))
-}
+// err returns all problems in one error.
+func (p problems) err() error { return configfile.Problems(p).Err() }

@@ -50,10 +50,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 )
 
 const (
@@ -112,21 +111,8 @@ type problems []string
 
 // add notes that the value at path breaks a rule.
 func (p *problems) add(path, rule string, args ...any) {
-	text := fmt.Sprintf(rule, args...)
-	if path != "" {
-		text = path + ": " + text
-	}
-	*p = append(*p, text)
+	(*configfile.Problems)(p).Add(path, fmt.Sprintf(rule, args...))
 }
 
-// err returns all problems in one error, in an order that does not change from run to run.
-func (p problems) err() error {
-	slices.Sort(p)
-	switch p = slices.Compact(p); len(p) {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("%s", p[0])
-	}
-	return fmt.Errorf("%d problems:\n  - %s", len(p), strings.Join(p, "\n  - "))
-}
+// err returns all problems in one error, nil if there are none.
+func (p problems) err() error { return configfile.Problems(p).Err() }

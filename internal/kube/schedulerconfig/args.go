@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 )
 
 // compileArgs checks the arguments of plugins and writes them into the profile.
@@ -103,11 +104,11 @@ func decodeArgs(path, name string, raw []byte, a any, p *problems) bool {
 	}
 	strict, err := utiljson.UnmarshalStrict(raw, a)
 	if err != nil {
-		p.add(path, "%s", plain(err))
+		p.add(path, "%s", configfile.Plain(err, kind))
 		return false
 	}
 	for _, err := range strict {
-		p.add(path, "%s", plain(err))
+		p.add(path, "%s", configfile.Plain(err, kind))
 	}
 	return true
 }
