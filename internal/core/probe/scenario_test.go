@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
 // TestScenarios plays testdata/*.txt in virtual time. A block is a new container, one command per line, and what was begun
@@ -22,17 +23,12 @@ import (
 //	run DURATION           time passes
 //	stop                   the container is being stopped
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "container" {
-				d.Fatalf(t, "unknown directive %q", d.Cmd)
-			}
-			w := newWorld(d)
-			for command := range strings.Lines(d.Input) {
-				w.command(t, d, strings.Fields(command))
-			}
-			return w.out.String()
-		})
+	scenario.Play(t, "testdata", "container", func(t *testing.T, d *datadriven.TestData) string {
+		w := newWorld(d)
+		for command := range strings.Lines(d.Input) {
+			w.command(t, d, strings.Fields(command))
+		}
+		return w.out.String()
 	})
 }
 
@@ -70,13 +66,7 @@ func seconds(s string) time.Duration {
 }
 
 func (w *world) command(t *testing.T, d *datadriven.TestData, fields []string) {
-	duration := func(text string) time.Duration {
-		v, err := time.ParseDuration(text)
-		if err != nil {
-			d.Fatalf(t, "%v", err)
-		}
-		return v
-	}
+	duration := func(text string) time.Duration { return scenario.Duration(t, d, text) }
 	switch fields[0] {
 	case "script":
 		w.scripts[kindOf(fields[1])] = fields[2]

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
 // TestScenarios runs testdata. "watch" folds the samples of its input and prints the report and the recommendation for a
@@ -22,29 +23,18 @@ import (
 //	repeat N EVERY [NAME=CPU...]             N more samples like the last, EVERY apart, in each of which busy and the named
 //	                                         processes and groups have used that much more CPU
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "watch" {
-				d.Fatalf(t, "unknown command %s", d.Cmd)
-			}
-			var w Watch
-			for _, s := range parse(t, d.Input) {
-				w.Observe(s)
-			}
-			return show(w.Report())
-		})
+	scenario.Play(t, "testdata", "watch", func(t *testing.T, d *datadriven.TestData) string {
+		var w Watch
+		for _, s := range parse(t, d) {
+			w.Observe(s)
+		}
+		return show(w.Report())
 	})
 }
 
-func parse(t *testing.T, input string) []Sample {
+func parse(t *testing.T, d *datadriven.TestData) []Sample {
 	var all []Sample
-	duration := func(text string) time.Duration {
-		v, err := time.ParseDuration(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	duration := func(text string) time.Duration { return scenario.Duration(t, d, text) }
 	number := func(text string) int64 {
 		v, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
@@ -53,7 +43,7 @@ func parse(t *testing.T, input string) []Sample {
 		return v
 	}
 	mib := func(text string) unit.Bytes { return unit.Bytes(number(text)) * unit.MiB }
-	for _, line := range strings.Split(input, "\n") {
+	for _, line := range strings.Split(d.Input, "\n") {
 		words := strings.Fields(line)
 		if words[0] == "at" {
 			s := Sample{At: unit.Instant(1).Add(duration(words[1])), CPUs: 4, PodGroups: map[string]Group{}}

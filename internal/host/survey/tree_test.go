@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
 // TestOddMachines runs testdata. The command "survey" makes trees of /sys and /proc from its input, looks at them and
@@ -35,30 +36,25 @@ import (
 //
 // A memory block has 128 MiB. The file system is always the same one: statfs has no injected root.
 func TestOddMachines(t *testing.T) {
-	datadriven.Walk(t, "testdata/machines", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "survey" {
-				d.Fatalf(t, "unknown command %s", d.Cmd)
-			}
-			root := treeRoot{t, treeDir(t)}
-			for _, line := range strings.Split(d.Input, "\n") {
-				root.make(strings.Fields(line))
-			}
-			h := Host{Root: root.dir, StateDir: root.dir}
-			m, notes, err := h.Look()
-			if err != nil {
-				return "error: " + strings.ReplaceAll(err.Error(), root.dir, "") + "\n"
-			}
-			m.NodeFS = machine.Filesystem{Capacity: unit.TiB}
-			m.ImageFS = m.NodeFS
-			out := string(machinefile.File{Machine: m}.YAML())
-			_, out, _ = strings.Cut(out, "spec:\n")
-			out, _, _ = strings.Cut(out, "  filesystems:")
-			for _, note := range notes {
-				out += "note: " + strings.ReplaceAll(note, root.dir, "") + "\n"
-			}
-			return out
-		})
+	scenario.Play(t, "testdata/machines", "survey", func(t *testing.T, d *datadriven.TestData) string {
+		root := treeRoot{t, treeDir(t)}
+		for _, line := range strings.Split(d.Input, "\n") {
+			root.make(strings.Fields(line))
+		}
+		h := Host{Root: root.dir, StateDir: root.dir}
+		m, notes, err := h.Look()
+		if err != nil {
+			return "error: " + strings.ReplaceAll(err.Error(), root.dir, "") + "\n"
+		}
+		m.NodeFS = machine.Filesystem{Capacity: unit.TiB}
+		m.ImageFS = m.NodeFS
+		out := string(machinefile.File{Machine: m}.YAML())
+		_, out, _ = strings.Cut(out, "spec:\n")
+		out, _, _ = strings.Cut(out, "  filesystems:")
+		for _, note := range notes {
+			out += "note: " + strings.ReplaceAll(note, root.dir, "") + "\n"
+		}
+		return out
 	})
 }
 

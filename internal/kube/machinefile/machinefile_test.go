@@ -13,29 +13,25 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
 // TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with an argument in
 // json or as a table, or its problems. What was written must read back as the same machine, and be written the same again.
 func TestFiles(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "decode" {
-				d.Fatalf(t, "unknown command %s", d.Cmd)
-			}
-			f, err := Decode([]byte(d.Input))
-			if err != nil {
-				return "error: " + err.Error() + "\n"
-			}
-			checkRoundTrip(t, f)
-			switch {
-			case d.HasArg("json"):
-				return string(f.JSON())
-			case d.HasArg("table"):
-				return string(f.Table())
-			}
-			return string(f.YAML())
-		})
+	scenario.Play(t, "testdata", "decode", func(t *testing.T, d *datadriven.TestData) string {
+		f, err := Decode([]byte(d.Input))
+		if err != nil {
+			return "error: " + err.Error() + "\n"
+		}
+		checkRoundTrip(t, f)
+		switch {
+		case d.HasArg("json"):
+			return string(f.JSON())
+		case d.HasArg("table"):
+			return string(f.Table())
+		}
+		return string(f.YAML())
 	})
 }
 
