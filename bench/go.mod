@@ -152,4 +152,9 @@ require (
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
 )
 
+require (
+	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect
+	github.com/moby/term v0.5.2 // indirect
+)
+
 replace github.com/plimsoll-dev/plimsoll => ../

@@ -1,7 +1,7 @@
 // Package record judges what a side-by-side measurement found and writes it down.
 //
 // A Measurement is what one side showed in one round, by name. A Report has a Line for each name that matters: medians over
-// the rounds, their ratio, and a Bar that the number must not exceed. What was not measured passes nothing; rounds that
+// the rounds, their ratio, and a Bar that the number must hold. What was not measured passes nothing; rounds that
 // lie far apart and quantiles of few samples are said in warnings.
 //
 // It also knows the machine it runs on, and how much CPU time a process used (proc.go). It measures nothing itself.
@@ -19,10 +19,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// Bar is what a number must not exceed. Zero fields: no such bar.
+// Bar is what a number must not exceed, or must reach. Zero fields: no such bar.
 type Bar struct {
 	RatioMax float64 // ours / upstream's
+	RatioMin float64 // likewise, where more is better
 	Max      float64 // ours, in the line's unit
+	Min      float64 // likewise, where more is better
 	Goal     float64 // ours; told, not judged
 }
 
@@ -124,21 +126,27 @@ func (w *row) warn(format string, args ...any) {
 func (w *row) judge() {
 	b := w.Bar
 	var text []string
-	limit := func(value, max float64, what string) {
+	limit := func(value float64, held bool, what string) {
 		switch {
 		case math.IsNaN(value):
 			text, w.missed = append(text, "not measured ("+what+")"), true
-		case value > max:
+		case !held:
 			text, w.missed = append(text, "MISSED: "+what), true
 		default:
 			text = append(text, "pass: "+what)
 		}
 	}
 	if b.RatioMax > 0 {
-		limit(w.ratio, b.RatioMax, fmt.Sprintf("at most %.2f of upstream's", b.RatioMax))
+		limit(w.ratio, w.ratio <= b.RatioMax, fmt.Sprintf("at most %.2f of upstream's", b.RatioMax))
+	}
+	if b.RatioMin > 0 {
+		limit(w.ratio, w.ratio >= b.RatioMin, fmt.Sprintf("at least %.2f of upstream's", b.RatioMin))
 	}
 	if b.Max > 0 {
-		limit(w.ours, b.Max, fmt.Sprintf("at most %v %s", b.Max, w.Unit))
+		limit(w.ours, w.ours <= b.Max, strings.TrimSpace(fmt.Sprintf("at most %v %s", b.Max, w.Unit)))
+	}
+	if b.Min > 0 {
+		limit(w.ours, w.ours >= b.Min, strings.TrimSpace(fmt.Sprintf("at least %v %s", b.Min, w.Unit)))
 	}
 	if b.Goal > 0 {
 		reached := "reached"

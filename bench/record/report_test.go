@@ -23,6 +23,10 @@ func TestJudge(t *testing.T) {
 		{"upstream not measured", Bar{RatioMax: 1}, 1, unknown, "not measured (at most 1.00 of upstream's)", true},
 		{"ours not measured", Bar{Max: 20}, unknown, 4, "not measured (at most 20 s)", true},
 		{"absolute", Bar{Max: 20}, 20.1, 30, "MISSED: at most 20 s", true},
+		{"times upstream's", Bar{RatioMin: 3}, 12, 4, "pass: at least 3.00 of upstream's", false},
+		{"not times upstream's", Bar{RatioMin: 3}, 11, 4, "MISSED: at least 3.00 of upstream's", true},
+		{"at least, not measured", Bar{Min: 0.8}, unknown, 4, "not measured (at least 0.8 s)", true},
+		{"at least", Bar{Min: 0.8}, 0.79, 4, "MISSED: at least 0.8 s", true},
 		{"a missed goal is no miss", Bar{RatioMax: 1. / 3, Goal: 48}, 50, 160, "pass: at most 0.33 of upstream's; goal 48 s not reached", false},
 		{"goal reached", Bar{RatioMax: 1. / 3, Goal: 48}, 48, 160, "pass: at most 0.33 of upstream's; goal 48 s reached", false},
 	} {

@@ -49,6 +49,7 @@ their pods.`,
 	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
 	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller: something else watches over the nodes, or nothing does")
+	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler: something else places pods")
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
 	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
 	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")

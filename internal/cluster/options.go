@@ -52,6 +52,7 @@ type Options struct {
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
 	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
 	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // somebody else watches over the nodes
+	NoScheduler              bool   `json:"noScheduler,omitempty"`              // somebody else places pods
 	HollowZones              int    `json:"hollowZones,omitempty"`              // they are spread over so many; zero: no zones
 
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: beside plimsoll, then in PATH

@@ -269,7 +269,10 @@ func (c *cluster) stopUnwanted(ctx context.Context) {
 
 // componentSpecs are our own programs: they need only the API server.
 func (c *cluster) componentSpecs() []supervise.Spec {
-	specs := []supervise.Spec{c.build.scheduler()}
+	var specs []supervise.Spec
+	if !c.o.NoScheduler {
+		specs = append(specs, c.build.scheduler())
+	}
 	if !c.o.NoLifecycle {
 		specs = append(specs, c.build.lifecycle())
 	}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+// Bars, from the project's issue on the scheduler ("Numbers").
+const (
+	barUpstream = 3.0 // times upstream's binds per second
+	barBare     = 0.8 // of the bare loop's, in the same round
+)
+
+func lines(c config) (out []record.Line) {
+	for _, s := range c.scenarios {
+		group := "Pods without constraints"
+		if s == spread {
+			group = "Pods spread over zones (hard, maxSkew 5)"
+		}
+		out = append(out,
+			record.Line{Name: "rate_" + s, Title: "binds per second", Unit: "1/s", Bar: record.Bar{RatioMin: barUpstream}, Group: group},
+			record.Line{Name: "share_" + s, Title: "share of the bare loop's rate", Bar: record.Bar{Min: barBare}, Group: group},
+			record.Line{Name: "all_" + s, Title: "from the start of the program to the last bind", Unit: "s", Group: group},
+			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod", Unit: "ms", Group: group},
+			record.Line{Name: "control_" + s, Title: "control plane, CPU per pod", Unit: "ms", Group: group},
+			record.Line{Name: "rss_" + s, Title: "scheduler, resident memory at the end", Unit: "MiB", Group: group},
+		)
+	}
+	const beside = "To compare"
+	out = append(out, record.Line{Name: "rate_bare", Title: "a bare binding loop (under ours)", Unit: "1/s", Group: beside})
+	if c.limited > 0 {
+		out = append(out, record.Line{Name: "rate_limited", Title: "upstream with its default limit of 50 requests/s", Unit: "1/s", Group: beside})
+	}
+	return out
+}
+
+func newReport(ctx context.Context, c config) *record.Report {
+	facts := record.Machine(ctx)
+	facts = append(facts,
+		record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")},
+		record.Fact{Name: "upstream", Value: record.Output(ctx, c.upstream, "--version")})
+	return &record.Report{
+		Title: "Schedulers side by side, end to end", Program: "binds", Ours: ours, Theirs: upstream, Lines: lines(c), Rounds: c.rounds,
+		Args: os.Args[1:], Began: time.Now(), Machine: facts,
+		Notes: []string{
+			fmt.Sprintf("%d pods wait on %d nodes in %d zones, API server, etcd and kube-controller-manager on the same machine", c.pods, c.nodes, c.zones),
+			"upstream: default configuration, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
+			fmt.Sprintf("bare loop: POST of bindings, %d in flight, nodes in turn", c.workers),
+		},
+	}
+}
+
+// compare puts the shares of the bare loop's rate of the same round into the measurements of the others.
+func compare(measurements []*record.Measurement, scenarios []string) {
+	for _, b := range measurements {
+		for _, m := range measurements {
+			rate := b.Values["rate_"+scenarios[0]]
+			if b.Side != bare || m.Side == bare || m.Round != b.Round || rate == 0 {
+				continue
+			}
+			if m.Side == ours {
+				m.Put("rate_bare", rate, b.Samples["rate_"+scenarios[0]])
+			}
+			for _, s := range scenarios {
+				if r, ok := m.Values["rate_"+s]; ok {
+					m.Put("share_"+s, r/rate, m.Samples["rate_"+s])
+				}
+			}
+		}
+	}
+}
+
+// othersMax is how many cores others may use while binds run before the report warns.
+const othersMax = 0.2
+
+// noise says what to doubt.
+func noise(measurements []*record.Measurement) (warnings []string) {
+	for _, m := range measurements {
+		for _, s := range []string{basic, spread} {
+			if cores := m.Values["others_"+s]; cores > othersMax {
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: others used %.2f cores of this machine", m.Side, m.Round, s, cores))
+			}
+		}
+	}
+	return warnings
+}

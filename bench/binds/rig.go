@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/bench/plane"
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+const (
+	namespace = "binds"
+	// requesters make and delete objects in parallel. Chosen: enough to keep the API server busy.
+	requesters = 32
+	// bindTimeout bounds the wait for all pods of one side; it only bounds what hangs.
+	bindTimeout = 4 * time.Minute
+	// clearTimeout is the same for the end of pods.
+	clearTimeout = 2 * time.Minute
+)
+
+// rig is the control plane, its nodes, and what our watch shows.
+type rig struct {
+	config
+	plane  *plane.Plane
+	client *kubernetes.Clientset
+	ups    []int // pids of the control plane
+	seen   waiting
+}
+
+func newRig(c config) *rig {
+	return &rig{config: c, seen: waiting{pods: map[types.UID]bool{}, wake: make(chan struct{}, 1)},
+		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: []string{"--no-scheduler", "--no-lifecycle"}}}
+}
+
+// waiting is which pods wait for a node, and when the first and the last ceased to.
+type waiting struct {
+	mu          sync.Mutex
+	pods        map[types.UID]bool
+	first, last time.Time
+	wake        chan struct{}
+}
+
+func (w *waiting) see(obj any, waits bool) {
+	now := time.Now()
+	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = missed.Obj
+	}
+	id := obj.(metav1.Object).GetUID()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case waits:
+		w.pods[id] = true
+	case w.pods[id]:
+		delete(w.pods, id)
+		if w.first.IsZero() {
+			w.first = now
+		}
+		w.last = now
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until so many pods wait, and says since when. It gives up when check has an error.
+func (w *waiting) await(ctx context.Context, count int, limit time.Duration, check func() error) (first, last time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		w.mu.Lock()
+		left := len(w.pods)
+		first, last = w.first, w.last
+		w.mu.Unlock()
+		if left == count {
+			return first, last, nil
+		}
+		select {
+		case <-w.wake:
+		case <-tick.C:
+			if err := check(); err != nil {
+				return first, last, err
+			}
+		case <-ctx.Done():
+			return first, last, fmt.Errorf("%d pods wait, not %d, after %v", left, count, limit)
+		}
+	}
+}
+
+// up starts the control plane and makes the nodes.
+func (r *rig) up(ctx context.Context) error {
+	if err := r.plane.Up(ctx); err != nil {
+		return err
+	}
+	var err error
+	if r.ups, err = r.plane.PIDs(ctx); err != nil {
+		return err
+	}
+	config, err := r.plane.Config()
+	if err != nil {
+		return err
+	}
+	if r.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if _, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	// Pods want a service account, which a controller makes.
+	for until := time.Now().Add(clearTimeout); ; {
+		if _, err = r.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{}); err == nil {
+			break
+		}
+		if time.Now().After(until) || !apierrors.IsNotFound(err) {
+			return err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if err := parallel(r.config.nodes, func(i int) error { return r.makeNode(ctx, i) }); err != nil {
+		return err
+	}
+	progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
+	lean, err := metadata.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	pods := lean.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(namespace)
+	const unbound = "spec.nodeName="
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = unbound
+				return pods.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = unbound
+				return pods.Watch(ctx, o)
+			},
+		},
+		ObjectType: &metav1.PartialObjectMetadata{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { r.seen.see(obj, true) },
+			DeleteFunc: func(obj any) { r.seen.see(obj, false) },
+		},
+	})
+	go informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// makeNode makes a node without a machine. Admission gives it a taint until a controller has seen it Ready; none watches.
+func (r *rig) makeNode(ctx context.Context, i int) error {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	name := fmt.Sprintf("node-%05d", i)
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%r.zones), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		}},
+		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+	if _, err := r.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err := r.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
+	return err
+}
+
+func podOf(scenario string, i int) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%05d", scenario, i), Labels: map[string]string{"app": scenario}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pause", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
+		}}}},
+	}
+	if scenario == spread {
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: spreadSkew, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+		}}
+	}
+	return pod
+}
+
+// spreadSkew is that of upstream's scheduler_perf (TopologySpreading).
+const spreadSkew = 5
+
+// start runs one side's program. None elects a leader: there is one.
+func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
+	log := filepath.Join(r.dir, name+".log")
+	switch side {
+	case ours:
+		return plane.Start(log, r.plimsoll, "scheduler", "--kubeconfig", r.plane.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
+	case bare:
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		return plane.Start(log, self, bareCommand, "--kubeconfig", r.plane.Kubeconfig(), "--workers", fmt.Sprint(r.workers))
+	}
+	connection := "{kubeconfig: " + r.plane.Kubeconfig() + ", qps: 5000, burst: 5000}"
+	if limited {
+		connection = "{kubeconfig: " + r.plane.Kubeconfig() + "}"
+	}
+	file := filepath.Join(r.dir, name+".yaml")
+	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: " + connection + "\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return plane.Start(log, r.upstream, "--config", file, "--secure-port=0")
+}
+
+// measure lets one side bind all pods of a scenario. What pods are, and that they wait, is settled before it starts.
+func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario string, pods int, limited bool) (err error) {
+	running := func() error { return nil }
+	if err := parallel(pods, func(i int) error {
+		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, podOf(scenario, i), metav1.CreateOptions{})
+		return err
+	}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.clear(context.WithoutCancel(ctx))) }()
+	if _, _, err := r.seen.await(ctx, pods, clearTimeout, running); err != nil {
+		return err
+	}
+	r.seen.mu.Lock()
+	r.seen.first = time.Time{}
+	r.seen.mu.Unlock()
+	before, err := r.use(0)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	p, err := r.start(m.Side, fmt.Sprintf("%.8s-%s-%d-%v", m.Side, scenario, m.Round, limited), limited)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Stop()) }()
+	first, last, err := r.seen.await(ctx, 0, bindTimeout, p.Check)
+	if err != nil {
+		return errors.Join(err, p.Check())
+	}
+	after, err := r.use(p.PID())
+	if err != nil {
+		return err
+	}
+	rate := float64(pods-1) / last.Sub(first).Seconds()
+	if limited {
+		m.Put("rate_limited", rate, pods)
+		progress("%s with its default limit: %.0f binds/s", m.Side, rate)
+		return nil
+	}
+	wall, each := time.Since(began).Seconds(), 1000/float64(pods)
+	rss, err := record.StatusMiB(p.PID(), "VmRSS")
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]float64{
+		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": after.side * each, "control": (after.control - before.control) * each, "rss": rss,
+		"others": (after.machine - before.machine - after.side - (after.control - before.control) - (after.harness - before.harness)) / wall,
+	} {
+		m.Put(name+"_"+scenario, value, pods)
+	}
+	progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms, others %.2f cores", m.Side, scenario, rate,
+		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario])
+	return r.verify(ctx, scenario, pods)
+}
+
+// verify makes sure that what was measured was scheduling: every pod on a node, and spread as asked.
+func (r *rig) verify(ctx context.Context, scenario string, pods int) error {
+	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	zones := make([]int, r.zones)
+	for i := range list.Items {
+		var node int
+		if _, err := fmt.Sscanf(list.Items[i].Spec.NodeName, "node-%d", &node); err != nil {
+			return fmt.Errorf("pod %s is on node %q: %w", list.Items[i].Name, list.Items[i].Spec.NodeName, err)
+		}
+		zones[node%r.zones]++
+	}
+	if len(list.Items) != pods {
+		return fmt.Errorf("%d pods are bound, want %d", len(list.Items), pods)
+	}
+	least, most := zones[0], zones[0]
+	for _, n := range zones {
+		least, most = min(least, n), max(most, n)
+	}
+	if scenario == spread && most-least > spreadSkew {
+		return fmt.Errorf("zones have %v pods: spread by more than %d", zones, spreadSkew)
+	}
+	return nil
+}
+
+// clear deletes all pods, which nobody runs, and waits until they are gone.
+func (r *rig) clear(ctx context.Context) error {
+	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	now := int64(0)
+	return parallel(len(list.Items), func(i int) error {
+		err := r.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// cpu is CPU seconds so far.
+type cpu struct{ side, control, harness, machine float64 }
+
+func (r *rig) use(side int) (u cpu, err error) {
+	add := func(to *float64, pid int) {
+		s, e := record.CPUSeconds(pid)
+		*to, err = *to+s, errors.Join(err, e)
+	}
+	for _, pid := range r.ups {
+		add(&u.control, pid)
+	}
+	if side != 0 {
+		add(&u.side, side)
+	}
+	add(&u.harness, os.Getpid())
+	machine, e := record.MachineSeconds()
+	u.machine = machine
+	return u, errors.Join(err, e)
+}
+
+// parallel calls do for 0 to n-1, several at a time, and returns the first error.
+func parallel(n int, do func(int) error) error {
+	turns := make(chan int)
+	var group sync.WaitGroup
+	var once sync.Once
+	var first error
+	for range requesters {
+		group.Go(func() {
+			for i := range turns {
+				if err := do(i); err != nil {
+					once.Do(func() { first = err })
+				}
+			}
+		})
+	}
+	for i := range n {
+		turns <- i
+	}
+	close(turns)
+	group.Wait()
+	return first
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,179 @@
+// Package plane is the control plane that measurements share: an instance of `plimsoll up` without a node of this machine,
+// and the programs that are measured on it, each a process of its own.
+//
+// It knows how to start, ask and end them, and leaves nothing behind; what failed keeps its logs, and their place is told.
+// It measures nothing.
+package plane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Bounds on what only hangs when something is wrong.
+const (
+	upTimeout   = 2 * time.Minute
+	stopTimeout = time.Minute
+)
+
+// Plane is one instance.
+type Plane struct {
+	Plimsoll string   // our program
+	Instance string   // its name on this machine
+	Dir      string   // of all state and logs
+	Port     int      // of the API server
+	Flags    []string // of up, besides
+}
+
+// state is short: sockets are below it.
+func (p *Plane) state() string { return filepath.Join(p.Dir, "s") }
+
+// Kubeconfig is the administrator's.
+func (p *Plane) Kubeconfig() string { return filepath.Join(p.state(), "admin.kubeconfig") }
+
+// Up starts the control plane.
+func (p *Plane) Up(ctx context.Context) error {
+	args := append([]string{"up", "--detach", "--no-agent", "--instance", p.Instance, "--state-dir", p.state(),
+		"--apiserver-port", strconv.Itoa(p.Port), "--controller-manager-port", "0", "--timeout", upTimeout.String()}, p.Flags...)
+	_, err := p.Call(ctx, args...)
+	return err
+}
+
+// Config is for clients without a limit of their own.
+func (p *Plane) Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	config.QPS = -1
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return config, nil
+}
+
+// Call runs our program and returns what it printed.
+func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
+	c := exec.CommandContext(ctx, p.Plimsoll, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us: it must not end a running down
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = stopTimeout
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Run(); err != nil {
+		return stdout.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
+	}
+	return stdout.Bytes(), nil
+}
+
+// PIDs are those of the control plane.
+func (p *Plane) PIDs(ctx context.Context) (pids []int, err error) {
+	out, err := p.Call(ctx, "status", "-o", "json", "--instance", p.Instance, "--state-dir", p.state())
+	status := struct {
+		Children []struct{ PID int }
+	}{}
+	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, and prints all the same
+		return nil, errors.Join(err, jsonErr)
+	}
+	for _, c := range status.Children {
+		pids = append(pids, c.PID)
+	}
+	return pids, nil
+}
+
+// Down removes everything; with keep, logs and state stay.
+func (p *Plane) Down(ctx context.Context, keep bool) error {
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	defer cancel()
+	args := []string{"down", "--instance", p.Instance, "--state-dir", p.state()}
+	if !keep {
+		args = append(args, "--purge")
+	}
+	_, err := p.Call(ctx, args...)
+	if keep {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(p.Dir))
+}
+
+// Process is a program that runs beside us.
+type Process struct {
+	name  string
+	log   string
+	cmd   *exec.Cmd
+	ended chan error
+}
+
+// Start runs a program whose output goes to the file log.
+func Start(log string, argv ...string) (*Process, error) {
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // the child has its own
+	c := exec.Command(argv[0], argv[1:]...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	c.Stdout, c.Stderr = file, file
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	p := &Process{name: filepath.Base(argv[0]), log: log, cmd: c, ended: make(chan error, 1)}
+	if len(argv) > 1 {
+		p.name += " " + argv[1]
+	}
+	go func() { p.ended <- c.Wait() }()
+	return p, nil
+}
+
+// PID is its process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Check returns an error if it has ended.
+func (p *Process) Check() error {
+	select {
+	case err := <-p.ended:
+		p.ended <- err
+		return fmt.Errorf("%s ended: %v: %s", p.name, err, p.logTail())
+	default:
+		return nil
+	}
+}
+
+// Stop ends it, by SIGTERM as an operator would.
+func (p *Process) Stop() error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(stopTimeout):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return fmt.Errorf("stop %s: not within %v of SIGTERM", p.name, stopTimeout)
+	}
+}
+
+// logTailBytes of a log are shown with an error.
+const logTailBytes = 4 << 10
+
+func (p *Process) logTail() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-logTailBytes):])
+}
