@@ -33,7 +33,7 @@ type config struct {
 
 	plimsoll, upstream string
 	scenarios          []string
-	dir, out           string
+	dir, out, only     string
 	port               int
 	keep               bool
 }
@@ -65,6 +65,7 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.upstream, "upstream", "", "upstream's kube-scheduler (default: upstream-scheduler beside ours)")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.StringVar(&c.out, "out", "results/binds.md", "report file; empty: standard output only")
+	f.StringVar(&c.only, "only", "", "measure one side: upstream, plimsoll or \"bare loop\"")
 	f.IntVar(&c.port, "port", 28760, "port of the API server")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {
@@ -94,6 +95,9 @@ func parseFlags(args []string) (config, error) {
 		if s != basic && s != spread {
 			bad("scenarios", s, "want basic or spread")
 		}
+	}
+	if c.only != "" && c.only != ours && c.only != upstream && c.only != bare {
+		bad("only", c.only, "want upstream, plimsoll or \"bare loop\"")
 	}
 	if c.upstream == "" {
 		c.upstream = filepath.Join(filepath.Dir(c.plimsoll), "upstream-scheduler")
@@ -174,6 +178,9 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 			slices.Reverse(sides)
 		}
 		for _, side := range sides {
+			if c.only != "" && side != c.only {
+				continue
+			}
 			if err := measure(side, round+1); err != nil {
 				return false, err
 			}
@@ -183,7 +190,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 			return false, err
 		}
 	}
-	if c.limited > 0 {
+	if c.limited > 0 && (c.only == "" || c.only == upstream) {
 		last := report.Measurements[slices.IndexFunc(report.Measurements, func(m *record.Measurement) bool { return m.Side == upstream })]
 		if err := r.measure(ctx, last, basic, c.limited, true); err != nil {
 			problems = append(problems, err)
