@@ -6,6 +6,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
 type ours struct {
@@ -15,7 +16,11 @@ type ours struct {
 
 func newOurs(s *scenario) side {
 	o := &ours{placer: placement.New(placement.Options{Seed: 1}), now: 1}
+	var reports topology.Decoder
 	for i := range s.nodes {
+		if s.numa {
+			o.placer.ReportSeen(o.now, s.node(i).Name, s.report(i, &reports))
+		}
 		o.placer.NodeSeen(o.now, kube.PlacementNode(s.node(i)))
 		for k := range s.perNode {
 			o.placer.PodSeen(o.now, kube.PlacementPod(s.existing(i, k)))

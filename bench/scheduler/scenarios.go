@@ -15,11 +15,13 @@ type scenario struct {
 	nodes   int
 	perNode int // pods that are there
 
-	upstreamPods, ourPods int     // how many come in a round
-	bar                   float64 // how many times less CPU than upstream ours is to need
+	upstreamPods, ourPods int     // how many come in a round; 0: upstream has no such thing
+	bar                   float64 // how many times less CPU than upstream ours is to need; without upstream, pods a second
 
 	old    func(*corev1.Pod) // makes a pod that is there what it is
 	change func(*corev1.Pod) // likewise, one that comes
+
+	numa bool // the nodes' agents report their NUMA nodes
 }
 
 // scenarios are those of the project's table; the bars are its own.
@@ -27,22 +29,23 @@ func scenarios() []scenario {
 	none := func(*corev1.Pod) {}
 	full := func(p *corev1.Pod) { request(p, "7900m") }
 	return []scenario{
-		{"basic", 5000, 10, 2000, 20000, 50, none, none},
-		{"basic", 50000, 1, 400, 20000, 200, none, none},
-		{"hard zone spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.DoNotSchedule, zone) }},
-		{"soft spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.ScheduleAnyway, zone, hostname) }},
+		{"basic", 5000, 10, 2000, 20000, 50, none, none, false},
+		{"basic", 50000, 1, 400, 20000, 200, none, none, false},
+		{"hard zone spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.DoNotSchedule, zone) }, false},
+		{"soft spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.ScheduleAnyway, zone, hostname) }, false},
 		{"required zone affinity", 5000, 10, 100, 20000, 500, web, func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(zone)}}}
-		}},
+		}, false},
 		{"required host anti-affinity", 5000, 10, 200, 3000, 200, none, func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(hostname)}}}
-		}},
+		}, false},
 		{"preemptor, all nodes full", 5000, 4, 200, 2000, 50, full, func(p *corev1.Pod) {
 			high := int32(100)
 			p.Spec.Priority = &high
 			request(p, "4")
-		}},
-		{"fits nowhere", 5000, 4, 200, 20000, 500, full, func(p *corev1.Pod) { request(p, "4") }},
+		}, false},
+		{"fits nowhere", 5000, 4, 200, 20000, 500, full, func(p *corev1.Pod) { request(p, "4") }, false},
+		{"NUMA single-numa-node", 5000, 2, 0, 20000, 5000, func(p *corev1.Pod) { pin(p, 2) }, func(p *corev1.Pod) { pin(p, 1<<(len(p.Name)%3)) }, true},
 	}
 }
 

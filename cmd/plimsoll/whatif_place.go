@@ -21,7 +21,7 @@ func newWhatifPlaceCommand() *cobra.Command {
 nowhere, and whose eviction would make room.
 
 The files hold nodes and pods, and what else has a say: priority classes, disruption budgets, namespaces, services,
-ReplicaSets, StatefulSets. Pods with spec.nodeName are there already; the others are placed, by priority and then in the
+ReplicaSets, StatefulSets, what agents report of NUMA nodes (NodeResourceTopology). Pods with spec.nodeName are there already; the others are placed, by priority and then in the
 order of the files, each counted where the one before went. Nobody is evicted.`,
 		Example: `  kubectl get nodes,pods -A -o yaml > cluster.yaml
   plimsoll whatif place -f cluster.yaml -f new-pods.yaml -o json`,

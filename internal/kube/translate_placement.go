@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	podresource "k8s.io/component-helpers/resource"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -64,10 +66,32 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	broken = append(broken, placementAround(pod, &out)...)
 	out.Images, out.Containers = placementImages(pod)
 	out.Features = placementFeatures(pod)
+	out.NUMA = placementNUMA(pod)
 	if pod.Spec.NodeName == "" {
 		out.Unsupported = append(placementUnsupported(pod), broken...)
 	}
 	return out
+}
+
+// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes; nil: nothing.
+func placementNUMA(pod *corev1.Pod) *numa.Pod {
+	devices := false
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for name := range list[i].Resources.Limits {
+				devices = devices || strings.Contains(string(name), "/")
+			}
+		}
+	}
+	if class := pod.Status.QOSClass; !devices && class != "" && class != corev1.PodQOSGuaranteed {
+		return nil // as most are
+	}
+	out := NUMAPod(pod)
+	if !devices && !out.Guaranteed {
+		return nil
+	}
+	out.UID = ""
+	return &out
 }
 
 // PlacementNode translates what the scheduler needs to know of a node.

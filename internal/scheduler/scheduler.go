@@ -15,6 +15,7 @@
 //   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first.
 //   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
 //     was, the watch decides what is true.
+//   - Pods that ask something of their node's agent reach it in the order in which they were placed there (line.go).
 //   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
 //
 // It does not elect a leader (kube/election does, around it): two of them do no harm, as the API binds a pod once, but
@@ -92,11 +93,12 @@ func Run(ctx context.Context, o Options) error {
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
 	watches := append(m.lesserWatches(o.Client), podWatch, nodeWatch)
-	synced := make([]cache.InformerSynced, len(watches))
+	synced := make([]cache.InformerSynced, len(watches), len(watches)+1)
 	for i, w := range watches {
 		synced[i] = w.HasSynced
 		go w.RunWithContext(ctx)
 	}
+	synced = append(synced, m.followReports(ctx, o.Client))
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			m.tell(ctx, func(unit.Instant) { m.synced = true })
@@ -135,7 +137,8 @@ type mind struct {
 	placer *placement.Placer
 
 	synced  bool
-	binding int // binds in flight
+	binding int // binds in flight, and those in line
+	lines   lines
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
@@ -145,6 +148,7 @@ const factsMax = 1024
 func newMind(o Options, a api, recorder record.EventRecorder) *mind {
 	return &mind{
 		o: o, api: a, recorder: recorder, failures: newFailureWriter(a),
+		lines: lines{},
 		facts: make(chan fact, factsMax), start: time.Now(), placer: placement.New(placement.Options{Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax}),
 		lookUp: func(placement.Pod) *corev1.Pod { return nil },
 	}
@@ -242,24 +246,39 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	m.binding++
-	go m.bind(ctx, d, began)
+	if p := (placed{d, began}); m.lines.enter(p) {
+		go m.bind(ctx, p)
+	}
 	return true
 }
 
 // bind runs beside the mind; the outcome comes back as a fact.
-func (m *mind) bind(ctx context.Context, d placement.Decision, began unit.Instant) {
-	outcome, err := m.api.bind(ctx, d.Pod, d.Node)
+func (m *mind) bind(ctx context.Context, p placed) {
+	outcome, err := m.api.bind(ctx, p.Pod, p.Node)
 	m.tell(ctx, func(now unit.Instant) {
-		m.binding--
-		if outcome == placement.BindDone {
-			m.o.Metrics.attempt(resultScheduled, d.Pod.Profile, now.Sub(began))
-			m.o.Metrics.bound(d.Attempt, now.Sub(d.Came))
-		} else {
-			m.o.Metrics.attempt(resultError, d.Pod.Profile, now.Sub(began))
+		m.settle(now, p, outcome)
+		m.reportBind(p.Decision, outcome, err)
+		next, withdrawn := m.lines.leave(p, outcome)
+		if next != nil {
+			go m.bind(ctx, *next)
 		}
-		m.placer.Bound(now, d.Pod, outcome)
-		m.reportBind(d, outcome, err)
+		for _, w := range withdrawn {
+			slog.Debug("bind withdrawn: the one before it to the node failed", "pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
+			m.settle(now, w, placement.BindRefused)
+		}
 	})
+}
+
+// settle folds in the end of a bind.
+func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
+	m.binding--
+	if outcome == placement.BindDone {
+		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
+		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
+	} else {
+		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
+	}
+	m.placer.Bound(now, p.Pod, outcome)
 }
 
 func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err error) {

@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
 // Placement is where the scheduler would put pods, in the order in which it would come to them.
@@ -58,6 +60,9 @@ type scene struct {
 	pods    []*corev1.Pod
 	bound   []*corev1.Pod
 	nodes   map[string]bool
+	uids    map[types.UID]bool
+
+	reports topology.Decoder
 }
 
 // Place lets the scheduler place the pods among objects that have no node, one after the other, each counted where the one
@@ -66,7 +71,7 @@ type scene struct {
 func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
 	s := &scene{
 		placer: placement.New(placement.Options{Profiles: c.Profiles}), profiles: c.Profiles,
-		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{},
+		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{}, uids: map[types.UID]bool{},
 	}
 	for i, o := range objects {
 		s.see(i, o)
@@ -116,7 +121,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		kube.DefaultPod(pod)
 		pod.Namespace = orElse(pod.Namespace, corev1.NamespaceDefault)
 		if s.once("pod", pod.Namespace, pod.Name) {
-			pod.UID = types.UID(pod.Namespace + "/" + pod.Name) // files have none, or one of another cluster
+			pod.UID = s.identify(pod)
 			s.pods = append(s.pods, pod)
 		}
 	case *schedulingv1.PriorityClass:
@@ -126,6 +131,16 @@ func (s *scene) see(i int, o runtime.Object) {
 	case *corev1.Namespace:
 		if s.once("namespace", "", o.Name) {
 			s.placer.NamespaceSeen(1, o.Name, kube.PlacementLabels(o.Labels))
+		}
+	case *topology.Object:
+		if s.once("report of NUMA nodes", "", o.Name) {
+			if n, err := s.reports.Decode(o); err == nil {
+				s.placer.ReportSeen(1, o.Name, n.State)
+			} else if errors.Is(err, topology.ErrForeign) {
+				s.warnings = append(s.warnings, err.Error()+": left out")
+			} else {
+				s.problem("%v", err)
+			}
 		}
 	case *policyv1.PodDisruptionBudget:
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
@@ -141,6 +156,15 @@ func (s *scene) see(i int, o runtime.Object) {
 			s.placer.GroupSeen(1, g)
 		}
 	}
+}
+
+// identify gives a pod a UID of its own: the file's, by which reports of NUMA nodes know it, or one made of its name.
+func (s *scene) identify(pod *corev1.Pod) types.UID {
+	if pod.UID == "" || s.uids[pod.UID] {
+		return types.UID(pod.Namespace + "/" + pod.Name)
+	}
+	s.uids[pod.UID] = true
+	return pod.UID
 }
 
 // seePod tells the scheduler of a pod, i-th of the files: that decides between equal priorities.
@@ -243,6 +267,9 @@ func (s *scene) place() *Placement {
 		u := UnplacedPod{Pod: name, Summary: d.Failure.String(), Nodes: map[string][]string{}}
 		for _, v := range s.placer.Verdicts(d.Pod) {
 			u.Nodes[v.Node] = v.Reasons
+			if v.Detail != "" {
+				u.Nodes[v.Node] = []string{v.Detail}
+			}
 		}
 		if p := d.Preemption; p != nil {
 			u.Preemption = &Eviction{Node: p.Node, Victims: []string{}}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
 // A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods whose
@@ -44,6 +46,9 @@ type class struct {
 	fit        []scored // what NodeResourcesFit scores
 	balanced   []scored // what NodeResourcesBalancedAllocation scores
 	features   []string // sorted
+
+	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
+	numaKey string
 }
 
 type request struct {
@@ -100,7 +105,7 @@ func (c *cluster) compile(pod *Pod) *class {
 		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
 		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
 		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
-		imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
+		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
 	}
 	if k.profile == nil {
 		k.profile = c.profiles[""]

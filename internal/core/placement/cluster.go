@@ -68,12 +68,16 @@ type cluster struct {
 	scoreMemory   []int64
 	held          [][]*held      // the pods counted on it
 	nominated     [][]*nominated // the pods for which room is being made on it
+	beliefs       []*belief      // of what its NUMA nodes have; nil: no report
 
 	columns      map[string]int // resource name to column
 	resources    []string       // column to resource name
 	insufficient []string       // column to the reason for which it keeps pods off
 	allocatable  [][]int64      // [column][row]
 	requested    [][]int64      // [column][row]
+
+	alikes map[alikeKey]*alike
+	turns  uint64 // of pods, as they were placed
 
 	pods      map[PodID]*held
 	wishes    map[PodID]*nominated
@@ -99,7 +103,9 @@ type held struct {
 	confirmed bool // the API shows it there; else assumed
 	deleting  bool // see Pod.Deleting
 	preempted bool
-	started   int64 // see Pod.Started
+	started   int64  // see Pod.Started
+	turn      uint64 // when it was placed here, among others
+	arrived   bool   // a report of the node's agent has had it
 
 	inRow, inWho int // places in held of the row, of the identity
 }
@@ -110,7 +116,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		identities: map[string]*identity{}, peers: map[string]map[*identity]bool{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
 		aims: map[string]*aim{}, aimsIn: map[string][]*aim{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, images: map[string]*image{},
-		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, atPriority: map[int32]int{},
+		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.column(r)
@@ -179,6 +185,7 @@ func (c *cluster) rowOf(name string) row {
 	c.scoreMemory = append(c.scoreMemory, 0)
 	c.held = append(c.held, nil)
 	c.nominated = append(c.nominated, nil)
+	c.beliefs = append(c.beliefs, nil)
 	for i := range c.resources {
 		c.allocatable[i] = append(c.allocatable[i], 0)
 		c.requested[i] = append(c.requested[i], 0)
@@ -195,7 +202,7 @@ func (c *cluster) rowOf(name string) row {
 
 // release gives an empty row of an unseen node back.
 func (c *cluster) release(r row) {
-	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 {
+	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil {
 		return
 	}
 	delete(c.rows, c.name[r])
@@ -334,8 +341,13 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		return noRow, false
 	}
 	h := &held{id: pod.ID, name: pod.Name, row: r, class: k, who: who, confirmed: confirmed, deleting: pod.Deleting, preempted: pod.Preempted, started: pod.Started}
+	c.turns++
+	h.turn = c.turns
 	freed = noRow
 	if p != nil {
+		if p.row == r && p.class.numaKey == k.numaKey {
+			h.turn, h.arrived = p.turn, p.arrived
+		}
 		freed, changed = p.row, true
 		c.drop(p)
 	}
@@ -346,6 +358,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	}
 	h.inRow, h.inWho = len(c.held[r]), len(who.held)
 	c.held[r], who.held = append(c.held[r], h), append(who.held, h)
+	c.countNUMA(h, 1)
 	c.pods[pod.ID] = h
 	if changed && freed != r {
 		c.release(freed)
@@ -384,6 +397,7 @@ func (c *cluster) drop(h *held) {
 	list[h.inWho], last.inWho = last, h.inWho
 	list[len(list)-1] = nil
 	h.who.held = list[:len(list)-1]
+	c.countNUMA(h, -1)
 	c.releaseClass(h.class)
 	c.releaseIdentity(h.who)
 }

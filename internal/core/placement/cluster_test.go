@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -47,12 +48,17 @@ type history struct {
 	names  int // of nodes
 	// outranked pods have lost the room that was being made for them.
 	outranked map[PodID]bool
+
+	layouts  []*numa.Layout
+	verdicts map[string]int // of agents' offers, met in checks
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
 	return &history{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour),
 		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{}, names: 5, outranked: map[PodID]bool{},
+		verdicts: map[string]int{},
+		layouts:  []*numa.Layout{layoutOf(t, 1, 2, numa.PolicySingleNUMANode), layoutOf(t, 2, 2, numa.PolicySingleNUMANode), layoutOf(t, 2, 3, numa.PolicyRestricted)},
 	}
 }
 
@@ -92,11 +98,18 @@ const (
 
 func (h *history) happen() (what int) {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(1500)) * time.Millisecond)
-	what = h.rng.IntN(13)
+	what = h.rng.IntN(14)
 	switch what {
 	case namespaceChanged:
 		team := []string{"red", "blue"}[h.rng.IntN(2)]
 		h.placer.NamespaceSeen(h.now, []string{"x", "y"}[h.rng.IntN(2)], []Label{{"team", team}})
+	case 13:
+		name := fmt.Sprintf("n%d", h.rng.IntN(h.names))
+		if h.rng.IntN(5) == 0 {
+			h.placer.ReportGone(h.now, name)
+		} else {
+			h.placer.ReportSeen(h.now, name, h.randomReport(name))
+		}
 	case 0, 1:
 		n := h.randomNode()
 		h.nodes[n.Name] = n
@@ -247,6 +260,7 @@ func (h *history) check() {
 		h.t.Errorf("columns differ from a fresh count:\n%q\n%q", a, b)
 	}
 	h.checkCounters()
+	h.checkBeliefs()
 	h.placer.wakeLookers(h.now)
 	for _, members := range h.placer.queue.waiting {
 		for _, id := range sortedIDs(members) {
@@ -421,6 +435,9 @@ func (h *history) randomPod() Pod {
 		p.Requests = append(p.Requests, Amount{"example.com/gpu", 1})
 	case 4:
 		p.Gates = []string{"g"}
+	}
+	if h.rng.IntN(3) == 0 {
+		p.NUMA = pinned(1 + h.rng.IntN(3))
 	}
 	p.Name, p.Namespace = string(p.ID), []string{"x", "y"}[h.rng.IntN(2)]
 	if h.rng.IntN(4) != 0 {

@@ -133,5 +133,6 @@ func appendDemands(b []byte, pod *Pod) []byte {
 		b = append(b, 0)
 	}
 	b = appendNumber(appendStrings(b, pod.Images), int64(pod.Containers))
-	return appendStrings(appendStrings(b, pod.Features), pod.Unsupported)
+	b = appendStrings(appendStrings(b, pod.Features), pod.Unsupported)
+	return appendNUMA(b, pod.NUMA)
 }

@@ -16,6 +16,7 @@ const (
 	RuleSpread
 	RulePodAffinity
 	RuleFeatures
+	RuleNUMA
 )
 
 // A filter is one rule. It returns the reasons for which a demand cannot go to row r; none means that it can.
@@ -43,6 +44,7 @@ var filters = []filter{
 	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, explainNodeAffinity, always, nil},
 	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports"), never, nil},
 	{RuleResources, "NodeResourcesFit", passesResources, explainResources, resourcesAreFinal, nil},
+	{RuleNUMA, "NodeResourceTopologyMatch", passesNUMA, explainNUMA, numaIsFinal, nil},
 	{RuleSpread, "PodTopologySpread", passesSpread, explainSpread, spreadIsFinal, keySpread},
 	{RulePodAffinity, "InterPodAffinity", passesPodAffinity, explainPodAffinity, podAffinityIsFinal, keyPodAffinity},
 	{RuleFeatures, "NodeDeclaredFeatures", passesFeatures, constantly("node(s) didn't match Pod's required features"), always, keyFeatures},
@@ -72,6 +74,8 @@ type Verdict struct {
 	Reasons []string // spelled as upstream spells them
 	// Final: evicting pods from the node would not help.
 	Final bool
+	// Detail has the numbers behind the reason where there are more; else it is empty.
+	Detail string
 }
 
 // verdict judges row r with all rules, nominated pods included.
@@ -81,6 +85,9 @@ func (c *cluster) verdict(d *demand, self PodID, r row) Verdict {
 		f := c.objection(d.profile.filters, d, r)
 		if f != nil {
 			v.Plugin, v.Reasons, v.Final = f.plugin, f.explain(c, d, r, nil), f.final(c, d, r)
+			if f.rule == RuleNUMA {
+				v.Detail = c.detailNUMA(d, r)
+			}
 		}
 		return f == nil
 	})

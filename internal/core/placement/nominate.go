@@ -64,4 +64,5 @@ func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) 
 func (c *cluster) lift(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
 	c.countAround(h, int32(sign))
+	c.liftNUMA(h, sign)
 }

@@ -33,6 +33,8 @@
 //	demand    a class with the counters that its rules read
 //	group     rows of which every rule that looks around says the same
 //	nominate  make room for a pending pod on a row
+//	report    what a node's agent says that its NUMA nodes have, and who owns the rest
+//	belief    a report with the pods on top that it does not have yet
 //	bid       what the eviction of pods from a row would cost
 //	rule      one filter; its bit in RuleSet says which rules rejected a pod
 //
@@ -62,6 +64,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -121,6 +124,16 @@ func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 // NodeGone folds in that a node was deleted. Its pods stay counted until they are gone themselves, so that a node of the
 // same name that comes back is not overfilled.
 func (p *Placer) NodeGone(_ unit.Instant, name string) { p.cluster.removeNode(name) }
+
+// ReportSeen folds in what the agent of a node says of its NUMA nodes. The Placer keeps report.
+func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
+	if row, changed := p.cluster.setReport(node, report); changed {
+		p.wake(now, row)
+	}
+}
+
+// ReportGone folds in that the agent of a node says nothing any more: pods go there as to any node.
+func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, node, nil) }
 
 // NamespaceSeen folds in the labels of a namespace, sorted by key.
 func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {

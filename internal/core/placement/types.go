@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -56,6 +57,9 @@ type Pod struct {
 	Images     []string // that its containers and volumes run from, one entry each, with their tags
 	Containers int      // init containers included: images are judged large or small for so many
 	Features   []string // node features it cannot do without
+
+	// NUMA is what its node's agent must find for it on the NUMA nodes, the UID left out; nil: nothing.
+	NUMA *numa.Pod
 
 	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
 	Unsupported []string

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
+	"weak"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
@@ -27,14 +29,40 @@ type Node struct {
 // Decode reads an object. before is what the node's object said last, nil if nothing: its Layout serves again when machine
 // and configuration are the same, as they nearly always are.
 func Decode(o *Object, before *Node) (*Node, error) {
-	n, err := decode(o, before)
+	n, err := decode(o, func(described string) *numa.Layout {
+		if before != nil && before.described == described {
+			return before.Layout
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read NodeResourceTopology: %s: %w", o.Name, err)
 	}
 	return n, nil
 }
 
-func decode(o *Object, before *Node) (*Node, error) {
+// A Decoder reads the objects of many nodes. Nodes of one kind share one Layout, for as long as anybody has it.
+type Decoder struct {
+	layouts map[string]weak.Pointer[numa.Layout] // by what describes them
+}
+
+// Decode reads the object of any node.
+func (d *Decoder) Decode(o *Object) (*Node, error) {
+	n, err := decode(o, func(described string) *numa.Layout { return d.layouts[described].Value() })
+	if err != nil {
+		return nil, fmt.Errorf("read NodeResourceTopology: %s: %w", o.Name, err)
+	}
+	if known := d.layouts[n.described].Value(); known != n.Layout {
+		if d.layouts == nil {
+			d.layouts = map[string]weak.Pointer[numa.Layout]{}
+		}
+		maps.DeleteFunc(d.layouts, func(_ string, l weak.Pointer[numa.Layout]) bool { return l.Value() == nil })
+		d.layouts[n.described] = weak.Make(n.Layout)
+	}
+	return n, nil
+}
+
+func decode(o *Object, known func(described string) *numa.Layout) (*Node, error) {
 	if _, ours := o.Attribute(attributeMachine); !ours {
 		return nil, ErrForeign
 	}
@@ -54,10 +82,10 @@ func decode(o *Object, before *Node) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{described: described}
-	if before != nil && before.described == described {
-		n.Layout = before.Layout
-	} else if n.Layout = layout(said, &p); n.Layout == nil {
-		return nil, p.err()
+	if n.Layout = known(described); n.Layout == nil {
+		if n.Layout = layout(said, &p); n.Layout == nil {
+			return nil, p.err()
+		}
 	}
 	n.State = n.Layout.NewState()
 	fill(n.State, said, &p)

@@ -140,6 +140,29 @@ func (w *world) pod() numa.Pod {
 	return p
 }
 
+// TestNodesOfOneKind: what differs in pods and devices only shares a Layout.
+func TestNodesOfOneKind(t *testing.T) {
+	var d Decoder
+	var nodes []*Node
+	for _, seed := range []uint64{1, 1, 2} {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, seed)))
+		for range len(nodes) {
+			w.step()
+		}
+		n, err := d.Decode(w.encoder.Encode(w.state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, n)
+	}
+	if nodes[0].Layout != nodes[1].Layout || nodes[0].Layout == nodes[2].Layout {
+		t.Error("want one layout for the first two nodes, another for the third")
+	}
+	if _, err := d.Decode(&Object{}); !errors.Is(err, ErrForeign) {
+		t.Errorf("an object without a state: %v", err)
+	}
+}
+
 // TestSameOffers holds the promise of the package: whatever happened to a node, who decodes its object gets the same offers
 // and refusals, also after further pods came and went on both sides.
 func TestSameOffers(t *testing.T) {

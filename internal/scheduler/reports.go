@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// reportsRetry is how long to wait before asking again whether nodes report their NUMA state where they did not: the API may not
+// have such objects, or we may not read them. Chosen: an administrator who installs them sees the effect within a minute.
+const reportsRetry = time.Minute
+
+// followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the beginning
+// have been heard, or that there are none to wait for.
+func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
+	var settled atomic.Bool
+	go func() {
+		for told := false; ; told = true {
+			err := client.List(ctx, kube.Topologies, "", metav1.ListOptions{Limit: 1}, &topology.List{})
+			if err == nil {
+				break
+			}
+			if missing := apierrors.IsNotFound(err) || apierrors.IsForbidden(err); missing {
+				settled.Store(true)
+				if !told {
+					slog.Info("no reports of NUMA nodes are to be had: nodes are taken as upstream takes them", "err", err)
+				}
+			}
+			wait := reportsRetry
+			if !settled.Load() {
+				wait = time.Second // the API server is away: nothing can be placed either
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+		}
+		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
+		go watch.RunWithContext(ctx)
+		if cache.WaitForCacheSync(ctx.Done(), watch.HasSynced) {
+			settled.Store(true)
+		}
+	}()
+	return settled.Load
+}
+
+// trimReport drops what others read.
+func trimReport(obj runtime.Object) {
+	if o, ok := obj.(*topology.Object); ok {
+		o.Zones, o.TopologyPolicies = nil, nil
+	}
+}
+
+// reportHandler turns reports into facts. They are read here, beside the mind. What cannot be read counts as none: its node is
+// taken as upstream takes all.
+func (m *mind) reportHandler(ctx context.Context) cache.ResourceEventHandler {
+	var decoder topology.Decoder
+	gone := func(name string) {
+		m.tell(ctx, func(now unit.Instant) { m.placer.ReportGone(now, name) })
+	}
+	seen := func(o *topology.Object) {
+		n, err := decoder.Decode(o)
+		if err != nil {
+			if !errors.Is(err, topology.ErrForeign) {
+				slog.Warn("report of NUMA nodes left out", "node", o.Name, "err", err)
+			}
+			gone(o.Name)
+			return
+		}
+		m.tell(ctx, func(now unit.Instant) { m.placer.ReportSeen(now, o.Name, n.State) })
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { seen(obj.(*topology.Object)) },
+		UpdateFunc: func(_, after any) { seen(after.(*topology.Object)) },
+		DeleteFunc: func(obj any) {
+			if o, ok := kube.Deleted[*topology.Object](obj); ok {
+				gone(o.Name)
+			}
+		},
+	}
+}
