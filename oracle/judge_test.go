@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -63,7 +64,7 @@ func (noDevices) DeviceClassResolver() fwk.DeviceClassResolver               { r
 func (noDevices) GetDeviceClass(corev1.ResourceName) *resourcev1.DeviceClass { return nil }
 
 // notOurs are the plugins without a rule of ours: none of the pods drawn asks for one.
-var notOurs = []string{"DynamicResources", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "SchedulingGates"}
+var notOurs = []string{"DynamicResources", "SchedulingGates"}
 
 // newJudge builds upstream's framework from a configuration file, as upstream itself reads it. What it says of weights it must
 // say in multiPoint.
@@ -83,7 +84,7 @@ func newJudge(t *testing.T, file string) *judge {
 	registry := plugins.NewInTreeRegistry()
 	j.framework, err = frameworkruntime.NewFramework(ctx, registry, profile,
 		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(j.factory), frameworkruntime.WithSnapshotSharedLister(j.world),
-		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithSharedDRAManager(noDevices{}), frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
+		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithSharedDRAManager(noDevices{}), frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(j.factory.Storage().V1().CSINodes().Lister())), frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +122,20 @@ func (j *judge) see(t *testing.T, c *cluster) {
 	replace(t, j.factory.Core().V1().Namespaces().Informer(), c.namespaces)
 	replace(t, j.factory.Core().V1().Services().Informer(), c.services)
 	replace(t, j.factory.Policy().V1().PodDisruptionBudgets().Informer(), c.budgets)
+	if c.stores != nil {
+		j.seeStores(t, c.stores)
+	}
+}
+
+func (j *judge) seeStores(t *testing.T, s *stores) {
+	core, storage := j.factory.Core().V1(), j.factory.Storage().V1()
+	replace(t, core.PersistentVolumeClaims().Informer(), s.claims)
+	replace(t, core.PersistentVolumes().Informer(), s.volumes)
+	replace(t, storage.StorageClasses().Informer(), s.classes)
+	replace(t, storage.CSINodes().Informer(), s.nodes)
+	replace(t, storage.CSIDrivers().Informer(), s.drivers)
+	replace(t, storage.CSIStorageCapacities().Informer(), s.capacities)
+	replace(t, storage.VolumeAttachments().Informer(), s.attachments)
 }
 
 func replace[T any](t *testing.T, informer cache.SharedIndexInformer, list []T) {
@@ -141,6 +156,7 @@ type cluster struct {
 	namespaces []*corev1.Namespace
 	services   []*corev1.Service
 	budgets    []*policyv1.PodDisruptionBudget
+	stores     *stores // nil: none
 }
 
 // verdict is what the judge says of one pod.

@@ -24,13 +24,18 @@ var clustersFlag = flag.Int("placement.clusters", 4000, "how many random cluster
 // score for it; our choice must be among upstream's best, with upstream's total; and where a pod fits nowhere, every node
 // must have the same victims, and our choice among them rank as high as upstream's.
 func TestPlacement(t *testing.T) {
-	compareUnder(t, "", *clustersFlag)
+	compareUnder(t, "", *clustersFlag, false)
+}
+
+// TestVolumes is TestPlacement with claims, volumes and disks.
+func TestVolumes(t *testing.T) {
+	compareUnder(t, "", *clustersFlag, true)
 }
 
 const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 // compareUnder draws clusters and compares under a configuration file that both sides read.
-func compareUnder(t *testing.T, file string, clusters int) {
+func compareUnder(t *testing.T, file string, clusters int, volumes bool) {
 	t.Helper()
 	file = configHead + file
 	c, _, err := schedulerconfig.Parse([]byte(file))
@@ -40,7 +45,7 @@ func compareUnder(t *testing.T, file string, clusters int) {
 	j := newJudge(t, file)
 	var n counts
 	for seed := range uint64(clusters) {
-		comparePlacement(t, j, c.Profiles[0], seed, &n)
+		comparePlacement(t, j, c.Profiles[0], seed, volumes, &n)
 	}
 	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no difference", clusters, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
 }
@@ -89,17 +94,24 @@ profiles:
       - {maxSkew: 1, topologyKey: disk, whenUnsatisfiable: ScheduleAnyway}
 `,
 	} {
-		t.Run(name, func(t *testing.T) { compareUnder(t, file, *clustersFlag/8) })
+		t.Run(name, func(t *testing.T) { compareUnder(t, file, *clustersFlag/8, false) })
 	}
 }
 
 type counts struct{ pairs, scores, choices, preemptions, bids int }
 
-func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed uint64, n *counts) {
+func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed uint64, volumes bool, n *counts) {
 	t.Helper()
 	r := random{rand.New(rand.NewPCG(seed, 36))}
 	placer := placement.New(placement.Options{Seed: seed, Profiles: []placement.Profile{profile}})
 	c := r.cluster(seed)
+	if volumes {
+		c.stores = r.stores(c)
+		for _, p := range slices.Concat(c.bound, c.nominated) {
+			r.mount(p, c.stores)
+		}
+	}
+	dbg = c
 	tell(placer, c)
 	j.see(t, c)
 	for k := range 5 {
@@ -108,6 +120,12 @@ func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed ui
 		pod.Status.StartTime = nil
 		if len(c.nominated) > 0 {
 			narrow(pod)
+		}
+		if volumes {
+			plain(r, pod)
+			r.mount(pod, c.stores)
+			tellStores(placer, c.stores)
+			j.seeStores(t, c.stores)
 		}
 		theirs, ours := j.judge(t, pod), kube.PlacementPod(pod)
 		for _, v := range placer.Verdicts(ours) {
@@ -157,6 +175,14 @@ func compareChoice(t *testing.T, placer *placement.Placer, seed uint64, ours pla
 			t.Fatalf("seed %d: pod %s: ours %s with %d, upstream %v\nours %+v", seed, ours.Name, d.Node, d.Score, theirs.totals, ours)
 		}
 	}
+}
+
+// plain takes most other demands off a pod, so that those about volumes decide.
+func plain(r random, pod *corev1.Pod) {
+	if r.chance(4) {
+		return
+	}
+	pod.Spec = corev1.PodSpec{Priority: pod.Spec.Priority, Containers: []corev1.Container{{Name: "c", Image: "a"}}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
 }
 
 // narrow replaces empty selectors of spread constraints: upstream counts only nominated pods for them (README.md).
@@ -214,6 +240,12 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 		got[e.Node] = fmt.Sprint(e.Violations, " ", names)
 	}
 	if !maps.Equal(got, want) {
+		if c := dbg; c != nil && c.stores != nil {
+			for _, p := range slices.Concat(c.bound, c.nominated) {
+				t.Logf("%s prio %d on %s nominated %s ns %s vols %v", p.Name, *p.Spec.Priority, p.Spec.NodeName, p.Status.NominatedNodeName, p.Namespace, p.Spec.Volumes)
+			}
+			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(kube.PlacementPod(pod)))
+		}
 		t.Fatalf("seed %d: pod %s (priority %d): victims: ours %v, upstream %v\npod %+v", seed, pod.Name, *pod.Spec.Priority, got, want, pod.Spec)
 	}
 	n.bids += len(want)
@@ -247,6 +279,9 @@ func tell(placer *placement.Placer, c *cluster) {
 	for _, n := range c.nodes {
 		placer.NodeSeen(1, kube.PlacementNode(n))
 	}
+	if c.stores != nil {
+		tellStores(placer, c.stores)
+	}
 	for _, p := range c.bound {
 		placer.PodSeen(1, kube.PlacementPod(p))
 	}
@@ -262,3 +297,5 @@ func nominate(placer *placement.Placer, c *cluster) {
 		placer.PodSeen(1, kube.PlacementPod(gated))
 	}
 }
+
+var dbg *cluster

@@ -22,8 +22,8 @@ func newSchedulerCommand() *cobra.Command {
 		Long: `Place pods on nodes, in place of kube-scheduler or beside it under another --scheduler-name.
 
 Every node is considered for every pod, by the default profile of kube-scheduler 1.36 or by those of a
-KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Volumes from persistent volume
-claims, resource claims and gangs are not supported yet: a pod that demands one stays pending with an event that says so.`,
+KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Resource claims and gangs
+are not supported yet: a pod that demands one stays pending with an event that says so.`,
 		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
   plimsoll scheduler --config /etc/kubernetes/scheduler.yaml`,
 		Args: cobra.NoArgs,

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,6 +59,13 @@ var (
 	ReplicaSets            = Kind{appsv1.SchemeGroupVersion, "replicasets", true, func() runtime.Object { return &appsv1.ReplicaSet{} }, func() runtime.Object { return &appsv1.ReplicaSetList{} }}
 	StatefulSets           = Kind{appsv1.SchemeGroupVersion, "statefulsets", true, func() runtime.Object { return &appsv1.StatefulSet{} }, func() runtime.Object { return &appsv1.StatefulSetList{} }}
 	DisruptionBudgets      = Kind{policyv1.SchemeGroupVersion, "poddisruptionbudgets", true, func() runtime.Object { return &policyv1.PodDisruptionBudget{} }, func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} }}
+	VolumeClaims           = Kind{corev1.SchemeGroupVersion, "persistentvolumeclaims", true, func() runtime.Object { return &corev1.PersistentVolumeClaim{} }, func() runtime.Object { return &corev1.PersistentVolumeClaimList{} }}
+	Volumes                = Kind{corev1.SchemeGroupVersion, "persistentvolumes", false, func() runtime.Object { return &corev1.PersistentVolume{} }, func() runtime.Object { return &corev1.PersistentVolumeList{} }}
+	StorageClasses         = Kind{storagev1.SchemeGroupVersion, "storageclasses", false, func() runtime.Object { return &storagev1.StorageClass{} }, func() runtime.Object { return &storagev1.StorageClassList{} }}
+	CSINodes               = Kind{storagev1.SchemeGroupVersion, "csinodes", false, func() runtime.Object { return &storagev1.CSINode{} }, func() runtime.Object { return &storagev1.CSINodeList{} }}
+	CSIDrivers             = Kind{storagev1.SchemeGroupVersion, "csidrivers", false, func() runtime.Object { return &storagev1.CSIDriver{} }, func() runtime.Object { return &storagev1.CSIDriverList{} }}
+	CSIStorageCapacities   = Kind{storagev1.SchemeGroupVersion, "csistoragecapacities", true, func() runtime.Object { return &storagev1.CSIStorageCapacity{} }, func() runtime.Object { return &storagev1.CSIStorageCapacityList{} }}
+	VolumeAttachments      = Kind{storagev1.SchemeGroupVersion, "volumeattachments", false, func() runtime.Object { return &storagev1.VolumeAttachment{} }, func() runtime.Object { return &storagev1.VolumeAttachmentList{} }}
 	Leases                 = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
 	TokenReviews           = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
 	Topologies             = Kind{topology.GroupVersion, topology.Resource, false, func() runtime.Object { return &topology.Object{} }, func() runtime.Object { return &topology.List{} }}
@@ -74,7 +82,7 @@ func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, coordinationv1.AddToScheme, storagev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 		topology.AddToScheme,
 	} {
 		if err := add(s); err != nil {
@@ -125,7 +133,7 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	}
 	c := &Client{config: config, groups: map[schema.GroupVersion]rest.Interface{}}
 	for _, gv := range []schema.GroupVersion{
-		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, storagev1.SchemeGroupVersion,
 		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion,
 	} {
 		group := rest.CopyConfig(config)

@@ -67,6 +67,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	out.Images, out.Containers = placementImages(pod)
 	out.Features = placementFeatures(pod)
 	out.NUMA = placementNUMA(pod)
+	out.Mounts = placementMounts(pod)
 	if pod.Spec.NodeName == "" {
 		out.Unsupported = append(placementUnsupported(pod), broken...)
 	}
@@ -277,11 +278,6 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirem
 // placementUnsupported names the hard demands of pod that core/placement has no rule for yet.
 func placementUnsupported(pod *corev1.Pod) []string {
 	var out []string
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			out = append(out, "volumes from persistent volume claims (spec.volumes, "+v.Name+")")
-		}
-	}
 	if len(pod.Spec.ResourceClaims) > 0 {
 		out = append(out, "resource claims (spec.resourceClaims)")
 	}

@@ -24,6 +24,9 @@ type api interface {
 	bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
+	// keepVolume and askForVolume write one part of a plan for a pod's volumes.
+	keepVolume(ctx context.Context, b *placement.VolumeBind) error
+	askForVolume(ctx context.Context, q *placement.VolumeProvision) error
 	// remove deletes the pod if it is still the one with that UID.
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }

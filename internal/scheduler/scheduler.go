@@ -92,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
-	watches := append(m.lesserWatches(o.Client), podWatch, nodeWatch)
+	watches := append(append(m.lesserWatches(o.Client), m.storageWatches(o.Client)...), podWatch, nodeWatch)
 	synced := make([]cache.InformerSynced, len(watches), len(watches)+1)
 	for i, w := range watches {
 		synced[i] = w.HasSynced
@@ -137,7 +137,7 @@ type mind struct {
 	placer *placement.Placer
 
 	synced  bool
-	binding int // binds in flight, and those in line
+	binding int // binds, and writes of volumes before them, in flight, and those in line
 	lines   lines
 }
 
@@ -173,6 +173,7 @@ func (m *mind) run(ctx context.Context) {
 	reported := false
 	for {
 		m.hearAll()
+		m.settleVolumes(ctx)
 		if m.synced && !reported {
 			reported = true
 			slog.Info("scheduler has its first lists", "after", time.Since(m.start).Round(time.Millisecond), "pending", m.placer.Pending())
@@ -246,7 +247,9 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	m.binding++
-	if p := (placed{d, began}); m.lines.enter(p) {
+	if p := (placed{d, began}); d.Volumes != nil {
+		go m.writeVolumes(ctx, p)
+	} else if m.lines.enter(p) {
 		go m.bind(ctx, p)
 	}
 	return true

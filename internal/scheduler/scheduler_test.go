@@ -39,6 +39,9 @@ type cluster struct {
 
 	removed []string
 
+	noWrites int // that many writes to storage fail
+	writes   []string
+
 	onBound, onGone func(*corev1.Pod) // the watch
 }
 

@@ -84,21 +84,6 @@ func (m *mind) nodeHandler() cache.ResourceEventHandler {
 // lesserWatches are those of objects that say something about pods: namespaces, the groups that select them, and
 // disruption budgets.
 func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
-	watch := func(k kube.Kind, trim func(runtime.Object), seen, gone func(obj any, now unit.Instant)) cache.Controller {
-		tell := func(fold func(any, unit.Instant), obj any) {
-			m.tell(context.Background(), func(now unit.Instant) { fold(obj, now) })
-		}
-		_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { tell(seen, obj) },
-			UpdateFunc: func(_, after any) { tell(seen, after) },
-			DeleteFunc: func(obj any) {
-				if o, ok := kube.Deleted[runtime.Object](obj); ok {
-					tell(gone, o)
-				}
-			},
-		})
-		return controller
-	}
 	group := func(obj any, now unit.Instant, fold func(unit.Instant, placement.Group)) {
 		if g, ok := kube.PlacementGroup(obj); ok {
 			fold(now, g)
@@ -107,13 +92,13 @@ func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 	groupSeen := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupSeen) }
 	groupGone := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupGone) }
 	return []cache.Controller{
-		watch(kube.Namespaces, nil,
+		m.watch(client, kube.Namespaces, nil,
 			func(obj any, now unit.Instant) {
 				n := obj.(*corev1.Namespace)
 				m.placer.NamespaceSeen(now, n.Name, kube.PlacementLabels(n.Labels))
 			},
 			func(obj any, now unit.Instant) { m.placer.NamespaceGone(now, obj.(*corev1.Namespace).Name) }),
-		watch(kube.DisruptionBudgets, nil,
+		m.watch(client, kube.DisruptionBudgets, nil,
 			func(obj any, now unit.Instant) {
 				m.placer.BudgetSeen(now, kube.PlacementBudget(obj.(*policyv1.PodDisruptionBudget)))
 			},
@@ -121,11 +106,28 @@ func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 				b := obj.(*policyv1.PodDisruptionBudget)
 				m.placer.BudgetGone(now, b.Namespace, b.Name)
 			}),
-		watch(kube.Services, nil, groupSeen, groupGone),
-		watch(kube.ReplicationControllers, trimGroup, groupSeen, groupGone),
-		watch(kube.ReplicaSets, trimGroup, groupSeen, groupGone),
-		watch(kube.StatefulSets, trimGroup, groupSeen, groupGone),
+		m.watch(client, kube.Services, nil, groupSeen, groupGone),
+		m.watch(client, kube.ReplicationControllers, trimGroup, groupSeen, groupGone),
+		m.watch(client, kube.ReplicaSets, trimGroup, groupSeen, groupGone),
+		m.watch(client, kube.StatefulSets, trimGroup, groupSeen, groupGone),
 	}
+}
+
+// watch makes facts of what happens to objects of one kind.
+func (m *mind) watch(client *kube.Client, k kube.Kind, trim func(runtime.Object), seen, gone func(obj any, now unit.Instant)) cache.Controller {
+	tell := func(fold func(any, unit.Instant), obj any) {
+		m.tell(context.Background(), func(now unit.Instant) { fold(obj, now) })
+	}
+	_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { tell(seen, obj) },
+		UpdateFunc: func(_, after any) { tell(seen, after) },
+		DeleteFunc: func(obj any) {
+			if o, ok := kube.Deleted[runtime.Object](obj); ok {
+				tell(gone, o)
+			}
+		},
+	})
+	return controller
 }
 
 // trimGroup drops pod templates and status, which no rule reads.

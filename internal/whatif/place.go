@@ -63,11 +63,14 @@ type scene struct {
 	uids    map[types.UID]bool
 
 	reports topology.Decoder
+
+	claims         []*corev1.PersistentVolumeClaim
+	defaultClasses []string // of storage
 }
 
 // Place lets the scheduler place the pods among objects that have no node, one after the other, each counted where the one
 // before went. The other objects are the cluster: nodes, pods with a node, priority classes, disruption budgets, namespaces,
-// services and owners of pods. An error names every object that cannot be meant.
+// services, owners of pods, and what decides about volumes. An error names every object that cannot be meant.
 func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
 	s := &scene{
 		placer: placement.New(placement.Options{Profiles: c.Profiles}), profiles: c.Profiles,
@@ -76,6 +79,7 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 	for i, o := range objects {
 		s.see(i, o)
 	}
+	s.seeClaims()
 	for i, pod := range s.pods {
 		s.seePod(i, pod)
 	}
@@ -146,6 +150,9 @@ func (s *scene) see(i int, o runtime.Object) {
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
 		s.once("pod disruption budget", o.Namespace, o.Name)
 	default:
+		if s.seeStorage(o) {
+			return
+		}
 		g, ok := kube.PlacementGroup(o)
 		if !ok {
 			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: says nothing about where pods go: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))

@@ -112,6 +112,9 @@ func mix(x uint64) uint64 {
 
 // fitsSomewhere reports whether any row is feasible for d.
 func (c *cluster) fitsSomewhere(d *demand) bool {
+	if d.volumes.taken(d) || d.whole() != "" {
+		return false
+	}
 	if d.tables != nil {
 		return c.feasibleGroups(d, c.tablesOf(d)) > 0
 	}

@@ -49,6 +49,13 @@ type class struct {
 
 	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
 	numaKey string
+
+	// Of pods with volumes that rules look at; podID and podName only where a claim must be the pod's own.
+	mounts    []Mount
+	disks     []*Disk // those in mounts
+	namespace string
+	podID     PodID
+	podName   string
 }
 
 type request struct {
@@ -115,6 +122,7 @@ func (c *cluster) compile(pod *Pod) *class {
 			k.requests = append(k.requests, request{c.column(a.Resource), a.Value})
 		}
 	}
+	compileMounts(k, pod)
 	slices.SortFunc(k.requests, func(a, b request) int { return a.column - b.column })
 	k.toleratesNode = tolerated(pod.Tolerations, cordonTaint)
 	c.compileNodeTerms(k, pod)
@@ -122,6 +130,22 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.compileScored(k)
 	c.classes[k.key] = k
 	return k
+}
+
+func compileMounts(k *class, pod *Pod) {
+	k.mounts = pod.Mounts
+	for i := range pod.Mounts {
+		m := &pod.Mounts[i]
+		if m.Disk != nil {
+			k.disks = append(k.disks, m.Disk)
+		}
+		if m.Claim != "" {
+			k.namespace = pod.Namespace
+		}
+		if m.Own {
+			k.podID, k.podName = pod.ID, pod.Name
+		}
+	}
 }
 
 func (c *cluster) compileNodeTerms(k *class, pod *Pod) {

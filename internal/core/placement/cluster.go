@@ -20,12 +20,14 @@ type cluster struct {
 	seed     uint64
 	intern   *interner
 	profiles map[string]*profile
-	hostKey  int32 // the label kubernetes.io/hostname
+	hostKey  int32   // the label kubernetes.io/hostname
+	zoneKeys []int32 // the labels that VolumeZone looks at
 	// Working space, of no meaning between calls.
 	scratch []byte
 	stamps  []uint64
 	stamp   uint64
 	lifted  []*held
+	inputs  []any
 	spent   []bool
 
 	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what was
@@ -48,6 +50,7 @@ type cluster struct {
 	// termsVersion grows when a counter of held terms comes or goes.
 	termsVersion uint64
 	images       map[string]*image
+	storage      storage
 
 	rows map[string]row
 	free []row
@@ -69,6 +72,7 @@ type cluster struct {
 	held          [][]*held      // the pods counted on it
 	nominated     [][]*nominated // the pods for which room is being made on it
 	beliefs       []*belief      // of what its NUMA nodes have; nil: no report
+	stored        []*rowStorage
 
 	columns      map[string]int // resource name to column
 	resources    []string       // column to resource name
@@ -117,11 +121,15 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		aims: map[string]*aim{}, aimsIn: map[string][]*aim{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, images: map[string]*image{},
 		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
+		storage: newStorage(),
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.column(r)
 	}
 	c.hostKey = c.intern.id("kubernetes.io/hostname")
+	for _, key := range zoneKeys {
+		c.zoneKeys = append(c.zoneKeys, c.intern.id(key[0]))
+	}
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}
 	}
@@ -186,6 +194,7 @@ func (c *cluster) rowOf(name string) row {
 	c.held = append(c.held, nil)
 	c.nominated = append(c.nominated, nil)
 	c.beliefs = append(c.beliefs, nil)
+	c.stored = append(c.stored, nil)
 	for i := range c.resources {
 		c.allocatable[i] = append(c.allocatable[i], 0)
 		c.requested[i] = append(c.requested[i], 0)
@@ -202,11 +211,11 @@ func (c *cluster) rowOf(name string) row {
 
 // release gives an empty row of an unseen node back.
 func (c *cluster) release(r row) {
-	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil {
+	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.stored[r].idle() {
 		return
 	}
 	delete(c.rows, c.name[r])
-	c.name[r], c.ports[r], c.held[r], c.nominated[r] = "", nil, nil, nil
+	c.name[r], c.ports[r], c.held[r], c.nominated[r], c.stored[r] = "", nil, nil, nil, nil
 	c.free = append(c.free, r)
 }
 
@@ -406,6 +415,7 @@ func (c *cluster) drop(h *held) {
 func (c *cluster) count(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
 	c.countAround(h, int32(sign))
+	c.use(h.class, int32(sign), false)
 	c.touch(h.row)
 }
 
@@ -417,6 +427,7 @@ func (c *cluster) countOnRow(r row, k *class, sign int64) {
 	}
 	c.scoreCPU[r] += sign * int64(k.held.CPU)
 	c.scoreMemory[r] += sign * int64(k.held.Memory)
+	c.mount(r, k, int32(sign))
 	for _, port := range k.ports {
 		if c.ports[r] == nil {
 			c.ports[r] = map[HostPort]int{}

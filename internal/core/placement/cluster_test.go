@@ -48,6 +48,7 @@ type history struct {
 	names  int // of nodes
 	// outranked pods have lost the room that was being made for them.
 	outranked map[PodID]bool
+	stores    bool // with storage
 
 	layouts  []*numa.Layout
 	verdicts map[string]int // of agents' offers, met in checks
@@ -94,10 +95,15 @@ const (
 	placed           = 8
 	placedToo        = 9
 	namespaceChanged = 12
+	storageChanged   = 13
 )
 
 func (h *history) happen() (what int) {
 	h.now = h.now.Add(time.Duration(h.rng.IntN(1500)) * time.Millisecond)
+	if h.stores && h.rng.IntN(2) == 0 {
+		h.happenStorage()
+		return storageChanged
+	}
 	what = h.rng.IntN(14)
 	switch what {
 	case namespaceChanged:
@@ -155,7 +161,9 @@ func (h *history) place() {
 	if n := h.nodes[d.Node]; !roomy(n, h.held(d.Node), d.Pod) {
 		h.t.Errorf("pod %s was placed on %s, which is over-committed by it", d.Pod.ID, d.Node)
 	}
-	h.flight[d.Pod.ID] = d.Node
+	if d.Volumes == nil {
+		h.flight[d.Pod.ID] = d.Node
+	}
 }
 
 // land lets a bind end: 0 refused, 1 lost without effect, 2 lost but done, 3 done.
@@ -244,6 +252,8 @@ func (h *history) check() {
 	for _, n := range h.nodes {
 		fresh.setNode(n)
 	}
+	copyStorage(c, fresh)
+	h.checkClaims()
 	for id, held := range c.pods {
 		p := h.pods[id]
 		fresh.setPod(&p, c.name[held.row], true)
@@ -378,7 +388,7 @@ func dump(c *cluster) []string {
 				line += fmt.Sprintf(" %s %d/%d", res, c.requested[i][r], c.allocatable[i][r])
 			}
 		}
-		out = append(out, line)
+		out = append(out, line+dumpStorage(c, r))
 	}
 	return out
 }
@@ -440,6 +450,9 @@ func (h *history) randomPod() Pod {
 		p.NUMA = pinned(1 + h.rng.IntN(3))
 	}
 	p.Name, p.Namespace = string(p.ID), []string{"x", "y"}[h.rng.IntN(2)]
+	if h.stores {
+		h.randomMounts(&p)
+	}
 	if h.rng.IntN(4) != 0 {
 		p.Labels = []Label{{"app", []string{"web", "db"}[h.rng.IntN(2)]}}
 	}

@@ -27,6 +27,9 @@ type demand struct {
 	termsSeen uint64
 	reach     []*aim
 
+	volumes     *volumeAsk // of pods with volumes that rules look at, as of volumesSeen
+	volumesSeen uint64
+
 	images  []*image  // one for each of imageNames
 	weights []float64 // of soft, as things are while nodes are scored; see weighSpread
 	tables  *tables
@@ -68,10 +71,18 @@ func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
 		}
 		k.demands[d.key] = d
 	}
+	c.refresh(d)
+	return d
+}
+
+// refresh lets d see terms and volumes as they are now.
+func (c *cluster) refresh(d *demand) {
 	if d.termsSeen != c.termsVersion+1 {
 		c.readHeldTerms(d)
 	}
-	return d
+	if len(d.mounts) > 0 {
+		c.readVolumes(d)
+	}
 }
 
 func (c *cluster) dropDemand(d *demand) {
@@ -199,5 +210,5 @@ func (c *cluster) readHeldTerms(d *demand) {
 
 // looksAround reports whether any answer about the demand depends on pods elsewhere.
 func (d *demand) looksAround() bool {
-	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0
+	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0 || d.volumes != nil && len(d.volumes.once) > 0
 }

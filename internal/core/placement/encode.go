@@ -105,6 +105,27 @@ func appendSpread(b []byte, list []SpreadConstraint) []byte {
 	return b
 }
 
+func appendMounts(b []byte, pod *Pod) []byte {
+	b = appendNumber(b, int64(len(pod.Mounts)))
+	for i := range pod.Mounts {
+		m := &pod.Mounts[i]
+		if b = appendBool(appendString(b, m.Claim), m.Own); m.Claim != "" {
+			b = appendString(b, pod.Namespace)
+		}
+		if m.Own {
+			b = appendString(appendString(b, string(pod.ID)), pod.Name)
+		}
+		if m.Disk != nil {
+			b = appendString(appendString(append(b, 1), m.Disk.Kind), m.Disk.ID)
+			b = appendBool(appendStrings(b, m.Disk.Monitors), m.Disk.ReadOnly)
+		} else {
+			b = append(b, 0)
+		}
+		b = appendString(appendString(b, m.Attached.Driver), m.Attached.Handle)
+	}
+	return b
+}
+
 // appendDemands writes everything of pod that a class holds.
 func appendDemands(b []byte, pod *Pod) []byte {
 	b = appendString(b, pod.Profile)
@@ -132,6 +153,7 @@ func appendDemands(b []byte, pod *Pod) []byte {
 	} else {
 		b = append(b, 0)
 	}
+	b = appendMounts(b, pod)
 	b = appendNumber(appendStrings(b, pod.Images), int64(pod.Containers))
 	b = appendStrings(appendStrings(b, pod.Features), pod.Unsupported)
 	return appendNUMA(b, pod.NUMA)

@@ -22,6 +22,9 @@ func newFailure(nodes int, d *demand) *Failure {
 	if d.conflict {
 		f.Whole = "pod affinity terms conflict"
 	}
+	if why := d.whole(); why != "" {
+		f.Whole = why
+	}
 	if len(d.unsupported) > 0 {
 		f.Whole = unsupportedReason(d)
 	}

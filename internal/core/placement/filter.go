@@ -7,6 +7,10 @@ type RuleSet uint32
 // stops at the first plugin, so that counts of reasons agree.
 const (
 	RuleSupported RuleSet = 1 << iota
+	RuleVolumeRestrictions
+	RuleVolumeLimits
+	RuleVolumeBinding
+	RuleVolumeZone
 	RuleNames
 	RuleUnschedulable
 	RuleTaints
@@ -32,22 +36,47 @@ type filter struct {
 	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same answer
 	// at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
 	key func(c *cluster, d *demand, r row, key []int32) []int32
+	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges before
+	// the rules that look at nodes.
+	whole func(a *volumeAsk) string
 }
 
 // Rules that look at the row alone come first. What a later one says of a row can be asked once for all rows with
 // the same keys.
 var filters = []filter{
-	{RuleSupported, "Plimsoll", isSupported, explainSupported, always, nil},
-	{RuleNames, "NodeAffinity", passesNames, explainNames, always, nil},
-	{RuleUnschedulable, "NodeUnschedulable", passesCordon, constantly("node(s) were unschedulable"), always, nil},
-	{RuleTaints, "TaintToleration", passesTaints, constantly("node(s) had untolerated taint(s)"), always, nil},
-	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, explainNodeAffinity, always, nil},
-	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports"), never, nil},
-	{RuleResources, "NodeResourcesFit", passesResources, explainResources, resourcesAreFinal, nil},
-	{RuleNUMA, "NodeResourceTopologyMatch", passesNUMA, explainNUMA, numaIsFinal, nil},
-	{RuleSpread, "PodTopologySpread", passesSpread, explainSpread, spreadIsFinal, keySpread},
-	{RulePodAffinity, "InterPodAffinity", passesPodAffinity, explainPodAffinity, podAffinityIsFinal, keyPodAffinity},
-	{RuleFeatures, "NodeDeclaredFeatures", passesFeatures, constantly("node(s) didn't match Pod's required features"), always, keyFeatures},
+	{RuleSupported, "Plimsoll", isSupported, explainSupported, always, nil, nil},
+	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumeAsk) string { return a.unknown }),
+	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumeAsk) string { return a.useless }),
+	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumeAsk) string { return a.astray }),
+	{RuleNames, "NodeAffinity", passesNames, explainNames, always, nil, nil},
+	{RuleUnschedulable, "NodeUnschedulable", passesCordon, constantly("node(s) were unschedulable"), always, nil, nil},
+	{RuleTaints, "TaintToleration", passesTaints, constantly("node(s) had untolerated taint(s)"), always, nil, nil},
+	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, explainNodeAffinity, always, nil, nil},
+	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports"), never, nil, nil},
+	{RuleResources, "NodeResourcesFit", passesResources, explainResources, resourcesAreFinal, nil, nil},
+	{RuleVolumeRestrictions, "VolumeRestrictions", passesDisks, constantly("node(s) had no available disk"), never, nil, nil},
+	{RuleNUMA, "NodeResourceTopologyMatch", passesNUMA, explainNUMA, numaIsFinal, nil, nil},
+	{RuleVolumeRestrictions, "VolumeRestrictions", passesOncePod, constantly("node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"), never, keyOncePod, nil},
+	{RuleVolumeLimits, "NodeVolumeLimits", passesVolumeLimits, constantly("node(s) exceed max volume count"), never, keyVolumeLimits, nil},
+	{RuleVolumeBinding, "VolumeBinding", passesVolumeBinding, explainVolumeBinding, always, keyVolumeBinding, nil},
+	{RuleVolumeZone, "VolumeZone", passesVolumeZone, constantly("node(s) had no available volume zone"), always, keyVolumeZone, nil},
+	{RuleSpread, "PodTopologySpread", passesSpread, explainSpread, spreadIsFinal, keySpread, nil},
+	{RulePodAffinity, "InterPodAffinity", passesPodAffinity, explainPodAffinity, podAffinityIsFinal, keyPodAffinity, nil},
+	{RuleFeatures, "NodeDeclaredFeatures", passesFeatures, constantly("node(s) didn't match Pod's required features"), always, keyFeatures, nil},
+}
+
+// wholeRule is what a rule says before any node is looked at. Terms that contradict each other have the first word.
+func wholeRule(rule RuleSet, plugin string, whole func(*volumeAsk) string) filter {
+	return filter{
+		rule, plugin,
+		func(_ *cluster, d *demand, _ row) bool {
+			return d.volumes == nil || d.conflict || whole(d.volumes) == ""
+		},
+		func(_ *cluster, d *demand, _ row, reasons []string) []string {
+			return append(reasons, whole(d.volumes))
+		},
+		always, nil, whole,
+	}
 }
 
 func always(*cluster, *demand, row) bool { return true }

@@ -17,6 +17,16 @@
 // binds it and reports the outcome with Bound. A watch that shows the pod on a node is always the truth: it confirms the
 // assumption, or corrects it.
 //
+// # Volumes
+//
+// Claims, volumes, classes and what drivers say of nodes are facts as nodes are. A demand with claims holds an ask
+// (storage_ask.go): what its claims come down to now, or why no node can take the pod. It is made anew when a fact that it
+// rests on is another, and voids the demand's tables then; counts by row (volumes attached, disks in use) are kept as pods and
+// facts come and go. A pod that is placed with unbound claims gets a VolumePlan. Rules see at once what it will write, as
+// they see assumed pods; the next fact about the same object is the truth again, and a pod that is forgotten takes back
+// what nobody has seen written. The shell writes the plan and says so, VolumesSettled answers when everything is bound or
+// will not be, and only then is the pod bound.
+//
 // # Vocabulary
 //
 //	place     choose a node for a pod
@@ -36,6 +46,9 @@
 //	report    what a node's agent says that its NUMA nodes have, and who owns the rest
 //	belief    a report with the pods on top that it does not have yet
 //	bid       what the eviction of pods from a row would cost
+//	ask       what the volumes of a demand come down to, as things are
+//	stock     the volumes of one class that claims may get
+//	plan      what must be written, and come true, before a pod with unbound claims is bound
 //	rule      one filter; its bit in RuleSet says which rules rejected a pod
 //
 // # Invariants
@@ -52,8 +65,8 @@
 //
 // # What it does not do yet
 //
-// Volumes bound by claims and resource claims are not rules yet: a pod that requires one is refused with a reason that
-// names it, never placed as if it had not asked. A pod that only the eviction of others would help is tried again by
+// Resource claims are not a rule yet: a pod that requires one is refused with a reason that names it, never placed as if it
+// had not asked. Nodes are not scored by how much storage they have (an alpha of 1.36). A pod that only the eviction of others would help is tried again by
 // the events that would let it fit without, not by those that make an eviction possible.
 //
 // It is not safe for concurrent use: one goroutine owns a Placer.
@@ -86,6 +99,10 @@ type Placer struct {
 	queue   *queue
 	// wishesChecked is where the change log ended when pods that wait for room were last looked at.
 	wishesChecked int
+	// plansChecked is the version of storage, and one, at which plans for volumes were last looked at; plansDue when the
+	// first of them fails.
+	plansChecked uint64
+	plansDue     unit.Instant
 }
 
 // New returns a Placer that knows no nodes and no pods.
@@ -105,6 +122,9 @@ type Decision struct {
 	Score int64 // weighted sum of the scores of Node; 0 if it was the only feasible one, or room had been made there
 	// Feasible counts the nodes that passed all filters.
 	Feasible int
+
+	// Volumes is what must be written, and come true, before the pod is bound; nil: nothing.
+	Volumes *VolumePlan
 
 	Failure *Failure
 	// Preemption, with a Failure, is what would make room. The pod is nominated on its node; the shell evicts.
@@ -165,6 +185,7 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		p.queue.remove(pod.ID)
 		freed, changed := p.cluster.setPod(&pod, pod.Node, true)
+		p.forgetVolumes(now, pod.ID)
 		p.dismiss(now, pod.ID) // only now: what was kept for it is taken, not free
 		if changed {
 			p.wake(now, freed)
@@ -188,8 +209,29 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
 	p.dismiss(now, id)
-	if row, ok := p.cluster.removePod(id); ok {
+	p.forget(now, id)
+}
+
+// forget takes a pod off its row, and what was assumed for its volumes back.
+func (p *Placer) forget(now unit.Instant, id PodID) {
+	row, counted := p.cluster.removePod(id)
+	p.forgetVolumes(now, id)
+	if counted {
 		p.wake(now, row)
+	}
+}
+
+// forgetVolumes ends what was planned for the volumes of a pod. Others may have them again.
+func (p *Placer) forgetVolumes(now unit.Instant, id PodID) {
+	volumes, claims := p.cluster.revertVolumes(id)
+	for _, v := range volumes {
+		p.wakeForVolume(now, v)
+	}
+	for _, key := range claims {
+		p.wakeUsers(now, key)
+	}
+	if len(volumes)+len(claims) > 0 {
+		p.wakeFreed(now)
 	}
 }
 
@@ -223,9 +265,8 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	case BindDone:
 		p.queue.settle(pod.ID)
 	case BindRefused:
-		row, _ := p.cluster.removePod(pod.ID)
 		p.queue.bindFailed(now, pod, false)
-		p.wake(now, row)
+		p.forget(now, pod.ID)
 	case BindLost:
 		p.queue.bindFailed(now, pod, true)
 	}
@@ -238,9 +279,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	if e == nil {
 		return Decision{}, false
 	}
-	if row, wasAssumed := p.cluster.removePod(e.pod.ID); wasAssumed {
-		p.wake(now, row) // the lost bind never showed up
-	}
+	p.forget(now, e.pod.ID) // if it is assumed: the lost bind never showed up
 	e.attempts++
 	d = Decision{Pod: e.pod, Attempt: e.attempts, Came: e.came}
 	e.demand = p.cluster.demandOf(e.class, e.who, e.pod.Owner)
@@ -255,7 +294,13 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		return d, true
 	}
 	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
+	d.Volumes = p.cluster.planVolumes(e.demand, chosen.row)
 	p.cluster.setPod(&e.pod, d.Node, false)
+	if d.Volumes != nil {
+		d.Volumes.decision, d.Volumes.since = d, now
+		p.cluster.assumeVolumes(d.Pod.ID, d.Volumes)
+		p.wakeFreed(now)
+	}
 	p.queue.parkBinding(e)
 	p.dismiss(now, e.pod.ID)
 	return d, true
@@ -264,7 +309,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 // makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
 // room was being made on that node must look elsewhere.
 func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
-	if f.Whole != "" || f.Nodes == 0 {
+	if len(e.demand.unsupported) > 0 || f.Nodes == 0 {
 		return nil
 	}
 	c := p.cluster
@@ -295,7 +340,13 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 }
 
 // Wake is the latest instant at which Next wants to be called again if no fact arrives. Zero: none.
-func (p *Placer) Wake() unit.Instant { return p.queue.wakeAt() }
+func (p *Placer) Wake() unit.Instant {
+	wake := p.queue.wakeAt()
+	if len(p.cluster.storage.plans) > 0 && !p.plansDue.IsZero() && (wake.IsZero() || p.plansDue < wake) {
+		return p.plansDue
+	}
+	return wake
+}
 
 // wake moves pods out of the unschedulable pool that fit on row now. Demands that look around are left to wakeLookers:
 // what happened on one row may help them on another.
@@ -330,9 +381,6 @@ func (p *Placer) wakeLookers(now unit.Instant) {
 		}
 	}
 	p.queue.wakeDemands(now, func(d *demand) bool {
-		if d.termsSeen != c.termsVersion+1 {
-			c.readHeldTerms(d)
-		}
 		if d.checked == c.changes.end() || !d.looked && !d.looksAround() {
 			return false
 		}

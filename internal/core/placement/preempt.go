@@ -65,6 +65,10 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if c.awaitsVictims(d, self) {
 		return nil, "not eligible due to a terminating pod on the nominated node."
 	}
+	if d.conflict || d.whole() != "" {
+		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonUseless: c.seenCount}}
+		return nil, f.String()
+	}
 	if !c.anyBelow(d.priority) {
 		return nil, c.hopeless(d, self)
 	}
@@ -218,9 +222,9 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 // mayHelp reports whether the rejection of row r is one that evictions can change.
 func (c *cluster) mayHelp(d *demand, self PodID, r row) bool {
 	if d.tables != nil && !d.looksAround() {
-		// What rejected the row is known; its groups need no eviction.
-		t := c.tablesOf(d)
-		return t.of[r] < nowhere && !t.rejections[nowhere-1-t.of[r]].final
+		if t := c.tablesOf(d); t.of[r] < nowhere {
+			return !t.rejections[nowhere-1-t.of[r]].final // what rejected the row is known
+		}
 	}
 	helps := false
 	c.asIfNominated(d, self, r, func() bool {

@@ -1,5 +1,7 @@
 package placement
 
+import "time"
+
 // Profile says which rules judge the pods of one schedulerName, and how scores weigh.
 type Profile struct {
 	Name string
@@ -24,6 +26,9 @@ type Profile struct {
 	AddedPreferred []WeightedTerm
 
 	NoPreemption bool
+
+	// VolumeTimeout is how long volumes that a pod waits for may take to be bound. Zero: upstream's default.
+	VolumeTimeout time.Duration
 }
 
 // A Strategy scores nodes by how much of them is taken.

@@ -230,6 +230,7 @@ func (q *queue) backoffAfter(failures int) time.Duration {
 // become another to others since it began to wait is asked about as what it is now.
 func (q *queue) wakeDemands(now unit.Instant, fits func(*demand) bool) {
 	for d, members := range q.waiting {
+		q.cluster.refresh(d)
 		if !fits(d) {
 			continue
 		}

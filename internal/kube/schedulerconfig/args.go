@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -76,7 +77,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *placement.Pr
 		case "VolumeBinding":
 			var a schedulerv1.VolumeBindingArgs
 			if decodeArgs(at, name, raw, &a, p) {
-				warn(at, "has no effect: "+volumes)
+				compileVolumeBinding(at, &a, out, p)
 			}
 		case "DynamicResources":
 			warn(at, "has no effect: dynamic resource allocation is not supported")
@@ -111,6 +112,17 @@ func decodeArgs(path, name string, raw []byte, a any, p *problems) bool {
 		p.add(path, "%s", configfile.Plain(err, kind))
 	}
 	return true
+}
+
+func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *placement.Profile, p *problems) {
+	seconds := valueOr(a.BindTimeoutSeconds, bindTimeoutDefault)
+	if seconds < 0 || seconds > bindTimeoutMax {
+		p.add(path+".bindTimeoutSeconds", "%d: want 0 to %d", seconds, bindTimeoutMax)
+	}
+	out.VolumeTimeout = max(time.Duration(seconds)*time.Second, 1) // zero would be the default again
+	if a.Shape != nil {
+		p.add(path+".shape", "must be absent: scoring by storage capacity is an alpha of 1.36 and not supported")
+	}
 }
 
 func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *placement.Profile, p *problems) {

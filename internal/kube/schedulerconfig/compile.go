@@ -14,6 +14,10 @@ import (
 const (
 	backoffFirstDefault = 1
 	backoffMaxDefault   = 10
+	// bindTimeoutDefault is upstream's of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week, chosen: what takes
+	// longer will not come.
+	bindTimeoutDefault = 600
+	bindTimeoutMax     = 7 * 24 * 60 * 60
 	// backoffLongest bounds both: a day. A longer pause is a pod that is never tried again.
 	backoffLongest = 24 * 60 * 60
 )

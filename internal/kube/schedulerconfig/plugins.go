@@ -13,7 +13,9 @@ import (
 // role is what a plugin is to us.
 type role struct {
 	filters, scores, preempts bool
-	weight                    int64 // its default
+	// binds: what it found while filtering it carries out before the pod is bound.
+	binds  bool
+	weight int64 // its default
 	// always: it cannot be disabled; the reason.
 	always string
 	// refused: it cannot be enabled; the reason.
@@ -23,8 +25,7 @@ type role struct {
 }
 
 const (
-	gangs   = "gang scheduling is not supported"
-	volumes = "volumes from claims are not supported yet"
+	gangs = "gang scheduling is not supported"
 )
 
 // known are kube-scheduler 1.36's in-tree plugins.
@@ -38,10 +39,10 @@ var known = map[string]role{
 	"NodeAffinity":                    {filters: true, scores: true, weight: 2},
 	"NodePorts":                       {filters: true},
 	"NodeResourcesFit":                {filters: true, scores: true, weight: 1},
-	"VolumeRestrictions":              {idle: true},
-	"NodeVolumeLimits":                {idle: true},
-	"VolumeBinding":                   {idle: true},
-	"VolumeZone":                      {idle: true},
+	"VolumeRestrictions":              {filters: true},
+	"NodeVolumeLimits":                {filters: true},
+	"VolumeBinding":                   {filters: true, binds: true},
+	"VolumeZone":                      {filters: true},
 	"PodTopologySpread":               {filters: true, scores: true, weight: 2},
 	"InterPodAffinity":                {filters: true, scores: true, weight: 2},
 	"DynamicResources":                {idle: true},
@@ -178,6 +179,8 @@ func checkRepetition(path string, file *schedulerv1.Plugins, out *placement.Prof
 	}{
 		{"preFilter", &file.PreFilter, func(name string) bool { return known[name].filters && !out.Skip[name] }, "filter"},
 		{"preScore", &file.PreScore, func(name string) bool { return out.Weights[name] > 0 }, "score"},
+		{"reserve", &file.Reserve, func(name string) bool { return known[name].binds && !out.Skip[name] }, "filter"},
+		{"preBind", &file.PreBind, func(name string) bool { return known[name].binds && !out.Skip[name] }, "filter"},
 	} {
 		for i, d := range at.set.Disabled {
 			names := []string{d.Name}

@@ -1,0 +1,174 @@
+package placement
+
+import "slices"
+
+// passesVolumeBinding demands that every claim of the pod has, or can get, a volume that can be reached from the node.
+//
+//   - A claim that is bound: its volume must be there, and the node in its node affinity.
+//   - A claim whose class waits for the first consumer: the smallest free volume of that class that will do, or one that is
+//     kept for the claim. Claims choose one after another, the smallest first.
+//   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies and, if
+//     the driver publishes capacities, one of them for the node be large enough.
+//   - A claim for which a node was selected already is provisioned there, and nowhere else.
+//
+// Claims that are bound as soon as they are made have a reason of their own if they are not (volumeAsk.useless).
+func passesVolumeBinding(c *cluster, d *demand, r row) bool {
+	return d.volumes == nil || c.bindVolumes(d.volumes, r, nil) == 0
+}
+
+// bindingConflict is a set of reasons for which volumes cannot be bound.
+type bindingConflict int32
+
+const (
+	outOfReach bindingConflict = 1 << iota // a bound volume
+	noMatch                                // for an unbound claim
+	noSpace
+	notThere // a bound volume
+)
+
+var bindingReasons = []string{
+	"node(s) didn't match PersistentVolume's node affinity",
+	"node(s) didn't find available persistent volumes to bind",
+	"node(s) did not have enough free storage",
+	"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+}
+
+func explainVolumeBinding(c *cluster, d *demand, r row, reasons []string) []string {
+	conflict := c.bindVolumes(d.volumes, r, nil)
+	for i, reason := range bindingReasons {
+		if conflict&(1<<i) != 0 {
+			reasons = append(reasons, reason)
+		}
+	}
+	return reasons
+}
+
+func keyVolumeBinding(c *cluster, d *demand, r row, key []int32) []int32 {
+	if d.volumes == nil || len(d.volumes.claims) == 0 {
+		return key
+	}
+	return append(key, int32(c.bindVolumes(d.volumes, r, nil)))
+}
+
+// bindVolumes finds volumes for the claims of a on row r, and writes into plan, if there is one, what is to be done.
+func (c *cluster) bindVolumes(a *volumeAsk, r row, plan *VolumePlan) (conflict bindingConflict) {
+	for _, b := range a.bound {
+		if b.volume == nil {
+			conflict |= notThere
+			break
+		}
+		if !c.reaches(b.volume, r) {
+			conflict |= outOfReach
+			break
+		}
+	}
+	for i := range a.chosen {
+		if a.chosen[i].claim.Node != c.name[r] {
+			return conflict | noMatch
+		}
+	}
+	for i := range a.chosen {
+		if why := c.provisions(&a.chosen[i], r, plan); why != 0 {
+			return conflict | why
+		}
+	}
+	var taken [4]*volume // of most pods, all
+	chosen := taken[:0]
+	made := bindingConflict(0)
+	for i := range a.open {
+		p := &a.open[i]
+		if v := c.match(p, r, chosen); v != nil {
+			chosen = append(chosen, v)
+			plan.bind(v, p.claim)
+		} else if made == 0 {
+			made = c.provisions(p, r, plan)
+		}
+	}
+	return conflict | made
+}
+
+// reaches reports whether a volume can be reached from row r.
+func (c *cluster) reaches(v *volume, r row) bool {
+	if v.Plugin != "" && c.stored[r] != nil && c.stored[r].node != nil && slices.Contains(c.stored[r].node.Plugins, v.Plugin) {
+		return c.allows(&v.moved, r)
+	}
+	return c.allows(&v.affinity, r)
+}
+
+func (c *cluster) allows(t *volumeTerms, r row) bool { return !t.bound || c.anyMatches(t.terms, r) }
+
+// match chooses the volume for an unbound claim on row r: one that is kept for it, else the smallest free one. Volumes that
+// other claims of the pod have chosen are out.
+func (c *cluster) match(p *provision, r row, chosen []*volume) *volume {
+	claim := p.claim
+	for _, v := range p.stock.kept[claimKey{claim.Namespace, claim.Name}] {
+		if (v.ClaimUID == "" || v.ClaimUID == claim.UID) && !v.Deleting && v.suits(claim) && !slices.Contains(chosen, v) {
+			if !c.allows(&v.affinity, r) {
+				return nil
+			}
+			return v
+		}
+	}
+	var best *volume
+	look := func(list []*volume) {
+		for _, v := range list {
+			if best != nil && smallestFirst(best, v) < 0 {
+				return
+			}
+			if v.suits(claim) && v.offers(claim) && c.allows(&v.affinity, r) && !slices.Contains(chosen, v) {
+				best = v
+				return
+			}
+		}
+	}
+	if host, ok := c.label(r, c.hostKey); ok {
+		look(p.stock.byHost[host])
+	}
+	look(p.stock.anywhere)
+	return best
+}
+
+// suits holds of any volume that a claim may be bound to.
+func (v *volume) suits(claim *Claim) bool {
+	return v.Capacity >= claim.Size && v.Block == claim.Block && v.Attributes == claim.Attributes
+}
+
+// offers holds of a volume that a claim may choose.
+func (v *volume) offers(claim *Claim) bool {
+	if claim.Selector != nil && !claim.Selector.matches(v.Labels) {
+		return false
+	}
+	for _, mode := range claim.Modes {
+		if !slices.Contains(v.Modes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// provisions says why no volume can be made for a claim so that row r reaches it; zero: one can.
+func (c *cluster) provisions(p *provision, r row, plan *VolumePlan) bindingConflict {
+	k := p.class
+	if k.Provisioner == "" || k.Provisioner == noProvisioner || k.Topologies != nil && !c.anyMatches(k.topologies, r) {
+		return noMatch
+	}
+	if p.claim.Sized && c.storage.opted[k.Provisioner] && !c.hasSpace(k.Name, p.claim.Size, r) {
+		return noSpace
+	}
+	plan.provision(p.claim, c.name[r])
+	return 0
+}
+
+func (c *cluster) hasSpace(class string, size int64, r row) bool {
+	for _, k := range c.storage.capacities[class] {
+		if k.Sized && k.Size >= size && k.Nodes != nil && c.selects(&k.nodes, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// selects is termMatches for the selector of a capacity, of which an empty one selects everything.
+func (c *cluster) selects(t *compiledTerm, r row) bool {
+	return !t.never && !slices.ContainsFunc(t.labels, func(q compiledRequirement) bool { return !c.requirementMatches(&q, r) })
+}

@@ -1,0 +1,303 @@
+package placement
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come, change
+// and go, with plans for volumes that are written, fail, come true or run out of time.
+func TestStorageHistories(t *testing.T) {
+	for seed := range uint64(60) {
+		h := newHistory(t, 2000+seed)
+		h.stores = true
+		for range 200 {
+			h.step()
+			h.check()
+			if seed%3 == 0 {
+				h.checkTables()
+			}
+			if t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		}
+		h.checkAssumed()
+	}
+}
+
+// happenStorage lets one thing happen to storage.
+func (h *history) happenStorage() {
+	c, p := h.placer.cluster, h.placer
+	switch h.rng.IntN(12) {
+	case 0:
+		k := StorageClass{Name: h.one("local", "csi", "now"), Driver: "d"}
+		k.Waits = k.Name != "now"
+		k.Provisioner = map[string]string{"local": noProvisioner, "csi": "d", "now": "d"}[k.Name]
+		if k.Name == "csi" && h.rng.IntN(2) == 0 {
+			k.Topologies = &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: In, Values: []string{"a", "b"}}}}}
+		}
+		if h.rng.IntN(6) == 0 {
+			p.StorageClassGone(h.now, k.Name)
+		} else {
+			p.StorageClassSeen(h.now, k)
+		}
+	case 1, 2, 3:
+		h.changeVolume()
+	case 4, 5, 6:
+		h.changeClaim()
+	case 7:
+		n := NodeStorage{Node: fmt.Sprintf("n%d", h.rng.IntN(h.names)), Limits: map[string]int64{"d": int64(h.rng.IntN(3))}}
+		if h.rng.IntN(3) == 0 {
+			p.NodeStorageGone(h.now, n.Node)
+		} else {
+			p.NodeStorageSeen(h.now, n)
+		}
+	case 8:
+		a := Attachment{Name: h.one("a0", "a1", "a2"), Node: fmt.Sprintf("n%d", h.rng.IntN(h.names)), Driver: "d", Volume: h.volumeName()}
+		if h.rng.IntN(2) == 0 {
+			p.AttachmentGone(h.now, a.Name)
+		} else {
+			p.AttachmentSeen(h.now, a)
+		}
+	case 9:
+		p.DriverSeen(h.now, "d", h.rng.IntN(2) == 0)
+	case 10:
+		k := Capacity{Namespace: "x", Name: h.one("k0", "k1"), Class: h.one("csi", "csi", "local"), Size: int64(h.rng.IntN(5)), Sized: h.rng.IntN(5) != 0}
+		k.Nodes = &LabelSelector{Requirements: []Requirement{{Key: "zone", Op: In, Values: []string{h.one("a", "b", "c")}}}}
+		if h.rng.IntN(4) == 0 {
+			p.CapacityGone(h.now, k.Namespace, k.Name)
+		} else {
+			p.CapacitySeen(h.now, k)
+		}
+	default:
+		h.landVolumes(c)
+	}
+	for _, s := range p.VolumesSettled(h.now) {
+		if s.Why == "" {
+			h.flight[s.Decision.Pod.ID] = s.Decision.Node
+		} else {
+			p.Bound(h.now, s.Decision.Pod, BindRefused)
+		}
+	}
+}
+
+func (h *history) one(s ...string) string { return s[h.rng.IntN(len(s))] }
+
+func (h *history) volumeName() string { return fmt.Sprintf("v%d", h.rng.IntN(6)) }
+
+func (h *history) version() string {
+	h.made++
+	return strconv.Itoa(h.made)
+}
+
+func (h *history) changeVolume() {
+	v := Volume{Name: h.volumeName(), Version: h.version(), Class: h.one("local", "local", "csi", "now"), Available: h.rng.IntN(5) != 0}
+	v.Capacity = int64(v.Name[1] - '0')
+	v.Modes = []string{"rwo"}
+	if h.rng.IntN(3) != 0 {
+		v.Affinity = &[]NodeTerm{{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}}}
+	}
+	if h.rng.IntN(3) == 0 {
+		v.CSI, v.Attached = true, Attached{"d", h.one("h0", "h1", "h2", "h3")}
+	}
+	if h.rng.IntN(3) == 0 {
+		v.Labels = []Label{{"topology.kubernetes.io/zone", h.one("a", "b", "a__b")}}
+	}
+	if h.rng.IntN(4) == 0 {
+		v.Claimed, v.ClaimSpace, v.ClaimName, v.ClaimUID = true, h.one("x", "y"), h.one("c0", "c1", "c2"), ""
+	}
+	if h.rng.IntN(6) == 0 {
+		h.placer.VolumeGone(h.now, v.Name)
+	} else {
+		h.placer.VolumeSeen(h.now, v)
+	}
+}
+
+func (h *history) changeClaim() {
+	k := Claim{Namespace: h.one("x", "y"), Name: fmt.Sprintf("c%d", h.rng.IntN(6)), Version: h.version(), Class: h.one("local", "csi", "now"), Modes: []string{"rwo"}}
+	k.UID, k.Size, k.Sized = k.Namespace+k.Name, int64(h.rng.IntN(5)), true
+	k.OncePod = k.Name == "c0" || k.Name == "c1"
+	switch h.rng.IntN(8) {
+	case 0, 1:
+		k.Volume, k.Bound = h.volumeName(), true
+	case 2:
+		k.Selected, k.Node = true, fmt.Sprintf("n%d", h.rng.IntN(h.names))
+	case 3:
+		k.Deleting = h.rng.IntN(2) == 0
+	}
+	if h.rng.IntN(8) == 0 {
+		h.placer.ClaimGone(h.now, k.Namespace, k.Name)
+	} else {
+		h.placer.ClaimSeen(h.now, k)
+	}
+}
+
+// landVolumes lets something happen to a plan: the write fails, is done, or what was asked for comes true.
+func (h *history) landVolumes(c *cluster) {
+	id, ok := pick(h.rng, c.storage.plans)
+	if !ok {
+		return
+	}
+	plan := c.storage.plans[id]
+	switch h.rng.IntN(5) {
+	case 0:
+		if !plan.written {
+			h.placer.Bound(h.now, plan.decision.Pod, BindRefused)
+		}
+		return
+	case 1:
+		h.now = h.now.Add(time.Hour)
+		return
+	}
+	for _, b := range plan.Bind {
+		if v := c.storage.trueVolume(b.Volume); v != nil && v.Version == b.Version {
+			after := v.Volume
+			after.Version, after.Claimed, after.ClaimSpace, after.ClaimName, after.ClaimUID = h.version(), true, b.ClaimSpace, b.ClaimName, b.ClaimUID
+			h.placer.VolumeSeen(h.now, after)
+		}
+		if k := c.storage.trueClaim(claimKey{b.ClaimSpace, b.ClaimName}); k != nil {
+			after := *k
+			after.Version, after.Volume, after.Bound = h.version(), b.Volume, true
+			h.placer.ClaimSeen(h.now, after)
+		}
+	}
+	for _, q := range plan.Provision {
+		if k := c.storage.trueClaim(claimKey{q.Namespace, q.Name}); k != nil {
+			after := *k
+			after.Version, after.Selected, after.Node = h.version(), h.rng.IntN(6) != 0, q.Node
+			if after.Selected && h.rng.IntN(2) == 0 {
+				after.Volume, after.Bound = h.volumeName(), true
+			}
+			h.placer.ClaimSeen(h.now, after)
+		}
+	}
+	if !plan.written {
+		h.placer.VolumesWritten(h.now, id)
+	}
+}
+
+func (h *history) randomMounts(p *Pod) {
+	for h.rng.IntN(3) != 0 {
+		switch h.rng.IntN(6) {
+		case 0:
+			p.Mounts = append(p.Mounts, Mount{Disk: &Disk{Kind: "gce", ID: h.one("a", "b"), ReadOnly: h.rng.IntN(2) == 0}})
+		case 1:
+			p.Mounts = append(p.Mounts, Mount{Attached: Attached{"d", h.one("h0", "h1")}})
+		default:
+			p.Mounts = append(p.Mounts, Mount{Claim: fmt.Sprintf("c%d", h.rng.IntN(6))})
+		}
+	}
+}
+
+// copyStorage tells a fresh cluster what c believes of storage, assumptions included.
+func copyStorage(c, fresh *cluster) {
+	for name, k := range c.storage.classes {
+		fresh.setClass(name, &k.StorageClass)
+	}
+	for name, v := range c.storage.volumes {
+		fresh.setVolume(name, v)
+	}
+	for key, k := range c.storage.claims {
+		if k.seen != nil {
+			fresh.setClaim(key, k.seen)
+		}
+	}
+	for r, s := range c.stored {
+		if s == nil {
+			continue
+		}
+		if s.node != nil {
+			fresh.setNodeStorage(c.name[r], s.node)
+		}
+		for name, a := range s.attachments {
+			fresh.setAttachment(name, &a)
+		}
+	}
+}
+
+// dumpStorage writes what volumes mean to row r.
+func dumpStorage(c *cluster, r row) string {
+	s := c.stored[r]
+	if s == nil {
+		return ""
+	}
+	if len(s.disks)+len(s.drivers)+c.leftAttached(s, "d") == 0 {
+		return ""
+	}
+	return fmt.Sprint(" disks ", len(s.disks), " volumes ", s.drivers, " and ", c.leftAttached(s, "d"))
+}
+
+// checkClaims holds the use of claims to a count over all pods, and stocks to the volumes that there are.
+func (h *history) checkClaims() {
+	c := h.placer.cluster
+	users, on := map[claimKey]int32{}, map[string]int32{}
+	for _, p := range c.pods {
+		for _, m := range p.class.mounts {
+			if m.Claim != "" {
+				key := claimKey{p.class.namespace, m.Claim}
+				users[key]++
+				on[fmt.Sprint(key, p.row)]++
+			}
+		}
+	}
+	for key, k := range c.storage.claims {
+		if k.users != users[key] || k.lifted != 0 {
+			h.t.Errorf("claim %v has %d users and %d lifted ones, want %d", key, k.users, k.lifted, users[key])
+		}
+		for r, n := range k.on {
+			if n != on[fmt.Sprint(key, r)] {
+				h.t.Errorf("claim %v is mentioned %d times on row %d, want %d", key, n, r, on[fmt.Sprint(key, r)])
+			}
+		}
+		if k.seen == nil && k.users == 0 {
+			h.t.Errorf("claim %v is kept for nothing", key)
+		}
+	}
+	for class, s := range c.storage.stocks {
+		n := len(s.anywhere)
+		for _, list := range s.kept {
+			n += len(list)
+		}
+		free := map[*volume]bool{}
+		for _, list := range s.byHost {
+			for _, v := range list {
+				free[v] = true
+			}
+		}
+		want := 0
+		for _, v := range c.storage.volumes {
+			if v.Class == class && (v.Claimed || v.Available && !v.Deleting) {
+				want++
+			}
+		}
+		if n+len(free) != want {
+			h.t.Errorf("class %s has %d volumes in stock, want %d", class, n+len(free), want)
+		}
+	}
+}
+
+// checkAssumed makes sure that nothing is assumed that no plan asks for.
+func (h *history) checkAssumed() {
+	s := &h.placer.cluster.storage
+	asked := map[string]bool{}
+	for _, p := range s.plans {
+		for _, b := range p.Bind {
+			asked[b.Volume] = true
+		}
+		for _, q := range p.Provision {
+			asked[q.Namespace+"/"+q.Name] = true
+		}
+	}
+	for name := range s.trueVolumes {
+		if !asked[name] {
+			h.t.Errorf("volume %s is assumed for nobody", name)
+		}
+	}
+	for key := range s.trueClaims {
+		if !asked[key.namespace+"/"+key.name] {
+			h.t.Errorf("claim %v is assumed for nobody", key)
+		}
+	}
+}

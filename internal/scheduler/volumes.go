@@ -1,0 +1,145 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears from
+// the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
+func (m *mind) writeVolumes(ctx context.Context, p placed) {
+	err := m.writePlan(ctx, p.Volumes)
+	m.tell(ctx, func(now unit.Instant) {
+		if err != nil {
+			m.settle(now, p, placement.BindRefused)
+			m.reportBind(p.Decision, placement.BindRefused, volumesError(err.Error()))
+			return
+		}
+		m.binding--
+		m.placer.VolumesWritten(now, p.Pod.ID)
+	})
+}
+
+func volumesError(why string) error { return fmt.Errorf("binding volumes: %s", why) }
+
+func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
+	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+	defer cancel()
+	for i := range p.Bind {
+		if b := &p.Bind[i]; !b.Done {
+			if err := m.api.keepVolume(ctx, b); err != nil {
+				return fmt.Errorf("keep persistent volume %s for claim %s/%s: %w", b.Volume, b.ClaimSpace, b.ClaimName, err)
+			}
+		}
+	}
+	for i := range p.Provision {
+		if q := &p.Provision[i]; !q.Done {
+			if err := m.api.askForVolume(ctx, q); err != nil {
+				return fmt.Errorf("ask for a volume for claim %s/%s on node %s: %w", q.Namespace, q.Name, q.Node, err)
+			}
+		}
+	}
+	return nil
+}
+
+// settleVolumes binds the pods whose volumes are bound, and lets those try again whose volumes will not be. Only now do they
+// enter the line of their node: one that waits minutes for a provisioner must not hold up others there.
+func (m *mind) settleVolumes(ctx context.Context) {
+	now := m.now()
+	for _, s := range m.placer.VolumesSettled(now) {
+		m.binding++
+		p := placed{s.Decision, s.Since}
+		if s.Why != "" {
+			m.settle(now, p, placement.BindRefused)
+			m.reportBind(s.Decision, placement.BindRefused, volumesError(s.Why))
+		} else if m.lines.enter(p) {
+			go m.bind(ctx, p)
+		}
+	}
+}
+
+// keepVolume writes the claim into the volume, if the volume is still the one that was decided on. The volume controller
+// completes the binding.
+func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
+	meta := map[string]any{"resourceVersion": b.Version}
+	if b.ByController {
+		meta["annotations"] = map[string]string{storagehelpers.AnnBoundByController: "yes"}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"claimRef": corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: b.ClaimSpace, Name: b.ClaimName, UID: types.UID(b.ClaimUID),
+	}}})
+	if err != nil {
+		return err
+	}
+	return r.client.Patch(ctx, kube.Volumes, "", b.Volume, types.MergePatchType, patch, nil)
+}
+
+// askForVolume writes into the claim from where its volume must be reached, if the claim is still the one that was decided on.
+func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": q.Version, "annotations": map[string]string{storagehelpers.AnnSelectedNode: q.Node},
+	}})
+	if err != nil {
+		return err
+	}
+	return r.client.Patch(ctx, kube.VolumeClaims, q.Namespace, q.Name, types.MergePatchType, patch, nil)
+}
+
+// storageWatches are those of what decides about volumes.
+func (m *mind) storageWatches(client *kube.Client) []cache.Controller {
+	return []cache.Controller{
+		m.watch(client, kube.StorageClasses, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.StorageClassSeen(now, kube.PlacementStorageClass(obj.(*storagev1.StorageClass)))
+			},
+			func(obj any, now unit.Instant) { m.placer.StorageClassGone(now, obj.(*storagev1.StorageClass).Name) }),
+		m.watch(client, kube.Volumes, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.VolumeSeen(now, kube.PlacementVolume(obj.(*corev1.PersistentVolume)))
+			},
+			func(obj any, now unit.Instant) { m.placer.VolumeGone(now, obj.(*corev1.PersistentVolume).Name) }),
+		m.watch(client, kube.VolumeClaims, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.ClaimSeen(now, kube.PlacementClaim(obj.(*corev1.PersistentVolumeClaim)))
+			},
+			func(obj any, now unit.Instant) {
+				c := obj.(*corev1.PersistentVolumeClaim)
+				m.placer.ClaimGone(now, c.Namespace, c.Name)
+			}),
+		m.watch(client, kube.CSINodes, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.NodeStorageSeen(now, kube.PlacementNodeStorage(obj.(*storagev1.CSINode)))
+			},
+			func(obj any, now unit.Instant) { m.placer.NodeStorageGone(now, obj.(*storagev1.CSINode).Name) }),
+		m.watch(client, kube.CSIDrivers, nil,
+			func(obj any, now unit.Instant) {
+				d := obj.(*storagev1.CSIDriver)
+				m.placer.DriverSeen(now, d.Name, kube.PublishesCapacities(d))
+			},
+			func(obj any, now unit.Instant) { m.placer.DriverGone(now, obj.(*storagev1.CSIDriver).Name) }),
+		m.watch(client, kube.CSIStorageCapacities, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.CapacitySeen(now, kube.PlacementCapacity(obj.(*storagev1.CSIStorageCapacity)))
+			},
+			func(obj any, now unit.Instant) {
+				c := obj.(*storagev1.CSIStorageCapacity)
+				m.placer.CapacityGone(now, c.Namespace, c.Name)
+			}),
+		m.watch(client, kube.VolumeAttachments, nil,
+			func(obj any, now unit.Instant) {
+				m.placer.AttachmentSeen(now, kube.PlacementAttachment(obj.(*storagev1.VolumeAttachment)))
+			},
+			func(obj any, now unit.Instant) { m.placer.AttachmentGone(now, obj.(*storagev1.VolumeAttachment).Name) }),
+	}
+}

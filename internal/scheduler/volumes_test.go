@@ -1,0 +1,161 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+func (c *cluster) keepVolume(_ context.Context, b *placement.VolumeBind) error {
+	return c.write("keep " + b.Volume + " for " + b.ClaimName)
+}
+
+func (c *cluster) askForVolume(_ context.Context, q *placement.VolumeProvision) error {
+	return c.write("ask for " + q.Name + " on " + q.Node)
+}
+
+// write notes what is written to storage; the first noWrites of them fail.
+func (c *cluster) write(what string) error {
+	time.Sleep(5 * time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.noWrites > 0 {
+		c.noWrites--
+		return errors.New("no")
+	}
+	c.writes = append(c.writes, what)
+	return nil
+}
+
+func testClaim(name, version string) *corev1.PersistentVolumeClaim {
+	class := "local"
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "uid-of-claim", ResourceVersion: version},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}
+}
+
+func testVolume(name, version string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "local", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+	}
+}
+
+// storage tells the mind of a class, a volume and a claim, and returns a pod with that claim.
+func storage(m *mind, provisioner string) *corev1.Pod {
+	wait := storagev1.VolumeBindingWaitForFirstConsumer
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait}
+	m.tell(context.Background(), func(now unit.Instant) {
+		m.placer.StorageClassSeen(now, kube.PlacementStorageClass(class))
+		m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "1")))
+	})
+	pod := testPod("p", "100m")
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	return pod
+}
+
+// TestVolumesBeforeTheBind keeps the volume for the claim, waits until both are bound, however long that takes, and binds the
+// pod then; a write that fails is repeated after the back-off.
+func TestVolumesBeforeTheBind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.noWrites = 1
+		m, recorder, stop := start(c, 1)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		pod := storage(m, "kubernetes.io/no-provisioner")
+		m.tell(context.Background(), func(now unit.Instant) {
+			m.placer.VolumeSeen(now, kube.PlacementVolume(testVolume("pv", "1")))
+			m.synced = true
+		})
+		c.add(m, pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !slices.Equal(c.writes, []string{"keep pv for data"}) || len(c.bound) != 0 {
+			t.Fatalf("writes %q, bound %v", c.writes, c.bound)
+		}
+		if got := <-recorder.Events; !strings.Contains(got, "FailedScheduling") || !strings.Contains(got, "keep persistent volume pv for claim default/data: no") {
+			t.Errorf("event %q", got)
+		}
+		// Another pod does not wait for it, although only one bind may be in flight.
+		c.add(m, testPod("other", "100m"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if c.bound["uid-other"] != 1 {
+			t.Error("a pod waited for another's volumes")
+		}
+		kept, bound := testVolume("pv", "2"), testClaim("data", "2")
+		kept.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "uid-of-claim"}
+		bound.Spec.VolumeName, bound.Annotations = "pv", map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, kube.PlacementVolume(kept)) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(c.bound) != 1 {
+			t.Error("bound before the claim was")
+		}
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(bound)) })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if c.bound[pod.UID] != 1 {
+			t.Errorf("bound %v", c.bound)
+		}
+	})
+}
+
+// TestVolumesNeverCome tries again, elsewhere if it can, when no volume was made in time.
+func TestVolumesNeverCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, recorder, stop := start(c, 1)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		pod := storage(m, "csi.example.com")
+		c.add(m, pod)
+		m.tell(context.Background(), synced(m))
+		asked := testClaim("data", "2")
+		asked.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n"}
+		time.Sleep(time.Second)
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(asked)) })
+		time.Sleep(9 * time.Minute)
+		synctest.Wait()
+		if !slices.Equal(c.writes, []string{"ask for data on n"}) || len(c.bound) != 0 || len(recorder.Events) != 0 {
+			t.Fatalf("writes %q, bound %v, %d events", c.writes, c.bound, len(recorder.Events))
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := <-recorder.Events; got != "Warning FailedScheduling binding to node n: binding volumes: context deadline exceeded" {
+			t.Errorf("event %q", got)
+		}
+		// The provisioner gives the claim back: whoever waited for it tries again, now with it unwritten.
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "3"))) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := <-recorder.Events; !strings.Contains(got, `provisioning failed for PVC "data"`) {
+			t.Errorf("event %q", got)
+		}
+		if len(c.writes) < 2 {
+			t.Errorf("writes %q", c.writes)
+		}
+	})
+}

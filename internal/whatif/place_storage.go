@@ -1,0 +1,100 @@
+package whatif
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// seeStorage tells the scheduler of an object that decides about volumes; false if it is none. What an API server or a
+// controller would have filled in is.
+func (s *scene) seeStorage(o runtime.Object) bool {
+	switch o := o.(type) {
+	case *storagev1.StorageClass:
+		if s.once("storage class", "", o.Name) {
+			if o.VolumeBindingMode == nil {
+				mode := storagev1.VolumeBindingImmediate
+				o.VolumeBindingMode = &mode
+			}
+			if o.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+				s.defaultClasses = append(s.defaultClasses, o.Name)
+			}
+			s.placer.StorageClassSeen(1, kube.PlacementStorageClass(o))
+		}
+	case *corev1.PersistentVolume:
+		if s.once("persistent volume", "", o.Name) {
+			if o.Status.Phase == "" && o.Spec.ClaimRef == nil {
+				o.Status.Phase = corev1.VolumeAvailable
+			}
+			s.placer.VolumeSeen(1, kube.PlacementVolume(o))
+		}
+	case *corev1.PersistentVolumeClaim:
+		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
+		if s.once("persistent volume claim", o.Namespace, o.Name) {
+			o.UID = types.UID(orElse(string(o.UID), o.Namespace+"/"+o.Name))
+			s.claims = append(s.claims, o)
+		}
+	case *storagev1.CSINode:
+		if s.once("CSI node", "", o.Name) {
+			s.placer.NodeStorageSeen(1, kube.PlacementNodeStorage(o))
+		}
+	case *storagev1.CSIDriver:
+		if s.once("CSI driver", "", o.Name) {
+			s.placer.DriverSeen(1, o.Name, kube.PublishesCapacities(o))
+		}
+	case *storagev1.CSIStorageCapacity:
+		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
+		if s.once("CSI storage capacity", o.Namespace, o.Name) {
+			s.placer.CapacitySeen(1, kube.PlacementCapacity(o))
+		}
+	case *storagev1.VolumeAttachment:
+		if s.once("volume attachment", "", o.Name) {
+			s.placer.AttachmentSeen(1, kube.PlacementAttachment(o))
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// seeClaims tells the scheduler of the claims; those that name no class get the default one, if there is one, as the API
+// server gives it. The claims of generic ephemeral volumes are made by a controller: files show none, so they are made here.
+func (s *scene) seeClaims() {
+	slices.Sort(s.defaultClasses)
+	for _, pod := range s.pods {
+		s.makeClaims(pod)
+	}
+	for _, c := range s.claims {
+		if len(s.defaultClasses) > 0 && c.Spec.VolumeName == "" && !storagehelpers.PersistentVolumeClaimHasClass(c) {
+			c.Spec.StorageClassName = &s.defaultClasses[0]
+		}
+		s.placer.ClaimSeen(1, kube.PlacementClaim(c))
+	}
+}
+
+func (s *scene) makeClaims(pod *corev1.Pod) {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.Ephemeral == nil || v.Ephemeral.VolumeClaimTemplate == nil {
+			continue
+		}
+		c := kube.EphemeralClaim(pod, v)
+		if id := c.Namespace + "/" + c.Name; s.names["persistent volume claim"+id] {
+			s.warnings = append(s.warnings, fmt.Sprintf("pod %s/%s: volume %s: its claim %s is in the files: taken to be the pod's", pod.Namespace, pod.Name, v.Name, id))
+			for _, known := range s.claims {
+				if known.Namespace == c.Namespace && known.Name == c.Name {
+					known.OwnerReferences = c.OwnerReferences
+				}
+			}
+			continue
+		}
+		s.claims = append(s.claims, c)
+	}
+}
