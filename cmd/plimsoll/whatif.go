@@ -14,14 +14,15 @@ func newWhatifCommand() *cobra.Command {
 		Use:   "whatif",
 		Short: "Ask what a node or a cluster would decide, on files: no cluster, no root",
 		Long: `Ask what a node or a cluster would decide before it has to. The answers come from the code that decides on real nodes,
-and rest on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, manifests.
+and rest on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary, manifests.
 
 With -o json and -o yaml the results are stable formats: keys are added, none changes.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
-  plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml`,
+  plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml
+  plimsoll whatif evict --config kubelet.yaml --summary summary.json -f pods.yaml`,
 	}
-	c.AddCommand(newWhatifAllocatableCommand(), newWhatifAdmitCommand(), newWhatifPlaceCommand())
+	c.AddCommand(newWhatifAllocatableCommand(), newWhatifAdmitCommand(), newWhatifEvictCommand(), newWhatifPlaceCommand())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var questions []string
 		for _, verb := range c.Commands() {

@@ -22,6 +22,7 @@ func TestWhatifExitCodes(t *testing.T) {
 	machine := file("machine.yaml", "apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n  filesystems: {nodefs: {capacity: 1Gi}}\n")
 	good, much, bad := file("good.yaml", kubelet), file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n"), file("bad.yaml", kubelet+"maxPods: -1\n")
 	pods, static := file("pods.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"), file("static.yaml", kubelet+"cpuManagerPolicy: static\n")
+	summary := file("summary.json", `{"node":{"memory":{"availableBytes":1000,"workingSetBytes":1000}}}`)
 	for _, c := range []struct {
 		args string
 		code int
@@ -39,13 +40,17 @@ func TestWhatifExitCodes(t *testing.T) {
 		{"whatif admit", 2, []string{"--machine: required", "--filename: required"}},
 		{"whatif admit --machine " + good + " --config " + bad + " -f " + good, 2, []string{"want Machine", "maxPods", "good.yaml: document 1: "}},
 		{"whatif admit --machine " + machine + " --config " + static + " -f " + pods, 2, []string{"cpuManagerPolicy: static: reserve some CPU"}},
+		{"whatif evict --summary " + summary + " -f " + pods, 0, nil},
+		{"whatif evict -o json --for 1m --memory-signal available --config " + good + " --summary " + summary + " -f " + pods, 0, nil},
+		{"whatif evict --memory-signal most", 2, []string{"--summary: required", "--filename: required", `"most": want working-set or available`}},
+		{"whatif evict --summary " + good + " -f " + good + " --config " + bad, 2, []string{"good.yaml: want the JSON that a kubelet serves", "maxPods", "good.yaml: document 1: "}},
 		{"whatif place -o json -f " + pods, 0, nil},
 		{"whatif place", 2, []string{"--filename: required"}},
 		{"whatif place -f " + pods + " --config " + good, 2, []string{"good.yaml: ", "want KubeSchedulerConfiguration"}},
 		{"whatif place -f " + pods + " -f " + pods, 2, []string{"pod default/a: is there twice"}},
 		{"scheduler --config " + good, 2, []string{"want KubeSchedulerConfiguration"}},
 		{"scheduler", 2, []string{"--kubeconfig: required"}},
-		{"whatif", 2, []string{"want one of admit, allocatable, place"}},
+		{"whatif", 2, []string{"want one of admit, allocatable, evict, place"}},
 		{"whatif nothing", 2, []string{"nothing"}},
 		{"machine -o xml", 2, []string{"want one of yaml, json, table"}},
 		{"machine", 0, nil},

@@ -200,17 +200,21 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 // Priority classes that every cluster has.
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
-// prioritize does what the API server's admission does: it resolves the priority class of a pod without a priority.
 func (s *scene) prioritize(pod *corev1.Pod) error {
 	pod.Spec.SchedulerName = orElse(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
+	return prioritize(pod, s.classes)
+}
+
+// prioritize does what the API server's admission does: it resolves the priority class of a pod without a priority.
+func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass) error {
 	if pod.Spec.Priority != nil {
 		return nil
 	}
 	var priority int32
-	class := s.classes[pod.Spec.PriorityClassName]
+	class := classes[pod.Spec.PriorityClassName]
 	if pod.Spec.PriorityClassName == "" {
-		for _, name := range slices.Sorted(maps.Keys(s.classes)) {
-			if c := s.classes[name]; c.GlobalDefault && (class == nil || c.Value < class.Value) {
+		for _, name := range slices.Sorted(maps.Keys(classes)) {
+			if c := classes[name]; c.GlobalDefault && (class == nil || c.Value < class.Value) {
 				class = c
 			}
 		}

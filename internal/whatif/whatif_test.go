@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/yaml"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
@@ -15,7 +19,7 @@ import (
 )
 
 // TestQuestions runs testdata. "machine" and "config" set the file that the questions after them rest on, "allocatable" and
-// "admit" (with the pods' manifests) ask, and "place" (with those of a whole cluster); with the argument json or yaml they print that format.
+// "admit" (with the pods' manifests) ask, "evict" (with a Summary and the pods' manifests), and "place" (with those of a whole cluster); with the argument json or yaml they print that format.
 func TestQuestions(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var machine machinefile.File
@@ -52,10 +56,47 @@ func TestQuestions(t *testing.T) {
 				}
 				return show(t, d, a, nil)
 			}
+			if d.Cmd == "evict" {
+				return evictText(t, d, c)
+			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 			return ""
 		})
 	})
+}
+
+// evictText asks what a node sheds; the first document is its Summary, the others are manifests. Arguments: for=D, available.
+func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.KubeletConfiguration) string {
+	t.Helper()
+	summary, manifests, _ := strings.Cut(d.Input, "\n---\n")
+	u := Usage{For: -1}
+	if d.HasArg("for") {
+		var text string
+		d.ScanArgs(t, "for", &text)
+		var err error
+		if u.For, err = time.ParseDuration(text); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+	}
+	if d.HasArg("available") {
+		u.Memory = eviction.SignalAvailable
+	}
+	asJSON, err := yaml.YAMLToJSON([]byte(summary))
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	if u.Summary, err = ParseSummary(asJSON); err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	objects, err := kube.ParseManifests([]byte(manifests))
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	out, err := Evict(c, u, objects)
+	if err != nil {
+		return show(t, d, nil, err)
+	}
+	return show(t, d, out, nil)
 }
 
 // placeText asks where the pods of manifests go; a first document of kind KubeSchedulerConfiguration is the configuration.

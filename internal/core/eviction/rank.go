@@ -135,10 +135,9 @@ func diskOf(signal loadline.Signal, p Pod, disks Disks) (used, freed Disk) {
 	return used, freed
 }
 
-// print returns an amount of a signal as messages spell it.
+// printed returns an amount of a signal as messages spell it.
 func printed(s loadline.Signal, n int64) string {
-	switch resourceOf(s) {
-	case Memory, Storage:
+	if InBytes(s) {
 		return unit.Bytes(n).String()
 	}
 	return decimal(n)
@@ -153,3 +152,6 @@ func decimal(n int64) string {
 	}
 	return fmt.Sprintf("%d%s", n, suffixes[i])
 }
+
+// InBytes reports whether a signal counts bytes.
+func InBytes(s loadline.Signal) bool { r := resourceOf(s); return r == Memory || r == Storage }

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/whatif"
+)
+
+func newWhatifEvictCommand() *cobra.Command {
+	var config, summary, signal string
+	var manifests []string
+	var held time.Duration
+	c := &cobra.Command{
+		Use:   "evict",
+		Short: "Show which pods a node would evict at some usage, in which order, and why",
+		Long: `Show what a node would do about its usage: the signals, the thresholds that are met, the conditions, what is removed before
+any pod goes, the order of pods, and the victims, with the message each pod gets.
+
+The usage is the Summary of a kubelet or of this agent (kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary), the pods
+are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME); priority classes among them are looked up.
+The usage is taken to last, so that soft thresholds act; --for says for how long it has, 0s that it has just begun. A Summary does
+not say what is unused: removals are taken to free nothing, and the victims are the most there would be.`,
+		Example: `  plimsoll whatif evict --config kubelet.yaml --summary summary.json -f pods.yaml
+  plimsoll whatif evict --summary summary.json -f pods.yaml --memory-signal available -o json`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
+	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
+	c.Flags().StringVar(&summary, "summary", "", "Summary API JSON of the node (/stats/summary); required")
+	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().DurationVar(&held, "for", -1, "how long the usage has been so; below zero: long enough for every soft threshold")
+	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which leaves out what the kernel can drop")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		var problems []error
+		if summary == "" {
+			problems = append(problems, errors.New("--summary: required: what a kubelet serves under /stats/summary"))
+		}
+		if len(manifests) == 0 {
+			problems = append(problems, errors.New("--filename: required: manifests of the node's pods"))
+		}
+		memory, ok := map[string]eviction.MemorySignal{"working-set": eviction.SignalWorkingSet, "available": eviction.SignalAvailable}[signal]
+		if !ok {
+			problems = append(problems, fmt.Errorf("--memory-signal: %q: want working-set or available", signal))
+		}
+		if problems != nil {
+			return usageError{errors.Join(problems...)}
+		}
+		settings, warnings, configErr := kubeletconfig.Load(config)
+		usage, usageErr := whatif.LoadSummary(summary)
+		objects, podsErr := kube.LoadManifests(manifests)
+		if err := errors.Join(configErr, usageErr, podsErr); err != nil {
+			return usageError{err}
+		}
+		for _, w := range warnings {
+			if !strings.HasPrefix(w, "eviction") && !strings.HasPrefix(w, "imageGC") {
+				fmt.Fprintln(c.ErrOrStderr(), "plimsoll: warning:", config+":", w)
+			}
+		}
+		result, err := whatif.Evict(settings, whatif.Usage{Summary: usage, For: held, Memory: memory}, objects)
+		if err != nil {
+			return usageError{err}
+		}
+		return printResult(c, result, output)
+	}
+	return c
+}
