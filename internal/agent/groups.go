@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -162,36 +163,56 @@ func (g *groups) weigh(sum qos.Requested) error {
 	return nil
 }
 
-// removeWait is how long a group may stay busy after its last container went: the runtime's shim leaves it a moment
-// later (measured: below 100 ms).
-const removeWait = 2 * time.Second
+// How long the group of a pod that has gone may stay busy: strayWait for what is on its way out (the runtime's shim leaves a
+// moment after the last container: below 100 ms, at load 30 some hundred), then removeWait for what is killed.
+const (
+	strayWait  = time.Second
+	removeWait = 2 * time.Second
+)
 
 // Remove removes the groups of a pod that has gone, whichever tier they are in. It does not ask whether there is one: what an
-// attempt before left is in some hierarchies only.
+// attempt before left is in some hierarchies only. What still runs there is killed: nobody else would. A runtime that is
+// killed while it makes a sandbox may forget that it did.
 func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	if g.unmanaged {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, removeWait)
-	defer cancel()
 	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
 		group := g.layout.Pod(class, string(uid))
-		for {
-			err := g.tree.Remove(group)
-			if err == nil {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("%w (still busy after %s)", err, removeWait)
-			case <-time.After(10 * time.Millisecond):
+		err := g.removeWithin(ctx, strayWait, group)
+		if errors.Is(err, cgroup.ErrBusy) {
+			var k cgroup.Killing
+			if k, err = g.tree.Kill(group); err == nil {
+				slog.Warn("killed what ran in the cgroup of a pod that is gone", "cgroup", group, "processes", k.Processes)
+				k.Release()
+				err = g.removeWithin(ctx, removeWait, group)
 			}
 		}
+		if err != nil {
+			return err
+		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	delete(g.made, uid)
 	return g.weighHeld()
+}
+
+// removeWithin tries to remove a group until nothing is in it.
+func (g *groups) removeWithin(ctx context.Context, limit time.Duration, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := g.tree.Remove(group)
+		if err == nil || !errors.Is(err, cgroup.ErrBusy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (still busy after %s)", err, limit)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // Pods returns the pods that have a group, in any tier and any hierarchy.

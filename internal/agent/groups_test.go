@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,26 +20,9 @@ import (
 // A removal that failed half-way leaves the pod in some hierarchies only; the next one must finish it. A directory of its
 // own stands for the kernel's: only there can one hierarchy be behind the others on purpose.
 func TestRemoveFinishesWhatWasBegun(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes cgroups")
-	}
-	tree, err := cgroup.Open("/sys/fs/cgroup")
-	if err != nil || tree.Require() != nil {
-		t.Skipf("needs cgroups: %v, %v", err, tree.Require())
-	}
-	layout, err := qos.NewLayout(qos.Cgroupfs, fmt.Sprintf("/plimsoll-groups-%d", os.Getpid()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := filepath.Dir(layout.Node())
-	t.Cleanup(func() {
-		if err := tree.Remove(root); err != nil {
-			t.Error(err)
-		}
-	})
-	g := &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
-	group := layout.Pod(qos.BestEffort, "u1")
-	if err := tree.Apply(group, qos.Values{}); err != nil {
+	g := testGroups(t)
+	group := g.layout.Pod(qos.BestEffort, "u1")
+	if err := g.tree.Apply(group, qos.Values{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range hierarchies(t, group)[1:] { // v2 has one hierarchy: nothing can be behind
@@ -59,6 +44,59 @@ func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	if uids, err := g.Pods(); err != nil || len(uids) != 0 {
 		t.Errorf("pods with a group: %v, %v", uids, err)
 	}
+}
+
+// A runtime that died at the wrong moment may have left a process that nobody knows of.
+func TestRemoveKillsWhatIsLeft(t *testing.T) {
+	g := testGroups(t)
+	group := g.layout.Pod(qos.BestEffort, "u1") + "/sandbox"
+	if err := g.tree.Apply(group, qos.Values{}); err != nil {
+		t.Fatal(err)
+	}
+	stray := exec.Command("sleep", "infinity")
+	if err := stray.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stray.Wait() }()
+	t.Cleanup(func() { _ = stray.Process.Kill() }) // it has ended if all is well
+	for _, dir := range hierarchies(t, group) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(stray.Process.Pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Remove(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the process ended with %v", err)
+	}
+	if left := hierarchies(t, filepath.Dir(group)); left != nil {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// testGroups are groups below one of the test's own.
+func testGroups(t *testing.T) *groups {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes cgroups")
+	}
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil || tree.Require() != nil {
+		t.Skipf("needs cgroups: %v, %v", err, tree.Require())
+	}
+	layout, err := qos.NewLayout(qos.Cgroupfs, fmt.Sprintf("/plimsoll-groups-%d", os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Dir(layout.Node())
+	t.Cleanup(func() {
+		if err := tree.Remove(root); err != nil {
+			t.Error(err)
+		}
+	})
+	return &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 }
 
 // hierarchies returns the directories of a group.
