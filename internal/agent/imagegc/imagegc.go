@@ -1,0 +1,272 @@
+// Package imagegc removes images that nothing uses: as the high and low marks and ages of the configuration say, every few
+// minutes, and when eviction asks for room. What may go, and in which order, core/garbage decides.
+//
+// # Model
+//
+// A *look* lists images and containers and tells garbage.Collector. A *sweep* removes images one by one in the Collector's order
+// and asks the disk after each, until there is room: how much an image brings is not known before, since images share layers.
+// Looks and sweeps take turns.
+//
+// The image of pods' sandboxes is in use although no container says so: containerd 1.6 does not pin it, so the runtime is
+// asked which it is.
+//
+// # What it does not do
+//
+// It removes no containers, and does not know how full a disk may get: that is core/eviction's.
+package imagegc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+)
+
+const (
+	// every is the time between two collections (ImageGCPeriod at v1.36.3). Shorter sees more exactly when an image was used
+	// last; longer lets the disk fill further.
+	every = 5 * time.Minute
+	// callWithin bounds each call to the runtime. Removing an image of some GiB takes seconds.
+	callWithin = 2 * time.Minute
+
+	reasonFailed = "FreeDiskSpaceFailed" // of the Node's event; upstream's name
+)
+
+// Runtime knows which images containers use; *cri.Client is one.
+type Runtime interface {
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
+	Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
+}
+
+// Images keeps images; it is the other half of the runtime.
+type Images interface {
+	ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
+	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest, ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error)
+}
+
+// Options are what a Collector needs. Recorder and Removed may be nil.
+type Options struct {
+	Runtime  Runtime
+	Images   Images
+	Config   garbage.Config
+	Dir      string // where the runtime keeps images; empty: nobody knows, and nothing is collected by use
+	Node     *corev1.ObjectReference
+	Recorder record.EventRecorder
+	Removed  func(reason string)                  // counts removals: space or age
+	Disk     func(dir string) (disk.Usage, error) // nil: disk.Of
+}
+
+// Collector removes images. It is safe for concurrent use.
+type Collector struct {
+	o       Options
+	began   time.Time
+	turn    chan struct{} // holds one token; who has it looks and sweeps
+	memory  *garbage.Collector
+	sandbox string // the image of sandboxes, once the runtime has told; as it names it
+}
+
+// New returns a Collector that has not looked yet.
+func New(o Options) *Collector {
+	if o.Disk == nil {
+		o.Disk = disk.Of
+	}
+	if o.Removed == nil {
+		o.Removed = func(string) {}
+	}
+	c := &Collector{o: o, began: time.Now(), turn: make(chan struct{}, 1)}
+	c.memory = garbage.New(o.Config, c.now())
+	c.turn <- struct{}{}
+	return c
+}
+
+func (c *Collector) now() unit.Instant { return unit.Instant(1).Add(time.Since(c.began)) }
+
+// Run looks at once, to know images from then on, and collects every few minutes until ctx ends.
+func (c *Collector) Run(ctx context.Context) error {
+	if err := c.take(ctx, func() error { return c.look(ctx) }); err != nil && ctx.Err() == nil {
+		slog.Warn("images not looked at", "err", err)
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := c.Collect(ctx); err != nil && ctx.Err() == nil {
+				slog.Warn("images not collected", "err", err)
+			}
+		}
+	}
+}
+
+// take runs do alone.
+func (c *Collector) take(ctx context.Context, do func() error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.turn:
+		defer func() { c.turn <- struct{}{} }()
+		return do()
+	}
+}
+
+// Collect removes what is too old, and, when the disk is fuller than the high mark, what nothing uses, down to the low one.
+func (c *Collector) Collect(ctx context.Context) error {
+	return c.take(ctx, func() error {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+		var problems []error
+		for _, image := range c.memory.Old(c.now()) {
+			problems = append(problems, c.remove(ctx, image, "age"))
+		}
+		return errors.Join(append(problems, c.collectByUse(ctx))...)
+	})
+}
+
+func (c *Collector) collectByUse(ctx context.Context) error {
+	if c.o.Dir == "" {
+		return nil
+	}
+	before, err := c.o.Disk(c.o.Dir)
+	if err != nil {
+		return fmt.Errorf("collect images: %w", err)
+	}
+	goal, begin, err := c.memory.Goal(garbage.Disk{Capacity: before.Capacity, Available: before.Available})
+	if err != nil || !begin {
+		return err
+	}
+	enough, err := c.sweep(ctx, func(u disk.Usage) bool { return u.Available >= goal })
+	if enough || err != nil {
+		return err
+	}
+	after, err := c.o.Disk(c.o.Dir)
+	if err != nil {
+		return fmt.Errorf("collect images: %w", err)
+	}
+	message := garbage.ShortMessage(garbage.Disk{Capacity: before.Capacity, Available: before.Available}, max(0, after.Available-before.Available))
+	if c.o.Recorder != nil && c.o.Node != nil {
+		c.o.Recorder.Event(c.o.Node, corev1.EventTypeWarning, reasonFailed, message)
+	}
+	return errors.New(message)
+}
+
+// Reclaim removes unused images until eviction has what it asks for, or none is left.
+func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
+	return c.take(ctx, func() error {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+		_, err := c.sweep(ctx, func(u disk.Usage) bool {
+			if eviction.InBytes(r.Signal) {
+				return int64(u.Available) >= r.Until
+			}
+			return u.InodesFree >= r.Until
+		})
+		return err
+	})
+}
+
+// sweep removes images until enough says so, and reports whether it did. One that cannot be removed does not keep the next.
+func (c *Collector) sweep(ctx context.Context, enough func(disk.Usage) bool) (bool, error) {
+	var problems []error
+	for _, image := range c.memory.Removable(c.now()) {
+		u, err := c.o.Disk(c.o.Dir)
+		if err != nil {
+			return false, fmt.Errorf("collect images: %w", err)
+		}
+		if enough(u) {
+			return true, errors.Join(problems...)
+		}
+		if err := ctx.Err(); err != nil {
+			return false, fmt.Errorf("collect images: %w", err)
+		}
+		problems = append(problems, c.remove(ctx, image, "space"))
+	}
+	u, err := c.o.Disk(c.o.Dir)
+	return err == nil && enough(u), errors.Join(append(problems, err)...)
+}
+
+func (c *Collector) remove(ctx context.Context, image garbage.Image, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	began := time.Now()
+	_, err := c.o.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.ID}})
+	if err != nil {
+		return fmt.Errorf("remove image %s: %w", image.ID, err)
+	}
+	slog.Info("removed image", "image", image.ID, "size", image.Size, "for", reason, "took", time.Since(began).Round(time.Millisecond))
+	c.o.Removed(reason)
+	return nil
+}
+
+// look tells the Collector's memory which images there are, and which are used.
+func (c *Collector) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	if c.sandbox == "" {
+		c.sandbox = c.sandboxImage(ctx)
+	}
+	// Containers after images: one that is made in between is seen with its image, which was there before.
+	list, err := c.o.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	containers, err := c.o.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	used := map[string]bool{c.sandbox: true}
+	for _, one := range containers.Containers {
+		for _, name := range []string{one.ImageRef, one.ImageId, one.GetImage().GetImage()} {
+			used[name] = true
+		}
+	}
+	delete(used, "")
+	var seen []garbage.Image
+	for _, image := range list.Images {
+		one := garbage.Image{ID: image.Id, Size: unit.Bytes(image.Size), Pinned: image.Pinned, Used: used[image.Id]}
+		for _, names := range [][]string{image.RepoTags, image.RepoDigests} {
+			for _, name := range names {
+				one.Used = one.Used || used[name]
+			}
+		}
+		seen = append(seen, one)
+	}
+	c.memory.Observe(c.now(), seen)
+	return nil
+}
+
+// sandboxImage asks the runtime for the image of sandboxes; empty when it does not say.
+func (c *Collector) sandboxImage(ctx context.Context) string {
+	status, err := c.o.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		slog.Warn("image of sandboxes not known", "err", err)
+		return ""
+	}
+	return parseSandboxImage(status.Info["config"])
+}
+
+// parseSandboxImage reads containerd's configuration, as it tells it: {"sandboxImage": "..."}; containerd 2 pins the image.
+func parseSandboxImage(text string) string {
+	var config struct {
+		SandboxImage string `json:"sandboxImage"`
+	}
+	if json.Unmarshal([]byte(text), &config) != nil {
+		return ""
+	}
+	return config.SandboxImage
+}

@@ -1,0 +1,113 @@
+package imagegc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+)
+
+// shelf is a runtime that keeps images of a GiB each on a disk of 10 GiB.
+type shelf struct {
+	images     []*runtimeapi.Image
+	containers []*runtimeapi.Container
+	stuck      string // the image that cannot be removed
+	info       map[string]string
+}
+
+func (s *shelf) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+	return &runtimeapi.ListImagesResponse{Images: slices.Clone(s.images)}, nil
+}
+
+func (s *shelf) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error) {
+	if r.Image.Image == s.stuck {
+		return nil, errors.New("device or resource busy")
+	}
+	s.images = slices.DeleteFunc(s.images, func(i *runtimeapi.Image) bool { return i.Id == r.Image.Image })
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+func (s *shelf) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: s.containers}, nil
+}
+
+func (s *shelf) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Info: s.info}, nil
+}
+
+func (s *shelf) disk(string) (disk.Usage, error) {
+	return disk.Usage{Capacity: 10 * unit.GiB, Available: unit.Bytes(10-len(s.images)) * unit.GiB}, nil
+}
+
+func (s *shelf) left() string {
+	var out []string
+	for _, i := range s.images {
+		out = append(out, i.Id)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestCollect(t *testing.T) {
+	for _, c := range []struct {
+		name, want, event string
+		shelf             shelf
+	}{
+		{name: "down to the low mark", want: "d e f g h", shelf: shelf{}},
+		{name: "what containers use stays, by id, reference or name", want: "a b c g h", shelf: shelf{containers: []*runtimeapi.Container{
+			{ImageId: "a"}, {ImageRef: "b"}, {Image: &runtimeapi.ImageSpec{Image: "name/c:1"}},
+		}}},
+		{name: "the image of sandboxes stays", want: "a e f g h", shelf: shelf{info: map[string]string{"config": `{"sandboxImage":"name/a:1"}`}}},
+		{name: "one that cannot be removed does not keep the next", want: "a e f g h", shelf: shelf{stuck: "a"}},
+	} {
+		s := &c.shelf
+		for _, id := range strings.Fields("a b c d e f g h") {
+			s.images = append(s.images, &runtimeapi.Image{Id: id, Size: 1 << 30, RepoTags: []string{"name/" + id + ":1"}})
+		}
+		events := record.NewFakeRecorder(9)
+		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
+		err := gc.Collect(t.Context())
+		if got := s.left(); got != c.want {
+			t.Errorf("%s: left %q, want %q", c.name, got, c.want)
+		}
+		if (err != nil) != (s.stuck != "") || len(events.Events) > 0 {
+			t.Errorf("%s: %v, %d events", c.name, err, len(events.Events))
+		}
+	}
+}
+
+// TestCollectTooLittle: all that is left is in use, and the Node says so.
+func TestCollectTooLittle(t *testing.T) {
+	s := &shelf{}
+	for _, id := range strings.Fields("a b c d e f g h i") {
+		s.images = append(s.images, &runtimeapi.Image{Id: id})
+		if id != "a" {
+			s.containers = append(s.containers, &runtimeapi.Container{ImageId: id})
+		}
+	}
+	events := record.NewFakeRecorder(9)
+	gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
+	if err := gc.Collect(t.Context()); err == nil || s.left() != "b c d e f g h i" {
+		t.Errorf("%v, left %q", err, s.left())
+	}
+	const want = "Warning FreeDiskSpaceFailed Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). Failed to free sufficient space by deleting unused images (freed 1073741824 bytes)."
+	if got := <-events.Events; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzSandboxImage(f *testing.F) {
+	f.Add(`{"sandboxImage":"registry/pause:3"}`)
+	f.Add(`{"sandboxImage":5}`)
+	f.Add(``)
+	f.Fuzz(func(t *testing.T, text string) { _ = parseSandboxImage(text) })
+}
