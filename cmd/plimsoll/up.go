@@ -56,6 +56,8 @@ their pods.`,
 	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
 	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
+	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for whoever may read them; 0: none")
+	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, likewise")
 	f.IntVar(&o.AgentPort, "agent-port", 10250, "port of the agent (logs, exec, metrics)")
 	f.IntVar(&o.AgentHealthPort, "agent-health-port", 10248, "port of the agent's /healthz without TLS; 0: none")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of this machine's pods")

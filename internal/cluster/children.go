@@ -178,11 +178,21 @@ func (b builder) controllerManager() supervise.Spec {
 
 // Under `up` there is one of each, and nobody to elect.
 func (b builder) scheduler() supervise.Spec {
-	return b.own(childScheduler, whoScheduler, nil, "--leader-elect=false", "--secure-port=0")
+	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), "--leader-elect=false")...)
 }
 
 func (b builder) lifecycle() supervise.Spec {
-	return b.own(childLifecycle, whoLifecycle, nil, "--leader-elect=false", "--secure-port=0")
+	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), "--leader-elect=false")...)
+}
+
+// securePort is where one of ours serves health and metrics, if anywhere. Its certificate is its own and kept in memory, as
+// upstream's make theirs where they are given none; who may read is asked of kube-apiserver.
+func (b builder) securePort(port int) []string {
+	args := []string{"--secure-port=" + strconv.Itoa(port)}
+	if port != 0 {
+		args = append(args, "--bind-address="+b.o.BindAddress, "--client-ca-file="+pki.CertPath(b.pki(), caCluster))
+	}
+	return args
 }
 
 func (b builder) fleet() supervise.Spec {

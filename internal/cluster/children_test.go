@@ -57,6 +57,24 @@ func TestEveryChildIsStopped(t *testing.T) {
 	}
 }
 
+// Ports of the scheduler and the lifecycle controller are closed unless asked for, and open where all ports are.
+func TestSecurePorts(t *testing.T) {
+	o := testOptions(t)
+	for _, spec := range []supervise.Spec{testBuilder(t, o).scheduler(), testBuilder(t, o).lifecycle()} {
+		if !slices.Contains(spec.Argv, "--secure-port=0") {
+			t.Errorf("a port of %s is open that nobody asked for: %q", spec.Name, spec.Argv)
+		}
+	}
+	o.SchedulerPort, o.LifecyclePort = 10269, 10267
+	for want, spec := range map[string]supervise.Spec{"10269": testBuilder(t, o).scheduler(), "10267": testBuilder(t, o).lifecycle()} {
+		for _, arg := range []string{"--secure-port=" + want, "--bind-address=127.0.0.1", "--client-ca-file=" + pki.CertPath(layout{o}.pki(), caCluster)} {
+			if !slices.Contains(spec.Argv, arg) {
+				t.Errorf("%s: no %s in %q", spec.Name, arg, spec.Argv)
+			}
+		}
+	}
+}
+
 func TestAPIServerArguments(t *testing.T) {
 	o := testOptions(t)
 	args := testBuilder(t, o).apiServer().Argv

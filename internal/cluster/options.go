@@ -35,6 +35,8 @@ type Options struct {
 	APIServerPort int    `json:"apiserverPort"`
 	// The ports of the others; 0 switches the port off, except that of the agent, which logs and exec need.
 	ControllerManagerPort int `json:"controllerManagerPort"`
+	SchedulerPort         int `json:"schedulerPort,omitempty"`
+	LifecyclePort         int `json:"lifecyclePort,omitempty"`
 	AgentPort             int `json:"agentPort"`
 	AgentHealthPort       int `json:"agentHealthPort"`
 
@@ -196,6 +198,9 @@ func (o *Options) validatePorts() (problems []error) {
 			problems = append(problems, fmt.Errorf("--%s %d: --%s has the same port", p.flag, p.number, users[p.number]))
 		}
 		users[p.number] = p.flag
+	}
+	if o.NoLifecycle && o.LifecyclePort != 0 {
+		problems = append(problems, fmt.Errorf("--lifecycle-port %d: only means something without --no-lifecycle", o.LifecyclePort))
 	}
 	return problems
 }

@@ -62,6 +62,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	o.NodeIP, o.BindAddress = "here", "there"
 	o.PodCIDR, o.ServiceCIDR = "10.85.0.1/16", "ten"
 	o.APIServerPort, o.ControllerManagerPort, o.AgentPort, o.AgentHealthPort = 0, 70000, 10250, 10250
+	o.SchedulerPort, o.LifecyclePort, o.NoLifecycle = 10250, 10267, true
 	o.EtcdServers = []string{"ftp://a"}
 	o.EtcdCAFile, o.EtcdCertFile = "/no/such/file", ""
 	o.EtcdKeyFile = "/no/such/key"
@@ -73,7 +74,8 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 	for _, want := range []string{`--instance "Not/Good"`, "--run-dir", `--node-name "Node_1"`, `--node-ip "here"`, `--bind-address "there"`,
 		`--pod-cidr "10.85.0.1/16"`, `--service-cidr "ten"`, "--apiserver-port 0", "--controller-manager-port 70000",
-		"--agent-health-port 10250: --agent-port has the same port", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
+		"--agent-health-port 10250: --agent-port has the same port",
+		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: only means something without --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
 		"--hollow -1", "--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)

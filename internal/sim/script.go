@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -32,25 +31,14 @@ const (
 // All problems come in one error.
 func ParseScript(text string) ([]Event, error) {
 	var events []Event
-	var problems []error
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		line, _, _ = strings.Cut(line, "#")
-		if strings.TrimSpace(line) == "" {
-			continue
+	err := fault.EachLine(text, func(line string) (time.Duration, error) {
+		e, err := parseEvent(line)
+		if err == nil {
+			events = append(events, e)
 		}
-		e, err := parseEvent(strings.TrimSpace(line))
-		if err == nil && len(events) > 0 && e.At < events[len(events)-1].At {
-			err = fmt.Errorf("at %v: comes after at %v: want the events in order of time", e.At, events[len(events)-1].At)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("line %d: %w", n, err))
-			continue
-		}
-		events = append(events, e)
-	}
-	return events, errors.Join(problems...)
+		return e.At, err
+	})
+	return events, err
 }
 
 func parseEvent(line string) (Event, error) {

@@ -143,29 +143,42 @@ func parseNumber(text string, least, most int) (int, error) {
 	return n, nil
 }
 
-// ParseScript reads one order per line. Empty lines and what follows a # mean nothing. Problems of all lines come in one
-// error; orders come in the order of their moments.
+// ParseScript reads one order per line, as EachLine does.
 func ParseScript(text string) ([]Order, error) {
 	var orders []Order
+	err := EachLine(text, func(line string) (time.Duration, error) {
+		o, err := Parse(line)
+		if err == nil {
+			orders = append(orders, o)
+		}
+		return o.At, err
+	})
+	return orders, err
+}
+
+// EachLine calls read for every line of a script that says something: empty lines and what follows a # mean nothing. read
+// returns the line's moment, which must not be before that of an earlier line. Problems of all lines come in one error, each
+// with its line's number.
+func EachLine(text string, read func(line string) (at time.Duration, err error)) error {
 	var problems []error
-	n := 0
+	n, last := 0, time.Duration(0)
 	for line := range strings.Lines(text) {
 		n++
 		line, _, _ = strings.Cut(line, "#")
-		if strings.TrimSpace(line) == "" {
+		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		o, err := Parse(strings.TrimSpace(line))
+		at, err := read(line)
+		if err == nil && at < last {
+			err = fmt.Errorf("at %v: comes after at %v: want the lines in order of time", at, last)
+		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("line %d: %w", n, err))
 			continue
 		}
-		if k := len(orders); k > 0 && o.At < orders[k-1].At {
-			problems = append(problems, fmt.Errorf("line %d: at %v: comes after at %v: want the orders in order of time", n, o.At, orders[k-1].At))
-		}
-		orders = append(orders, o)
+		last = at
 	}
-	return orders, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
 // String writes o as Parse reads it.
