@@ -10,42 +10,38 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/bench/plane"
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-const (
-	// judgeTimeout bounds the wait for a controller to finish with nodes that died; it only bounds what hangs.
-	judgeTimeout = 4 * time.Minute
-	// healTimeout is the same for taking everything back.
-	healTimeout = 4 * time.Minute
-)
+// patience bounds every wait for a controller; it only bounds what hangs. Upstream's makes 20 requests a second, and at its
+// start announces every node; all else that it has to do is less.
+func (c config) patience() time.Duration {
+	return 2*time.Minute + time.Duration(2*c.nodes/20)*time.Second
+}
 
 // controller starts one side's controller. Neither elects a leader: there is one.
-func (p *plane) controller(side string, round int) (*process, error) {
+func (p *rig) controller(side string, round int) (*plane.Process, error) {
 	log := filepath.Join(p.dir, fmt.Sprintf("%s-%d.log", side, round))
 	grace := "--node-monitor-grace-period=" + p.grace.String()
 	if side == ours {
-		return start(log, p.plimsoll, "lifecycle", "--kubeconfig", p.kubeconfig(), "--leader-elect=false", grace)
+		return plane.Start(log, p.plimsoll, "lifecycle", "--kubeconfig", p.plane.Kubeconfig(), "--leader-elect=false", grace)
 	}
-	return start(log, p.controlplane, "kube-controller-manager", "--controllers=node-lifecycle-controller,taint-eviction-controller",
-		"--kubeconfig="+p.kubeconfig(), "--authentication-kubeconfig="+p.kubeconfig(), "--authorization-kubeconfig="+p.kubeconfig(),
+	return plane.Start(log, p.controlplane, "kube-controller-manager", "--controllers=node-lifecycle-controller,taint-eviction-controller",
+		"--kubeconfig="+p.plane.Kubeconfig(), "--authentication-kubeconfig="+p.plane.Kubeconfig(), "--authorization-kubeconfig="+p.plane.Kubeconfig(),
 		"--leader-elect=false", "--secure-port=0", grace)
 }
 
 // measure is one controller in one round.
-func (p *plane) measure(ctx context.Context, m *record.Measurement, window bool) (err error) {
+func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (err error) {
 	c, err := p.controller(m.Side, m.Round)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.stop()) }()
-	if err := pause(ctx, p.settle); err != nil {
-		return err
-	}
-	// New nodes have a taint until a controller has seen that they are Ready.
-	if err := p.nodes.await(ctx, healTimeout, "be well at the start", (*nodes).well); err != nil {
-		return errors.Join(err, c.check())
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	if err := p.settled(ctx); err != nil {
+		return errors.Join(err, c.Check())
 	}
 	if window {
 		if err := p.window(ctx, m, c); err != nil {
@@ -53,12 +49,12 @@ func (p *plane) measure(ctx context.Context, m *record.Measurement, window bool)
 		}
 	}
 	if err := p.someDie(ctx, m); err != nil {
-		return fmt.Errorf("some nodes die: %w", errors.Join(err, c.check()))
+		return fmt.Errorf("some nodes die: %w", errors.Join(err, c.Check()))
 	}
 	if err := p.zoneDies(ctx, m); err != nil {
-		return fmt.Errorf("a zone dies: %w", errors.Join(err, c.check()))
+		return fmt.Errorf("a zone dies: %w", errors.Join(err, c.Check()))
 	}
-	peak, err := record.StatusMiB(c.pid(), "VmHWM")
+	peak, err := record.StatusMiB(c.PID(), "VmHWM")
 	if err != nil {
 		return err
 	}
@@ -66,8 +62,30 @@ func (p *plane) measure(ctx context.Context, m *record.Measurement, window bool)
 	return p.heal(ctx, m)
 }
 
+// settled waits until the controller that was just started has nothing to do but to watch.
+func (p *rig) settled(ctx context.Context) error {
+	began := time.Now()
+	for limit := began.Add(p.patience()); ; {
+		if err := pause(ctx, p.settle); err != nil {
+			return err
+		}
+		announced := p.nodes.sinceAnnounced()
+		if announced > p.settle {
+			break
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("wait for the controller to announce nodes: the last was %v ago, after %v", announced.Round(time.Second), p.patience())
+		}
+	}
+	if err := p.nodes.await(ctx, p.patience(), "be well at the start", (*nodes).well); err != nil {
+		return err
+	}
+	record.Progress("settled after %.0f s", time.Since(began).Seconds())
+	return nil
+}
+
 // window measures use while all nodes beat.
-func (p *plane) window(ctx context.Context, m *record.Measurement, c *process) error {
+func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Process) error {
 	before, err := p.use(c)
 	if err != nil {
 		return err
@@ -93,7 +111,7 @@ func (p *plane) window(ctx context.Context, m *record.Measurement, c *process) e
 		m.Put("cores_"+role, (after[role]-before[role])/wall, 1)
 	}
 	m.Put("cores_others", (after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
-	for name, pid := range map[string]int{"rss_controller": c.pid(), "rss_fleet": p.fleet.pid()} {
+	for name, pid := range map[string]int{"rss_controller": c.PID(), "rss_fleet": p.fleet.PID()} {
 		mib, err := record.StatusMiB(pid, "VmRSS")
 		if err != nil {
 			return err
@@ -103,14 +121,14 @@ func (p *plane) window(ctx context.Context, m *record.Measurement, c *process) e
 	m.Put("renewals", (now-renewed)/wall, int(now-renewed))
 	m.Put("p99_renewal", p99, 1000)
 	m.Put("wronged", float64(p.nodes.wronged(nil)), 1)
-	progress("%s: steady: controller %.4f cores, %.0f MiB; fleet %.3f cores, %.0f renewals/s", m.Side, m.Values["cores_controller"], m.Values["rss_controller"], m.Values["cores_fleet"], m.Values["renewals"])
-	return c.check()
+	record.Progress("%s: steady: controller %.4f cores, %.0f MiB; fleet %.3f cores, %.0f renewals/s", m.Side, m.Values["cores_controller"], m.Values["rss_controller"], m.Values["cores_fleet"], m.Values["renewals"])
+	return c.Check()
 }
 
 // use is CPU seconds by role.
-func (p *plane) use(c *process) (map[string]float64, error) {
+func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 	use := map[string]float64{}
-	for role, pids := range map[string][]int{"controller": {c.pid()}, "fleet": {p.fleet.pid()}, "control": p.ups, "harness": {os.Getpid()}} {
+	for role, pids := range map[string][]int{"controller": {c.PID()}, "fleet": {p.fleet.PID()}, "control": p.ups, "harness": {os.Getpid()}} {
 		for _, pid := range pids {
 			s, err := record.CPUSeconds(pid)
 			if err != nil {
@@ -126,7 +144,7 @@ func (p *plane) use(c *process) (map[string]float64, error) {
 
 // someDie silences nodes of all zones but the first, so that no zone is in disruption. Their leases end at moments that
 // are spread over ten seconds, as their renewals were.
-func (p *plane) someDie(ctx context.Context, m *record.Measurement) error {
+func (p *rig) someDie(ctx context.Context, m *record.Measurement) error {
 	var victims []string
 	for zone := 1; zone < p.zones; zone++ {
 		count := p.silent / (p.zones - 1)
@@ -142,7 +160,7 @@ func (p *plane) someDie(ctx context.Context, m *record.Measurement) error {
 		}
 		victims = append(victims, names...)
 	}
-	if err := p.nodes.await(ctx, judgeTimeout, "be called silent", func(n *nodes) bool {
+	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
 		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
 	}); err != nil {
 		return err
@@ -165,19 +183,19 @@ func (p *plane) someDie(ctx context.Context, m *record.Measurement) error {
 	m.Put("first_unknown", stats.Quantile(late, 0), n)
 	m.Put("p99_taint", stats.Quantile(taint, 0.99), n)
 	m.Put("wronged_some", float64(p.nodes.wronged(victims)), 1)
-	progress("%s: %d nodes: Unknown after the grace: p50 %.3f s, p99 %.3f s", m.Side, n, m.Values["p50_unknown"], m.Values["p99_unknown"])
+	record.Progress("%s: %d nodes: Unknown after the grace: p50 %.3f s, p99 %.3f s", m.Side, n, m.Values["p50_unknown"], m.Values["p99_unknown"])
 	return nil
 }
 
 // zoneDies silences the first zone at once. Times are from the moment when its last node's grace was over.
-func (p *plane) zoneDies(ctx context.Context, m *record.Measurement) error {
+func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) error {
 	before := p.nodes.wronged(nil)
 	victims, err := p.order(ctx, "silence", "zone=zone-0")
 	if err != nil {
 		return err
 	}
 	died := time.Now()
-	if err := p.nodes.await(ctx, judgeTimeout, "be called silent", func(n *nodes) bool {
+	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
 		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
 	}); err != nil {
 		return err
@@ -197,7 +215,7 @@ func (p *plane) zoneDies(ctx context.Context, m *record.Measurement) error {
 	m.Put("zone_all", later(unknown, tainted).Sub(over).Seconds(), len(victims))
 	m.Put("zone_since_death", later(unknown, tainted).Sub(died).Seconds(), len(victims))
 	m.Put("wronged_zone", float64(p.nodes.wronged(victims)-before), 1)
-	progress("%s: zone of %d: all Unknown %.2f s, all tainted %.2f s after the grace", m.Side, len(victims), m.Values["zone_unknown"], m.Values["zone_all"])
+	record.Progress("%s: zone of %d: all Unknown %.2f s, all tainted %.2f s after the grace", m.Side, len(victims), m.Values["zone_unknown"], m.Values["zone_all"])
 	return nil
 }
 
@@ -209,16 +227,16 @@ func later(a, b time.Time) time.Time {
 }
 
 // heal lets all nodes return and waits until the controller took everything back.
-func (p *plane) heal(ctx context.Context, m *record.Measurement) error {
+func (p *rig) heal(ctx context.Context, m *record.Measurement) error {
 	if _, err := p.order(ctx, "return"); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := p.nodes.await(ctx, healTimeout, "be well again", (*nodes).well); err != nil {
+	if err := p.nodes.await(ctx, p.patience(), "be well again", (*nodes).well); err != nil {
 		return err
 	}
 	m.Put("heal", time.Since(began).Seconds(), 1)
-	progress("%s: all well %.1f s after their return", m.Side, m.Values["heal"])
+	record.Progress("%s: all well %.1f s after their return", m.Side, m.Values["heal"])
 	return nil
 }
 
@@ -231,7 +249,7 @@ func simulate(ctx context.Context, c config, m *record.Measurement) error {
 	}
 	m.Put("sim", time.Since(began).Seconds(), 1)
 	last := strings.TrimSpace(string(out))
-	progress("simulated day: %.1f s: %s", m.Values["sim"], last[strings.LastIndexByte(last, '\n')+1:])
+	record.Progress("simulated day: %.1f s: %s", m.Values["sim"], last[strings.LastIndexByte(last, '\n')+1:])
 	return nil
 }
 

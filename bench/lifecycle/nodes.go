@@ -20,6 +20,8 @@ type nodes struct {
 	mu   sync.Mutex
 	by   map[string]*nodeSeen
 	wake chan struct{}
+
+	announced time.Time // when an Event last said that a node is there
 }
 
 type nodeSeen struct {
@@ -41,7 +43,27 @@ func watchNodes(ctx context.Context, client *kubernetes.Clientset) *nodes {
 		},
 	})
 	go informer.RunWithContext(ctx)
+	events := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "events", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.FieldSelector = "reason=RegisteredNode"
+	})
+	_, informer = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: events, ObjectType: &corev1.Event{},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.announce() }, UpdateFunc: func(any, any) { n.announce() }},
+	})
+	go informer.RunWithContext(ctx)
 	return n
+}
+
+func (n *nodes) announce() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.announced = time.Now()
+}
+
+func (n *nodes) sinceAnnounced() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Since(n.announced)
 }
 
 func (n *nodes) see(node *corev1.Node) {

@@ -18,14 +18,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/bench/plane"
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
@@ -98,25 +97,7 @@ func parseFlags(args []string) (config, error) {
 	return c, nil
 }
 
-func main() {
-	c, err := parseFlags(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "node:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ok, err := run(ctx, c)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "node:", err)
-	}
-	if err != nil || !ok {
-		os.Exit(1)
-	}
-}
+func main() { record.Main("node", parseFlags, run) }
 
 // run measures all rounds and writes the report after each, so that an interrupted run still has one.
 func run(ctx context.Context, c config) (bool, error) {
@@ -137,42 +118,24 @@ func run(ctx context.Context, c config) (bool, error) {
 	}
 	defer restore()
 	r := newReport(ctx, c, os.Args[1:])
-	var problems []error
-	for round := range c.rounds {
-		order := slices.Clone(c.sides)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, s := range order {
-			m, err := measure(ctx, c, s, round)
-			r.Measurements = append(r.Measurements, m)
-			if err != nil {
-				err = fmt.Errorf("round %d: %s: %w", round+1, s.name, err)
-				r.Problems = append(r.Problems, err.Error())
-				problems = append(problems, err)
-				fmt.Fprintln(os.Stderr, "node:", err)
-			}
-			if ctx.Err() != nil {
-				return false, errors.Join(append(problems, context.Cause(ctx))...)
-			}
-		}
-		r.Warnings = noise(r.Measurements, c.batches)
-		if c.out != "" {
-			if err := r.Save(c.out); err != nil {
-				return false, err
-			}
-		}
+	var names []string
+	for _, s := range c.sides {
+		names = append(names, s.name)
 	}
-	text, ok := r.Render()
-	fmt.Print(text)
-	return ok && len(problems) == 0, nil
+	if err := r.Play(ctx, c.out, names, func(ctx context.Context, m *record.Measurement) error {
+		err := measure(ctx, c, c.sides[slices.Index(names, m.Side)], m)
+		r.Warnings = noise(r.Measurements, c.batches)
+		return err
+	}); err != nil {
+		return false, err
+	}
+	return r.Finish(c.out)
 }
 
-// measure is one agent in one round, from nothing to nothing. What was measured before an error is returned with it.
-func measure(ctx context.Context, c config, s side, round int) (m *record.Measurement, err error) {
-	m = record.NewMeasurement(s.name, round+1)
-	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, round+1))
-	r := &rig{config: c, side: s, dir: dir}
+// measure is one agent in one round, from nothing to nothing.
+func measure(ctx context.Context, c config, s side, m *record.Measurement) (err error) {
+	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, m.Round))
+	r := &rig{config: c, side: s, plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-" + s.name, Dir: dir}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, r.agentLogTail())
@@ -182,14 +145,9 @@ func measure(ctx context.Context, c config, s side, round int) (m *record.Measur
 	}()
 	took, err := r.up(ctx)
 	if err != nil {
-		return m, err
+		return err
 	}
 	m.Put("up", took.Seconds(), 1)
-	progress("%s round %d: up in %.1f s", s.name, round+1, took.Seconds())
-	return m, r.measureAll(ctx, m, round < c.steadyRounds)
-}
-
-// progress tells the person who waits; the report is on standard output.
-func progress(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+	record.Progress("%s round %d: up in %.1f s", s.name, m.Round, took.Seconds())
+	return r.measureAll(ctx, m, m.Round <= c.steadyRounds)
 }

@@ -82,7 +82,7 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 		m.Put("p50_1", stats.Quantile(start, 0.5), len(start))
 		m.Put("p99_1", stats.Quantile(start, 0.99), len(start))
 		m.Put("delete_1", stats.Median(end), len(end))
-		progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.Values["p50_1"], m.Values["p99_1"])
+		record.Progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.Values["p50_1"], m.Values["p99_1"])
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (r *rig) measureRemoval(ctx context.Context, m *record.Measurement, t *trac
 		return err
 	}
 	m.Put(fmt.Sprintf("delete_%d", len(names)), removed.Seconds(), 1)
-	progress("%s: %d pods: all deleted in %.1f s", r.side.name, len(names), removed.Seconds())
+	record.Progress("%s: %d pods: all deleted in %.1f s", r.side.name, len(names), removed.Seconds())
 	return r.tellProfile(ctx, profile)
 }
 
@@ -161,7 +161,7 @@ func (r *rig) noteStarts(m *record.Measurement, t *tracker, names []string, bega
 	put("p50", stats.Quantile(start, 0.5), n)
 	put("p99", stats.Quantile(start, 0.99), n)
 	put("spread", last.Sub(first).Seconds(), 1)
-	progress("%s: %d pods: all running in %.1f s, bind to running p50 %.2f s, p99 %.2f s", r.side.name, n,
+	record.Progress("%s: %d pods: all running in %.1f s, bind to running p50 %.2f s, p99 %.2f s", r.side.name, n,
 		last.Sub(began).Seconds(), stats.Quantile(start, 0.5), stats.Quantile(start, 0.99))
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // profile is what the agent and the API server have counted so far.
@@ -58,12 +60,12 @@ func (r *rig) tellProfile(ctx context.Context, before profile) error {
 		seconds := now.runtime[operation].seconds - before.runtime[operation].seconds
 		if count > 0 {
 			mean := time.Duration(seconds / count * float64(time.Second))
-			progress("%s:   CRI %-20s %5.0f calls, %7.2f s in all, %s each", r.side.name, operation, count, seconds, mean.Round(10*time.Microsecond))
+			record.Progress("%s:   CRI %-20s %5.0f calls, %7.2f s in all, %s each", r.side.name, operation, count, seconds, mean.Round(10*time.Microsecond))
 		}
 	}
 	for _, request := range slices.Sorted(maps.Keys(now.api)) {
 		if count := now.api[request] - before.api[request]; count >= apiRequestsTold {
-			progress("%s:   API %-40s %5.0f requests", r.side.name, request, count)
+			record.Progress("%s:   API %-40s %5.0f requests", r.side.name, request, count)
 		}
 	}
 	return nil

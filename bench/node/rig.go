@@ -3,28 +3,27 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/bench/plane"
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // rig is one instance of `plimsoll up` with one agent.
 type rig struct {
 	config
 	side
-	dir    string
+	plane  *plane.Plane
 	api    *rest.Config
 	client *kubernetes.Clientset
 	pids   map[string]int // of the instance's children, by name
@@ -49,13 +48,9 @@ const (
 	nodeName = "bench"
 	podCIDR  = "10.86.0.0/16"
 	svcCIDR  = "10.97.0.0/16"
-	// upTimeout and downTimeout only bound what hangs.
-	upTimeout   = 2 * time.Minute
-	downTimeout = 4 * time.Minute
+	// upTimeout only bounds what hangs.
+	upTimeout = 2 * time.Minute
 )
-
-func (r *rig) state() string    { return filepath.Join(r.dir, "s") } // short: sockets are below it
-func (r *rig) instance() string { return "bench-" + r.side.name }
 
 // portFlags get successive ports from --port-base on.
 var portFlags = []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"}
@@ -65,15 +60,15 @@ const agentPortOffset = 2
 
 // up starts the instance and returns how long that took until the node was Ready, as its user would see it.
 func (r *rig) up(ctx context.Context) (time.Duration, error) {
-	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+	if err := os.MkdirAll(r.plane.Dir, 0o700); err != nil {
 		return 0, err
 	}
-	file := filepath.Join(r.dir, "agent-config.yaml")
+	file := filepath.Join(r.plane.Dir, "agent-config.yaml")
 	if err := os.WriteFile(file, []byte(agentConfig), 0o600); err != nil {
 		return 0, err
 	}
 	r.noteKubeletDir()
-	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName,
+	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name", nodeName,
 		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String()}
 	for i, flag := range portFlags {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
@@ -82,7 +77,7 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 		args = append(args, "--agent-binary", r.side.binary)
 	}
 	began := time.Now()
-	if _, err := r.run(ctx, args...); err != nil {
+	if _, err := r.plane.Call(ctx, args...); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
@@ -92,41 +87,13 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 	return took, r.connect()
 }
 
-// run calls our program and returns what it printed.
-func (r *rig) run(ctx context.Context, args ...string) ([]byte, error) {
-	c := exec.CommandContext(ctx, r.plimsoll, args...)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us: it must not end a running down
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = downTimeout
-	var stdout, stderr bytes.Buffer
-	c.Stdout, c.Stderr = &stdout, &stderr
-	if err := c.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
-	}
-	return stdout.Bytes(), nil
-}
-
-func (r *rig) readPIDs(ctx context.Context) error {
-	out, err := r.run(ctx, "status", "-o", "json", "--instance", r.instance(), "--state-dir", r.state())
-	if err != nil {
+func (r *rig) readPIDs(ctx context.Context) (err error) {
+	if r.pids, err = r.plane.Children(ctx); err != nil {
 		return err
-	}
-	status := struct {
-		Children []struct {
-			Name string `json:"name"`
-			PID  int    `json:"pid"`
-		} `json:"children"`
-	}{}
-	if err := json.Unmarshal(out, &status); err != nil {
-		return fmt.Errorf("read status: %w", err)
-	}
-	r.pids = map[string]int{}
-	for _, c := range status.Children {
-		r.pids[c.Name] = c.PID
 	}
 	for _, name := range []string{roleAgent, roleContainerd} {
 		if r.pids[name] == 0 {
-			return fmt.Errorf("read status: no process %q in %s", name, out)
+			return fmt.Errorf("read status: no process %q among %v", name, r.pids)
 		}
 	}
 	return nil
@@ -144,38 +111,22 @@ func (r *rig) checkSameAgent(ctx context.Context) error {
 	return nil
 }
 
-func (r *rig) connect() error {
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(r.state(), "admin.kubeconfig"))
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+func (r *rig) connect() (err error) {
+	if r.api, err = r.plane.Config(); err != nil {
+		return err
 	}
-	config.QPS = -1
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	r.api = config
-	r.client, err = kubernetes.NewForConfig(config)
+	r.client, err = kubernetes.NewForConfig(r.api)
 	return err
 }
 
 // down removes the instance and everything of it. The logs of a failed round stay, and their place is told.
 func (r *rig) down(ctx context.Context, failed bool) error {
-	ctx, cancel := context.WithTimeout(ctx, downTimeout)
-	defer cancel()
 	keep := failed || r.keep
-	args := []string{"down", "--instance", r.instance(), "--state-dir", r.state()}
-	if !keep {
-		args = append(args, "--purge")
-	}
-	_, err := r.run(ctx, args...)
-	err = errors.Join(err, removeLogLinks(r.state()), r.restoreKubeletDir())
+	err := errors.Join(r.plane.Down(ctx, keep), removeLogLinks(r.plane.State()), r.restoreKubeletDir())
 	if keep {
-		progress("%s: state and logs are kept in %s", r.side.name, r.dir)
-		return err
+		record.Progress("%s: state and logs are kept in %s", r.side.name, r.plane.Dir)
 	}
-	if err != nil {
-		return err
-	}
-	return os.RemoveAll(r.dir)
+	return err
 }
 
 // legacyLogs is where the kubelet puts a symbolic link to each container's log.
@@ -231,7 +182,7 @@ func (r *rig) restoreKubeletDir() error {
 const logTailBytes = 4 << 10
 
 func (r *rig) agentLogTail() string {
-	text, err := os.ReadFile(filepath.Join(r.state(), "log", "agent.log"))
+	text, err := os.ReadFile(filepath.Join(r.plane.State(), "log", "agent.log"))
 	if err != nil {
 		return "no agent log: " + err.Error()
 	}
@@ -264,7 +215,7 @@ func keepSysctls() (restore func(), err error) {
 				continue
 			}
 			if err := os.WriteFile(path, text, 0o644); err != nil {
-				progress("put sysctl %s back to %s: %v", name, bytes.TrimSpace(text), err)
+				record.Progress("put sysctl %s back to %s: %v", name, bytes.TrimSpace(text), err)
 			}
 		}
 	}, nil

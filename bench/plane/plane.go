@@ -1,5 +1,5 @@
-// Package plane is the control plane that measurements share: an instance of `plimsoll up` without a node of this machine,
-// and the programs that are measured on it, each a process of its own.
+// Package plane is the control plane that measurements share: an instance of `plimsoll up`, most often without a node of this
+// machine, and the programs that are measured on it, each a process of its own.
 //
 // It knows how to start, ask and end them, and leaves nothing behind; what failed keeps its logs, and their place is told.
 // It measures nothing.
@@ -11,9 +11,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,6 +28,7 @@ import (
 // Bounds on what only hangs when something is wrong.
 const (
 	upTimeout   = 2 * time.Minute
+	downTimeout = 4 * time.Minute
 	stopTimeout = time.Minute
 )
 
@@ -38,15 +41,15 @@ type Plane struct {
 	Flags    []string // of up, besides
 }
 
-// state is short: sockets are below it.
-func (p *Plane) state() string { return filepath.Join(p.Dir, "s") }
+// State is the instance's directory. Its name is short: sockets are below it.
+func (p *Plane) State() string { return filepath.Join(p.Dir, "s") }
 
 // Kubeconfig is the administrator's.
-func (p *Plane) Kubeconfig() string { return filepath.Join(p.state(), "admin.kubeconfig") }
+func (p *Plane) Kubeconfig() string { return filepath.Join(p.State(), "admin.kubeconfig") }
 
-// Up starts the control plane.
+// Up starts the control plane, without a node of this machine.
 func (p *Plane) Up(ctx context.Context) error {
-	args := append([]string{"up", "--detach", "--no-agent", "--instance", p.Instance, "--state-dir", p.state(),
+	args := append([]string{"up", "--detach", "--no-agent", "--instance", p.Instance, "--state-dir", p.State(),
 		"--apiserver-port", strconv.Itoa(p.Port), "--controller-manager-port", "0", "--timeout", upTimeout.String()}, p.Flags...)
 	_, err := p.Call(ctx, args...)
 	return err
@@ -78,34 +81,43 @@ func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// PIDs are those of the control plane.
+// PIDs are those of the instance's processes.
 func (p *Plane) PIDs(ctx context.Context) (pids []int, err error) {
-	out, err := p.Call(ctx, "status", "-o", "json", "--instance", p.Instance, "--state-dir", p.state())
+	children, err := p.Children(ctx)
+	return slices.Collect(maps.Values(children)), err
+}
+
+// Children are the instance's processes, by name.
+func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
+	out, err := p.Call(ctx, "status", "-o", "json", "--instance", p.Instance, "--state-dir", p.State())
 	status := struct {
-		Children []struct{ PID int }
+		Children []struct {
+			Name string
+			PID  int
+		}
 	}{}
 	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, and prints all the same
-		return nil, errors.Join(err, jsonErr)
+		return nil, errors.Join(err, fmt.Errorf("read status: %w", jsonErr))
 	}
+	pids := map[string]int{}
 	for _, c := range status.Children {
-		pids = append(pids, c.PID)
+		pids[c.Name] = c.PID
 	}
 	return pids, nil
 }
 
-// Down removes everything; with keep, logs and state stay.
+// Down removes everything; with keep, and where something could not be ended, logs and state stay.
 func (p *Plane) Down(ctx context.Context, keep bool) error {
-	ctx, cancel := context.WithTimeout(ctx, upTimeout)
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
-	args := []string{"down", "--instance", p.Instance, "--state-dir", p.state()}
+	args := []string{"down", "--instance", p.Instance, "--state-dir", p.State()}
 	if !keep {
 		args = append(args, "--purge")
 	}
-	_, err := p.Call(ctx, args...)
-	if keep {
+	if _, err := p.Call(ctx, args...); err != nil || keep {
 		return err
 	}
-	return errors.Join(err, os.RemoveAll(p.Dir))
+	return os.RemoveAll(p.Dir)
 }
 
 // Process is a program that runs beside us.

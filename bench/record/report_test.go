@@ -1,8 +1,12 @@
 package record
 
 import (
+	"context"
+	"errors"
 	"math"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -63,6 +67,28 @@ func TestReportWarns(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// TestPlay: sides take turns, what fails is noted and the run goes on, and the report is there after each round.
+func TestPlay(t *testing.T) {
+	r := &Report{Program: "test", Ours: "a", Theirs: "b", Rounds: 2}
+	file := filepath.Join(t.TempDir(), "results", "r.md")
+	var order []string
+	err := r.Play(t.Context(), file, []string{"a", "b"}, func(_ context.Context, m *Measurement) error {
+		if _, err := os.Stat(file); (err == nil) != (m.Round == 2) {
+			t.Errorf("round %d: report: %v", m.Round, err)
+		}
+		if order = append(order, m.Side); len(order) == 2 {
+			return errors.New("broke")
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(order, []string{"a", "b", "b", "a"}) || !slices.Equal(r.Problems, []string{"round 1: b: broke"}) || len(r.Measurements) != 4 {
+		t.Errorf("%v: played %q, problems %q", err, order, r.Problems)
+	}
+	if ok, err := r.Finish(file); ok || err != nil {
+		t.Errorf("a report with problems passed: %v", err)
 	}
 }
 
