@@ -207,6 +207,7 @@ type Monitor struct {
 	notices   []Notice
 	reasons   []Reason
 
+	began       unit.Instant
 	lastContact unit.Instant
 	deaf        bool
 	listenUntil unit.Instant // nobody is emptied before
@@ -252,7 +253,7 @@ func New(now unit.Instant, o Options) *Monitor {
 	o.Hearing = min(o.Hearing, o.Grace)
 	return &Monitor{
 		o: o, nodes: map[string]*node{}, pods: map[PodID]*pod{}, zones: map[string]*zone{},
-		lastContact: now, listenUntil: now.Add(o.Hearing), capacity: capacity{unbound: map[PodID]*pod{}},
+		began: now, lastContact: now, listenUntil: now.Add(o.Hearing), capacity: capacity{unbound: map[PodID]*pod{}},
 		alarms: heap.New(func(a, b *node) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), strings.Compare(a.Name, b.Name)) },
 			func(n *node) *int { return &n.place }),
 		podAlarms: heap.New(func(a, b *pod) int { return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.ID, b.ID)) },

@@ -124,11 +124,11 @@ func (m *Monitor) ring(now unit.Instant) {
 		m.disarm(n)
 		switch {
 		case stale:
-			m.setAlarm(n, n.deadline)
+			m.setAlarm(n, m.lookAt(n.deadline))
 		case n.silent || !n.exists: // a retry
 			m.touch(n)
-		case n.deadline > now: // a retry, and it gave signs since
-			m.setAlarm(n, n.deadline)
+		case m.lookAt(n.deadline) > now: // a retry, and it gave signs since
+			m.setAlarm(n, m.lookAt(n.deadline))
 			m.touch(n)
 		default:
 			m.judge(now, n)
@@ -269,7 +269,16 @@ func chance(seed uint64, id string, n int) uint64 {
 // heap operation per heartbeat.
 func (m *Monitor) arm(n *node, deadline unit.Instant) {
 	n.deadline = deadline
-	m.setAlarm(n, deadline)
+	m.setAlarm(n, m.lookAt(deadline))
+}
+
+// lookAt is when a deadline is looked at: at once, or as Options.MonitorPeriod has it.
+func (m *Monitor) lookAt(deadline unit.Instant) unit.Instant {
+	if m.o.MonitorPeriod == 0 {
+		return deadline
+	}
+	since := deadline.Sub(m.began) + m.o.MonitorPeriod - 1
+	return m.began.Add(since - since%m.o.MonitorPeriod)
 }
 
 // setAlarm makes the alarm of n ring at the latest at.

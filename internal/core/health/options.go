@@ -22,6 +22,10 @@ type Options struct {
 	// probes at one each 5 s.
 	DeafAfter time.Duration
 
+	// MonitorPeriod is how often nodes are looked at, all together, whether their grace is over. Zero: each at the moment when it
+	// is. Upstream's --node-monitor-period, 5 s: silence is noticed up to so much later.
+	MonitorPeriod time.Duration
+
 	// EvictionRate is how many nodes per second of a zone are given a NoExecute taint. Upstream's --node-eviction-rate,
 	// 0.1. Zero: none.
 	EvictionRate float32
@@ -36,6 +40,10 @@ type Options struct {
 	LargeZone int
 	// ByRoom lets the pace fall to SecondaryRate while what would have to move does not fit elsewhere. Upstream: false.
 	ByRoom bool
+
+	// EvictAttempts is how often the eviction of a pod is tried before it is given up. Zero: until it is done. Upstream: 5,
+	// within 50 ms (k/k #140639).
+	EvictAttempts int
 
 	// Collect removes pods whose node is gone, and those that were asked to go on a node out of service. Upstream leaves
 	// that to another controller, pod garbage collection; both at once do no harm.
@@ -83,6 +91,12 @@ func (o Options) Check() error {
 	}
 	if o.LargeZone < 0 {
 		bad("large-cluster-size-threshold", o.LargeZone, "must not be negative; upstream uses 50")
+	}
+	if o.MonitorPeriod < 0 {
+		bad("node-monitor-period", o.MonitorPeriod, "must not be negative; upstream uses 5s, and 0s is at once")
+	}
+	if o.EvictAttempts < 0 {
+		bad("pod-eviction-attempts", o.EvictAttempts, "must not be negative; upstream uses 5, and 0 is until done")
 	}
 	if o.OrphanAfter < 0 {
 		bad("orphan-quarantine", o.OrphanAfter, "must not be negative; upstream waits 40s")

@@ -148,6 +148,9 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	if !wanted {
 		return out
 	}
+	if do == Evict && m.o.EvictAttempts > 0 && p.work.failures >= m.o.EvictAttempts {
+		return out // given up
+	}
 	begin := max(at, p.work.retryAt)
 	if begin > now || do != MarkNotReady && m.hearingBad(now) {
 		m.setPodAlarm(p, begin)

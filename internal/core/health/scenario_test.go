@@ -29,7 +29,7 @@ import (
 //	calendar D                    our calendar is set by D
 //	fail N                        the next N actions fail
 //	restart                       a new Monitor that knows nothing
-//	option NAME VALUE             evictionRate, byRoom, collect, hearing
+//	option NAME VALUE             evictionRate, byRoom, collect, hearing, monitorPeriod, evictAttempts
 //	mute, unmute                  print no more, print again
 //	show NAME, pods               a node, all pods
 //	tally                         per zone: state, nodes down, nodes with a NoExecute taint of ours
@@ -170,6 +170,10 @@ func (w *world) option(name, value string) {
 		o.ByRoom = value == "true"
 	case "collect":
 		o.Collect = value == "true"
+	case "monitorPeriod":
+		o.MonitorPeriod = duration(value)
+	case "evictAttempts":
+		o.EvictAttempts, _ = strconv.Atoi(value)
 	case "hearing":
 		o.Hearing = duration(value)
 	}
