@@ -49,11 +49,14 @@ type builder struct {
 	plimsoll     string // path of this program
 }
 
+// searchPath is the children's PATH.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // environment is the whole environment of a child: nothing of the caller's shell decides how a component runs, so that
 // a restart by another shell is the same. Proxy settings would send API traffic astray; only the runtime, which pulls
 // images, gets them.
 func environment(extra ...string) []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}
+	env := []string{"PATH=" + searchPath, "HOME=/"}
 	for _, name := range extra {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)

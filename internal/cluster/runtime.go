@@ -48,10 +48,12 @@ func (c *cluster) containerd() (supervise.Spec, bool) {
 		return supervise.Spec{}, false
 	}
 	argv := c.runtime.Command()
+	env := environment("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+	env[0] = "PATH=" + c.runtime.ProgramDir() + ":" + searchPath
 	return supervise.Spec{
 		Name: childContainerd, Argv: argv, Dir: c.o.RunDir, Log: c.log(childContainerd), Grace: graceStore,
 		Inputs: argv[len(argv)-1:], // its configuration
-		Env:    environment("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+		Env:    env,
 	}, true
 }
 

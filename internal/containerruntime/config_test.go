@@ -187,3 +187,11 @@ func TestGrace(t *testing.T) {
 		}
 	}
 }
+
+// containerd looks for its shim by name: it must meet the one that was found, not another release's.
+func TestProgramDirIsTheShims(t *testing.T) {
+	tools, err := findToolsIn(Options{External: "/run/crio.sock"}, func(name string) string { return "/opt/containerd-2/bin/" + name }, nil)
+	if dir := (&Instance{tools: tools}).ProgramDir(); err != nil || dir != "/opt/containerd-2/bin" {
+		t.Errorf("%q, %v", dir, err)
+	}
+}

@@ -70,6 +70,10 @@ func (i *Instance) Command() []string {
 	return []string{i.tools.containerd, "--config", i.options.configPath()}
 }
 
+// ProgramDir must come first in the PATH of our containerd: it is where the shim that goes with it is. The shim of another release
+// starts nothing.
+func (i *Instance) ProgramDir() string { return filepath.Dir(i.tools.shim) }
+
 func (i *Instance) external() bool { return i.options.External != "" }
 
 // Prepare makes the machine ready for Command. It needs root.

@@ -24,6 +24,7 @@ var plugins = []string{"bridge", "host-local", "loopback"}
 // tools are the system's programs that an instance is made of, as absolute paths; "" where absent.
 type tools struct {
 	containerd, ctr string
+	shim            string            // which containerd looks for by its name only
 	oci             map[string]string // of runc and crun those that are there
 	pluginDir       string
 }
@@ -35,7 +36,7 @@ const installCommand = "apt-get install -y --no-install-recommends "
 func findTools(o Options) (tools, error) { return findToolsIn(o, findProgram, pluginDirs) }
 
 func findToolsIn(o Options, find func(string) string, pluginDirs []string) (tools, error) {
-	t := tools{containerd: find("containerd"), ctr: find("ctr"), oci: map[string]string{}}
+	t := tools{containerd: find("containerd"), ctr: find("ctr"), shim: find("containerd-shim-runc-v2"), oci: map[string]string{}}
 	if o.External != "" {
 		return t, nil
 	}
