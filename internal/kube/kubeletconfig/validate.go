@@ -167,7 +167,7 @@ func validateChoices(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) 
 		{"tlsMinVersion", c.TLSMinVersion, []string{"", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"}},
 	} {
 		if !slices.Contains(r.choices, r.value) {
-			p.add(r.path, r.value, "want one of "+strings.Join(r.choices, ", "))
+			p.add(r.path, r.value, "want one of "+strings.TrimPrefix(strings.Join(r.choices, ", "), ", "))
 		}
 	}
 	if c.RunOnce {
