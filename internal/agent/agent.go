@@ -348,12 +348,7 @@ func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
 
 // prepareServer prepares what answers others.
 func (a *Agent) prepareServer(context.Context) error {
-	inner := func(group, id string) string {
-		if group == "" {
-			return ""
-		}
-		return a.groups.layout.Container(group, a.runtimeName, id)
-	}
+	inner := func(group, id string) string { return a.groups.counted(group, a.runtimeName, id) }
 	podsGroup := a.groups.layout.Node()
 	if a.groups.unmanaged {
 		podsGroup = ""

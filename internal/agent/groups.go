@@ -42,6 +42,7 @@ type groups struct {
 	mu      sync.Mutex
 	made    map[types.UID]string  // group, by pod, as made by this process
 	written map[string]qos.Values // to the groups above the pods', last
+	found   map[string]string     // where pods have no groups of ours: group, by container id, as there was when one was last looked for
 }
 
 // prepare makes the node's group and its tiers, before the first pod.
@@ -272,10 +273,10 @@ func (g *groups) Has(pod *corev1.Pod, id string) (resize.Size, error) {
 
 // groupOf finds the group of a container by its id, of which each driver makes a name of its own.
 func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
-	group := g.group(pod)
-	if group == "" {
-		return "", fmt.Errorf("find cgroup of pod %s: pods have none of ours (cgroupsPerQOS: false)", pod.UID)
+	if g.unmanaged {
+		return g.find(id)
 	}
+	group := g.group(pod)
 	if id == "" {
 		return group, nil
 	}
@@ -289,6 +290,38 @@ func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("find cgroup of container %s: none below %s is named for it", id, group)
+}
+
+// find finds the group of a container where pods have no groups of ours.
+func (g *groups) find(id string) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if group, ok := g.found[id]; ok {
+		return group, nil
+	}
+	var err error
+	if g.found, err = g.tree.Containers(); err != nil {
+		return "", err
+	}
+	if group, ok := g.found[id]; ok {
+		return group, nil
+	}
+	return "", fmt.Errorf("find cgroup of container %q: none is named for it, and pods have none of ours (cgroupsPerQOS: false)", id)
+}
+
+// counted names the group that the usage of a container is read from; empty if none is known. group is its pod's.
+func (g *groups) counted(group, runtime, id string) string {
+	switch {
+	case !g.unmanaged && group != "":
+		return g.layout.Container(group, runtime, id)
+	case g.unmanaged:
+		found, err := g.find(id)
+		if err != nil {
+			slog.Debug("usage of a container not read", "id", id, "err", err)
+		}
+		return found
+	}
+	return ""
 }
 
 // Resize takes a step that is about the pod's own group.
@@ -338,9 +371,6 @@ func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) 
 
 // MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
 func (g *groups) MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error) {
-	if g.unmanaged && g.tree.Mode() != cgroup.V2 {
-		return 0, nil // not known where it is; but v1 refuses a limit that cannot be met, and kills nobody
-	}
 	group, err := g.groupOf(pod, id)
 	if err != nil {
 		return 0, err

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"path"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // onePod has one container that may use that much.
@@ -127,5 +130,31 @@ func TestAdmitResize(t *testing.T) {
 	a := admit{node: func() placement.Node { return node }, swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}
 	if v := a.Resize([]pods.ResizeRequest{{Desired: restarts, Granted: small}}, []*corev1.Pod{small}); !v[0].Granted {
 		t.Errorf("swap stands against a restart: %+v", v)
+	}
+}
+
+// Where pods have no groups of ours, containers are found where the runtime has put them.
+func TestContainersAreFoundWithoutGroupsOfOurs(t *testing.T) {
+	tree, root := liveGroup(t)
+	g := &groups{tree: tree, unmanaged: true, policy: qos.DefaultPolicy()}
+	id := strings.Repeat("0123456789abcdef", 4)
+	if _, err := g.Has(onePod("1", "64Mi"), id); err == nil || !strings.Contains(err.Error(), "cgroupsPerQOS: false") {
+		t.Errorf("a container that is not there: %v", err)
+	}
+	inside := path.Join(root, "k8s.io", id)
+	if err := tree.Apply(inside, qos.Values{Memory: unit.LimitTo(64 * unit.MiB)}); err != nil {
+		t.Fatal(err)
+	}
+	pod := onePod("1", "64Mi")
+	group, of := g.Sizes(pod)
+	has, err := g.Has(pod, id)
+	if want := of(&pod.Spec.Containers[0]); err != nil || group != (resize.Size{}) || has.Memory != want.Memory {
+		t.Errorf("has %s, is to have %s, its pod %s; %v", has, want, group, err)
+	}
+	if used, err := g.MemoryInUse(pod, id); err != nil || used > unit.MiB {
+		t.Errorf("%v in use, %v", used, err)
+	}
+	if counted := g.counted("", "containerd", id); counted != inside {
+		t.Errorf("usage is read from %q, want %q", counted, inside)
 	}
 }

@@ -1,0 +1,48 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// containerID is how containerd and CRI-O name containers: 64 hexadecimal digits, which the last element of their group has
+// in it: ID, cri-containerd-ID.scope, crio-ID.scope.
+var containerID = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{64})(?:[^0-9a-f]|$)`)
+
+// monitorPrefix is of the group of CRI-O's process beside a container, which has the container's id too.
+const monitorPrefix = "crio-conmon-"
+
+// Containers returns the groups of containers by their ids, wherever runtimes have put them. What a container makes below its own
+// group is its own. On v1 the hierarchy of the memory controller is looked at.
+func (t *Tree) Containers() (map[string]string, error) {
+	root := t.hierarchies[0].dir
+	if h := t.of["memory"]; h != nil {
+		root = h.dir
+	}
+	found := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			return nil // gone since its parent was read
+		case err != nil || !d.IsDir():
+			return err
+		}
+		match := containerID.FindStringSubmatch(d.Name())
+		if match == nil {
+			return nil
+		}
+		if !strings.HasPrefix(d.Name(), monitorPrefix) {
+			found[match[1]] = strings.TrimPrefix(path, root)
+		}
+		return filepath.SkipDir
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find containers' cgroups: %w", err)
+	}
+	return found, nil
+}
