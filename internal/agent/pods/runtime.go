@@ -159,10 +159,13 @@ func (r *Runner) streamEvents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for first := true; ; first = false {
 		event, err := stream.Recv()
 		if err != nil {
 			return err
+		}
+		if first {
+			slog.Info("the container runtime tells what happens to containers", "event", event.GetContainerEventType())
 		}
 		if e := r.entryOf(types.UID(event.GetPodSandboxStatus().GetMetadata().GetUid())); e != nil {
 			e.soil("")

@@ -1,0 +1,105 @@
+//go:build e2e && lab
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/lab"
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// TestContainerd2 is an agent beside containerd 2, which tells its cgroup driver and what happens to containers. The agent's
+// configuration names the other driver both times.
+func TestContainerd2(t *testing.T) {
+	t.Parallel()
+	bin := filepath.Join(filepath.Dir(rig.Binary(t)), "containerd2")
+	if _, err := os.Stat(bin); err != nil {
+		t.Skipf("%v: run make bin/containerd2", err)
+	}
+	c := rig.Shared(t)
+	g := lab.Boot(t, "tiny", lab.Options{Init: lab.Systemd, Name: "containerd2"})
+	for _, program := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		g.CopyIn(t, filepath.Join(bin, program), containerd2Dir+"/"+program)
+	}
+	g.Write(t, "/etc/systemd/system/containerd.service.d/two.conf", containerd2Unit)
+	g.Run(t, "systemctl", "daemon-reload")
+	g.Write(t, "/etc/containerd/config.toml", containerd2Config("true"))
+
+	n := runningNode{t: t, c: c, ns: c.Namespace(t), names: systemdNames}
+	n.GuestNode = c.Join(t, g, rig.JoinOptions{CgroupDriver: "cgroupfs"})
+	if node, err := c.API.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{}); err != nil || !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "containerd://2.") {
+		t.Fatalf("the runtime is %s, %v", node.Status.NodeInfo.ContainerRuntimeVersion, err)
+	}
+	n.takes("systemd")
+	n.resizes() // in slices and scopes, by their names
+	n.c.Kubectl(t, "--namespace", n.ns, "delete", "pod", "sized", "--wait")
+	n.hearsEvents()
+
+	n.Agent.Stop()
+	n.Write(t, "/etc/containerd/config.toml", containerd2Config("false"))
+	n.StartRuntime(t)
+	n.Configure(t, map[string]any{"cgroupDriver": "systemd"})
+	n.StartAgentOnly(t)
+	n.takes("cgroupfs")
+	n.names = cgroupfsNames
+	n.resizes()
+	n.hearsEvents()
+}
+
+const containerd2Dir = "/usr/local/bin"
+
+// containerd2Unit has systemd start our containerd in the place of Debian's, which looks for its shim in its PATH.
+const containerd2Unit = `[Service]
+Environment=PATH=` + containerd2Dir + `:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=
+ExecStart=` + containerd2Dir + `/containerd
+`
+
+// containerd2Config is containerd-config.toml(5) of release 2.0 and later.
+func containerd2Config(systemdCgroup string) string {
+	return `version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "` + image.Pause + `"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "/etc/cni/net.d"
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      SystemdCgroup = ` + systemdCgroup + `
+`
+}
+
+// says waits until the agent has said something.
+func (n runningNode) says(text string) {
+	n.t.Helper()
+	rig.Eventually(n.t, podWithin, "the agent says "+text, func(context.Context) error {
+		if !strings.Contains(n.Agent.Output(), text) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+// takes wants the agent to have taken the runtime's driver, against its configuration.
+func (n runningNode) takes(driver string) {
+	n.t.Helper()
+	n.says("taking the container runtime's cgroup driver, not the configuration's cgroupDriver=" + driver)
+}
+
+// hearsEvents wants the agent to have heard of containers by the runtime's own stream of events.
+func (n runningNode) hearsEvents() {
+	n.t.Helper()
+	n.says("the container runtime tells what happens to containers")
+}
