@@ -5,7 +5,7 @@
 //
 // One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
 // facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
-// patches and events run beside it. A decision is therefore always made on everything heard so far, and an API server
+// patches and events run beside it, events slowly while binds are on their way. A decision is therefore always made on everything heard so far, and an API server
 // that is slow or away slows the binds, not the mind.
 //
 // # Invariants
@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,8 +85,8 @@ func Run(ctx context.Context, o Options) error {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	recorder := kube.NewRecorder(ctx, o.Events, o.Name, "")
-	m := newMind(o, remote{o.Client}, recorder)
+	m := newMind(o, remote{o.Client}, nil)
+	m.recorder = kube.NewPatientRecorder(ctx, o.Events, o.Name, func() bool { return m.bindsInFlight.Load() > 0 })
 
 	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Trim: trimPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
@@ -138,7 +139,9 @@ type mind struct {
 
 	synced  bool
 	binding int // binds, and writes of volumes before them, in flight, and those in line
-	lines   lines
+	// bindsInFlight is binding for those beside the mind: Events give way to binds.
+	bindsInFlight atomic.Int32
+	lines         lines
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
@@ -246,7 +249,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
-	m.binding++
+	m.flight(1)
 	if p := (placed{d, began}); d.Volumes != nil {
 		go m.writeVolumes(ctx, p)
 	} else if m.lines.enter(p) {
@@ -272,9 +275,15 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	})
 }
 
+// flight notes that binds came to be in flight, or ended.
+func (m *mind) flight(binds int) {
+	m.binding += binds
+	m.bindsInFlight.Store(int32(m.binding))
+}
+
 // settle folds in the end of a bind.
 func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
-	m.binding--
+	m.flight(-1)
 	if outcome == placement.BindDone {
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
 		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))

@@ -26,7 +26,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 			m.reportBind(p.Decision, placement.BindRefused, volumesError(err.Error()))
 			return
 		}
-		m.binding--
+		m.flight(-1)
 		m.placer.VolumesWritten(now, p.Pod.ID)
 	})
 }
@@ -58,7 +58,7 @@ func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
 func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
-		m.binding++
+		m.flight(1)
 		p := placed{s.Decision, s.Since}
 		if s.Why != "" {
 			m.settle(now, p, placement.BindRefused)
