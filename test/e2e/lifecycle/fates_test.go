@@ -24,8 +24,8 @@ import (
 
 // death: three nodes of seven die. They are marked at once and emptied one after another; the leader is killed when the
 // first was. The other takes over, goes on where it was, and deletes nobody twice.
-func (c *cluster) death(t *testing.T, doomed, left, right *child) {
-	doomed.stop()
+func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
+	doomed.Stop()
 	before := map[string]types.UID{}
 	for _, p := range c.pods(t.Context()) {
 		if onDoomed(&p) {
@@ -50,10 +50,10 @@ func (c *cluster) death(t *testing.T, doomed, left, right *child) {
 	holder := c.holder(t)
 	// Which of the two leads is not known from outside: the one that is killed and does not lead changes nothing, so
 	// kill one; if the holder stays, it was the other.
-	left.stop()
+	left.Stop()
 	if got := c.holderAfter(t, holder, 5*time.Second); got == holder {
-		left.start()
-		right.stop()
+		left.Start()
+		right.Stop()
 		if got := c.holderAfter(t, holder, 10*time.Second); got == holder {
 			t.Fatalf("%s holds the Lease, and both were killed", got)
 		}
@@ -274,14 +274,14 @@ func (c *cluster) deletedNode(t *testing.T) {
 
 // comeBack: the dead return. Who was replaced ends, the StatefulSet's pod is made anew, the others are Ready again and are
 // the same.
-func (c *cluster) comeBack(t *testing.T, doomed *child) {
+func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	was := c.statefulOn(t, "doomed-2")
 	static, err := c.pod(t.Context(), "static-doomed-2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"-")
-	doomed.start()
+	doomed.Start()
 	c.moved(t, was)
 	rig.Eventually(t, 30*time.Second, "25 pods Ready, none terminating, no taint", func(ctx context.Context) error {
 		nodes, err := c.doomedNodes(ctx)

@@ -13,9 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +70,8 @@ func TestFates(t *testing.T) {
 		{"deleted node", c.deletedNode},
 		{"return", func(t *testing.T) { c.comeBack(t, doomed) }},
 		{"budgets", func(t *testing.T) {
-			left.stop()
-			right.stop()
+			left.Stop()
+			right.Stop()
 			c.controller(top, "budgets", "--respect-disruption-budgets")
 			c.budgets(t)
 		}},
@@ -86,60 +83,8 @@ func TestFates(t *testing.T) {
 	}
 }
 
-// child is a process of the test that is started again when it ends by itself, as a supervisor would.
-type child struct {
-	command func() *exec.Cmd
-	stopped context.CancelFunc
-	ended   chan struct{} // closed when nobody starts it again
-}
-
-func (c *cluster) child(t *testing.T, name string, args ...string) *child {
-	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &child{command: func() *exec.Cmd {
-		command := exec.Command(rig.Binary(t), append(args, "--kubeconfig", c.Kubeconfig)...)
-		command.Stdout, command.Stderr = log, log
-		return command
-	}}
-	k.start()
-	t.Cleanup(func() {
-		k.stop()
-		log.Close()
-		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("---- %s\n%s", name, text)
-		}
-	})
-	return k
-}
-
-func (k *child) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	k.stopped, k.ended = cancel, make(chan struct{})
-	go func(ended chan struct{}) {
-		defer close(ended)
-		for ctx.Err() == nil {
-			running := k.command()
-			if running.Start() != nil {
-				return
-			}
-			stop := context.AfterFunc(ctx, func() { _ = running.Process.Kill() })
-			_ = running.Wait()
-			stop()
-		}
-	}(k.ended)
-}
-
-// stop kills it for good, until start.
-func (k *child) stop() {
-	k.stopped()
-	<-k.ended
-}
-
-func (c *cluster) fleet(t *testing.T, group string, nodes int) *child {
-	k := c.child(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration", leaseDuration, "--control", "")
+func (c *cluster) fleet(t *testing.T, group string, nodes int) *rig.Program {
+	k := c.Keep(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration", leaseDuration, "--control", "")
 	rig.Eventually(t, 30*time.Second, "the nodes "+group, func(ctx context.Context) error {
 		list, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -159,10 +104,10 @@ func (c *cluster) fleet(t *testing.T, group string, nodes int) *child {
 	return k
 }
 
-func (c *cluster) controller(t *testing.T, name string, more ...string) *child {
+func (c *cluster) controller(t *testing.T, name string, more ...string) *rig.Program {
 	port := fmt.Sprint(rig.FreePort(t))
 	c.ports = append(c.ports, port)
-	return c.child(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
+	return c.Keep(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"}, more...)...)
 }

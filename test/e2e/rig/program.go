@@ -1,0 +1,76 @@
+//go:build e2e
+
+package rig
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Program is one of our programs beside an instance, started again whenever it ends, as a supervisor would.
+type Program struct {
+	command func() *exec.Cmd
+	cancel  context.CancelFunc
+	crash   chan struct{}
+	ended   chan struct{} // closed when nobody starts it again
+}
+
+// Keep runs a program against the instance until the test ends. Its log is shown when the test has failed.
+func (c *Cluster) Keep(t *testing.T, name string, args ...string) *Program {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Program{crash: make(chan struct{}), command: func() *exec.Cmd {
+		command := exec.Command(Binary(t), append(args, "--kubeconfig", c.Kubeconfig)...)
+		command.Stdout, command.Stderr = log, log
+		return command
+	}}
+	p.Start()
+	t.Cleanup(func() {
+		p.Stop()
+		log.Close()
+		if text, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
+			t.Logf("---- %s\n%s", name, text)
+		}
+	})
+	return p
+}
+
+// Start runs it, again after Stop.
+func (p *Program) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel, p.ended = cancel, make(chan struct{})
+	go func(ended chan struct{}) {
+		defer close(ended)
+		for ctx.Err() == nil {
+			running := p.command()
+			if running.Start() != nil {
+				return
+			}
+			over := make(chan struct{})
+			go func() { defer close(over); _ = running.Wait() }()
+			select {
+			case <-over:
+			case <-p.crash:
+				_ = running.Process.Kill()
+			case <-ctx.Done():
+				_ = running.Process.Kill()
+			}
+			<-over
+		}
+	}(p.ended)
+}
+
+// Crash kills it; it is started again at once.
+func (p *Program) Crash() { p.crash <- struct{}{} }
+
+// Stop kills it for good, until Start.
+func (p *Program) Stop() {
+	p.cancel()
+	<-p.ended
+}

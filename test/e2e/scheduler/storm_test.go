@@ -1,0 +1,244 @@
+//go:build e2e
+
+// Package scheduler drives `plimsoll scheduler` on a real control plane through a burst of pods in which everything fails that
+// can: the leader dies, the API server dies, pods are deleted while they are being placed, nodes come and go. It needs no root.
+//
+//	make build && go test -tags e2e ./test/e2e/scheduler
+//
+// Nodes are objects only; what is judged is what the API shows in the end, and every step of it.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+const (
+	pods    = 600
+	nodes   = 30
+	perNode = 30 // pods that a node has room for
+	// settleTimeout bounds the wait until all pods have nodes: an API server that comes back, a lease that runs out.
+	settleTimeout = 3 * time.Minute
+)
+
+// witness remembers every node that a pod was ever shown on.
+type witness struct {
+	mu    sync.Mutex
+	on    map[types.UID]string
+	moved []string
+	bound int
+}
+
+func (w *witness) see(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := w.on[pod.UID]
+	switch {
+	case was == "" && pod.Spec.NodeName != "":
+		w.on[pod.UID] = pod.Spec.NodeName
+		w.bound++
+	case was != pod.Spec.NodeName:
+		w.moved = append(w.moved, fmt.Sprintf("%s: from %q to %q", pod.Name, was, pod.Spec.NodeName))
+	}
+}
+
+func (w *witness) boundSoFar() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bound
+}
+
+type storm struct {
+	*rig.Cluster
+	api kubernetes.Interface // without a limit of its own
+	ns  string
+	w   witness
+}
+
+// TestStorm binds every pod once, on a node that has room for it, whatever happens meanwhile.
+func TestStorm(t *testing.T) {
+	s := &storm{Cluster: rig.New(t, "storm", rig.Options{NoNode: true, UpFlags: []string{"--no-scheduler", "--no-lifecycle"}}), w: witness{on: map[types.UID]string{}}}
+	config := rest.CopyConfig(s.Config)
+	config.QPS = -1
+	s.api = kubernetes.NewForConfigOrDie(config)
+	s.ns = s.Namespace(t)
+	for i := range nodes {
+		s.node(t, fmt.Sprintf("n%02d", i))
+	}
+	s.watch(t)
+	flags := []string{"scheduler", "--secure-port", "0", "--leader-elect-lease-duration", "4s", "--leader-elect-renew-deadline", "3s", "--leader-elect-retry-period", "500ms"}
+	left := s.Keep(t, "left", flags...)
+	rig.Eventually(t, time.Minute, "a leader", func(ctx context.Context) error {
+		_, err := s.api.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", metav1.GetOptions{})
+		return err
+	})
+	s.Keep(t, "right", flags...)
+
+	var creating sync.WaitGroup
+	creating.Go(func() { s.create(t) })
+	s.reach(t, pods/6)
+	left.Crash()
+	deleted := s.deleteSome(t)
+	s.reach(t, pods/3) // the other leads
+	for i := range nodes / 6 {
+		if err := s.api.CoreV1().Nodes().Delete(t.Context(), fmt.Sprintf("n%02d", i), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		s.node(t, fmt.Sprintf("new%02d", i))
+	}
+	s.reach(t, pods/2)
+	if pid := s.PID(t, "kube-apiserver"); pid == 0 {
+		t.Error("kube-apiserver does not run")
+	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("kill kube-apiserver: %v", err)
+	}
+	creating.Wait()
+	s.settle(t, deleted)
+}
+
+// node makes one without a machine, and takes the taint from it that admission gives to a new one.
+func (s *storm) node(t *testing.T, name string) {
+	t.Helper()
+	has := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(fmt.Sprintf("%dm", 100*perNode)), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}, Status: corev1.NodeStatus{Capacity: has, Allocatable: has}}
+	if _, err := s.api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.api.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *storm) watch(t *testing.T) {
+	factory := informers.NewSharedInformerFactoryWithOptions(s.api, 0, informers.WithNamespace(s.ns))
+	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { s.w.see(obj.(*corev1.Pod)) },
+		UpdateFunc: func(_, obj any) { s.w.see(obj.(*corev1.Pod)) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+}
+
+// reach waits until so many pods have been bound.
+func (s *storm) reach(t *testing.T, count int) {
+	t.Helper()
+	rig.Eventually(t, settleTimeout, fmt.Sprintf("%d pods bound", count), func(context.Context) error {
+		if n := s.w.boundSoFar(); n < count {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+}
+
+// create makes all pods, asking again while nobody answers.
+func (s *storm) create(t *testing.T) {
+	turns := make(chan int)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for i := range turns {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%03d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "c", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+				}}}}
+				until := time.Now().Add(settleTimeout)
+				for {
+					_, err := s.api.CoreV1().Pods(s.ns).Create(t.Context(), pod, metav1.CreateOptions{})
+					if err == nil || apierrors.IsAlreadyExists(err) {
+						break
+					}
+					if time.Now().After(until) || t.Context().Err() != nil {
+						t.Errorf("create %s: %v", pod.Name, err)
+						return
+					}
+					select { // the API server is away
+					case <-time.After(100 * time.Millisecond):
+					case <-t.Context().Done():
+					}
+				}
+			}
+		})
+	}
+	for i := range pods {
+		turns <- i
+	}
+	close(turns)
+	group.Wait()
+}
+
+// deleteSome deletes every tenth pod that is there, bound or on its way, and returns their names.
+func (s *storm) deleteSome(t *testing.T) map[string]bool {
+	list, err := s.api.CoreV1().Pods(s.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := map[string]bool{}
+	now := int64(0)
+	for i := len(list.Items) - 1; i >= 0; i -= 10 {
+		name := list.Items[i].Name
+		if err := s.api.CoreV1().Pods(s.ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+			t.Errorf("delete %s: %v", name, err)
+		}
+		gone[name] = true
+	}
+	return gone
+}
+
+// settle waits until every pod that was not deleted has a node, and judges. Pods of nodes that were deleted may be taken away by
+// the controller that collects orphans.
+func (s *storm) settle(t *testing.T, deleted map[string]bool) {
+	orphan := func(p *corev1.Pod) bool {
+		return len(p.Spec.NodeName) == 3 && p.Spec.NodeName < fmt.Sprintf("n%02d", nodes/6)
+	}
+	var list *corev1.PodList
+	rig.Eventually(t, settleTimeout, "every pod on a node", func(ctx context.Context) error {
+		var err error
+		if list, err = s.api.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if p := &list.Items[i]; p.Spec.NodeName == "" {
+				return fmt.Errorf("%s waits: %v", p.Name, p.Status.Conditions)
+			}
+		}
+		return nil
+	})
+	held, names := map[string]int{}, map[string]bool{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		names[p.Name] = true
+		if held[p.Spec.NodeName]++; held[p.Spec.NodeName] > perNode && !orphan(p) {
+			t.Errorf("node %s has more pods than the %d that it has room for", p.Spec.NodeName, perNode)
+		}
+		if deleted[p.Name] {
+			t.Errorf("pod %s was deleted, and is there", p.Name)
+		}
+	}
+	if missing := pods - len(deleted) - len(names); missing > nodes/6*perNode {
+		t.Errorf("%d pods are missing, more than were on nodes that are gone", missing)
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	for _, m := range s.w.moved {
+		t.Errorf("a pod was bound twice: %s", m)
+	}
+}
