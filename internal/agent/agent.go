@@ -260,6 +260,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	})
 	keeper, err = volume.New(ctx, volume.Options{
 		RootDir: a.o.RootDir, ClusterDomain: c.ClusterDomain, Objects: cache, Tokens: volume.KubeTokens(a.client), Allocatable: a.allocatable,
+		Claims: volume.KubeClaims(a.client), NodeLabels: a.nodeLabels,
 	})
 	if err != nil {
 		return err
@@ -322,6 +323,14 @@ func (a *Agent) allocatable() corev1.ResourceList {
 		}
 	}
 	return own
+}
+
+// nodeLabels are the node's, as last heard.
+func (a *Agent) nodeLabels() map[string]string {
+	if n := a.node.Node(); n != nil {
+		return n.Labels
+	}
+	return nil
 }
 
 // offered is the node as admission sees it; without a name until the API has told its labels.

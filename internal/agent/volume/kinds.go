@@ -16,6 +16,12 @@ import (
 
 // setUpVolume makes one volume, or brings its content up to date.
 func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) error {
+	if name, ok := usesClaim(s.pod, v); ok {
+		if s.ready[v.Name] {
+			return nil
+		}
+		return k.setUpClaim(ctx, s, v, name)
+	}
 	switch {
 	case v.HostPath != nil:
 		if s.ready[v.Name] {
@@ -30,7 +36,7 @@ func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) er
 		}
 		return k.setUpEmptyDir(s.pod, v)
 	}
-	return &UnsupportedError{kindOf(v), "emptyDir, hostPath, configMap, secret, projected and downwardAPI are"}
+	return &UnsupportedError{kindOf(v), "emptyDir, hostPath, configMap, secret, projected, downwardAPI and claims of hostPath and local volumes are"}
 }
 
 // unfinished begins the name of a directory that is being made. No volume's name begins with a dot.

@@ -55,14 +55,22 @@ func readOnly(v *corev1.Volume) bool {
 // kindOf returns the API's name of v's kind, for messages: csi, persistentVolumeClaim, ... A volume without a source is
 // an emptyDir, as the API defaults it.
 func kindOf(v *corev1.Volume) string {
-	source := reflect.ValueOf(v.VolumeSource)
+	if name := kindOfSource(v.VolumeSource); name != "" {
+		return name
+	}
+	return "emptyDir"
+}
+
+// kindOfSource names the one field of a volume source that is set.
+func kindOfSource(of any) string {
+	source := reflect.ValueOf(of)
 	for i := range source.NumField() {
 		if !source.Field(i).IsNil() {
 			name, _, _ := strings.Cut(source.Type().Field(i).Tag.Get("json"), ",")
 			return name
 		}
 	}
-	return "emptyDir"
+	return ""
 }
 
 // checkPod refuses a pod whose names would not stay single elements of our paths. The API admits none such; a static

@@ -84,6 +84,10 @@ func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, fa
 		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
 	}
 	source := k.pathOf(pod.UID, v)
+	behind, isClaim := s.claims[v.Name]
+	if isClaim {
+		source = behind.path
+	}
 	subPath := vm.SubPath
 	if vm.SubPathExpr != "" {
 		var missing []string
@@ -112,10 +116,10 @@ func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, fa
 	return &runtimeapi.Mount{
 		ContainerPath:     absolute(vm.MountPath),
 		HostPath:          source,
-		Readonly:          vm.ReadOnly || readOnly(v),
+		Readonly:          vm.ReadOnly || readOnly(v) || behind.readOnly,
 		RecursiveReadOnly: recursive,
 		Propagation:       propagation,
-		SelinuxRelabel:    k.selinux && v.HostPath == nil,
+		SelinuxRelabel:    k.selinux && v.HostPath == nil && !isClaim,
 	}, nil
 }
 

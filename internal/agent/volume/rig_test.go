@@ -60,7 +60,8 @@ func (r *rig) restart() {
 	r.t.Cleanup(cancel)
 	var err error
 	r.Keeper, err = New(ctx, Options{
-		RootDir: r.root, ClusterDomain: "cluster.local", Objects: r, Tokens: r.giveToken,
+		RootDir: r.root, ClusterDomain: "cluster.local", Objects: r, Tokens: r.giveToken, Claims: r,
+		NodeLabels: func() map[string]string { return map[string]string{"kubernetes.io/hostname": "here"} },
 		Allocatable: func() corev1.ResourceList {
 			return corev1.ResourceList{"memory": resource.MustParse("1Gi"), "cpu": resource.MustParse("2")}
 		},
@@ -82,6 +83,24 @@ func (r *rig) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, e
 		return cm.(*corev1.ConfigMap), nil
 	}
 	return nil, apierrors.NewNotFound(corev1.Resource("configmap"), name)
+}
+
+func (r *rig) Claim(_ context.Context, _, name string) (*corev1.PersistentVolumeClaim, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, ok := r.objects["claim/"+name].(*corev1.PersistentVolumeClaim); ok {
+		return c, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), name)
+}
+
+func (r *rig) Volume(_ context.Context, name string) (*corev1.PersistentVolume, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v, ok := r.objects["volume/"+name].(*corev1.PersistentVolume); ok {
+		return v, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumes"), name)
 }
 
 func (r *rig) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {

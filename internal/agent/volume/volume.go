@@ -32,7 +32,8 @@
 //
 // # Not here
 //
-// Volumes that need a driver or a claim (PVC, CSI, NFS, ...) are refused by name. Quotas and usage belong to eviction.
+// Volumes that need a driver (CSI, NFS, ...) are refused by name, also where a claim stands before them. Volumes of kind local
+// are directories here: no device is formatted or mounted. Quotas and usage belong to eviction.
 // Nothing here talks to the container runtime.
 package volume
 
@@ -79,6 +80,8 @@ type Options struct {
 	ClusterDomain string // for hosts files
 	Objects       Objects
 	Tokens        TokenRequester
+	Claims        ClaimSource
+	NodeLabels    func() map[string]string   // of this node, now
 	Allocatable   func() corev1.ResourceList // of this node, now
 }
 
@@ -105,6 +108,7 @@ type place struct {
 	gone   bool        // torn down: look the pod up again
 	pod    *corev1.Pod // as last set up or refreshed
 	ready  map[string]bool
+	claims map[string]claimed    // of volumes that are ready
 	wrote  map[string]payloadSum // what a content volume holds now
 	tokens map[tokenKey]*token
 	timer  *time.Timer // next renewal or retry
@@ -231,6 +235,9 @@ func (k *Keeper) VolumePath(pod *corev1.Pod, name string) (string, error) {
 		defer s.mu.Unlock()
 		for i := range pod.Spec.Volumes {
 			if v := &pod.Spec.Volumes[i]; v.Name == name && s.ready[name] {
+				if c, ok := s.claims[name]; ok {
+					return c.path, nil
+				}
 				return k.pathOf(pod.UID, v), nil
 			}
 		}
@@ -244,7 +251,7 @@ func (k *Keeper) lockPlace(uid types.UID) *place {
 		k.mu.Lock()
 		s := k.places[uid]
 		if s == nil {
-			s = &place{ready: map[string]bool{}, wrote: map[string]payloadSum{}, tokens: map[tokenKey]*token{}}
+			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, tokens: map[tokenKey]*token{}}
 			k.places[uid] = s
 		}
 		k.mu.Unlock()

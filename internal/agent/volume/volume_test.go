@@ -236,7 +236,7 @@ func TestUnsupported(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1",
 		volumeOf("ok", corev1.VolumeSource{}),
-		volumeOf("pvc", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}),
+		volumeOf("nfs", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
 		volumeOf("csi", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}),
 		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}))
 	err := r.SetUp(context.Background(), pod)
@@ -245,7 +245,7 @@ func TestUnsupported(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	for i, want := range []string{
-		`MountVolume.SetUp failed for volume "pvc" : volume type persistentVolumeClaim is not supported`,
+		`MountVolume.SetUp failed for volume "nfs" : volume type nfs is not supported`,
 		`MountVolume.SetUp failed for volume "csi" : volume type csi is not supported`,
 		`MountVolume.SetUp failed for volume "huge" : volume type emptyDir is not supported by this agent: medium "HugePages-2Mi"`,
 	} {
@@ -254,7 +254,7 @@ func TestUnsupported(t *testing.T) {
 			t.Errorf("%q, want %q", failures[i], want)
 		}
 	}
-	if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil || err.Error() != `cannot find volume "pvc" to mount into container "c"` {
+	if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil || err.Error() != `cannot find volume "nfs" to mount into container "c"` {
 		t.Errorf("mounts: %v", err)
 	}
 }

@@ -84,7 +84,8 @@ func (h *history) step() {
 		}
 		c := h.placer.cluster
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
-		if !slices.ContainsFunc(slices.Collect(maps.Values(c.rows)), func(r row) bool { return c.seen[r] && c.feasible(d, id, r) }) {
+		fits := func(r row) bool { return c.seen[r] && c.feasible(d, id, r) }
+		if !slices.ContainsFunc(slices.Collect(maps.Values(c.rows)), fits) && !(c.mayEvict(d) && c.evictsSomewhere(d, id)) {
 			h.t.Errorf("pod %s was woken (step %d) although it fits nowhere", id, what)
 		}
 	}
@@ -155,6 +156,9 @@ func (h *history) place() {
 			h.outranked[id] = true // room is made there for somebody else: it must look elsewhere
 		}
 	}
+	if ok && d.Preemption != nil {
+		h.evict(d)
+	}
 	if !ok || d.Failure != nil {
 		return
 	}
@@ -163,6 +167,28 @@ func (h *history) place() {
 	}
 	if d.Volumes == nil {
 		h.flight[d.Pod.ID] = d.Node
+	}
+}
+
+// evict lets evictions happen: they fail, are done at once, begin, or are still on their way.
+func (h *history) evict(d Decision) {
+	how := h.rng.IntN(4)
+	if how == 0 {
+		h.placer.Retry(h.now, d.Pod.ID)
+	}
+	for _, v := range d.Preemption.Victims {
+		switch p := h.pods[v.ID]; how {
+		case 1:
+			delete(h.pods, v.ID)
+			delete(h.flight, v.ID)
+			h.placer.PodGone(h.now, v.ID)
+		case 2:
+			if p.Node != "" {
+				p.Deleting, p.Preempted = true, true
+				h.pods[v.ID] = p
+				h.placer.PodSeen(h.now, p)
+			}
+		}
 	}
 }
 
@@ -231,6 +257,11 @@ func (h *history) settle() {
 				h.t.Errorf("pod %s waits although it fits on %s", id, v.Node)
 			}
 		}
+		if e := h.placer.queue.entries[id]; e.pool == unschedulable && h.placer.cluster.mayEvict(e.demand) && !h.placer.cluster.awaitsVictims(e.demand, id) {
+			for _, x := range h.placer.Evictions(p) {
+				h.t.Errorf("pod %s waits although evictions from %s would make room", id, x.Node)
+			}
+		}
 	}
 }
 
@@ -279,6 +310,9 @@ func (h *history) check() {
 			for r := range c.name {
 				if c.seen[r] && c.feasible(d, "", row(r)) {
 					h.t.Errorf("pod %s waits although it fits on %s", id, c.name[r])
+				}
+				if !d.looksAround() && c.mayEvict(d) && !c.awaitsVictims(d, id) && c.makesRoom(d, id, row(r)) {
+					h.t.Errorf("pod %s waits although evictions from %s would make room", id, c.name[r])
 				}
 			}
 		}

@@ -12,6 +12,7 @@ type demand struct {
 	// it looked around then or when a row changed since, and may have ceased to with the last pod that shunned it.
 	checked int
 	looked  bool
+	swept   int // likewise, when it was last asked whether room could be made for it anywhere
 
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too

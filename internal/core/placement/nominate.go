@@ -2,7 +2,10 @@ package placement
 
 // nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority or
 // lower must fit beside it as well as without it.
-type nominated struct{ held }
+type nominated struct {
+	held
+	victims []PodID // whose eviction was decided for it, and may not have been seen yet
+}
 
 // nominate makes room for pod on node, instead of where it was being made.
 func (c *cluster) nominate(pod *Pod, node string) {
@@ -11,7 +14,7 @@ func (c *cluster) nominate(pod *Pod, node string) {
 	}
 	c.dismiss(pod.ID)
 	r := c.rowOf(node)
-	w := &nominated{held{id: pod.ID, name: pod.Name, row: r, class: c.compile(pod), who: c.identify(pod)}}
+	w := &nominated{held: held{id: pod.ID, name: pod.Name, row: r, class: c.compile(pod), who: c.identify(pod)}}
 	c.wishes[pod.ID] = w
 	c.nominated[r] = append(c.nominated[r], w)
 	c.touch(r)

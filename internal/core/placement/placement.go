@@ -59,15 +59,15 @@
 //     order in which nodes were seen.
 //   - A pod in the unschedulable pool fits on no node when Next returns. Whatever changes one row for the better tests
 //     the waiting demands against exactly that row, or, if they look around, against what has changed; so a pod is
-//     woken by the event that lets it fit, and by no other.
+//     woken by the event that lets it fit, and by no other. The same holds of what makes an eviction help it; only pods that
+//     look around may learn of that some seconds later (see sweep).
 //   - Columns and counters equal what a fresh count over nodes and pods would give, and tables what the rules say
 //     without them (cluster_test.go and tables_test.go hold them to that).
 //
 // # What it does not do yet
 //
 // Resource claims are not a rule yet: a pod that requires one is refused with a reason that names it, never placed as if it
-// had not asked. Nodes are not scored by how much storage they have (an alpha of 1.36). A pod that only the eviction of others would help is tried again by
-// the events that would let it fit without, not by those that make an eviction possible.
+// had not asked. Nodes are not scored by how much storage they have (an alpha of 1.36).
 //
 // It is not safe for concurrent use: one goroutine owns a Placer.
 package placement
@@ -103,6 +103,8 @@ type Placer struct {
 	// first of them fails.
 	plansChecked uint64
 	plansDue     unit.Instant
+	// sweptAt is when a demand was last swept, sweepDue when the next will be; see sweep.
+	sweptAt, sweepDue unit.Instant
 }
 
 // New returns a Placer that knows no nodes and no pods.
@@ -290,6 +292,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		if w := p.cluster.wishes[e.pod.ID]; w != nil {
 			d.Nominated = p.cluster.name[w.row]
 		}
+		e.demand.swept = p.cluster.changes.end() // every row was just asked
 		p.queue.parkUnschedulable(now, e)
 		return d, true
 	}
@@ -323,6 +326,9 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 	}
 	p.dismiss(now, e.pod.ID)
 	c.nominate(&e.pod, made.Node)
+	for _, v := range made.Victims {
+		c.wishes[e.pod.ID].victims = append(c.wishes[e.pod.ID].victims, v.ID)
+	}
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
 			p.dismiss(now, w.id)
@@ -334,6 +340,9 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 
 // Retry lets a pod that waits for room try again: making it has failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
+	if w := p.cluster.wishes[id]; w != nil {
+		w.victims = nil
+	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.ready(now, e)
 	}
@@ -342,8 +351,14 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 // Wake is the latest instant at which Next wants to be called again if no fact arrives. Zero: none.
 func (p *Placer) Wake() unit.Instant {
 	wake := p.queue.wakeAt()
-	if len(p.cluster.storage.plans) > 0 && !p.plansDue.IsZero() && (wake.IsZero() || p.plansDue < wake) {
-		return p.plansDue
+	sooner := func(due unit.Instant) {
+		if !due.IsZero() && (wake.IsZero() || due < wake) {
+			wake = due
+		}
+	}
+	sooner(p.sweepDue)
+	if len(p.cluster.storage.plans) > 0 {
+		sooner(p.plansDue)
 	}
 	return wake
 }
@@ -356,17 +371,29 @@ func (p *Placer) wake(now unit.Instant, row row) {
 		return
 	}
 	for _, w := range c.nominated[row] {
-		if e := p.queue.entries[w.id]; e != nil && e.pool == unschedulable && c.feasible(e.demand, w.id, row) {
+		if e := p.queue.entries[w.id]; e != nil && e.pool == unschedulable && p.mayGoOn(e, row) {
 			p.queue.ready(now, e)
 		}
 	}
-	p.queue.wakeDemands(now, func(d *demand) bool {
-		if d.looksAround() {
+	p.queue.wakeDemands(now, func(d *demand) hope {
+		switch {
+		case d.looksAround():
 			d.looked = true
-			return false
+			return hopeNone
+		case c.feasible(d, "", row):
+			return hopeRoom
+		case c.mayEvict(d) && c.makesRoom(d, "", row):
+			return hopeEviction
 		}
-		return c.feasible(d, "", row)
+		return hopeNone
 	})
+}
+
+// mayGoOn reports whether a pod for which room is being made on row fits there now, or must look elsewhere, since those who
+// were evicted for it are gone and it does not, and can.
+func (p *Placer) mayGoOn(e *entry, row row) bool {
+	c, id := p.cluster, e.pod.ID
+	return c.feasible(e.demand, id, row) || !c.awaitsVictims(e.demand, id) && c.mayEvict(e.demand) && c.evictsSomewhere(e.demand, id)
 }
 
 // wakeLookers wakes the waiting demands that look around and fit somewhere now.
@@ -375,18 +402,54 @@ func (p *Placer) wakeLookers(now unit.Instant) {
 	if p.wishesChecked != c.changes.end() {
 		p.wishesChecked = c.changes.end()
 		for id, w := range c.wishes { // to its demand, its own wish is in the way
-			if e := p.queue.entries[id]; e != nil && e.pool == unschedulable && c.present(w.row) && c.feasible(e.demand, id, w.row) {
+			if e := p.queue.entries[id]; e != nil && e.pool == unschedulable && c.present(w.row) && p.mayGoOn(e, w.row) {
 				p.queue.ready(now, e)
 			}
 		}
 	}
-	p.queue.wakeDemands(now, func(d *demand) bool {
+	var sweep *demand
+	p.queue.wakeDemands(now, func(d *demand) hope {
 		if d.checked == c.changes.end() || !d.looked && !d.looksAround() {
-			return false
+			if d.swept < d.checked && c.mayEvict(d) && (sweep == nil || d.swept < sweep.swept || d.swept == sweep.swept && d.key < sweep.key) {
+				sweep = d
+			}
+			return hopeNone
 		}
 		d.checked, d.looked = c.changes.end(), d.looksAround()
-		return c.fitsSomewhere(d)
+		if !d.looked {
+			d.swept = d.checked // wake looks at its rows as they change
+		}
+		if c.fitsSomewhere(d) {
+			return hopeRoom
+		}
+		return hopeNone
 	})
+	p.sweep(now, sweep)
+}
+
+// sweepPause is the time between two sweeps. Chosen: a sweep of 5,000 nodes takes 10 to 50 ms, so that sweeps take a
+// twentieth of a CPU at most; raised, pods that look around and could evict wait longer for it.
+const sweepPause = time.Second
+
+// sweep asks for one waiting demand that looks around whether any row could be emptied for it, which what happens anywhere
+// may change: now, or later if the last sweep was not long ago. The demand that was swept longest ago is next.
+func (p *Placer) sweep(now unit.Instant, d *demand) {
+	p.sweepDue = 0
+	if d == nil {
+		return
+	}
+	if due := p.sweptAt.Add(sweepPause); p.sweptAt != 0 && now < due {
+		p.sweepDue = due
+		return
+	}
+	p.sweptAt, d.swept = now, d.checked
+	p.queue.wakeDemands(now, func(x *demand) hope {
+		if x != d || !p.cluster.evictsSomewhere(d, "") {
+			return hopeNone
+		}
+		return hopeEviction
+	})
+	p.sweepDue = now.Add(sweepPause) // others may wait for theirs
 }
 
 // Pending counts the pods in each pool, under upstream's names for them.

@@ -126,8 +126,39 @@ func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 		return false
 	}
 	return slices.ContainsFunc(c.held[w.row], func(h *held) bool {
-		return h.class.priority < d.priority && h.deleting && h.preempted
+		return h.class.priority < d.priority && h.deleting && h.preempted || slices.Contains(w.victims, h.id)
 	})
+}
+
+// mayEvict reports whether a waiting demand may make others go at all.
+func (c *cluster) mayEvict(d *demand) bool {
+	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
+}
+
+// makesRoom reports whether evictions from row r would.
+func (c *cluster) makesRoom(d *demand, self PodID, r row) bool {
+	b, _ := c.bidFor(d, self, r)
+	return b.state == bidGood
+}
+
+func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
+	for i := range c.name {
+		if c.makesRoom(d, self, row(i)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hopeFor asks about every row.
+func (c *cluster) hopeFor(d *demand) hope {
+	switch {
+	case c.fitsSomewhere(d):
+		return hopeRoom
+	case c.mayEvict(d) && c.evictsSomewhere(d, ""):
+		return hopeEviction
+	}
+	return hopeNone
 }
 
 // bidders returns the bids of all rows.

@@ -226,17 +226,31 @@ func (q *queue) backoffAfter(failures int) time.Duration {
 	return min(d, q.longest)
 }
 
-// wakeDemands moves the pods of every waiting demand for which fits holds out of the unschedulable pool. A pod that has
-// become another to others since it began to wait is asked about as what it is now.
-func (q *queue) wakeDemands(now unit.Instant, fits func(*demand) bool) {
+// hope is what there is for a waiting demand.
+type hope uint8
+
+const (
+	hopeNone     hope = iota
+	hopeRoom          // it fits somewhere
+	hopeEviction      // somewhere it would fit without pods of lower priority
+)
+
+// wakeDemands moves the pods of every waiting demand for which there is hope out of the unschedulable pool; where it is by
+// eviction, not those for which somebody is being evicted already. A pod that has become another to others since it
+// began to wait is asked about as what it is now.
+func (q *queue) wakeDemands(now unit.Instant, hopeOf func(*demand) hope) {
 	for d, members := range q.waiting {
 		q.cluster.refresh(d)
-		if !fits(d) {
+		there := hopeOf(d)
+		if there == hopeNone {
 			continue
 		}
 		for _, e := range members {
+			if there == hopeEviction && q.cluster.awaitsVictims(d, e.pod.ID) {
+				continue
+			}
 			fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
-			if fresh == d || q.cluster.fitsSomewhere(fresh) {
+			if fresh == d || q.cluster.hopeFor(fresh) != hopeNone {
 				q.ready(now, e)
 				continue
 			}

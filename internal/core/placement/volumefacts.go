@@ -142,8 +142,11 @@ func (p *Placer) wakeForClass(now unit.Instant, class string) {
 
 // wakeVolumes moves pods out of the unschedulable pool whose demand is concerned, and fits somewhere.
 func (p *Placer) wakeVolumes(now unit.Instant, concerned func(*demand) bool) {
-	p.queue.wakeDemands(now, func(d *demand) bool {
-		return len(d.mounts) > 0 && d.volumes != nil && concerned(d) && p.cluster.fitsSomewhere(d)
+	p.queue.wakeDemands(now, func(d *demand) hope {
+		if d.volumes == nil || !concerned(d) {
+			return hopeNone
+		}
+		return p.cluster.hopeFor(d)
 	})
 }
 

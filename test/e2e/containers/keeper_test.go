@@ -97,7 +97,7 @@ func (c *cluster) keeper(ctx context.Context, root string) *volume.Keeper {
 	c.t.Helper()
 	var k *volume.Keeper
 	cache := objects.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
-	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Allocatable: func() corev1.ResourceList { return nil }})
+	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Claims: volume.KubeClaims(c.node), NodeLabels: func() map[string]string { return nil }, Allocatable: func() corev1.ResourceList { return nil }})
 	must(c.t, err)
 	c.t.Cleanup(func() { _ = volume.UnmountAll(root) })
 	return k

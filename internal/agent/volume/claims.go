@@ -1,0 +1,195 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// ClaimSource looks claims and volumes up. The API server lets a node see those of the pods that are bound to it.
+type ClaimSource interface {
+	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
+	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+}
+
+// KubeClaims asks the API server that c speaks to.
+func KubeClaims(c *kube.Client) ClaimSource { return kubeClaims{c} }
+
+type kubeClaims struct{ client *kube.Client }
+
+func (k kubeClaims) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	out := &corev1.PersistentVolumeClaim{}
+	return out, k.client.Get(ctx, kube.VolumeClaims, namespace, name, out)
+}
+
+func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	out := &corev1.PersistentVolume{}
+	return out, k.client.Get(ctx, kube.Volumes, "", name, out)
+}
+
+// claimed is where the volume behind a claim is.
+type claimed struct {
+	path     string
+	readOnly bool // the pod says so, for all its containers
+}
+
+// usesClaim reports whether v is a claim, and names it.
+func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName, true
+	case v.Ephemeral != nil:
+		return ephemeral.VolumeClaimName(pod, v), true
+	}
+	return "", false
+}
+
+// setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local are
+// directories that are there already, and are handed to containers as they are.
+func (k *Keeper) setUpClaim(ctx context.Context, s *place, v *corev1.Volume, name string) error {
+	pv, err := k.boundVolume(ctx, s.pod, v, name)
+	if err != nil {
+		return err
+	}
+	found := claimed{readOnly: v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly}
+	switch {
+	case pv.Spec.HostPath != nil:
+		found.path, err = pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
+	case pv.Spec.Local != nil:
+		found.path, err = pv.Spec.Local.Path, checkLocal(pv.Spec.Local.Path)
+		if err == nil && !found.readOnly {
+			err = shareWithGroup(pv.Spec.Local.Path, s.pod)
+		}
+	default:
+		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("persistent volume %s is of kind %s; hostPath and local are mounted", pv.Name, volumeKind(pv))}
+	}
+	if err != nil {
+		return err
+	}
+	s.claims[v.Name] = found
+	return nil
+}
+
+// boundVolume returns the volume that a claim is bound to, in upstream's words if it cannot be used.
+func (k *Keeper) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string) (*corev1.PersistentVolume, error) {
+	claim, err := k.Claims.Claim(ctx, pod.Namespace, name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
+	}
+	if v.Ephemeral != nil {
+		if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
+			return nil, err
+		}
+	}
+	if claim.DeletionTimestamp != nil {
+		return nil, errors.New("PVC is being deleted")
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return nil, errors.New("PVC is not bound")
+	}
+	pv, err := k.Claims.Volume(ctx, claim.Spec.VolumeName)
+	if err != nil {
+		return nil, fmt.Errorf("failed to fetch PV %s from API server: %w", claim.Spec.VolumeName, err)
+	}
+	if ref := pv.Spec.ClaimRef; ref == nil || ref.UID != claim.UID {
+		return nil, fmt.Errorf("PV %s is not bound to PVC %s/%s (UID %s)", pv.Name, claim.Namespace, claim.Name, claim.UID)
+	}
+	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("persistent volume %s is a block device; file systems are mounted", pv.Name)}
+	}
+	if err := storagehelpers.CheckNodeAffinity(pv, k.NodeLabels()); err != nil {
+		return nil, fmt.Errorf("persistent volume %s cannot be reached from this node: its node affinity does not match the node's labels: %w", pv.Name, err)
+	}
+	return pv, nil
+}
+
+// volumeKind names the source of a volume that is not mounted here.
+func volumeKind(pv *corev1.PersistentVolume) string {
+	if pv.Spec.CSI != nil {
+		return "csi (driver " + pv.Spec.CSI.Driver + ")"
+	}
+	return kindOfSource(pv.Spec.PersistentVolumeSource)
+}
+
+func checkLocal(path string) error {
+	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") {
+		return fmt.Errorf("invalid path: %s: must be absolute and must not contain '..'", path)
+	}
+	switch st, err := os.Stat(path); {
+	case err != nil:
+		return fmt.Errorf("path %q does not exist: %w", path, errors.Unwrap(err))
+	case !st.IsDir():
+		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("local path %s is not a directory; devices are not formatted or mounted", path)}
+	}
+	return nil
+}
+
+// shareWithGroup gives a local volume to the pod's fsGroup: everything below it belongs to the group and may be read and
+// written by it. As fsGroupChangePolicy OnRootMismatch asks, not if the root of the volume is so already. Containers of other
+// pods may be at work in it: nothing outside is reached, whatever links they make.
+func shareWithGroup(path string, pod *corev1.Pod) error {
+	own := ownerOf(pod)
+	if own.group == nil {
+		return nil
+	}
+	gid := int(*own.group)
+	policy := pod.Spec.SecurityContext.FSGroupChangePolicy
+	if policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch && isShared(path, gid) {
+		return nil
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed while we looked
+		}
+		if err != nil {
+			return err
+		}
+		return shareOne(root, name, d, gid)
+	})
+}
+
+func shareOne(root *os.Root, name string, d fs.DirEntry, gid int) error {
+	if err := root.Lchown(name, -1, gid); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !d.Type().IsRegular() && !d.IsDir() {
+		return nil
+	}
+	st, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	mode := st.Mode() | 0o660
+	if d.IsDir() {
+		mode |= 0o110 | os.ModeSetgid
+	}
+	if err := root.Chmod(name, mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// isShared reports whether the root of a volume looks as shareWithGroup leaves it.
+func isShared(path string, gid int) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && int(st.Gid) == gid && st.Mode&(unix.S_ISGID|0o770) == unix.S_ISGID|0o770
+}

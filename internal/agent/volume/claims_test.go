@@ -1,0 +1,134 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// bind gives the rig a claim that is bound to a volume.
+func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, UID: types.UID("uid-" + claim)},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + claim}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + claim},
+		Spec:       corev1.PersistentVolumeSpec{PersistentVolumeSource: source, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: claim, UID: c.UID}},
+	}
+	r.put("claim/"+claim, c)
+	r.put("volume/"+v.Name, v)
+	return c, v
+}
+
+func claimVolume(name, claim string) corev1.Volume {
+	return volumeOf(name, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
+}
+
+// TestClaims mounts volumes of kind hostPath and local behind claims, gives local ones to the pod's group, and leaves them in
+// place when the pod goes.
+func TestClaims(t *testing.T) {
+	r := newRig(t)
+	host, local, outside := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	for _, file := range []string{outside, filepath.Join(local, "data"), filepath.Join(local, "sub")} {
+		var err error
+		if filepath.Base(file) == "sub" {
+			err = os.Mkdir(file, 0o700)
+		} else {
+			err = os.WriteFile(file, nil, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(local, "link")); err != nil {
+		t.Fatal(err)
+	}
+	r.bind("host", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}})
+	_, v := r.bind("local", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: local}})
+	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"here"}}},
+	}}}}
+	pod := podWith("u1", claimVolume("h", "host"), claimVolume("l", "local"))
+	pod.Namespace = "default"
+	pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	group := int64(4711)
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "h", MountPath: "/h"}, {Name: "l", MountPath: "/l"}}
+	r.mustSetUp(pod)
+	mounts, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mounts[0].HostPath != host || !mounts[0].Readonly || mounts[1].HostPath != local || mounts[1].Readonly {
+		t.Errorf("mounts %v", mounts)
+	}
+	for path, want := range map[string]struct {
+		gid  uint32
+		mode os.FileMode
+	}{
+		local: {4711, os.ModeDir | os.ModeSetgid | 0o770}, filepath.Join(local, "data"): {4711, 0o660},
+		filepath.Join(local, "sub"): {4711, os.ModeDir | os.ModeSetgid | 0o770}, outside: {0, 0o600}, host: {0, os.ModeDir},
+	} {
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gid := st.Sys().(*syscall.Stat_t).Gid; gid != want.gid || st.Mode()&want.mode != want.mode {
+			t.Errorf("%s: group %d, mode %v, want %d, %v", path, gid, st.Mode(), want.gid, want.mode)
+		}
+	}
+	r.tearDownClean("u1")
+	if _, err := os.Stat(filepath.Join(local, "data")); err != nil {
+		t.Errorf("the volume's content went with the pod: %v", err)
+	}
+}
+
+// TestClaimsRefused names why a claim cannot be used.
+func TestClaimsRefused(t *testing.T) {
+	r := newRig(t)
+	dir := t.TempDir()
+	local := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}}
+	r.bind("csi", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"}})
+	r.bind("nfs", corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}})
+	c, _ := r.bind("unbound", local)
+	c.Status.Phase = corev1.ClaimPending
+	_, v := r.bind("others", local)
+	v.Spec.ClaimRef.UID = "another"
+	_, v = r.bind("device", local)
+	block := corev1.PersistentVolumeBlock
+	v.Spec.VolumeMode = &block
+	_, v = r.bind("away", local)
+	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"there"}}},
+	}}}}
+	r.bind("gone", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: filepath.Join(dir, "none")}})
+	r.bind("up", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir + "/../x"}})
+	r.bind("u1-own", local)
+	for name, want := range map[string]string{
+		"missing": "failed to fetch PVC from API server", "csi": "persistent volume pv-csi is of kind csi (driver d.example.com)", "nfs": "pv-nfs is of kind nfs",
+		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others", "device": "pv-device is a block device",
+		"away": "cannot be reached from this node", "gone": "does not exist", "up": "must not contain '..'", "own": "was not created for pod default/u1",
+	} {
+		pod := podWith("u1", claimVolume("v", name))
+		pod.Namespace, pod.Name = "default", "u1"
+		if name == "own" {
+			pod.Spec.Volumes[0] = volumeOf("own", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}})
+		}
+		err := r.SetUp(context.Background(), pod)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+		if unsupported := errors.As(err, new(*UnsupportedError)); unsupported != (name == "csi" || name == "nfs" || name == "device") {
+			t.Errorf("%s: for good: %v", name, unsupported)
+		}
+	}
+}
