@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 
 func newSchedulerCommand() *cobra.Command {
 	var kubeconfig, config string
+	sampling := "all"
 	o := scheduler.Options{}
 	c := &cobra.Command{
 		Use:   "scheduler",
@@ -36,6 +38,13 @@ are not supported yet: a pod that demands one stays pending with an event that s
 		if err != nil {
 			return usageError{err}
 		}
+		switch sampling {
+		case "all":
+		case "compat":
+			warnings = file.Compat(warnings)
+		default:
+			return usageError{fmt.Errorf("--sampling: %q: want all or compat", sampling)}
+		}
 		for _, w := range warnings {
 			slog.Warn("scheduler configuration", "file", config, "field", w)
 		}
@@ -47,6 +56,9 @@ are not supported yet: a pod that demands one stays pending with an event that s
 		}
 		if config != "" {
 			o.Name, o.Profiles = file.Profiles[0].Name, file.Profiles
+		} else if sampling == "compat" {
+			o.Profiles = file.Profiles
+			o.Profiles[0].Name = o.Name
 		}
 		o.BackoffFirst, o.BackoffMax = file.BackoffFirst, file.BackoffMax
 		if file.LeaderElection != nil {
@@ -79,6 +91,7 @@ are not supported yet: a pod that demands one stays pending with an event that s
 	f.StringVar(&config, "config", "", "KubeSchedulerConfiguration `file`; none: upstream's defaults")
 	f.StringVar(&o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
 	f.IntVar(&o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
+	f.StringVar(&sampling, "sampling", sampling, "nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
 	f.Uint64Var(&o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
 	return c
 }

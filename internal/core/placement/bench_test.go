@@ -32,6 +32,10 @@ func BenchmarkPlace(b *testing.B) {
 		{"zone-affinity", 5000, func(p *Pod) { p.Affinity = []PodTerm{term("zone")} }},
 		{"host-anti-affinity", 5000, func(p *Pod) { p.AntiAffinity = []PodTerm{term(hostKey)} }},
 		{"preferred-host-affinity", 5000, func(p *Pod) { p.PreferredAffinity = []WeightedPodTerm{{10, term(hostKey)}} }},
+		{"class-of-its-own", 5000, func(p *Pod) { p.Requests = append(p.Requests, Amount{"example.com/" + p.Name, 0}) }},
+		{"daemon", 5000, func(p *Pod) {
+			p.NodeAffinity = &[]NodeTerm{{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{"node-" + p.Name[1:]}}}}}
+		}},
 		{"fits-nowhere", 5000, func(p *Pod) { p.Requests = []Amount{{CPU, 60000}} }},
 		{"preemptor", 5000, func(p *Pod) { p.Priority, p.Requests = 10, []Amount{{CPU, 63000}} }},
 	} {

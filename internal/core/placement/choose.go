@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 )
 
@@ -21,31 +22,46 @@ func (c *cluster) choose(d *demand, self PodID) choice {
 	}
 	first := d.used == 0
 	d.used = c.decisions
+	if n := c.sampleOf(d); n < c.seenCount {
+		return c.chooseAmong(d, self, c.around(d), n)
+	}
 	if first || len(c.name) < tablesMin {
 		return c.choosePlain(d, self)
 	}
 	return c.chooseFast(d, self)
 }
 
-// choosePlain asks every rule about every row: the plain form of what tables answer faster.
+// choosePlain asks every rule about every row: the plain form of what tables answer faster, and what the first pod of its
+// kind gets. That is 0.1 to 0.2 microseconds a row, so pods of which no two are alike are placed a thousand times a second on
+// 5,000 nodes (measured 2026-11-20). What is kept of one pod's answers for another would have to be kept rule by rule.
 func (c *cluster) choosePlain(d *demand, self PodID) choice {
-	var rows []row
-	var alike []int32
-	for i := range c.name {
-		if r := row(i); c.seen[r] && c.feasible(d, self, r) {
-			rows, alike = append(rows, r), append(alike, 1)
+	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)
+}
+
+// chooseAmong looks at candidates until so many are found feasible, and chooses the best of these.
+func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], enough int) choice {
+	w := &c.plain
+	rows, alike := w.rows[:0], w.alike[:0]
+	for r := range candidates {
+		if c.seen[r] && c.feasible(d, self, r) {
+			if rows, alike = append(rows, r), append(alike, 1); len(rows) == enough {
+				break
+			}
 		}
 	}
+	w.rows, w.alike = rows, alike
 	switch len(rows) {
 	case 0:
 		return choice{row: noRow, failure: c.explainAll(d, self)}
 	case 1:
 		return choice{row: rows[0], feasible: 1}
 	}
-	totals := make([]int64, len(rows))
+	totals := append(w.totals[:0], make([]int64, len(rows))...)
+	w.totals = totals
 	for _, s := range d.profile.scorers {
 		if s.applies(d) {
-			raw := c.rawScores(s.scorer, d, rows, alike, nil)
+			raw := c.rawScores(s.scorer, d, rows, alike, w.raw[:0])
+			w.raw = raw
 			if s.normalize != nil {
 				s.normalize(raw)
 			}
@@ -62,6 +78,25 @@ func (c *cluster) choosePlain(d *demand, self PodID) choice {
 		}
 	}
 	return choice{row: rows[best], score: totals[best], feasible: len(rows)}
+}
+
+// candidates are the rows that may be feasible: all, but for a pod that names its nodes, as those of DaemonSets do.
+func (c *cluster) candidates(d *demand) iter.Seq[row] {
+	return func(yield func(row) bool) {
+		if d.onlyNames == nil || d.profile.Skip["NodeAffinity"] {
+			for i := range c.name {
+				if !yield(row(i)) {
+					return
+				}
+			}
+			return
+		}
+		for _, name := range d.onlyNames {
+			if r, ok := c.rows[name]; ok && !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 func (c *cluster) feasible(d *demand, self PodID, r row) bool {
@@ -118,8 +153,8 @@ func (c *cluster) fitsSomewhere(d *demand) bool {
 	if d.tables != nil {
 		return c.feasibleGroups(d, c.tablesOf(d)) > 0
 	}
-	for i := range c.name {
-		if r := row(i); c.seen[r] && c.feasible(d, "", r) {
+	for r := range c.candidates(d) {
+		if c.seen[r] && c.feasible(d, "", r) {
 			return true
 		}
 	}

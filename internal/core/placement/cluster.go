@@ -29,6 +29,11 @@ type cluster struct {
 	lifted  []*held
 	inputs  []any
 	spent   []bool
+	plain   struct {
+		rows        []row
+		alike       []int32
+		totals, raw []int64
+	}
 
 	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what was
 	// true before.
@@ -88,6 +93,7 @@ type cluster struct {
 	budgets   budgets
 	tables    []*demand // that have tables, in the order in which they got them
 	decisions uint64
+	searched  int // the row at which the next sample begins
 	// epoch grows when a topology begins or ends to have domains of several rows.
 	epoch     uint64
 	seenCount int

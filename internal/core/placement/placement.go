@@ -53,7 +53,7 @@
 //
 // # Invariants
 //
-//   - Every node is considered for every pod; nothing is sampled.
+//   - Every node is considered for every pod; nothing is sampled, unless a profile asks for it (Sample).
 //   - The same history gives the same placements. Nodes lie on a ring by a hash of their name and the seed; of equal
 //     scores the first from the pod's own place on it wins, so that ties spread over nodes yet do not depend on the
 //     order in which nodes were seen.

@@ -27,6 +27,8 @@ type Profile struct {
 
 	NoPreemption bool
 
+	Sample Sample
+
 	// VolumeTimeout is how long volumes that a pod waits for may take to be bound. Zero: upstream's default.
 	VolumeTimeout time.Duration
 }

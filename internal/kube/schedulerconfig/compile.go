@@ -2,6 +2,8 @@ package schedulerconfig
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +44,7 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	} else if has["parallelism"] {
 		warn("parallelism", "has no effect: a decision asks only about what has changed, and needs no helpers")
 	}
-	checkPercentage("percentageOfNodesToScore", file.PercentageOfNodesToScore, p, warn)
+	checkPercentage(percentageField, file.PercentageOfNodesToScore, p, warn)
 	for i := range file.Extenders {
 		p.add(fmt.Sprintf("extenders[%d]", i), "%.200q: extenders are not supported: remove them, or run kube-scheduler for the pods that need them", file.Extenders[i].URLPrefix)
 	}
@@ -80,13 +82,25 @@ func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p 
 			p.add(path+".schedulerName", "%q: profiles[%d] has that name already", name, other)
 		}
 		named[name] = i
-		checkPercentage(path+".percentageOfNodesToScore", profiles[i].PercentageOfNodesToScore, p, warn)
+		checkPercentage(path+"."+percentageField, profiles[i].PercentageOfNodesToScore, p, warn)
 		out := placement.DefaultProfile()
+		out.Sample.Percent = int(valueOr(profiles[i].PercentageOfNodesToScore, valueOr(file.PercentageOfNodesToScore, 0)))
 		out.Name = name
 		compilePlugins(path+".plugins", profiles[i].Plugins, &out, p)
 		compileArgs(path+".pluginConfig", profiles[i].PluginConfig, &out, p, warn)
 		c.Profiles = append(c.Profiles, out)
 	}
+}
+
+const percentageField = "percentageOfNodesToScore"
+
+// Compat makes every profile sample nodes as upstream does, by percentageOfNodesToScore, and returns the warnings that still
+// hold then. It is never done because a file says so: files say it by default.
+func (c *Config) Compat(warnings []string) []string {
+	for i := range c.Profiles {
+		c.Profiles[i].Sample.On = true
+	}
+	return slices.DeleteFunc(warnings, func(w string) bool { return strings.Contains(w, percentageField+": ") })
 }
 
 func checkPercentage(path string, percent *int32, p *problems, warn func(path, text string)) {

@@ -141,3 +141,45 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestCompat: nodes are sampled only where that is asked for beside the file, a profile's word before the file's.
+func TestCompat(t *testing.T) {
+	c, warnings, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, parallelism: 4, percentageOfNodesToScore: 30, profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 70}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) != 3 || c.Profiles[0].Sample.On || c.Profiles[1].Sample.On {
+		t.Errorf("unasked: %v, %+v", warnings, c.Profiles)
+	}
+	warnings = c.Compat(warnings)
+	if len(warnings) != 1 || c.Profiles[0].Sample != (placement.Sample{On: true, Percent: 30}) || c.Profiles[1].Sample != (placement.Sample{On: true, Percent: 70}) {
+		t.Errorf("asked: %v, %+v %+v", warnings, c.Profiles[0].Sample, c.Profiles[1].Sample)
+	}
+}
+
+// TestVolumeBindingArgs reads the time that volumes have, and refuses what is an alpha.
+func TestVolumeBindingArgs(t *testing.T) {
+	parse := func(args, plugins string) (*Config, error) {
+		c, _, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{plugins: {` + plugins + `}, pluginConfig: [{name: VolumeBinding, args: {` + args + `}}]}]}`))
+		return c, err
+	}
+	for args, want := range map[string]time.Duration{"": 600 * time.Second, "bindTimeoutSeconds: 30": 30 * time.Second, "bindTimeoutSeconds: 0": 1} {
+		c, err := parse(args, "")
+		if err != nil || c.Profiles[0].VolumeTimeout != want {
+			t.Errorf("%q: %+v, %v", args, c, err)
+		}
+	}
+	for _, bad := range []struct{ args, plugins, want string }{
+		{"bindTimeoutSeconds: -1", "", "args.bindTimeoutSeconds: -1: want 0 to"},
+		{"shape: [{utilization: 0, score: 1}]", "", "args.shape: must be absent"},
+		{"", "preBind: {disabled: [{name: VolumeBinding}]}", "VolumeBinding: without it the plugin's filter cannot work"},
+	} {
+		if _, err := parse(bad.args, bad.plugins); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	c, err := parse("", "multiPoint: {disabled: [{name: VolumeBinding}]}")
+	if err != nil || !c.Profiles[0].Skip["VolumeBinding"] {
+		t.Errorf("disabled: %+v, %v", c, err)
+	}
+}

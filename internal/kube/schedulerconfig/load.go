@@ -12,7 +12,8 @@
 // # What it does not do
 //
 // Extenders, out-of-tree plugins, dynamic resource allocation and gang scheduling are refused where they are asked for.
-// percentageOfNodesToScore and parallelism change nothing: every node is considered. It reads no flags.
+// parallelism changes nothing, and percentageOfNodesToScore nothing without Config.Compat: every node is considered. It reads
+// no flags.
 package schedulerconfig
 
 import (
