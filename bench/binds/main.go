@@ -17,12 +17,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
@@ -106,33 +103,15 @@ func parseFlags(args []string) (config, error) {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	if len(os.Args) > 1 && os.Args[1] == bareCommand {
-		if err := runBare(ctx, os.Args[2:]); err != nil && ctx.Err() == nil {
-			fmt.Fprintln(os.Stderr, "binds:", err)
-			os.Exit(1)
-		}
+		os.Args = os.Args[1:]
+		record.Main(bareCommand, parseBare, runBare)
 		return
 	}
-	c, err := parseFlags(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "binds:", err)
-		os.Exit(2)
-	}
-	ok, err := run(ctx, c)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "binds:", err)
-	}
-	if err != nil || !ok {
-		os.Exit(1)
-	}
+	record.Main("binds", parseFlags, run)
 }
 
-// run measures all rounds and writes the report after each, so that an interrupted run still has one.
+// run measures all rounds, then upstream as its default limit lets it.
 func run(ctx context.Context, c config) (ok bool, err error) {
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "plimsoll-bench-"); err != nil {
@@ -143,77 +122,36 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	r := newRig(c)
 	defer func() {
 		// Its own context: the end must be clean above all when the beginning was interrupted.
-		keep := err != nil || c.keep
+		keep := err != nil || len(report.Problems) > 0 || c.keep
 		err = errors.Join(err, r.plane.Down(context.WithoutCancel(ctx), keep))
 		if keep {
-			progress("state and logs are kept in %s", c.dir)
+			record.Progress("state and logs are kept in %s", c.dir)
 		}
 	}()
 	if err := r.up(ctx); err != nil {
 		return false, err
 	}
-	var problems []error
-	measure := func(side string, round int) error {
-		m := record.NewMeasurement(side, round)
-		report.Measurements = append(report.Measurements, m)
+	sides := slices.DeleteFunc([]string{upstream, bare, ours}, func(side string) bool { return c.only != "" && c.only != side })
+	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
+		var errs []error
 		for _, scenario := range c.scenarios {
-			if side == bare && scenario != c.scenarios[0] {
+			if m.Side == bare && scenario != c.scenarios[0] {
 				continue // to the bare loop all pods are the same
 			}
 			if err := r.measure(ctx, m, scenario, c.pods, false); err != nil {
-				err = fmt.Errorf("round %d: %s: %s: %w", round, side, scenario, err)
-				report.Problems = append(report.Problems, err.Error())
-				problems = append(problems, err)
-				fmt.Fprintln(os.Stderr, "binds:", err)
-			}
-			if ctx.Err() != nil {
-				return errors.Join(append(problems, context.Cause(ctx))...)
+				errs = append(errs, fmt.Errorf("%s: %w", scenario, err))
 			}
 		}
-		return nil
-	}
-	for round := range c.rounds {
-		sides := []string{upstream, bare, ours}
-		if round%2 == 1 {
-			slices.Reverse(sides)
-		}
-		for _, side := range sides {
-			if c.only != "" && side != c.only {
-				continue
-			}
-			if err := measure(side, round+1); err != nil {
-				return false, err
-			}
-		}
-		compare(report.Measurements, c.scenarios)
-		if err := save(c, report); err != nil {
-			return false, err
-		}
-	}
-	if c.limited > 0 && (c.only == "" || c.only == upstream) {
-		last := report.Measurements[slices.IndexFunc(report.Measurements, func(m *record.Measurement) bool { return m.Side == upstream })]
-		if err := r.measure(ctx, last, basic, c.limited, true); err != nil {
-			problems = append(problems, err)
-			report.Problems = append(report.Problems, err.Error())
-		}
-	}
-	report.Warnings = noise(report.Measurements)
-	if err := save(c, report); err != nil {
+		return errors.Join(errs...)
+	}); err != nil {
 		return false, err
 	}
-	text, ok := report.Render()
-	fmt.Print(text)
-	return ok && len(problems) == 0, errors.Join(problems...)
-}
-
-func save(c config, r *record.Report) error {
-	if c.out == "" {
-		return nil
+	if first := slices.IndexFunc(report.Measurements, func(m *record.Measurement) bool { return m.Side == upstream }); c.limited > 0 && first >= 0 {
+		if err := r.measure(ctx, report.Measurements[first], basic, c.limited, true); err != nil {
+			report.Fail(err)
+		}
 	}
-	return r.Save(c.out)
-}
-
-// progress tells the person who waits; the report is on standard output.
-func progress(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+	compare(report.Measurements, c.scenarios)
+	report.Warnings = noise(report.Measurements)
+	return report.Finish(c.out)
 }

@@ -141,7 +141,7 @@ func (r *rig) up(ctx context.Context) error {
 	if err := parallel(r.config.nodes, func(i int) error { return r.makeNode(ctx, i) }); err != nil {
 		return err
 	}
-	progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
+	record.Progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
 	lean, err := metadata.NewForConfig(config)
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	rate := float64(pods-1) / last.Sub(first).Seconds()
 	if limited {
 		m.Put("rate_limited", rate, pods)
-		progress("%s with its default limit: %.0f binds/s", m.Side, rate)
+		record.Progress("%s with its default limit: %.0f binds/s", m.Side, rate)
 		return nil
 	}
 	wall, each := time.Since(began).Seconds(), 1000/float64(pods)
@@ -286,7 +286,7 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	} {
 		m.Put(name+"_"+scenario, value, pods)
 	}
-	progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms, others %.2f cores", m.Side, scenario, rate,
+	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms, others %.2f cores", m.Side, scenario, rate,
 		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario])
 	return r.verify(ctx, scenario, pods)
 }

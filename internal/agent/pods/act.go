@@ -297,6 +297,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 
 // forget drops the entry for good.
 func (r *Runner) forget(e *entry) {
+	r.turns.leave(e)
 	e.mu.Lock()
 	e.forgotten = true
 	if e.timer != nil {

@@ -163,6 +163,7 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 			e.dirty.all = true
 		}
 		r.pods[pod.UID] = e
+		r.turns.join(e)
 	}
 	r.mu.Unlock()
 	e.mu.Lock()

@@ -117,6 +117,7 @@ type Runner struct {
 	stops  chan struct{} // slots of stops, which mostly wait
 	pulls  chan struct{}
 
+	turns     turns      // of pods that have come and were not let in yet
 	admission sync.Mutex // held while one pod is being let in
 
 	mu           sync.Mutex // guards everything that follows

@@ -201,14 +201,18 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	return pod, o, true
 }
 
-// admit asks for the node's last word, once, unless the pod is ending or already runs here. Admissions go one at a time:
-// each sees the pods that the ones before let in.
+// admit asks for the node's last word, once, unless the pod is ending or already runs here. Admissions go one at a time, as
+// pods came: each sees the pods that the ones before let in.
 func (r *Runner) admit(e *entry) {
+	defer r.turns.leave(e)
 	e.mu.Lock()
 	pod, asked := e.pod, e.admitted || e.stop != nil
 	e.mu.Unlock()
 	if asked || pod == nil || terminal(pod) != "" {
 		return
+	}
+	if len(e.view.sandboxes) == 0 {
+		r.turns.await(e)
 	}
 	r.admission.Lock()
 	defer r.admission.Unlock()

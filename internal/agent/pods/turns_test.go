@@ -1,0 +1,52 @@
+package pods
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestTurns: workers that come to their turn in any order are let in by the order in which their pods came; one that never comes
+// costs the others its patience once.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var line turns
+		var mu sync.Mutex
+		var order []int
+		entries := make([]*entry, 50)
+		for i := range entries {
+			entries[i] = &entry{}
+			line.join(entries[i])
+		}
+		rng := rand.New(rand.NewPCG(1, 1))
+		for i, e := range entries {
+			if i == 20 {
+				continue // its worker is stuck
+			}
+			late := time.Duration(rng.IntN(400)) * time.Millisecond
+			go func() {
+				time.Sleep(late)
+				line.await(e)
+				defer line.leave(e)
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(order) != len(entries)-1 || !slices.IsSorted(order[:20]) {
+			t.Errorf("let in: %v", order)
+		}
+		next := &entry{}
+		line.join(next)
+		began := time.Now()
+		line.await(next)
+		if time.Since(began) != 0 {
+			t.Errorf("the next waited for %v, though nobody is before it", time.Since(began))
+		}
+	})
+}
