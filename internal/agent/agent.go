@@ -29,6 +29,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
@@ -43,6 +44,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -92,7 +94,9 @@ type Agent struct {
 	metrics  *metrics.Set
 	machine  machine.Machine
 	line     loadline.Line
+	numa     numa.Config
 	groups   *groups
+	holdings *holdings.Keeper
 	services services
 	node     *node.Keeper
 	pods     *pods.Runner
@@ -111,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareNode, a.preparePods, a.prepareServer} {
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -275,7 +279,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Recorder: a.recorder,
 		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
 		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
-		Allocatable: a.allocatable, Groups: a.groups, Admission: a.admission(ctx),
+		Allocatable: a.allocatable, Groups: a.groups, Holdings: a.holdings, Admission: a.admission(ctx),
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
@@ -294,6 +298,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
 		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
+		holdings: a.holdings, ctx: ctx,
 		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
 	}
 }
@@ -398,6 +403,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"limits":   a.groups.limits.run,
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
+		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	var running sync.WaitGroup

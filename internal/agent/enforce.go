@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
@@ -106,6 +107,10 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	problem(err)
 	problem(tree.Require())
 	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))
+	if a.numa, err = kubeletconfig.NUMA(c, a.line); !problem(err) {
+		_, err = numa.New(a.machine, a.numa)
+		problem(err)
+	}
 	if driver == qos.Systemd {
 		if bus, err := cgroup.DialSystemd(); !problem(err) {
 			tree.Under(bus)

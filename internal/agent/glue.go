@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
@@ -19,14 +21,31 @@ import (
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
-	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
+	holdings                 *holdings.Keeper
+	ctx                      context.Context // of the agent: device plugins are asked in an admission
+	staticCPUs, staticMemory bool            // cpuManagerPolicy and memoryManagerPolicy are static
 	swaps                    func(*corev1.Pod, *corev1.Container) bool
 
 	node  func() placement.Node          // as last seen
 	fresh func() (placement.Node, error) // as it is now
 }
 
+// Admit gives the pod what is to be its own and counts what it requests, both or neither, in upstream's order: what cannot be
+// its own is told first.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
+	var rejected *pods.Rejection
+	refusal := a.holdings.Admit(a.ctx, kube.NUMAPod(pod), func() bool {
+		rejected = a.count(pod, others)
+		return rejected == nil
+	})
+	if refusal != nil {
+		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message()}
+	}
+	return rejected
+}
+
+// count applies core/admission.
+func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	held := make([]placement.Pod, 0, len(others))
 	for _, o := range others {
 		held = append(held, kube.PlacementPod(o))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -38,6 +39,7 @@ type groups struct {
 	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
 	groupOOM bool
 	held     func() []*corev1.Pod // pods that hold resources here
+	holdings *holdings.Keeper     // set before the first pod
 
 	mu      sync.Mutex
 	made    map[types.UID]string  // group, by pod, as made by this process
@@ -128,9 +130,11 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if group := g.made[pod.UID]; group != "" {
 		return group, nil
 	}
-	p := kube.QoSPod(pod)
-	group := g.layout.Pod(qos.ClassOf(p), string(pod.UID))
-	if err := g.tree.Apply(group, qos.PodValues(p, g.policy)); err != nil {
+	group := g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	if err := g.tree.Apply(group, g.podValues(pod)); err != nil {
+		return "", err
+	}
+	if err := g.holdings.Place(string(pod.UID), group); err != nil {
 		return "", err
 	}
 	g.made[pod.UID] = group
@@ -196,6 +200,7 @@ func (g *groups) Remove(ctx context.Context, uid types.UID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.made, uid)
+	g.holdings.Gone(string(uid))
 	return g.weighHeld()
 }
 
@@ -240,11 +245,30 @@ func (g *groups) Pods() ([]types.UID, error) {
 func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
 	p := kube.QoSPod(pod)
 	if !g.unmanaged {
-		group = resize.SizeOf(qos.PodValues(p, g.policy))
+		group = resize.SizeOf(g.podValues(pod))
 	}
 	return group, func(c *corev1.Container) resize.Size {
-		return resize.SizeOf(qos.ContainerValues(p, kube.QoSContainer(c, false), g.policy)) // c as it is given, not as the pod has it
+		return resize.SizeOf(g.containerValues(pod, c, p, kube.QoSContainer(c, false))) // c as it is given, not as the pod has it
 	}
+}
+
+// podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not use them
+// whole.
+func (g *groups) podValues(pod *corev1.Pod) qos.Values {
+	v := qos.PodValues(kube.QoSPod(pod), g.policy)
+	if g.holdings.Exclusive(string(pod.UID), "") {
+		v.CPUQuota = unit.Unlimited[time.Duration]()
+	}
+	return v
+}
+
+// containerValues are those of core/qos, without a CFS quota where the container has CPUs of its own.
+func (g *groups) containerValues(pod *corev1.Pod, c *corev1.Container, p qos.Pod, qc qos.Container) qos.Values {
+	v := qos.ContainerValues(p, qc, g.policy)
+	if g.holdings.Exclusive(string(pod.UID), c.Name) {
+		v.CPUQuota = unit.Unlimited[time.Duration]()
+	}
+	return v
 }
 
 // swaps reports whether a container of the pod may use swap.
@@ -407,8 +431,11 @@ func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	p := kube.QoSPod(pod)
 	qc := qosContainer(p, pod, c)
-	v := qos.ContainerValues(p, qc, g.policy)
+	v := g.containerValues(pod, c, p, qc)
 	out := runtimeResources(v, g.tree.Mode() == cgroup.V2)
+	if v.CPUQuota.IsUnlimited() {
+		out.CpuQuota = -1
+	}
 	for _, size := range g.pageSizes {
 		if _, stated := v.HugePages[size]; !stated { // none for who asked for none
 			out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: hugePageName(size)})
@@ -504,4 +531,16 @@ func hugePageName(size unit.Bytes) string {
 		return fmt.Sprintf("%dMB", size/unit.MiB)
 	}
 	return fmt.Sprintf("%dKB", size/unit.KiB)
+}
+
+// Container names a container's group.
+func (g *groups) Container(pod *corev1.Pod, id string) string {
+	group := g.group(pod)
+	if group == "" {
+		return ""
+	}
+	if found, err := g.groupOf(pod, id); err == nil {
+		return found
+	}
+	return ""
 }

@@ -13,7 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
@@ -96,7 +101,18 @@ func testGroups(t *testing.T) *groups {
 			t.Error(err)
 		}
 	})
-	return &groups{tree: tree, layout: layout, held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	return &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+}
+
+// nobodysHoldings keeps the holdings of pods that have nothing of their own.
+func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *holdings.Keeper {
+	t.Helper()
+	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
+	k, err := holdings.New(holdings.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }
 
 // hierarchies returns the directories of a group.

@@ -33,7 +33,7 @@ func TestGroupsAreResized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &groups{tree: tree, layout: layout, policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
+	g := &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy(), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 	g.limits = newLimits(tree, func(standing) {})
 	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
 	parent, err := g.Ensure(small)
@@ -81,7 +81,7 @@ func TestGroupsAreResized(t *testing.T) {
 // What the runtime is told of a step names nothing that the step does not change.
 func TestUpdateOfContainer(t *testing.T) {
 	tree, _ := liveGroup(t)
-	g := &groups{tree: tree, policy: qos.DefaultPolicy()}
+	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy()}
 	pod := onePod("300m", "64Mi")
 	c := &pod.Spec.Containers[0]
 	_, of := g.Sizes(pod)

@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,14 +157,41 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := os.MkdirAll(filepath.Join(sandbox.LogDirectory, c.Name), 0o755); err != nil {
 		return &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
-	var id string
+	if !isInit(pod, c.Name) {
+		r.Holdings.Finish(string(pod.UID))
+	}
+	started, err := r.Holdings.Start(string(pod.UID), c.Name, config.Linux.Resources)
+	if err != nil {
+		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+	}
+	id, err := r.createAndStart(ctx, e, pod, c, a, config, sandbox)
+	started()
+	if err != nil {
+		return err
+	}
+	if group := r.Groups.Container(pod, id); group != "" {
+		if err := r.Holdings.Check(string(pod.UID), c.Name, group); err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
+			r.log(e).Error("container is not where it was put", "err", err)
+		}
+	}
+	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
+	r.Metrics.StartedContainers.WithLabelValues("container").Inc()
+	r.linkLog(pod, c, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
+	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
+		return err
+	}
+	return r.postStart(ctx, e, pod, c, id)
+}
+
+// createAndStart has the runtime do both, and notes the container in between.
+func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, a podlife.Action, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) (id string, err error) {
 	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox})
 		id = response.GetContainerId()
 		return err
 	})
 	if err != nil {
-		return &failure{"CreateContainerError", "Failed", "Error: ", err}
+		return "", &failure{"CreateContainerError", "Failed", "Error: ", err}
 	}
 	r.event(pod, c.Name, corev1.EventTypeNormal, "Created", "Container created")
 	_, sizes := r.Groups.Sizes(pod)
@@ -174,15 +202,9 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return err
 	})
 	if err != nil {
-		return &failure{"RunContainerError", "Failed", "Error: ", err}
+		return "", &failure{"RunContainerError", "Failed", "Error: ", err}
 	}
-	r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
-	r.Metrics.StartedContainers.WithLabelValues("container").Inc()
-	r.linkLog(pod, c, id, filepath.Join(sandbox.LogDirectory, config.LogPath))
-	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
-		return err
-	}
-	return r.postStart(ctx, e, pod, c, id)
+	return id, nil
 }
 
 // postStart runs the hook; a container whose hook fails is killed, as upstream does.
@@ -282,6 +304,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	if err := r.Groups.Remove(ctx, e.uid); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
+	r.Holdings.Release(string(e.uid))
 	r.removeLogs(e, pod)
 	e.mu.Lock()
 	vanished, static := e.gone, e.static

@@ -58,7 +58,7 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 		LogDirectory: r.logDir(pod),
 		DnsConfig:    dns,
 		Labels:       podLabels(pod),
-		Annotations:  pod.Annotations,
+		Annotations:  r.podAnnotations(pod),
 		Linux:        linux,
 	}
 	if !pod.Spec.HostNetwork {
@@ -129,6 +129,19 @@ func podLabels(pod *corev1.Pod) map[string]string {
 	}
 	labels[labelPodName], labels[labelPodNamespace], labels[labelPodUID] = pod.Name, pod.Namespace, string(pod.UID)
 	return labels
+}
+
+// podAnnotations are the pod's, and for the next agent what the pod has of its own. Nobody else can state that.
+func (r *Runner) podAnnotations(pod *corev1.Pod) map[string]string {
+	annotations := make(map[string]string, len(pod.Annotations)+1)
+	for k, v := range pod.Annotations {
+		annotations[k] = v
+	}
+	delete(annotations, annotationHoldings)
+	if note := r.Holdings.Note(string(pod.UID)); note != "" {
+		annotations[annotationHoldings] = note
+	}
+	return annotations
 }
 
 // hashOf covers what the API lets change in a container of a running pod and what means a new container: its image.

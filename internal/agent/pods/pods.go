@@ -58,11 +58,31 @@ type Groups interface {
 	Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources
 	// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
 	MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error)
+	// Container names a container's group; empty: it is not known.
+	Container(pod *corev1.Pod, id string) string
 	// Killed is how many processes of a container the kernel has killed for memory.
 	Killed(pod *corev1.Pod, id string) (int64, error)
 	// Resources returns the container's limits in the runtime's form.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
+}
+
+// Holdings keeps what pods have of their own: CPUs, memory on NUMA nodes, devices. Implemented by agent/holdings.
+type Holdings interface {
+	// Note is what the pod's sandbox has to carry for the next agent; empty: nothing.
+	Note(uid string) string
+	// Anew reports whether a pod of which only remains are here has to be admitted again.
+	Anew(uid string) bool
+	// Start fills in where a container may run. It must be started only without an error; done is called when that is over.
+	Start(uid, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error)
+	// Update fills in what an update of a running container has to repeat.
+	Update(uid, container string, r *runtimeapi.LinuxContainerResources) (done func())
+	// Check compares where a container runs, by its cgroup, with what it was given.
+	Check(uid, container, group string) error
+	// Finish says that the pod's init containers have ended.
+	Finish(uid string)
+	// Release says that nothing of the pod runs any more.
+	Release(uid string)
 }
 
 // Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
@@ -92,6 +112,7 @@ type Options struct {
 	Allocatable func() corev1.ResourceList
 	Groups      Groups
 	Admission   Admission
+	Holdings    Holdings
 	Probes      *probe.Prober
 	Hooks       hook.Runner
 	BackoffMax  time.Duration

@@ -183,10 +183,13 @@ func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step
 	if c == nil {
 		return fmt.Errorf("resize container %q: the pod has no such container", step.Name)
 	}
+	update := r.Groups.Update(pod, c, step)
+	updated := r.Holdings.Update(string(pod.UID), c.Name, update)
 	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: r.Groups.Update(pod, c, step)})
+		_, err := r.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update})
 		return err
 	})
+	updated()
 	if err != nil {
 		return err
 	}

@@ -114,6 +114,7 @@ func (r *Runner) release(ctx context.Context, e *entry, pod *corev1.Pod, phase p
 		r.log(e).Warn("what the ended pod held was not released yet", "err", err)
 		return
 	}
+	r.Holdings.Release(string(e.uid))
 	e.released = true
 }
 
@@ -216,7 +217,7 @@ func (r *Runner) admit(e *entry) {
 	}
 	r.admission.Lock()
 	defer r.admission.Unlock()
-	if len(e.view.sandboxes) == 0 {
+	if len(e.view.sandboxes) == 0 || r.Holdings.Anew(string(e.uid)) {
 		if rejected := r.Admission.Admit(allocationIn(pod).in(pod), r.holders(e)); rejected != nil {
 			now, _ := r.now()
 			e.mu.Lock()
@@ -227,6 +228,11 @@ func (r *Runner) admit(e *entry) {
 			r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
 			r.log(e).Warn("pod refused", "reason", rejected.Reason, "message", rejected.Message)
 			return
+		}
+	}
+	for _, c := range e.view.containers {
+		if containerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
+			r.Holdings.Finish(string(e.uid)) // an agent before us started it
 		}
 	}
 	e.mu.Lock()

@@ -83,15 +83,10 @@ var fields = slices.Concat(
 		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "localStorageCapacityIsolation",
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
 		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
-	[]field{
-		{path: "cpuManagerPolicy", only: []string{"none"}, instead: "no CPUs are exclusive yet"},
-		{path: "memoryManagerPolicy", only: []string{"None"}, instead: "memory is not bound to NUMA nodes yet"},
-		{path: "topologyManagerPolicy", only: []string{"none"}, instead: "resources are not aligned yet"},
-	},
+	does("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
+		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
+	not("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
 	not("no process is moved", "kubeletCgroups", "systemCgroups"),
-	not("it needs cpuManagerPolicy static, which is not supported yet", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod"),
-	not("it needs topologyManagerPolicy, which is not supported yet", "topologyManagerScope", "topologyManagerPolicyOptions"),
-	not("it needs memoryManagerPolicy Static, which is not supported yet", "reservedMemory"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
 	does("failSwapOn", "failCgroupV1"), // by CheckMachine
 	not("kernel parameters are not checked", "protectKernelDefaults"),

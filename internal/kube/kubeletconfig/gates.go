@@ -13,6 +13,8 @@ const (
 	gateMemoryQoS   = "MemoryQoS"               // memoryThrottlingFactor, memoryReservationPolicy
 	gateQOSReserved = "QOSReserved"             // qosReserved
 	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
+
+	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: exclusive CPUs with a CFS quota
 )
 
 // gate is a feature gate as the kubelet has it at v1.36.3 (pkg/features).
@@ -25,6 +27,7 @@ var gates = map[string]gate{
 	gateMemoryQoS:                {},
 	gateQOSReserved:              {},
 	gateCFSPeriod:                {on: true},
+	gateNoQuota:                  {on: true},
 	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
 	"NodeSwap":                   {on: true, locked: true},
 }
@@ -50,6 +53,9 @@ func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 		p.add("memoryReservationPolicy", string(c.MemoryReservationPolicy), "needs featureGates."+gateMemoryQoS+": true")
 	}
 }
+
+// KeepsQuota reports whether containers with CPUs of their own keep their CFS quota.
+func KeepsQuota(c *kubeletconfigv1beta1.KubeletConfiguration) bool { return !enabled(c, gateNoQuota) }
 
 // gateWarnings names gates that switch nothing here, and fields that do nothing because their gate is off, as in the
 // kubelet.

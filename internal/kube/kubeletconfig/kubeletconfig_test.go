@@ -172,9 +172,9 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 }
 
 func TestWarningsNameFieldValueAndEffect(t *testing.T) {
-	_, warnings, err := Parse([]byte(head+"cpuManagerPolicy: static\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
+	_, warnings, err := Parse([]byte(head+"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
-		"cpuManagerPolicy: static: not honoured: no CPUs are exclusive yet",
+		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
 		"featureGates.A: true: not honoured: what upstream has on by default is on, the rest is off",
 		"logging: set: not honoured: logs go to standard error",
 		"memoryThrottlingFactor: 0.5: does nothing without featureGates.MemoryQoS: true",

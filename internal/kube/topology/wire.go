@@ -235,3 +235,24 @@ func (w wirePod) assignment(total *int64, p *problems) numa.Assignment {
 	}
 	return out
 }
+
+// EncodePod returns what a pod owns as text; empty when it owns nothing.
+func EncodePod(a numa.Assignment) string {
+	if w, owns := podToWire(a); owns {
+		return text(w)
+	}
+	return ""
+}
+
+// DecodePod reads what EncodePod wrote.
+func DecodePod(note string) (numa.Assignment, error) {
+	var p problems
+	var w wirePod
+	p.json(map[string]string{"": note}, "", &w)
+	total := int64(0)
+	a := w.assignment(&total, &p)
+	if err := p.err(); err != nil {
+		return numa.Assignment{}, fmt.Errorf("read what a pod owns: %w", err)
+	}
+	return a, nil
+}

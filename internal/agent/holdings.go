@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// prepareHoldings prepares what keeps pods' CPUs, memory and devices, with what runs already.
+func (a *Agent) prepareHoldings(ctx context.Context) error {
+	if a.groups.unmanaged && a.numa.CPU.Static {
+		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
+	}
+	var err error
+	a.holdings, err = holdings.New(holdings.Options{
+		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
+		Quota: kubeletconfig.KeepsQuota(a.o.Config),
+	})
+	if err != nil {
+		return err
+	}
+	a.groups.holdings = a.holdings
+	holdings.MentionCheckpoints(a.o.RootDir)
+	left, err := pods.ReadRemains(ctx, a.runtime)
+	if err != nil {
+		return fmt.Errorf("recover what pods have of their own: %w", err)
+	}
+	found := make([]holdings.Remains, 0, len(left))
+	for _, r := range left {
+		group := a.groups.find(r.UID)
+		out := holdings.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
+		for name, id := range r.Running {
+			out.Running[name] = a.groups.inner(group, id)
+		}
+		found = append(found, out)
+	}
+	a.holdings.Recover(found)
+	return nil
+}
+
+// find returns the group that a pod has, in whichever tier; empty: none.
+func (g *groups) find(uid types.UID) string {
+	if g.unmanaged {
+		return ""
+	}
+	for _, class := range []qos.Class{qos.Guaranteed, qos.Burstable, qos.BestEffort} {
+		if group := g.layout.Pod(class, string(uid)); g.tree.Exists(group) {
+			return group
+		}
+	}
+	return ""
+}
+
+// inner returns the group of a container in its pod's; empty: none.
+func (g *groups) inner(group, id string) string {
+	if group == "" {
+		return ""
+	}
+	names, err := g.tree.Children(group)
+	if err != nil {
+		return ""
+	}
+	for _, name := range names {
+		if strings.Contains(name, id) {
+			return path.Join(group, name)
+		}
+	}
+	return ""
+}
+
+// nodeOwner has what is said of the node go with the Node; nil as long as that is not known.
+func (a *Agent) nodeOwner() *metav1.OwnerReference {
+	n := a.node.Node()
+	if n == nil || n.UID == "" {
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: n.Name, UID: n.UID}
+}

@@ -1,0 +1,131 @@
+package holdings
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// Remains is what an earlier agent left of a pod.
+type Remains struct {
+	Pod     string
+	Group   string            // its cgroup; empty: there is none
+	Note    string            // what Note returned when its newest sandbox was made; empty: it owned nothing
+	Ready   bool              // the sandbox is up
+	Created int64             // when the sandbox was made, to tell newer from older
+	Running map[string]string // the cgroups of running containers, by name
+}
+
+// Note is what must be kept with a pod's sandbox for Recover; empty: nothing.
+func (k *Keeper) Note(pod string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a, has := k.state.Assignment(pod)
+	if !has {
+		return ""
+	}
+	return topology.EncodePod(a)
+}
+
+// Recover takes up what earlier agents gave to pods. What contradicts machine or configuration is logged, and running
+// containers keep what they have. It must be called once, before anything else.
+func (k *Keeper) Recover(all []Remains) {
+	// Those that run come first: what an ended pod is remembered to have had may be another's by now.
+	all = slices.SortedFunc(slices.Values(all), func(a, b Remains) int {
+		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready), -cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
+	})
+	k.mu.Lock()
+	owners := 0
+	for _, r := range all {
+		if r.Group != "" {
+			k.groups[r.Pod] = group{name: r.Group}
+		}
+		if r.Note != "" && k.adopt(r) {
+			owners++
+		}
+	}
+	shared := k.shared()
+	k.mu.Unlock()
+	slog.Info("holdings of pods recovered", "pods", len(all), "owners", owners, "sharedCPUs", shared)
+	k.tell()
+	if err := k.settle(); err != nil {
+		slog.Warn("shared CPUs not set for all pods; trying again before any container gets CPUs of its own", "err", err)
+	}
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// adopt takes up one pod. Caller holds mu.
+func (k *Keeper) adopt(r Remains) bool {
+	a, err := topology.DecodePod(r.Note)
+	if err == nil && a.Pod != r.Pod {
+		err = fmt.Errorf("it is about pod %.80q", a.Pod)
+	}
+	if err != nil {
+		slog.Warn("holdings of a pod not recovered: it goes on with what its containers have, and counts as owning nothing", "uid", r.Pod, "err", err)
+		return false
+	}
+	if len(r.Running) == 0 {
+		if problems := k.state.Fork().Adopt(a); problems != nil {
+			logProblems("a pod of which nothing runs lost what it had, and is admitted anew", problems)
+			k.anew[r.Pod] = true
+			return false
+		}
+	}
+	logProblems("a running pod has what it could not get now, and keeps it", k.state.Adopt(a))
+	adopted, _ := k.state.Assignment(r.Pod)
+	if lost := cpusOf(a).Minus(cpusOf(adopted)).Intersect(k.Machine.CPUs); !lost.IsEmpty() {
+		k.kept[r.Pod] = lost
+	}
+	for _, h := range a.Containers {
+		if inner := r.Running[h.Container]; inner != "" && !h.CPUs.IsEmpty() {
+			k.compare(r.Pod, h, inner)
+		}
+	}
+	return true
+}
+
+// compare tells where the kernel has something else than what was noted.
+func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
+	has, err := k.Cgroups.CPUs(inner)
+	switch {
+	case err != nil:
+		slog.Warn("CPUs of a running container not read", "uid", pod, "container", h.Container, "err", err)
+	case !has.Equal(h.CPUs):
+		slog.Warn("a running container is not where it was put", "uid", pod, "container", h.Container, "given", h.CPUs, "has", has,
+			"missing", h.CPUs.Minus(has), "more", has.Minus(h.CPUs))
+	}
+}
+
+func cpusOf(a numa.Assignment) idset.Set {
+	var cpus idset.Set
+	for _, h := range a.Containers {
+		cpus = cpus.Union(h.CPUs)
+	}
+	return cpus
+}
+
+// MentionCheckpoints says of each checkpoint of the kubelet in dir that it is not read, in whatever state it is.
+func MentionCheckpoints(dir string) {
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Lstat(path); err == nil {
+			slog.Info("a checkpoint of the kubelet is not read: what pods have is known from the runtime and the kernel", "file", path, "bytes", info.Size())
+		}
+	}
+}

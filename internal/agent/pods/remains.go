@@ -1,0 +1,69 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// Remains is what the runtime has of a pod from agents before this one.
+type Remains struct {
+	UID     types.UID
+	Note    string // Holdings.Note as of the newest sandbox
+	Ready   bool   // the newest sandbox is up
+	Created int64
+	Running map[string]string // id by name
+}
+
+// ReadRemains lists what the runtime has of each pod.
+func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	containers, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	byUID := map[types.UID]*Remains{}
+	var out []*Remains
+	of := func(labels map[string]string) *Remains {
+		uid := uidOf(labels)
+		if uid == "" {
+			return &Remains{Running: map[string]string{}} // somebody else's
+		}
+		if byUID[uid] == nil {
+			byUID[uid] = &Remains{UID: uid, Running: map[string]string{}}
+			out = append(out, byUID[uid])
+		}
+		return byUID[uid]
+	}
+	for _, s := range sandboxes.Items {
+		r := of(s.Labels)
+		if s.CreatedAt >= r.Created {
+			r.Note, r.Created, r.Ready = s.Annotations[annotationHoldings], s.CreatedAt, s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+		}
+	}
+	for _, c := range containers.Containers {
+		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			of(c.Labels).Running[c.Labels[labelContainerName]] = c.Id
+		}
+	}
+	found := make([]Remains, len(out))
+	for i, r := range out {
+		found[i] = *r
+	}
+	return found, nil
+}
+
+func isInit(pod *corev1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
+}

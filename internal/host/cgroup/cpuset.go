@@ -1,0 +1,163 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+)
+
+// confineTries bounds how often a v1 cpuset is tried to be narrowed while groups appear in it that are as wide as it was.
+// Each of these takes a container's start (tens of milliseconds), a try takes well below one.
+const confineTries = 100
+
+// Confine lets a pod's group use own and rest together. The groups right below it, one for each container, that are within
+// own stay as they are; the others are brought to rest, with all below them. When Confine returns without error, nothing in
+// the group runs anywhere else: on v1 the kernel lets no group have more than that above it, on v2 what it has more does not
+// count. A group that is not there needs no confining.
+func (t *Tree) Confine(group string, own, rest idset.Set) error {
+	if err := t.confine(group, own, rest); err != nil && !vanished(err) {
+		return fmt.Errorf("confine cgroup %s to CPUs %v: %w", group, own.Union(rest), err)
+	}
+	return nil
+}
+
+func (t *Tree) confine(group string, own, rest idset.Set) error {
+	if err := check(group); err != nil {
+		return err
+	}
+	all := own.Union(rest)
+	dir, err := t.need("cpuset", group)
+	if err != nil {
+		return err
+	}
+	if t.units != nil {
+		if _, err := t.setUnit(group, qos.Values{CPUs: all}); err != nil {
+			return err
+		}
+	}
+	if t.mode == V2 {
+		err = t.confineV2(dir, own, rest)
+	} else {
+		err = confineV1(dir, own, rest)
+	}
+	if err != nil {
+		return err
+	}
+	has, err := t.CPUs(group)
+	if err != nil {
+		return err
+	}
+	if more := has.Minus(all); !more.IsEmpty() {
+		return fmt.Errorf("the kernel has it run on %v too", more)
+	}
+	return nil
+}
+
+func readCPUs(dir string) (idset.Set, error) {
+	text, err := readText(filepath.Join(dir, "cpuset.cpus"))
+	if err != nil {
+		return idset.Set{}, err
+	}
+	return idset.Parse(text)
+}
+
+func writeCPUs(dir string, cpus idset.Set) error {
+	return write(filepath.Join(dir, "cpuset.cpus"), cpus.String())
+}
+
+// below calls visit for each group right below dir, with its own CPUs. Groups that vanish meanwhile are left out.
+func below(dir string, visit func(dir string, cpus idset.Set) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		inner := filepath.Join(dir, e.Name())
+		cpus, err := readCPUs(inner)
+		if err == nil {
+			err = visit(inner, cpus)
+		}
+		if err != nil && !vanished(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func vanished(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}
+
+// confineV2 bounds the group, which moves at once all that has no cpuset of its own, as containers have none on v2 that nobody
+// gave any.
+func (t *Tree) confineV2(dir string, own, rest idset.Set) error {
+	if err := writeCPUs(dir, own.Union(rest)); err != nil {
+		return err
+	}
+	return below(dir, func(inner string, cpus idset.Set) error {
+		if cpus.IsEmpty() && own.IsEmpty() || !cpus.IsEmpty() && cpus.Minus(own).IsEmpty() || cpus.Equal(rest) {
+			return nil
+		}
+		return writeCPUs(inner, rest)
+	})
+}
+
+// confineV1 widens from above, narrows from below: no group may have more than the one above it.
+func confineV1(dir string, own, rest idset.Set) error {
+	all := own.Union(rest)
+	for try := 0; ; try++ {
+		has, err := readCPUs(dir)
+		if err != nil {
+			return err
+		}
+		if wide := has.Union(all); !wide.Equal(has) {
+			if err := writeCPUs(dir, wide); err != nil {
+				return err
+			}
+		}
+		err = below(dir, func(inner string, cpus idset.Set) error {
+			if !cpus.IsEmpty() && cpus.Minus(own).IsEmpty() {
+				return nil
+			}
+			return followV1(inner, cpus, rest)
+		})
+		if err == nil && !all.Equal(has) {
+			err = writeCPUs(dir, all)
+		}
+		if !errors.Is(err, syscall.EBUSY) || try == confineTries {
+			return err
+		}
+	}
+}
+
+// followV1 brings a container's group from some CPUs to others. Groups that it made inside itself follow where they had all
+// of its CPUs, and else keep what is left of theirs.
+func followV1(dir string, from, to idset.Set) error {
+	if wide := from.Union(to); !wide.Equal(from) {
+		if err := writeCPUs(dir, wide); err != nil {
+			return err
+		}
+	}
+	err := below(dir, func(inner string, cpus idset.Set) error {
+		target := cpus.Intersect(to)
+		if target.IsEmpty() || cpus.Equal(from) {
+			target = to
+		}
+		if target.Equal(cpus) {
+			return nil
+		}
+		return followV1(inner, cpus, target)
+	})
+	if err != nil || from.Equal(to) {
+		return err
+	}
+	return writeCPUs(dir, to)
+}
