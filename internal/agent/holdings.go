@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,10 +37,15 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("recover what pods have of their own: %w", err)
 	}
+	booted, err := bootTime()
+	if err != nil {
+		return err
+	}
 	found := make([]holdings.Remains, 0, len(left))
 	for _, r := range left {
 		group := a.groups.find(r.UID)
 		out := holdings.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
+		out.Booted = time.Unix(0, r.Created).Before(booted)
 		for name, id := range r.Running {
 			out.Running[name] = a.groups.inner(group, id)
 		}
@@ -46,6 +53,15 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	}
 	a.holdings.Recover(found)
 	return nil
+}
+
+// bootTime is when this machine was started, to the second.
+func bootTime() (time.Time, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return time.Time{}, fmt.Errorf("read uptime: sysinfo: %w", err)
+	}
+	return time.Now().Add(-time.Duration(info.Uptime) * time.Second), nil
 }
 
 // find returns the group that a pod has, in whichever tier; empty: none.

@@ -24,8 +24,8 @@
 //
 // # What outlives the agent
 //
-// Nothing is written to disk. What a pod owns stands in an annotation of its sandbox (Note), which the runtime keeps as long as
-// there is anything of the pod. Recover reads all of them, and what the kernel has for running containers, and makes the
+// Nothing is written to disk. What a pod owns stands in an annotation of its sandbox and containers (Note), which the runtime
+// keeps as long as there is anything of the pod; the newest counts. Recover reads all of them, and what the kernel has for running containers, and makes the
 // State again. What cannot be so any more (a CPU went offline or is reserved now) is told and left to the container that has
 // it: nothing that runs is moved, stopped or refused. The kubelet's checkpoint files are not read.
 //
@@ -138,12 +138,16 @@ func (k *Keeper) admit(ctx context.Context, p numa.Pod, fits func() bool) *numa.
 		}
 		offer, refusal := k.state.Offer(p, answers)
 		k.mu.Unlock()
+		if q := offer.Question; q != nil { // before its answer, a refusal is not the last word either
+			ids, failed := k.ask(ctx, *q)
+			if failed != nil {
+				return failed
+			}
+			answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = ids
+			continue
+		}
 		if refusal != nil {
 			return refusal
-		}
-		if q := offer.Question; q != nil {
-			answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = k.ask(ctx, *q)
-			continue
 		}
 		if !fits() {
 			return nil
@@ -162,17 +166,16 @@ func (k *Keeper) admit(ctx context.Context, p numa.Pod, fits func() bool) *numa.
 	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}
 }
 
-// ask asks a plugin. One that does not answer has no preference.
-func (k *Keeper) ask(ctx context.Context, q numa.Question) []string {
+// ask asks a plugin. Without an answer from one that has an opinion the pod is refused, as upstream does.
+func (k *Keeper) ask(ctx context.Context, q numa.Question) ([]string, *numa.Refusal) {
 	if k.Prefers == nil {
-		return []string{}
+		return []string{}, nil
 	}
 	ids, err := k.Prefers(ctx, q)
 	if err != nil {
-		slog.Warn("device plugin has no preference", "resource", q.Resource, "err", err)
-		return []string{}
+		return nil, &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: "Allocate failed due to " + err.Error() + ", which is unexpected", Container: q.Container}
 	}
-	return ids
+	return ids, nil
 }
 
 // Release takes back what a pod owns. It must be called when nothing of the pod runs any more.

@@ -17,8 +17,9 @@ import (
 type Remains struct {
 	Pod     string
 	Group   string            // its cgroup; empty: there is none
-	Note    string            // what Note returned when its newest sandbox was made; empty: it owned nothing
+	Note    string            // what Note returned when its newest sandbox or container was made; empty: it owned nothing
 	Ready   bool              // the sandbox is up
+	Booted  bool              // the machine was started after the sandbox was made: nothing can run
 	Created int64             // when the sandbox was made, to tell newer from older
 	Running map[string]string // the cgroups of running containers, by name
 }
@@ -78,6 +79,10 @@ func (k *Keeper) adopt(r Remains) bool {
 	}
 	if err != nil {
 		slog.Warn("holdings of a pod not recovered: it goes on with what its containers have, and counts as owning nothing", "uid", r.Pod, "err", err)
+		return false
+	}
+	if len(r.Running) == 0 && !r.Ready && !r.Booted {
+		k.anew[r.Pod] = true // it has ended, and if not, it is admitted again: what it had may be another's by now
 		return false
 	}
 	if len(r.Running) == 0 {

@@ -93,7 +93,7 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 	if err != nil {
 		return nil, bad(err)
 	}
-	return &runtimeapi.ContainerConfig{
+	config := &runtimeapi.ContainerConfig{
 		Metadata:   &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: a.Attempt},
 		Image:      &runtimeapi.ImageSpec{Image: image.id, UserSpecifiedImage: c.Image},
 		Command:    command,
@@ -119,7 +119,11 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 		Tty:        c.TTY,
 		Linux:      &runtimeapi.LinuxContainerConfig{Resources: r.Groups.Resources(pod, c), SecurityContext: security},
 		StopSignal: stopSignalOf(c),
-	}, nil
+	}
+	if note := r.Holdings.Note(string(pod.UID)); note != "" {
+		config.Annotations[annotationHoldings] = note
+	}
+	return config, nil
 }
 
 func podLabels(pod *corev1.Pod) map[string]string {

@@ -15,7 +15,7 @@ import (
 // Remains is what the runtime has of a pod from agents before this one.
 type Remains struct {
 	UID     types.UID
-	Note    string // Holdings.Note as of the newest sandbox
+	Note    string // Holdings.Note as of the newest sandbox or container
 	Ready   bool   // the newest sandbox is up
 	Created int64
 	Running map[string]string // id by name
@@ -52,7 +52,13 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 			r.Note, r.Created, r.Ready = s.Annotations[annotationHoldings], s.CreatedAt, s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 		}
 	}
+	noted := map[types.UID]int64{}
 	for _, c := range containers.Containers {
+		// An agent that died while it made the pod may have been followed by one that gave it something else: what the
+		// newest container was made with is what it has.
+		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
+			r.Note, noted[r.UID] = c.Annotations[annotationHoldings], c.CreatedAt
+		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			of(c.Labels).Running[c.Labels[labelContainerName]] = c.Id
 		}

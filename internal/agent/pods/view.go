@@ -45,7 +45,7 @@ const (
 	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
 	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
 	annotationMessageHost   = "plimsoll.dev/termination-message-host-path"
-	annotationHoldings      = "plimsoll.dev/holdings" // of a sandbox: what the pod has of its own
+	annotationHoldings      = "plimsoll.dev/holdings" // of sandboxes and containers: what the pod has of its own
 	annotationPodGrace      = "io.kubernetes.pod.terminationGracePeriod"
 )
 

@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package resize changes the CPU and memory of running pods on a real node and reads what the kernel made of it. Its tests
-// fill the node, so they have an instance of their own. It needs root and cgroup v1.
+// Package resize changes the CPU and memory of running pods on a real node, gives CPUs to pods of their own, and reads what
+// the kernel made of it. Its tests fill the node, so they have an instance of their own. It needs root and cgroup v1.
 //
 //	make build && go test -tags e2e ./test/e2e/resize
 package resize
@@ -25,10 +25,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// nodeConfig makes resizes of Guaranteed pods' CPUs infeasible.
+// nodeConfig gives CPUs to pods of their own, which makes resizes of Guaranteed pods' CPUs infeasible.
 const nodeConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cpuManagerPolicy: static
+systemReserved: {cpu: 100m}
 `
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
