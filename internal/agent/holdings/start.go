@@ -24,6 +24,11 @@ func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResour
 	if h.CPUs.IsEmpty() {
 		return k.Update(pod, container, r), nil
 	}
+	k.mu.Lock()
+	if g, here := k.groups[pod]; here {
+		k.groups[pod] = group{name: g.name} // its sandbox started where the group may run: it moves aside
+	}
+	k.mu.Unlock()
 	if err := k.settle(); err != nil {
 		return nil, fmt.Errorf("make room on CPUs %v: %w", h.CPUs, err)
 	}
