@@ -43,7 +43,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	}
 	found := make([]holdings.Remains, 0, len(left))
 	for _, r := range left {
-		group := a.groups.find(r.UID)
+		group := a.groups.groupLeft(r.UID)
 		out := holdings.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
 		out.Booted = time.Unix(0, r.Created).Before(booted)
 		for name, id := range r.Running {
@@ -64,8 +64,8 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(info.Uptime) * time.Second), nil
 }
 
-// find returns the group that a pod has, in whichever tier; empty: none.
-func (g *groups) find(uid types.UID) string {
+// groupLeft returns the group that a pod has, in whichever tier; empty: none.
+func (g *groups) groupLeft(uid types.UID) string {
 	if g.unmanaged {
 		return ""
 	}

@@ -136,7 +136,7 @@ func TestAdmitResize(t *testing.T) {
 // Where pods have no groups of ours, containers are found where the runtime has put them.
 func TestContainersAreFoundWithoutGroupsOfOurs(t *testing.T) {
 	tree, root := liveGroup(t)
-	g := &groups{tree: tree, unmanaged: true, policy: qos.DefaultPolicy()}
+	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), unmanaged: true, policy: qos.DefaultPolicy()}
 	id := strings.Repeat("0123456789abcdef", 4)
 	if _, err := g.Has(onePod("1", "64Mi"), id); err == nil || !strings.Contains(err.Error(), "cgroupsPerQOS: false") {
 		t.Errorf("a container that is not there: %v", err)
