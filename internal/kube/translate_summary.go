@@ -24,9 +24,6 @@ func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 	if stats.ProcessStats != nil && stats.ProcessStats.ProcessCount != nil {
 		p.Used.PIDs = int64(*stats.ProcessStats.ProcessCount)
 	}
-	if stats.EphemeralStorage != nil {
-		p.Used.Storage = bytesOf(stats.EphemeralStorage.UsedBytes)
-	}
 	known := p.Containers
 	p.Containers = nil
 	for _, c := range stats.Containers {
@@ -34,13 +31,28 @@ func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 		if at := slices.IndexFunc(known, func(k eviction.Container) bool { return k.Name == c.Name }); at >= 0 {
 			one = known[at]
 		}
-		one.Rootfs, one.Logs = evictionDisk(c.Rootfs), evictionDisk(c.Logs)
 		if c.Memory != nil {
 			one.WorkingSet = bytesOf(c.Memory.WorkingSetBytes)
 		}
 		p.Containers = append(p.Containers, one)
 	}
-	p.Volumes = slices.Clone(p.Volumes)
+	EvictionDisks(p, stats)
+}
+
+// EvictionDisks fills in what a pod, whose other usage is known, uses of disks.
+func EvictionDisks(p *eviction.Pod, stats *statsapi.PodStats) {
+	if stats.EphemeralStorage != nil {
+		p.Used.Storage = bytesOf(stats.EphemeralStorage.UsedBytes)
+	}
+	p.Containers, p.Volumes = slices.Clone(p.Containers), slices.Clone(p.Volumes)
+	for i := range p.Containers {
+		for _, c := range stats.Containers {
+			if c.Name == p.Containers[i].Name {
+				p.Containers[i].Rootfs, p.Containers[i].Logs = evictionDisk(c.Rootfs), evictionDisk(c.Logs)
+				break
+			}
+		}
+	}
 	for i := range p.Volumes {
 		for _, v := range stats.VolumeStats {
 			if v.Name == p.Volumes[i].Name {

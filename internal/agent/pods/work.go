@@ -82,6 +82,7 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 	if len(d.Actions) == 0 {
 		r.adopt(ctx, e, pod, o)
 		r.release(ctx, e, pod, d.Status.Phase)
+		r.clearEvicted(ctx, e, pod)
 		return d.Wake, false
 	}
 	r.perform(ctx, e, pod, d.Actions, slot)

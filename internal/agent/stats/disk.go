@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
 const (
@@ -178,7 +180,8 @@ func escape(path string) string {
 	return string(out)
 }
 
-// volume describes one volume: a file system of its own by what it says, a part of the node's by a walk.
+// volume describes one volume: a file system of its own by what it says, a part of the node's by the kernel's sum where it
+// keeps one (host/quota), else by a walk.
 func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -187,6 +190,9 @@ func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 	at := p.o.Now()
 	if s.Type == unix.TMPFS_MAGIC {
 		return fileSystem(dir, at), true
+	}
+	if u, err := quota.Of(dir); err == nil {
+		return on(fileSystem(dir, at), at, uint64(u.Bytes), uint64(u.Inodes)), false
 	}
 	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked)
 	if !ok {

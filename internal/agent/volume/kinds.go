@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
 // setUpVolume makes one volume, or brings its content up to date.
@@ -68,6 +71,9 @@ func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	}
 	temporary := filepath.Join(plugin, unfinished+v.Name)
 	if err := os.Mkdir(temporary, 0o777); err != nil {
+		return err
+	}
+	if err := quota.Begin(temporary); err != nil && !errors.Is(err, quota.ErrNone) {
 		return err
 	}
 	if err := giveAway(temporary, 0o777, ownerOf(pod)); err != nil {

@@ -1,0 +1,162 @@
+// Package storage knows what pods use of the node's disks: writable layers, logs and volumes, for eviction and for the limits
+// of local storage.
+//
+// # Model
+//
+// A Meter reads all pods every few seconds, in the background, and answers from its last *reading*: a decision about memory
+// must not wait for a disk. What a reading costs is the stats package's business: volumes that the kernel counts
+// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, at most once a minute.
+// The runtime is asked once for all writable layers.
+//
+// # What it does not do
+//
+// It decides nothing and removes nothing. Whether images have a disk of their own it finds by comparing devices; a runtime that
+// keeps writable layers apart from images says so itself.
+package storage
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+const (
+	// every is the time between two readings: the kubelet's period for limits of local storage (evictionMonitoringPeriod at
+	// v1.36.3). Shorter costs calls to the runtime, longer lets pods exceed their limits by more.
+	every = 10 * time.Second
+	// readWithin bounds a reading. A runtime that takes longer leaves the last one standing.
+	readWithin = 30 * time.Second
+	// staleAfter is when a reading says nothing any more, and pods' use of disks is unknown rather than wrong. Chosen: several
+	// readings that failed, and a walk of a minute.
+	staleAfter = 3 * time.Minute
+)
+
+// Options are what a Meter needs.
+type Options struct {
+	Read     func(context.Context) (*statsapi.Summary, error) // stats.Reader's, with disks
+	NodeFS   string                                           // a directory on it
+	ImageFS  string                                           // where images are; empty: nobody knows, so on NodeFS
+	Changed  func()                                           // optional: told after each reading
+	Now      func() time.Time                                 // nil: time.Now
+	SameDisk func(a, b string) (bool, error)                  // nil: by device
+}
+
+// Meter answers what pods use of disks. It is safe for concurrent use.
+type Meter struct {
+	o Options
+
+	mu    sync.Mutex
+	at    time.Time
+	pods  map[types.UID]*statsapi.PodStats
+	disks eviction.Disks
+}
+
+// New returns a Meter that has read nothing yet.
+func New(o Options) *Meter {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.SameDisk == nil {
+		o.SameDisk = sameDisk
+	}
+	return &Meter{o: o}
+}
+
+func sameDisk(a, b string) (bool, error) {
+	x, err := disk.Of(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := disk.Of(b)
+	return x.Device == y.Device, err
+}
+
+// Run reads until ctx ends.
+func (m *Meter) Run(ctx context.Context) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := m.Read(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn("what pods use of disks was not read", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Read takes a reading.
+func (m *Meter) Read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	began := m.o.Now()
+	s, err := m.o.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("read disks: %w", err)
+	}
+	layout := m.layout(s)
+	pods := make(map[types.UID]*statsapi.PodStats, len(s.Pods))
+	for i := range s.Pods {
+		pods[types.UID(s.Pods[i].PodRef.UID)] = &s.Pods[i]
+	}
+	m.mu.Lock()
+	m.at, m.pods, m.disks = began, pods, layout
+	m.mu.Unlock()
+	if m.o.Changed != nil {
+		m.o.Changed()
+	}
+	return nil
+}
+
+// layout finds which disks there are. One that cannot be asked leaves what was known.
+func (m *Meter) layout(s *statsapi.Summary) eviction.Disks {
+	if m.o.ImageFS == "" {
+		return eviction.OneDisk
+	}
+	same, err := m.o.SameDisk(m.o.NodeFS, m.o.ImageFS)
+	if err != nil {
+		slog.Warn("disks of images and node not compared", "err", err)
+		return m.Disks()
+	}
+	if same {
+		return eviction.OneDisk
+	}
+	if r := s.Node.Runtime; r != nil && r.ImageFs != r.ContainerFs && isSame(s.Node.Fs, r.ContainerFs) {
+		return eviction.SplitDisk
+	}
+	return eviction.ImageDisk
+}
+
+// isSame reports whether two file systems have the same size: the Summary does not name them.
+func isSame(a, b *statsapi.FsStats) bool {
+	return a != nil && b != nil && a.CapacityBytes != nil && b.CapacityBytes != nil && *a.CapacityBytes == *b.CapacityBytes
+}
+
+// Disks says which file systems the node has.
+func (m *Meter) Disks() eviction.Disks {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.disks
+}
+
+// Fill adds to p what the last reading says that pod uses of disks.
+func (m *Meter) Fill(pod *corev1.Pod, p *eviction.Pod) {
+	m.mu.Lock()
+	stats, fresh := m.pods[pod.UID], m.o.Now().Sub(m.at) < staleAfter
+	m.mu.Unlock()
+	if stats != nil && fresh && p.Used != nil {
+		kube.EvictionDisks(p, stats)
+	}
+}

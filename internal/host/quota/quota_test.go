@@ -1,0 +1,116 @@
+package quota
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// mount makes a file system with or without project quota.
+func mount(t *testing.T, options string, features ...string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a file system")
+	}
+	base := t.TempDir()
+	file, dir := filepath.Join(base, "disk"), filepath.Join(base, "m")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 32<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q"}, features...), file)...).CombinedOutput(); err != nil {
+		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", options, file, dir).CombinedOutput(); err != nil {
+		t.Skipf("needs a loop device and %s: %v: %s", options, err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestCounts(t *testing.T) {
+	root := mount(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
+	dirs := []string{filepath.Join(root, "a"), filepath.Join(root, "b")}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Of(dir); !errors.Is(err, ErrNone) {
+			t.Errorf("%s counts before Begin: %v", dir, err)
+		}
+		if err := Begin(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deep := filepath.Join(dirs[0], "x", "y")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(deep, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, unit.MiB)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(what, dir string, least, most unit.Bytes, inodes int64) {
+		t.Helper()
+		u, err := Of(dir)
+		if err != nil || u.Bytes < least || u.Bytes > most || u.Inodes != inodes {
+			t.Errorf("%s: %s holds %+v, %v; want %v to %v in %d", what, dir, u, err, least, most, inodes)
+		}
+	}
+	expect("written", dirs[0], unit.MiB, unit.MiB+64*unit.KiB, 4)
+	expect("beside it", dirs[1], 0, 64*unit.KiB, 1)
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	expect("deleted and open", dirs[0], unit.MiB, unit.MiB+64*unit.KiB, 4)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect("closed", dirs[0], 0, 64*unit.KiB, 3)
+	if _, err := Of(deep); !errors.Is(err, ErrNone) {
+		t.Errorf("a directory below counts as its own: %v", err)
+	}
+	if _, err := Of(filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	link := filepath.Join(root, "link")
+	if err := os.Symlink(dirs[0], link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Of(link); err == nil || errors.Is(err, ErrNone) {
+		t.Errorf("followed a link: %v", err)
+	}
+}
+
+func TestNone(t *testing.T) {
+	for _, dir := range []string{mount(t, "loop"), "/proc", "/sys"} {
+		if err := Begin(dir); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if _, err := Of(dir); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
