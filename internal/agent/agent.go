@@ -31,6 +31,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
@@ -101,6 +102,8 @@ type Agent struct {
 	node     *node.Keeper
 	pods     *pods.Runner
 	server   *server.Server
+	stats    *stats.Reader
+	images   *imagegc.Collector
 
 	addresses func() ([]corev1.NodeAddress, error)
 }
@@ -115,7 +118,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareServer} {
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -362,19 +365,10 @@ func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
 
 // prepareServer prepares what answers others.
 func (a *Agent) prepareServer(context.Context) error {
-	inner := func(group, id string) string { return a.groups.counted(group, a.runtimeName, id) }
-	podsGroup := a.groups.layout.Node()
-	if a.groups.unmanaged {
-		podsGroup = ""
-	}
-	reader := stats.New(stats.Options{
-		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: podsGroup,
-		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
-	})
 	var err error
 	a.server, err = server.New(server.Options{
 		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
-		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: reader, Metrics: a.metrics,
+		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Metrics: a.metrics,
 		Healthy: func() error { return a.pods.Healthy(healthyWithin) },
 	})
 	return err
@@ -401,6 +395,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"logs":     rotator.Run,
 		"memory":   settle,
 		"limits":   a.groups.limits.run,
+		"images":   a.images.Run,
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },

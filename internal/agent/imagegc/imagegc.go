@@ -61,7 +61,8 @@ type Options struct {
 	Runtime  Runtime
 	Images   Images
 	Config   garbage.Config
-	Dir      string // where the runtime keeps images; empty: nobody knows, and nothing is collected by use
+	Dir      string   // where the runtime keeps images; empty: nobody knows, and nothing is collected by use
+	Keep     []string // names of images that stay, because nobody could pull them again
 	Node     *corev1.ObjectReference
 	Recorder record.EventRecorder
 	Removed  func(reason string)                  // counts removals: space or age
@@ -230,6 +231,9 @@ func (c *Collector) look(ctx context.Context) error {
 		return fmt.Errorf("list containers: %w", err)
 	}
 	used := map[string]bool{c.sandbox: true}
+	for _, name := range c.o.Keep {
+		used[name] = true
+	}
 	for _, one := range containers.Containers {
 		for _, name := range []string{one.ImageRef, one.ImageId, one.GetImage().GetImage()} {
 			used[name] = true

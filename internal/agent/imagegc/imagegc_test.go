@@ -59,14 +59,15 @@ func (s *shelf) left() string {
 
 func TestCollect(t *testing.T) {
 	for _, c := range []struct {
-		name, want, event string
-		shelf             shelf
+		name, want, keep string
+		shelf            shelf
 	}{
 		{name: "down to the low mark", want: "d e f g h", shelf: shelf{}},
 		{name: "what containers use stays, by id, reference or name", want: "a b c g h", shelf: shelf{containers: []*runtimeapi.Container{
 			{ImageId: "a"}, {ImageRef: "b"}, {Image: &runtimeapi.ImageSpec{Image: "name/c:1"}},
 		}}},
 		{name: "the image of sandboxes stays", want: "a e f g h", shelf: shelf{info: map[string]string{"config": `{"sandboxImage":"name/a:1"}`}}},
+		{name: "what nobody could pull again stays", want: "b e f g h", keep: "name/b:1", shelf: shelf{}},
 		{name: "one that cannot be removed does not keep the next", want: "a e f g h", shelf: shelf{stuck: "a"}},
 	} {
 		s := &c.shelf
@@ -74,7 +75,7 @@ func TestCollect(t *testing.T) {
 			s.images = append(s.images, &runtimeapi.Image{Id: id, Size: 1 << 30, RepoTags: []string{"name/" + id + ":1"}})
 		}
 		events := record.NewFakeRecorder(9)
-		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
+		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Keep: []string{c.keep}, Recorder: events, Node: &corev1.ObjectReference{}})
 		err := gc.Collect(t.Context())
 		if got := s.left(); got != c.want {
 			t.Errorf("%s: left %q, want %q", c.name, got, c.want)

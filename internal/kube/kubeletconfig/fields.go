@@ -96,8 +96,8 @@ var fields = slices.Concat(
 		"evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim", "kernelMemcgNotification"),
 
 	// Images.
-	not("unused images are not removed yet", "imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent"),
-	does("serializeImagePulls", "maxParallelImagePulls"),
+	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
+		"serializeImagePulls", "maxParallelImagePulls"),
 	not("pulls are not limited in time", "registryPullQPS", "registryBurst"),
 	not("credentials are the runtime's business", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 

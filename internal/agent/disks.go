@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+)
+
+// prepareDisks prepares what reads usage, of disks too, and what removes images.
+func (a *Agent) prepareDisks(ctx context.Context) error {
+	inner := func(group, id string) string { return a.groups.counted(group, a.runtimeName, id) }
+	podsGroup := a.groups.layout.Node()
+	if a.groups.unmanaged {
+		podsGroup = ""
+	}
+	a.stats = stats.New(stats.Options{
+		NodeName: a.o.NodeName, Pods: server.StatsPods(servedPods{a.pods}, a.groups.group, inner, a.o.RootDir), Cgroups: a.groups.tree, PodsGroup: podsGroup,
+		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
+	})
+	images := a.imageDir(ctx)
+	c := a.o.Config
+	a.images = imagegc.New(imagegc.Options{
+		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
+		Keep: []string{image.Pause, image.Workload, image.Demo}, // which come from archives
+		Config: garbage.Config{
+			High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
+			AgeMin: c.ImageMinimumGCAge.Duration, AgeMax: c.ImageMaximumGCAge.Duration,
+		},
+		Node:    &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
+		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },
+	})
+	return nil
+}
