@@ -74,9 +74,7 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 			continue
 		}
 		r.removeLogs(e, pod)
-		e.mu.Lock()
-		e.dirty.all = true
-		e.mu.Unlock()
+		e.soil("")
 		r.kick(e)
 	}
 	return errors.Join(append(problems, ctx.Err())...)
