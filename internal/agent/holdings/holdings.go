@@ -20,7 +20,7 @@
 //     changed. The kernel answers for what is below (package cgroup, Confine).
 //  3. Start of a container with CPUs of its own settles first and returns an error unless it succeeded for every group. Pools that change while the runtime
 //     starts a container with the pool as its cpuset wait for the start to end.
-//  4. Release comes when the pod's group is gone; only then do other groups grow.
+//  4. Release comes when none of the pod's containers runs; only then do other groups grow.
 //
 // # What outlives the agent
 //
@@ -178,14 +178,14 @@ func (k *Keeper) ask(ctx context.Context, q numa.Question) ([]string, *numa.Refu
 	return ids, nil
 }
 
-// Release takes back what a pod owns. It must be called when nothing of the pod runs any more.
+// Release takes back what a pod owns. It must be called when none of its containers runs any more. What is left of the pod, its
+// sandbox, moves to the pool.
 func (k *Keeper) Release(pod string) {
 	k.mu.Lock()
 	released := k.state.Release(pod)
 	_, hadKept := k.kept[pod]
 	delete(k.kept, pod)
 	delete(k.anew, pod)
-	delete(k.groups, pod)
 	k.mu.Unlock()
 	if !released && !hadKept {
 		return

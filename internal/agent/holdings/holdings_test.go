@@ -143,7 +143,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("an update of c1 has cpus %q", update.CpusetCpus)
 	}
 	k.Release("mixed")
-	if got := cgroups.text(); got["/shared"] != "[ 0-15]" {
+	if got := cgroups.text(); got["/shared"] != "[ 0-15]" || got["/mixed"] != "[ 0-15]" {
 		t.Errorf("after the release: %v", got)
 	}
 }
@@ -234,8 +234,9 @@ func TestHistories(t *testing.T) {
 			case n < 8 && len(live) > 0:
 				uid := slices.Sorted(maps.Keys(live))[rng.IntN(len(live))]
 				delete(live, uid)
-				delete(cgroups.groups, "/"+uid)
 				k.Release(uid)
+				delete(cgroups.groups, "/"+uid)
+				k.Gone(uid)
 			default:
 				k = keeper(t, configs[rng.IntN(len(configs))], cgroups)
 				k.Recover(slices.Collect(maps.Values(live)))

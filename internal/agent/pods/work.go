@@ -78,6 +78,7 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 	}
 	now, wall := r.now()
 	d := e.life.Step(now, wall, o)
+	r.letGo(e, d.Status.Phase) // before anybody hears that the pod has ended, and sends another for what it had
 	r.publish(e, pod, o, d)
 	if len(d.Actions) == 0 {
 		r.adopt(ctx, e, pod, o)
@@ -102,6 +103,19 @@ func (r *Runner) adopt(ctx context.Context, e *entry, pod *corev1.Pod, o podlife
 	}
 }
 
+// letGo gives back the CPUs, memory and devices of a pod that ended for good.
+func (r *Runner) letGo(e *entry, phase podlife.Phase) {
+	if phase != podlife.Succeeded && phase != podlife.Failed {
+		return
+	}
+	for _, c := range e.view.containers {
+		if c.State != podlife.Exited {
+			return
+		}
+	}
+	r.Holdings.Release(string(e.uid))
+}
+
 // release gives back what a pod that ended for good no longer needs, while its object and logs stay.
 func (r *Runner) release(ctx context.Context, e *entry, pod *corev1.Pod, phase podlife.Phase) {
 	if e.released || pod == nil || phase != podlife.Succeeded && phase != podlife.Failed {
@@ -115,7 +129,6 @@ func (r *Runner) release(ctx context.Context, e *entry, pod *corev1.Pod, phase p
 		r.log(e).Warn("what the ended pod held was not released yet", "err", err)
 		return
 	}
-	r.Holdings.Release(string(e.uid))
 	e.released = true
 }
 
