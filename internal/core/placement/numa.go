@@ -62,20 +62,15 @@ func (c *cluster) setReport(node string, report *numa.State) (r row, changed boo
 		c.release(r)
 		return r, true
 	}
-	before := (*alike)(nil)
+	var before alikeKey
 	if b == nil {
 		b = &belief{}
 		c.beliefs[r] = b
 	} else {
-		before = c.settle(r, b).alike
-		before.refs++ // so that it is not forgotten in between
+		before = c.settle(r, b).alike.key
 	}
 	b.report, b.state = report, nil
-	changed = c.settle(r, b).alike != before
-	if before != nil {
-		c.dropAlike(before)
-	}
-	if changed {
+	if changed = c.settle(r, b).alike.key != before; changed {
 		c.touch(r)
 	}
 	return r, changed
@@ -116,7 +111,6 @@ func (b *belief) add(h *held) {
 	}
 	if b.state == b.report {
 		b.state = b.report.Fork()
-		offer, _ = b.state.Offer(h.class.numaPod(h.id), nil)
 	}
 	if err := b.state.Commit(offer); err != nil {
 		panic("placement: an offer was stale at once: " + err.Error())
@@ -141,15 +135,11 @@ func (c *cluster) liken(b *belief) {
 }
 
 func (c *cluster) forgetAlike(b *belief) {
-	if b.alike != nil {
-		c.dropAlike(b.alike)
+	if a := b.alike; a != nil {
+		if a.refs--; a.refs == 0 {
+			delete(c.alikes, a.key)
+		}
 		b.alike = nil
-	}
-}
-
-func (c *cluster) dropAlike(a *alike) {
-	if a.refs--; a.refs == 0 {
-		delete(c.alikes, a.key)
 	}
 }
 
