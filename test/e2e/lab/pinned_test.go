@@ -122,6 +122,9 @@ func (n pinnedNode) isHome(p *corev1.Pod) {
 	}
 	elsewhere, here := 0, 0
 	for _, line := range strings.Split(n.Run(t, "grep", "anon=", "/proc/"+pid+"/numa_maps"), "\n") {
+		if strings.Contains(line, "file=") {
+			continue // pages of the program are where whoever read them first had them
+		}
 		for _, field := range strings.Fields(line) {
 			var node, pages int
 			if k, err := fmt.Sscanf(field, "N%d=%d", &node, &pages); err != nil || k != 2 {
@@ -317,7 +320,7 @@ func (n pinnedNode) broken(pinned map[string]string, policy string) {
 			n.checkpoints(`{"policyName":"none","defaultCpuSet":"0-1023","checksum":1,"machineState":{"9":{"numberOfAssignments":3}}}`)
 		}},
 		{"no policies", map[string]any{}, func() {}},
-		{"another topology policy, and reserved CPUs that are somebody's", n.reserving("restricted", "0-3"), func() {}},
+		{"another topology policy, and CPUs reserved that somebody has", n.reserving("restricted", "0-3"), func() {}},
 		{"a CPU fewer", pinnedConfig(policy), func() { n.OfflineCPU(n.t, last) }},
 	} {
 		n.kill()
@@ -325,7 +328,7 @@ func (n pinnedNode) broken(pinned map[string]string, policy string) {
 		n.Configure(n.t, c.config)
 		n.StartAgentOnly(n.t)
 		n.WaitReady(n.t)
-		name := "after-" + strings.ReplaceAll(strings.Fields(c.what)[0]+"-"+strings.Fields(c.what)[1], ",", "")
+		name := "after-" + strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(c.what, ",", ""), " ", "-"))
 		n.create(name, 0, "sleep", "infinity")
 		n.unmoved(c.what, pinned)
 	}
