@@ -1,0 +1,119 @@
+package holdings
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// server keeps one object as an API server would.
+type server struct {
+	object  *topology.Object
+	version int
+	writes  int
+	down    error
+}
+
+func (s *server) Get(_ context.Context, _ kube.Kind, _, name string, out runtime.Object) error {
+	if s.down != nil {
+		return s.down
+	}
+	if s.object == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: topology.Resource}, name)
+	}
+	*out.(*topology.Object) = *s.object.DeepCopy()
+	return nil
+}
+
+func (s *server) Create(_ context.Context, _ kube.Kind, _, _ string, obj, out runtime.Object, _ ...string) error {
+	if s.down != nil {
+		return s.down
+	}
+	return s.store(obj, out)
+}
+
+func (s *server) Update(_ context.Context, _ kube.Kind, _, name string, obj, out runtime.Object, _ ...string) error {
+	switch {
+	case s.down != nil:
+		return s.down
+	case s.object == nil:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: topology.Resource}, name)
+	case obj.(*topology.Object).ResourceVersion != s.object.ResourceVersion:
+		return apierrors.NewConflict(schema.GroupResource{Resource: topology.Resource}, name, errors.New("somebody else wrote it"))
+	}
+	return s.store(obj, out)
+}
+
+func (s *server) store(obj, out runtime.Object) error {
+	s.version++
+	s.writes++
+	s.object = obj.(*topology.Object).DeepCopy()
+	s.object.ResourceVersion = strconv.Itoa(s.version)
+	*out.(*topology.Object) = *s.object.DeepCopy()
+	return nil
+}
+
+// Every change is written at once and nothing twice; what others do to the object, and a server that is away, are overcome.
+func TestPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := keeper(t, static, newKernel()), &server{}
+		var owner *metav1.OwnerReference
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- k.Publish(ctx, s, func() *metav1.OwnerReference { return owner }) }()
+		pods := func(when string, writes int, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if s.writes != writes || s.object == nil {
+				t.Fatalf("%s: %d writes, want %d", when, s.writes, writes)
+			}
+			n, err := topology.Decode(s.object, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := n.State.Assignments(); len(got) != len(want) || len(want) > 0 && got[0].Pod != want[0] {
+				t.Errorf("%s: %+v, want %v", when, got, want)
+			}
+		}
+		pods("at the start", 1)
+		k.mustAdmit(t, pod("a", 2))
+		pods("a came", 2, "a")
+		k.tell()
+		pods("nothing changed", 2, "a")
+
+		s.object.ResourceVersion = "other" // somebody wrote it
+		k.mustAdmit(t, pod("b", 1))
+		synctest.Wait()
+		<-time.After(republishFirst)
+		pods("after a conflict", 3, "a", "b")
+
+		s.object = nil // somebody deleted it
+		<-time.After(2 * lookEvery)
+		pods("deleted", 4, "a", "b")
+
+		s.down = errors.New("away")
+		k.Release("a")
+		synctest.Wait()
+		s.down, owner = nil, &metav1.OwnerReference{Kind: "Node", Name: "n", UID: "u"}
+		<-time.After(republishMost)
+		pods("the server is back", 5, "b")
+		if refs := s.object.OwnerReferences; len(refs) != 1 || refs[0].UID != "u" {
+			t.Errorf("owned by %v", refs)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
