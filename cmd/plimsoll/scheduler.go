@@ -25,7 +25,10 @@ func newSchedulerCommand() *cobra.Command {
 
 Every node is considered for every pod, by the default profile of kube-scheduler 1.36 or by those of a
 KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Resource claims and gangs
-are not supported yet: a pod that demands one stays pending with an event that says so.`,
+are not supported yet: a pod that demands one stays pending with an event that says so.
+
+Where agents report their NUMA nodes (NodeResourceTopology), pods that want CPUs, memory or devices of their own go only where the
+agent will find them; NodeResourceTopologyMatch is the name of that rule in the file.`,
 		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
   plimsoll scheduler --config /etc/kubernetes/scheduler.yaml`,
 		Args: cobra.NoArgs,

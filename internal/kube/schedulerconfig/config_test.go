@@ -79,7 +79,7 @@ profiles:
 		t.Errorf("%+v", p)
 	}
 	bare := c.Profiles[1]
-	if want := map[string]int64{"TaintToleration": 7, "NodeResourcesFit": 1}; !reflect.DeepEqual(bare.Weights, want) || !bare.NoPreemption || !bare.Skip["PodTopologySpread"] || bare.Skip["TaintToleration"] {
+	if want := map[string]int64{"TaintToleration": 7, "NodeResourcesFit": 1}; !reflect.DeepEqual(bare.Weights, want) || !bare.NoPreemption || !bare.Skip["PodTopologySpread"] || !bare.Skip["NodeResourceTopologyMatch"] || p.Skip["NodeResourceTopologyMatch"] || bare.Skip["TaintToleration"] {
 		t.Errorf("%+v", bare)
 	}
 }

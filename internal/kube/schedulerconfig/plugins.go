@@ -28,7 +28,7 @@ const (
 	gangs = "gang scheduling is not supported"
 )
 
-// known are kube-scheduler 1.36's in-tree plugins.
+// known are kube-scheduler 1.36's in-tree plugins, and by the name of the out-of-tree plugin that looks at NUMA nodes ours that does.
 var known = map[string]role{
 	"SchedulingGates":                 {always: "a gated pod is never placed"},
 	"PrioritySort":                    {always: "pods are ordered by priority, then by time"},
@@ -50,6 +50,7 @@ var known = map[string]role{
 	"NodeResourcesBalancedAllocation": {scores: true, weight: 1},
 	"ImageLocality":                   {scores: true, weight: 1},
 	"NodeDeclaredFeatures":            {filters: true},
+	"NodeResourceTopologyMatch":       {filters: true},
 	"GangScheduling":                  {refused: gangs},
 	"TopologyPlacementGenerator":      {refused: gangs},
 	"PodGroupPodsCount":               {refused: gangs},
