@@ -39,7 +39,8 @@ type server struct {
 	writes   int
 	version  int
 
-	watch func(*corev1.Node) // brings every change, late
+	watch      func(*corev1.Node) // brings every change, late
+	podPatched func(version int)  // happens before the answer
 }
 
 func (s *server) ready(context.Context) error {
@@ -111,11 +112,16 @@ func (s *server) store(n *corev1.Node) {
 	}
 }
 
-func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) error {
+func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) (string, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.podReady[name] = string(body)
-	return nil
+	s.version++
+	version := strconv.Itoa(s.version)
+	s.mu.Unlock()
+	if s.podPatched != nil {
+		s.podPatched(s.version)
+	}
+	return version, nil
 }
 
 func (s *server) getNode(_ context.Context, name string) error {

@@ -21,7 +21,7 @@ import (
 
 // markPod writes that a pod on a silent node is not Ready.
 func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.Pod) error {
-	err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
+	version, err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
 	if err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another's by now
 			slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
@@ -32,11 +32,13 @@ func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.P
 		c.nodes.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
 	}
 	c.tell(ctx, func(now unit.Instant) {
-		if latest := c.pods[a.Pod.ID]; latest != nil { // the watch may have brought more than we wrote
-			p := kube.HealthPod(latest)
-			p.Ready = false
-			c.monitor.PodSeen(now, p)
+		latest := c.pods[a.Pod.ID]
+		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
+			return // the watch was faster: it has brought what we wrote, and perhaps what somebody wrote since
 		}
+		p := kube.HealthPod(latest)
+		p.Ready = false
+		c.monitor.PodSeen(now, p)
 	})
 	return nil
 }
@@ -97,7 +99,7 @@ func (c *controller) evict(ctx context.Context, p health.Pod, pod *corev1.Pod) e
 	if pod != nil {
 		condition.ObservedGeneration = pod.Generation
 	}
-	if err := c.patchPod(ctx, p, "", condition); err != nil {
+	if _, err := c.patchPod(ctx, p, "", condition); err != nil {
 		return err
 	}
 	return c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &preconditions})
@@ -123,7 +125,7 @@ func (c *controller) remove(ctx context.Context, p health.Pod, reason string, wh
 		if why != nil {
 			conditions = append(conditions, *why)
 		}
-		if err := c.patchPod(ctx, p, corev1.PodFailed, conditions...); err != nil {
+		if _, err := c.patchPod(ctx, p, corev1.PodFailed, conditions...); err != nil {
 			return err
 		}
 	}
@@ -135,8 +137,8 @@ func (c *controller) remove(ctx context.Context, p health.Pod, reason string, wh
 	return nil
 }
 
-// patchPod writes a phase, unless it is empty, and conditions into a pod's status.
-func (c *controller) patchPod(ctx context.Context, p health.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) error {
+// patchPod writes a phase, unless it is empty, and conditions into a pod's status. It returns the version that came of it.
+func (c *controller) patchPod(ctx context.Context, p health.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) (version string, err error) {
 	status := map[string]any{}
 	if phase != "" {
 		status["phase"] = phase
@@ -157,7 +159,7 @@ func (c *controller) patchPod(ctx context.Context, p health.Pod, phase corev1.Po
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.ID}, "status": status})
 	if err != nil {
-		return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
+		return "", fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return c.api.patchPodStatus(ctx, p.Namespace, p.Name, body)
 }

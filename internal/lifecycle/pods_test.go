@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,32 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 		wait(10 * time.Minute) // the watch is slow to say that it is going: nobody asks twice
 		if got := s.ended(); got != "p deleted" {
 			t.Errorf("later: %s", got)
+		}
+	})
+}
+
+// A pod is marked not Ready while its node comes back: its agent says at once that it is Ready, and the watch brings that before
+// the answer to our own write comes. What the agent said is what counts: when the node is silent, the pod is marked again.
+func TestAnswerThatComesAfterTheWatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		patches := 0
+		s.podPatched = func(version int) {
+			if patches++; patches == 1 {
+				again := bound("p", 3600)
+				again.ResourceVersion = strconv.Itoa(version + 100)
+				c.podHandler().OnUpdate(bound("p", 3600), again)
+				wait(time.Second)
+				s.mu.Lock()
+				s.version += 200
+				s.mu.Unlock()
+			}
+		}
+		first := bound("p", 3600)
+		first.ResourceVersion = "1"
+		c.podHandler().OnAdd(first, false)
+		wait(3 * time.Minute)
+		if patches != 2 {
+			t.Errorf("marked not Ready %d times, want once for each time that it was Ready", patches)
 		}
 	})
 }

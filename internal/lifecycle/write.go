@@ -27,7 +27,7 @@ type api interface {
 	lease(ctx context.Context, node string) (*coordinationv1.Lease, error)
 	patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) (*corev1.Node, error)
 	getNode(ctx context.Context, name string) error
-	patchPodStatus(ctx context.Context, namespace, name string, body []byte) error
+	patchPodStatus(ctx context.Context, namespace, name string, body []byte) (version string, err error)
 	deletePod(ctx context.Context, namespace, name string, o metav1.DeleteOptions) error
 	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
@@ -51,8 +51,10 @@ func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, b
 	return out, r.client.Patch(ctx, kube.Nodes, "", name, t, body, out, subresources...)
 }
 
-func (r remote) patchPodStatus(ctx context.Context, namespace, name string, body []byte) error {
-	return r.client.Patch(ctx, kube.Pods, namespace, name, types.StrategicMergePatchType, body, nil, "status")
+func (r remote) patchPodStatus(ctx context.Context, namespace, name string, body []byte) (string, error) {
+	out := &corev1.Pod{}
+	err := r.client.Patch(ctx, kube.Pods, namespace, name, types.StrategicMergePatchType, body, out, "status")
+	return out.ResourceVersion, err
 }
 
 func (r remote) getNode(ctx context.Context, name string) error {
