@@ -263,7 +263,9 @@ func (r random) mount(pod *corev1.Pod, s *stores) {
 			if r.chance(40) {
 				name = "missing"
 			}
-			if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name }) {
+			if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+				return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name
+			}) {
 				continue
 			}
 			add(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}})
