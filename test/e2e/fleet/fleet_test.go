@@ -136,7 +136,7 @@ func (i *instance) until(what string, limit time.Duration, condition func(contex
 	defer tick.Stop()
 	for {
 		ok, seen := condition(ctx)
-		if ok {
+		if ok && ctx.Err() == nil { // what is read when the time is over reads as nothing
 			i.t.Logf("%s after %v", what, time.Since(began).Round(100*time.Millisecond))
 			return
 		}
@@ -294,13 +294,13 @@ func (i *instance) unschedulable(t *testing.T) {
 	spec = podSpec("1m")
 	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	i.createPods(9001, 9002, spec)
-	i.until("a demand without a rule is named", 30*time.Second, func(ctx context.Context) (bool, string) {
+	i.until("a claim that there is not is named", 30*time.Second, func(ctx context.Context) (bool, string) {
 		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9001", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
 		for _, c := range pod.Status.Conditions {
-			if strings.Contains(c.Message, "does not support volumes from persistent volume claims") {
+			if strings.Contains(c.Message, "persistentvolumeclaim \"data\" not found") {
 				return true, ""
 			}
 		}
