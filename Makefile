@@ -107,8 +107,9 @@ lab: deps-test build bin/containerd2 ## run every test in guests of the lab, als
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -tags e2e -count=1 -run '$(ON_CONTAINERD2)' ./test/e2e/pods
 
 .PHONY: test-long
-test-long: ## run the tests that wait for minutes: a runtime that is frozen for longer than a lease stands for it
+test-long: ## run the tests that take minutes: a runtime that is frozen for longer than a lease stands for it, a thousand nodes on a bad day
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestAliveInNameOnly' ./test/e2e/crash
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

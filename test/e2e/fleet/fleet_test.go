@@ -28,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -39,11 +40,14 @@ type instance struct {
 	t      *testing.T
 	binary string
 	flags  []string
+	config *rest.Config
 	api    kubernetes.Interface
+
+	schedulerPort string
 }
 
 // up starts an instance of its own, and takes it down when the test ends.
-func up(t *testing.T) *instance {
+func up(t *testing.T, flags ...string) *instance {
 	t.Helper()
 	dir := os.Getenv("PLIMSOLL_BIN")
 	if dir == "" {
@@ -58,12 +62,17 @@ func up(t *testing.T) *instance {
 	}
 	i := &instance{t: t, binary: binary, flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
 	t.Cleanup(func() { i.plimsoll("down") })
-	i.plimsoll("up", "--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", freePort(t), "--controller-manager-port", "0")
+	i.schedulerPort = freePort(t)
+	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", freePort(t),
+		"--controller-manager-port", "0", "--scheduler-port", i.schedulerPort}, flags...)...)
 	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(i.plimsoll("kubeconfig")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.QPS = -1
+	config.ContentType = "application/vnd.kubernetes.protobuf" // a thousand nodes are looked at again and again
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	i.config = config
 	if i.api, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
@@ -186,6 +195,7 @@ func podSpec(cpu string) corev1.PodSpec {
 func TestFleet(t *testing.T) {
 	i := up(t)
 	t.Run("burst", i.burst)
+	t.Run("metrics", i.metrics)
 	t.Run("unschedulable", i.unschedulable)
 	t.Run("preemption", i.preemption)
 	t.Run("drain", i.drain)
