@@ -130,6 +130,10 @@ bench-binds: build ## measure our scheduler beside upstream's end to end, 5,000 
 	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
 	cd bench && $(GO) run ./binds $(ARGS)
 
+.PHONY: bench-evict
+bench-evict: build bench-build ## measure evictions beside the kubelet's while memory runs out (root, cgroup v1; ARGS='--runs 2 --kubelet-runs 1' for a quick look)
+	cd bench && $(GO) run ./evict $(ARGS)
+
 .PHONY: bench-lifecycle
 bench-lifecycle: build ## measure our lifecycle controller beside upstream's on 5,000 hollow nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
 	cd bench && $(GO) run ./lifecycle $(ARGS)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -20,7 +21,8 @@ type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
 	labels, taints, cloud                                   string
 	starts                                                  int
-	createMissingCgroups                                    bool
+	createMissingCgroups, reclaimMemory                     bool
+	memorySignal                                            string
 }
 
 func newAgentCommand() *cobra.Command {
@@ -56,8 +58,13 @@ stops no container: started again, it takes up what runs.`,
 	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("pods starting at the same time; 0: %d for each CPU", agent.StartsPerCPU))
 	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false, "make what systemReservedCgroup and kubeReservedCgroup lack, instead of saying how and refusing to start")
+	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream, "what evictions count as available memory: "+memorySignalUpstream+": page cache in active use is not, as the kubelet has it; "+string(eviction.SignalAvailable)+": what the kernel can drop is, huge pages are not, and swap that pods may use is")
+	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false, "have the kernel reclaim memory of pods above their request as memory becomes short, before evicting any (cgroup v2)")
 	return c
 }
+
+// memorySignalUpstream is how users name the kubelet's own signal.
+const memorySignalUpstream = "working-set"
 
 func (f agentFlags) options() (agent.Options, error) {
 	var o agent.Options
@@ -80,6 +87,14 @@ func (f agentFlags) options() (agent.Options, error) {
 	default:
 		return o, fmt.Errorf("--cloud-provider %q: want external or nothing: Kubernetes has no other cloud providers since 1.31", f.cloud)
 	}
+	switch f.memorySignal {
+	case memorySignalUpstream:
+	case string(eviction.SignalAvailable):
+		o.MemorySignal = eviction.SignalAvailable
+	default:
+		return o, fmt.Errorf("--memory-signal %q: want %s or %s", f.memorySignal, memorySignalUpstream, eviction.SignalAvailable)
+	}
+	o.ReclaimMemory = f.reclaimMemory
 	o.Kubeconfig, o.Config, o.Starts, o.CreateMissingCgroups = f.kubeconfig, config, f.starts, f.createMissingCgroups
 	if o.Endpoint = f.endpoint; o.Endpoint == "" {
 		o.Endpoint = config.ContainerRuntimeEndpoint

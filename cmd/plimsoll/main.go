@@ -86,7 +86,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newUpCommand(), newDownCommand(), newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(),
 		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(), newSimCommand(),
-		newMachineCommand(), newWhatifCommand(), newRecommendCommand(), newVersionCommand(),
+		newMachineCommand(), newWhatifCommand(), newExplainCommand(), newRecommendCommand(), newVersionCommand(),
 	)
 	return root
 }

@@ -29,6 +29,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/evict"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
@@ -41,7 +42,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
@@ -51,6 +54,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -67,7 +71,9 @@ type Options struct {
 	Taints     []corev1.Taint
 	// CreateMissingCgroups makes what a reserved cgroup lacks, instead of refusing to start.
 	CreateMissingCgroups bool
-	Starts               int // pods starting at the same time; 0: StartsPerCPU for each CPU
+	MemorySignal         eviction.MemorySignal // what counts as available memory
+	ReclaimMemory        bool                  // have the kernel reclaim memory of pods above their request, as the line nears
+	Starts               int                   // pods starting at the same time; 0: StartsPerCPU for each CPU
 }
 
 // StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
@@ -101,9 +107,12 @@ type Agent struct {
 	services services
 	node     *node.Keeper
 	pods     *pods.Runner
+	journal  *journal.Journal
+	guard    *evict.Guard
 	server   *server.Server
 	stats    *stats.Reader
 	images   *imagegc.Collector
+	storage  *storage.Meter
 
 	addresses func() ([]corev1.NodeAddress, error)
 }
@@ -118,7 +127,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareServer} {
+	defer a.closeJournal()
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -232,7 +242,7 @@ func (a *Agent) prepareNode(context.Context) error {
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
 		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
-		DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() },
+		DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() }, Pressure: a.pressure,
 	})
 	return err
 }
@@ -291,7 +301,8 @@ func (a *Agent) preparePods(ctx context.Context) error {
 			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 			Changed: func(uid types.UID) { a.pods.Kick(uid) },
 		}),
-		Hooks: hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+		Hooks:   hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+		Evicted: func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) },
 	})
 	return err
 }
@@ -303,6 +314,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
 		holdings: a.holdings, ctx: ctx,
 		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
+		conditions: func() []eviction.Condition { return a.guard.Pressure() },
 	}
 }
 
@@ -369,7 +381,7 @@ func (a *Agent) prepareServer(context.Context) error {
 	a.server, err = server.New(server.Options{
 		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
 		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Metrics: a.metrics,
-		Healthy: func() error { return a.pods.Healthy(healthyWithin) },
+		Healthy: func() error { return a.pods.Healthy(healthyWithin) }, Journal: a.journal.Find,
 	})
 	return err
 }
@@ -393,9 +405,11 @@ func (a *Agent) loops(ctx context.Context) error {
 		"pods":     a.pods.Run,
 		"server":   a.server.Run,
 		"logs":     rotator.Run,
+		"eviction": a.guard.Run,
 		"memory":   settle,
 		"limits":   a.groups.limits.run,
 		"images":   a.images.Run,
+		"storage":  a.storage.Run,
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -28,11 +29,16 @@ type admit struct {
 
 	node  func() placement.Node          // as last seen
 	fresh func() (placement.Node, error) // as it is now
+
+	conditions func() []eviction.Condition // the pressures that hold
 }
 
 // Admit gives the pod what is to be its own and counts what it requests, both or neither, in upstream's order: what cannot be
 // its own is told first.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
+	if r := a.underPressure(pod); r != nil {
+		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
+	}
 	var rejected *pods.Rejection
 	refusal := a.holdings.Admit(a.ctx, kube.NUMAPod(pod), func() bool {
 		rejected = a.count(pod, others)
@@ -61,6 +67,15 @@ func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	return nil
+}
+
+func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
+	conditions := a.conditions()
+	if len(conditions) == 0 {
+		return nil
+	}
+	p := kube.QoSPod(pod)
+	return admission.UnderPressure(kube.PlacementPod(pod), p.Critical, qos.ClassOf(p), conditions)
 }
 
 // Resize judges pods that ask for other resources than they were granted.

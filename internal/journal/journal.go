@@ -20,7 +20,8 @@
 //   - The files never take more than the bound, whatever is written.
 //   - Nothing in here is needed to decide: a journal that cannot be written is told about, and the work goes on.
 //
-// It interprets nothing. It is not the log: that is for operators and says what happened; and not Events: those go away.
+// It decides nothing and interprets nothing: it declares what the detail of each kind looks like, for those who write and read it. It
+// is not the log: that is for operators and says what happened; and not Events: those go away.
 package journal
 
 import (
@@ -53,8 +54,9 @@ type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
-	Message   string `json:"message,omitempty"` // what its status says
-	Until     int64  `json:"until,omitempty"`   // Unix nanoseconds: when what still runs of it is killed
+	Message   string `json:"message,omitempty"`  // what its status says
+	Until     int64  `json:"until,omitempty"`    // Unix nanoseconds: when what still runs of it is killed
+	Disrupts  bool   `json:"disrupts,omitempty"` // it gets the condition DisruptionTarget
 }
 
 // Record is one decision.

@@ -50,6 +50,7 @@ type Set struct {
 	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
 	Evictions           *prometheus.CounterVec   // by eviction_signal
 	ImagesCollected     *prometheus.CounterVec   // by reason: space, age
+	EvictionStatsAge    *prometheus.HistogramVec // from reading what pods use to SIGKILL, or to the order to end, by eviction_signal
 	AdmissionRejections *prometheus.CounterVec   // by reason
 	PluginRegistrations *prometheus.CounterVec   // by resource_name
 	PluginAllocation    *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
@@ -99,6 +100,7 @@ func New(nodeName string) *Set {
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Images removed because nothing used them, by what made it necessary", "reason")
+	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.ExponentialBuckets(.0005, 2, 16), "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods refused by the node", "reason")
 	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins", "resource_name")
 	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds", "Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")

@@ -167,8 +167,12 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 	}
 	r.mu.Unlock()
 	e.mu.Lock()
+	first := e.pod == nil
 	e.static = static
 	e.mu.Unlock()
+	if first && !static {
+		r.recallEviction(e, pod)
+	}
 	if e.set(pod, now) {
 		r.Volumes.Update(e.object())
 		r.kick(e)

@@ -123,6 +123,8 @@ type Options struct {
 	SerialPulls bool
 	MaxPulls    int // optional; 0: no limit beside SerialPulls
 	Metrics     *metrics.Set
+	// Evicted says whether an agent before this one evicted a pod of the API. Optional.
+	Evicted func(types.UID) (Eviction, bool)
 }
 
 // Runner runs the pods of one node.

@@ -48,6 +48,21 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 	_, _ = buf.WriteTo(w) // the client is gone; nobody is left to tell
 }
 
+// journal answers with what the node decided about pods, oldest first: ?namespace= and ?name= choose.
+func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
+	if s.o.Journal == nil {
+		http.Error(w, "this node keeps no journal", http.StatusNotFound)
+		return
+	}
+	found, err := s.o.Journal(r.FormValue("namespace"), r.FormValue("name"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(found) // the client is gone; nobody is left to tell
+}
+
 // Labels under which the runtime keeps what a container is, as the kubelet spells them.
 const (
 	labelPodName       = "io.kubernetes.pod.name"

@@ -34,6 +34,7 @@ func (s *Server) routes() (http.Handler, error) {
 	answer("GET /pods", s.pods)
 	answer("GET /pods/{$}", s.pods)
 	both(answer, "/stats/summary", s.summary)
+	answer("GET /journal", s.journal)
 	if err := s.metricRoutes(mux); err != nil {
 		return nil, err
 	}

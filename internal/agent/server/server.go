@@ -5,6 +5,7 @@
 //	/exec /attach /portForward /run                   streams into containers, passed on to the runtime
 //	/pods /runningpods/ /configz                      what runs here, and by which configuration
 //	/stats/summary /metrics /metrics/resource ...     usage and measurements
+//	/journal                                          what the node decided, with its numbers (ours alone)
 //	/healthz /logs/ /debug/pprof/                     health, the machine's log directory, profiles
 //
 // /healthz alone is also served without TLS or guard on healthzBindAddress:healthzPort (loopback by default).
@@ -42,6 +43,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
 )
 
@@ -122,6 +124,8 @@ type Options struct {
 	Metrics  *metrics.Set
 	Healthy  func() error // nil while the agent's loop makes progress
 	LogDir   string       // served at /logs/; empty: /var/log
+	// Journal finds what the node decided about pods of that name; empty words are any. Optional.
+	Journal func(namespace, name string) ([]journal.Record, error)
 }
 
 // Server answers requests about one node.

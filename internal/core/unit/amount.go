@@ -1,6 +1,9 @@
 package unit
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Amount is a quantity that someone may or may not have stated. A stated zero is not an absent one. The zero Amount is
 // absent.
@@ -79,4 +82,26 @@ func (l Limit[T]) String() string {
 		return "unlimited"
 	}
 	return fmt.Sprint(l.value)
+}
+
+// MarshalJSON writes a stated amount as a number, an absent one as null.
+func (a Amount[T]) MarshalJSON() ([]byte, error) {
+	if !a.set {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, int64(a.value), 10), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (a *Amount[T]) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*a = Amount[T]{}
+		return nil
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return fmt.Errorf("read amount: %.40q: want a whole number or null", text)
+	}
+	*a = Of(T(n))
+	return nil
 }

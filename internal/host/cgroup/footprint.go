@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -14,7 +15,7 @@ import (
 type Footprint struct {
 	Charged    unit.Bytes
 	WorkingSet unit.Bytes // Charged without inactive_file
-	Cache      unit.Bytes // of WorkingSet, page cache that the kernel can drop although it is in use: active_file
+	Cache      unit.Bytes // of WorkingSet, page cache that the kernel could drop: all but shared memory
 	Swap       unit.Bytes // swapped out: not in Charged; 0 where swap is not accounted for
 }
 
@@ -32,28 +33,78 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 	if err != nil {
 		return Footprint{}, err
 	}
-	usage, prefix := "memory.usage_in_bytes", "total_"
+	usage, keys := "memory.usage_in_bytes", []string{"total_inactive_file", "total_cache", "total_shmem", "total_swap"}
 	if t.mode == V2 {
-		usage, prefix = "memory.current", ""
+		usage, keys = "memory.current", []string{"inactive_file", "file", "shmem"}
 	}
 	charged, err := readNumber(filepath.Join(dir, usage))
 	if err != nil {
 		return Footprint{}, err
 	}
-	v := []int64{0, 0, 0}
-	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{prefix + "inactive_file", prefix + "active_file", prefix + "swap"}, v); err != nil {
+	v := []int64{0, 0, 0, 0}
+	if err := readKeys(filepath.Join(dir, "memory.stat"), keys, v); err != nil {
 		return Footprint{}, err
 	}
+	inactive, file, shmem, swap := v[0], v[1], v[2], v[3]
 	if t.mode == V2 {
-		if v[2], err = readNumber(filepath.Join(dir, "memory.swap.current")); errors.Is(err, os.ErrNotExist) {
-			v[2] = 0
-		} else if err != nil {
+		if swap, err = readNumber(filepath.Join(dir, "memory.swap.current")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return Footprint{}, err
 		}
 	}
-	// The files are read one after the other, so that differences may come out below zero.
-	working := max(0, charged-v[0])
-	return Footprint{
-		Charged: unit.Bytes(charged), WorkingSet: unit.Bytes(working), Cache: unit.Bytes(min(working, v[1])), Swap: unit.Bytes(v[2]),
-	}, nil
+	// The files are read one after the other, so that differences may come out below zero. Pages on their way from one list to
+	// another are in neither (active_file, inactive_file), but in file.
+	working := max(0, charged-inactive)
+	cache := min(working, max(0, file-shmem-inactive))
+	return Footprint{unit.Bytes(charged), unit.Bytes(working), unit.Bytes(cache), unit.Bytes(swap)}, nil
+}
+
+// SumUp has the kernel bring the counters of all groups up to date, which costs it about 0.1 ms with a hundred groups. Without
+// it the counters in memory.stat of a group whose processes are busy may be far behind its usage: measured on Linux 6.18, up to
+// 96 MB of page cache for 0.3 s, and nothing after the root's memory.stat was read.
+func (t *Tree) SumUp() error {
+	dir, err := t.need("memory", "/")
+	if err == nil {
+		_, err = os.ReadFile(filepath.Join(dir, "memory.stat"))
+	}
+	if err != nil {
+		return fmt.Errorf("sum up memory counters: %w", err)
+	}
+	return nil
+}
+
+// PIDCount returns how many processes and threads are in group and those below it.
+func (t *Tree) PIDCount(group string) (int64, error) {
+	dir, err := t.need("pids", group)
+	if err != nil {
+		return 0, fmt.Errorf("count processes of cgroup %s: %w", group, err)
+	}
+	n, err := readNumber(filepath.Join(dir, "pids.current"))
+	if err != nil {
+		return 0, fmt.Errorf("count processes of cgroup %s: %w", group, err)
+	}
+	return n, nil
+}
+
+// SwapRoom returns how much more of group may be swapped out: nothing on v1, where swap has no limit of its own, and all there
+// is where it has none on v2.
+func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
+	if t.mode != V2 {
+		return 0, nil
+	}
+	dir := filepath.Join(t.mount, group)
+	limit, err := readLimit(filepath.Join(dir, "memory.swap.max"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil // swap is not accounted for, and then nobody may have any
+	} else if err != nil {
+		return 0, fmt.Errorf("read swap of cgroup %s: %w", group, err)
+	}
+	most, limited := limit.Get()
+	if !limited {
+		return unit.Bytes(math.MaxInt64 / 1024), nil
+	}
+	used, err := readNumber(filepath.Join(dir, "memory.swap.current"))
+	if err != nil {
+		return 0, fmt.Errorf("read swap of cgroup %s: %w", group, err)
+	}
+	return unit.Bytes(max(0, most-used)), nil
 }

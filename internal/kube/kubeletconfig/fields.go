@@ -92,8 +92,8 @@ var fields = slices.Concat(
 	not("kernel parameters are not checked", "protectKernelDefaults"),
 
 	// Pressure.
-	not("pods are not evicted under pressure yet: evictionHard counts for allocatable only", "evictionSoft", "evictionSoftGracePeriod",
-		"evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim", "kernelMemcgNotification"),
+	does("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim"),
+	does("kernelMemcgNotification"), // always: the kernel is asked to notify whatever this says
 
 	// Images.
 	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",

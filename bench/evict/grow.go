@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// outcome is what became of one grower.
+type outcome struct {
+	reason string        // of the pod, and of its container
+	killed time.Duration // after the threshold was crossed
+	others int           // pods that were to go on, and did not
+}
+
+// clean reports whether the agent, and nobody else, ended the grower alone.
+func (o outcome) clean() bool { return o.reason == "Evicted" && o.others == 0 }
+
+func (o outcome) String() string {
+	return fmt.Sprintf("%s, %.1f ms after crossing, others lost %d", o.reason, float64(o.killed.Microseconds())/1000, o.others)
+}
+
+// grow runs one grower to its end.
+func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
+	var o outcome
+	seen := make(chan time.Duration, 1)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { seen <- r.watch(watching) }()
+	// It holds most of what is left from the start, so that slow growth takes seconds.
+	if err := r.create(ctx, podNamed(name, "memory", "--hold=512Mi", "--grow="+rate)); err != nil {
+		return o, err
+	}
+	err := r.until(ctx, name+" ends", func() error {
+		pod, err := r.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.Status.Phase != corev1.PodFailed {
+			return fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		o.reason = pod.Status.Reason
+		for _, c := range pod.Status.ContainerStatuses {
+			if end := c.State.Terminated; end != nil && end.Reason == "OOMKilled" {
+				o.reason = strings.TrimSpace("OOMKilled " + o.reason)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return o, err
+	}
+	if o.reason == "" {
+		o.reason = "ended by somebody else"
+	}
+	stop()
+	o.killed = <-seen
+	if o.others, err = r.lost(ctx); err != nil {
+		return o, err
+	}
+	if err := r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return o, err
+	}
+	return o, pause(ctx, rest)
+}
+
+// watch returns how long after the crossing the largest process of the pods was killed; zero: that was not seen.
+func (r *rig) watch(ctx context.Context) time.Duration {
+	tick := time.NewTicker(looks)
+	defer tick.Stop()
+	var crossed time.Time
+	victim := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return 0
+		case <-tick.C:
+		}
+		now := time.Now()
+		if crossed.IsZero() {
+			if r.usage() <= limit-threshold {
+				continue
+			}
+			crossed, victim = now, r.largest()
+		}
+		if victim != 0 && dying(victim) {
+			return time.Since(crossed)
+		}
+	}
+}
+
+func (r *rig) usage() int64 {
+	text, err := os.ReadFile(filepath.Join(r.pods(), "memory.usage_in_bytes"))
+	n, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || perr != nil {
+		return 0
+	}
+	return n
+}
+
+// largest finds the grower: no other process of the pods holds as much.
+func (r *rig) largest() (pid int) {
+	var most int64
+	files, _ := filepath.Glob(r.pods() + "/besteffort/*/*/cgroup.procs")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for _, word := range strings.Fields(string(text)) {
+			statm, err := os.ReadFile("/proc/" + word + "/statm")
+			fields := strings.Fields(string(statm))
+			if err != nil || len(fields) < 2 {
+				continue
+			}
+			if pages, err := strconv.ParseInt(fields[1], 10, 64); err == nil && pages > most {
+				most = pages
+				pid, _ = strconv.Atoi(word)
+			}
+		}
+	}
+	return pid
+}
+
+// sigkill is its bit in the masks of /proc/<pid>/status.
+const sigkill = 1 << (9 - 1)
+
+// dying reports whether a process has SIGKILL pending, or has ended.
+func dying(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "State":
+			if strings.HasPrefix(value, "Z") || strings.HasPrefix(value, "X") {
+				return true
+			}
+		case "SigPnd", "ShdPnd":
+			if mask, err := strconv.ParseUint(value, 16, 64); err == nil && mask&sigkill != 0 {
+				return true
+			}
+		}
+	}
+	return err != nil
+}
+
+// lost counts the steady pods that do not run any more, and puts new ones in their places.
+func (r *rig) lost(ctx context.Context) (n int, err error) {
+	for i := range steadies {
+		name := fmt.Sprintf("steady-%d", i)
+		pod, err := r.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return n, err
+		}
+		if pod.Status.Phase == corev1.PodRunning {
+			continue
+		}
+		n++
+		zero := int64(0)
+		if err := r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
+			return n, err
+		}
+		again := pod.DeepCopy()
+		again.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: namespace}
+		again.Spec.NodeName, again.Status = "", corev1.PodStatus{}
+		if err := r.create(ctx, again); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

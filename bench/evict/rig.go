@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+const (
+	namespace = "default"
+	nodeName  = "bench"
+	limit     = 1 << 30   // bytes of all pods together
+	threshold = 100 << 20 // bytes below which is evicted
+	steadies  = 3         // pods that do not grow
+	within    = 5 * time.Minute
+	looks     = time.Millisecond // between two looks at the kernel
+	rest      = 3 * time.Second  // between runs, so that pressure is over
+)
+
+// rig is one instance of `plimsoll up` with one agent, and its kernel files.
+type rig struct {
+	config
+	side   string
+	client *kubernetes.Clientset
+	agent  int // pid
+}
+
+func (r *rig) state() string    { return filepath.Join(r.dir, r.side) }
+func (r *rig) instance() string { return "evict-" + r.side }
+func (r *rig) pods() string {
+	return "/sys/fs/cgroup/memory/plimsoll-" + r.instance() + "/kubepods"
+}
+
+// agentConfig leaves the pods 1 GiB. The rest is what upstream's kubelet needs to start on any machine that ours starts on, and
+// a short transition, so that the next run's pods are let in.
+func agentConfig() (string, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return "", err
+	}
+	var kib int64
+	if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err != nil {
+		return "", fmt.Errorf("read /proc/meminfo: %w", err)
+	}
+	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+clusterDomain: cluster.local
+clusterDNS: [10.98.0.10]
+kubeReserved: {memory: "%d"}
+evictionHard: {memory.available: %dMi}
+evictionPressureTransitionPeriod: 1s
+`, kib<<10-limit, threshold>>20), nil
+}
+
+func (r *rig) up(ctx context.Context) error {
+	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.stat"); err != nil {
+		return fmt.Errorf("this program reads cgroup v1: %w", err)
+	}
+	text, err := agentConfig()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(r.dir, r.side+".yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
+	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName, "--pod-cidr", "10.87.0.0/16",
+		"--service-cidr", "10.98.0.0/16", "--agent-config", file, "--timeout", "3m"}
+	for i, flag := range []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"} {
+		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
+	}
+	if r.side == kubelet {
+		args = append(args, "--agent-binary", r.kubelet)
+	}
+	if _, err := r.run(ctx, args...); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(r.state(), "admin.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	if r.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if err := r.findAgent(ctx); err != nil {
+		return err
+	}
+	for i := range steadies {
+		pod := podNamed(fmt.Sprintf("steady-%d", i), "memory", "--hold=64Mi")
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("96Mi")}
+		if err := r.create(ctx, pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rig) down(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	_, err := r.run(ctx, "down", "--instance", r.instance(), "--state-dir", r.state(), "--purge")
+	return err
+}
+
+// run calls our program and returns what it printed.
+func (r *rig) run(ctx context.Context, args ...string) ([]byte, error) {
+	c := exec.CommandContext(ctx, r.plimsoll, args...)
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.Bytes(), nil
+}
+
+func (r *rig) findAgent(ctx context.Context) error {
+	out, err := r.run(ctx, "status", "-o", "json", "--instance", r.instance(), "--state-dir", r.state())
+	if err != nil {
+		return err
+	}
+	status := struct {
+		Children []struct {
+			Name string
+			PID  int
+		}
+	}{}
+	if err := json.Unmarshal(out, &status); err != nil {
+		return fmt.Errorf("read status: %w", err)
+	}
+	for _, c := range status.Children {
+		if c.Name == "agent" {
+			r.agent = c.PID
+			return nil
+		}
+	}
+	return fmt.Errorf("read status: no agent in %s", out)
+}
+
+func podNamed(name string, args ...string) *corev1.Pod {
+	zero := int64(1)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &zero,
+			Containers: []corev1.Container{{Name: "c", Image: "plimsoll.dev/workload:1", ImagePullPolicy: corev1.PullIfNotPresent, Args: args}},
+		},
+	}
+}
+
+// create makes a pod and waits until it runs. Right after the start, admission may want to find a service account first.
+func (r *rig) create(ctx context.Context, pod *corev1.Pod) error {
+	err := r.until(ctx, "create "+pod.Name, func() error {
+		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.until(ctx, pod.Name+" runs", func() error {
+		now, err := r.client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && now.Status.Phase == corev1.PodPending {
+			err = errors.New("it is pending")
+		}
+		return err
+	})
+}
+
+func (r *rig) until(ctx context.Context, what string, holds func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := holds()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// idle measures what the agent costs while nothing grows.
+func (r *rig) idle(ctx context.Context, m *record.Measurement) error {
+	const window = 10 * time.Second
+	before, err := record.CPUSeconds(r.agent)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, window); err != nil {
+		return err
+	}
+	after, err := record.CPUSeconds(r.agent)
+	m.Put("cores", (after-before)/window.Seconds(), 1)
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

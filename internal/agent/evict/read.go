@@ -1,0 +1,213 @@
+package evict
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// signals reads what the node has left, and which disks it has. What cannot be read is left out: its thresholds are not judged.
+func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observation, eviction.Disks) {
+	s := make(map[loadline.Signal]eviction.Observation, 9)
+	if m, err := g.nodeMemory(); err == nil {
+		s[loadline.MemoryAvailable] = g.o.Config.Memory.Node(m, now)
+	} else {
+		g.complaints.about("memory of the machine", err)
+	}
+	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" {
+		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
+			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, now)
+		} else {
+			g.complaints.about("memory of all pods", err)
+		}
+	}
+	most, err := g.o.Proc.PIDs()
+	running, err2 := g.o.Proc.Threads()
+	if err = errors.Join(err, err2); err == nil {
+		s[loadline.PIDAvailable] = eviction.Observation{Available: most - running, Capacity: most, At: now}
+	} else {
+		g.complaints.about("process ids", err)
+	}
+	return s, g.disks(s, now)
+}
+
+// disks reads the file systems into s. Unless somebody knows better, writable layers are where images are.
+func (g *Guard) disks(s map[loadline.Signal]eviction.Observation, now unit.Instant) eviction.Disks {
+	read := func(dir string, bytes, inodes loadline.Signal) (u disk.Usage, ok bool) {
+		u, err := disk.Of(dir)
+		if err != nil {
+			g.complaints.about("file system of "+dir, err)
+			return u, false
+		}
+		s[bytes] = eviction.Observation{Available: int64(u.Available), Capacity: int64(u.Capacity), At: now}
+		if u.Inodes > 0 { // some file systems have no fixed number, and never run out
+			s[inodes] = eviction.Observation{Available: u.InodesFree, Capacity: u.Inodes, At: now}
+		}
+		return u, true
+	}
+	node, ok := read(g.o.NodeFS, loadline.NodeFSAvailable, loadline.NodeFSInodesFree)
+	if !ok || g.o.ImageFS == "" {
+		return eviction.OneDisk
+	}
+	images, ok := read(g.o.ImageFS, loadline.ImageFSAvailable, loadline.ImageFSInodesFree)
+	if !ok {
+		return eviction.OneDisk
+	}
+	layout := eviction.OneDisk
+	if g.o.Storage != nil {
+		layout = g.o.Storage.Disks()
+	} else if images.Device != node.Device {
+		layout = eviction.ImageDisk
+	}
+	twins := map[loadline.Signal]loadline.Signal{loadline.ContainerFSAvailable: loadline.NodeFSAvailable, loadline.ContainerFSInodesFree: loadline.NodeFSInodesFree}
+	if layout == eviction.ImageDisk {
+		twins = map[loadline.Signal]loadline.Signal{loadline.ContainerFSAvailable: loadline.ImageFSAvailable, loadline.ContainerFSInodesFree: loadline.ImageFSInodesFree}
+	}
+	for signal, twin := range twins {
+		if o, ok := s[twin]; ok {
+			s[signal] = o
+		}
+	}
+	return layout
+}
+
+// nodeMemory reads the machine's memory as the configured signal wants it.
+func (g *Guard) nodeMemory() (eviction.NodeMemory, error) {
+	if g.o.Tree.Mode() != cgroup.V2 && g.o.Config.Memory == eviction.SignalWorkingSet {
+		f, err := g.o.Tree.Footprint("/") // which sums up, too
+		return eviction.NodeMemory{Total: g.o.Memory, WorkingSet: f.WorkingSet}, err
+	}
+	if err := g.o.Tree.SumUp(); err != nil {
+		return eviction.NodeMemory{}, err
+	}
+	m, err := g.o.Proc.Memory()
+	if err != nil {
+		return eviction.NodeMemory{}, err
+	}
+	n := eviction.NodeMemory{
+		Total: m.Total, WorkingSet: max(0, m.Total-m.Free-m.InactiveFile), Available: m.Available.OrZero(),
+		HugePages: m.HugePages, SwapFree: m.SwapFree,
+	}
+	if m.SwapFree > 0 && g.o.Config.Memory == eviction.SignalAvailable {
+		n.SwapRoom = g.swapRoom()
+	}
+	return n, nil
+}
+
+// swapRoom is what pods may still swap out together.
+func (g *Guard) swapRoom() unit.Bytes {
+	const most = unit.Bytes(1 << 50) // of one container without a limit: a petabyte, and no overflow of ten thousand
+	var room unit.Bytes
+	for _, p := range g.o.Pods.Present() {
+		for _, c := range running(p.Pod) {
+			if group := g.o.Of(p.Pod, c.ContainerID); group != "" {
+				if left, err := g.o.Tree.SwapRoom(group); err == nil {
+					room += min(left, most)
+				}
+			}
+		}
+	}
+	return room
+}
+
+// readers bounds how many pods are read at the same time: reading waits for nothing, so more than CPUs do not help.
+const readers = 2
+
+// readPods reads every pod.
+func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
+	f.Pods = make([]eviction.Pod, len(present))
+	withPIDs := g.nearPIDs(f)
+	var reading sync.WaitGroup
+	for part := range readers {
+		read := func() {
+			for i := part; i < len(present); i += readers {
+				f.Pods[i] = g.pod(present[i], withPIDs)
+			}
+		}
+		if part < readers-1 && len(present) > 8 {
+			reading.Go(read)
+		} else {
+			read()
+		}
+	}
+	reading.Wait()
+}
+
+// nearPIDs reports whether process ids are short, so that it matters who has them.
+func (g *Guard) nearPIDs(f *eviction.Facts) bool {
+	o, ok := f.Signals[loadline.PIDAvailable]
+	for _, line := range g.lines(loadline.PIDAvailable, o.Capacity) {
+		if ok && o.Available <= 2*line {
+			return true
+		}
+	}
+	return false
+}
+
+// pod reads one pod.
+func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
+	out := kube.EvictionPod(p.Pod)
+	if !p.KillAt.IsZero() {
+		out.KillAt = g.instant(p.KillAt)
+	}
+	group := g.o.Of(p.Pod, "")
+	if group == "" {
+		return out
+	}
+	used, err := g.o.Tree.Footprint(group)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) { // gone while we looked, or not there yet
+			g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
+		}
+		return out
+	}
+	out.Used = &eviction.Usage{WorkingSet: used.WorkingSet, Cache: used.Cache, Swap: used.Swap}
+	if withPIDs {
+		if pids, err := g.o.Tree.PIDCount(group); err == nil {
+			out.Used.PIDs = pids
+		} else {
+			out.Used = nil
+			return out
+		}
+	}
+	ids := map[string]string{}
+	for _, c := range running(p.Pod) {
+		ids[c.Name] = c.ContainerID
+	}
+	for i := range out.Containers {
+		if id := ids[out.Containers[i].Name]; id != "" {
+			if c, err := g.o.Tree.Footprint(g.o.Of(p.Pod, id)); err == nil {
+				out.Containers[i].WorkingSet = c.WorkingSet
+			}
+		}
+	}
+	if g.o.Storage != nil {
+		g.o.Storage.Fill(p.Pod, &out)
+	}
+	return out
+}
+
+// running returns the statuses of the containers that run, with ids as the runtime has them.
+func running(pod *corev1.Pod) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, s := range list {
+			if _, id, ok := strings.Cut(s.ContainerID, "://"); ok && s.State.Running != nil {
+				s.ContainerID = id
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}

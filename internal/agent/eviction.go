@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/evict"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// prepareEviction prepares what sheds load before the node goes under.
+func (a *Agent) prepareEviction(ctx context.Context) error {
+	config, err := kubeletconfig.Eviction(a.o.Config)
+	if err != nil {
+		return err
+	}
+	config.Memory, config.ReclaimMemory = a.o.MemorySignal, a.o.ReclaimMemory
+	if a.journal, err = journal.Open(filepath.Join(a.o.RootDir, "journal"), journal.BytesMax); err != nil {
+		return err
+	}
+	group, limit := a.groups.layout.Node(), a.line.Enforced().Memory
+	if a.groups.unmanaged {
+		group, limit = "", unit.Limit[unit.Bytes]{}
+	}
+	images := a.imageDir(ctx)
+	a.storage = storage.New(storage.Options{
+		Read:   func(ctx context.Context) (*statsapi.Summary, error) { return a.stats.Summary(ctx, stats.Disk) },
+		NodeFS: a.o.RootDir, ImageFS: images,
+	})
+	a.guard, err = evict.New(evict.Options{
+		Node: a.o.NodeName, Config: config, Tree: a.groups.tree, Proc: procfs.Default, Memory: a.machine.Memory, Limit: limit,
+		NodeFS: a.o.RootDir, ImageFS: images, Group: group, Of: a.groupOfContainer,
+		Storage: a.storage, Reclaims: map[eviction.Step]evict.Reclaim{
+			eviction.UnusedImages: a.images.Reclaim,
+			eviction.DeadContainers: func(ctx context.Context, r eviction.Reclaim) error {
+				return a.pods.RemoveDead(ctx, func() bool { return available(r.Signal, a.o.RootDir, images) >= r.Until })
+			},
+		},
+		Pods: a.pods, Recorder: a.recorder, Journal: a.journal, Metrics: a.metrics, Changed: func() { a.node.Changed() },
+	})
+	return err
+}
+
+// groupOfContainer names the group of a pod, or of one of its containers; empty: it has none of ours.
+func (a *Agent) groupOfContainer(pod *corev1.Pod, id string) string {
+	group := a.groups.group(pod)
+	if group == "" || id == "" {
+		return group
+	}
+	return a.groups.counted(group, a.runtimeName, id)
+}
+
+// available reads a signal of a disk; -1 if that cannot be done.
+func available(signal loadline.Signal, nodeFS, imageFS string) int64 {
+	dir := nodeFS
+	if signal == loadline.ImageFSAvailable || signal == loadline.ImageFSInodesFree {
+		dir = cmp.Or(imageFS, nodeFS)
+	}
+	u, err := disk.Of(dir)
+	switch {
+	case err != nil:
+		return -1
+	case signal == loadline.NodeFSInodesFree || signal == loadline.ImageFSInodesFree || signal == loadline.ContainerFSInodesFree:
+		return u.InodesFree
+	}
+	return int64(u.Available)
+}
+
+func (a *Agent) closeJournal() {
+	if a.journal == nil {
+		return
+	}
+	if err := a.journal.Close(); err != nil {
+		slog.Warn("journal not closed", "err", err)
+	}
+}
+
+// pressure is what the node is short of, for its conditions.
+func (a *Agent) pressure() node.Pressure {
+	if a.guard == nil {
+		return node.Pressure{}
+	}
+	now := a.guard.Pressure()
+	return node.Pressure{
+		Memory: slices.Contains(now, eviction.MemoryPressure), Disk: slices.Contains(now, eviction.DiskPressure), PID: slices.Contains(now, eviction.PIDPressure),
+	}
+}

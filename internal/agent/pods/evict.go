@@ -1,0 +1,80 @@
+package pods
+
+import (
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// Present is a pod that holds resources of the node.
+type Present struct {
+	Pod    *corev1.Pod // with the resources that it was granted, and its status as computed here; not to be written to
+	Static bool
+	KillAt time.Time // when what still runs of it is killed; zero: it is not ending
+}
+
+// Present returns the pods that hold resources here, from their admission until nothing of them runs.
+func (r *Runner) Present() []Present {
+	var out []Present
+	for _, e := range r.entries() {
+		pod := e.holds()
+		if pod == nil {
+			continue
+		}
+		e.mu.Lock()
+		p := Present{Pod: pod, Static: e.static}
+		if e.stop != nil {
+			p.KillAt = r.origin.Add(time.Duration(e.stop.Deadline))
+		}
+		e.mu.Unlock()
+		out = append(out, p)
+	}
+	return out
+}
+
+// Eviction is the end of a pod for the node's sake.
+type Eviction struct {
+	Reason, Message string
+	KillAt          time.Time // what runs of it then is killed
+	Disrupts        bool      // told as the condition DisruptionTarget
+}
+
+func (v Eviction) order() podlife.StopOrder {
+	return podlife.StopOrder{Phase: podlife.Failed, Reason: v.Reason, Message: v.Message, Disrupts: v.Disrupts}
+}
+
+// Evict orders a pod's end: Failed once nothing of it runs, and never started here again. A pod that is ending already keeps
+// the reason it has, and ends no later than at v.KillAt. It only notes the order and returns, so that it may be called on the
+// way to a kill; Kick lets the pod's worker act on it. False means that there is no such pod.
+func (r *Runner) Evict(uid types.UID, v Eviction) bool {
+	e := r.entryOf(uid)
+	if e == nil {
+		return false
+	}
+	now, _ := r.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
+	return true
+}
+
+// recallEviction gives a pod that this process meets for the first time the order that the process before it decided on, and
+// may not have lived to carry out or to report.
+func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
+	if r.Evicted == nil || terminal(pod) != "" {
+		return
+	}
+	v, ok := r.Evicted(pod.UID)
+	if !ok {
+		return
+	}
+	now, _ := r.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	slog.Info("pod was evicted by an agent before this one", "pod", key(pod), "uid", e.uid, "message", v.Message)
+	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
+}
