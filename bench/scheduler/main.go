@@ -53,7 +53,11 @@ func main() {
 	flag.Parse()
 	klog.SetLogger(klog.Logger{}) // upstream logs some events in full: not what is measured here
 	if *memory {
-		fmt.Print(measureMemory())
+		text, met := measureMemory()
+		fmt.Print(text)
+		if !met {
+			os.Exit(1)
+		}
 		return
 	}
 	var report strings.Builder

@@ -23,9 +23,9 @@ const (
 	scoreMemoryDefault = 200 * unit.MiB
 )
 
-// amountMax bounds every amount, so that no sum over the pods of a node can overflow. Chosen: 2^53, 8 PiB or nine
+// amountMax bounds every amount, so that the sum over 4,000 pods on a node cannot overflow. Chosen: 2^51, 2 PiB or two
 // trillion CPUs; a node that claims more is treated as having that.
-const amountMax = 1 << 53
+const amountMax = 1 << 51
 
 // PlacementPod translates what the scheduler needs to know of a pod.
 func PlacementPod(pod *corev1.Pod) placement.Pod {

@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -118,5 +121,65 @@ func TestPlacementNode(t *testing.T) {
 	want := []placement.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: amountMax}}
 	if n.PodsMax != 110 || !reflect.DeepEqual(n.Allocatable, want) {
 		t.Errorf("got pods %d, allocatable %v", n.PodsMax, n.Allocatable)
+	}
+}
+
+// TestPlacementBadPods: what cannot be meant keeps a pod pending with its name, or matches nothing; it never panics, wraps around
+// or is left out.
+func TestPlacementBadPods(t *testing.T) {
+	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near", Values: []string{"b"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "p", UID: "p"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("-5"), "memory": resource.MustParse("-9E")}}}},
+		Affinity: &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Beside", Values: []string{"a"}}}},
+			}}},
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: broken, TopologyKey: "zone"}}},
+		},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: broken}},
+	}}
+	p := placement.New(placement.Options{})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+		"cpu": resource.MustParse("9E"), "memory": resource.MustParse("-1Gi"), "pods": resource.MustParse("-3"), "example.com/x": resource.MustParse("9000000000000000000"),
+	}}}
+	p.NodeSeen(1, PlacementNode(node))
+	p.PodSeen(1, PlacementPod(pod))
+	d, ok := p.Next(1)
+	if !ok || d.Failure == nil {
+		t.Fatalf("decision %+v", d)
+	}
+	for _, part := range []string{"affinity", "topologySpreadConstraints", `"Near"`} {
+		if !strings.Contains(d.Failure.String(), part) {
+			t.Errorf("failure %q does not say %s", d.Failure, part)
+		}
+	}
+	// Without what cannot be meant it is a question of room: the node takes no pods, whatever it claims to have.
+	pod.UID, pod.Spec.TopologySpreadConstraints, pod.Spec.Affinity.PodAntiAffinity = "q", nil, nil
+	for _, v := range p.Verdicts(PlacementPod(pod)) {
+		if v.Plugin != "NodeAffinity" {
+			t.Errorf("%s: %q %v, want a term that matches nothing", v.Node, v.Plugin, v.Reasons)
+		}
+	}
+	pod.Spec.Affinity = nil
+	for _, v := range p.Verdicts(PlacementPod(pod)) {
+		if v.Plugin != "NodeResourcesFit" || v.Reasons[0] != "Too many pods" {
+			t.Errorf("%s: %q %v, want a node without room for pods", v.Node, v.Plugin, v.Reasons)
+		}
+	}
+	// Absurd requests do not overflow what a node counts.
+	node.Status.Allocatable["pods"] = resource.MustParse("9E")
+	p.NodeSeen(2, PlacementNode(node))
+	for i := range 2000 {
+		pod.UID, pod.Name = types.UID(fmt.Sprint("big", i)), fmt.Sprint("big", i)
+		pod.Spec.NodeName = "n"
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("9E"), "example.com/x": resource.MustParse("9000000000000000000")}
+		p.PodSeen(2, PlacementPod(pod))
+	}
+	pod.UID, pod.Spec.NodeName = "late", ""
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1m")}
+	for _, v := range p.Verdicts(PlacementPod(pod)) {
+		if v.Plugin != "NodeResourcesFit" || v.Reasons[0] != "Insufficient cpu" {
+			t.Errorf("%s: %q %v, want a full node", v.Node, v.Plugin, v.Reasons)
+		}
 	}
 }

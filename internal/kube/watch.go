@@ -23,6 +23,9 @@ type Selection struct {
 	Labels    string          // a label selector; empty: any
 	// Trim, if set, removes from each object what the caller never reads, before it is kept.
 	Trim func(runtime.Object)
+	// Keep, if set, returns what to store and to hand on in place of each object: something that implements metav1.Object,
+	// or the object itself. It may see what it made before.
+	Keep func(obj any) any
 }
 
 // LivePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
@@ -60,6 +63,9 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 		Transform: func(obj any) (any, error) {
 			if o, ok := obj.(runtime.Object); ok && sel.Trim != nil {
 				sel.Trim(o)
+			}
+			if sel.Keep != nil {
+				return sel.Keep(obj), nil
 			}
 			return dropManagedFields(obj)
 		},

@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	m := newMind(o, remote{o.Client}, nil)
 	m.recorder = kube.NewPatientRecorder(ctx, o.Events, o.Name, func() bool { return m.bindsInFlight.Load() > 0 })
 
-	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Trim: trimPod}, m.podHandler())
+	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Keep: KeepPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
@@ -109,17 +109,17 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// podIn returns the stored object behind p, nil if it is gone or replaced.
+// podIn returns what is kept of the object behind p, nil if it is gone or replaced.
 func podIn(store cache.Store, p placement.Pod) *corev1.Pod {
 	obj, ok, err := store.GetByKey(p.Namespace + "/" + p.Name)
 	if err != nil || !ok {
 		return nil
 	}
-	pod, ok := obj.(*corev1.Pod)
+	pod, ok := obj.(*KeptPod)
 	if !ok || placement.PodID(pod.UID) != p.ID {
 		return nil
 	}
-	return pod
+	return pod.object()
 }
 
 // A fact changes what the Placer knows; it runs on the mind's goroutine.

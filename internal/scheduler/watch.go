@@ -7,7 +7,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
@@ -15,50 +17,42 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// trimPod drops what no rule reads and what is often half of a pod: environments, commands, probes, mounts.
-func trimPod(obj runtime.Object) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return
-	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			list[i] = corev1.Container{Name: c.Name, Image: c.Image, RestartPolicyRules: c.RestartPolicyRules, Ports: c.Ports, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
-		}
-	}
-	pod.Spec.EphemeralContainers, pod.Annotations = nil, nil
-}
-
 // answersTo reports whether pods of that schedulerName are ours to place.
 func (m *mind) answersTo(schedulerName string) bool {
 	return slices.ContainsFunc(m.o.Profiles, func(p placement.Profile) bool { return p.Name == schedulerName })
 }
 
-// podHandler turns changes of pods into facts. Translation is done here, beside the mind.
+// podHandler turns changes of pods into facts. Translation is done by KeepPod, beside the mind.
 func (m *mind) podHandler() cache.ResourceEventHandler {
-	seen := func(pod *corev1.Pod) {
-		if pod.Spec.NodeName == "" && !m.answersTo(pod.Spec.SchedulerName) {
+	seen := func(obj any) {
+		k, ok := KeepPod(obj).(*KeptPod)
+		if !ok || k.fact == nil {
+			return
+		}
+		p := *k.fact
+		k.Passed()
+		if p.Node == "" && !m.answersTo(k.profile) {
 			return // another scheduler's; it counts once it is bound
 		}
-		p := kube.PlacementPod(pod)
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodSeen(now, p) })
 	}
-	gone := func(pod *corev1.Pod) {
-		id := placement.PodID(pod.UID)
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodGone(now, id) })
+	gone := func(uid types.UID) {
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodGone(now, placement.PodID(uid)) })
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { seen(obj.(*corev1.Pod)) },
+		AddFunc: seen,
 		UpdateFunc: func(before, after any) {
-			if old := before.(*corev1.Pod); old.UID != after.(*corev1.Pod).UID {
-				gone(old) // deleted and made anew while the watch was down
+			if old := before.(metav1.Object); old.GetUID() != after.(metav1.Object).GetUID() {
+				gone(old.GetUID()) // deleted and made anew while the watch was down
 			}
-			seen(after.(*corev1.Pod))
+			seen(after)
 		},
 		DeleteFunc: func(obj any) {
-			if pod, ok := kube.Deleted[*corev1.Pod](obj); ok {
-				gone(pod)
+			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = missed.Obj
+			}
+			if pod, ok := obj.(metav1.Object); ok {
+				gone(pod.GetUID())
 			}
 		},
 	}

@@ -1,0 +1,53 @@
+package scheduler
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// A KeptPod is what stays of a pod's object when the mind has heard of it: what events and patches name. Of 150,000 pods whole
+// objects are ten times what the mind itself needs.
+type KeptPod struct {
+	metav1.ObjectMeta // namespace, name, UID, version, generation and deletion only
+	profile           string
+	node, nominated   string
+	conditions        []corev1.PodCondition // those that a scheduler writes
+
+	// fact is the pod translated, until the handler has passed it on; nobody else looks at it.
+	fact *placement.Pod
+}
+
+// KeepPod turns the object of a pod into a KeptPod as it arrives, before it is stored.
+func KeepPod(obj any) any {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj // kept already, or a deletion that was missed
+	}
+	fact := kube.PlacementPod(pod)
+	k := &KeptPod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		profile: pod.Spec.SchedulerName, node: pod.Spec.NodeName, nominated: pod.Status.NominatedNodeName, fact: &fact,
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget {
+			k.conditions = append(k.conditions, *c)
+		}
+	}
+	return k
+}
+
+// Passed lets go of the translation, as the handler does.
+func (k *KeptPod) Passed() { k.fact = nil }
+
+// object is the pod as far as it was kept.
+func (k *KeptPod) object() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: k.ObjectMeta, Spec: corev1.PodSpec{NodeName: k.node, SchedulerName: k.profile},
+		Status: corev1.PodStatus{Conditions: k.conditions, NominatedNodeName: k.nominated},
+	}
+}

@@ -1,0 +1,97 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// TestKeptPods lists and watches pods over HTTP, keeps little of them, and hands on each change once.
+func TestKeptPods(t *testing.T) {
+	pod := func(name, version, node string) *corev1.Pod {
+		p := testPod(name, "100m")
+		p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+		p.ResourceVersion, p.Spec.NodeName, p.Generation = version, node, 3
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady}, {Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"}}
+		p.Status.NominatedNodeName = "n2"
+		return p
+	}
+	events := make(chan any)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_ = json.NewEncoder(w).Encode(&corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Pod{*pod("a", "1", "n"), *pod("b", "1", "")}})
+			return
+		}
+		if r.URL.Query().Get("sendInitialEvents") == "true" {
+			w.WriteHeader(http.StatusUnprocessableEntity) // list, please
+			return
+		}
+		for {
+			select {
+			case e := <-events:
+				_ = json.NewEncoder(w).Encode(e)
+				w.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	defer server.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: []placement.Profile{{Name: DefaultName}}}, nil, nil)
+	store, controller := client.Informer(kube.Pods, kube.Selection{Keep: KeepPod}, m.podHandler())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // before the server closes, which waits for the watch
+	go controller.RunWithContext(ctx)
+	hear := func() {
+		t.Helper()
+		select {
+		case f := <-m.facts:
+			f(1)
+		case <-time.After(time.Minute):
+			t.Fatal("no fact in a minute")
+		}
+	}
+	expect := func(want string) {
+		t.Helper()
+		nodes, pods, _ := m.placer.Sizes()
+		if got := fmt.Sprint(nodes, pods, m.placer.Pending()["active"]); got != want {
+			t.Errorf("nodes, pods and active ones: %s, want %s", got, want)
+		}
+	}
+	hear()
+	hear()
+	expect("0 1 1")
+	got := podIn(store, placement.Pod{ID: "uid-b", Namespace: "default", Name: "b"})
+	want := pod("b", "1", "")
+	want.TypeMeta, want.Spec = metav1.TypeMeta{}, corev1.PodSpec{SchedulerName: DefaultName}
+	want.Status.Conditions = want.Status.Conditions[1:]
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("kept %+v, want %+v", got, want)
+	}
+	if podIn(store, placement.Pod{ID: "uid-of-another", Namespace: "default", Name: "b"}) != nil {
+		t.Error("another pod of the name was found")
+	}
+	events <- map[string]any{"type": "MODIFIED", "object": pod("b", "2", "n")}
+	hear()
+	expect("0 2 0")
+	events <- map[string]any{"type": "DELETED", "object": pod("a", "3", "n")}
+	hear()
+	expect("0 1 0")
+}
