@@ -180,10 +180,9 @@ func (g *Guard) Run(ctx context.Context) error {
 			slog.Warn("alarm not set, the poll has to do", "err", err)
 		}
 	}
-	wake := time.Now()
 	var why []string
 	for ctx.Err() == nil {
-		wake = g.look(ctx, why)
+		wake := g.look(ctx, why)
 		rang, err := g.clock.Wait(time.Until(wake))
 		if err != nil {
 			return fmt.Errorf("watch the node's resources: %w", err)

@@ -1,6 +1,6 @@
-// Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage
-// rings when their memory becomes scarce, kills what runs in them, and removes them. It knows cgroup v1 (a hierarchy per controller), hybrid (v1 with an unused v2 hierarchy beside it)
-// and v2 (one hierarchy), and hides which one a machine has.
+// Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage, says
+// when their memory becomes scarce, kills what runs in them, and removes them. It knows cgroup v1 (a hierarchy per
+// controller), hybrid (v1 with an unused v2 hierarchy beside it) and v2 (one hierarchy), and hides which one a machine has.
 //
 // # Model
 //
