@@ -19,6 +19,7 @@ import (
 // agentFlags are the flags of the agent, spelled as the kubelet's.
 type agentFlags struct {
 	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
+	pluginsDir                                              string
 	labels, taints, cloud                                   string
 	starts                                                  int
 	createMissingCgroups, reclaimMemory                     bool
@@ -50,6 +51,7 @@ stops no container: started again, it takes up what runs.`,
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig with the agent's identity (system:node:<name>); required")
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
+	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "", "directory of kubelet.sock, where device plugins register; none: device-plugins in --root-dir")
 	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "", "CRI socket; overrides containerRuntimeEndpoint of the configuration")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host name in lower case")
 	flags.StringVar(&f.nodeIP, "node-ip", "", "address of the node, or two of different families; 0.0.0.0 or ::: any of that family; none: that of the host's name or of the default route's interface")
@@ -80,6 +82,12 @@ func (f agentFlags) options() (agent.Options, error) {
 	}
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
+	}
+	o.DevicePluginsDir = filepath.Join(o.RootDir, "device-plugins")
+	if f.pluginsDir != "" {
+		if o.DevicePluginsDir, err = filepath.Abs(f.pluginsDir); err != nil {
+			return o, fmt.Errorf("--device-plugins-dir %q: %w", f.pluginsDir, err)
+		}
 	}
 	switch f.cloud {
 	case "", "external":

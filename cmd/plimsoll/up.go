@@ -67,6 +67,7 @@ their pods.`,
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate for --etcd-servers")
 	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key for --etcd-servers")
 	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use in place of our own containerd")
+	f.StringVar(&o.DevicePluginsDir, "device-plugins-dir", "", "directory where device plugins register: most look for /var/lib/kubelet/device-plugins; none: the agent's own")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; addresses, certificates and directories are up's")
 	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent in place of ours: upstream's kubelet, which takes the same flags")
 	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "", "path of plimsoll-controlplane (default: beside plimsoll, then in PATH)")

@@ -64,11 +64,13 @@ type Options struct {
 	Config     *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
 	RootDir    string                                     // absolute
 	Endpoint   string                                     // of the container runtime
-	NodeName   string
-	NodeIPs    []netip.Addr // none: found by the host's name, or of the interface that leads out
-	Cloud      bool         // an external cloud controller looks after the Node's addresses
-	Labels     map[string]string
-	Taints     []corev1.Taint
+	// DevicePluginsDir is where device plugins register, absolute: the kubelet's is /var/lib/kubelet/device-plugins.
+	DevicePluginsDir string
+	NodeName         string
+	NodeIPs          []netip.Addr // none: found by the host's name, or of the interface that leads out
+	Cloud            bool         // an external cloud controller looks after the Node's addresses
+	Labels           map[string]string
+	Taints           []corev1.Taint
 	// CreateMissingCgroups makes what a reserved cgroup lacks, instead of refusing to start.
 	CreateMissingCgroups bool
 	MemorySignal         eviction.MemorySignal // what counts as available memory
@@ -104,6 +106,7 @@ type Agent struct {
 	numa     numa.Config
 	groups   *groups
 	holdings *holdings.Keeper
+	plugins  *plugins
 	services services
 	node     *node.Keeper
 	pods     *pods.Runner
@@ -128,7 +131,7 @@ func Run(ctx context.Context, o Options) error {
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
 	defer a.closeJournal()
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServer} {
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareDevices, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServer} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
@@ -242,7 +245,7 @@ func (a *Agent) prepareNode(context.Context) error {
 		},
 		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
 		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
-		DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() }, Pressure: a.pressure,
+		Plugins: a.plugins, DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() }, Pressure: a.pressure,
 	})
 	return err
 }
@@ -292,7 +295,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 		Recorder: a.recorder,
 		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
 		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
-		Allocatable: a.allocatable, Groups: a.groups, Holdings: a.holdings, Admission: a.admission(ctx),
+		Allocatable: a.allocatable, Groups: a.groups, Holdings: a.holdings, Devices: a.plugins, Admission: a.admission(ctx),
 		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
 		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
 		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
@@ -312,7 +315,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
 		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
-		holdings: a.holdings, ctx: ctx,
+		holdings: a.holdings, plugins: a.plugins, ctx: ctx,
 		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
 		conditions: func() []eviction.Condition { return a.guard.Pressure() },
 	}
@@ -358,6 +361,9 @@ func (a *Agent) offered() placement.Node { return a.offeredAs(a.node.Node()) }
 
 func (a *Agent) offeredAs(node *corev1.Node) placement.Node {
 	offered := &corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
+	for _, p := range a.plugins.Inventory() { // holdings count these, with those that pods keep while their plugin is away
+		delete(offered.Status.Allocatable, corev1.ResourceName(p.Resource))
+	}
 	if node != nil {
 		offered.Name, offered.Labels, offered.Spec.Taints = node.Name, node.Labels, node.Spec.Taints
 	}
@@ -413,6 +419,8 @@ func (a *Agent) loops(ctx context.Context) error {
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },
+		"devices":  a.plugins.Run,
+		"owners":   a.servePodResources,
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	var running sync.WaitGroup

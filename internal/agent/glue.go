@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,7 @@ import (
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
 	holdings                 *holdings.Keeper
+	plugins                  *plugins
 	ctx                      context.Context // of the agent: device plugins are asked in an admission
 	staticCPUs, staticMemory bool            // cpuManagerPolicy and memoryManagerPolicy are static
 	swaps                    func(*corev1.Pod, *corev1.Container) bool
@@ -45,9 +47,18 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return rejected == nil
 	})
 	if refusal != nil {
-		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message()}
+		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting}
 	}
-	return rejected
+	if rejected != nil {
+		return rejected
+	}
+	return a.plugins.give(a.ctx, string(pod.UID))
+}
+
+// Wait implements pods.Admission.
+func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
+	a.plugins.tell() // what is waited for may be there this moment
+	return a.plugins.wait(pod, since)
 }
 
 // count applies core/admission.

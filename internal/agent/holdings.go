@@ -26,7 +26,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	var err error
 	a.holdings, err = holdings.New(holdings.Options{
 		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
-		Quota: kubeletconfig.KeepsQuota(a.o.Config),
+		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.opinion,
 	})
 	if err != nil {
 		return err
@@ -52,6 +52,8 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 		found = append(found, out)
 	}
 	a.holdings.Recover(found)
+	a.plugins.holdings = a.holdings
+	a.plugins.found(left)
 	return nil
 }
 

@@ -212,6 +212,9 @@ func (b builder) agent(endpoint string) supervise.Spec {
 		"--hostname-override", b.o.NodeName,
 		"--node-ip", b.o.NodeIP,
 	)
+	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
+		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
+	}
 	if b.o.AgentBinary != "" { // its command line is ours without the name of the program and of the verb
 		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
 	}

@@ -49,6 +49,7 @@ type Options struct {
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
 	Agent                    bool   `json:"agent"`                              // run this machine as a node
+	DevicePluginsDir         string `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
 	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration that ours is laid over
 	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else one with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
@@ -89,7 +90,7 @@ func (o *Options) Fill() error {
 
 // absolute makes paths mean the same from every working directory: `down` has another than `up` had.
 func (o *Options) absolute() (err error) {
-	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir} {
+	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir} {
 		if *path == "" {
 			continue
 		}

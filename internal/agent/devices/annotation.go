@@ -8,7 +8,6 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
 // Annotation is the container's annotation that holds its devices: a JSON list with an entry for each resource,
@@ -57,29 +56,12 @@ func read(text string) ([]Held, error) {
 	return out, nil
 }
 
-// Found takes in a container's annotations, of the newest container of its name: what it was made with is what it holds. It
-// returns the devices, for whoever keeps account of them. What this agent gave itself stays.
-func (k *Keeper) Found(uid, container string, annotations map[string]string) ([]numa.Devices, error) {
-	text, ok := annotations[Annotation]
-	if !ok {
-		return nil, nil
-	}
-	held, err := read(text)
+// Found takes in the annotation of a container that an agent before this one made: of the newest of its name, what it holds.
+func (k *Keeper) Found(uid, container, annotation string) error {
+	held, err := read(annotation)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.held[uid] == nil {
-		k.held[uid] = map[string][]Held{}
-	}
-	if known, ok := k.held[uid][container]; ok {
-		held = known
-	}
-	k.held[uid][container] = held
-	var out []numa.Devices
-	for _, h := range held {
-		out = append(out, numa.Devices{Resource: h.Resource, IDs: h.IDs})
-	}
-	return out, nil
+	k.keep(uid, container, held)
+	return nil
 }

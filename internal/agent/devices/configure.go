@@ -7,15 +7,27 @@ import (
 	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// Configure adds to the configuration of a container that is about to be made what its devices need, and the annotation by which
-// an agent after this one finds them. Plugins that want to know of each start are told. What the pod itself says of the same
-// environment variable, mount or annotation goes before; of two plugins the one whose resource comes first by name.
-func (k *Keeper) Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error {
-	held := k.Held(uid, container)
-	if len(held) == 0 {
+// Configure adds to the configuration of a container that is about to be made what the devices that were assigned to it need, and
+// the annotation by which an agent after this one finds them. Plugins that want to know of each start are told. What the pod
+// itself says of the same environment variable, mount or annotation goes before; of two plugins the one whose resource comes
+// first by name.
+//
+// Needs that are not known are asked for: an agent died between admission and the first start of the container.
+func (k *Keeper) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
+	if len(assigned) == 0 {
 		return nil
+	}
+	held := k.Held(uid, container)
+	if !sameDevices(held, assigned) {
+		var err error
+		if held, err = k.needs(ctx, assigned); err != nil {
+			return err
+		}
+		k.keep(uid, container, held)
 	}
 	for _, h := range held {
 		if err := k.PreStart(ctx, h.Resource, h.IDs); err != nil {
@@ -29,6 +41,19 @@ func (k *Keeper) Configure(ctx context.Context, uid, container string, config *r
 	addNeeds(config, held)
 	config.Annotations[Annotation] = text
 	return nil
+}
+
+// sameDevices reports whether held is of the devices that were assigned.
+func sameDevices(held []Held, assigned []numa.Devices) bool {
+	if len(held) != len(assigned) {
+		return false
+	}
+	for _, d := range assigned {
+		if !slices.ContainsFunc(held, func(h Held) bool { return h.Resource == d.Resource && slices.Equal(h.IDs, d.IDs) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // addNeeds merges what several resources need. Mounts and variables go before the pod's, which so have the last word.

@@ -236,14 +236,17 @@ func (k *Keeper) Amounts() (amounts []plugin.Amount, known bool) {
 	return k.book.Amounts(), k.book.Recalled()
 }
 
-// Wait says why a pod that asks since then cannot have its devices now, and whether it is to wait. held is what it was given
-// already; a pod that has not been given anything yet has none.
-func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why string, waits bool) {
+// Wait says why a pod that asks since then cannot have its devices now, and until when it waits; a zero time says that it has
+// waited too long. held is what it was given already; a pod that has not been given anything yet has none.
+func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why string, until time.Time) {
 	asked := asks(pod, held)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	why, until := k.book.Wait(k.now(), unit.Instant(since.Sub(k.origin)), asked)
-	return why, !until.IsZero()
+	why, end := k.book.Wait(k.now(), unit.Instant(since.Sub(k.origin)), asked)
+	if !end.IsZero() {
+		until = k.origin.Add(time.Duration(end))
+	}
+	return why, until
 }
 
 // asks returns what a pod wants of plugins.
@@ -343,21 +346,43 @@ func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) er
 func (k *Keeper) Give(ctx context.Context, a numa.Assignment) error {
 	given := map[string][]Held{}
 	for _, c := range a.Containers {
-		for _, d := range c.Devices {
-			needs, err := k.Allocate(ctx, d.Resource, d.IDs)
-			if err != nil {
-				return err
-			}
-			given[c.Container] = append(given[c.Container], Held{d.Resource, d.IDs, k.nodes(d), needs})
+		held, err := k.needs(ctx, c.Devices)
+		if err != nil {
+			return err
 		}
+		given[c.Container] = held
 	}
-	if len(given) == 0 {
-		return nil
+	for container, held := range given {
+		k.keep(a.Pod, container, held)
+	}
+	return nil
+}
+
+// needs asks plugins what a container needs with some devices, by resource.
+func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, error) {
+	var out []Held
+	for _, d := range devices {
+		needs, err := k.Allocate(ctx, d.Resource, d.IDs)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Held{d.Resource, d.IDs, k.nodes(d), needs})
+	}
+	slices.SortFunc(out, func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+	return out, nil
+}
+
+// keep notes what a container was given.
+func (k *Keeper) keep(uid, container string, held []Held) {
+	if len(held) == 0 {
+		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[a.Pod] = given
-	return nil
+	if k.held[uid] == nil {
+		k.held[uid] = map[string][]Held{}
+	}
+	k.held[uid][container] = held
 }
 
 func (k *Keeper) nodes(d numa.Devices) map[string][]machine.NUMAID {
@@ -384,6 +409,13 @@ func (k *Keeper) Held(uid, container string) []Held {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.SortedFunc(slices.Values(k.held[uid][container]), func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+}
+
+// Holders returns the pods that were given devices.
+func (k *Keeper) Holders() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.held))
 }
 
 // Health returns how a device is.

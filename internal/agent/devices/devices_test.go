@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,7 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
-	"github.com/plimsoll-dev/plimsoll/test/deviceplugin"
+	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
+	example "github.com/plimsoll-dev/plimsoll/test/deviceplugin"
 )
 
 const gpu = "example.com/gpu"
@@ -87,8 +89,8 @@ func (r *rig) until(want string) {
 }
 
 // start runs a plugin until the returned function is called.
-func start(t *testing.T, c deviceplugin.Config) (*deviceplugin.Plugin, func()) {
-	p := deviceplugin.New(c)
+func start(t *testing.T, c example.Config) (*example.Plugin, func()) {
+	p := example.New(c)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -105,9 +107,9 @@ func start(t *testing.T, c deviceplugin.Config) (*deviceplugin.Plugin, func()) {
 	return p, stop
 }
 
-func config(dir string) deviceplugin.Config {
-	return deviceplugin.Config{
-		Dir: dir, Resource: gpu, Devices: []deviceplugin.Device{{ID: "g0", Nodes: []int64{0}}, {ID: "g1", Nodes: []int64{1}}, {ID: "g2"}},
+func config(dir string) example.Config {
+	return example.Config{
+		Dir: dir, Resource: gpu, Devices: []example.Device{{ID: "g0", Nodes: []int64{0}}, {ID: "g1", Nodes: []int64{1}}, {ID: "g2"}},
 		Prefer: []string{"g2", "g1"}, PreStart: true, Env: "GPUS", Nodes: true, Mounts: map[string]string{"/opt/lib": "/usr/lib"},
 		Annotations: map[string]string{"example.com/note": "x", "io.kubernetes.container.name": "never"}, CDI: "example.com/gpu",
 	}
@@ -181,9 +183,8 @@ func TestContainer(t *testing.T) {
 	r.end()
 
 	next := New(Options{Metrics: metrics.New("n")})
-	found, err := next.Found("u", "c", made.Annotations)
-	if err != nil || !reflect.DeepEqual(found, a.Containers[0].Devices) {
-		t.Fatalf("found %v %v", found, err)
+	if err := next.Found("u", "c", made.Annotations[Annotation]); err != nil {
+		t.Fatal(err)
 	}
 	if again := configured(t, next); again.String() != made.String() {
 		t.Errorf("made again  %v\nmade before %v", again, made)
@@ -196,7 +197,7 @@ func configured(t *testing.T, k *Keeper) *runtimeapi.ContainerConfig {
 		Envs: []*runtimeapi.KeyValue{{Key: "HOME", Value: []byte("/")}}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/last"}},
 		Annotations: map[string]string{"io.kubernetes.container.name": "c"},
 	}
-	if err := k.Configure(t.Context(), "u", "c", c); err != nil {
+	if err := k.Configure(t.Context(), "u", "c", []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}, c); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -255,12 +256,12 @@ func TestRefusals(t *testing.T) {
 	if held := r.Held("u", "c"); held != nil {
 		t.Errorf("holds %v", held)
 	}
-	why, waits := r.Wait(time.Now(), numa.Pod{Containers: []numa.Container{{Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}}}}}, numa.Assignment{})
-	if why != "example.com/gpu: its device plugin is not registered" || !waits {
-		t.Errorf("wait: %q %v", why, waits)
+	why, until := r.Wait(time.Now(), numa.Pod{Containers: []numa.Container{{Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}}}}}, numa.Assignment{})
+	if why != "example.com/gpu: its device plugin is not registered" || until.IsZero() {
+		t.Errorf("wait: %q %v", why, until)
 	}
-	if why, waits = r.Wait(time.Now().Add(-plugin.Grace-time.Second), numa.Pod{}, a); why == "" || waits {
-		t.Errorf("wait for too long: %q %v", why, waits)
+	if why, until = r.Wait(time.Now().Add(-plugin.Grace-time.Second), numa.Pod{}, a); why == "" || !until.IsZero() {
+		t.Errorf("wait for too long: %q %v", why, until)
 	}
 }
 
@@ -281,5 +282,34 @@ func FuzzRead(f *testing.F) {
 		if err != nil || len(again) != len(held) {
 			t.Fatalf("%q became %q: %v", text, out, err)
 		}
+	})
+}
+
+// TestGivenUp lets a plugin be away for as long as it is expected back, in virtual time.
+func TestGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told atomic.Int64
+		k := New(Options{Metrics: metrics.New("n"), Changed: func() { told.Add(1) }, Affected: func(string) {}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { k.tell(ctx); close(ended) }()
+		p := &deviceplugin.Plugin{Resource: gpu}
+		l := listener{k}
+		l.Connected(p, plugin.Options{})
+		l.Listed(p, []numa.Device{{ID: "g0", Healthy: true}})
+		l.Lost(p, errors.New("gone"))
+		time.Sleep(plugin.Grace - time.Second)
+		synctest.Wait()
+		before := told.Load()
+		if a, _ := k.Amounts(); a[0] != (plugin.Amount{Resource: gpu, Capacity: 1}) {
+			t.Errorf("while it is expected back: %+v", a)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if a, _ := k.Amounts(); a[0] != (plugin.Amount{Resource: gpu}) || told.Load() != before+1 {
+			t.Errorf("afterwards: %+v, told %d times", a, told.Load()-before)
+		}
+		cancel()
+		<-ended
 	})
 }

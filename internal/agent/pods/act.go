@@ -305,6 +305,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	r.Holdings.Release(string(e.uid))
+	r.Devices.Release(string(e.uid))
 	r.removeLogs(e, pod)
 	e.mu.Lock()
 	vanished, static := e.gone, e.static

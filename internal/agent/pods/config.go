@@ -123,6 +123,9 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 	if note := r.Holdings.Note(string(pod.UID)); note != "" {
 		config.Annotations[annotationHoldings] = note
 	}
+	if err := r.Devices.Configure(ctx, string(pod.UID), c.Name, config); err != nil {
+		return nil, bad(err)
+	}
 	return config, nil
 }
 

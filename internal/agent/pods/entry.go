@@ -24,6 +24,8 @@ type entry struct {
 	prepared bool          // worker only: volumes were set up by this process
 	handler  string        // worker only: the runtime's, of the newest sandbox
 	released bool          // worker only: volumes and cgroup were given back
+	seen     time.Time     // worker only: when it was first looked at
+	up       bool          // worker only: a sandbox of it was ready
 	size     resize.Size   // worker only: of the pod's own cgroup; unknown until it was made or read
 
 	writing sync.Mutex // held while the status is written: one write per pod at a time
@@ -41,6 +43,8 @@ type entry struct {
 	writtenVersion string            // resourceVersion of that write
 	gone           bool              // its object is gone: end it without asking anybody
 	admitted       bool
+	hold           *podlife.Hold // it is not let in yet; nil: nothing is waited for
+	held           string        // for what users were told last that it waits
 	stop           *podlife.StopOrder
 	status         corev1.PodStatus // as last computed
 	reported       bool             // Running was reported at least once (metrics)

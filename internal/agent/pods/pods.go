@@ -85,14 +85,30 @@ type Holdings interface {
 	Release(uid string)
 }
 
+// Devices gives containers what their devices need. Implemented by the agent's wiring over agent/devices.
+type Devices interface {
+	// Configure adds to the configuration of a container that is about to be made what its devices need.
+	Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error
+	// Status says how a container's devices are.
+	Status(uid, container string) []corev1.ResourceStatus
+	// Release says that nothing of the pod runs any more.
+	Release(uid string)
+}
+
 // Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
 type Admission interface {
+	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says that it
+	// has waited too long. Empty: it may start.
+	Wait(pod *corev1.Pod, since time.Time) (why string, until time.Time)
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection // nil lets it in
 	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
 }
 
 // Rejection says why a pod may not run here, in upstream's words (OutOfcpu, ...).
-type Rejection struct{ Reason, Message string }
+type Rejection struct {
+	Reason, Message string
+	Later           bool // it may be another answer soon: ask again, for as long as a pod waits
+}
 
 // Options are everything a Runner needs. All fields without "optional" must be set.
 type Options struct {
@@ -113,6 +129,7 @@ type Options struct {
 	Groups      Groups
 	Admission   Admission
 	Holdings    Holdings
+	Devices     Devices
 	Probes      *probe.Prober
 	Hooks       hook.Runner
 	BackoffMax  time.Duration

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
@@ -19,6 +20,7 @@ type Remains struct {
 	Ready   bool   // the newest sandbox is up
 	Created int64
 	Running map[string]string // id by name
+	Devices map[string]string // devices.Annotation of the newest container, by name
 }
 
 // ReadRemains lists what the runtime has of each pod.
@@ -33,6 +35,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
+	made := map[string]int64{} // when the newest container was, by pod and name
 	byUID := map[types.UID]*Remains{}
 	var out []*Remains
 	of := func(labels map[string]string) *Remains {
@@ -41,7 +44,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 			return &Remains{Running: map[string]string{}} // somebody else's
 		}
 		if byUID[uid] == nil {
-			byUID[uid] = &Remains{UID: uid, Running: map[string]string{}}
+			byUID[uid] = &Remains{UID: uid, Running: map[string]string{}, Devices: map[string]string{}}
 			out = append(out, byUID[uid])
 		}
 		return byUID[uid]
@@ -59,8 +62,13 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
 			r.Note, noted[r.UID] = c.Annotations[annotationHoldings], c.CreatedAt
 		}
+		name := c.Labels[labelContainerName]
+		if key := string(uidOf(c.Labels)) + "/" + name; uidOf(c.Labels) != "" && c.CreatedAt >= made[key] {
+			made[key] = c.CreatedAt
+			of(c.Labels).Devices[name] = c.Annotations[devices.Annotation]
+		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			of(c.Labels).Running[c.Labels[labelContainerName]] = c.Id
+			of(c.Labels).Running[name] = c.Id
 		}
 	}
 	found := make([]Remains, len(out))

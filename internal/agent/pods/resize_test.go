@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,8 @@ type room struct {
 	asked int
 }
 
-func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection { return nil }
+func (n *room) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
+func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection     { return nil }
 
 func (n *room) Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict {
 	n.asked++

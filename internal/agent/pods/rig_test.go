@@ -1,22 +1,33 @@
 package pods
 
 import (
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // testRunner is a runner without a runtime and an API server: enough for what only translates.
 func testRunner() *Runner {
 	r := &Runner{Options: Options{
 		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
-		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100),
+		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
 	}, origin: time.Now().Add(-time.Second)}
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
 	return r
+}
+
+// noDevices is Devices of a node without plugins.
+type noDevices struct{}
+
+func (noDevices) Status(string, string) []corev1.ResourceStatus { return nil }
+func (noDevices) Release(string)                                {}
+func (noDevices) Configure(context.Context, string, string, *runtimeapi.ContainerConfig) error {
+	return nil
 }
 
 func testPod() *corev1.Pod {

@@ -155,7 +155,11 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 		case podlife.Ephemeral:
 			list = &out.EphemeralContainerStatuses
 		}
-		*list = append(*list, r.containerStatusOf(pod, c))
+		status := r.containerStatusOf(pod, c)
+		if c.Kind == podlife.Main {
+			status.AllocatedResourcesStatus = r.Devices.Status(string(pod.UID), c.Name)
+		}
+		*list = append(*list, status)
 	}
 	sortByName(out.ContainerStatuses)
 	reportResources(pod, &out, o)

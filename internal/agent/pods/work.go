@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -66,7 +67,9 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 		now, _ := r.now()
 		return now.Add(time.Second), false
 	}
-	r.admit(e)
+	if r.mayStart(e) {
+		r.admit(e)
+	}
 	r.settle()
 	defer r.settle() // this pass may have made room
 	pod, o, ok := r.observe(e)
@@ -114,6 +117,7 @@ func (r *Runner) letGo(e *entry, phase podlife.Phase) {
 		}
 	}
 	r.Holdings.Release(string(e.uid))
+	r.Devices.Release(string(e.uid))
 }
 
 // release gives back what a pod that ended for good no longer needs, while its object and logs stay.
@@ -203,6 +207,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 		return nil, o, true
 	}
 	o.Spec = r.sized(specOf(pod), pod)
+	o.Hold = e.hold
 	o.Size = e.size
 	o.Resizing = podlife.Resizing{Generation: e.resizing, Pending: e.pending}
 	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
@@ -233,14 +238,11 @@ func (r *Runner) admit(e *entry) {
 	defer r.admission.Unlock()
 	if len(e.view.sandboxes) == 0 || r.Holdings.Anew(string(e.uid)) {
 		if rejected := r.Admission.Admit(allocationIn(pod).in(pod), r.holders(e)); rejected != nil {
-			now, _ := r.now()
-			e.mu.Lock()
-			// Upstream's status has the prefix, its event has not.
-			e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: "Pod was rejected: " + rejected.Message})
-			e.mu.Unlock()
-			r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
-			r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
-			r.log(e).Warn("pod refused", "reason", rejected.Reason, "message", rejected.Message)
+			if until := e.seen.Add(plugin.Grace); rejected.Later && time.Now().Before(until) {
+				r.holdUp(e, pod, rejected.Message, until)
+			} else {
+				r.refuse(e, pod, *rejected)
+			}
 			return
 		}
 	}

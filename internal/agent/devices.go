@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/podresources"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// plugins brings device plugins, the allocator and pods together. It implements pods.Devices.
+type plugins struct {
+	*devices.Keeper
+	holdings *holdings.Keeper
+
+	mu   sync.Mutex
+	told map[string]numa.Plugin // the allocator, by resource
+}
+
+// prepareDevices prepares what keeps device plugins.
+func (a *Agent) prepareDevices(context.Context) error {
+	a.plugins = &plugins{told: map[string]numa.Plugin{}}
+	a.plugins.Keeper = devices.New(devices.Options{
+		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Kick(types.UID(uid)) },
+		Changed: func() {
+			a.plugins.tell()
+			a.node.Changed()
+			a.pods.Unhold()
+			for _, uid := range a.plugins.Holders() { // a container whose plugin wants to know of its start may wait for it
+				a.pods.Retry(types.UID(uid))
+			}
+		},
+	})
+	return nil
+}
+
+// found takes in what containers from before this agent have.
+func (p *plugins) found(left []pods.Remains) {
+	for _, r := range left {
+		for container, annotation := range r.Devices {
+			if annotation == "" {
+				continue
+			}
+			if err := p.Found(string(r.UID), container, annotation); err != nil {
+				slog.Warn("what a container's devices need is not known; its plugin is asked when it starts again", "uid", r.UID, "container", container, "err", err)
+			}
+		}
+	}
+}
+
+// tell has the allocator know of the devices as they are now.
+func (p *plugins) tell() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, now := range p.Inventory() {
+		if before, known := p.told[now.Resource]; !known || !reflect.DeepEqual(before, now) {
+			p.holdings.SetPlugin(now)
+			p.told[now.Resource] = now
+		}
+	}
+}
+
+// wait says what a pod has to wait for; see pods.Admission.
+func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
+	wants := kube.NUMAPod(pod)
+	held, _ := p.holdings.Assignment(wants.UID)
+	why, until := p.Wait(since, wants, held)
+	if why != "" && until.IsZero() {
+		why = fmt.Sprintf("devices that are not there: %s (waited for up to %v)", why, plugin.Grace)
+	}
+	return why, until
+}
+
+// opinion puts the allocator's question to a plugin. One that went away this moment has none: give meets it next.
+func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error) {
+	ids, err := p.Preferred(ctx, q)
+	if errors.Is(err, devices.ErrGone) {
+		return nil, nil
+	}
+	return ids, err
+}
+
+// give asks plugins what a pod needs with its devices. A pod that cannot be given them has nothing at all.
+func (p *plugins) give(ctx context.Context, uid string) *pods.Rejection {
+	a, _ := p.holdings.Assignment(uid)
+	err := p.Give(ctx, a)
+	if err == nil {
+		return nil
+	}
+	p.holdings.Release(uid)
+	return &pods.Rejection{
+		Reason: numa.UnexpectedAdmission, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err), Later: errors.Is(err, devices.ErrGone),
+	}
+}
+
+// Configure implements pods.Devices.
+func (p *plugins) Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error {
+	a, _ := p.holdings.Assignment(uid)
+	for _, h := range a.Containers {
+		if h.Container == container {
+			return p.Keeper.Configure(ctx, uid, container, h.Devices, config)
+		}
+	}
+	return nil
+}
+
+// Status implements pods.Devices.
+func (p *plugins) Status(uid, container string) []corev1.ResourceStatus {
+	var out []corev1.ResourceStatus
+	for _, h := range p.Held(uid, container) {
+		s := corev1.ResourceStatus{Name: corev1.ResourceName(h.Resource)}
+		for _, id := range h.IDs {
+			health := map[plugin.Health]corev1.ResourceHealthStatus{
+				plugin.Healthy: corev1.ResourceHealthStatusHealthy, plugin.Unhealthy: corev1.ResourceHealthStatusUnhealthy, plugin.Unknown: corev1.ResourceHealthStatusUnknown,
+			}[p.Health(h.Resource, id)]
+			s.Resources = append(s.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(id), Health: health})
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// servePodResources tells others who has what until ctx ends.
+func (a *Agent) servePodResources(ctx context.Context) error {
+	layout, err := numa.New(a.machine, a.numa)
+	if err != nil {
+		return err
+	}
+	return podresources.New(podresources.Options{
+		Dir: filepath.Join(a.o.RootDir, "pod-resources"), Devices: a.plugins, Config: a.numa, Metrics: &a.metrics.PodResources,
+		Empty: layout.NewState(), Assignments: a.holdings.Assignment,
+		Pods: func() []*corev1.Pod {
+			var active []*corev1.Pod
+			for _, pod := range a.pods.List() {
+				if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+					active = append(active, pod)
+				}
+			}
+			return active
+		},
+	}).Run(ctx)
+}
