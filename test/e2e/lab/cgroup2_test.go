@@ -30,7 +30,7 @@ type names struct{ node, burstable, bestEffort, pod, container, tasks string }
 
 var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
 
-// The machine has two CPUs, 1 GiB of memory and 640 MiB of swap.
+// The machine has two CPUs, 1 GiB of memory, of which 16 MiB are huge pages, and 640 MiB of swap.
 var cgroup2Config = map[string]any{
 	"systemReserved":          map[string]string{"cpu": "250m", "memory": "500Mi"},
 	"systemReservedCgroup":    "/system.slice",
@@ -38,33 +38,42 @@ var cgroup2Config = map[string]any{
 	"evictionHard":            map[string]string{"memory.available": "100Mi"},
 	"podPidsLimit":            512,
 	"memorySwap":              map[string]string{"swapBehavior": "LimitedSwap"},
-	"featureGates":            map[string]bool{"MemoryQoS": true},
+	"featureGates":            map[string]bool{"MemoryQoS": true, "QOSReserved": true},
+	"qosReserved":             map[string]string{"memory": "50%"},
 	"memoryReservationPolicy": "TieredReservation",
 }
 
 var cgroup2Pods = map[string]corev1.ResourceRequirements{
 	"best":  {},
 	"burst": {Requests: amounts("250m", "32Mi"), Limits: amounts("", "128Mi")},
-	"full":  {Requests: amounts("500m", "128Mi"), Limits: amounts("500m", "128Mi")},
+	"full":  {Requests: hugeToo(amounts("500m", "128Mi")), Limits: hugeToo(amounts("500m", "128Mi"))},
+}
+
+// hugeToo adds two huge pages.
+func hugeToo(list corev1.ResourceList) corev1.ResourceList {
+	list["hugepages-2Mi"] = resource.MustParse("4Mi")
+	return list
 }
 
 // cgroup2Want holds each file's value, in the order of cgroup2Files. The node's CPUs are 1750m, its memory what the system's leaves; both
 // drivers make the same of it, but that systemd gives every scope a limit of tasks (15 % of the machine's), which is TASKS here.
-// Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi / 1Gi. Others get none.
+// containerd leaves the huge pages of containers alone unless it is configured to care (disable_hugetlb_controller).
+// Of swap, a Burstable container gets what its request is of the memory: 640Mi * 32Mi / 1Gi. Others get none. Of the node's memory,
+// Burstable pods may not have half of what Guaranteed ones request, BestEffort pods nor half of what Burstable ones request.
 const cgroup2Want = `
-system 10 max/100000 524288000 524288000 0 max max 0 max
-node 69 max/100000 549453824 167772160 0 max max 0 8192
-burstable 10 max/100000 max 0 33554432 max max 0 max
-besteffort 1 max/100000 max 0 0 max max 0 max
-best 1 max/100000 max 0 0 max max 0 512
-best's 1 max/100000 max 0 0 max 0 1 TASKS
-burst 10 max/100000 134217728 0 33554432 max max 0 512
-burst's 10 max/100000 134217728 0 33554432 124149760 20971520 1 TASKS
-full 20 50000/100000 134217728 134217728 0 max max 0 512
-full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS
+system 10 max/100000 524288000 524288000 0 max max 0 max max
+node 69 max/100000 549453824 167772160 0 max max 0 8192 16777216
+burstable 10 max/100000 482344960 0 33554432 max max 0 max max
+besteffort 1 max/100000 465567744 0 0 max max 0 max max
+best 1 max/100000 max 0 0 max max 0 512 0
+best's 1 max/100000 max 0 0 max 0 1 TASKS max
+burst 10 max/100000 134217728 0 33554432 max max 0 512 0
+burst's 10 max/100000 134217728 0 33554432 124149760 20971520 1 TASKS max
+full 20 50000/100000 134217728 134217728 0 max max 0 512 4194304
+full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS max
 `
 
-var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max"}
+var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max"}
 
 // cgroup2 compares the whole table of values of one driver.
 func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
@@ -75,16 +84,8 @@ func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
 	for name, r := range cgroup2Pods {
 		runPod(t, c, ns, name, node.Name, r)
 	}
-	var table strings.Builder
-	row := func(name, group string) {
-		const script = `cd "/sys/fs/cgroup/$0" && for f; do if [ -e $f ]; then tr " " / < $f; else echo -; fi; done`
-		values := node.Run(t, append([]string{"sh", "-c", script, group}, cgroup2Files...)...)
-		fmt.Fprintln(&table, name, strings.Join(strings.Fields(values), " "))
-	}
-	row("system", "system.slice")
-	row("node", n.node)
-	row("burstable", n.burstable)
-	row("besteffort", n.bestEffort)
+	type row struct{ name, group string }
+	rows := []row{{"system", "system.slice"}, {"node", n.node}, {"burstable", n.burstable}, {"besteffort", n.bestEffort}}
 	for _, name := range []string{"best", "burst", "full"} {
 		pod, err := c.API.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
@@ -92,19 +93,42 @@ func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
 		}
 		tier := map[string]string{"best": n.bestEffort, "burst": n.burstable, "full": n.node}[name]
 		group := path.Join(tier, n.of(n.pod, tier, pod.UID))
-		row(name, group)
 		_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
 		inner := path.Join(group, strings.Replace(n.container, "ID", id, 1))
-		row(name+"'s", inner)
-		pid := node.Run(t, "cat", "/sys/fs/cgroup/"+inner+"/cgroup.procs")
-		if score := node.Run(t, "cat", "/proc/"+pid+"/oom_score_adj"); score != cgroup2Scores[name] {
-			t.Errorf("%s: oom_score_adj %s, want %s", name, score, cgroup2Scores[name])
-		}
+		rows = append(rows, row{name, group}, row{name + "'s", inner})
+		wantScore(t, node, name, `head -1 "/sys/fs/cgroup/`+inner+`/cgroup.procs"`, cgroup2Scores[name])
+	}
+	for _, program := range []string{"plimsoll", "containerd"} {
+		wantScore(t, node, program, "pgrep -o -x "+program, "-999")
 	}
 	want := strings.ReplaceAll(cgroup2Want[1:], "TASKS", n.tasks)
-	if got := table.String(); got != want {
-		t.Errorf("%s\nthe kernel's files say\n%swant\n%s", strings.Join(cgroup2Files, " "), got, want)
-	}
+	rig.Eventually(t, podWithin, "the kernel's files hold the values", func(ctx context.Context) error {
+		var table strings.Builder
+		for _, r := range rows {
+			const script = `cd "/sys/fs/cgroup/$0" && for f; do if [ -e $f ]; then tr " " / < $f; else echo -; fi; done`
+			values, err := node.Output(ctx, append([]string{"sh", "-c", script, r.group}, cgroup2Files...)...)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&table, r.name, strings.Join(strings.Fields(values), " "))
+		}
+		if got := table.String(); got != want {
+			return fmt.Errorf("%s\nthe kernel's files say\n%swant\n%s", strings.Join(cgroup2Files, " "), got, want)
+		}
+		return nil
+	})
+}
+
+// wantScore waits until a process, which the command pid names, has that OOM score.
+func wantScore(t *testing.T, node *rig.GuestNode, of, pid, want string) {
+	t.Helper()
+	rig.Eventually(t, podWithin, "oom_score_adj of "+of, func(ctx context.Context) error {
+		score, err := node.Output(ctx, "sh", "-c", "cat /proc/$("+pid+")/oom_score_adj")
+		if score = strings.TrimSpace(score); err == nil && score != want {
+			err = fmt.Errorf("%s, want %s", score, want)
+		}
+		return err
+	})
 }
 
 // 1000 - 1000 * 32Mi / 1Gi is 969 (968.75, cut in the division).
