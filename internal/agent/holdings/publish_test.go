@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 // server keeps one object as an API server would.
 type server struct {
+	mu      sync.Mutex
 	object  *topology.Object
 	version int
 	writes  int
@@ -26,6 +28,8 @@ type server struct {
 }
 
 func (s *server) Get(_ context.Context, _ kube.Kind, _, name string, out runtime.Object) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.down != nil {
 		return s.down
 	}
@@ -37,6 +41,8 @@ func (s *server) Get(_ context.Context, _ kube.Kind, _, name string, out runtime
 }
 
 func (s *server) Create(_ context.Context, _ kube.Kind, _, _ string, obj, out runtime.Object, _ ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.down != nil {
 		return s.down
 	}
@@ -44,6 +50,8 @@ func (s *server) Create(_ context.Context, _ kube.Kind, _, _ string, obj, out ru
 }
 
 func (s *server) Update(_ context.Context, _ kube.Kind, _, name string, obj, out runtime.Object, _ ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case s.down != nil:
 		return s.down
@@ -64,6 +72,13 @@ func (s *server) store(obj, out runtime.Object) error {
 	return nil
 }
 
+// change is what happens to the server meanwhile.
+func (s *server) change(how func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	how()
+}
+
 // Every change is written at once and nothing twice; what others do to the object, and a server that is away, are overcome.
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -71,10 +86,14 @@ func TestPublish(t *testing.T) {
 		var owner *metav1.OwnerReference
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- k.Publish(ctx, s, func() *metav1.OwnerReference { return owner }) }()
+		go func() {
+			ended <- k.Publish(ctx, s, func() (o *metav1.OwnerReference) { s.change(func() { o = owner }); return o })
+		}()
 		pods := func(when string, writes int, want ...string) {
 			t.Helper()
 			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			if s.writes != writes || s.object == nil {
 				t.Fatalf("%s: %d writes, want %d", when, s.writes, writes)
 			}
@@ -92,22 +111,23 @@ func TestPublish(t *testing.T) {
 		k.tell()
 		pods("nothing changed", 2, "a")
 
-		s.object.ResourceVersion = "other" // somebody wrote it
+		s.change(func() { s.object.ResourceVersion = "other" }) // somebody wrote it
 		k.mustAdmit(t, pod("b", 1))
 		synctest.Wait()
 		<-time.After(republishFirst)
 		pods("after a conflict", 3, "a", "b")
 
-		s.object = nil // somebody deleted it
+		s.change(func() { s.object = nil }) // somebody deleted it
 		<-time.After(2 * lookEvery)
 		pods("deleted", 4, "a", "b")
 
-		s.down = errors.New("away")
+		s.change(func() { s.down = errors.New("away") })
 		k.Release("a")
 		synctest.Wait()
-		s.down, owner = nil, &metav1.OwnerReference{Kind: "Node", Name: "n", UID: "u"}
+		s.change(func() { s.down, owner = nil, &metav1.OwnerReference{Kind: "Node", Name: "n", UID: "u"} })
 		<-time.After(republishMost)
 		pods("the server is back", 5, "b")
+		synctest.Wait()
 		if refs := s.object.OwnerReferences; len(refs) != 1 || refs[0].UID != "u" {
 			t.Errorf("owned by %v", refs)
 		}
