@@ -239,8 +239,14 @@ func (n *node) testRaw(t *testing.T) {
 		}
 	}
 	var s statsapi.Summary
-	if err := json.Unmarshal([]byte(raw("/stats/summary")), &s); err != nil {
-		t.Fatal(err)
+	for began := time.Now(); ; { // containerd adds up what its images take every 10 s
+		s = statsapi.Summary{}
+		if err := json.Unmarshal([]byte(raw("/stats/summary")), &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Node.Runtime != nil && *s.Node.Runtime.ImageFs.UsedBytes > 0 || time.Since(began) > time.Minute {
+			break
+		}
 	}
 	if len(s.Pods) != 1 || len(s.Pods[0].Containers) != 2 || len(s.Node.SystemContainers) != 3 {
 		t.Fatalf("%d pods, %+v", len(s.Pods), s)
