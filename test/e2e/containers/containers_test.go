@@ -327,7 +327,7 @@ func (n *node) waits() {
 	}
 	n.apply("waits.yaml")
 	n.untilEvent("late", `FailedMount: MountVolume.SetUp failed for volume "v" : configmap "latecomer" not found`)
-	n.untilEvent("claim", `FailedMount: MountVolume.SetUp failed for volume "v" : volume type persistentVolumeClaim is not supported`)
+	n.untilEvent("claim", `FailedMount: MountVolume.SetUp failed for volume "v" : failed to fetch PVC from API server: persistentvolumeclaims "x" not found`)
 	n.untilEvent("badenv", "Failed: Error: couldn't find key nokey in ConfigMap default/cm")
 	n.untilEvent("escape", `subPath "evil/etc": leads out of its volume`)
 	if got := n.field("badenv", ".status.containerStatuses[0].state.waiting.reason"); got != "CreateContainerConfigError" {
