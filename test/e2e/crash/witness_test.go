@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,6 +77,17 @@ func (w *witness) started(uid types.UID) int {
 		w.t.Fatal(err)
 	}
 	return strings.Count(string(text), "started")
+}
+
+// startsOnce waits for the line of a container that runs: the runtime calls it running a moment before it has written that.
+func (w *witness) startsOnce(uid types.UID, what string) {
+	w.t.Helper()
+	rig.Eventually(w.t, 30*time.Second, what+" started once", func(ctxT) error {
+		if n := w.started(uid); n != 1 {
+			return fmt.Errorf("%d times", n)
+		}
+		return nil
+	})
 }
 
 // run is one container as runtime and kernel have it.
