@@ -336,9 +336,11 @@ func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
 	return nil
 }
 
-// Update is a step that is about a container, in the runtime's form: what it does not name stays as it is.
-func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources {
-	out, to := &runtimeapi.LinuxContainerResources{}, step.After(resize.Size{})
+// Update is a step that is about a container of size has, in the runtime's form. It names all that is known, not only what
+// changes: containerd fills in the rest from its own record, which is behind the kernel if an agent died in the middle of an
+// update, and writes that, too.
+func (g *groups) Update(pod *corev1.Pod, c *corev1.Container, step resize.Step, has resize.Size) *runtimeapi.LinuxContainerResources {
+	out, to := &runtimeapi.LinuxContainerResources{}, step.After(has)
 	if step.Resource == resize.Memory {
 		out.Unified = g.Resources(pod, c).Unified // what follows from memory on v2
 	}

@@ -78,7 +78,7 @@ func TestGroupsAreResized(t *testing.T) {
 	}
 }
 
-// What the runtime is told of a step names nothing that the step does not change.
+// What the runtime is told of a step names nothing else but what is known to be so already.
 func TestUpdateOfContainer(t *testing.T) {
 	tree, _ := liveGroup(t)
 	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy()}
@@ -87,14 +87,22 @@ func TestUpdateOfContainer(t *testing.T) {
 	_, of := g.Sizes(pod)
 	has, _ := g.Sizes(onePod("100m", "32Mi"))
 	for _, step := range resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: has, Want: of(c)}}) {
-		u := g.Update(pod, c, step)
+		u := g.Update(pod, c, step, resize.Size{})
 		cpu := u.CpuShares == 307 && u.CpuQuota == 30000 && u.CpuPeriod == 100000
 		memory := u.MemoryLimitInBytes == 64<<20
 		if none := u.CpuShares == 0 && u.CpuQuota == 0 && u.CpuPeriod == 0; step.Resource == resize.Memory && !(none && memory) || step.Resource == resize.CPU && !(cpu && u.MemoryLimitInBytes == 0) {
 			t.Errorf("%s: %+v", step, u)
 		}
+		u = g.Update(pod, c, step, has)
+		cpu = cpu || step.Resource == resize.Memory && u.CpuShares == 102 && u.CpuQuota == 10000 && u.CpuPeriod == 100000
+		limit, _ := has.Memory.Get()
+		memory = memory || step.Resource == resize.CPU && u.MemoryLimitInBytes == int64(limit)
+		if !cpu || !memory {
+			t.Errorf("%s, the rest known: %+v", step, u)
+		}
+		has = step.After(has)
 	}
-	if u := g.Update(pod, c, resize.Step{Resource: resize.CPU, Request: true, Limit: true, To: resize.SizeOf(qos.Values{})}); u.CpuQuota != -1 {
+	if u := g.Update(pod, c, resize.Step{Resource: resize.CPU, Request: true, Limit: true, To: resize.SizeOf(qos.Values{})}, resize.Size{}); u.CpuQuota != -1 {
 		t.Errorf("no limit any more: %+v", u)
 	}
 }

@@ -55,7 +55,7 @@ type Groups interface {
 	// Resize takes a step that is about the pod's own group.
 	Resize(pod *corev1.Pod, step resize.Step) error
 	// Update is a step that is about a container, in the runtime's form.
-	Update(pod *corev1.Pod, c *corev1.Container, step resize.Step) *runtimeapi.LinuxContainerResources
+	Update(pod *corev1.Pod, c *corev1.Container, step resize.Step, has resize.Size) *runtimeapi.LinuxContainerResources
 	// MemoryInUse is what the kernel cannot drop at once of a container's memory, or with an empty id of the pod's.
 	MemoryInUse(pod *corev1.Pod, id string) (unit.Bytes, error)
 	// Container names a container's group; empty: it is not known.

@@ -183,7 +183,7 @@ func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step
 	if c == nil {
 		return fmt.Errorf("resize container %q: the pod has no such container", step.Name)
 	}
-	update := r.Groups.Update(pod, c, step)
+	update := r.Groups.Update(pod, c, step, e.view.containers[step.ID].Size)
 	updated := r.Holdings.Update(string(pod.UID), c.Name, update)
 	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update})
