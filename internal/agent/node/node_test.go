@@ -294,13 +294,14 @@ func TestStuckMainLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
 		o := options(t, s, c, r)
-		var turned time.Time
+		var turned atomic.Pointer[time.Time] // asked by several goroutines
 		var stuck atomic.Bool
 		o.MainLoop = func() time.Time {
 			if !stuck.Load() {
-				turned = time.Now()
+				now := time.Now()
+				turned.Store(&now)
 			}
-			return turned
+			return *turned.Load()
 		}
 		_, stop := start(t, o)
 		defer stop()
