@@ -116,12 +116,12 @@ func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) 
 	s.mu.Lock()
 	s.podReady[name] = string(body)
 	s.version++
-	version := strconv.Itoa(s.version)
+	version := s.version
 	s.mu.Unlock()
 	if s.podPatched != nil {
-		s.podPatched(s.version)
+		s.podPatched(version)
 	}
-	return version, nil
+	return strconv.Itoa(version), nil
 }
 
 func (s *server) getNode(_ context.Context, name string) error {

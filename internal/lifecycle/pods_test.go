@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,9 +66,9 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 // the answer to our own write comes. What the agent said is what counts: when the node is silent, the pod is marked again.
 func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
-		patches := 0
+		var patches atomic.Int32
 		s.podPatched = func(version int) {
-			if patches++; patches == 1 {
+			if patches.Add(1) == 1 {
 				again := bound("p", 3600)
 				again.ResourceVersion = strconv.Itoa(version + 100)
 				c.podHandler().OnUpdate(bound("p", 3600), again)
@@ -81,8 +82,8 @@ func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 		first.ResourceVersion = "1"
 		c.podHandler().OnAdd(first, false)
 		wait(3 * time.Minute)
-		if patches != 2 {
-			t.Errorf("marked not Ready %d times, want once for each time that it was Ready", patches)
+		if n := patches.Load(); n != 2 {
+			t.Errorf("marked not Ready %d times, want once for each time that it was Ready", n)
 		}
 	})
 }

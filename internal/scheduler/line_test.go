@@ -52,6 +52,9 @@ func (c *numaCluster) bind(ctx context.Context, p placement.Pod, node string) (p
 	}()
 	outcome, err := c.cluster.bind(ctx, p, node)
 	pod := c.lookUp(p)
+	c.cluster.mu.Lock()
+	reports := c.rng.IntN(4) == 0
+	c.cluster.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, here := n.state.Assignment(string(p.ID)); here || pod.Spec.NodeName != node {
@@ -66,7 +69,7 @@ func (c *numaCluster) bind(ctx context.Context, p placement.Pod, node string) (p
 	if err := n.state.Commit(offer); err != nil {
 		c.t.Error(err)
 	}
-	if c.rng.IntN(4) == 0 {
+	if reports {
 		report := n.encoder.Encode(n.state)
 		time.AfterFunc(200*time.Millisecond, func() { c.publish(report) })
 	}
