@@ -299,6 +299,22 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
+// A limit that is on its way down is no reason to evict those who were let in under the higher one.
+func TestLimitThatIsNotInForceYet(t *testing.T) {
+	b := newBench(t, 200*unit.MiB)
+	g, err := New(b.options(t.TempDir(), hard(100*unit.MiB)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[unit.Bytes]bool{200 * unit.MiB: true, 100 * unit.MiB: false} {
+		g.o.Limit = unit.LimitTo(limit)
+		signals, _ := g.signals(1)
+		if _, observed := signals[loadline.AllocatableMemory]; observed != want {
+			t.Errorf("limit to be %v, in force %v: observed %v", limit, b.limit, observed)
+		}
+	}
+}
+
 // evictedAsTold replays the journal: what it kept of each decision leads to that decision again.
 func (b *bench) evictedAsTold(dir string) {
 	b.Helper()

@@ -25,7 +25,7 @@ func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observat
 	} else {
 		g.complaints.about("memory of the machine", err)
 	}
-	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" {
+	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
 		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
 			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, now)
 		} else {
@@ -40,6 +40,18 @@ func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observat
 		g.complaints.about("process ids", err)
 	}
 	return s, g.disks(s, now)
+}
+
+// inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under pods that
+// were let in before (loadline.Lowering): whoever lowers it asks that no more come in, not that somebody goes (k/k #141609).
+func (g *Guard) inForce(limit unit.Bytes) bool {
+	has, err := g.o.Tree.MemoryLimit(g.o.Group)
+	if err != nil {
+		g.complaints.about("memory limit of all pods", err)
+		return false
+	}
+	bound, ok := has.Get()
+	return ok && bound <= limit
 }
 
 // disks reads the file systems into s. Unless somebody knows better, writable layers are where images are.

@@ -28,17 +28,12 @@ func (t *Tree) memory(group string) (seen loadline.Seen, err error) {
 	if err != nil {
 		return seen, err
 	}
-	usage, limit, cold := "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
+	usage, cold := "memory.usage_in_bytes", "total_inactive_file"
 	if t.mode == V2 {
-		usage, limit, cold = "memory.current", "memory.max", "inactive_file"
+		usage, cold = "memory.current", "inactive_file"
 	}
-	bound, err := readLimit(filepath.Join(dir, limit))
-	if err != nil {
+	if seen.Limit, err = t.memoryLimit(dir); err != nil {
 		return seen, err
-	}
-	seen.Limit = unit.Unlimited[unit.Bytes]()
-	if n, ok := bound.Get(); ok && !(t.mode != V2 && noLimitV1(n)) {
-		seen.Limit = unit.LimitTo(unit.Bytes(n))
 	}
 	charged, err := readNumber(filepath.Join(dir, usage))
 	if err != nil {
@@ -51,6 +46,37 @@ func (t *Tree) memory(group string) (seen loadline.Seen, err error) {
 	// The files are read one after the other, so their difference may come out below zero.
 	seen.Usage, seen.Cold = unit.Bytes(charged), unit.Bytes(min(inactive[0], charged))
 	return seen, nil
+}
+
+// MemoryLimit reads the limit of group's memory that is in force.
+func (t *Tree) MemoryLimit(group string) (unit.Limit[unit.Bytes], error) {
+	if err := check(group); err != nil {
+		return unit.Limit[unit.Bytes]{}, fmt.Errorf("read memory limit: %w", err)
+	}
+	dir, err := t.need("memory", group)
+	if err != nil {
+		return unit.Limit[unit.Bytes]{}, fmt.Errorf("read memory limit of cgroup %s: %w", group, err)
+	}
+	limit, err := t.memoryLimit(dir)
+	if err != nil {
+		return limit, fmt.Errorf("read memory limit of cgroup %s: %w", group, err)
+	}
+	return limit, nil
+}
+
+func (t *Tree) memoryLimit(dir string) (unit.Limit[unit.Bytes], error) {
+	file := "memory.limit_in_bytes"
+	if t.mode == V2 {
+		file = "memory.max"
+	}
+	limit, err := readLimit(filepath.Join(dir, file))
+	if err != nil {
+		return unit.Limit[unit.Bytes]{}, err
+	}
+	if n, ok := limit.Get(); ok && !(t.mode != V2 && noLimitV1(n)) {
+		return unit.LimitTo(unit.Bytes(n)), nil
+	}
+	return unit.Unlimited[unit.Bytes](), nil
 }
 
 // SetMemory makes one write of a Lowering. A limit that the kernel refuses is an error that wraps ErrRefused. systemd is not
