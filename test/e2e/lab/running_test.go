@@ -201,18 +201,32 @@ func ended(p *corev1.Pod) error {
 	return nil
 }
 
-// resize asks for another size, as users do, and waits until the container has it and nothing is pending.
+// resize asks for another size and waits until the container has it.
 func (n runningNode) resize(pod, container, requests, limits string) *corev1.Pod {
 	n.t.Helper()
+	n.ask(pod, container, requests, limits)
+	return n.has(pod, container, requests, limits)
+}
+
+// ask asks for another size of a container, as users do.
+func (n runningNode) ask(pod, container, requests, limits string) {
+	n.t.Helper()
 	want := sized(container, requests, limits).Resources
-	part := func(list corev1.ResourceList) string {
-		return fmt.Sprintf(`{"cpu":%q,"memory":%q}`, list.Cpu(), list.Memory())
-	}
-	body := fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, container, part(want.Requests), part(want.Limits))
+	body := fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, container, amountsJSON(want.Requests), amountsJSON(want.Limits))
 	n.c.Kubectl(n.t, "--namespace", n.ns, "patch", "pod", pod, "--subresource", "resize", "--patch", body)
-	return n.until(pod, "resized to "+requests, func(p *corev1.Pod) error {
+}
+
+func amountsJSON(list corev1.ResourceList) string {
+	return fmt.Sprintf(`{"cpu":%q,"memory":%q}`, list.Cpu(), list.Memory())
+}
+
+// has waits until the container has a size and nothing is pending.
+func (n runningNode) has(pod, container, requests, limits string) *corev1.Pod {
+	n.t.Helper()
+	want := sized(container, requests, limits).Resources
+	return n.until(pod, container+" resized to "+requests, func(p *corev1.Pod) error {
 		s := n.status(p, container)
-		if s.Resources == nil || part(s.Resources.Requests) != part(want.Requests) || part(s.Resources.Limits) != part(want.Limits) {
+		if s.Resources == nil || amountsJSON(s.Resources.Requests) != amountsJSON(want.Requests) || amountsJSON(s.Resources.Limits) != amountsJSON(want.Limits) {
 			return fmt.Errorf("%+v, %+v", s.Resources, p.Status.Conditions)
 		}
 		for _, c := range p.Status.Conditions {
