@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
@@ -52,6 +53,12 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			},
 		},
 		Pods: a.pods, Recorder: a.recorder, Journal: a.journal, Metrics: a.metrics, Changed: func() { a.node.Changed() },
+		Hold: func(hold bool) error {
+			if hold {
+				return process.Hold()
+			}
+			return process.LetGo()
+		},
 	})
 	return err
 }

@@ -115,7 +115,7 @@ func (g *Guard) finish(uid types.UID, group string) {
 	} else if how.Processes > 0 {
 		slog.Info("evicted pod's time is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
 	}
-	g.telling.Go(how.Release)
+	g.telling.Go(func() { how.Release() })
 	g.o.Pods.Kick(uid)
 }
 

@@ -21,8 +21,8 @@ var stall = psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Milli
 // comparison for every 128 pages.
 var stepsToLine = []float64{4, 2, 1.5, 1.25, 1, 0.75, 0.5, 0.25}
 
-// alarms opens what the kernel has to ring for memory. What cannot be opened is told once: the poll has to do without.
-func (g *Guard) alarms() []alarm.Source {
+// openAlarms opens what the kernel has to ring for memory. What cannot be opened is told once: the poll has to do without.
+func (g *Guard) openAlarms() []alarm.Source {
 	var all []alarm.Source
 	add := func(sources []alarm.Source, err error) {
 		all = append(all, sources...)

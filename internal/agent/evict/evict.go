@@ -27,6 +27,22 @@
 // evicted again if it grows again. The machine itself going down leaves the intent if the disk has it; if not, the pod begins
 // anew on an empty machine. Static pods have no uid of their own life; they are critical and never evicted.
 //
+// # Its own memory first
+//
+// Who is to act when memory is short must not wait for memory. So:
+//
+//   - Pods together have a limit, which leaves to the agent and the runtime what is reserved for them (core/loadline); with
+//     memoryReservationPolicy the kernel also keeps reserved groups' memory from being reclaimed (memory.min, agent.enforce).
+//   - Should the kernel kill all the same, it takes agent and runtime last (oom_score_adj -999, agent.keepOOMScores).
+//   - While a line of memory is near, the agent *holds* what it has in memory (Options.Hold, mlockall): its code, which the kernel
+//     drops first, need not come back from a disk that is busy swapping. The first look that comes near goes through the
+//     way of a kill once with a group that is not there, so that its code is among that. Else the agent stays as small as it can.
+//
+// Rejected: to hold always, which costs 20 MB for an hour a year. GOMEMLIMIT: it makes a program that is short of memory
+// slow, when it should be quick. A group of the agent's own with memory.min: every group above it needs as much, and those
+// are somebody else's; who wants it names them in kubeReservedCgroup. Another process's memory cannot be held, so the
+// runtime's is not; evicting does not need the runtime.
+//
 // # Invariants
 //
 //   - A group that cannot be read makes its pod's usage unknown, never zero and never a reason to kill.
@@ -47,7 +63,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -102,12 +120,15 @@ type Options struct {
 	Journal  *journal.Journal
 	Metrics  *metrics.Set
 	Changed  func() // told when a condition comes or goes
+	// Hold has the agent's own memory stay where it is, or not any more. Optional.
+	Hold func(bool) error
 }
 
 // Guard looks after one node.
 type Guard struct {
 	o       Options
 	clock   *alarm.Clock
+	alarms  func() []alarm.Source
 	decider *eviction.Decider
 	began   time.Time
 
@@ -120,9 +141,12 @@ type Guard struct {
 	telling   sync.WaitGroup // what is being told
 
 	complaints complaints
+	nearAt     time.Time // a line of memory was near last
+	refused    bool      // Hold has failed
 
 	mu         sync.Mutex // guards everything that follows
 	conditions []eviction.Condition
+	holds      bool // its own memory
 	done       map[eviction.Step]unit.Instant
 }
 
@@ -142,6 +166,7 @@ func New(o Options) (*Guard, error) {
 		o: o, clock: clock, decider: eviction.New(o.Config), began: time.Now().Add(-time.Second),
 		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{}, recalled: map[types.UID]pods.Eviction{},
 	}
+	g.alarms = g.openAlarms
 	return g, g.remember()
 }
 
@@ -167,7 +192,13 @@ const (
 	// recallFor is how long after its start an agent looks for pods that agents before it evicted: their workers end them, too,
 	// unless the runtime hangs.
 	recallFor = 5 * time.Minute
+	// holdFor is how long memory is held after no line is near any more. Shorter lets go in the middle of things; longer keeps a
+	// few MB of code from others.
+	holdFor = time.Minute
 )
+
+// threadName is what the thread that watches is called (PR_SET_NAME(2const): 15 characters and a zero).
+var threadName = []byte("eviction\x00")
 
 // Run looks after the node until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
@@ -175,6 +206,25 @@ func (g *Guard) Run(ctx context.Context) error {
 	defer g.telling.Wait()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		return g.watch(ctx)
+	}
+	// The first thread's name is the process's, by which people know it. It is held here, so that another one watches.
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		ended <- g.watch(ctx)
+	}()
+	return <-ended
+}
+
+// watch is Run, on a thread of its own.
+func (g *Guard) watch(ctx context.Context) error {
+	// So that whoever looks at the agent's threads sees what watching costs.
+	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&threadName[0])), 0, 0, 0); err != nil {
+		slog.Debug("thread not named", "err", err)
+	}
 	for _, s := range g.alarms() {
 		if err := g.clock.Add(s); err != nil {
 			slog.Warn("alarm not set, the poll has to do", "err", err)
@@ -218,7 +268,43 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	p.decision = g.decider.Step(p.now, p.facts)
 	g.carryOut(ctx, p)
 	g.meet(p.present)
+	g.holdOwn(p)
 	return g.next(g.began.Add(time.Duration(p.decision.Wake)))
+}
+
+// holdOwn keeps the agent's own memory from being reclaimed while a line of memory is near, and some time longer.
+func (g *Guard) holdOwn(p *pass) {
+	if p.decision.Near {
+		g.nearAt = p.began
+	}
+	want := !g.nearAt.IsZero() && p.began.Sub(g.nearAt) < holdFor
+	if g.o.Hold == nil || g.refused || want == g.HoldsMemory() {
+		return
+	}
+	if err := g.o.Hold(want); err != nil {
+		g.refused = true
+		slog.Warn("the agent's own memory may be reclaimed when memory is short, and evictions be late. Going on", "err", err)
+		return
+	}
+	g.mu.Lock()
+	g.holds = want
+	g.mu.Unlock()
+	slog.Info("reclaim of the agent's own memory", "heldOff", want)
+	if want {
+		if _, err := g.o.Tree.Kill(noGroup); err != nil {
+			slog.Debug("way of a kill not gone through", "err", err)
+		}
+	}
+}
+
+// noGroup is a group that is not there. Nobody makes one of this name.
+const noGroup = "/plimsoll-no-such-group"
+
+// HoldsMemory reports whether the agent's own memory is being held.
+func (g *Guard) HoldsMemory() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.holds
 }
 
 // limitsEvery is how often limits of local storage are enforced although no signal is short (upstream: in every pass, 10 s).

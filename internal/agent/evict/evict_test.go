@@ -217,6 +217,7 @@ func (b *bench) options(dir string, thresholds ...eviction.Threshold) Options {
 			return b.group(pod.UID)
 		},
 		Pods: b, Recorder: record.NewFakeRecorder(100), Journal: j, Metrics: metrics.New("n"), Changed: func() {},
+		Hold: func(bool) error { return nil },
 	}
 }
 
@@ -227,6 +228,12 @@ func (b *bench) watch(o Options) *Guard {
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.run(g)
+	return g
+}
+
+func (b *bench) run(g *Guard) {
+	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
@@ -236,7 +243,6 @@ func (b *bench) watch(o Options) *Guard {
 			b.Error(err)
 		}
 	})
-	return g
 }
 
 func (b *bench) until(what string, holds func() bool) {
@@ -283,7 +289,7 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 		t.Run(rate.String(), func(t *testing.T) {
 			b := newBench(t, 384*unit.MiB)
 			dir := t.TempDir()
-			b.watch(b.options(dir, hard(100*unit.MiB)))
+			g := b.watch(b.options(dir, hard(100*unit.MiB)))
 			b.pod("small", 0, 16*unit.MiB, 0)
 			b.pod("critical", 2_000_000_000, 180*unit.MiB, 0)
 			b.pod("grower", 0, unit.GiB, rate)
@@ -293,6 +299,9 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 			}
 			if !b.present("small") || !b.present("critical") || b.oomKills() != 0 {
 				t.Errorf("present %v, killed by the kernel %d", b.Present(), b.oomKills())
+			}
+			if !g.HoldsMemory() {
+				t.Error("its own memory was not held")
 			}
 			b.evictedAsTold(dir)
 		})

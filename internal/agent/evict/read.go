@@ -20,14 +20,15 @@ import (
 // signals reads what the node has left, and which disks it has. What cannot be read is left out: its thresholds are not judged.
 func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observation, eviction.Disks) {
 	s := make(map[loadline.Signal]eviction.Observation, 9)
-	if m, err := g.nodeMemory(); err == nil {
+	m, err := g.nodeMemory()
+	if err == nil {
 		s[loadline.MemoryAvailable] = g.o.Config.Memory.Node(m, now)
 	} else {
 		g.complaints.about("memory of the machine", err)
 	}
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
 		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
-			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, now)
+			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, m, now)
 		} else {
 			g.complaints.about("memory of all pods", err)
 		}

@@ -6,13 +6,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 )
@@ -111,4 +115,35 @@ func FuzzSandboxImage(f *testing.F) {
 	f.Add(`{"sandboxImage":5}`)
 	f.Add(``)
 	f.Fuzz(func(t *testing.T, text string) { _ = parseSandboxImage(text) })
+}
+
+// An image that came between two collections is known in time: its least age is over when room is needed, before the next one.
+func TestImagesAgeBetweenCollections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50, AgeMin: 2 * time.Minute}, Dir: "/", Disk: s.disk})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- gc.Run(ctx) }()
+		time.Sleep(30 * time.Second)
+		if err := gc.take(ctx, func() error { s.images = []*runtimeapi.Image{{Id: "new"}}; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			after time.Duration
+			left  string
+		}{{2 * time.Minute, "new"}, {time.Minute, ""}} {
+			time.Sleep(c.after)
+			if err := gc.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: loadline.ImageFSAvailable, Until: 1 << 60}); err != nil {
+				t.Error(err)
+			}
+			if got := s.left(); got != c.left {
+				t.Errorf("after %v more left %q, want %q", c.after, got, c.left)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -18,6 +18,9 @@ type Decision struct {
 	Ranking    []Ranked    // of the first need, when one was to be answered by pods
 	Victims    []Victim    // in order; kill beside each other
 
+	// Near: a line of memory is near, met or not. Who has to act soon should keep what it needs for that in memory.
+	Near bool
+
 	// Wake is the latest moment at which to look again; events of the kernel may come first.
 	Wake unit.Instant
 }
@@ -98,6 +101,7 @@ func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 	s.judge()
 	s.holdConditions()
 	s.readEnds()
+	s.out.Near = slices.ContainsFunc(s.thresholds, s.near)
 	if !f.Quick {
 		s.enforceLimits()
 		for i := range s.out.Met {

@@ -118,18 +118,22 @@ type NodeMemory struct {
 // Node returns the observation of memory.available.
 func (s MemorySignal) Node(m NodeMemory, at unit.Instant) Observation {
 	if s == SignalAvailable {
-		return Observation{int64(m.Available + min(m.SwapFree, max(0, m.SwapRoom))), int64(m.Total - m.HugePages), at}
+		return Observation{int64(m.Available + m.swappable()), int64(m.Total - m.HugePages), at}
 	}
 	return Observation{int64(m.Total - m.WorkingSet), int64(m.Total), at}
 }
 
-// Pods returns the observation of allocatableMemory.available: of all pods together under their limit.
-func (s MemorySignal) Pods(limit, workingSet, cache unit.Bytes, at unit.Instant) Observation {
+// Pods returns the observation of allocatableMemory.available: of all pods together, which use workingSet, under their limit.
+// m is the machine's memory, of which SignalAvailable asks how much pods may swap out: at their limit the kernel does that first.
+func (s MemorySignal) Pods(limit, workingSet, cache unit.Bytes, m NodeMemory, at unit.Instant) Observation {
 	if s == SignalAvailable {
-		workingSet -= cache
+		workingSet -= cache + m.swappable()
 	}
 	return Observation{int64(limit - workingSet), int64(limit), at}
 }
+
+// swappable is what pods may still swap out, and for which there is swap.
+func (m NodeMemory) swappable() unit.Bytes { return min(m.SwapFree, max(0, m.SwapRoom)) }
 
 // of returns what a pod counts as using, and what its end frees at once.
 func (s MemorySignal) of(u Usage) (used, freed unit.Bytes) {

@@ -125,6 +125,12 @@ func (d *Decider) easeDue(now unit.Instant) bool {
 	return d.config.ReclaimMemory && (asked.IsZero() || now.Sub(asked) >= easeEvery)
 }
 
+// near reports whether a threshold of memory is near.
+func (s *step) near(t Threshold) bool {
+	o, ok := s.facts.Signals[t.Signal]
+	return ok && isNear(t, o)
+}
+
 // easeMemory asks the kernel to reclaim memory of pods above their request while a line of memory is near. Nothing waits for
 // it: whoever has to go goes.
 func (s *step) easeMemory() {
@@ -132,23 +138,41 @@ func (s *step) easeMemory() {
 		return
 	}
 	for _, t := range s.thresholds {
-		o, ok := s.facts.Signals[t.Signal]
-		if !ok || !isNear(t, o) {
+		if !s.near(t) {
 			continue
 		}
+		o := s.facts.Signals[t.Signal]
 		r := Reclaim{Step: PodMemory, Signal: t.Signal, Until: t.line(o) * (1 + easeShare)}
-		left := r.Until - o.Available
-		for _, p := range Rank(t.Signal, s.facts.Pods, s.config.Memory, s.disks) {
-			if _, ends := s.ends[p.ID]; left <= 0 || !p.Over || ends {
-				continue
-			}
-			n := min(left, p.Usage-p.Request)
-			r.Pods = append(r.Pods, Ease{p.ID, unit.Bytes(n)})
-			left -= n
-		}
-		if len(r.Pods) > 0 {
+		if r.Pods = s.easings(t, r.Until-o.Available); len(r.Pods) > 0 {
 			s.out.Reclaim = append(s.out.Reclaim, r)
 			return
 		}
 	}
+}
+
+// easings divides what is to be reclaimed among pods above their request, in their order: first what is page cache, which costs
+// least and can always be had; then the rest, which is anonymous memory and needs swap.
+func (s *step) easings(t Threshold, left int64) []Ease {
+	var over []Ranked
+	for _, p := range Rank(t.Signal, s.facts.Pods, s.config.Memory, s.disks) {
+		if _, ends := s.ends[p.ID]; p.Over && !ends {
+			over = append(over, p)
+		}
+	}
+	parts := make([]int64, len(over))
+	share := func(most func(Ranked) int64) {
+		for i, p := range over {
+			n := min(left, most(p), p.Usage-p.Request-parts[i])
+			parts[i], left = parts[i]+max(0, n), left-max(0, n)
+		}
+	}
+	share(func(p Ranked) int64 { return int64(s.pod(p.ID).Used.Cache) })
+	share(func(p Ranked) int64 { return p.Usage })
+	var out []Ease
+	for i, p := range over {
+		if parts[i] > 0 {
+			out = append(out, Ease{p.ID, unit.Bytes(parts[i])})
+		}
+	}
+	return out
 }

@@ -16,7 +16,7 @@ import (
 //
 //	config           lines: hard|soft SIGNAL VALUE [grace=D] [reclaim=VALUE]; transition D; grace-max D; memory available;
 //	                 reclaim-memory; images-low N; local-storage. Begins a new node.
-//	node KEY=VALUE   memory, system, cache, limit (of all pods), disk, used, inodes, files, images (imagefs), dead, unused,
+//	node KEY=VALUE   memory, system, cache, limit (of all pods), swap (that pods may use), disk, used, inodes, files, images (imagefs), dead, unused,
 //	                 pids, disks=one|image|split, stale=D (readings are so old), hang
 //	pod NAME ...     adds or changes pods, one a line: priority, mem, grow (per second), req, cache, swap, pids, grace, rootfs,
 //	                 logs, volume, files (inodes of the volume), limit (of the pod's storage), size (of the volume),
@@ -97,7 +97,7 @@ func (w *world) value(text string) (loadline.Threshold, string) {
 }
 
 func (w *world) set(key, value string) {
-	bytes := map[string]*unit.Bytes{"memory": &w.memory, "system": &w.system, "cache": &w.cache, "limit": &w.limit, "dead": &w.dead, "unused": &w.unused}
+	bytes := map[string]*unit.Bytes{"memory": &w.memory, "system": &w.system, "cache": &w.cache, "limit": &w.limit, "swap": &w.swap, "dead": &w.dead, "unused": &w.unused}
 	counts := map[string]*int64{"disk": &w.disk.Bytes, "used": &w.other.Bytes, "inodes": &w.disk.Inodes, "files": &w.other.Inodes, "images": &w.images.Bytes, "pids": &w.pids}
 	switch {
 	case bytes[key] != nil:

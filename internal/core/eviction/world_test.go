@@ -22,6 +22,7 @@ type world struct {
 
 	memory, system, cache unit.Bytes // of the machine; used by others than pods; of all use, droppable
 	limit                 unit.Bytes // of all pods together; 0: none
+	swap                  unit.Bytes // that there is, and that pods may use
 	disk, other           Disk       // nodefs: capacity, used by others than pods
 	images                Disk       // imagefs, with ImageDisk
 	dead, unused          unit.Bytes // of dead containers and unused images
@@ -93,7 +94,7 @@ func (w *world) pass(d time.Duration) {
 // facts are what a shell would see.
 func (w *world) facts() Facts {
 	f := Facts{Signals: map[loadline.Signal]Observation{}, Disks: w.disks, Done: w.done}
-	var working, cache unit.Bytes
+	var working, cache, swapped unit.Bytes
 	nodefs, imagefs := w.other, Disk{}
 	threads := int64(200)
 	if w.disks == OneDisk {
@@ -116,6 +117,7 @@ func (w *world) facts() Facts {
 		}
 		working += b.memory
 		cache += b.Used.Cache
+		swapped += b.Used.Swap
 		threads += b.Used.PIDs
 		layers, _ := diskOf(loadline.ImageFSAvailable, b.Pod, ImageDisk)
 		rest, _ := diskOf(loadline.NodeFSAvailable, b.Pod, ImageDisk)
@@ -132,9 +134,10 @@ func (w *world) facts() Facts {
 		at -= at % unit.Instant(w.stale)
 	}
 	used := w.system + working
-	f.Signals[loadline.MemoryAvailable] = w.config.Memory.Node(NodeMemory{Total: w.memory, WorkingSet: used, Available: w.memory - used + cache + w.cache}, at)
+	m := NodeMemory{Total: w.memory, WorkingSet: used, Available: w.memory - used + cache + w.cache, SwapFree: w.swap - swapped, SwapRoom: w.swap - swapped}
+	f.Signals[loadline.MemoryAvailable] = w.config.Memory.Node(m, at)
 	if w.limit > 0 {
-		f.Signals[loadline.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, at)
+		f.Signals[loadline.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, m, at)
 	}
 	f.Signals[loadline.NodeFSAvailable] = Observation{w.disk.Bytes - nodefs.Bytes, w.disk.Bytes, at}
 	f.Signals[loadline.NodeFSInodesFree] = Observation{w.disk.Inodes - nodefs.Inodes, w.disk.Inodes, at}

@@ -133,7 +133,7 @@ type Line struct {
 	Notes []string // settings whose effect may surprise
 
 	system, kube Reserved
-	cpus         idset.Set
+	cpus         idset.Set // of the machine, with those that are offline: they may come back
 	enforcePods  bool
 }
 
@@ -145,7 +145,7 @@ func Draw(m machine.Machine, s Settings) (Line, error) {
 	if s.ReservedCPUs > 0 {
 		s.System.CPU, s.Kube.CPU = unit.MilliCPU(s.ReservedCPUs)*unit.CPU, 0
 	}
-	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs}
+	l := Line{enforcePods: s.EnforcePods, StorageUncounted: s.StorageUncounted, system: s.System, kube: s.Kube, cpus: m.CPUs.Union(m.Offline)}
 	memoryThreshold := unit.Bytes(s.EvictionHard[MemoryAvailable].Of(int64(m.Memory)))
 	l.CPU = row(unit.MilliCPU(cores)*unit.CPU, s.System.CPU, s.Kube.CPU, 0)
 	l.Memory = row(m.Memory, s.System.Memory, s.Kube.Memory, memoryThreshold)

@@ -175,3 +175,16 @@ func FuzzParseShare(f *testing.F) {
 		}
 	})
 }
+
+// A CPU that is offline when the agent starts is the pods' again when it comes back.
+func TestEnforcedNamesOfflineCPUs(t *testing.T) {
+	m := example()
+	m.Offline = idset.Of(3)
+	l, err := Draw(m, Settings{EnforcePods: true, MaxPods: 110})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := l.Enforced().CPUs, idset.Of(0, 1, 3); !got.Equal(want) {
+		t.Errorf("the node's group has CPUs %v, want %v", got, want)
+	}
+}

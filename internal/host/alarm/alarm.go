@@ -20,6 +20,7 @@ package alarm
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,13 +72,16 @@ func (c *Clock) Add(s Source) error {
 	return nil
 }
 
-// Wait sleeps until something rings or timeout is over (negative: for ever), and returns the names of what rang. The slice
-// is used again by the next Wait. It allocates nothing.
+// Forever is a timeout that is never over.
+const Forever = time.Duration(math.MaxInt64)
+
+// Wait sleeps until something rings or timeout is over, and returns the names of what rang. A timeout that was over before, and so
+// is negative, is no sleep. The slice is used again by the next Wait. It allocates nothing.
 func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
 	until := time.Now().Add(timeout)
 	ms := -1
 	for {
-		if timeout >= 0 {
+		if timeout != Forever {
 			ms = int((max(time.Until(until), 0) + time.Millisecond - 1) / time.Millisecond)
 		}
 		n, err := unix.EpollWait(c.epoll, c.events, ms)

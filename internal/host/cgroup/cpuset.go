@@ -19,6 +19,9 @@ const confineTries = 100
 // own stay as they are; the others are brought to rest, with all below them. When Confine returns without error, nothing in
 // the group runs anywhere else: on v1 the kernel lets no group have more than that above it, on v2 what it has more does not
 // count. A group that is not there needs no confining.
+//
+// CPUs that are offline may be named. On v2 they are kept with the group, which runs on them again once they are back; v1 takes
+// them out of every group for good, and refuses them.
 func (t *Tree) Confine(group string, own, rest idset.Set) error {
 	if err := t.confine(group, own, rest); err != nil && !vanished(err) {
 		return fmt.Errorf("confine cgroup %s to CPUs %v: %w", group, own.Union(rest), err)
@@ -30,11 +33,18 @@ func (t *Tree) confine(group string, own, rest idset.Set) error {
 	if err := check(group); err != nil {
 		return err
 	}
-	all := own.Union(rest)
 	dir, err := t.need("cpuset", group)
 	if err != nil {
 		return err
 	}
+	if t.mode != V2 {
+		online, err := t.CPUs("/")
+		if err != nil {
+			return err
+		}
+		own, rest = own.Intersect(online), rest.Intersect(online)
+	}
+	all := own.Union(rest)
 	if t.units != nil {
 		if _, err := t.setUnit(group, qos.Values{CPUs: all}); err != nil {
 			return err

@@ -60,6 +60,11 @@ func TestLiveConfine(t *testing.T) {
 	if tree.Mode() != V2 { // there, what has a cpuset of its own keeps it
 		expect("all free", map[string]idset.Set{"/shared/inner": all})
 	}
+	if tree.Mode() != V2 { // which knows CPUs that may come
+		confine(own.Union(idset.Of(4095)), rest.Union(idset.Of(4094)))
+		expect("some are offline", map[string]idset.Set{"": all, "/shared": rest})
+		confine(idset.Set{}, all)
+	}
 	if err := tree.Confine(root+"/gone", own, rest); err != nil {
 		t.Errorf("a group that is not there: %v", err)
 	}

@@ -23,12 +23,16 @@ type Killing struct {
 
 // Release frees memory of those that die, on the caller's own time (process_mrelease(2), Linux 5.15): they may have to wait for
 // their next turn on a CPU, or for a quota, before they can do so themselves. It takes as long as freeing takes. Where the
-// kernel cannot, or nothing is left to free, it does nothing. To be called once after every Kill.
-func (k Killing) Release() {
+// kernel cannot, or nothing is left to free, it does nothing. It returns of how many it did. To be called once
+// after every Kill.
+func (k Killing) Release() (processes int) {
 	for _, fd := range k.dying {
-		_, _, _ = unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0)
+		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno == 0 {
+			processes++
+		}
 	}
 	k.dying.close()
+	return processes
 }
 
 // killRounds bounds the rounds of killing one by one. Each ends all that was there at its beginning, so that a second finds

@@ -80,8 +80,7 @@ func TestLiveKillEndsAForkBomb(t *testing.T) {
 	inside(t, tree, group+"/c1", `trap "" TERM; bomb() { while :; do bomb & bomb & sleep 0.01; done; }; bomb 2>/dev/null`)
 	until(t, "a hundred processes", func() bool { return count(tree, group) >= 100 })
 	k, err := tree.Kill(group)
-	t.Logf("%+v", k)
-	k.Release()
+	t.Logf("%+v, of them released %d", k, k.Release())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,5 +145,80 @@ func TestLiveThresholdRings(t *testing.T) {
 	after, err := tree.Footprint(group)
 	if err != nil || after.Charged <= before.Charged || after.WorkingSet > after.Charged || after.Cache > after.WorkingSet {
 		t.Errorf("footprint %+v, then %+v, %v", before, after, err)
+	}
+}
+
+// watch has a clock of a group's alarms, none of which rings any more.
+func watch(t *testing.T, tree *Tree, group string) *alarm.Clock {
+	t.Helper()
+	sources, err := tree.MemoryAlarms(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := alarm.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for _, s := range sources {
+		if err := c.Add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Wait(0); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// On v2 the kernel rings at the limit: what a program writes to a file comes to it without any harm.
+func TestLiveLimitRings(t *testing.T) {
+	tree, root := enterLive(t)
+	if tree.Mode() != V2 {
+		t.Skip("v1 has thresholds")
+	}
+	group := root + "/writer"
+	if err := tree.Apply(group, qos.Values{Memory: unit.LimitTo(32 * unit.MiB)}); err != nil {
+		t.Fatal(err)
+	}
+	c := watch(t, tree, group)
+	inside(t, tree, group, "head -c 64000000 /dev/zero > "+filepath.Join(t.TempDir(), "file")+"; sleep 100")
+	deadline := time.Now().Add(time.Minute)
+	for rang := ""; !strings.Contains(rang, "memory.events"); {
+		names, err := c.Wait(time.Until(deadline))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("rang %q, %v", rang, err)
+		}
+		rang += strings.Join(names, " ") + " "
+		t.Log(rang)
+	}
+}
+
+// What is page cache is reclaimed when the kernel is asked to, and nobody is harmed.
+func TestLiveReclaim(t *testing.T) {
+	tree, root := enterLive(t)
+	if tree.Mode() != V2 {
+		t.Skip("v1 has no memory.reclaim")
+	}
+	group := root + "/cached"
+	if err := tree.Apply(group, qos.Values{}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	cmd := inside(t, tree, group, "head -c 48000000 /dev/zero > "+file+"; sync "+file+"; echo > "+file+".done; exec sleep 100")
+	until(t, "it has written", func() bool { _, err := os.Stat(file + ".done"); return err == nil })
+	before, err := tree.Footprint(group)
+	if err != nil || before.Charged < 40*unit.MiB {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	if err := tree.Reclaim(group, int64(32*unit.MiB)); err != nil && !errors.Is(err, ErrRefused) {
+		t.Fatal(err)
+	}
+	after, err := tree.Footprint(group)
+	if err != nil || after.Charged > before.Charged-24*unit.MiB {
+		t.Errorf("%+v, before %+v, %v", after, before, err)
+	}
+	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the process: %v", err)
 	}
 }

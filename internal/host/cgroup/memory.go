@@ -121,27 +121,33 @@ func (t *Tree) AccountsSwap() bool {
 }
 
 // CPUs returns the CPUs that group, which may be the root, is allowed to use.
-func (t *Tree) CPUs(group string) (idset.Set, error) {
+func (t *Tree) CPUs(group string) (idset.Set, error) { return t.allowed(group, "cpus") }
+
+// MemoryNodes returns the NUMA nodes of whose memory group, which may be the root, is allowed to get more.
+func (t *Tree) MemoryNodes(group string) (idset.Set, error) { return t.allowed(group, "mems") }
+
+// allowed reads what a group may use: its cpuset, as far as it is online and the groups above have it, too.
+func (t *Tree) allowed(group, what string) (idset.Set, error) {
 	if group != "/" {
 		if err := check(group); err != nil {
-			return idset.Set{}, fmt.Errorf("read cpus: %w", err)
+			return idset.Set{}, fmt.Errorf("read %s: %w", what, err)
 		}
 	}
 	dir, err := t.need("cpuset", group)
 	if err != nil {
-		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %w", group, err)
+		return idset.Set{}, fmt.Errorf("read %s of cgroup %s: %w", what, group, err)
 	}
-	file := filepath.Join(dir, "cpuset.effective_cpus")
+	file := filepath.Join(dir, "cpuset.effective_"+what)
 	if t.mode == V2 {
-		file = filepath.Join(dir, "cpuset.cpus.effective")
+		file = filepath.Join(dir, "cpuset."+what+".effective")
 	}
 	text, err := readText(file)
 	if err != nil {
-		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %w", group, err)
+		return idset.Set{}, fmt.Errorf("read %s of cgroup %s: %w", what, group, err)
 	}
-	cpus, err := idset.Parse(text)
+	ids, err := idset.Parse(text)
 	if err != nil {
-		return idset.Set{}, fmt.Errorf("read cpus of cgroup %s: %s: %w", group, file, err)
+		return idset.Set{}, fmt.Errorf("read %s of cgroup %s: %s: %w", what, group, file, err)
 	}
-	return cpus, nil
+	return ids, nil
 }

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -74,7 +75,7 @@ func (t *Tree) setQuotaV1(group string, v qos.Values) error {
 	}
 	if period != "" {
 		err := write(filepath.Join(dir, "cpu.cfs_period_us"), period)
-		if errors.Is(err, syscall.EINVAL) && quota != "" {
+		if errors.Is(err, unix.EINVAL) && quota != "" {
 			if err := write(filepath.Join(dir, "cpu.cfs_quota_us"), quota); err != nil {
 				return err
 			}
@@ -154,7 +155,7 @@ func (t *Tree) setRest(group string, v qos.Values, suffix string) error {
 // setMemoryV1 writes a limit, which the kernel refuses when it cannot reclaim what is above it.
 func (t *Tree) setMemoryV1(group string, limit unit.Limit[unit.Bytes]) error {
 	err := setLimit(t, "memory", group, "memory.limit_in_bytes", limit, "-1")
-	if errors.Is(err, syscall.EBUSY) {
+	if errors.Is(err, unix.EBUSY) {
 		usage, _ := readText(filepath.Join(t.dirOf("memory", group), "memory.usage_in_bytes"))
 		return fmt.Errorf("%w: %w: memory.usage_in_bytes is %s and could not be reclaimed below the limit", ErrRefused, err, usage)
 	}
@@ -223,17 +224,32 @@ func (t *Tree) dirOf(controller, group string) string {
 }
 
 // write sets a kernel file. It never creates one: a missing file is a controller that is not enabled.
+//
+// It does without os.File, which takes EAGAIN for a wish to be asked again once the file can be written to: memory.reclaim says so
+// that less could be freed, and Write would wait for ever (seen on Linux 6.1, 2026-11-20).
 func write(file, value string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return fmt.Errorf("write %q: %w", value, err)
+	failed := func(op string, err error) error {
+		return fmt.Errorf("write %q: %w", value, &os.PathError{Op: op, Path: file, Err: err})
 	}
-	_, err = f.WriteString(value)
-	if closeErr := f.Close(); err == nil {
+	fd, err := untilDone(func() (int, error) { return unix.Open(file, unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return failed("open", err)
+	}
+	_, err = untilDone(func() (int, error) { return unix.Write(fd, []byte(value)) })
+	if closeErr := unix.Close(fd); err == nil {
 		err = closeErr
 	}
 	if err != nil {
-		return fmt.Errorf("write %q: %w", value, err)
+		return failed("write", err)
 	}
 	return nil
+}
+
+// untilDone calls again what a signal has interrupted: Go's own runtime sends some.
+func untilDone(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }

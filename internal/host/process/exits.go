@@ -1,5 +1,5 @@
 // Package process watches processes that are not our children, tells who listens on a socket, sets out-of-memory scores, and
-// keeps our own process small.
+// keeps our own process small, or all of it in memory.
 //
 // A pidfd (pidfd_open(2), Linux 5.3) becomes readable when its process has exited, whoever its parent is. One epoll set
 // holds all of them, so that waiting for hundreds of processes costs one sleeping thread and no polling. A pid may have
