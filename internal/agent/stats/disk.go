@@ -2,7 +2,6 @@ package stats
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -19,13 +18,6 @@ import (
 )
 
 const (
-	// walkLife is how long the size of a volume is used again before it is walked anew; upstream walks every minute
-	// whether asked or not (volumeStatsAggPeriod).
-	walkLife = time.Minute
-	// walkEntriesMax bounds the directory entries of one reading. Volumes for which it does not suffice are left out until
-	// a later reading, when the others' sizes are known; one with more entries than this always. Chosen: about 0.2 s of
-	// stat calls. (Upstream's unbounded walks took 70 CPUs: k/k #61793.)
-	walkEntriesMax = 100_000
 	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
 	runtimeTime = 10 * time.Second
 	// emptyDirs is where a pod's emptyDir volumes lie below its volumes directory.
@@ -199,76 +191,4 @@ func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 		return nil, false
 	}
 	return on(fileSystem(dir, at), at, bytes, inodes), false
-}
-
-// walks remembers the sizes of directories.
-type walks map[string]walk
-
-type walk struct {
-	at            time.Time
-	bytes, inodes uint64
-}
-
-// errTooMany ends a walk that goes over walkEntriesMax.
-var errTooMany = errors.New("too many directory entries")
-
-// size returns what lies below dir, at most walkLife old. walked counts the entries of this reading.
-func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int) (bytes, inodes uint64, ok bool) {
-	if known, there := w[dir]; there && at.Sub(known.at) < walkLife {
-		return known.bytes, known.inodes, true
-	}
-	// The content is a container's: it may exchange a directory for a symbolic link under our feet, which os.Root does not
-	// follow out.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0, 0, false
-	}
-	defer root.Close()
-	linked := map[uint64]bool{} // inodes with several names, counted once
-	var device uint64           // of dir; what is mounted below is not the volume's
-	err = fs.WalkDir(root.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
-		if *walked++; *walked > walkEntriesMax {
-			return errTooMany
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			return nil // removed while we look
-		}
-		info, err := e.Info()
-		if err != nil {
-			return nil
-		}
-		s, ok := info.Sys().(*syscall.Stat_t)
-		if ok && device == 0 {
-			device = uint64(s.Dev)
-		}
-		switch {
-		case ok && uint64(s.Dev) != device && e.IsDir():
-			return fs.SkipDir
-		case ok && s.Nlink > 1 && !e.IsDir() && linked[s.Ino]:
-			return nil
-		case ok && s.Nlink > 1 && !e.IsDir():
-			linked[s.Ino] = true
-		}
-		bytes += diskBytes(info)
-		inodes++
-		return nil
-	})
-	if err != nil {
-		slog.Debug("size of volume left out", "dir", dir, "err", err)
-		return 0, 0, false
-	}
-	w[dir] = walk{at, bytes, inodes}
-	return bytes, inodes, true
-}
-
-// forget drops sizes that are too old to be used again; those of pods that are gone are among them.
-func (w walks) forget(now time.Time) {
-	for dir, known := range w {
-		if now.Sub(known.at) >= walkLife {
-			delete(w, dir)
-		}
-	}
 }

@@ -109,8 +109,14 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 		process(statsapi.SystemContainerRuntime, pid)
 	}
 	if u, at, ok := p.group(p.o.PodsGroup); ok {
+		// Without the limit nobody could tell from a summary what allocatableMemory.available is.
+		limit, err := p.o.Cgroups.MemoryLimit(p.o.PodsGroup)
+		if err != nil {
+			slog.Debug("read memory limit", "cgroup", p.o.PodsGroup, "err", err)
+		}
+		bytes, _ := limit.Get()
 		out = append(out, statsapi.ContainerStats{
-			Name: statsapi.SystemContainerPods, StartTime: boot, CPU: p.cpu(p.o.PodsGroup, u, at), Memory: memory(u, at, 0),
+			Name: statsapi.SystemContainerPods, StartTime: boot, CPU: p.cpu(p.o.PodsGroup, u, at), Memory: memory(u, at, uint64(bytes)),
 		})
 	}
 	return out

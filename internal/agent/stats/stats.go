@@ -26,6 +26,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
@@ -43,6 +44,7 @@ const (
 type Cgroups interface {
 	Usage(group string) (cgroup.Usage, error)
 	PIDs(group string) ([]int, error)
+	MemoryLimit(group string) (unit.Limit[unit.Bytes], error)
 }
 
 // Runtime knows what images and writable layers take; *cri.Client with its Images is one.
@@ -105,7 +107,7 @@ func New(o Options) *Reader {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Reader{o: o, turn: make(chan struct{}, 1), rates: rates{}, walks: walks{}}
+	r := &Reader{o: o, turn: make(chan struct{}, 1), rates: rates{}, walks: walks{most: walkEntriesMax, known: map[string]*walk{}}}
 	r.turn <- struct{}{}
 	return r
 }

@@ -37,6 +37,10 @@ func (g groups) PIDs(name string) ([]int, error) {
 	return nil, nil
 }
 
+func (g groups) MemoryLimit(string) (unit.Limit[unit.Bytes], error) {
+	return unit.LimitTo(unit.Bytes(450)), nil
+}
+
 func used(cpu time.Duration, memory, working unit.Bytes) cgroup.Usage {
 	return cgroup.Usage{CPU: unit.Of(cpu), Memory: unit.Of(memory), WorkingSet: unit.Of(working), PIDs: unit.Of[int64](3)}
 }
@@ -140,6 +144,7 @@ func TestSummary(t *testing.T) {
 		t.Error("there are parts nobody asked for, or that do not parse")
 	}
 	check("system containers", s.Node.SystemContainers[0].Name+" "+s.Node.SystemContainers[1].Name, "kubelet pods")
+	check("all pods, of their limit left", value(s.Node.SystemContainers[1].Memory.AvailableBytes), "50")
 	check("agent's cpu", value(s.Node.SystemContainers[0].CPU.UsageCoreNanoSeconds), "2500000000")
 	check("agent's memory", value(s.Node.SystemContainers[0].Memory.RSSBytes), fmt.Sprint(3*os.Getpagesize()))
 	one, two := s.Pods[0].Containers[0], s.Pods[0].Containers[1]

@@ -5,8 +5,9 @@
 //
 // A Meter reads all pods every few seconds, in the background, and answers from its last *reading*: a decision about memory
 // must not wait for a disk. What a reading costs is the stats package's business: volumes that the kernel counts
-// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, at most once a minute.
-// The runtime is asked once for all writable layers.
+// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, at most once a minute, and
+// large ones by parts, one in each reading, so that no volume is too large to be known and no reading takes long. The runtime
+// is asked once for all writable layers.
 //
 // # What it does not do
 //
