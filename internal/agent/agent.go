@@ -412,7 +412,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"server":   a.server.Run,
 		"logs":     rotator.Run,
 		"eviction": a.guard.Run,
-		"memory":   settle,
+		"memory":   a.settle,
 		"limits":   a.groups.limits.run,
 		"images":   a.images.Run,
 		"storage":  a.storage.Run,
@@ -461,8 +461,8 @@ const (
 	settleEvery = time.Minute
 )
 
-// settle keeps the agent small while nothing happens.
-func settle(ctx context.Context) error {
+// settle keeps the agent small while nothing happens, and leaves it alone while it holds on to its memory.
+func (a *Agent) settle(ctx context.Context) error {
 	next := time.NewTimer(settleFirst)
 	defer next.Stop()
 	for {
@@ -471,9 +471,11 @@ func settle(ctx context.Context) error {
 			return nil
 		case <-next.C:
 		}
-		debug.FreeOSMemory()
-		if err := process.Trim(); err != nil {
-			slog.Debug("memory not given back", "err", err)
+		if !a.guard.HoldsMemory() {
+			debug.FreeOSMemory()
+			if err := process.Trim(); err != nil {
+				slog.Debug("memory not given back", "err", err)
+			}
 		}
 		next.Reset(settleEvery)
 	}

@@ -49,10 +49,12 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	if refusal != nil {
 		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting}
 	}
-	if rejected != nil {
-		return rejected
-	}
-	return a.plugins.give(a.ctx, string(pod.UID))
+	return rejected
+}
+
+// Give implements pods.Admission.
+func (a admit) Give(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
+	return a.plugins.give(ctx, string(pod.UID))
 }
 
 // Wait implements pods.Admission.

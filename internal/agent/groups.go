@@ -58,12 +58,15 @@ func (g *groups) prepare(node qos.Values) error {
 			return err
 		}
 	}
-	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that.
-	cpus, err := g.tree.CPUs(above)
-	if err != nil {
-		return err
+	// The group above may have fewer CPUs than the machine, and the kernel of v1 lets no group have more than that. On v2 what a group has
+	// more does not count, and one that is offline is its own again when it comes back, though no agent should run then.
+	if g.tree.Mode() != cgroup.V2 {
+		cpus, err := g.tree.CPUs(above)
+		if err != nil {
+			return err
+		}
+		node.CPUs = node.CPUs.Intersect(cpus)
 	}
-	node.CPUs = node.CPUs.Minus(node.CPUs.Minus(cpus))
 	if err := g.hold(g.layout.Node(), node); err != nil {
 		return err
 	}

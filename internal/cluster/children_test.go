@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -175,6 +176,10 @@ func TestManifests(t *testing.T) {
 		switch {
 		case strings.Contains(document, "kind: ClusterRoleBinding"):
 			object = &binding
+		case strings.Contains(document, "kind: ValidatingAdmissionPolicyBinding"):
+			object = &admissionv1.ValidatingAdmissionPolicyBinding{}
+		case strings.Contains(document, "kind: ValidatingAdmissionPolicy"):
+			object = &admissionv1.ValidatingAdmissionPolicy{}
 		case strings.Contains(document, "kind: FlowSchema"):
 			object = &flowcontrolv1.FlowSchema{}
 		case strings.Contains(document, "kind: CustomResourceDefinition"):

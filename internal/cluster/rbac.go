@@ -34,7 +34,7 @@ func install(ctx context.Context, c *kube.Client) error {
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
 			return fmt.Errorf("install objects: built-in manifest: %w", err)
 		}
-		resource := strings.ToLower(head.Kind) + "s"
+		resource := plural(head.Kind)
 		err := c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).
 			AbsPath("/apis", head.APIVersion, resource, head.Name).
 			Param("fieldManager", fieldManager).Param("force", "true").
@@ -44,4 +44,13 @@ func install(ctx context.Context, c *kube.Client) error {
 		}
 	}
 	return nil
+}
+
+// plural is how the API's paths name a kind of ours.
+func plural(kind string) string {
+	kind = strings.ToLower(kind)
+	if stem, ok := strings.CutSuffix(kind, "y"); ok {
+		return stem + "ies"
+	}
+	return kind + "s"
 }

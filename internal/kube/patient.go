@@ -36,9 +36,10 @@ const (
 	// waitingMax bounds the Events that wait behind those that are being written, at about 1 KiB each. Chosen: a burst of pods
 	// on a large cluster. What comes beyond is dropped and counted in the log.
 	waitingMax = 1 << 15
-	// yieldPause is between two Events while something more urgent is under way: 50 a second, the limit of a client with
-	// upstream's defaults. An Event costs the API server nearly as much as a bind does (measured 2026-11-20).
-	yieldPause = 20 * time.Millisecond
+	// yieldPause is between two Events while something more urgent is under way: 10 a second. An Event costs the API server nearly
+	// as much as a bind does, of which it takes some 800 a second on two cores (measured 2026-11-20): 50 Events a second would be a
+	// sixteenth of that, 10 are an eightieth (reckoned). Raised, Events of a burst come later, and of a very long one more are dropped.
+	yieldPause = 100 * time.Millisecond
 	// yieldTimes is how many times as long as the last Event took the pause is at least: a server that takes long is busy with
 	// what is more urgent. Chosen: one Event for hundreds of binds on a server that is at its limit.
 	yieldTimes = 4

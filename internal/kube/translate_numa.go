@@ -2,11 +2,14 @@ package kube
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
@@ -20,6 +23,9 @@ func NUMAPod(pod *corev1.Pod) numa.Pod {
 		Guaranteed: qos.ClassOf(QoSPod(pod)) == qos.Guaranteed,
 		PodLevel:   pod.Spec.Resources != nil && (len(pod.Spec.Resources.Requests) > 0 || len(pod.Spec.Resources.Limits) > 0),
 	}
+	if text, bound := pod.Annotations[AnnotationBerth]; bound {
+		out.Berth = readBerth(text)
+	}
 	for i := range pod.Spec.InitContainers {
 		out.Init = append(out.Init, numaContainer(&pod.Spec.InitContainers[i]))
 	}
@@ -27,6 +33,54 @@ func NUMAPod(pod *corev1.Pod) numa.Pod {
 		out.Containers = append(out.Containers, numaContainer(&pod.Spec.Containers[i]))
 	}
 	return out
+}
+
+// AnnotationBerth is where whoever placed a pod expects it to lie on its node (numa.Berth). A bind brings it: the API server
+// adds a Binding's annotations to the pod's.
+//
+//	[{"name":"main","cpus":"2-3","nodes":[0]}]
+//
+// By container that owns something: CPUs in the kernel's list format, ids of NUMA nodes; either may be absent.
+const AnnotationBerth = "plimsoll.dev/berth"
+
+type wireBerth struct {
+	Name  string           `json:"name"`
+	CPUs  string           `json:"cpus,omitempty"`
+	Nodes []machine.NUMAID `json:"nodes,omitempty"`
+}
+
+// BerthAnnotation is the value of AnnotationBerth.
+func BerthAnnotation(berth numa.Berth) string {
+	wire := make([]wireBerth, 0, len(berth))
+	for _, b := range berth {
+		wire = append(wire, wireBerth{b.Container, b.CPUs.String(), b.Nodes})
+	}
+	text, err := json.Marshal(wire)
+	if err != nil {
+		panic(fmt.Sprintf("kube: berth: %v", err)) // strings and numbers
+	}
+	return string(text)
+}
+
+// berthMax bounds what is read of an annotation that anybody may have written, in bytes. Chosen: some dozens of containers with
+// CPUs all over a large machine.
+const berthMax = 1 << 14
+
+// readBerth returns what the annotation says; nil when it says nothing that can be understood: a pod without a berth lies
+// anywhere, and its owner is not the one who could mend it.
+func readBerth(text string) (berth numa.Berth) {
+	var wire []wireBerth
+	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {
+		return nil
+	}
+	for _, w := range wire {
+		cpus, err := idset.Parse(w.CPUs)
+		if err != nil {
+			return nil
+		}
+		berth = append(berth, numa.ContainerBerth{Container: w.Name, CPUs: cpus, Nodes: w.Nodes})
+	}
+	return berth
 }
 
 func numaContainer(c *corev1.Container) numa.Container {

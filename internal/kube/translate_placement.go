@@ -66,7 +66,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	broken = append(broken, placementAround(pod, &out)...)
 	out.Images, out.Containers = placementImages(pod)
 	out.Features = placementFeatures(pod)
-	out.NUMA = placementNUMA(pod)
+	out.NUMA, out.Berth = placementNUMA(pod)
 	out.Mounts = placementMounts(pod)
 	if pod.Spec.NodeName == "" {
 		out.Unsupported = append(placementUnsupported(pod), broken...)
@@ -74,8 +74,9 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	return out
 }
 
-// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes; nil: nothing.
-func placementNUMA(pod *corev1.Pod) *numa.Pod {
+// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes, nil: nothing; and where it lies there by
+// who bound it.
+func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 	devices := false
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -85,14 +86,17 @@ func placementNUMA(pod *corev1.Pod) *numa.Pod {
 		}
 	}
 	if class := pod.Status.QOSClass; !devices && class != "" && class != corev1.PodQOSGuaranteed {
-		return nil // as most are
+		return nil, nil // as most are
 	}
 	out := NUMAPod(pod)
 	if !devices && !out.Guaranteed {
-		return nil
+		return nil, nil
 	}
-	out.UID = ""
-	return &out
+	if pod.Spec.NodeName != "" {
+		berth = out.Berth
+	}
+	out.UID, out.Berth = "", nil
+	return &out, berth
 }
 
 // PlacementNode translates what the scheduler needs to know of a node.

@@ -20,8 +20,8 @@ import (
 
 // api is what the mind asks of the API server.
 type api interface {
-	// bind assigns pod to node and says what is known of the outcome; err is set unless it is BindDone.
-	bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error)
+	// bind sends a pod to its node and says what is known of the outcome; err is set unless it is BindDone.
+	bind(ctx context.Context, d placement.Decision) (placement.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
 	// keepVolume and askForVolume write one part of a plan for a pod's volumes.
@@ -38,15 +38,22 @@ const bindTimeout = 30 * time.Second
 // remote is the real API server.
 type remote struct{ client *kube.Client }
 
-func (r remote) bind(ctx context.Context, pod placement.Pod, node string) (placement.Outcome, error) {
+func (r remote) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
-	binding := &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.ID)},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
-	}
-	err := r.client.Create(ctx, kube.Pods, pod.Namespace, pod.Name, binding, &metav1.Status{}, "binding")
+	err := r.client.Create(ctx, kube.Pods, d.Pod.Namespace, d.Pod.Name, bindingOf(d), &metav1.Status{}, "binding")
 	return outcomeOf(err), err
+}
+
+func bindingOf(d placement.Decision) *corev1.Binding {
+	b := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: types.UID(d.Pod.ID)},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: d.Node},
+	}
+	if d.Berth != nil {
+		b.Annotations = map[string]string{kube.AnnotationBerth: kube.BerthAnnotation(d.Berth)}
+	}
+	return b
 }
 
 // outcomeOf tells a refusal, after which nothing happened, from an answer that is missing or says nothing about what

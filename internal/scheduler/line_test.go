@@ -37,7 +37,8 @@ type numaCluster struct {
 	publish func(*topology.Object)
 }
 
-func (c *numaCluster) bind(ctx context.Context, p placement.Pod, node string) (placement.Outcome, error) {
+func (c *numaCluster) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	p, node := d.Pod, d.Node
 	c.mu.Lock()
 	n := c.nodes[node]
 	n.onWay++
@@ -50,7 +51,7 @@ func (c *numaCluster) bind(ctx context.Context, p placement.Pod, node string) (p
 		n.onWay--
 		c.mu.Unlock()
 	}()
-	outcome, err := c.cluster.bind(ctx, p, node)
+	outcome, err := c.cluster.bind(ctx, d)
 	pod := c.lookUp(p)
 	c.cluster.mu.Lock()
 	reports := c.rng.IntN(4) == 0

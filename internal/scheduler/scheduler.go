@@ -260,7 +260,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 
 // bind runs beside the mind; the outcome comes back as a fact.
 func (m *mind) bind(ctx context.Context, p placed) {
-	outcome, err := m.api.bind(ctx, p.Pod, p.Node)
+	outcome, err := m.api.bind(ctx, p.Decision)
 	m.tell(ctx, func(now unit.Instant) {
 		m.settle(now, p, outcome)
 		m.reportBind(p.Decision, outcome, err)

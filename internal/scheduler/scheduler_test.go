@@ -45,7 +45,7 @@ type cluster struct {
 	onBound, onGone func(*corev1.Pod) // the watch
 }
 
-func (c *cluster) bind(_ context.Context, p placement.Pod, node string) (placement.Outcome, error) {
+func (c *cluster) bind(_ context.Context, d placement.Decision) (placement.Outcome, error) {
 	time.Sleep(5 * time.Millisecond) // virtual
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,12 +59,14 @@ func (c *cluster) bind(_ context.Context, p placement.Pod, node string) (placeme
 	if luck == 1 {
 		return placement.BindLost, errors.New("connection reset")
 	}
-	pod := c.pods[types.UID(p.ID)]
+	pod := c.pods[types.UID(d.Pod.ID)]
 	if pod.Spec.NodeName != "" {
 		return placement.BindRefused, errors.New("already assigned")
 	}
 	pod = pod.DeepCopy()
-	pod.Spec.NodeName = node
+	binding := bindingOf(d)
+	pod.Spec.NodeName = binding.Target.Name
+	pod.Annotations = binding.Annotations // added, by the API server
 	c.pods[pod.UID] = pod
 	c.bound[pod.UID]++
 	go c.onBound(pod)

@@ -98,48 +98,16 @@ func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) 
 
 // storageWatches are those of what decides about volumes.
 func (m *mind) storageWatches(client *kube.Client) []cache.Controller {
+	p := m.placer
 	return []cache.Controller{
-		m.watch(client, kube.StorageClasses, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.StorageClassSeen(now, kube.PlacementStorageClass(obj.(*storagev1.StorageClass)))
-			},
-			func(obj any, now unit.Instant) { m.placer.StorageClassGone(now, obj.(*storagev1.StorageClass).Name) }),
-		m.watch(client, kube.Volumes, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.VolumeSeen(now, kube.PlacementVolume(obj.(*corev1.PersistentVolume)))
-			},
-			func(obj any, now unit.Instant) { m.placer.VolumeGone(now, obj.(*corev1.PersistentVolume).Name) }),
-		m.watch(client, kube.VolumeClaims, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.ClaimSeen(now, kube.PlacementClaim(obj.(*corev1.PersistentVolumeClaim)))
-			},
-			func(obj any, now unit.Instant) {
-				c := obj.(*corev1.PersistentVolumeClaim)
-				m.placer.ClaimGone(now, c.Namespace, c.Name)
-			}),
-		m.watch(client, kube.CSINodes, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.NodeStorageSeen(now, kube.PlacementNodeStorage(obj.(*storagev1.CSINode)))
-			},
-			func(obj any, now unit.Instant) { m.placer.NodeStorageGone(now, obj.(*storagev1.CSINode).Name) }),
-		m.watch(client, kube.CSIDrivers, nil,
-			func(obj any, now unit.Instant) {
-				d := obj.(*storagev1.CSIDriver)
-				m.placer.DriverSeen(now, d.Name, kube.PublishesCapacities(d))
-			},
-			func(obj any, now unit.Instant) { m.placer.DriverGone(now, obj.(*storagev1.CSIDriver).Name) }),
-		m.watch(client, kube.CSIStorageCapacities, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.CapacitySeen(now, kube.PlacementCapacity(obj.(*storagev1.CSIStorageCapacity)))
-			},
-			func(obj any, now unit.Instant) {
-				c := obj.(*storagev1.CSIStorageCapacity)
-				m.placer.CapacityGone(now, c.Namespace, c.Name)
-			}),
-		m.watch(client, kube.VolumeAttachments, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.AttachmentSeen(now, kube.PlacementAttachment(obj.(*storagev1.VolumeAttachment)))
-			},
-			func(obj any, now unit.Instant) { m.placer.AttachmentGone(now, obj.(*storagev1.VolumeAttachment).Name) }),
+		follow(m, client, kube.StorageClasses, kube.PlacementStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
+		follow(m, client, kube.Volumes, kube.PlacementVolume, p.VolumeSeen, byName(p.VolumeGone)),
+		follow(m, client, kube.VolumeClaims, kube.PlacementClaim, p.ClaimSeen, p.ClaimGone),
+		follow(m, client, kube.CSINodes, kube.PlacementNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
+		follow(m, client, kube.CSIDrivers, as[*storagev1.CSIDriver], func(now unit.Instant, d *storagev1.CSIDriver) {
+			p.DriverSeen(now, d.Name, kube.PublishesCapacities(d))
+		}, byName(p.DriverGone)),
+		follow(m, client, kube.CSIStorageCapacities, kube.PlacementCapacity, p.CapacitySeen, p.CapacityGone),
+		follow(m, client, kube.VolumeAttachments, kube.PlacementAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
 	}
 }

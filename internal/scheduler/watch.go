@@ -6,7 +6,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,54 +77,65 @@ func (m *mind) nodeHandler() cache.ResourceEventHandler {
 // lesserWatches are those of objects that say something about pods: namespaces, the groups that select them, and
 // disruption budgets.
 func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
-	group := func(obj any, now unit.Instant, fold func(unit.Instant, placement.Group)) {
-		if g, ok := kube.PlacementGroup(obj); ok {
-			fold(now, g)
-		}
-	}
-	groupSeen := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupSeen) }
-	groupGone := func(obj any, now unit.Instant) { group(obj, now, m.placer.GroupGone) }
+	p := m.placer
 	return []cache.Controller{
-		m.watch(client, kube.Namespaces, nil,
-			func(obj any, now unit.Instant) {
-				n := obj.(*corev1.Namespace)
-				m.placer.NamespaceSeen(now, n.Name, kube.PlacementLabels(n.Labels))
-			},
-			func(obj any, now unit.Instant) { m.placer.NamespaceGone(now, obj.(*corev1.Namespace).Name) }),
-		m.watch(client, kube.DisruptionBudgets, nil,
-			func(obj any, now unit.Instant) {
-				m.placer.BudgetSeen(now, kube.PlacementBudget(obj.(*policyv1.PodDisruptionBudget)))
-			},
-			func(obj any, now unit.Instant) {
-				b := obj.(*policyv1.PodDisruptionBudget)
-				m.placer.BudgetGone(now, b.Namespace, b.Name)
-			}),
-		m.watch(client, kube.Services, nil, groupSeen, groupGone),
-		m.watch(client, kube.ReplicationControllers, trimGroup, groupSeen, groupGone),
-		m.watch(client, kube.ReplicaSets, trimGroup, groupSeen, groupGone),
-		m.watch(client, kube.StatefulSets, trimGroup, groupSeen, groupGone),
+		follow(m, client, kube.Namespaces, as[*corev1.Namespace], func(now unit.Instant, n *corev1.Namespace) {
+			p.NamespaceSeen(now, n.Name, kube.PlacementLabels(n.Labels))
+		}, byName(p.NamespaceGone)),
+		follow(m, client, kube.DisruptionBudgets, kube.PlacementBudget, p.BudgetSeen, p.BudgetGone),
+		followGroup[*corev1.Service](m, client, kube.Services, placement.KindService),
+		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, "ReplicationController"),
+		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, "ReplicaSet"),
+		followGroup[*appsv1.StatefulSet](m, client, kube.StatefulSets, "StatefulSet"),
 	}
 }
 
-// watch makes facts of what happens to objects of one kind.
-func (m *mind) watch(client *kube.Client, k kube.Kind, trim func(runtime.Object), seen, gone func(obj any, now unit.Instant)) cache.Controller {
-	tell := func(fold func(any, unit.Instant), obj any) {
-		m.tell(context.Background(), func(now unit.Instant) { fold(obj, now) })
+// object is one of the API's.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// follow makes facts of what happens to objects of one kind. They are translated beside the mind.
+func follow[T object, F any](m *mind, client *kube.Client, k kube.Kind, translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string)) cache.Controller {
+	heard := func(obj any) {
+		f := translate(obj.(T))
+		m.tell(context.Background(), func(now unit.Instant) { seen(now, f) })
 	}
 	_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { tell(seen, obj) },
-		UpdateFunc: func(_, after any) { tell(seen, after) },
+		AddFunc:    heard,
+		UpdateFunc: func(_, after any) { heard(after) },
 		DeleteFunc: func(obj any) {
-			if o, ok := kube.Deleted[runtime.Object](obj); ok {
-				tell(gone, o)
+			if o, ok := kube.Deleted[T](obj); ok {
+				namespace, name := o.GetNamespace(), o.GetName()
+				m.tell(context.Background(), func(now unit.Instant) { gone(now, namespace, name) })
 			}
 		},
 	})
 	return controller
 }
 
-// trimGroup drops pod templates and status, which no rule reads.
-func trimGroup(obj runtime.Object) {
+// as is the translation of what needs none.
+func as[T any](obj T) T { return obj }
+
+// byName is for kinds that have no namespaces.
+func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) {
+	return func(now unit.Instant, _, name string) { gone(now, name) }
+}
+
+// followGroup is follow for a kind that selects pods.
+func followGroup[T object](m *mind, client *kube.Client, k kube.Kind, kind string) cache.Controller {
+	translate := func(o T) placement.Group {
+		g, _ := kube.PlacementGroup(o)
+		return g
+	}
+	return follow(m, client, k, translate, m.placer.GroupSeen, func(now unit.Instant, namespace, name string) {
+		m.placer.GroupGone(now, placement.Group{Kind: kind, Namespace: namespace, Name: name})
+	})
+}
+
+// trim drops the pod templates and status of groups, which no rule reads.
+func trim(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.ReplicationController:
 		o.Spec.Template, o.Status = nil, corev1.ReplicationControllerStatus{}

@@ -56,6 +56,8 @@ type Cgroups interface {
 	Confine(group string, own, rest idset.Set) error
 	// CPUs returns where what is in a group runs.
 	CPUs(group string) (idset.Set, error)
+	// MemoryNodes returns where what is in a group gets memory.
+	MemoryNodes(group string) (idset.Set, error)
 }
 
 // Options are what a Keeper needs. All fields without "optional" must be set.
@@ -84,10 +86,10 @@ type Keeper struct {
 
 	mu      sync.Mutex // guards everything that follows
 	state   *numa.State
-	kept    map[string]idset.Set // CPUs that a pod's running containers have for themselves, although State cannot say so; by pod
-	anew    map[string]bool      // pods that lost what they had while nothing of them ran: to be admitted again
-	groups  map[string]group     // by pod
-	writing bool                 // groups are confined: somebody has, or had, CPUs of its own
+	kept    map[string]map[string]idset.Set // CPUs that running containers have for themselves, although State cannot say so; by pod and container
+	anew    map[string]bool                 // pods that lost what they had while nothing of them ran: to be admitted again
+	groups  map[string]group                // by pod
+	writing bool                            // groups are confined: somebody has, or had, CPUs of its own
 }
 
 // group is a pod's cgroup.
@@ -108,7 +110,7 @@ func New(o Options) (*Keeper, error) {
 	}
 	k := &Keeper{
 		Options: o, encoder: encoder, changed: make(chan struct{}, 1), state: layout.NewState(),
-		kept: map[string]idset.Set{}, anew: map[string]bool{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
+		kept: map[string]map[string]idset.Set{}, anew: map[string]bool{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
 	}
 	k.counts = newCounts(k)
 	k.tell()
@@ -242,8 +244,10 @@ func (k *Keeper) SharedCPUs() idset.Set {
 // somewhere. Caller holds mu.
 func (k *Keeper) shared() idset.Set {
 	pool, all := k.state.SharedCPUs(), k.Machine.CPUs
-	for _, cpus := range k.kept {
-		pool, all = pool.Minus(cpus), all.Minus(cpus)
+	for _, containers := range k.kept {
+		for _, cpus := range containers {
+			pool, all = pool.Minus(cpus), all.Minus(cpus)
+		}
 	}
 	if !pool.IsEmpty() {
 		return pool
@@ -274,12 +278,20 @@ func (k *Keeper) Exclusive(pod, container string) bool {
 	if container == "" {
 		return !k.own(pod).IsEmpty()
 	}
-	return !k.holding(pod, container).CPUs.IsEmpty()
+	return !k.cpus(pod, container).IsEmpty()
+}
+
+// cpus returns the CPUs of a container's own, those among them that it only keeps. Caller holds mu.
+func (k *Keeper) cpus(pod, container string) idset.Set {
+	return k.holding(pod, container).CPUs.Union(k.kept[pod][container])
 }
 
 // own returns the CPUs of a pod's own. Caller holds mu.
 func (k *Keeper) own(pod string) idset.Set {
-	own := k.kept[pod]
+	var own idset.Set
+	for _, cpus := range k.kept[pod] {
+		own = own.Union(cpus)
+	}
 	a, _ := k.state.Assignment(pod)
 	for _, h := range a.Containers {
 		own = own.Union(h.CPUs)

@@ -27,6 +27,7 @@ type kernel struct {
 	groups map[string][2]idset.Set // own, rest
 	fails  map[string]bool
 	writes int
+	mems   idset.Set // of every group
 }
 
 func (k *kernel) Confine(group string, own, rest idset.Set) error {
@@ -49,6 +50,8 @@ func (k *kernel) CPUs(group string) (idset.Set, error) {
 	g := k.groups[group]
 	return g[0].Union(g[1]), nil
 }
+
+func (k *kernel) MemoryNodes(string) (idset.Set, error) { return k.mems, nil }
 
 func sixteen() machine.Machine {
 	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
@@ -227,10 +230,12 @@ func TestHistories(t *testing.T) {
 				if err := k.Place(uid, "/"+uid); err != nil {
 					t.Fatal(err)
 				}
+				running := map[string]string{}
 				for _, c := range p.Containers {
 					start(t, k, uid, c.Name)
+					running[c.Name] = "/" + uid + "/" + c.Name
 				}
-				live[uid] = Remains{Pod: uid, Group: "/" + uid, Note: k.Note(uid), Ready: true, Created: int64(step), Running: map[string]string{"c0": "/" + uid + "/c0"}}
+				live[uid] = Remains{Pod: uid, Group: "/" + uid, Note: k.Note(uid), Ready: true, Created: int64(step), Running: running}
 			case n < 8 && len(live) > 0:
 				uid := slices.Sorted(maps.Keys(live))[rng.IntN(len(live))]
 				delete(live, uid)
@@ -310,6 +315,12 @@ func TestRecover(t *testing.T) {
 			if g, ok := cgroups.groups["/s"]; ok && g[1].String() != c.shared {
 				t.Errorf("shared containers run on %v, want %s", g[1], c.shared)
 			}
+			if len(c.remains.Running) > 0 && c.remains.Pod == "a" && c.name != "truncated" {
+				given, err := topology.DecodePod(c.remains.Note)
+				if g := cgroups.groups["/a"]; err != nil || !g[0].Equal(cpusOf(given)) {
+					t.Errorf("it is confined to %v of its own, was given %v; %v", g[0], cpusOf(given), err)
+				}
+			}
 			if c.anew { // it is admitted as if it were new
 				k.mustAdmit(t, pod("a", 2))
 				if k.Anew("a") {
@@ -332,6 +343,70 @@ func TestRecoverPrefersWhatRuns(t *testing.T) {
 	b, _ := k.Assignment("b")
 	if hasA || cpusOf(b).String() != "4-5" || !k.Anew("a") {
 		t.Errorf("a has %v, b has %v, a anew: %v", cpusOf(a), cpusOf(b), k.Anew("a"))
+	}
+}
+
+// What only the kernel knows to be a container's own outlives any number of agents, and ends with that run of the container.
+func TestKept(t *testing.T) {
+	reserved := static
+	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(0, 2), 2
+	remains := Remains{Pod: "a", Group: "/a", Note: `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"},{"name":"c1","cpus":"3,99"}]}`,
+		Running: map[string]string{"c0": "/a/c0", "c1": "/a/c1"}}
+	for range 3 {
+		cgroups := newKernel()
+		k := keeper(t, reserved, cgroups)
+		k.Recover([]Remains{remains, {Pod: "s", Group: "/s"}})
+		if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1-3,99" || pool != "0,4-15" {
+			t.Errorf("own %s, pool %s", own, pool)
+		}
+		remains.Note = k.Note("a")
+	}
+	cgroups := newKernel()
+	k := keeper(t, reserved, cgroups)
+	k.Recover([]Remains{remains, {Pod: "s", Group: "/s"}})
+	if r := start(t, k, "a", "c0"); r.CpusetCpus != "1" || !strings.Contains(k.Note("a"), `"cpus":"1"`) {
+		t.Errorf("started again on %q, noted as %s", r.CpusetCpus, k.Note("a"))
+	}
+	if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1,3,99" || pool != "0,2,4-15" {
+		t.Errorf("after its start: own %s, pool %s", own, pool)
+	}
+}
+
+// A container all of whose CPUs are reserved by now is its own still: it gets no quota, and no update moves it to the pool.
+func TestKeptWhole(t *testing.T) {
+	reserved := static
+	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(1, 2), 2
+	k := keeper(t, reserved, newKernel())
+	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"}]}`, Running: map[string]string{"c0": "/a/c0"}}})
+	r := &runtimeapi.LinuxContainerResources{}
+	k.Update("a", "c0", r)()
+	if !k.Exclusive("a", "c0") || !k.Exclusive("a", "") || r.CpusetCpus != "" {
+		t.Errorf("exclusive: %v, its pod %v, moved to %q", k.Exclusive("a", "c0"), k.Exclusive("a", ""), r.CpusetCpus)
+	}
+	start(t, k, "a", "c0")
+	if k.Exclusive("a", "c0") {
+		t.Error("it was started again, and has what is reserved")
+	}
+}
+
+// What the kernel has is held against what was given, with numbers.
+func TestCheck(t *testing.T) {
+	cgroups := newKernel()
+	k := keeper(t, static, cgroups)
+	k.mustAdmit(t, pod("a", 2))
+	cgroups.groups["/a/c0"], cgroups.mems = [2]idset.Set{idset.Of(1, 2)}, idset.Of(0)
+	if err := k.Check("a", "c0", "/a/c0"); err != nil {
+		t.Error(err)
+	}
+	cgroups.groups["/a/c0"], cgroups.mems = [2]idset.Set{idset.Of(2, 3)}, idset.Of(0, 1)
+	err := k.Check("a", "c0", "/a/c0")
+	for _, want := range []string{"CPUs 2-3, it was given 1-2: missing 1, more 3", "memory of NUMA nodes 0-1, it was given 0: more 1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := k.Check("nobody", "c", "/x"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -32,6 +32,10 @@ func (k *Keeper) Note(pod string) string {
 	if !has {
 		return ""
 	}
+	a.Containers = slices.Clone(a.Containers)
+	for i := range a.Containers {
+		a.Containers[i].CPUs = a.Containers[i].CPUs.Union(k.kept[pod][a.Containers[i].Container])
+	}
 	return topology.EncodePod(a)
 }
 
@@ -53,6 +57,9 @@ func (k *Keeper) Recover(all []Remains) {
 		}
 	}
 	shared := k.shared()
+	for _, e := range k.state.Excess() {
+		slog.Warn("pods own more memory than there is, and keep it", "numaNodes", e.Nodes, "type", numa.KindName(e.PageSize), "owned", e.Owned, "has", e.Has)
+	}
 	k.mu.Unlock()
 	slog.Info("holdings of pods recovered", "pods", len(all), "owners", owners, "sharedCPUs", shared)
 	k.tell()
@@ -93,27 +100,41 @@ func (k *Keeper) adopt(r Remains) bool {
 		}
 	}
 	logProblems("a running pod has what it could not get now, and keeps it", k.state.Adopt(a))
-	adopted, _ := k.state.Assignment(r.Pod)
-	if lost := cpusOf(a).Minus(cpusOf(adopted)).Intersect(k.Machine.CPUs); !lost.IsEmpty() {
-		k.kept[r.Pod] = lost
+	for _, h := range a.Containers {
+		if _, runs := r.Running[h.Container]; runs {
+			k.keep(r.Pod, h)
+		}
 	}
 	for _, h := range a.Containers {
-		if inner := r.Running[h.Container]; inner != "" && !h.CPUs.IsEmpty() {
+		if inner := r.Running[h.Container]; inner != "" {
 			k.compare(r.Pod, h, inner)
 		}
 	}
 	return true
 }
 
+// keep takes note of the CPUs that a running container was given and State cannot say are its own, offline ones among them: the
+// kernel gives them back when they come. Caller holds mu.
+func (k *Keeper) keep(pod string, given numa.Holding) {
+	lost := given.CPUs.Minus(k.holding(pod, given.Container).CPUs)
+	if lost.IsEmpty() {
+		return
+	}
+	if k.kept[pod] == nil {
+		k.kept[pod] = map[string]idset.Set{}
+	}
+	k.kept[pod][given.Container] = lost
+}
+
 // compare tells where the kernel has something else than what was noted.
 func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
-	has, err := k.Cgroups.CPUs(inner)
-	switch {
-	case err != nil:
-		slog.Warn("CPUs of a running container not read", "uid", pod, "container", h.Container, "err", err)
-	case !has.Equal(h.CPUs):
-		slog.Warn("a running container is not where it was put", "uid", pod, "container", h.Container, "given", h.CPUs, "has", has,
-			"missing", h.CPUs.Minus(has), "more", has.Minus(h.CPUs))
+	for _, err := range []error{
+		differs(h.Container, inner, "CPUs", h.CPUs, k.Cgroups.CPUs),
+		differs(h.Container, inner, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
+	} {
+		if err != nil {
+			slog.Warn("a running container is not known to be where it was put", "uid", pod, "err", err)
+		}
 	}
 }
 

@@ -42,6 +42,7 @@ type entry struct {
 	written        *corev1.PodStatus // the API's status as of our last write; nil: as of pod
 	writtenVersion string            // resourceVersion of that write
 	gone           bool              // its object is gone: end it without asking anybody
+	let            bool              // it holds what it asks for; whether device plugins give it what it needs is still open
 	admitted       bool
 	hold           *podlife.Hold // it is not let in yet; nil: nothing is waited for
 	held           string        // for what users were told last that it waits
@@ -218,7 +219,7 @@ func (e *entry) holds() *corev1.Pod {
 	if e.pod == nil || terminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
 		return nil
 	}
-	if e.admitted || len(e.summary) > 0 {
+	if e.let || e.admitted || len(e.summary) > 0 {
 		return e.holding()
 	}
 	return nil

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -57,5 +58,84 @@ func TestHold(t *testing.T) {
 	delete(runs.view.sandboxes, "s")
 	if !r.mayStart(runs) {
 		t.Error("a pod that ran under this agent waits")
+	}
+}
+
+// slow is an Admission whose device plugins hang, for one pod.
+type slow struct {
+	room
+	hangs   *corev1.Pod
+	reached chan struct{}
+	others  []*corev1.Pod // as the last admission saw them
+}
+
+func (s *slow) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
+	s.others = others
+	return nil
+}
+
+func (s *slow) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
+	if pod.Name != s.hangs.Name {
+		return nil
+	}
+	close(s.reached)
+	<-ctx.Done()
+	return &Rejection{Reason: "UnexpectedAdmissionError"}
+}
+
+// freeHoldings is a Holdings of a node where nobody has anything.
+type freeHoldings struct{ Holdings }
+
+func (freeHoldings) Anew(string) bool { return false }
+
+// TestHungPlugin: a pod whose plugin hangs holds what it was let in with, and nobody else waits: neither new pods nor resizes.
+// Its own end is not held up either.
+func TestHungPlugin(t *testing.T) {
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
+	hung, next := newEntry("hung", 0), newEntry("next", 0)
+	w := &slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}
+	r.Admission, r.Holdings = w, freeHoldings{}
+	for _, e := range []*entry{hung, next} {
+		e.set(sizedPod(string(e.uid), 100, 1), 1)
+		r.pods[e.uid] = e
+		r.turns.join(e)
+	}
+	ended := make(chan struct{})
+	go func() {
+		r.admit(t.Context(), hung)
+		close(ended)
+	}()
+	<-w.reached
+	r.admit(t.Context(), next)
+	if !next.admitted || hung.admitted || len(w.others) != 2 {
+		t.Errorf("admitted: %v, the hung one %v; it saw %d pods, want those two that are here", next.admitted, hung.admitted, len(w.others))
+	}
+	r.ask("a", 400, 2)
+	r.settle()
+	if got := r.has("a"); got != "400m resizing@2" {
+		t.Errorf("a has %s", got)
+	}
+	hung.vanish(1)
+	<-ended
+	if hung.holds() == nil || hung.stop == nil || hung.stop.Phase == podlife.Failed {
+		t.Errorf("it ends by the plugin's word: %+v", hung.stop)
+	}
+}
+
+// TestHeldPodHoldsUpNobody: a pod that waits for its devices is known to have nothing; others are resized meanwhile.
+func TestHeldPodHoldsUpNobody(t *testing.T) {
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
+	w := &waiting{room: room{milli: 1000}, why: "no gpu", until: time.Now().Add(time.Hour)}
+	r.Admission, r.Metrics = w, metrics.New("n")
+	held := newEntry("held", 0)
+	held.set(sizedPod("held", 100, 1), 1)
+	r.pods[held.uid] = held
+	if r.mayStart(held) {
+		t.Fatal("it does not wait")
+	}
+	r.ask("a", 400, 2)
+	r.settle()
+	if got := r.has("a"); got != "400m resizing@2" {
+		t.Errorf("a has %s", got)
 	}
 }

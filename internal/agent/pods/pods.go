@@ -100,7 +100,11 @@ type Admission interface {
 	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says that it
 	// has waited too long. Empty: it may start.
 	Wait(pod *corev1.Pod, since time.Time) (why string, until time.Time)
-	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection // nil lets it in
+	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time.
+	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
+	// Give has device plugins make ready what a pod was let in with. They may take long, and no other pod waits for that. A pod that
+	// is rejected now has nothing.
+	Give(ctx context.Context, pod *corev1.Pod) *Rejection
 	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
 }
 

@@ -68,7 +68,7 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 		return now.Add(time.Second), false
 	}
 	if r.mayStart(e) {
-		r.admit(e)
+		r.admit(ctx, e)
 	}
 	r.settle()
 	defer r.settle() // this pass may have made room
@@ -221,9 +221,8 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	return pod, o, true
 }
 
-// admit asks for the node's last word, once, unless the pod is ending or already runs here. Admissions go one at a time, as
-// pods came: each sees the pods that the ones before let in.
-func (r *Runner) admit(e *entry) {
+// admit asks for the node's last word, once, unless the pod is ending or already runs here.
+func (r *Runner) admit(ctx context.Context, e *entry) {
 	defer r.turns.leave(e)
 	e.mu.Lock()
 	pod, asked := e.pod, e.admitted || e.stop != nil
@@ -234,17 +233,13 @@ func (r *Runner) admit(e *entry) {
 	if len(e.view.sandboxes) == 0 {
 		r.turns.await(e)
 	}
-	r.admission.Lock()
-	defer r.admission.Unlock()
-	if len(e.view.sandboxes) == 0 || r.Holdings.Anew(string(e.uid)) {
-		if rejected := r.Admission.Admit(allocationIn(pod).in(pod), r.holders(e)); rejected != nil {
-			if until := e.seen.Add(plugin.Grace); rejected.Later && time.Now().Before(until) {
-				r.holdUp(e, pod, rejected.Message, until)
-			} else {
-				r.refuse(e, pod, *rejected)
-			}
-			return
+	if rejected := r.letIn(ctx, e, pod); rejected != nil {
+		if until := e.seen.Add(plugin.Grace); rejected.Later && time.Now().Before(until) {
+			r.holdUp(e, pod, rejected.Message, until)
+		} else {
+			r.refuse(e, pod, *rejected)
 		}
+		return
 	}
 	for _, c := range e.view.containers {
 		if containerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
@@ -257,6 +252,52 @@ func (r *Runner) admit(e *entry) {
 		e.resume()
 	}
 	e.mu.Unlock()
+}
+
+// letIn lets a pod of which nothing is here in, or one that has lost what it had. Admissions go one at a time, as pods came: each
+// sees the pods that the ones before let in. What device plugins do then is waited for by this pod alone.
+func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejection {
+	asked := allocationIn(pod).in(pod)
+	r.admission.Lock()
+	if len(e.view.sandboxes) > 0 && !r.Holdings.Anew(string(e.uid)) {
+		r.admission.Unlock()
+		return nil
+	}
+	rejected := r.Admission.Admit(asked, r.holders(e))
+	e.counts(rejected == nil)
+	r.admission.Unlock()
+	if rejected != nil {
+		return rejected
+	}
+	r.turns.leave(e)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.mu.Lock()
+	e.interrupt = cancel // a stop order must not wait for a plugin
+	if e.stop != nil {
+		cancel()
+	}
+	e.mu.Unlock()
+	rejected = r.Admission.Give(ctx, asked)
+	e.mu.Lock()
+	e.interrupt = nil
+	stopped := e.stop != nil
+	e.mu.Unlock()
+	if rejected == nil {
+		return nil
+	}
+	e.counts(false)
+	if stopped {
+		return nil // whatever the plugin said, it is over
+	}
+	return rejected
+}
+
+// counts says whether the pod holds what it asks for, before it is admitted.
+func (e *entry) counts(let bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.let = let
 }
 
 // holders returns the pods that hold resources here, except e's.

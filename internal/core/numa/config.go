@@ -21,7 +21,7 @@ type Config struct {
 type CPUConfig struct {
 	Static bool
 
-	Reserved      idset.Set // never exclusive; when empty, ReservedCount CPUs are chosen
+	Reserved      idset.Set // never exclusive; when empty or all offline, ReservedCount CPUs are chosen
 	ReservedCount int       // CPUs kept back; with Reserved, its size
 
 	FullPCPUsOnly      bool // whole cores or nothing
@@ -88,8 +88,8 @@ func (c Config) check(m machine.Machine) error {
 
 func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 	o := c.CPU
-	if gone := o.Reserved.Minus(m.CPUs); !gone.IsEmpty() {
-		bad("reservedSystemCPUs: %v: no online CPU of this machine (%v are)", gone, m.CPUs)
+	if gone := o.Reserved.Minus(m.CPUs).Minus(m.Offline); !gone.IsEmpty() { // a CPU that went offline must not keep the node down
+		bad("reservedSystemCPUs: %v: no CPU of this machine (%v are, and offline %v)", gone, m.CPUs, m.Offline)
 	}
 	switch n := max(o.Reserved.Len(), o.ReservedCount); {
 	case n <= 0:

@@ -67,6 +67,9 @@ func (p *pool) free() set {
 	return s
 }
 
+// away reports whether there is nothing to choose from for as long as the plugin is not there, or calls none of its devices healthy.
+func (p *pool) away() bool { return p.gone || p.healthy.isEmpty() }
+
 // choose settles which devices a container gets, in ascending order of their ids where nobody has an opinion. held is what
 // the pod has from finished init containers. A false result comes with the reason, in upstream's words.
 func (p *pool) choose(count int, held, affinity set, ask func(available, included set) []string) (set, string) {

@@ -184,7 +184,9 @@ func (l *Layout) reserve() error {
 		return nil
 	}
 	for cpu := range l.config.CPU.Reserved.All() {
-		l.reserved.add(cpu)
+		if cpu < len(l.cpus)*64 && l.cpus.has(cpu) {
+			l.reserved.add(cpu)
+		}
 	}
 	if l.reserved.isEmpty() {
 		taken, err := l.choose(l.cpus, l.config.CPU.ReservedCount)

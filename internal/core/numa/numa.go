@@ -24,6 +24,7 @@
 //     resources agree. Upstream also calls each possible set of one resource a hint; here that is a member of a family.
 //   - want: one thing asked of the nodes. family: the sets of nodes that will do for it.
 //   - width: how many nodes a preferred set has.
+//   - berth: where a pod is expected by whoever sent it here. The pod lies there if that is free (berth.go).
 //   - place: the position of a NUMA node in the order of ids. Ids may be sparse; arrays and sets go by place.
 //
 // # How the best hint is found

@@ -37,7 +37,17 @@ func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 	if _, known := s.find(p.UID); known {
 		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s has been given its resources already", p.UID)}
 	}
-	w := work{State: s.Fork(), pod: &p, answers: answers, again: newSet(len(s.l.cpus) * 64)}
+	if p.Berth != nil {
+		if offer, refusal := s.offer(&p, answers, p.Berth); refusal == nil {
+			return offer, nil
+		}
+	}
+	return s.offer(&p, answers, nil)
+}
+
+// offer is Offer in a berth, or, with nil, anywhere.
+func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
+	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, again: newSet(len(s.l.cpus) * 64)}
 	if r := w.admit(); r != nil {
 		return Offer{Question: w.question}, r
 	}
@@ -66,6 +76,12 @@ type work struct {
 	holdings []Holding
 	question *Question // the first without an answer: later ones depend on it
 
+	berth Berth
+
+	// What the berth leaves of the machine to the container that is looked at; nil: everything.
+	within set // CPUs
+	nodes  set
+
 	// What finished init containers leave to those after them.
 	again        set // CPUs
 	againMemory  reusable
@@ -77,6 +93,7 @@ func (w *work) admit() *Refusal {
 	var whole hint
 	if c.Policy != PolicyNone && c.PodScope {
 		asked := w.l.askedByPod(w.pod)
+		w.lay("")
 		h, ok := w.hint(asked)
 		if !ok {
 			return w.refuseTopology("", asked)
@@ -85,6 +102,7 @@ func (w *work) admit() *Refusal {
 	}
 	for container, init := range w.pod.inOrder() {
 		asked, h := w.l.askedBy(w.pod, container), whole
+		w.lay(container.Name)
 		if c.Policy != PolicyNone && !c.PodScope {
 			var ok bool
 			if h, ok = w.hint(asked); !ok {
@@ -101,6 +119,11 @@ func (w *work) admit() *Refusal {
 // hint returns where to take what is asked from, and whether the policy lets it in.
 func (w *work) hint(a asked) (hint, bool) {
 	wants, impossible := w.wants(a)
+	for _, want := range wants {
+		want.families = w.berthed(want.families)
+		impossible = impossible || len(want.families) == 0
+	}
+	wants = slices.DeleteFunc(wants, func(w *want) bool { return len(w.families) == 0 })
 	m := merger{nodes: len(w.l.nodeID), socketsOf: w.l.socketsOf}
 	if w.l.config.Topology.PreferClosest {
 		m.distance = w.l.distance
@@ -227,7 +250,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hint) *Refusal {
 			return answer
 		})
 		if why != "" {
-			return w.refuse(h.Container, a, why, p.gone || p.healthy.isEmpty())
+			return w.refuse(h.Container, a, why, p.away())
 		}
 		p.taken.unite(got)
 		if names := p.names(got); names != nil {
@@ -271,6 +294,9 @@ func (w *work) giveCPUs(h *Holding, a asked, at hint) *Refusal {
 	}
 	free := w.available()
 	free.unite(w.again)
+	if w.within != nil {
+		free.keep(w.within)
+	}
 	got := newSet(len(w.l.cpus) * 64)
 	if at.nodes != nil {
 		near := w.l.cpusNear(at.nodes)
@@ -346,7 +372,7 @@ func (w *work) memoryNodes(memory []amount, at hint) (set, string) {
 	m := merger{nodes: len(w.l.nodeID)}
 	m.steps = searchSteps
 	best := func(around set) (set, bool) {
-		families := w.memory.families(w.l, memory, w.againMemory)
+		families := w.berthed(w.memory.families(w.l, memory, w.againMemory))
 		return m.narrowestAround(families, around, w.l.memoryWidth(memory))
 	}
 	nodes, preferred := at.nodes, at.preferred

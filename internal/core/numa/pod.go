@@ -13,6 +13,7 @@ type Pod struct {
 	PodLevel   bool // it states resources for the whole pod. As in upstream 1.36, such a pod has no CPUs and memory of its own
 	Init       []Container
 	Containers []Container
+	Berth      Berth // where it is expected; nil: anywhere
 }
 
 // Container is one container's requests.

@@ -3,6 +3,7 @@ package numa
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -328,4 +329,84 @@ func (s *State) snapshot() string {
 		text += fmt.Sprintf("%s %+v\n", a.Pod, a.Containers)
 	}
 	return text
+}
+
+// Memory that pods have although it is no longer there is told by node and by group.
+func TestExcess(t *testing.T) {
+	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
+	for n := range 4 {
+		m.NUMANodes = append(m.NUMANodes, machine.NUMANode{ID: machine.NUMAID(n), CPUs: idset.Of(n), Memory: unit.GiB})
+	}
+	l, err := New(m.Complete(), Config{Memory: MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: 512 * unit.MiB}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := l.NewState()
+	block := func(bytes unit.Bytes, nodes ...machine.NUMAID) Block { return Block{Nodes: nodes, Bytes: bytes} }
+	s.Adopt(Assignment{Pod: "fits", Containers: []Holding{{Container: "c", Memory: []Block{block(unit.GiB, 1)}}}})
+	if got := s.Excess(); got != nil {
+		t.Errorf("%+v", got)
+	}
+	s.Adopt(Assignment{Pod: "more", Containers: []Holding{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}}})
+	want := []Excess{{Nodes: []machine.NUMAID{0}, Owned: unit.GiB, Has: 512 * unit.MiB}, {Nodes: []machine.NUMAID{2, 3}, Owned: 3 * unit.GiB, Has: 2 * unit.GiB}}
+	if got := s.Excess(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// A reserved CPU that is offline keeps nobody from starting; where all are, as many others are reserved.
+func TestReservedOffline(t *testing.T) {
+	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}, Offline: idset.Of(1)}
+	m.NUMANodes = []machine.NUMANode{{CPUs: idset.Of(0, 2, 3), Memory: unit.GiB}}
+	m = m.Complete()
+	for _, c := range []struct{ reserved, want idset.Set }{{idset.Of(1, 2), idset.Of(2)}, {idset.Of(1), idset.Of(0)}} {
+		l, err := New(m, Config{CPU: CPUConfig{Static: true, Reserved: c.reserved, ReservedCount: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.reserved.ids(); !got.Equal(c.want) {
+			t.Errorf("reserved %v: %v are, want %v", c.reserved, got, c.want)
+		}
+	}
+	if _, err := New(m, Config{CPU: CPUConfig{Static: true, Reserved: idset.Of(7)}}); err == nil {
+		t.Error("a CPU that the machine does not have is reserved")
+	}
+}
+
+// A pod whose plugin is away is told to wait, whatever the policy: by the topology it would be refused for good.
+func TestAwayPluginIsWaitedFor(t *testing.T) {
+	m := machine.Machine{NodeFS: machine.Filesystem{Capacity: unit.GiB}}
+	for n := range 2 {
+		m.NUMANodes = append(m.NUMANodes, machine.NUMANode{ID: machine.NUMAID(n), CPUs: idset.Of(2*n, 2*n+1), Memory: unit.GiB})
+	}
+	m = m.Complete()
+	device := func(healthy bool) []Device { return []Device{{ID: "g0", Nodes: []machine.NUMAID{1}, Healthy: healthy}} }
+	p := Pod{UID: "p", Containers: []Container{{Name: "c", Devices: []DeviceRequest{{Resource: "gpu", Count: 1}}}}}
+	for policy := range PolicySingleNUMANode + 1 {
+		for _, podScope := range []bool{false, true} {
+			l, err := New(m, Config{Topology: TopologyConfig{Policy: policy, PodScope: podScope}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := l.NewState()
+			for _, c := range []struct {
+				what   string
+				plugin Plugin
+				waits  bool
+			}{
+				{"gone", Plugin{Resource: "gpu", Devices: device(true), Gone: true}, true},
+				{"no healthy device", Plugin{Resource: "gpu", Devices: device(false)}, true},
+				{"too few", Plugin{Resource: "gpu", Devices: device(true)}, false},
+			} {
+				s.SetPlugin(c.plugin)
+				asks := p
+				if !c.waits {
+					asks.Containers = []Container{{Name: "c", Devices: []DeviceRequest{{Resource: "gpu", Count: 2}}}}
+				}
+				if _, r := s.Offer(asks, nil); r == nil || r.Waiting != c.waits {
+					t.Errorf("%v, pod scope %v, %s: %+v, want to wait: %v", policy, podScope, c.what, r, c.waits)
+				}
+			}
+		}
+	}
 }

@@ -26,9 +26,18 @@ type Refusal struct {
 	state *State // as it was for this request
 }
 
-// refuseTopology: no nodes are good enough for the policy.
+// refuseTopology: no nodes are good enough for the policy. Where a plugin is away, that is why: its devices count for nothing.
 func (w *work) refuseTopology(container string, a asked) *Refusal {
-	return &Refusal{Reason: TopologyAffinity, Upstream: "Resources cannot be allocated with Topology locality", Container: container, asked: a, state: w.State}
+	waiting := false
+	for _, d := range a.devices {
+		if i, ok := w.pool(d.Resource); ok {
+			waiting = waiting || w.pools[i].away()
+		}
+	}
+	return &Refusal{
+		Reason: TopologyAffinity, Upstream: "Resources cannot be allocated with Topology locality",
+		Container: container, Waiting: waiting, asked: a, state: w.State,
+	}
 }
 
 func (w *work) refuseSMT(container string, a asked, why string) *Refusal {

@@ -328,6 +328,43 @@ func (s *State) Free() []NodeFree {
 	return out
 }
 
+// Excess is memory that pods own together beyond what its nodes have: machine or configuration changed under them.
+type Excess struct {
+	Nodes      []machine.NUMAID
+	PageSize   unit.Bytes // 0: ordinary memory
+	Owned, Has unit.Bytes
+}
+
+// Excess returns what pods own beyond what there is.
+func (s *State) Excess() []Excess {
+	var out []Excess
+	n := len(s.l.nodeID)
+	tell := func(nodes set, kind int, owned, has int64) {
+		if owned <= has {
+			return
+		}
+		e := Excess{PageSize: s.l.kinds[kind], Owned: unit.Bytes(owned), Has: unit.Bytes(has)}
+		for i := range nodes.all {
+			e.Nodes = append(e.Nodes, s.l.nodeID[i])
+		}
+		out = append(out, e)
+	}
+	for kind := range s.l.kinds {
+		at := func(amounts []int64, i int) int64 { return amounts[kind*n+i] }
+		for i := range n {
+			tell(setOf(n, i), kind, at(s.memory.own, i), at(s.l.allocatable, i))
+		}
+		for _, g := range s.memory.groups {
+			var has int64
+			for i := range g.nodes.all {
+				has += max(0, at(s.l.allocatable, i)-at(s.memory.own, i))
+			}
+			tell(g.nodes, kind, g.bytes[kind], has)
+		}
+	}
+	return out
+}
+
 // FreeDevices returns the healthy devices that nobody has, by resource.
 func (s *State) FreeDevices() []Devices {
 	var out []Devices

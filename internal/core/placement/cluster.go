@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
 // row is the index of a node in the columns. Rows of nodes that are gone are reused.
@@ -113,9 +115,11 @@ type held struct {
 	confirmed bool // the API shows it there; else assumed
 	deleting  bool // see Pod.Deleting
 	preempted bool
-	started   int64  // see Pod.Started
-	turn      uint64 // when it was placed here, among others
-	arrived   bool   // a report of the node's agent has had it
+	started   int64            // see Pod.Started
+	turn      uint64           // when it was placed here, among others
+	arrived   bool             // a report of the node's agent has had it
+	berth     numa.Berth       // where it was expected to lie when it was placed; nil: nobody said
+	lies      *numa.Assignment // what it has there; nil: to be worked out
 
 	inRow, inWho int // places in held of the row, of the identity
 }
@@ -355,13 +359,14 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		c.releaseIdentity(who)
 		return noRow, false
 	}
-	h := &held{id: pod.ID, name: pod.Name, row: r, class: k, who: who, confirmed: confirmed, deleting: pod.Deleting, preempted: pod.Preempted, started: pod.Started}
+	h := &held{id: pod.ID, name: pod.Name, row: r, class: k, who: who, confirmed: confirmed, deleting: pod.Deleting, preempted: pod.Preempted, started: pod.Started, berth: pod.Berth}
 	c.turns++
 	h.turn = c.turns
 	freed = noRow
 	if p != nil {
 		if p.row == r && p.class.numaKey == k.numaKey {
 			h.turn, h.arrived = p.turn, p.arrived
+			h.berth, h.lies = p.berth, p.lies
 		}
 		freed, changed = p.row, true
 		c.drop(p)

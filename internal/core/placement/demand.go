@@ -12,7 +12,8 @@ type demand struct {
 	// it looked around then or when a row changed since, and may have ceased to with the last pod that shunned it.
 	checked int
 	looked  bool
-	swept   int // likewise, when it was last asked whether room could be made for it anywhere
+	swept   int    // likewise, when it was last asked whether room could be made for it anywhere
+	missed  moment // when a pod with it was last tried, fitted nowhere, and nobody could be evicted for it; zero: never
 
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too

@@ -5,6 +5,7 @@ package placement
 type nominated struct {
 	held
 	victims []PodID // whose eviction was decided for it, and may not have been seen yet
+	awaits  bool    // when it was asked about last, they were still ending
 }
 
 // nominate makes room for pod on node, instead of where it was being made.

@@ -8,9 +8,10 @@ import (
 )
 
 // belief is what a node's agent will think of its NUMA nodes when every pod that counts on the row has arrived: its last
-// report, and on top of it, in the order in which they were placed, the pods that the report does not have. The agent lets
-// pods in by the same offers in the same order, so that what is believed is what will be; a report takes the place of what
-// was believed until then.
+// report, and on top of it the pods that the report does not have. Each lies where it was offered a place when it was placed
+// itself, and takes that along with its bind (numa.Berth): the agent makes the same offers, and lays pods in their berths also where
+// more is free by then. So what is believed is what will be, and what is believed to be free is free; a report takes the place of
+// what was believed until then. Pods that others bound, without a berth, are let in as the agent would, in the order in which they came.
 //
 // A pod that is gone from the API but still in the report counts until the agent has let go of what it owned; one that was in
 // a report and is in the last no more has ended, whatever the API still says. A pod that the agent will refuse, as others than
@@ -103,18 +104,25 @@ func (b *belief) isLate(h *held) bool {
 	return !h.arrived
 }
 
-// add lets h arrive.
+// add lets h arrive. A pod with a berth lies there, even if the report has somebody else there: that one has ended since the
+// report was made, or h could not have been promised its place.
 func (b *belief) add(h *held) {
-	offer, refusal := b.state.Offer(h.class.numaPod(h.id), nil)
-	if refusal != nil || !offer.Assignment.Owns() {
-		return
+	lies := h.lies
+	if lies == nil {
+		p := h.class.numaPod(h.id)
+		p.Berth = h.berth
+		offer, refusal := b.state.Offer(p, nil)
+		if refusal != nil || !offer.Assignment.Owns() {
+			return
+		}
+		if lies = &offer.Assignment; h.berth != nil {
+			h.lies = lies
+		}
 	}
 	if b.state == b.report {
 		b.state = b.report.Fork()
 	}
-	if err := b.state.Commit(offer); err != nil {
-		panic("placement: an offer was stale at once: " + err.Error())
-	}
+	b.state.Adopt(*lies)
 }
 
 // liken finds the verdicts of b's state.
@@ -141,6 +149,21 @@ func (c *cluster) forgetAlike(b *belief) {
 		}
 		b.alike = nil
 	}
+}
+
+// berth is where a pod that was just placed is expected to lie; nil: it owns nothing, or nobody knows.
+func (c *cluster) berth(id PodID) numa.Berth {
+	h := c.pods[id]
+	b := c.beliefs[h.row]
+	if b == nil || h.class.numa == nil {
+		return nil
+	}
+	a, known := c.settle(h.row, b).state.Assignment(string(id))
+	if !known || !a.Owns() {
+		return nil
+	}
+	h.lies, h.berth = &a, a.Berth()
+	return h.berth
 }
 
 // countNUMA notes that h came to its row (sign 1) or left it.

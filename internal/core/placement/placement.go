@@ -45,6 +45,7 @@
 //	nominate  make room for a pending pod on a row
 //	report    what a node's agent says that its NUMA nodes have, and who owns the rest
 //	belief    a report with the pods on top that it does not have yet
+//	berth     where on its node a placed pod is expected to lie (numa.Berth); it goes there with the bind
 //	bid       what the eviction of pods from a row would cost
 //	ask       what the volumes of a demand come down to, as things are
 //	stock     the volumes of one class that claims may get
@@ -103,6 +104,8 @@ type Placer struct {
 	// first of them fails.
 	plansChecked uint64
 	plansDue     unit.Instant
+	// renamed grows when labels of a namespace change.
+	renamed uint64
 	// sweptAt is when a demand was last swept, sweepDue when the next will be; see sweep.
 	sweptAt, sweepDue unit.Instant
 }
@@ -125,6 +128,8 @@ type Decision struct {
 	// Feasible counts the nodes that passed all filters.
 	Feasible int
 
+	// Berth is where the pod is expected to lie on Node; its agent has to be told with the bind. Nil: it owns nothing there.
+	Berth numa.Berth
 	// Volumes is what must be written, and come true, before the pod is bound; nil: nothing.
 	Volumes *VolumePlan
 
@@ -160,6 +165,7 @@ func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, n
 // NamespaceSeen folds in the labels of a namespace, sorted by key.
 func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
 	if p.cluster.setNamespace(name, labels) {
+		p.renamed++
 		p.queue.wakeNamespace(now, name)
 	}
 }
@@ -278,6 +284,10 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	p.wakeLookers(now)
 	e := p.queue.pop(now)
+	for e != nil && p.misses(e) {
+		p.queue.wait(e)
+		e = p.queue.pop(now)
+	}
 	if e == nil {
 		return Decision{}, false
 	}
@@ -293,12 +303,16 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 			d.Nominated = p.cluster.name[w.row]
 		}
 		e.demand.swept = p.cluster.changes.end() // every row was just asked
+		if d.Preemption == nil && p.cluster.wishes[e.pod.ID] == nil {
+			e.demand.missed = p.moment()
+		}
 		p.queue.parkUnschedulable(now, e)
 		return d, true
 	}
 	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
 	d.Volumes = p.cluster.planVolumes(e.demand, chosen.row)
 	p.cluster.setPod(&e.pod, d.Node, false)
+	d.Berth = p.cluster.berth(d.Pod.ID)
 	if d.Volumes != nil {
 		d.Volumes.decision, d.Volumes.since = d, now
 		p.cluster.assumeVolumes(d.Pod.ID, d.Volumes)
@@ -307,6 +321,25 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	p.queue.parkBinding(e)
 	p.dismiss(now, e.pod.ID)
 	return d, true
+}
+
+// moment tells whether anything has happened that decides what fits where, and who could be evicted.
+type moment struct {
+	changes                             int
+	storage, budgets, terms, namespaces uint64
+}
+
+func (p *Placer) moment() moment {
+	c := p.cluster
+	return moment{c.changes.end() + 1, c.storage.version, c.budgets.version, c.termsVersion, p.renamed}
+}
+
+// misses reports whether a pod that was tried before would only hear again that it fits nowhere: what woke it woke all pods of its
+// demand, and one of them has just found that there is no room any more. A thousand pods that wait for the next of a few places
+// would else be tried a thousand times for each.
+func (p *Placer) misses(e *entry) bool {
+	c := p.cluster
+	return e.misses > 0 && e.demand != nil && e.demand.missed == p.moment() && c.wishes[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
 }
 
 // makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
@@ -341,7 +374,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 // Retry lets a pod that waits for room try again: making it has failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
-		w.victims = nil
+		w.victims, w.awaits = nil, false
 	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.ready(now, e)
@@ -396,16 +429,32 @@ func (p *Placer) mayGoOn(e *entry, row row) bool {
 	return c.feasible(e.demand, id, row) || !c.awaitsVictims(e.demand, id) && c.mayEvict(e.demand) && c.evictsSomewhere(e.demand, id)
 }
 
+// wakeNominated wakes the pods for which room is being made and that may go on, or must look elsewhere. To its demand, a pod's own
+// wish is in the way, so that each is asked for itself: while its victims are ending, only when something happens on its row.
+func (p *Placer) wakeNominated(now unit.Instant) {
+	c := p.cluster
+	for id, w := range c.wishes {
+		e := p.queue.entries[id]
+		if e == nil || e.pool != unschedulable || !c.present(w.row) {
+			continue
+		}
+		if w.awaits && c.changes.last[w.row] < p.wishesChecked && !e.demand.looksAround() && len(e.demand.mounts) == 0 {
+			continue
+		}
+		if w.awaits = false; p.mayGoOn(e, w.row) {
+			p.queue.ready(now, e)
+		} else {
+			w.awaits = c.awaitsVictims(e.demand, id)
+		}
+	}
+	p.wishesChecked = c.changes.end()
+}
+
 // wakeLookers wakes the waiting demands that look around and fit somewhere now.
 func (p *Placer) wakeLookers(now unit.Instant) {
 	c := p.cluster
 	if p.wishesChecked != c.changes.end() {
-		p.wishesChecked = c.changes.end()
-		for id, w := range c.wishes { // to its demand, its own wish is in the way
-			if e := p.queue.entries[id]; e != nil && e.pool == unschedulable && c.present(w.row) && p.mayGoOn(e, w.row) {
-				p.queue.ready(now, e)
-			}
-		}
+		p.wakeNominated(now)
 	}
 	var sweep *demand
 	p.queue.wakeDemands(now, func(d *demand) hope {

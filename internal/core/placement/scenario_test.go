@@ -25,6 +25,8 @@ import (
 //	after DURATION
 //	pending
 //	why NAME
+//
+// and those about volumes, in scenario_storage_test.go.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{placer: New(Options{Seed: 1}), now: unit.Instant(time.Hour), pods: map[string]Pod{}}
@@ -48,11 +50,16 @@ type world struct {
 	placer *Placer
 	now    unit.Instant
 	pods   map[string]Pod
+
+	version int // of the object of storage that was written last
 }
 
 // run executes one command and returns what it prints.
 func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	args := f[1:]
+	if lines, mine := w.storage(f); mine {
+		return lines
+	}
 	switch f[0] {
 	case "node":
 		w.placer.NodeSeen(w.now, parseNode(args))
@@ -108,7 +115,7 @@ func (w *world) next(args []string) []string {
 			lines = append(lines, fmt.Sprintf("%s: %s", d.Pod.Name, d.Failure))
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d)", d.Pod.Name, d.Node, d.Feasible, d.Score))
+		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d%s)", d.Pod.Name, d.Node, d.Feasible, d.Score, planned(d.Volumes)))
 	}
 	if len(lines) == 0 {
 		return []string{"(nothing)"}
@@ -143,6 +150,9 @@ func parsePod(args []string) Pod {
 	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", Asked: Load{100, 200 * unit.MiB}}
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
+		if parseMount(&p, key, value) {
+			continue
+		}
 		switch key {
 		case "prio":
 			p.Priority = int32(number(value))

@@ -59,7 +59,9 @@ type Pod struct {
 	Features   []string // node features it cannot do without
 
 	// NUMA is what its node's agent must find for it on the NUMA nodes, the UID left out; nil: nothing.
-	NUMA   *numa.Pod
+	NUMA *numa.Pod
+	// Berth, of a bound pod, is where whoever placed it expects it to lie; nil: nobody said.
+	Berth  numa.Berth
 	Mounts []Mount // its volumes, as far as rules look at them
 
 	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
