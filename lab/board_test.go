@@ -95,3 +95,34 @@ func TestMemoryIsMeasuredOnce(t *testing.T) {
 		t.Errorf("another number of nodes: %v", err)
 	}
 }
+
+// A machine that lost memory is another machine, and what is known of the whole one stays.
+func TestShrink(t *testing.T) {
+	s := store{t.TempDir()}
+	b := board{nodes: []boardNode{{memory: unit.GiB, installed: unit.GiB + memoryBlock}}}
+	m, err := openMemory(s, b, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.withheld[0] = 5 * unit.MiB
+	if err := m.keep(); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []unit.Bytes{0, 3, memoryBlock} {
+		if err := m.shrink(0, wrong); err == nil || !strings.Contains(err.Error(), "below 123Mi") {
+			t.Errorf("%v less: %v", wrong, err)
+		}
+	}
+	if err := m.shrink(0, 16*unit.MiB); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.judge([]int64{int64(unit.GiB - 16*unit.MiB)}); err != nil || m.withheld[0] != 21*unit.MiB {
+		t.Errorf("shrunk: %v, withheld %v", err, m.withheld)
+	}
+	if err := m.keep(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := openMemory(s, b, "x"); err != nil || again.withheld[0] != 5*unit.MiB || b.nodes[0].memory != unit.GiB {
+		t.Errorf("the whole machine: %+v, %v", again, err)
+	}
+}

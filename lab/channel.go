@@ -103,7 +103,16 @@ func (c *channel) exec(ctx context.Context, command Command) error {
 	}
 	body := io.Reader(bytes.NewReader(append(what, '\n')))
 	if command.Stdin != nil {
-		body = io.MultiReader(body, command.Stdin)
+		// By a pipe, which can be closed under whoever reads it: a command must not live on, for us, until somebody types.
+		in, typed := io.Pipe()
+		go func() {
+			_, err := io.Copy(typed, command.Stdin)
+			typed.CloseWithError(err)
+		}()
+		body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(body, in), in}
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest"+wire.PathExec, body)
 	if err != nil {

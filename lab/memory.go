@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -65,6 +66,18 @@ func (m *memory) judge(has []int64) error {
 		}
 	}
 	return other
+}
+
+// shrink describes a node with less memory. What is withheld then is kept under another name: it is another machine's.
+func (m *memory) shrink(node int, by unit.Bytes) error {
+	if node < 0 || node >= len(m.board.nodes) || by <= 0 || by%blockSize != 0 || m.withheld[node]+by >= memoryBlock {
+		return fmt.Errorf("node %d: %v less: want a node of 0-%d and a multiple of %v below %v", node, by, len(m.board.nodes)-1, blockSize, memoryBlock-m.withheld[node])
+	}
+	m.board.nodes, m.withheld = slices.Clone(m.board.nodes), slices.Clone(m.withheld)
+	m.board.nodes[node].memory -= by
+	m.withheld[node] += by
+	m.path, m.known = fmt.Sprintf("%s-%d-%d", m.path, node, by), false
+	return nil
 }
 
 // keep notes what was right.

@@ -167,6 +167,18 @@ func (g *Guest) Restart(t T) {
 	t.Logf("%s is up again after %v", g.Name, time.Since(began).Round(100*time.Millisecond))
 }
 
+// Shrink takes memory from a node of a guest that is switched off, as a module that broke, or a kernel that lies elsewhere, does. It
+// boots without it from now on.
+func (g *Guest) Shrink(t T, node int, by unit.Bytes) {
+	t.Helper()
+	if g.process != nil {
+		t.Fatalf("shrink node %d of %s: it runs", node, g.Name)
+	}
+	if err := g.memory.shrink(node, by); err != nil {
+		t.Fatalf("shrink %s: %v", g.Name, err)
+	}
+}
+
 // Freeze stops all CPUs of the guest: its clocks stand still, its network card answers nothing.
 func (g *Guest) Freeze(t T) { t.Helper(); g.tell(t, "stop", nil) }
 

@@ -11,6 +11,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -99,6 +100,11 @@ func commands(t *testing.T, g *lab.Guest) {
 	}
 	if _, err := g.Output(t.Context(), "no-such-program"); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("a program that is not there: %v", err)
+	}
+	endless, input := io.Pipe()
+	defer input.Close()
+	if err := g.Exec(t.Context(), lab.Command{Args: []string{"true"}, Stdin: endless}); err != nil {
+		t.Errorf("a command whose input goes on: %v", err)
 	}
 	sleeper := g.Start(t, lab.Command{Args: []string{"sleep", "1000"}})
 	sleeper.Stop()

@@ -6,7 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 	"github.com/plimsoll-dev/plimsoll/lab"
@@ -28,58 +32,121 @@ func pinnedConfig(policy string) map[string]any {
 		"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": policy,
 		"systemReserved": map[string]string{"cpu": "500m", "memory": "100Mi"},
 		"evictionHard":   map[string]string{"memory.available": "50Mi"},
-		"reservedMemory": []map[string]any{{"numaNode": 0, "limits": map[string]string{"memory": "150Mi"}}},
+		"reservedMemory": []map[string]any{reservedMemory(0, "150Mi")},
 	}
 }
 
+func reservedMemory(node machine.NUMAID, amount string) map[string]any {
+	return map[string]any{"numaNode": int(node), "limits": map[string]string{"memory": amount}}
+}
+
+// TestPinnedTwoSocket gives two pods CPUs and memory of their own, reads from the kernel where they run and where their memory is,
+// and then kills the agent at random while others come and go.
 func TestPinnedTwoSocket(t *testing.T) {
-	testPinned(t, "two-socket", "single-numa-node", 2)
+	n := pin(t, "two-socket", "single-numa-node")
+	pinned := n.homes(2)
+	n.killed(pinned, 3)
+	n.apart()
 }
 
-func TestPinnedFourNUMA(t *testing.T) {
-	testPinned(t, "four-numa", "restricted", 2)
-}
-
+// TestPinnedEightNUMAAsymmetric does so where no two nodes are alike.
 func TestPinnedEightNUMAAsymmetric(t *testing.T) {
-	testPinned(t, "eight-numa-asymmetric", "best-effort", 1)
+	n := pin(t, "eight-numa-asymmetric", "best-effort")
+	pinned := n.homes(1)
+	n.killed(pinned, 2)
+	n.apart()
+}
+
+// TestPinnedFourNUMA starts the agent over all that would keep upstream's from starting.
+func TestPinnedFourNUMA(t *testing.T) {
+	n := pin(t, "four-numa", "restricted")
+	pinned := n.homes(2)
+	n.broken(pinned, "restricted")
+	n.apart()
 }
 
 // pinnedNode is a node with pods that own CPUs and memory.
 type pinnedNode struct {
 	*rig.GuestNode
-	t       *testing.T
-	c       *rig.Cluster
-	ns      string
-	machine machine.Machine
+	t     *testing.T
+	c     *rig.Cluster
+	ns    string
+	began time.Time
+	watch *lab.Process // looks all the time whether anybody runs on CPUs of others
+	end   io.Closer    // of watch
 }
 
-// testPinned gives two pods CPUs and memory of their own, and reads from the kernel where they run and where their memory is;
-// then the agent is killed at random while others come and go, and started over what is broken.
-func testPinned(t *testing.T, description, policy string, cpus int64) {
+func pin(t *testing.T, description, policy string) *pinnedNode {
 	c := rig.Shared(t)
-	m := describe(t, description).Machine
-	n := pinnedNode{c.Join(t, lab.Boot(t, description, lab.Options{}), rig.JoinOptions{Config: pinnedConfig(policy)}), t, c, c.Namespace(t), m}
+	n := &pinnedNode{t: t, c: c, ns: c.Namespace(t), began: time.Now()}
+	n.GuestNode = c.Join(t, lab.Boot(t, description, lab.Options{}), rig.JoinOptions{Config: pinnedConfig(policy)})
+	n.watch, n.end = n.program("test/apart/watch", "--mark", ownFor)
+	n.step("joined")
+	return n
+}
+
+// step tells how the test gets on.
+func (n *pinnedNode) step(what string) {
+	n.t.Helper()
+	n.t.Logf("%v: %s", time.Since(n.began).Round(time.Second), what)
+}
+
+// program starts a program of the tests in the guest. It ends with its input, at the latest with the test.
+func (n *pinnedNode) program(name string, args ...string) (*lab.Process, io.Closer) {
+	n.t.Helper()
+	path := programPath(name)
+	if _, err := n.Output(n.t.Context(), "test", "-x", path); err != nil {
+		n.CopyIn(n.t, rig.Build(n.t, name), path)
+	}
+	in, end := io.Pipe()
+	p := n.Start(n.t, lab.Command{Args: append([]string{path}, args...), Stdin: in})
+	n.t.Cleanup(func() { end.Close() }) // before it is stopped
+	return p, end
+}
+
+func programPath(name string) string { return "/var/lib/" + name }
+
+// apart ends the watch and wants it to have seen nothing.
+func (n *pinnedNode) apart() {
+	n.t.Helper()
+	n.end.Close()
+	n.ended(n.watch)
+	said := strings.TrimSpace(n.watch.Output())
+	last := said[strings.LastIndex(said, "\n")+1:]
+	var looks, overlaps int
+	if _, err := fmt.Sscanf(last, "looked %d times, %d overlaps", &looks, &overlaps); err != nil || overlaps > 0 || looks < 50 {
+		n.t.Errorf("the watch: %v: %s", err, said)
+	}
+	n.step(last)
+}
+
+// homes has a pod without CPUs of its own, and two with, whose places it returns: what must not change.
+func (n *pinnedNode) homes(cpus int64) map[string]string {
+	n.t.Helper()
 	shared := n.create("shared", 0, "sleep", "infinity")
-	pinned := map[string]string{} // what must not change
+	pinned := map[string]string{}
 	for _, name := range []string{"one", "two"} {
-		p := n.create(name, cpus, "memory", "--hold", "24Mi", "--for", ownFor)
+		p := n.create(name, cpus, holding...)
 		n.isHome(p)
 		pinned[name] = n.where(p)
 	}
 	n.wantShared(shared)
-	n.killed(pinned)
-	n.broken(pinned, policy)
+	n.step("two pods have CPUs and memory")
+	return pinned
 }
+
+// holding is what pods that own CPUs do.
+var holding = []string{"memory", "--hold", heldMemory, "--for", ownFor}
 
 // ownFor tells the processes of pods that own CPUs from all others, by their arguments.
 const ownFor = "86399s"
 
-func (n pinnedNode) create(name string, cpus int64, args ...string) *corev1.Pod {
+func (n *pinnedNode) create(name string, cpus int64, args ...string) *corev1.Pod {
 	n.t.Helper()
 	return createReady(n.t, n.c, n.ns, n.pod(name, cpus, args...))
 }
 
-func (n pinnedNode) pod(name string, cpus int64, args ...string) *corev1.Pod {
+func (n *pinnedNode) pod(name string, cpus int64, args ...string) *corev1.Pod {
 	r := corev1.ResourceRequirements{Requests: amounts("20m", "16Mi")}
 	if cpus > 0 {
 		r.Limits = amounts(fmt.Sprint(cpus), "48Mi")
@@ -93,35 +160,61 @@ func (n pinnedNode) pod(name string, cpus int64, args ...string) *corev1.Pod {
 }
 
 // pid is the first process of the pod's container.
-func (n pinnedNode) pid(p *corev1.Pod) string {
+func (n *pinnedNode) pid(p *corev1.Pod) string {
 	n.t.Helper()
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
-	return strings.Fields(n.Run(n.t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/*/"+id+"/cgroup.procs /sys/fs/cgroup/kubepods/*/*/"+id+"/cgroup.procs 2>/dev/null; true"))[0]
+	pids := strings.Fields(n.Run(n.t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/*/"+id+"/cgroup.procs /sys/fs/cgroup/kubepods/*/*/"+id+"/cgroup.procs 2>/dev/null; true"))
+	if len(pids) == 0 {
+		n.t.Fatalf("nothing of %s runs in container %s", p.Name, id)
+	}
+	return pids[0]
 }
 
 // where says of a pod which process it is and where the kernel has it run.
-func (n pinnedNode) where(p *corev1.Pod) string {
+func (n *pinnedNode) where(p *corev1.Pod) string {
 	n.t.Helper()
 	pid := n.pid(p)
 	return pid + " " + strings.Join(strings.Fields(n.Run(n.t, "grep", "-E", "Cpus_allowed_list|Mems_allowed_list", "/proc/"+pid+"/status")), " ")
 }
 
+// place is where, as it should be.
+func place(pid string, cpus, mems idset.Set) string {
+	return fmt.Sprintf("%s Cpus_allowed_list: %v Mems_allowed_list: %v", pid, cpus, mems)
+}
+
 // isHome compares where a pod runs, and where the pages of its memory are, with what is published as its own.
-func (n pinnedNode) isHome(p *corev1.Pod) {
+func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	t := n.t
 	t.Helper()
 	h := n.holding(p)
-	var mems []int
-	for _, b := range h.memory {
-		mems = append(mems, int(b))
-	}
 	pid := n.pid(p)
-	want := fmt.Sprintf("%s Cpus_allowed_list: %v Mems_allowed_list: %v", pid, h.cpus, idset.Of(mems...))
-	if got := n.where(p); got != want || h.cpus.IsEmpty() || len(mems) == 0 {
+	if got, want := n.where(p), place(pid, h.cpus, h.mems); got != want || h.cpus.IsEmpty() || h.mems.IsEmpty() {
 		t.Errorf("%s: %q, want %q", p.Name, got, want)
 	}
-	elsewhere, here := 0, 0
-	for _, line := range strings.Split(n.Run(t, "grep", "anon=", "/proc/"+pid+"/numa_maps"), "\n") {
+	var here, elsewhere int
+	rig.Eventually(t, time.Minute, p.Name+" has its memory", func(ctx context.Context) error {
+		if here, elsewhere = n.pages(pid, h.mems); here < heldPages {
+			return fmt.Errorf("%d pages on its nodes %v, want %d; %d elsewhere", here, h.mems, heldPages, elsewhere)
+		}
+		return nil
+	})
+	if elsewhere > 0 {
+		t.Errorf("%s: %d pages on its nodes %v, %d elsewhere", p.Name, here, h.mems, elsewhere)
+	}
+	t.Logf("%s: CPUs %v, %d pages of memory on nodes %v, none elsewhere, devices %v", p.Name, h.cpus, here, h.mems, h.devices)
+	return h
+}
+
+// Pods that own CPUs hold so much memory.
+const (
+	heldMemory = "24Mi"
+	heldPages  = 24 << 20 / 4096
+)
+
+// pages counts a process's own pages, on nodes and elsewhere.
+func (n *pinnedNode) pages(pid string, nodes idset.Set) (here, elsewhere int) {
+	n.t.Helper()
+	for _, line := range strings.Split(n.Run(n.t, "grep", "anon=", "/proc/"+pid+"/numa_maps"), "\n") {
 		if strings.Contains(line, "file=") {
 			continue // pages of the program are where whoever read them first had them
 		}
@@ -130,26 +223,25 @@ func (n pinnedNode) isHome(p *corev1.Pod) {
 			if k, err := fmt.Sscanf(field, "N%d=%d", &node, &pages); err != nil || k != 2 {
 				continue
 			}
-			if idset.Of(mems...).Has(node) {
+			if nodes.Has(node) {
 				here += pages
 			} else {
 				elsewhere += pages
 			}
 		}
 	}
-	if elsewhere > 0 || here < 24<<20/4096 {
-		t.Errorf("%s: %d pages on its nodes %v, %d elsewhere", p.Name, here, mems, elsewhere)
-	}
-	t.Logf("%s: CPUs %v, %d pages of memory on nodes %v, none elsewhere", p.Name, h.cpus, here, mems)
+	return here, elsewhere
 }
 
+// held is what the one container of a pod owns.
 type held struct {
-	cpus   idset.Set
-	memory []machine.NUMAID
+	cpus, mems idset.Set
+	huge       unit.Bytes // in huge pages
+	devices    []string
 }
 
 // published reads the node's object as a scheduler would.
-func (n pinnedNode) published(ctx context.Context) (*topology.Node, error) {
+func (n *pinnedNode) published(ctx context.Context) (*topology.Node, error) {
 	body, err := n.c.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource, n.Name).DoRaw(ctx)
 	if err != nil {
 		return nil, err
@@ -162,7 +254,7 @@ func (n pinnedNode) published(ctx context.Context) (*topology.Node, error) {
 }
 
 // holding waits until what the pod owns is published.
-func (n pinnedNode) holding(p *corev1.Pod) (out held) {
+func (n *pinnedNode) holding(p *corev1.Pod) (out held) {
 	n.t.Helper()
 	rig.Eventually(n.t, time.Minute, "what "+p.Name+" owns is published", func(ctx context.Context) error {
 		node, err := n.published(ctx)
@@ -175,15 +267,23 @@ func (n pinnedNode) holding(p *corev1.Pod) (out held) {
 		}
 		out = held{cpus: a.Containers[0].CPUs}
 		for _, b := range a.Containers[0].Memory {
-			out.memory = append(out.memory, b.Nodes...)
+			if b.PageSize > 0 {
+				out.huge += b.Bytes
+			}
+			for _, id := range b.Nodes {
+				out.mems = out.mems.Union(idset.Of(int(id)))
+			}
+		}
+		for _, d := range a.Containers[0].Devices {
+			out.devices = append(out.devices, d.IDs...)
 		}
 		return nil
 	})
 	return out
 }
 
-// wantShared waits until the shared pod runs on the published pool, and never lets it run on anybody's own CPU.
-func (n pinnedNode) wantShared(p *corev1.Pod) {
+// wantShared waits until the shared pod runs on the published pool.
+func (n *pinnedNode) wantShared(p *corev1.Pod) {
 	n.t.Helper()
 	rig.Eventually(n.t, time.Minute, "the shared pod runs on the pool", func(ctx context.Context) error {
 		node, err := n.published(ctx)
@@ -195,86 +295,43 @@ func (n pinnedNode) wantShared(p *corev1.Pod) {
 		}
 		return nil
 	})
-	n.apart()
-}
-
-// apart compares once which CPUs all processes of pods may use. Owners are read before and after the others: only those that
-// were there all the time count.
-func (n pinnedNode) apart() {
-	n.t.Helper()
-	const script = `read_all() { for f in $(find /sys/fs/cgroup/kubepods -name cgroup.procs); do for p in $(cat $f 2>/dev/null); do
-	echo $1 $p $(awk '/Cpus_allowed_list/ {print $2}' /proc/$p/status 2>/dev/null) $(tr '\0' '_' < /proc/$p/cmdline 2>/dev/null); done; done; }
-read_all before; read_all now; read_all after`
-	out, err := n.Output(n.t.Context(), "sh", "-c", script)
-	if err != nil {
-		n.t.Error(err)
-		return
-	}
-	seen := map[string]map[string]idset.Set{"before": {}, "now": {}, "after": {}}
-	owners := map[string]bool{}
-	for _, line := range strings.Split(out, "\n") {
-		f := strings.Fields(line)
-		if len(f) != 4 { // it ended meanwhile
-			continue
-		}
-		cpus, err := idset.Parse(f[2])
-		if err != nil {
-			n.t.Fatal(line, err)
-		}
-		seen[f[0]][f[1]] = cpus
-		if strings.Contains(f[3], ownFor) {
-			owners[f[1]] = true
-		}
-	}
-	for owner := range owners {
-		own := seen["before"][owner]
-		if again, stays := seen["after"][owner]; !stays || !again.Equal(own) {
-			continue
-		}
-		for other, cpus := range seen["now"] {
-			if other != owner && !cpus.Intersect(own).IsEmpty() {
-				n.t.Errorf("process %s may run on %v, of which %v are process %s's own", other, cpus, own, owner)
-			}
-		}
-	}
 }
 
 // unmoved checks that the pinned pods are the same processes in the same places.
-func (n pinnedNode) unmoved(when string, pinned map[string]string) {
+func (n *pinnedNode) unmoved(when string, pinned map[string]string) {
 	n.t.Helper()
-	for name, was := range pinned {
-		p, err := n.c.API.CoreV1().Pods(n.ns).Get(n.t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		if got := n.where(p); got != was {
-			n.t.Errorf("%s: %s is %q, was %q", when, name, got, was)
+	for _, name := range slices.Sorted(maps.Keys(pinned)) {
+		if got := n.where(n.get(name)); got != pinned[name] {
+			n.t.Errorf("%s: %s is %q, was %q", when, name, got, pinned[name])
 		}
 	}
-	n.apart()
+}
+
+func (n *pinnedNode) get(name string) *corev1.Pod {
+	n.t.Helper()
+	p, err := n.c.API.CoreV1().Pods(n.ns).Get(n.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return p
 }
 
 // killed kills the agent at random while a pod with a CPU of its own comes, and goes again.
-func (n pinnedNode) killed(pinned map[string]string) {
-	const rounds = 3
+func (n *pinnedNode) killed(pinned map[string]string, rounds int) {
+	n.t.Helper()
 	for round := range rounds {
 		name := fmt.Sprint("guest-", round)
-		if _, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), n.pod(name, 1, "memory", "--hold", "8Mi", "--for", ownFor), metav1.CreateOptions{}); err != nil {
-			n.t.Fatal(err)
-		}
-		<-time.After(time.Duration(rand.IntN(4000)) * time.Millisecond) // anywhere on its way
+		n.post(n.pod(name, 1, holding...))
+		after := time.Duration(rand.IntN(5000)) * time.Millisecond // anywhere on its way
+		<-time.After(after)
 		n.kill()
-		n.apart()
+		n.unmoved("without an agent", pinned)
 		n.StartAgentOnly(n.t)
 		p := n.untilReady(name)
 		n.unmoved("after a kill", pinned)
-		if got, h := n.where(p), n.holding(p); !strings.Contains(got, fmt.Sprintf("Cpus_allowed_list: %v ", h.cpus)) {
-			n.t.Errorf("%s: %q, owns %v", name, got, h.cpus)
-		}
-		now := int64(0)
-		if err := n.c.API.CoreV1().Pods(n.ns).Delete(n.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-			n.t.Fatal(err)
-		}
+		n.isHome(p)
+		n.delete(name)
+		n.step(fmt.Sprintf("the agent was killed %v after a pod had come", after))
 	}
 	rig.Eventually(n.t, podWithin, "what the pods had is free again", func(ctx context.Context) error {
 		node, err := n.published(ctx)
@@ -285,77 +342,49 @@ func (n pinnedNode) killed(pinned map[string]string) {
 	})
 }
 
-func (n pinnedNode) kill() {
+// kill kills the agent as the kernel would.
+func (n *pinnedNode) kill() {
 	n.t.Helper()
-	n.Run(n.t, "pkill", "-KILL", "-f", "plimsoll agent")
+	n.Run(n.t, "pkill", "-KILL", "-f", "^plimsoll agent")
+	n.ended(n.Agent)
+}
+
+func (n *pinnedNode) ended(p *lab.Process) {
+	n.t.Helper()
 	select {
-	case <-n.Agent.Ended():
+	case <-p.Ended():
 	case <-time.After(time.Minute):
-		n.t.Fatal("the agent lives on")
+		n.t.Fatalf("%s lives on", p.Name)
 	}
 }
 
-func (n pinnedNode) untilReady(name string) (p *corev1.Pod) {
+func (n *pinnedNode) post(p *corev1.Pod) {
 	n.t.Helper()
-	rig.Eventually(n.t, podWithin, name+" is Ready", func(ctx context.Context) (err error) {
+	if _, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), p, metav1.CreateOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// delete has a pod end. Its object goes when the agent has ended it and taken back what it had, not before.
+func (n *pinnedNode) delete(name string) {
+	n.t.Helper()
+	if err := n.c.API.CoreV1().Pods(n.ns).Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *pinnedNode) untilReady(name string) *corev1.Pod {
+	n.t.Helper()
+	return n.until(name, "Ready", podReady)
+}
+
+func (n *pinnedNode) until(name, what string, is func(*corev1.Pod) error) (p *corev1.Pod) {
+	n.t.Helper()
+	rig.Eventually(n.t, podWithin, name+" is "+what, func(ctx context.Context) (err error) {
 		if p, err = n.c.API.CoreV1().Pods(n.ns).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		return podReady(p)
+		return is(p)
 	})
 	return p
-}
-
-// broken starts the agent over what would keep upstream's from starting. Each time the node is Ready, a new pod runs, and nothing
-// has moved.
-func (n pinnedNode) broken(pinned map[string]string, policy string) {
-	last := n.lastCPU()
-	for _, c := range []struct {
-		what   string
-		config map[string]any
-		before func()
-	}{
-		{"truncated checkpoints", pinnedConfig(policy), func() { n.checkpoints(`{"policyName":"static","defaultCp`) }},
-		{"checkpoints of another policy and machine", pinnedConfig(policy), func() {
-			n.checkpoints(`{"policyName":"none","defaultCpuSet":"0-1023","checksum":1,"machineState":{"9":{"numberOfAssignments":3}}}`)
-		}},
-		{"no policies", map[string]any{}, func() {}},
-		{"another topology policy, and CPUs reserved that somebody has", n.reserving("restricted", "0-3"), func() {}},
-		{"a CPU fewer", pinnedConfig(policy), func() { n.OfflineCPU(n.t, last) }},
-	} {
-		n.kill()
-		c.before()
-		n.Configure(n.t, c.config)
-		n.StartAgentOnly(n.t)
-		n.WaitReady(n.t)
-		name := "after-" + strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(c.what, ",", ""), " ", "-"))
-		n.create(name, 0, "sleep", "infinity")
-		n.unmoved(c.what, pinned)
-	}
-}
-
-func (n pinnedNode) reserving(policy, cpus string) map[string]any {
-	config := pinnedConfig(policy)
-	config["reservedSystemCPUs"] = cpus
-	config["systemReserved"] = map[string]string{"memory": "100Mi"}
-	return config
-}
-
-func (n pinnedNode) checkpoints(text string) {
-	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
-		n.Write(n.t, "/var/lib/kubelet/"+name, text)
-	}
-}
-
-// lastCPU is one that no pod of the test owns.
-func (n pinnedNode) lastCPU() int {
-	node, err := n.published(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	last := -1
-	for cpu := range node.State.SharedCPUs().All() {
-		last = cpu
-	}
-	return last
 }

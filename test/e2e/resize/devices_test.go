@@ -41,27 +41,10 @@ type pluginProcess struct {
 	said []string
 }
 
-var buildPlugin = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "plugin-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "plugin")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/plimsoll-dev/plimsoll/test/deviceplugin/plugin").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
-
 // startPlugin serves three devices, of which it prefers the last.
 func (b bench) startPlugin() *pluginProcess {
 	b.t.Helper()
-	path, err := buildPlugin()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	p := &pluginProcess{cmd: exec.Command(path, "--dir", filepath.Join(b.AgentRoot(), "device-plugins"), "--resource", string(b.gpu()),
+	p := &pluginProcess{cmd: exec.Command(rig.Build(b.t, "test/deviceplugin/plugin"), "--dir", filepath.Join(b.AgentRoot(), "device-plugins"), "--resource", string(b.gpu()),
 		"--devices", "gpu0@0,gpu1@0,gpu2@0", "--prefer", "gpu2,gpu1,gpu0", "--env", "GPUS", "--nodes", "--prestart", "--mount", "/usr/lib/os-release:/opt/release")}
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()

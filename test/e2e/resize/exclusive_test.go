@@ -14,11 +14,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+	"github.com/plimsoll-dev/plimsoll/test/apart"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
@@ -30,11 +33,11 @@ func TestExclusiveCPU(t *testing.T) {
 	if all.Len() < 2 {
 		t.Skip("needs two CPUs")
 	}
-	w := b.watch()
+	end := b.watch()
 	shared := b.create("shared", container("c", "50m,16Mi", "100m,64Mi", "sleep", "infinity"))
 	b.runsOn(shared, "c", all)
 
-	own := w.create("own", container("own", "1,32Mi", "1,32Mi", "sleep", ownSleep), container("beside", "100m,16Mi", "100m,16Mi", "sleep", "infinity"))
+	own := b.create("own", container("own", "1,32Mi", "1,32Mi", "sleep", ownSleep), container("beside", "100m,16Mi", "100m,16Mi", "sleep", "infinity"))
 	mine := b.allowedTo(own, "own")
 	rest := all.Minus(mine)
 	if mine.Len() != 1 {
@@ -84,7 +87,41 @@ func TestExclusiveCPU(t *testing.T) {
 			return nil
 		})
 	}
-	w.end()
+	end()
+}
+
+// A node says what its own NUMA nodes have, and nothing of another's: what schedulers believe of a node is that node's to say.
+func TestTopologyOfOwnNodeOnly(t *testing.T) {
+	b := at(t)
+	config := rest.CopyConfig(b.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:other", Groups: []string{"system:nodes", "system:authenticated"}}
+	other, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := "/apis/" + topology.GroupVersion.String() + "/" + topology.Resource
+	makes := func(ctx context.Context, name string) error {
+		body := fmt.Sprintf(`{"apiVersion":%q,"kind":"NodeResourceTopology","metadata":{"name":%q},"zones":[]}`, topology.GroupVersion, name)
+		return other.CoreV1().RESTClient().Post().AbsPath(objects).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()
+	}
+	forbidden := func(err error) error {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "system:node:other may write the NodeResourceTopology of its own node only") {
+			return fmt.Errorf("not forbidden: %w", err)
+		}
+		return nil
+	}
+	rig.Eventually(t, soon, "a node may not make another's", func(ctx context.Context) error { return forbidden(makes(ctx, "somebody")) })
+	if err := makes(t.Context(), "other"); err != nil {
+		t.Errorf("a node may not make its own: %v", err)
+	}
+	theirs, err := other.CoreV1().RESTClient().Get().AbsPath(objects, b.NodeName).DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := other.CoreV1().RESTClient().Put().AbsPath(objects, b.NodeName).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body(theirs).Do(t.Context()).Error()
+	if err := forbidden(put); err != nil {
+		t.Error("a node may change another's:", err)
+	}
 }
 
 // allowed returns the CPUs of a process, this one without a pid.
@@ -171,143 +208,23 @@ func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	})
 }
 
-// watch looks all the time whether a container with CPUs of its own runs anywhere where another one may run.
-func (b bench) watch() *watcher {
-	w := &watcher{b: b, root: filepath.Join("/sys/fs/cgroup/cpuset", b.CgroupRoot()), owners: map[types.UID]bool{}, stop: make(chan struct{})}
-	w.done.Go(func() {
-		pace := time.NewTicker(time.Millisecond) // it shares the machine with what it watches
-		defer pace.Stop()
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-pace.C:
-				w.look()
-			}
-		}
+// watch looks all the time whether a container with CPUs of its own runs anywhere where another one may run, until the function that
+// it returns is called.
+func (b bench) watch() (end func()) {
+	w := apart.Watch{Root: filepath.Join("/sys/fs/cgroup/cpuset", b.CgroupRoot(), "kubepods"), Mark: ownSleep}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		looks, overlaps := w.Run(ctx, time.Millisecond, func(text string) { b.t.Error(text) })
+		b.t.Logf("looked %d times, %d overlaps", looks, overlaps)
 	})
-	b.t.Cleanup(w.end)
-	return w
-}
-
-type watcher struct {
-	b    bench
-	root string
-	stop chan struct{}
-	once sync.Once
-	done sync.WaitGroup
-
-	looks, overlaps int
-
-	mu     sync.Mutex
-	owners map[types.UID]bool // pods whose container "own" has CPUs of its own
-}
-
-// create makes a pod of whose containers the first has CPUs of its own; it is watched before the agent knows of it.
-func (w *watcher) create(name string, containers ...corev1.Container) *corev1.Pod {
-	w.b.t.Helper()
-	w.mu.Lock()
-	grace := int64(1)
-	p, err := w.b.API.CoreV1().Pods(w.b.ns).Create(w.b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, Containers: containers}}, metav1.CreateOptions{})
-	if err == nil {
-		w.owners[p.UID] = true
+	end = func() {
+		cancel()
+		watching.Wait()
 	}
-	w.mu.Unlock()
-	if err != nil {
-		w.b.t.Fatal(err)
-	}
-	return w.b.until(name, "Ready", func(p *corev1.Pod) error {
-		if c := condition(p, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
-			return fmt.Errorf("phase %s, %+v", p.Status.Phase, c)
-		}
-		return nil
-	})
-}
-
-// look compares once. What has CPUs of its own is read first, and again when something overlaps: only what was there before and
-// after counts.
-func (w *watcher) look() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.looks++
-	own := map[string]idset.Set{}
-	w.groups(func(dir string, owner bool, cpus idset.Set) {
-		if owner {
-			own[dir] = cpus
-		}
-	})
-	if len(own) == 0 {
-		return
-	}
-	w.groups(func(dir string, owner bool, cpus idset.Set) {
-		for ownDir, ownCPUs := range own {
-			if _, has := own[dir]; dir == ownDir || has || cpus.Intersect(ownCPUs).IsEmpty() {
-				continue
-			}
-			if again, ok := groupCPUs(ownDir); ok && again.Equal(ownCPUs) {
-				if w.overlaps++; w.overlaps > 3 {
-					continue // it is the same over and over
-				}
-				w.b.t.Errorf("%s runs on %v, and %s has %v for itself", dir, cpus, ownDir, ownCPUs)
-			}
-		}
-	})
-}
-
-// groups visits the groups of containers in which something runs. Of a pod that owns CPUs, the container that does is the one
-// that sleeps for ownSleep.
-func (w *watcher) groups(visit func(dir string, owner bool, cpus idset.Set)) {
-	for _, pattern := range []string{"kubepods/pod*/*", "kubepods/*/pod*/*"} {
-		dirs, err := filepath.Glob(filepath.Join(w.root, pattern))
-		if err != nil {
-			w.b.t.Error(err)
-		}
-		for _, dir := range dirs {
-			cpus, runs := groupCPUs(dir)
-			if !runs {
-				continue
-			}
-			uid := types.UID(strings.TrimPrefix(filepath.Base(filepath.Dir(dir)), "pod"))
-			visit(dir, w.owners[uid] && runsForever(dir), cpus)
-		}
-	}
+	b.t.Cleanup(end)
+	return end
 }
 
 // ownSleep tells the containers with CPUs of their own from others, by the first process's arguments.
 const ownSleep = "86400s"
-
-func runsForever(dir string) bool {
-	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil || len(procs) == 0 {
-		return false
-	}
-	command, err := os.ReadFile("/proc/" + strings.Fields(string(procs))[0] + "/cmdline")
-	return err == nil && strings.Contains(string(command), ownSleep)
-}
-
-// groupCPUs returns the CPUs of a group that has processes.
-func groupCPUs(dir string) (idset.Set, bool) {
-	info, err := os.Stat(dir)
-	if err != nil || !info.IsDir() {
-		return idset.Set{}, false
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus"))
-	if err != nil {
-		return idset.Set{}, false
-	}
-	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil || len(procs) == 0 {
-		return idset.Set{}, false
-	}
-	cpus, err := idset.Parse(string(text))
-	return cpus, err == nil
-}
-
-func (w *watcher) end() {
-	w.once.Do(func() {
-		close(w.stop)
-		w.done.Wait()
-		w.b.t.Logf("looked %d times, %d overlaps", w.looks, w.overlaps)
-	})
-}

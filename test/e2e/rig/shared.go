@@ -39,6 +39,10 @@ func Main(m *testing.M, name string, o Options) int {
 		return 1
 	}
 	code := m.Run()
+	if err := removePrograms(); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		code = max(code, 1)
+	}
 	c := shared.cluster
 	if c == nil {
 		return code

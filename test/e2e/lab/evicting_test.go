@@ -1,0 +1,431 @@
+//go:build e2e && lab
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/lab"
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+)
+
+// evictingMemory leaves pods 624 MiB of the guest's 1 GiB: with a line of 100 MiB they may use 524 MiB together.
+func evictingMemory(more map[string]any) map[string]any {
+	config := map[string]any{
+		"systemReserved": map[string]string{"memory": "400Mi"}, "evictionHard": map[string]string{"memory.available": "100Mi"},
+		"evictionPressureTransitionPeriod": "2s",
+	}
+	for field, value := range more {
+		config[field] = value
+	}
+	return config
+}
+
+// TestEvictingMemory runs a node of cgroup v2 out of memory in every way of the issue, in one boot. Throughout a pod lives on that
+// does nothing wrong, and the kernel kills nobody for memory: the agent is first.
+func TestEvictingMemory(t *testing.T) {
+	c := rig.Shared(t)
+	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
+	guest := lab.Boot(t, "swap", lab.Options{Name: "evicting"})
+	swap := guest.Run(t, "awk", "NR == 2 { print $1 }", "/proc/swaps")
+	guest.Run(t, "swapoff", swap)
+	n.GuestNode = c.Join(t, guest, rig.JoinOptions{Config: evictingMemory(nil)})
+	n.protectsItself()
+	n.load("steady", "memory --hold=32Mi")
+
+	n.run("steady growth", func(n evictingNode) { n.grows("--hold=300Mi --grow=20Mi") })
+	n.run("sudden growth", func(n evictingNode) { n.grows("--hold=900Mi") })
+	n.run("many small pods", evictingNode.manySmall)
+	n.run("runtime hung", evictingNode.runtimeHung)
+
+	n.again(map[string]any{
+		"evictionSoft": map[string]string{"allocatableMemory.available": "300Mi"}, "evictionSoftGracePeriod": map[string]string{"allocatableMemory.available": "2s"},
+		"evictionMaxPodGracePeriod": 600,
+	})
+	n.run("refuses SIGTERM", evictingNode.refuses)
+	n.run("agent killed between deciding and killing", evictingNode.agentKilled)
+	n.run("hard while soft waits", evictingNode.hardWhileSoft)
+
+	guest.Run(t, "swapon", swap)
+	n.again(map[string]any{"memorySwap": map[string]string{"swapBehavior": "LimitedSwap"}}, "--memory-signal", "available")
+	n.run("page cache", evictingNode.pageCache)
+	n.run("swap", evictingNode.swaps)
+	guest.Run(t, "swapoff", swap)
+
+	line := n.tasksLeft() - 250
+	n.again(map[string]any{
+		"evictionHard": map[string]string{"memory.available": "100Mi", "pid.available": fmt.Sprint(line)}, "podPidsLimit": 400,
+	}, "--reclaim-memory")
+	n.run("reclaim", evictingNode.reclaims)
+	n.run("fork bomb", evictingNode.forkBomb)
+}
+
+// evictingNode is a node that runs out of something.
+type evictingNode struct {
+	runningNode
+	whole *testing.T // the test that scenarios are parts of
+}
+
+// run runs a scenario as a test of its own, then wants everybody else to be as before.
+func (n evictingNode) run(name string, scenario func(evictingNode)) {
+	n.t.Run(name, func(t *testing.T) {
+		inner := n
+		inner.t = t
+		t.Cleanup(func() {
+			if t.Failed() { // the next one is to find what it expects
+				_, _ = n.c.TryKubectl(n.t, "--namespace", n.ns, "delete", "pod", "--grace-period=1", "--field-selector=metadata.name!=steady")
+			}
+		})
+		scenario(inner)
+		if events := inner.read("kubepods", "memory.events"); !strings.Contains(events, "oom_kill 0") {
+			t.Errorf("the kernel killed: %s", events)
+		}
+		inner.lives("steady")
+	})
+}
+
+// again starts another agent with another configuration.
+func (n evictingNode) again(more map[string]any, flags ...string) {
+	n.t.Helper()
+	n.Agent.Stop()
+	n.Configure(n.t, evictingMemory(more))
+	n.StartAgentOnly(n.t, flags...)
+	n.says("pods of this node known")
+}
+
+// load posts a pod that runs verbs of the workload, one after the other, and is restarted if it ends. It waits until it runs.
+func (n evictingNode) load(name string, verbs ...string) *corev1.Pod {
+	n.t.Helper()
+	n.postLoad(name, "16Mi", 1, verbs...)
+	return n.until(name, "runs", func(p *corev1.Pod) error {
+		if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Running == nil {
+			return fmt.Errorf("%s: %s", p.Status.Phase, p.Status.Message)
+		}
+		return nil
+	})
+}
+
+func (n evictingNode) postLoad(name, request string, grace int64, verbs ...string) {
+	n.t.Helper()
+	c := sized("c", "10m,"+request, "")
+	c.Image, c.Args = image.Demo, append([]string{"run"}, verbs...)
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	pod := n.pod(name, []corev1.Container{c})
+	pod.Spec.RestartPolicy, pod.Spec.TerminationGracePeriodSeconds = corev1.RestartPolicyAlways, &grace
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	n.postPod(pod)
+}
+
+func (n evictingNode) postPod(pod *corev1.Pod) {
+	n.t.Helper()
+	if _, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// evicted waits until a pod is evicted for a resource, and wants it never to have been restarted.
+func (n evictingNode) evicted(name, resource string) {
+	n.t.Helper()
+	pod := n.until(name, "is evicted", isEvicted)
+	if want := "The node was low on resource: " + resource + ". Threshold quantity: "; !strings.HasPrefix(pod.Status.Message, want) {
+		n.t.Errorf("%s was told %q, want %q", name, pod.Status.Message, want)
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.RestartCount != 0 {
+			n.t.Errorf("%s was restarted: %+v", name, s)
+		}
+	}
+	for line := range strings.Lines(n.Agent.Output()) {
+		if strings.Contains(line, "/"+name+" ") && strings.Contains(line, "evicted") {
+			n.t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
+func isEvicted(p *corev1.Pod) error {
+	if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Evicted" {
+		return fmt.Errorf("%s, %s: %s: %+v", p.Status.Phase, p.Status.Reason, p.Status.Message, p.Status.ContainerStatuses)
+	}
+	return nil
+}
+
+// lives wants a pod to run as it did from the start.
+func (n evictingNode) lives(name string) {
+	n.t.Helper()
+	n.until(name, "runs on", func(p *corev1.Pod) error {
+		if s := p.Status.ContainerStatuses; p.Status.Phase != corev1.PodRunning || s[0].State.Running == nil || s[0].RestartCount != 0 {
+			return fmt.Errorf("%s: %s: %+v", p.Status.Phase, p.Status.Message, s)
+		}
+		return nil
+	})
+}
+
+// holds waits until a pod that grows to a size has it.
+func (n evictingNode) holds(name string, mib int) {
+	n.t.Helper()
+	n.logs(name, fmt.Sprintf("holding %d bytes", mib<<20))
+	n.lives(name)
+}
+
+// logs waits until a pod has said something.
+func (n evictingNode) logs(name, want string) {
+	n.t.Helper()
+	rig.Eventually(n.t, podWithin, name+" says "+want, func(context.Context) error {
+		text, err := n.c.TryKubectl(n.t, "--namespace", n.ns, "logs", name)
+		if err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("it says %q", text)
+		}
+		return err
+	})
+}
+
+func (n evictingNode) remove(names ...string) {
+	n.t.Helper()
+	n.c.Kubectl(n.t, append([]string{"--namespace", n.ns, "delete", "pod", "--grace-period=1"}, names...)...)
+}
+
+// inside starts a script in the group of a pod's container, which must be Burstable; it ends with the group or the test.
+func (n evictingNode) inside(pod *corev1.Pod, script string) *lab.Process {
+	n.t.Helper()
+	const enter = `echo $$ > "/sys/fs/cgroup/$0/cgroup.procs" && eval "$1"`
+	return n.Start(n.t, lab.Command{Args: []string{"sh", "-c", enter, n.group(pod, "c"), script}})
+}
+
+// protectsItself wants agent and runtime to be the last that the kernel would choose.
+func (n evictingNode) protectsItself() {
+	n.t.Helper()
+	for _, program := range []string{"containerd", "plimsoll"} {
+		rig.Eventually(n.t, podWithin, "oom_score_adj of "+program, func(ctx context.Context) error {
+			score, err := n.Output(ctx, "sh", "-c", "cat /proc/$(pgrep -x "+program+" | head -n 1)/oom_score_adj")
+			if err == nil && strings.TrimSpace(score) != "-999" {
+				err = fmt.Errorf("it is %s", score)
+			}
+			return err
+		})
+	}
+}
+
+// grows has one pod take more than there is.
+func (n evictingNode) grows(how string) {
+	n.postLoad("grower", "16Mi", 1, "memory "+how)
+	n.evicted("grower", "memory")
+	n.says("how=cgroup.kill")
+	n.says("reclaim of the agent's own memory heldOff=true")
+	n.c.WaitCondition(n.t, n.Name, corev1.NodeMemoryPressure, corev1.ConditionFalse, podWithin)
+	n.remove("grower")
+}
+
+// manySmall: six pods grow to 140 MiB each, of which three fit: three go, and no more.
+func (n evictingNode) manySmall() {
+	var names []string
+	for i := range 6 {
+		names = append(names, fmt.Sprintf("small-%d", i))
+		n.postLoad(names[i], "16Mi", 1, "memory --hold=8Mi --grow=10Mi --max=140Mi")
+	}
+	left := func() (left []string, err error) {
+		for _, name := range names {
+			phase, err := n.c.TryKubectl(n.t, "--namespace", n.ns, "get", "pod", name, "-o", "jsonpath={.status.phase} {.status.reason}")
+			if err != nil {
+				return nil, err
+			}
+			if phase != "Failed Evicted" {
+				left = append(left, name)
+			}
+		}
+		return left, nil
+	}
+	rig.Eventually(n.t, podWithin, "three are evicted", func(context.Context) error {
+		left, err := left()
+		if err == nil && len(left) > 3 {
+			err = fmt.Errorf("left are %v", left)
+		}
+		return err
+	})
+	survivors, err := left()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, name := range survivors {
+		n.holds(name, 140)
+	}
+	if survivors, err = left(); err != nil || len(survivors) != 3 {
+		n.t.Errorf("left are %v, %v", survivors, err)
+	}
+	n.remove(names...)
+}
+
+// runtimeHung: the runtime is stopped while a pod grows. It is killed all the same, and told so when the runtime goes on.
+func (n evictingNode) runtimeHung() {
+	pod := n.load("hung", "memory --hold=64Mi --grow=30Mi")
+	n.Run(n.t, "pkill", "-STOP", "-x", "containerd")
+	n.t.Cleanup(func() { n.Run(n.t, "pkill", "-CONT", "-x", "containerd") })
+	n.empties(pod)
+	n.Run(n.t, "pkill", "-CONT", "-x", "containerd")
+	n.evicted("hung", "memory")
+	n.remove("hung")
+}
+
+// empties waits until no process is left in a pod.
+func (n evictingNode) empties(pod *corev1.Pod) {
+	n.t.Helper()
+	rig.Eventually(n.t, podWithin, "no process is left in "+pod.Name, func(ctx context.Context) error {
+		if left, err := n.tasks(ctx, pod); err != nil || left != "" {
+			return fmt.Errorf("left are %q, %w", left, err)
+		}
+		return nil
+	})
+}
+
+func (n evictingNode) tasks(ctx context.Context, pod *corev1.Pod) (string, error) {
+	const script = `[ ! -d "$0" ] || find "$0" -name cgroup.procs -exec cat {} +`
+	out, err := n.Output(ctx, "sh", "-c", script, "/sys/fs/cgroup/"+n.group(pod, ""))
+	return strings.Join(strings.Fields(out), " "), err
+}
+
+// stubborn is a pod above the soft line that ends by SIGKILL only.
+func (n evictingNode) stubborn(name string, grace int64) {
+	n.t.Helper()
+	n.postLoad(name, "16Mi", grace, "memory --hold=330Mi --for=1ms", "ignore-term")
+}
+
+// refuses: a pod does not listen to SIGTERM, and has the grace that it asks for, no more.
+func (n evictingNode) refuses() {
+	n.stubborn("refuses", 4)
+	n.evicted("refuses", "memory")
+	n.remove("refuses")
+}
+
+// agentKilled: a pod was told to go and has time left when the agent is killed. The next agent ends it, and starts it no more.
+func (n evictingNode) agentKilled() {
+	n.stubborn("orphan", 8)
+	n.decided("orphan")
+	n.Agent.Stop()
+	pod := n.until("orphan", "is there", func(*corev1.Pod) error { return nil })
+	if left, err := n.tasks(n.t.Context(), pod); err != nil || left == "" {
+		n.t.Errorf("it was killed before the agent was: %q, %v", left, err)
+	}
+	n.StartAgentOnly(n.whole)
+	n.empties(pod)
+	n.evicted("orphan", "memory")
+	n.remove("orphan")
+}
+
+// decided waits until the agent has decided to evict a pod.
+func (n evictingNode) decided(name string) { n.t.Helper(); n.says("pod=" + n.ns + "/" + name + " ") }
+
+// hardWhileSoft: a pod has ten minutes to go when the hard line is met. It goes now, and nobody else has to.
+func (n evictingNode) hardWhileSoft() {
+	n.stubborn("gentle", 600)
+	n.decided("gentle")
+	n.postLoad("hasty", "16Mi", 1, "memory --hold=16Mi --grow=20Mi --max=230Mi")
+	n.evicted("gentle", "memory")
+	n.holds("hasty", 230)
+	n.remove("gentle", "hasty")
+}
+
+// pageCache: a pod reads a large file again and again, another one grows; together they have more than the line allows, and
+// nobody goes, since the kernel drops the cache.
+func (n evictingNode) pageCache() {
+	pod := n.load("reader", "sleep infinity")
+	n.fillsCache(pod, 320)
+	n.postLoad("calm", "16Mi", 1, "memory --hold=16Mi --grow=20Mi --max=330Mi")
+	n.holds("calm", 330)
+	n.lives("reader")
+	n.remove("reader", "calm")
+}
+
+// fillsCache reads a file of some MiB until it is in active use, charged to the pod.
+func (n evictingNode) fillsCache(pod *corev1.Pod, mib int) {
+	n.t.Helper()
+	n.inside(pod, fmt.Sprintf(`dd if=/dev/zero of=/var/lib/cached bs=1M count=%d 2>/dev/null; while :; do cat /var/lib/cached > /dev/null; sleep 1; done`, mib))
+	rig.Eventually(n.t, podWithin, "the cache is in use", func(context.Context) error {
+		if active := n.stat(pod, "active_file"); active < int64(mib)<<20*3/4 {
+			return fmt.Errorf("%d bytes are", active)
+		}
+		return nil
+	})
+}
+
+// stat reads a line of a container's memory.stat.
+func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
+	n.t.Helper()
+	for line := range strings.Lines(n.read(n.group(pod, "c"), "memory.stat")) {
+		if name, text, _ := strings.Cut(strings.TrimSpace(line), " "); name == key {
+			_, _ = fmt.Sscan(text, &value)
+		}
+	}
+	return value
+}
+
+// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes.
+func (n evictingNode) swaps() {
+	n.postLoad("swapper", "300Mi", 1, "memory --hold=64Mi --grow=40Mi --max=630Mi")
+	n.holds("swapper", 630)
+	pod := n.until("swapper", "is there", func(*corev1.Pod) error { return nil })
+	if swapped := n.read(n.group(pod, "c"), "memory.swap.current"); len(swapped) < len("10000000") {
+		n.t.Errorf("%s bytes are in swap", swapped)
+	}
+	n.remove("swapper")
+	n.postLoad("insatiable", "300Mi", 1, "memory --hold=64Mi --grow=60Mi")
+	n.evicted("insatiable", "memory")
+	n.remove("insatiable")
+}
+
+// reclaims: as pageCache, with a signal that counts the cache, and a kernel that is told to drop it in time.
+func (n evictingNode) reclaims() {
+	pod := n.load("cacher", "sleep infinity")
+	n.inside(pod, `dd if=/dev/zero of=/var/lib/cached bs=1M count=200 2>/dev/null; cat /var/lib/cached /var/lib/cached /var/lib/cached > /dev/null; sleep infinity`)
+	rig.Eventually(n.t, podWithin, "the cache is in use", func(context.Context) error {
+		if active := n.stat(pod, "active_file"); active < 150<<20 {
+			return fmt.Errorf("%d bytes are", active)
+		}
+		return nil
+	})
+	n.postLoad("grows", "16Mi", 1, "memory --hold=150Mi --grow=10Mi --max=320Mi")
+	n.holds("grows", 320)
+	n.says(`step="memory of pods"`)
+	n.lives("cacher")
+	if active := n.stat(pod, "active_file"); active > 120<<20 {
+		n.t.Errorf("%d bytes of cache are in use still", active)
+	}
+	n.remove("cacher", "grows")
+}
+
+// tasksLeft is how many more tasks the guest may have.
+func (n evictingNode) tasksLeft() (left int) {
+	n.t.Helper()
+	const script = `cd /proc/sys/kernel; most=$(sort -n pid_max threads-max | head -n 1); echo $((most - $(cut -d/ -f2 /proc/loadavg | cut -d" " -f1)))`
+	if _, err := fmt.Sscan(n.Run(n.t, "sh", "-c", script), &left); err != nil {
+		n.t.Fatal(err)
+	}
+	return left
+}
+
+// forkBomb: a pod's processes start others for ever. Their number stays within the pod's limit, the node stays well, and as process
+// ids become short the bomb goes as a whole.
+func (n evictingNode) forkBomb() {
+	pod := n.load("bomb", "sleep infinity")
+	n.inside(pod, `bomb() { while :; do bomb & bomb & sleep 1; done; }; bomb 2>/dev/null`)
+	n.evicted("bomb", "pids")
+	n.empties(pod)
+	if err := n.ready(); err != nil {
+		n.t.Error(err)
+	}
+	n.remove("bomb")
+}
+
+func (n evictingNode) ready() error {
+	status, err := n.c.TryKubectl(n.t, "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	if err == nil && status != "True" {
+		err = errors.New("Ready is " + status)
+	}
+	return err
+}

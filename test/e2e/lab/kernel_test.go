@@ -1,0 +1,62 @@
+//go:build e2e && lab
+
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/lab"
+)
+
+// onKernel are packages and tests of theirs that ask the kernel, and must run, not be skipped, in a guest: cgroup v2, pressure
+// stalls and project quota, which many a machine has not.
+var onKernel = []struct{ pkg, must string }{
+	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitRings TestLiveReclaim TestKillWhatIsGone"},
+	{"host/psi", "TestTriggerOnThisKernel"},
+	{"host/alarm", "TestWaitTellsWhatRang"},
+	{"host/process", "TestHold"},
+	{"host/quota", "TestCounts"},
+	{"agent/stats", "TestVolumeByQuota"},
+	{"agent/evict", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
+}
+
+// TestOnAnotherKernel runs tests of packages that talk to the kernel on one that has what this machine's may lack.
+func TestOnAnotherKernel(t *testing.T) {
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", dir+"/")
+	for _, p := range onKernel {
+		build.Args = append(build.Args, "./internal/"+p.pkg)
+	}
+	build.Dir, build.Env = "../../..", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build tests: %v: %s", err, out)
+	}
+	g := lab.Boot(t, "tiny", lab.Options{Name: "kernel"})
+	g.Run(t, "sh", "-c", "modprobe loop; modprobe quota_v2; true")
+	for _, p := range onKernel {
+		t.Run(p.pkg, func(t *testing.T) {
+			name := path.Base(p.pkg) + ".test"
+			g.CopyIn(t, filepath.Join(dir, name), "/tmp/"+name)
+			out, err := g.Output(t.Context(), "sh", "-c", `mkdir -p /var/lib/tests && cd /tmp && TMPDIR=/var/lib/tests "./$0" -test.v -test.timeout 5m -test.run "^($1)$" 2>&1`, name, strings.ReplaceAll(p.must, " ", "|"))
+			for _, test := range strings.Fields(p.must) {
+				if !strings.Contains(out, "--- PASS: "+test+" ") {
+					t.Errorf("%s has not passed", test)
+				}
+			}
+			if err != nil || t.Failed() {
+				t.Errorf("%v\n%s", err, out)
+				return
+			}
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, "SIGKILL to") || strings.Contains(line, "released") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+}
