@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -35,8 +36,8 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() { seen <- r.watch(watching) }()
-	// It holds most of what is left from the start, so that slow growth takes seconds.
-	if err := r.create(ctx, podNamed(name, "memory", "--hold=512Mi", "--grow="+rate)); err != nil {
+	hold := startAt(rate) - r.usage()
+	if err := r.create(ctx, podNamed(name, "memory", fmt.Sprintf("--hold=%d", hold), "--grow="+rate)); err != nil {
 		return o, err
 	}
 	err := r.until(ctx, name+" ends", func() error {
@@ -47,7 +48,9 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		if pod.Status.Phase != corev1.PodFailed {
 			return fmt.Errorf("it is %s", pod.Status.Phase)
 		}
-		o.reason = pod.Status.Reason
+		if o.reason = pod.Status.Reason; o.reason == "Evicted" && !strings.Contains(pod.Status.Message, "low on resource") {
+			o.reason = "refused: " + pod.Status.Message
+		}
 		for _, c := range pod.Status.ContainerStatuses {
 			if end := c.State.Terminated; end != nil && end.Reason == "OOMKilled" {
 				o.reason = strings.TrimSpace("OOMKilled " + o.reason)
@@ -69,7 +72,23 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 	if err := r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return o, err
 	}
-	return o, pause(ctx, rest)
+	return o, r.settle(ctx)
+}
+
+// startAt is what the pods use together when growth begins: 5 s before the line at 5 MiB/s, 4 s at 20, 2 s at 100, and half of the
+// line from where it is reached sooner. A faster start would not show growth, a slower one takes hours for twenty runs.
+func startAt(rate string) int64 {
+	q := resource.MustParse(rate)
+	seconds := int64(5)
+	switch {
+	case q.Value() >= 500<<20:
+		return (limit - threshold) / 2
+	case q.Value() >= 100<<20:
+		seconds = 2
+	case q.Value() >= 20<<20:
+		seconds = 4
+	}
+	return limit - threshold - seconds*q.Value()
 }
 
 // watch returns how long after the crossing the largest process of the pods was killed; zero: that was not seen.

@@ -18,8 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 const (
@@ -30,19 +28,21 @@ const (
 	steadies  = 3         // pods that do not grow
 	within    = 5 * time.Minute
 	looks     = time.Millisecond // between two looks at the kernel
-	rest      = 3 * time.Second  // between runs, so that pressure is over
 )
 
 // rig is one instance of `plimsoll up` with one agent, and its kernel files.
 type rig struct {
 	config
 	side   string
+	name   string   // of the instance
+	flags  []string // of our agent, beside those of up
+	more   string   // lines of the agent's configuration
 	client *kubernetes.Clientset
 	agent  int // pid
 }
 
-func (r *rig) state() string    { return filepath.Join(r.dir, r.side) }
-func (r *rig) instance() string { return "evict-" + r.side }
+func (r *rig) state() string    { return filepath.Join(r.dir, r.name) }
+func (r *rig) instance() string { return "evict-" + r.name }
 func (r *rig) pods() string {
 	return "/sys/fs/cgroup/memory/plimsoll-" + r.instance() + "/kubepods"
 }
@@ -79,8 +79,8 @@ func (r *rig) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(r.dir, r.side+".yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	file := filepath.Join(r.dir, r.name+".yaml")
+	if err := os.WriteFile(file, []byte(text+r.more), 0o600); err != nil {
 		return err
 	}
 	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName, "--pod-cidr", "10.87.0.0/16",
@@ -88,8 +88,15 @@ func (r *rig) up(ctx context.Context) error {
 	for i, flag := range []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"} {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}
-	if r.side == kubelet {
+	switch {
+	case r.side == kubelet:
 		args = append(args, "--agent-binary", r.kubelet)
+	case len(r.flags) > 0:
+		program, err := r.wrap()
+		if err != nil {
+			return err
+		}
+		args = append(args, "--agent-binary", program)
 	}
 	if _, err := r.run(ctx, args...); err != nil {
 		return err
@@ -113,6 +120,16 @@ func (r *rig) up(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wrap writes a program that is our agent with more flags: up passes none on.
+func (r *rig) wrap() (string, error) {
+	ours, err := filepath.Abs(r.plimsoll)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(r.dir, r.name+"-agent")
+	return file, os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec %s agent %s \"$@\"\n", ours, strings.Join(r.flags, " ")), 0o700)
 }
 
 func (r *rig) down(ctx context.Context) error {
@@ -167,6 +184,37 @@ func podNamed(name string, args ...string) *corev1.Pod {
 	}
 }
 
+// kubeletRest is longer than the kubelet's periods of 10 s: only then do its conditions say whether it lets pods in.
+const kubeletRest = 12 * time.Second
+
+// settle waits until nothing is left of the last run: no memory of its pods, no pressure in the node's conditions, nor a taint
+// that keeps pods away.
+func (r *rig) settle(ctx context.Context) error {
+	if r.side == kubelet {
+		if err := pause(ctx, kubeletRest); err != nil {
+			return err
+		}
+	}
+	return r.until(ctx, "pressure ends", func() error {
+		if left := r.usage(); left > (limit-threshold)/2 {
+			return fmt.Errorf("pods use %d bytes", left)
+		}
+		node, err := r.client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionFalse {
+				return fmt.Errorf("%s is %s", c.Type, c.Status)
+			}
+		}
+		if len(node.Spec.Taints) > 0 {
+			return fmt.Errorf("taints %v", node.Spec.Taints)
+		}
+		return nil
+	})
+}
+
 // create makes a pod and waits until it runs. Right after the start, admission may want to find a service account first.
 func (r *rig) create(ctx context.Context, pod *corev1.Pod) error {
 	err := r.until(ctx, "create "+pod.Name, func() error {
@@ -201,21 +249,6 @@ func (r *rig) until(ctx context.Context, what string, holds func() error) error 
 		case <-tick.C:
 		}
 	}
-}
-
-// idle measures what the agent costs while nothing grows.
-func (r *rig) idle(ctx context.Context, m *record.Measurement) error {
-	const window = 10 * time.Second
-	before, err := record.CPUSeconds(r.agent)
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, window); err != nil {
-		return err
-	}
-	after, err := record.CPUSeconds(r.agent)
-	m.Put("cores", (after-before)/window.Seconds(), 1)
-	return err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

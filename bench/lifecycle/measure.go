@@ -48,10 +48,12 @@ func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (
 			return fmt.Errorf("steady window: %w", err)
 		}
 	}
-	if err := p.someDie(ctx, m); err != nil {
+	dead, err := p.someDie(ctx, m)
+	if err != nil {
 		return fmt.Errorf("some nodes die: %w", errors.Join(err, c.Check()))
 	}
-	if err := p.zoneDies(ctx, m); err != nil {
+	zone, err := p.zoneDies(ctx, m)
+	if err != nil {
 		return fmt.Errorf("a zone dies: %w", errors.Join(err, c.Check()))
 	}
 	peak, err := record.StatusMiB(c.PID(), "VmHWM")
@@ -59,10 +61,15 @@ func (p *rig) measure(ctx context.Context, m *record.Measurement, window bool) (
 		return err
 	}
 	m.Put("peak", peak, 1)
-	return p.heal(ctx, m)
+	return p.heal(ctx, m, append(dead, zone...))
 }
 
-// settled waits until the controller that was just started has nothing to do but to watch.
+// reporting is how long after their registration the hollow nodes begin to report a status that has not changed: half of
+// nodeStatusReportFrequency's five minutes (core/heartbeat, Config.ReportEvery); the last begins at one and a half. Before that only leases
+// come, and who is measured first would have less to hear.
+const reporting = 150 * time.Second
+
+// settled waits until the controller that was just started has nothing to do but to watch, and the nodes do all that they do.
 func (p *rig) settled(ctx context.Context) error {
 	began := time.Now()
 	for limit := began.Add(p.patience()); ; {
@@ -76,6 +83,9 @@ func (p *rig) settled(ctx context.Context) error {
 		if time.Now().After(limit) {
 			return fmt.Errorf("wait for the controller to announce nodes: the last was %v ago, after %v", announced.Round(time.Second), p.patience())
 		}
+	}
+	if err := pause(ctx, time.Until(p.registered.Add(reporting))); err != nil {
+		return err
 	}
 	if err := p.nodes.await(ctx, p.patience(), "be well at the start", (*nodes).well); err != nil {
 		return err
@@ -144,8 +154,7 @@ func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 
 // someDie silences nodes of all zones but the first, so that no zone is in disruption. Their leases end at moments that
 // are spread over ten seconds, as their renewals were.
-func (p *rig) someDie(ctx context.Context, m *record.Measurement) error {
-	var victims []string
+func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []string, err error) {
 	for zone := 1; zone < p.zones; zone++ {
 		count := p.silent / (p.zones - 1)
 		if zone <= p.silent%(p.zones-1) {
@@ -156,18 +165,18 @@ func (p *rig) someDie(ctx context.Context, m *record.Measurement) error {
 		}
 		names, err := p.order(ctx, "silence", fmt.Sprintf("zone=zone-%d", zone), fmt.Sprintf("count=%d", count))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		victims = append(victims, names...)
 	}
 	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
 		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	renewed, err := p.nodes.renewed(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var late, taint []float64
 	p.nodes.mu.Lock()
@@ -184,25 +193,25 @@ func (p *rig) someDie(ctx context.Context, m *record.Measurement) error {
 	m.Put("p99_taint", stats.Quantile(taint, 0.99), n)
 	m.Put("wronged_some", float64(p.nodes.wronged(victims)), 1)
 	record.Progress("%s: %d nodes: Unknown after the grace: p50 %.3f s, p99 %.3f s", m.Side, n, m.Values["p50_unknown"], m.Values["p99_unknown"])
-	return nil
+	return victims, nil
 }
 
 // zoneDies silences the first zone at once. Times are from the moment when its last node's grace was over.
-func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) error {
+func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) (victims []string, err error) {
 	before := p.nodes.wronged(nil)
-	victims, err := p.order(ctx, "silence", "zone=zone-0")
+	victims, err = p.order(ctx, "silence", "zone=zone-0")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	died := time.Now()
 	if err := p.nodes.await(ctx, p.patience(), "be called silent", func(n *nodes) bool {
 		return n.all(victims, func(s *nodeSeen) bool { return s.ready != "True" && s.tainted })
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	renewed, err := p.nodes.renewed(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var over, unknown, tainted time.Time
 	p.nodes.mu.Lock()
@@ -216,7 +225,7 @@ func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) error {
 	m.Put("zone_since_death", later(unknown, tainted).Sub(died).Seconds(), len(victims))
 	m.Put("wronged_zone", float64(p.nodes.wronged(victims)-before), 1)
 	record.Progress("%s: zone of %d: all Unknown %.2f s, all tainted %.2f s after the grace", m.Side, len(victims), m.Values["zone_unknown"], m.Values["zone_all"])
-	return nil
+	return victims, nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -226,17 +235,33 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// heal lets all nodes return and waits until the controller took everything back.
-func (p *rig) heal(ctx context.Context, m *record.Measurement) error {
-	if _, err := p.order(ctx, "return"); err != nil {
-		return err
+// A fleet that returned in one instant would beat in one instant from then on, every ten seconds, and who is measured next would
+// meet another fleet than who was measured first. So it returns in returns groups over one period of its leases.
+const (
+	returns     = 20
+	leasePeriod = 10 * time.Second // nodeLeaseDurationSeconds / 4, as the fleet has it by default
+)
+
+// heal lets the dead return and waits until the controller took everything back. The time is from the return of the last.
+func (p *rig) heal(ctx context.Context, m *record.Measurement, dead []string) error {
+	for k := range returns {
+		if k > 0 {
+			if err := pause(ctx, leasePeriod/returns); err != nil {
+				return err
+			}
+		}
+		if group := dead[k*len(dead)/returns : (k+1)*len(dead)/returns]; len(group) > 0 {
+			if _, err := p.order(ctx, "return", "nodes="+strings.Join(group, ",")); err != nil {
+				return err
+			}
+		}
 	}
 	began := time.Now()
 	if err := p.nodes.await(ctx, p.patience(), "be well again", (*nodes).well); err != nil {
 		return err
 	}
 	m.Put("heal", time.Since(began).Seconds(), 1)
-	record.Progress("%s: all well %.1f s after their return", m.Side, m.Values["heal"])
+	record.Progress("%s: all well %.1f s after the last returned", m.Side, m.Values["heal"])
 	return nil
 }
 

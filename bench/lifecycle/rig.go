@@ -22,6 +22,8 @@ type rig struct {
 	fleet *plane.Process
 	nodes *nodes
 	ups   []int // pids of the control plane
+
+	registered time.Time // when all nodes were
 }
 
 const prefix = "bench-" // of the names of nodes
@@ -67,7 +69,8 @@ func (p *rig) up(ctx context.Context) (err error) {
 	if err := p.nodes.await(ctx, fillTimeout, "register", func(n *nodes) bool { return len(n.by) == p.config.nodes && n.well() }); err != nil {
 		return errors.Join(err, midwife.Check(), p.fleet.Check())
 	}
-	record.Progress("%d nodes registered and open in %.1f s", p.config.nodes, time.Since(began).Seconds())
+	p.registered = time.Now()
+	record.Progress("%d nodes registered and open in %.1f s", p.config.nodes, p.registered.Sub(began).Seconds())
 	return nil
 }
 

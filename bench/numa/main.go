@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
@@ -30,6 +32,7 @@ type pair struct {
 	bar            string // what the issue asks, in words
 	met            func(ours, upstream sample) bool
 	ours, upstream func()
+	without        string // why there is no upstream
 }
 
 // sample is the cost of doing something once.
@@ -45,7 +48,11 @@ func main() {
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
 	var report strings.Builder
-	fmt.Fprintf(&report, "# CPUs and NUMA nodes, decided\n\n%s, %d CPUs, %s. %d rounds, sides in turn; medians; times is upstream / ours.\n\n", runtime.Version(), runtime.NumCPU(), time.Now().UTC().Format("2006-01-02"), *rounds)
+	fmt.Fprintf(&report, "# CPUs and NUMA nodes, decided\n\nWritten by `bench/numa`. %s, %s. %d rounds, sides in turn; medians; times is upstream / ours.\n\n", time.Now().UTC().Format("2006-01-02"), runtime.Version(), *rounds)
+	for _, f := range record.Machine(context.Background()) {
+		fmt.Fprintf(&report, "- %s: %s\n", f.Name, f.Value)
+	}
+	report.WriteString("\n")
 	report.WriteString("| what | ours: time, bytes, allocations | upstream | times | spread of ours | bar | met |\n|---|---|---|---|---|---|---|\n")
 	ok := true
 	for _, p := range pairs(*long) {
@@ -84,13 +91,16 @@ func measure(p pair, rounds int) (string, bool) {
 		}
 	}
 	a, b := median(ours), median(upstream)
-	theirs, times := "-", "-"
+	theirs, times := p.without, "-"
 	if upstream != nil {
 		theirs, times = b.String(), fmt.Sprintf("%.0f", float64(b.time)/float64(a.time))
 	}
 	met := p.met == nil || p.met(a, b)
-	spread := stats.Spread(each(ours, func(s sample) float64 { return float64(s.time) }))
-	return fmt.Sprintf("| %s | %v | %s | %s | %.0f%% | %s | %v |\n", p.name, a, theirs, times, spread*100, p.bar, met), met
+	spread := "-"
+	if rounds > 1 {
+		spread = fmt.Sprintf("%.0f%%", 100*stats.Spread(each(ours, func(s sample) float64 { return float64(s.time) })))
+	}
+	return fmt.Sprintf("| %s | %v | %s | %s | %s | %s | %v |\n", p.name, a, theirs, times, spread, p.bar, met), met
 }
 
 // take does something as often as sampleMin needs, and returns what once costs.

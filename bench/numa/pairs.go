@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"time"
 
@@ -67,6 +68,7 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 		p.met = func(ours, _ sample) bool { return ours.time < bar && ours.bytes < 1<<20 }
 	}
 	if !withUpstream {
+		p.without = notMeasured(nodes, resources)
 		return p
 	}
 	info := &topologymanager.NUMAInfo{}
@@ -83,6 +85,12 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 		agree(p.name, preferred, want.Preferred)
 	}
 	return p
+}
+
+// notMeasured says why upstream's merge is not: it looks at every combination of one mask for each resource.
+func notMeasured(nodes, resources int) string {
+	combinations := math.Pow(math.Pow(2, float64(nodes))-1, float64(resources))
+	return fmt.Sprintf("not run: %.1e combinations (8 nodes x 3 resources: %.1e)", combinations, math.Pow(255, 3))
 }
 
 func agree(what string, ours, upstream any) {
@@ -243,8 +251,9 @@ func admitPair() pair {
 	}
 	one := pod(999)
 	return pair{
-		name: "a pod of 4 CPUs and memory, single-numa-node, on 512 CPUs with 100 pods: offer, commit, release",
-		bar:  "below 200us (5,000 pods/s)", met: func(ours, _ sample) bool { return ours.time < 200*time.Microsecond },
+		without: "does not have it: an admission allocates",
+		name:    "a pod of 4 CPUs and memory, single-numa-node, on 512 CPUs with 100 pods: offer, commit, release",
+		bar:     "below 200us (5,000 pods/s)", met: func(ours, _ sample) bool { return ours.time < 200*time.Microsecond },
 		ours: func() { admit(one); state.Release(one.UID) },
 	}
 }
