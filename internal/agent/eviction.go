@@ -40,13 +40,20 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	}
 	images := a.imageDir(ctx)
 	a.storage = storage.New(storage.Options{
-		Read:   func(ctx context.Context) (*statsapi.Summary, error) { return a.stats.Summary(ctx, stats.Disk) },
+		Read: func(ctx context.Context, anew bool) (*statsapi.Summary, error) {
+			parts := stats.Disk
+			if anew {
+				parts |= stats.Recount
+			}
+			return a.stats.Summary(ctx, parts)
+		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})
 	a.guard, err = evict.New(evict.Options{
 		Node: a.o.NodeName, Config: config, Tree: a.groups.tree, Proc: procfs.Default, Memory: a.machine.Memory, Limit: limit,
 		NodeFS: a.o.RootDir, ImageFS: images, Group: group, Of: a.groupOfContainer,
 		Storage: a.storage, Reclaims: map[eviction.Step]evict.Reclaim{
+			eviction.PodDisks:     func(ctx context.Context, _ eviction.Reclaim) error { return a.storage.Recount(ctx) },
 			eviction.UnusedImages: a.images.Reclaim,
 			eviction.DeadContainers: func(ctx context.Context, r eviction.Reclaim) error {
 				return a.pods.RemoveDead(ctx, func() bool { return available(r.Signal, a.o.RootDir, images) >= r.Until })

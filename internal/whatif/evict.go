@@ -192,6 +192,9 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 		}
 		for _, r := range decision.Reclaim {
 			facts.Done[r.Step] = now
+			if r.Step == eviction.PodDisks {
+				continue // the Summary says it
+			}
 			e.Removals = append(e.Removals, Removal{r.Step, string(r.Signal), signalQuantity(r.Signal, r.Until)})
 		}
 		if len(decision.Reclaim) == 0 {

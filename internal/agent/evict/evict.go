@@ -339,6 +339,9 @@ func (g *Guard) meet(present []pods.Present) {
 	here := map[types.UID]bool{}
 	for _, p := range present {
 		uid := p.Pod.UID
+		if p.Ended {
+			continue
+		}
 		here[uid] = true
 		if _, before := g.recalled[uid]; before && g.deadlines[uid] == nil && !p.KillAt.IsZero() {
 			g.deadlines[uid] = &deadline{at: p.KillAt, group: g.o.Of(p.Pod, "")}

@@ -174,6 +174,13 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	if !p.KillAt.IsZero() {
 		out.KillAt = g.instant(p.KillAt)
 	}
+	if p.Ended {
+		out.KillAt, out.Used = out.KillAt.Earlier(g.instant(g.looked)), &eviction.Usage{}
+		if g.o.Storage != nil {
+			g.o.Storage.Fill(p.Pod, &out)
+		}
+		return out
+	}
 	group := g.o.Of(p.Pod, "")
 	if group == "" {
 		return out

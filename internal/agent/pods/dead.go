@@ -18,13 +18,16 @@ import (
 // clearEvicted removes what an evicted pod left in the runtime, and its logs: its disk space is what it was evicted for, or
 // will be missed next. Other pods that ended keep their containers, whose logs somebody may want to read.
 func (r *Runner) clearEvicted(ctx context.Context, e *entry, pod *corev1.Pod) {
-	if pod == nil || !e.released || len(e.view.sandboxes) == 0 {
+	if pod == nil || !e.released {
 		return
 	}
 	e.mu.Lock()
 	evicted := e.status.Reason == eviction.Reason || pod.Status.Reason == eviction.Reason
+	if len(e.view.sandboxes) == 0 {
+		e.remains = false
+	}
 	e.mu.Unlock()
-	if !evicted {
+	if !evicted || len(e.view.sandboxes) == 0 {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(e.view.sandboxes)) {
@@ -38,6 +41,9 @@ func (r *Runner) clearEvicted(ctx context.Context, e *entry, pod *corev1.Pod) {
 		}
 	}
 	r.removeLogs(e, pod)
+	e.mu.Lock()
+	e.remains = false
+	e.mu.Unlock()
 }
 
 // RemoveDead removes the containers of pods that have ended for good, and their logs, the pod that ended first before the others, until

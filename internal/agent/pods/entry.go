@@ -47,6 +47,7 @@ type entry struct {
 	hold           *podlife.Hold // it is not let in yet; nil: nothing is waited for
 	held           string        // for what users were told last that it waits
 	stop           *podlife.StopOrder
+	remains        bool             // it was evicted by this process, and what it has on disks is not removed yet
 	status         corev1.PodStatus // as last computed
 	reported       bool             // Running was reported at least once (metrics)
 

@@ -15,18 +15,24 @@ type Present struct {
 	Pod    *corev1.Pod // with the resources that it was granted, and its status as computed here; not to be written to
 	Static bool
 	KillAt time.Time // when what still runs of it is killed; zero: it is not ending
+	Ended  bool      // it was evicted and nothing of it runs; what it has on disks is being removed
 }
 
-// Present returns the pods that hold resources here, from their admission until nothing of them runs.
+// Present returns the pods that hold resources here: from their admission until nothing of them runs, those that were evicted
+// until nothing of them is left.
 func (r *Runner) Present() []Present {
 	var out []Present
 	for _, e := range r.entries() {
-		pod := e.holds()
-		if pod == nil {
+		p := Present{Pod: e.holds()}
+		e.mu.Lock()
+		if p.Pod == nil && e.remains {
+			p.Pod, p.Ended = e.pod, true
+		}
+		if p.Pod == nil {
+			e.mu.Unlock()
 			continue
 		}
-		e.mu.Lock()
-		p := Present{Pod: pod, Static: e.static}
+		p.Static = e.static
 		if e.stop != nil {
 			p.KillAt = r.origin.Add(time.Duration(e.stop.Deadline))
 		}
@@ -59,6 +65,7 @@ func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
+	e.remains = true
 	return true
 }
 
@@ -77,4 +84,5 @@ func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
 	defer e.mu.Unlock()
 	slog.Info("pod was evicted by an agent before this one", "pod", key(pod), "uid", e.uid, "message", v.Message)
 	e.orderStop(now, max(time.Until(v.KillAt), 0), v.order())
+	e.remains = true
 }

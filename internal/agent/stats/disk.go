@@ -186,7 +186,7 @@ func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 	if u, err := quota.Of(dir); err == nil {
 		return on(fileSystem(dir, at), at, uint64(u.Bytes), uint64(u.Inodes)), false
 	}
-	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked)
+	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked, p.parts&Recount != 0)
 	if !ok {
 		return nil, false
 	}

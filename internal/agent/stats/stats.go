@@ -33,10 +33,12 @@ import (
 // Parts say what a summary should hold besides CPU and memory.
 type Parts uint8
 
-// Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes.
+// Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes. With Recount
+// volumes are walked now, not once a minute.
 const (
 	Network Parts = 1 << iota
 	Disk
+	Recount
 	Everything = Network | Disk
 )
 

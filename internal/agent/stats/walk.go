@@ -18,6 +18,8 @@ const (
 	// walkEntriesMax is about how many directory entries one reading looks at. Chosen: 0.2 s of stat calls. More makes a
 	// reading longer, less makes large volumes take more readings. (Upstream's unbounded walks took 70 CPUs: k/k #61793.)
 	walkEntriesMax = 100_000
+	// recountEntriesMax is the same for a reading that counts anew, on which somebody waits: 4 s of stat calls.
+	recountEntriesMax = 2_000_000
 	// walkShareMin is what a volume gets of a reading at least, however many there are before it.
 	walkShareMin = 1000
 )
@@ -45,25 +47,34 @@ type count struct {
 	linked        map[uint64]bool // inodes with several names, counted once
 	device        uint64          // of the volume; what is mounted below is not its
 	bytes, inodes uint64
+	anew          bool // was begun by a reading that counts anew
 }
 
-// size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife. walked
-// counts the entries of this reading.
-func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int) (bytes, inodes uint64, ok bool) {
+// size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife; anew counts
+// now, however old that is. walked counts the entries of this reading.
+func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool) (bytes, inodes uint64, ok bool) {
 	k := w.known[dir]
 	if k == nil {
 		k = &walk{}
 		w.known[dir] = k
 	}
 	k.asked = at
-	if k.next != nil || k.at.IsZero() || at.Sub(k.at) >= walkLife {
-		until := *walked + max(walkShareMin, (w.most-*walked)/2)
+	most := w.most
+	if anew {
+		most = recountEntriesMax
+		if k.next != nil && !k.next.anew {
+			k.next = nil
+		}
+	}
+	if anew || k.next != nil || k.at.IsZero() || at.Sub(k.at) >= walkLife {
+		until := *walked + max(walkShareMin, (most-*walked)/2)
 		done, err := k.goOn(ctx, dir, walked, until)
 		if err != nil {
 			slog.Debug("size of volume left out", "dir", dir, "err", err)
 			delete(w.known, dir)
 			return 0, 0, false
 		}
+		k.next.anew = k.next.anew || anew
 		if done {
 			k.at, k.bytes, k.inodes, k.next = at, k.next.bytes, k.next.inodes, nil
 		}

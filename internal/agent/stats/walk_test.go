@@ -30,11 +30,11 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	read := func() (bytes, inodes uint64, readings int) {
 		for known := false; !known && readings < 20; readings++ {
 			walked := 0
-			bytes, inodes, known = w.size(t.Context(), large, at, &walked)
+			bytes, inodes, known = w.size(t.Context(), large, at, &walked, false)
 			if walked > walkShareMin+files+1 {
 				t.Errorf("%d entries in one reading", walked)
 			}
-			if _, _, ok := w.size(t.Context(), small, at, &walked); !ok {
+			if _, _, ok := w.size(t.Context(), small, at, &walked, false); !ok {
 				t.Error("the small one waits for the large one")
 			}
 			at = at.Add(time.Second)
@@ -51,7 +51,7 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	at = at.Add(walkLife)
 	for range 5 { // the last count stands until there is another
 		walked := 0
-		_, now, ok := w.size(t.Context(), large, at, &walked)
+		_, now, ok := w.size(t.Context(), large, at, &walked, false)
 		if !ok || now != inodes && now != inodes-2-files {
 			t.Fatalf("%d inodes, %v", now, ok)
 		}
@@ -60,12 +60,21 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	if _, now, _ := read(); now != inodes-2-files {
 		t.Errorf("%d inodes after one of %d directories is gone, were %d", now, dirs, inodes)
 	}
+	if err := os.RemoveAll(filepath.Join(large, "d1")); err != nil {
+		t.Fatal(err)
+	}
+	for anew, want := range map[bool]uint64{false: inodes - 2 - files, true: inodes - 2*(2+files)} { // in any order: what was counted anew is known
+		walked := 0
+		if _, now, _ := w.size(t.Context(), large, at, &walked, anew); now != want && now != inodes-2*(2+files) {
+			t.Errorf("counted anew (%v): %d inodes, want %d", anew, now, want)
+		}
+	}
 	w.forget(at.Add(walkLife))
 	if len(w.known) != 0 {
 		t.Error("what nobody asks for is not forgotten")
 	}
 	walked := 0
-	if _, _, ok := w.size(t.Context(), filepath.Join(small, "none"), at, &walked); ok || len(w.known) != 0 {
+	if _, _, ok := w.size(t.Context(), filepath.Join(small, "none"), at, &walked, false); ok || len(w.known) != 0 {
 		t.Error("a directory that is not there has a size")
 	}
 }

@@ -6,8 +6,9 @@
 // A Meter reads all pods every few seconds, in the background, and answers from its last *reading*: a decision about memory
 // must not wait for a disk. What a reading costs is the stats package's business: volumes that the kernel counts
 // (host/quota) cost microseconds and include what was deleted and is still open; others are walked, at most once a minute, and
-// large ones by parts, one in each reading, so that no volume is too large to be known and no reading takes long. The runtime
-// is asked once for all writable layers.
+// large ones by parts, one in each reading, so that no volume is too large to be known and no reading takes long. Who is to
+// decide which pod goes for a disk asks for a Recount first. The runtime is asked once for all writable layers; they are as old as its
+// own count of them (containerd: stats_collect_period, 10 s).
 //
 // # What it does not do
 //
@@ -40,16 +41,19 @@ const (
 	// staleAfter is when a reading says nothing any more, and pods' use of disks is unknown rather than wrong. Chosen: several
 	// readings that failed, and a walk of a minute.
 	staleAfter = 3 * time.Minute
+	// goneLife is how long a pod's figures are kept that is in no reading any more, because nothing of it runs: what it has is
+	// removed now, and until then its end is to free that (30 s after its grace, core/eviction).
+	goneLife = time.Minute
 )
 
 // Options are what a Meter needs.
 type Options struct {
-	Read     func(context.Context) (*statsapi.Summary, error) // stats.Reader's, with disks
-	NodeFS   string                                           // a directory on it
-	ImageFS  string                                           // where images are; empty: nobody knows, so on NodeFS
-	Changed  func()                                           // optional: told after each reading
-	Now      func() time.Time                                 // nil: time.Now
-	SameDisk func(a, b string) (bool, error)                  // nil: by device
+	// Read is stats.Reader's Summary with disks; anew: whatever was counted before.
+	Read     func(ctx context.Context, anew bool) (*statsapi.Summary, error)
+	NodeFS   string                          // a directory on it
+	ImageFS  string                          // where images are; empty: nobody knows, so on NodeFS
+	Now      func() time.Time                // nil: time.Now
+	SameDisk func(a, b string) (bool, error) // nil: by device
 }
 
 // Meter answers what pods use of disks. It is safe for concurrent use.
@@ -57,9 +61,13 @@ type Meter struct {
 	o Options
 
 	mu    sync.Mutex
-	at    time.Time
-	pods  map[types.UID]*statsapi.PodStats
+	pods  map[types.UID]podReading
 	disks eviction.Disks
+}
+
+type podReading struct {
+	*statsapi.PodStats
+	at time.Time
 }
 
 // New returns a Meter that has read nothing yet.
@@ -98,26 +106,33 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
+// Recount takes a reading in which everything is counted anew, for somebody who is to decide by it.
+func (m *Meter) Recount(ctx context.Context) error { return m.read(ctx, true) }
+
 // Read takes a reading.
-func (m *Meter) Read(ctx context.Context) error {
+func (m *Meter) Read(ctx context.Context) error { return m.read(ctx, false) }
+
+func (m *Meter) read(ctx context.Context, anew bool) error {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	began := m.o.Now()
-	s, err := m.o.Read(ctx)
+	s, err := m.o.Read(ctx, anew)
 	if err != nil {
 		return fmt.Errorf("read disks: %w", err)
 	}
 	layout := m.layout(s)
-	pods := make(map[types.UID]*statsapi.PodStats, len(s.Pods))
+	pods := make(map[types.UID]podReading, len(s.Pods))
 	for i := range s.Pods {
-		pods[types.UID(s.Pods[i].PodRef.UID)] = &s.Pods[i]
+		pods[types.UID(s.Pods[i].PodRef.UID)] = podReading{&s.Pods[i], began}
 	}
 	m.mu.Lock()
-	m.at, m.pods, m.disks = began, pods, layout
-	m.mu.Unlock()
-	if m.o.Changed != nil {
-		m.o.Changed()
+	for uid, last := range m.pods {
+		if _, runs := pods[uid]; !runs && began.Sub(last.at) < goneLife {
+			pods[uid] = last
+		}
 	}
+	m.pods, m.disks = pods, layout
+	m.mu.Unlock()
 	return nil
 }
 
@@ -155,9 +170,9 @@ func (m *Meter) Disks() eviction.Disks {
 // Fill adds to p what the last reading says that pod uses of disks.
 func (m *Meter) Fill(pod *corev1.Pod, p *eviction.Pod) {
 	m.mu.Lock()
-	stats, fresh := m.pods[pod.UID], m.o.Now().Sub(m.at) < staleAfter
+	last, known := m.pods[pod.UID]
 	m.mu.Unlock()
-	if stats != nil && fresh && p.Used != nil {
-		kube.EvictionDisks(p, stats)
+	if known && m.o.Now().Sub(last.at) < staleAfter && p.Used != nil {
+		kube.EvictionDisks(p, last.PodStats)
 	}
 }

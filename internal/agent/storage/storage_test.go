@@ -24,6 +24,7 @@ func fs(bytes, capacity uint64) *statsapi.FsStats {
 type rig struct {
 	summary *statsapi.Summary
 	err     error
+	anew    bool // the last reading was
 	same    bool
 	sameErr error
 	now     time.Time
@@ -31,7 +32,7 @@ type rig struct {
 
 func (r *rig) meter() *Meter {
 	return New(Options{
-		Read:    func(context.Context) (*statsapi.Summary, error) { return r.summary, r.err },
+		Read:    func(_ context.Context, anew bool) (*statsapi.Summary, error) { r.anew = anew; return r.summary, r.err },
 		ImageFS: "/images", NodeFS: "/", Now: func() time.Time { return r.now },
 		SameDisk: func(string, string) (bool, error) { return r.same, r.sameErr },
 	})
@@ -81,6 +82,25 @@ func TestMeter(t *testing.T) {
 	out := eviction.New(eviction.Config{LocalStorage: true}).Step(unit.Instant(1), eviction.Facts{Disks: m.Disks(), Pods: []eviction.Pod{p}})
 	if len(out.Victims) != 1 || out.Victims[0].Cause != eviction.CauseEmptyDir {
 		t.Errorf("victims %+v", out.Victims)
+	}
+
+	if err := m.Recount(t.Context()); err != nil || !r.anew {
+		t.Errorf("%v, counted anew: %v", err, r.anew)
+	}
+
+	// Nothing of the pod runs any more, but what it had is not removed yet.
+	whole := r.summary.Pods
+	r.summary.Pods, r.now = nil, r.now.Add(goneLife-time.Second)
+	if err := m.Read(t.Context()); err != nil || fill().Used.Storage != 7 {
+		t.Errorf("%v; what a pod had that has just ended is forgotten: %+v", err, fill())
+	}
+	r.now = r.now.Add(time.Second)
+	if err := m.Read(t.Context()); err != nil || fill().Used.Storage != 0 {
+		t.Errorf("%v; a pod that ended long ago has %+v", err, fill())
+	}
+	r.summary.Pods = whole
+	if err := m.Read(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 
 	r.err = errors.New("the runtime is away")

@@ -117,7 +117,7 @@ func (s *step) planPods() {
 			continue
 		}
 		d := lookMet
-		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains([]string{reclaimAsked, reclaimRuns, reclaimUnseen}, m.Held) {
+		if m.Coming+m.Taken > 0 && s.killed() || slices.Contains([]string{reclaimAsked, reclaimRuns, reclaimUnseen, countAsked, countRuns}, m.Held) {
 			d = freeing(m.Signal)
 		}
 		s.podsDue = s.podsDue.Earlier(s.now.Add(d))

@@ -73,7 +73,7 @@ func afterReclaim(c Config, f Facts) (*Decider, unit.Instant, Decision) {
 	d.Step(now, quick)
 	now = unit.Instant(0).Add(time.Hour)
 	f.Done = map[Step]unit.Instant{}
-	for range 4 {
+	for range 5 {
 		out := d.Step(now, f)
 		if len(out.Reclaim) == 0 {
 			return d, now, out

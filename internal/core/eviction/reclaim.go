@@ -15,6 +15,12 @@ const (
 	// reclaimAgain is how long a reclaim that came to its end is not repeated while its need lasts. Chosen: as long as it takes
 	// until there is something new to remove (containers die, images fall out of use); kubelets repeat it every 10 s.
 	reclaimAgain = time.Minute
+	// countWithin bounds how long pods are spared for a count of what they have on disks. Chosen: a million files take 2 s where
+	// they are cached; a disk that is slower by more is in trouble itself. Longer lets a full disk stand, shorter blames by an old count.
+	countWithin = 10 * time.Second
+	// countLife is how old a count may be that was made after a threshold began to act: the time between two readings that nobody asks
+	// for. Longer misses who has grown since; shorter counts again while something is removed.
+	countLife = 10 * time.Second
 	// easeEvery is how often the kernel is asked to reclaim memory of pods. Chosen: reclaim of some 10 MiB takes
 	// milliseconds; more often makes programs fault the same pages in again and again.
 	easeEvery = time.Second
@@ -23,11 +29,13 @@ const (
 	easeShare = 1
 )
 
-// Step is a kind of reclaim.
+// Step is something that is done before pods go.
 type Step string
 
-// Kinds of reclaim, in the order in which they come.
+// Steps, in the order in which they come.
 const (
+	PodDisks Step = "count of pods' disks" // count anew what pods have on disks, all of it
+
 	DeadContainers Step = "dead containers" // remove all containers that do not run and will not be restarted
 	UnusedImages   Step = "unused images"   // remove images that no container uses, the least recently used first
 	PodMemory      Step = "memory of pods"  // memory.reclaim
@@ -38,13 +46,15 @@ const (
 	reclaimAsked  = "something is removed first"
 	reclaimRuns   = "waits for what is being removed"
 	reclaimUnseen = "waits for a reading after the removal"
+	countAsked    = "what pods have on disks is counted first"
+	countRuns     = "waits for the count of pods' disks"
 )
 
 // Reclaim is something to do before pods go. The shell reports its end in Facts.Done, except of PodMemory.
 type Reclaim struct {
 	Step
 	Signal loadline.Signal
-	Until  int64  // stop when so much of Signal is available; look after each container or image
+	Until  int64  // of removals: stop when so much of Signal is available; look after each container or image
 	Pods   []Ease // of PodMemory
 }
 
@@ -67,11 +77,37 @@ func stepsFor(signal loadline.Signal, d Disks) []Step {
 	return []Step{DeadContainers, UnusedImages}
 }
 
-// reclaim asks for the next reclaim that may answer m, and reports whether pods are to wait for one.
-func (s *step) reclaim(m *Met) bool {
+// wait asks for what comes before pods go, and reports whether they are to wait for it.
+func (s *step) wait(m *Met) bool {
 	if r := resourceOf(m.Signal); r == Memory || r == PIDs {
 		return false
 	}
+	counts := s.count(m)
+	return s.reclaim(m) || counts // beside each other
+}
+
+// count asks what pods have on disks, and reports whether they are to wait for the answer: what was counted before the threshold
+// acted may blame the wrong one, and does not say how much the right one will free.
+func (s *step) count(m *Met) bool {
+	asked, done := s.asked[PodDisks], s.facts.Done[PodDisks]
+	runs := !asked.IsZero() && done < asked
+	switch {
+	case !asked.IsZero() && !runs && asked >= m.Since.Add(m.Grace) && s.now.Sub(done) < countLife:
+		return false
+	case runs && s.now.Sub(asked) < countWithin:
+		m.Held = countRuns
+		return true
+	case runs && s.now.Sub(asked) < countWithin+reclaimAgain:
+		return false // it hangs
+	case !slices.ContainsFunc(s.out.Reclaim, func(r Reclaim) bool { return r.Step == PodDisks }):
+		s.out.Reclaim = append(s.out.Reclaim, Reclaim{Step: PodDisks, Signal: m.Signal})
+	}
+	m.Held = countAsked
+	return true
+}
+
+// reclaim asks for the next reclaim that may answer m, and reports whether pods are to wait for one.
+func (s *step) reclaim(m *Met) bool {
 	for _, kind := range stepsFor(m.Signal, s.disks) {
 		asked, done := s.asked[kind], s.facts.Done[kind]
 		switch ended := !asked.IsZero() && done >= asked; {

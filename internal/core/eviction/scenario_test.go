@@ -17,9 +17,11 @@ import (
 //	config           lines: hard|soft SIGNAL VALUE [grace=D] [reclaim=VALUE]; transition D; grace-max D; memory available;
 //	                 reclaim-memory; images-low N; local-storage. Begins a new node.
 //	node KEY=VALUE   memory, system, cache, limit (of all pods), swap (that pods may use), disk, used, inodes, files, images (imagefs), dead, unused,
-//	                 pids, disks=one|image|split, stale=D (readings are so old), hang
+//	                 pids, disks=one|image|split, stale=D (readings are so old), hang, counting=D (how long a count
+//	                 of pods' disks takes)
 //	pod NAME ...     adds or changes pods, one a line: priority, mem, grow (per second), req, cache, swap, pids, grace, rootfs,
-//	                 logs, volume, files (inodes of the volume), limit (of the pod's storage), size (of the volume),
+//	                 logs, volume, files (inodes of the volume), seen and seen-files (bytes and inodes of
+//	                 the volume, as known until pods' disks are counted again), limit (of the pod's storage), size (of the volume),
 //	                 frees=D (how long it takes after SIGKILL), critical, stuck, unknown, hostpath, end=D (somebody ends it)
 //	run D            plays; prints what is new
 func TestScenarios(t *testing.T) {
@@ -108,6 +110,8 @@ func (w *world) set(key, value string) {
 		w.disks = map[string]Disks{"one": OneDisk, "image": ImageDisk, "split": SplitDisk}[value]
 	case key == "stale":
 		w.stale = duration(w.t, value)
+	case key == "counting":
+		w.counting = duration(w.t, value)
 	case key == "hang":
 		w.hang = true
 	default:
@@ -149,6 +153,15 @@ func (w *world) podOption(b *body, key, value string) bool {
 		return true
 	}
 	switch key {
+	case "seen", "seen-files":
+		if b.seen == nil {
+			b.seen = &Disk{}
+		}
+		if key == "seen" {
+			b.seen.Bytes = amount(w.t, value)
+		} else {
+			b.seen.Inodes = amount(w.t, value)
+		}
 	case "priority":
 		b.Priority = int32(amount(w.t, value))
 	case "req":

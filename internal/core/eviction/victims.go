@@ -115,7 +115,7 @@ func (s *step) answer(m *Met) {
 	case !m.At.IsZero() && m.At <= s.spent[m.Signal]:
 		m.Held = "was decided on this observation"
 		return
-	case n.taken < n.wanted && s.reclaim(m):
+	case n.taken < n.wanted && s.wait(m):
 		return
 	}
 	s.needs = append(s.needs, n)

@@ -33,7 +33,9 @@ type world struct {
 	pods []*body
 	done map[Step]unit.Instant
 	busy map[Step]unit.Instant // when reclaim that was asked for ends
-	hang bool                  // reclaim never ends
+	hang bool                  // reclaim and counts never end
+
+	counting time.Duration // how long a count of pods' disks takes
 
 	conditions     []Condition
 	held           map[Threshold]string
@@ -46,14 +48,15 @@ type body struct {
 	Pod
 	memory, grows unit.Bytes // grows per second
 	frees         time.Duration
-	stuck         bool // never goes
+	seen          *Disk // of its volume, by the last count; nil: what it is
+	stuck         bool  // never goes
 	unknown       bool
 }
 
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, now: unit.Instant(0).Add(time.Hour), memory: 8 * unit.GiB, disk: Disk{int64(100 * unit.GiB), 1_000_000},
-		images: Disk{int64(100 * unit.GiB), 1_000_000}, pids: 32768, done: map[Step]unit.Instant{}, busy: map[Step]unit.Instant{},
+		images: Disk{int64(100 * unit.GiB), 1_000_000}, pids: 32768, counting: 200 * time.Millisecond, done: map[Step]unit.Instant{}, busy: map[Step]unit.Instant{},
 		held: map[Threshold]string{}, config: Config{Transition: 5 * time.Minute},
 	}
 }
@@ -83,10 +86,15 @@ func (w *world) pass(d time.Duration) {
 		}
 		w.done[kind] = w.now
 		delete(w.busy, kind)
-		if kind == DeadContainers {
+		switch kind {
+		case DeadContainers:
 			w.dead = 0
-		} else {
+		case UnusedImages:
 			w.unused = 0
+		case PodDisks:
+			for _, b := range w.pods {
+				b.seen = nil
+			}
 		}
 	}
 }
@@ -114,6 +122,10 @@ func (w *world) facts() Facts {
 		if len(p.Containers) > 0 {
 			p.Containers = slices.Clone(p.Containers)
 			p.Containers[0].WorkingSet = b.memory
+		}
+		if b.seen != nil {
+			p.Volumes = slices.Clone(p.Volumes)
+			p.Volumes[0].Used = b.seen
 		}
 		working += b.memory
 		cache += b.Used.Cache
@@ -165,8 +177,13 @@ func (w *world) look() unit.Instant {
 	}
 	w.tellMet(d, f.Quick)
 	for _, r := range d.Reclaim {
-		if r.Step == PodMemory {
+		switch r.Step {
+		case PodMemory:
 			w.say("reclaim memory of %v", r.Pods)
+			continue
+		case PodDisks:
+			w.say("count pods' disks for %s", r.Signal)
+			w.busy[r.Step] = w.now.Add(w.counting)
 			continue
 		}
 		w.say("remove %s until %s is %s", r.Step, r.Signal, printed(r.Signal, r.Until))
