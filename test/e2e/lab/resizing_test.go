@@ -25,9 +25,7 @@ func TestResizingWithSystemd(t *testing.T) { resizing(t, lab.Systemd, "systemd",
 
 func resizing(t *testing.T, init wire.InitKind, driver string, names names) {
 	t.Parallel()
-	c := rig.Shared(t)
-	n := runningNode{t: t, c: c, ns: c.Namespace(t), names: names}
-	n.GuestNode = c.Join(t, lab.Boot(t, "tiny", lab.Options{Init: init, Name: "resizing-" + driver}), rig.JoinOptions{CgroupDriver: driver})
+	n := newRunningNode(t, "resizing", init, driver, names)
 	n.defers()
 	n.restarts()
 	if driver == "cgroupfs" { // systemd's wants a slice, and nobody names one

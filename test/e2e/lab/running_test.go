@@ -35,11 +35,18 @@ type runningNode struct {
 	names
 }
 
-func running(t *testing.T, init wire.InitKind, driver string, names names) {
-	t.Parallel()
+// newRunningNode boots a guest for a test of that name and has it join.
+func newRunningNode(t *testing.T, name string, init wire.InitKind, driver string, names names) runningNode {
+	t.Helper()
 	c := rig.Shared(t)
 	n := runningNode{t: t, c: c, ns: c.Namespace(t), names: names}
-	n.GuestNode = c.Join(t, lab.Boot(t, "tiny", lab.Options{Init: init, Name: "running-" + driver}), rig.JoinOptions{CgroupDriver: driver})
+	n.GuestNode = c.Join(t, lab.Boot(t, "tiny", lab.Options{Init: init, Name: name + "-" + driver}), rig.JoinOptions{CgroupDriver: driver})
+	return n
+}
+
+func running(t *testing.T, init wire.InitKind, driver string, names names) {
+	t.Parallel()
+	n := newRunningNode(t, "running", init, driver, names)
 	n.resizes()
 	n.killsWhole()
 	n.Agent.Stop()

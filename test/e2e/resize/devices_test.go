@@ -193,7 +193,7 @@ func TestDevices(t *testing.T) {
 	b.killAgent()
 	b.killContainer(p)
 	b.waits("q", string(b.gpu())+": its device plugin is not registered")
-	plugin = b.startPlugin()
+	b.startPlugin()
 	b.offers("3/3")
 	b.ready("q")
 	b.has("q", "gpu0") // what p has is p's, whoever died meanwhile
