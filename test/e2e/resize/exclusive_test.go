@@ -92,7 +92,7 @@ func TestExclusiveCPU(t *testing.T) {
 
 // A node says what its own NUMA nodes have, and nothing of another's: what schedulers believe of a node is that node's to say.
 func TestTopologyOfOwnNodeOnly(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	config := rest.CopyConfig(b.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:other", Groups: []string{"system:nodes", "system:authenticated"}}
 	other, err := kubernetes.NewForConfig(config)

@@ -59,12 +59,32 @@ type bench struct {
 	ns string
 }
 
+// deaths counts the agents that tests have killed since the supervisor was replaced.
+var deaths int
+
+// at is for tests that kill agents or fill the node: nobody else is there.
 func at(t *testing.T) bench {
-	c := rig.Shared(t)
-	if _, err := os.Stat("/sys/fs/cgroup/cpu/cpu.shares"); err != nil {
-		t.Skip("reads cgroup v1 files, and this machine has none")
+	b := bench{Cluster: rig.Shared(t), t: t}
+	if deaths > 1 {
+		b.Forgive(t)
+		deaths = 0
 	}
-	return bench{c, t, c.Namespace(t)}
+	return b.at()
+}
+
+// amid is for tests that run beside others, after all that are alone.
+func amid(t *testing.T) bench {
+	t.Parallel()
+	return bench{Cluster: rig.Shared(t), t: t}.at()
+}
+
+func (b bench) at() bench {
+	b.t.Helper()
+	if _, err := os.Stat("/sys/fs/cgroup/cpu/cpu.shares"); err != nil {
+		b.t.Skip("reads cgroup v1 files, and this machine has none")
+	}
+	b.ns = b.Namespace(b.t)
+	return b
 }
 
 // container does what args say, with requests and limits written as cpu,memory; empty: none.

@@ -22,7 +22,7 @@ import (
 
 // CPU and memory go up and down under running processes: container, sidecar and pod, in the kernel and in the status.
 func TestInPlace(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	always := corev1.ContainerRestartPolicyAlways
 	side := container("side", "50m,16Mi", "100m,32Mi", "sleep", "infinity")
 	side.RestartPolicy = &always
@@ -58,7 +58,7 @@ func TestInPlace(t *testing.T) {
 
 // A resize policy asks for a restart: of that container, for that resource only.
 func TestRestartContainer(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	a := container("a", "100m,32Mi", "200m,64Mi", "sleep", "infinity")
 	a.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}, {ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
 	p := b.create("p", a, container("b", "100m,32Mi", "200m,64Mi", "sleep", "infinity"))
@@ -82,7 +82,7 @@ func TestRestartContainer(t *testing.T) {
 
 // Resources of the pod as a whole, which bound containers that have none of their own; and an init container that runs.
 func TestPodLevelAndInit(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	whole := corev1.ResourceRequirements{Requests: amounts("200m,64Mi"), Limits: amounts("400m,128Mi")}
 	p := b.post("level", corev1.PodSpec{Resources: &whole, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "", "", "sleep", "infinity")}})
 	b.kernel(p, "", size(200, 400, 128))
@@ -190,7 +190,7 @@ func TestDeferred(t *testing.T) {
 
 // What this node can never grant.
 func TestInfeasible(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	p := b.create("p", container("c", "100m,32Mi", "100m,32Mi", "sleep", "infinity"))
 	was := b.first(p, "c")
 	b.resize("p", "c", "200m,32Mi", "200m,32Mi")
@@ -211,7 +211,7 @@ func TestInfeasible(t *testing.T) {
 
 // A memory limit is not set below what is in use.
 func TestMemoryInUse(t *testing.T) {
-	b := at(t)
+	b := amid(t)
 	p := b.create("p", container("c", "10m,16Mi", "500m,128Mi", "memory", "--hold", "48Mi"))
 	was := b.first(p, "c")
 	rig.Eventually(t, soon, "it holds its memory", func(context.Context) error {
@@ -323,6 +323,7 @@ func (b bench) killAgent() {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		b.t.Fatal(err)
 	}
+	deaths++
 }
 
 // serves asks whether the agent is there.

@@ -12,11 +12,16 @@ import (
 	"testing"
 )
 
-// How much of a log is shown when tests failed (chosen): the reason is more often in ours.
+// How much of a log is shown when tests failed, in bytes (chosen): the reason is more often in ours, and oftener still in the lines
+// about the failed test's pods. Whoever keeps only a part of a failed run's output should still have what the test said.
 const (
-	dumpOurs   = 12 << 10
-	dumpTheirs = 1 << 10
+	dumpOurs   = 3 << 10
+	dumpTheirs = 512
+	dumpOfTest = 6 << 10
 )
+
+// ours are the logs of our own processes.
+var ours = []string{"agent.log", "scheduler.log", "lifecycle.log", "supervisor.log"}
 
 // dumpNamespace shows what a failed test leaves.
 func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
@@ -29,6 +34,21 @@ func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 		t.Logf("kubectl %s\n%s", strings.Join(args[:2], " "), out)
 		if err != nil {
 			t.Log(err)
+		}
+	}
+	for _, name := range ours {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(c.LogFile("x")), name))
+		if err != nil {
+			continue // this instance has no such process
+		}
+		var said strings.Builder
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, namespace) {
+				said.WriteString(line)
+			}
+		}
+		if said.Len() > 0 {
+			t.Logf("%s of %s\n%s", name, namespace, said.String()[max(0, said.Len()-dumpOfTest):])
 		}
 	}
 }
@@ -46,7 +66,7 @@ func (c *Cluster) dumpLogs(w io.Writer) {
 			continue
 		}
 		tail := dumpTheirs
-		if slices.Contains([]string{"agent.log", "scheduler.log", "lifecycle.log", "supervisor.log"}, filepath.Base(path)) {
+		if slices.Contains(ours, filepath.Base(path)) {
 			tail = dumpOurs
 		}
 		fmt.Fprintf(w, "\n=== %s\n%s\n", path, text[max(0, len(text)-tail):])

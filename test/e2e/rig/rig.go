@@ -282,6 +282,22 @@ func (c *Cluster) PID(t *testing.T, child string) int {
 	return 0
 }
 
+// Forgive puts a supervisor that has seen no child die in the place of the one that has: that one lets a child that dies again
+// and again wait, for up to half a minute (supervise.DefaultBackoff), and whoever kills on purpose would wait with it.
+func (c *Cluster) Forgive(t *testing.T) {
+	t.Helper()
+	_, supervisor, err := c.Children()
+	if supervisor == 0 {
+		t.Fatalf("no supervisor: %v", err)
+	}
+	if err := syscall.Kill(supervisor, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.Up(); err != nil {
+		t.Fatalf("up after the supervisor's death: %v\n%s", err, out)
+	}
+}
+
 // Where things are.
 
 func (c *Cluster) LogFile(child string) string { return filepath.Join(c.StateDir, "log", child+".log") }
