@@ -222,3 +222,40 @@ func TestLiveReclaim(t *testing.T) {
 		t.Errorf("the process: %v", err)
 	}
 }
+
+// What was killed and cannot die yet, because it is frozen (a paused container), has its memory taken all the same.
+func TestLiveReleaseFreesWhatCannotDie(t *testing.T) {
+	tree, root := enterLive(t)
+	if tree.Mode() == V2 {
+		t.Skip("on v2 what is frozen dies when it is killed")
+	}
+	group := root + "/frozen"
+	if err := tree.Apply(group, qos.Values{Memory: unit.LimitTo(256 * unit.MiB)}); err != nil {
+		t.Fatal(err)
+	}
+	const held = 64_000_000
+	inside(t, tree, group, "head -c 64000000 /dev/zero | tail | sleep 100") // tail keeps everything up to the first end of a line
+	charged := func() unit.Bytes {
+		f, err := tree.Footprint(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Charged
+	}
+	until(t, "tail holds its input", func() bool { return charged() > held })
+	freezer := tree.freezer(group)
+	if freezer == nil {
+		t.Fatalf("%s cannot be frozen", group)
+	}
+	freezer.set(true)
+	defer freezer.set(false)
+	_, dying, err := tree.signalAll(group, map[int]bool{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, before := count(tree, group), charged()
+	released := Killing{dying: dying}.Release()
+	if after := charged(); released == 0 || after > before/4 || count(tree, group) != pids {
+		t.Errorf("%d of %d processes released; the group had %v, has %v and %d processes", released, pids, before, after, count(tree, group))
+	}
+}
