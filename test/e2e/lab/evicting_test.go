@@ -266,7 +266,11 @@ func (n evictingNode) manySmall() {
 func (n evictingNode) runtimeHung() {
 	pod := n.load("hung", "memory --hold=64Mi --grow=30Mi")
 	n.Run(n.t, "pkill", "-STOP", "-x", "containerd")
-	n.t.Cleanup(func() { n.Run(n.t, "pkill", "-CONT", "-x", "containerd") })
+	n.t.Cleanup(func() { // should it fail meanwhile
+		if _, err := n.Output(context.WithoutCancel(n.t.Context()), "pkill", "-CONT", "-x", "containerd"); err != nil {
+			n.t.Error(err)
+		}
+	})
 	n.empties(pod)
 	n.Run(n.t, "pkill", "-CONT", "-x", "containerd")
 	n.evicted("hung", "memory")
@@ -319,7 +323,7 @@ func (n evictingNode) agentKilled() {
 }
 
 // decided waits until the agent has decided to evict a pod.
-func (n evictingNode) decided(name string) { n.t.Helper(); n.says("pod=" + n.ns + "/" + name + " ") }
+func (n evictingNode) decided(name string) { n.t.Helper(); n.says("pod evicted pod=" + n.ns + "/" + name + " ") }
 
 // hardWhileSoft: a pod has ten minutes to go when the hard line is met. It goes now, and nobody else has to.
 func (n evictingNode) hardWhileSoft() {
