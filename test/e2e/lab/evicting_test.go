@@ -323,7 +323,10 @@ func (n evictingNode) agentKilled() {
 }
 
 // decided waits until the agent has decided to evict a pod.
-func (n evictingNode) decided(name string) { n.t.Helper(); n.says("pod evicted pod=" + n.ns + "/" + name + " ") }
+func (n evictingNode) decided(name string) {
+	n.t.Helper()
+	n.says("pod evicted pod=" + n.ns + "/" + name + " ")
+}
 
 // hardWhileSoft: a pod has ten minutes to go when the hard line is met. It goes now, and nobody else has to.
 func (n evictingNode) hardWhileSoft() {
