@@ -3,8 +3,8 @@
 //
 // # Model
 //
-// A *look* is one pass: signals are read; if they are not quiet, every pod is, too; the core decides; the decision is carried
-// out. What leads to a look is a *ring* of the kernel (package alarm: memory thresholds and reclaim on cgroup v1, memory.events
+// A *look* is one pass: signals are read; if they are not quiet, every pod is, too, and then the signals again; the core decides; the
+// decision is carried out. What leads to a look is a *ring* of the kernel (package alarm: memory thresholds and reclaim on cgroup v1, memory.events
 // and pressure stalls on v2), the end of a kill or a reclaim, or the *back-stop*: the latest moment that the core allows, which
 // comes sooner as a line nears. One goroutine looks, on a thread of its own that sleeps in the kernel.
 //
@@ -263,6 +263,10 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	if !p.facts.Quick {
 		g.lastFull = p.now
 		g.readPods(&p.facts, p.present)
+		// A pod that dies while all are being read must not be missed by both: what is left was read before it had freed anything, what
+		// it holds after. So what is left is read last; what was freed in between then counts twice, and nobody goes for that.
+		p.now = g.instant(time.Now())
+		p.facts.Signals, p.facts.Disks = g.signals(p.now)
 		p.before = g.decider.State()
 	}
 	p.decision = g.decider.Step(p.now, p.facts)

@@ -480,3 +480,51 @@ func TestAHardThresholdDoesNotWaitForASoftEviction(t *testing.T) {
 		t.Error("by the kernel")
 	}
 }
+
+// diesMeanwhile is a Storage that ends a pod when the first of all is asked about.
+type diesMeanwhile struct{ end func() }
+
+func (d *diesMeanwhile) Disks() eviction.Disks { return eviction.OneDisk }
+
+func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
+	if d.end != nil {
+		d.end()
+		d.end = nil
+	}
+}
+
+// A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals were, and before
+// it was read itself. Nobody goes in its place.
+func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
+	b := newBench(t, 384*unit.MiB)
+	b.pod("first", 0, 16*unit.MiB, 0)
+	dying := b.pod("dying", 0, 280*unit.MiB, 0)
+	b.pod("other", 0, 16*unit.MiB, 0)
+	charged := func(group string) unit.Bytes {
+		f, err := b.tree.Footprint(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Charged
+	}
+	b.until("all have what they want", func() bool { return charged(b.root) > 312*unit.MiB })
+	b.Evict("dying", pods.Eviction{KillAt: time.Now().Add(-time.Second)})
+	o := b.options(t.TempDir(), hard(100*unit.MiB))
+	storage := &diesMeanwhile{func() {
+		_ = dying.Process.Kill()
+		b.until("its memory is free", func() bool { return charged(b.group("dying")) < unit.MiB })
+	}}
+	o.Storage = storage
+	g, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.look(t.Context(), nil)
+	g.telling.Wait()
+	if storage.end != nil {
+		t.Fatal("pods were not looked at")
+	}
+	if v := b.victims(); len(v) != 1 {
+		t.Errorf("evicted %q", v)
+	}
+}
