@@ -58,7 +58,7 @@ func (l layout) plan() pki.Plan {
 	}
 	return pki.Plan{
 		Authorities: []pki.Authority{
-			{Name: caCluster, CommonName: o.fullName() + " cluster authority"},
+			{Name: caCluster, CommonName: o.fullName() + " cluster authority", ManyChecks: true},
 			{Name: caFrontProxy, CommonName: o.fullName() + " front proxy authority"},
 		},
 		Leaves: []pki.Leaf{

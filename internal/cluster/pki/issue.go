@@ -1,9 +1,11 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -22,7 +24,7 @@ import (
 // signer is an authority in memory.
 type signer struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  crypto.Signer
 }
 
 // ensureAuthority loads an authority, or makes it if neither of its files exists. A key without a certificate is a
@@ -35,14 +37,14 @@ func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, err
 	case keyErr != nil && !(keyGone && certGone), certErr != nil && !certGone:
 		return nil, false, fmt.Errorf("%w (put the file back from a backup; without it this cluster's clients cannot be kept, and `plimsoll down --purge` starts a new one)",
 			errors.Join(keyErr, certErr))
-	case keyErr == nil && certErr == nil && !key.PublicKey.Equal(cert.PublicKey):
+	case keyErr == nil && certErr == nil && !belong(key, cert):
 		return nil, false, fmt.Errorf("%s does not belong to %s (put both back from one backup)", KeyPath(dir, a.Name), CertPath(dir, a.Name))
 	case keyErr == nil && certErr == nil && !expiring(cert, now):
 		return &signer{cert, key}, false, protect(dir, a.Name)
 	}
 	if keyGone {
 		var err error
-		if key, err = makeKey(KeyPath(dir, a.Name)); err != nil {
+		if key, err = makeKey(KeyPath(dir, a.Name), a.ManyChecks); err != nil {
 			return nil, false, err
 		}
 	}
@@ -71,7 +73,7 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return false, err
 	default: // missing or damaged: nobody depends on the key of a leaf
-		if key, err = makeKey(KeyPath(dir, l.Name)); err != nil {
+		if key, err = makeKey(KeyPath(dir, l.Name), false); err != nil {
 			return false, err
 		}
 	}
@@ -89,15 +91,21 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 }
 
 // fits reports whether cert is what Ensure would issue for l, apart from its dates, and still good for a while.
-func fits(cert *x509.Certificate, l Leaf, key *ecdsa.PrivateKey, by *signer, now time.Time) bool {
+func fits(cert *x509.Certificate, l Leaf, key crypto.Signer, by *signer, now time.Time) bool {
 	return !expiring(cert, now) &&
-		key.PublicKey.Equal(cert.PublicKey) &&
+		belong(key, cert) &&
 		cert.CheckSignatureFrom(by.cert) == nil &&
 		cert.Subject.CommonName == l.CommonName &&
 		slices.Equal(cert.Subject.Organization, l.subject().Organization) &&
 		slices.Equal(cert.ExtKeyUsage, l.usages()) &&
 		slices.Equal(cert.DNSNames, l.DNSNames) &&
 		slices.EqualFunc(cert.IPAddresses, l.IPs, net.IP.Equal)
+}
+
+// belong reports whether cert is of key. Every public key of the standard library has Equal.
+func belong(key crypto.Signer, cert *x509.Certificate) bool {
+	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	return ok && public.Equal(cert.PublicKey)
 }
 
 func (l Leaf) subject() pkix.Name {
@@ -119,13 +127,13 @@ func (l Leaf) usages() (u []x509.ExtKeyUsage) {
 }
 
 // issue signs template for key and writes the certificate.
-func issue(path string, template *x509.Certificate, key *ecdsa.PrivateKey, by *signer) (*x509.Certificate, error) {
+func issue(path string, template *x509.Certificate, key crypto.Signer, by *signer) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // RFC 5280: positive, at most 20 octets
 	if err != nil {
 		return nil, err
 	}
 	template.SerialNumber = serial.Add(serial, big.NewInt(1))
-	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, &key.PublicKey, by.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, by.cert, key.Public(), by.key)
 	if err != nil {
 		return nil, err
 	}
@@ -141,12 +149,12 @@ func ensureSigningKey(dir, name string) (bool, error) {
 	key, err := readKey(KeyPath(dir, name))
 	made := errors.Is(err, fs.ErrNotExist)
 	if made {
-		key, err = makeKey(KeyPath(dir, name))
+		key, err = makeKey(KeyPath(dir, name), false)
 	}
 	if err != nil {
 		return false, err
 	}
-	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		return false, err
 	}
@@ -154,8 +162,15 @@ func ensureSigningKey(dir, name string) (bool, error) {
 	return made || wrote, err
 }
 
-func makeKey(path string) (*ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// rsaBits is kubeadm's, and what browsers and NIST SP 800-57 take until 2030.
+const rsaBits = 2048
+
+func makeKey(path string, manyChecks bool) (key crypto.Signer, err error) {
+	if manyChecks {
+		key, err = rsa.GenerateKey(rand.Reader, rsaBits)
+	} else {
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +181,7 @@ func makeKey(path string) (*ecdsa.PrivateKey, error) {
 	return key, durable.Write(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-func readKey(path string) (*ecdsa.PrivateKey, error) {
+func readKey(path string) (crypto.Signer, error) {
 	der, err := readPEM(path, "PRIVATE KEY")
 	if err != nil {
 		return nil, err
@@ -175,11 +190,13 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("read %s: a %T, want an ECDSA key", path, parsed)
+	switch key := parsed.(type) {
+	case *ecdsa.PrivateKey:
+		return key, nil
+	case *rsa.PrivateKey:
+		return key, nil
 	}
-	return key, nil
+	return nil, fmt.Errorf("read %s: a %T, want an ECDSA or RSA key", path, parsed)
 }
 
 func readCert(path string) (*x509.Certificate, error) {

@@ -16,7 +16,7 @@ var t0 = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func smallPlan() Plan {
 	return Plan{
-		Authorities: []Authority{{"ca", "test authority"}, {"other-ca", "another"}},
+		Authorities: []Authority{{Name: "ca", CommonName: "test authority", ManyChecks: true}, {Name: "other-ca", CommonName: "another"}},
 		Leaves: []Leaf{
 			{Name: "server", Authority: "ca", CommonName: "server", Server: true, DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}},
 			{Name: "node", Authority: "ca", CommonName: "system:node:a", Organization: "system:nodes", Client: true},
@@ -158,7 +158,7 @@ func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 				if _, err := mustCert(t, dir, l.Name).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: l.usages()}); err != nil {
 					t.Errorf("%s: %v", l.Name, err)
 				}
-				if key, err := readKey(KeyPath(dir, l.Name)); err != nil || !key.PublicKey.Equal(mustCert(t, dir, l.Name).PublicKey) {
+				if key, err := readKey(KeyPath(dir, l.Name)); err != nil || !belong(key, mustCert(t, dir, l.Name)) {
 					t.Errorf("%s: key and certificate do not belong together (%v)", l.Name, err)
 				}
 			}
@@ -177,6 +177,31 @@ func TestRenewedAuthorityKeepsItsClients(t *testing.T) {
 	roots.AddCert(before)
 	if _, err := mustCert(t, dir, "node").Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
+	}
+}
+
+// An authority that many check has a key that is checked fast, if it is made new; one that is there stays as it is.
+func TestKindsOfKeys(t *testing.T) {
+	plain := smallPlan()
+	plain.Authorities[0].ManyChecks = false
+	for _, c := range []struct {
+		what   string
+		before Plan
+		ca     x509.PublicKeyAlgorithm
+	}{
+		{"made new", smallPlan(), x509.RSA},
+		{"there from before", plain, x509.ECDSA},
+	} {
+		dir := newDir(t)
+		ensure(t, dir, c.before, t0)
+		if changed := ensure(t, dir, smallPlan(), t0); changed != nil {
+			t.Errorf("%s: changed %v", c.what, changed)
+		}
+		for name, want := range map[string]x509.PublicKeyAlgorithm{"ca": c.ca, "other-ca": x509.ECDSA, "node": x509.ECDSA} {
+			if got := mustCert(t, dir, name).PublicKeyAlgorithm; got != want {
+				t.Errorf("%s: the key of %s is %v, want %v", c.what, name, got, want)
+			}
+		}
 	}
 }
 
@@ -237,7 +262,7 @@ func copyFile(t *testing.T, from, to string) {
 func BenchmarkMakeKey(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "k")
 	for b.Loop() {
-		if _, err := makeKey(path); err != nil {
+		if _, err := makeKey(path, false); err != nil {
 			b.Fatal(err)
 		}
 	}
