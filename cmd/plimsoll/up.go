@@ -50,6 +50,8 @@ their pods.`,
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
 	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller: something else watches over the nodes, or nothing does")
 	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler: something else places pods")
+	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager: no service accounts, workloads, quotas and garbage collection, unless something else provides them")
+	f.IntVar(&o.GCPercent, "gc-percent", 0, "GOGC of etcd, kube-apiserver and kube-controller-manager: 400 takes more memory and less CPU, for large clusters; 0: Go's default, 100")
 	f.StringVar(&o.RunDir, "run-dir", "", "directory of sockets and process records (default /run/plimsoll[-INSTANCE]; with --state-dir, \"run\" in it)")
 	f.StringVar(&o.NodeName, "node-name", "", "name of this machine's node (default: host name)")
 	f.StringVar(&o.NodeIP, "node-ip", "", "address that this machine's node publishes (default: the one with the default route)")

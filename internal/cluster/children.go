@@ -66,7 +66,11 @@ func environment(extra ...string) []string {
 }
 
 func (b builder) upstream(name string, grace time.Duration, inputs []string, args ...string) supervise.Spec {
-	return supervise.Spec{Name: name, Argv: append([]string{b.controlplane, name}, args...), Env: environment(), Dir: b.o.RunDir,
+	env := environment()
+	if b.o.GCPercent != 0 {
+		env = append(env, "GOGC="+strconv.Itoa(b.o.GCPercent))
+	}
+	return supervise.Spec{Name: name, Argv: append([]string{b.controlplane, name}, args...), Env: env, Dir: b.o.RunDir,
 		Inputs: inputs, Log: b.log(name), Grace: grace}
 }
 

@@ -46,6 +46,20 @@ func TestCommandLinesAreStable(t *testing.T) {
 	}
 }
 
+// --gc-percent is for upstream's programs alone, and nothing is said to Go where it is not given.
+func TestGCPercent(t *testing.T) {
+	for _, percent := range []int{0, 400} {
+		o := testOptions(t)
+		o.GCPercent = percent
+		for _, spec := range allSpecs(testBuilder(t, o)) {
+			got := slices.Contains(spec.Env, "GOGC=400")
+			if want := percent != 0 && slices.Contains([]string{childEtcd, childAPIServer, childControllerManager}, spec.Name); got != want {
+				t.Errorf("--gc-percent %d: %s has GOGC: %v, want %v", percent, spec.Name, got, want)
+			}
+		}
+	}
+}
+
 func TestEveryChildIsStopped(t *testing.T) {
 	stopped := slices.Concat(stopOrder...)
 	for _, spec := range allSpecs(testBuilder(t, testOptions(t))) {

@@ -292,6 +292,34 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// A control plane that others put to work: etcd and kube-apiserver only, with the garbage collector's setting in their environments.
+// The next up may want more.
+func TestUpWithoutControllers(t *testing.T) {
+	p := newProgram(t)
+	names := func() (out []string) {
+		for _, c := range p.status().Children {
+			out = append(out, c.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	bare := []string{"--hollow", "0", "--no-scheduler", "--no-lifecycle", "--detach"}
+	p.must("up", append(append(slices.Clone(p.up), bare...), "--no-controller-manager", "--gc-percent", "200")...)
+	if got, want := names(), []string{childEtcd, childAPIServer}; !slices.Equal(got, want) {
+		t.Errorf("children are %v, want %v", got, want)
+	}
+	server := p.status().child(childAPIServer).PID
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", server))
+	if err != nil || !slices.Contains(strings.Split(string(environment), "\x00"), "GOGC=200") {
+		t.Errorf("kube-apiserver has the environment %q, %v: no GOGC=200", environment, err)
+	}
+	p.must("down", p.instance...)
+	p.must("up", append(slices.Clone(p.up), bare...)...)
+	if got, want := names(), []string{childEtcd, childAPIServer, childControllerManager}; !slices.Equal(got, want) {
+		t.Errorf("children are %v, want %v", got, want)
+	}
+}
+
 // What cannot work is refused before anything is started, with what, where, which value and what to do.
 func TestUpRefuses(t *testing.T) {
 	p := newProgram(t)

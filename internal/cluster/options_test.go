@@ -66,7 +66,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	o.EtcdServers = []string{"ftp://a"}
 	o.EtcdCAFile, o.EtcdCertFile = "/no/such/file", ""
 	o.EtcdKeyFile = "/no/such/key"
-	o.Hollow = -1
+	o.Hollow, o.GCPercent = -1, 5
 	o.ContainerRuntimeEndpoint = "relative.sock"
 	err := o.Validate()
 	if err == nil {
@@ -76,7 +76,7 @@ func TestValidateReportsEverything(t *testing.T) {
 		`--pod-cidr "10.85.0.1/16"`, `--service-cidr "ten"`, "--apiserver-port 0", "--controller-manager-port 70000",
 		"--agent-health-port 10250: --agent-port has the same port",
 		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: only means something without --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
-		"--hollow -1", "--container-runtime-endpoint relative.sock"} {
+		"--hollow -1", "--gc-percent 5", "--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)
 		}

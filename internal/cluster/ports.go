@@ -27,9 +27,11 @@ type port struct {
 func (o *Options) ports() []port {
 	ports := []port{
 		{"apiserver-port", o.APIServerPort, true, childAPIServer},
-		{"controller-manager-port", o.ControllerManagerPort, false, childControllerManager},
 		{"scheduler-port", o.SchedulerPort, false, childScheduler},
 		{"lifecycle-port", o.LifecyclePort, false, childLifecycle},
+	}
+	if !o.NoControllerManager {
+		ports = append(ports, port{"controller-manager-port", o.ControllerManagerPort, false, childControllerManager})
 	}
 	if o.Agent {
 		ports = append(ports, port{"agent-port", o.AgentPort, true, childAgent}, port{"agent-health-port", o.AgentHealthPort, false, childAgent})

@@ -197,6 +197,9 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err := install(ctx, client); err != nil {
 		return err
 	}
+	if c.o.NoControllerManager {
+		return nil
+	}
 	return c.apply(ctx, c.build.controllerManager())
 }
 
@@ -239,8 +242,11 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	if err := removeSurplus(ctx, client, c.o.Hollow); err != nil {
 		return err
 	}
-	waits := []func(context.Context) error{c.step("controllers", "running",
-		func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer)}
+	var waits []func(context.Context) error
+	if !c.o.NoControllerManager {
+		waits = append(waits, c.step("controllers", "running",
+			func(ctx context.Context) error { return defaultAccount(ctx, client) }, childControllerManager, childAPIServer))
+	}
 	if c.o.Agent {
 		waits = append(waits, c.step("node "+c.o.NodeName, "Ready",
 			func(ctx context.Context) error { return nodeReady(ctx, client, c.o.NodeName, c.startOf(childAgent)) }, childAgent, childAPIServer))
@@ -291,7 +297,10 @@ func (c *cluster) specs() []supervise.Spec {
 	if len(c.o.EtcdServers) == 0 {
 		specs = append(specs, c.build.etcd())
 	}
-	specs = append(specs, c.build.apiServer(), c.build.controllerManager())
+	specs = append(specs, c.build.apiServer())
+	if !c.o.NoControllerManager {
+		specs = append(specs, c.build.controllerManager())
+	}
 	if spec, ours := c.containerd(); ours {
 		specs = append(specs, spec)
 	}
