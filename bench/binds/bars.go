@@ -27,7 +27,14 @@ func lines(c config) (out []record.Line) {
 			record.Line{Name: "all_" + s, Title: "from the start of the program to the last bind", Unit: "s", Group: group},
 			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod", Unit: "ms", Group: group},
 			record.Line{Name: "control_" + s, Title: "control plane, CPU per pod", Unit: "ms", Group: group},
+			record.Line{Name: "of_" + apiServer + "_" + s, Title: "of it kube-apiserver", Unit: "ms", Group: group},
+			record.Line{Name: "of_etcd_" + s, Title: "of it etcd", Unit: "ms", Group: group})
+		if c.controllers {
+			out = append(out, record.Line{Name: "of_kube-controller-manager_" + s, Title: "of it kube-controller-manager", Unit: "ms", Group: group})
+		}
+		out = append(out,
 			record.Line{Name: "rss_" + s, Title: "scheduler, resident memory at the end", Unit: "MiB", Group: group},
+			record.Line{Name: "server_rss_" + s, Title: "kube-apiserver, resident memory at the end", Unit: "MiB", Group: group},
 		)
 	}
 	const beside = "To compare"
@@ -43,11 +50,19 @@ func newReport(ctx context.Context, c config) *record.Report {
 	facts = append(facts,
 		record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")},
 		record.Fact{Name: "upstream", Value: record.Output(ctx, c.upstream, "--version")})
+	control := "API server and etcd on the same machine; no kube-controller-manager"
+	if c.controllers {
+		control = "API server, etcd and kube-controller-manager on the same machine"
+	}
+	if c.gcPercent != 0 {
+		control += fmt.Sprintf("; all of `plimsoll up --gc-percent %d`", c.gcPercent)
+	}
 	return &record.Report{
 		Title: "Schedulers side by side, end to end", Program: "binds", Ours: ours, Theirs: upstream, Lines: lines(c), Rounds: c.rounds,
 		Args: os.Args[1:], Began: time.Now(), Machine: facts,
 		Notes: []string{
-			fmt.Sprintf("%d pods wait on %d nodes in %d zones, API server, etcd and kube-controller-manager on the same machine", c.pods, c.nodes, c.zones),
+			fmt.Sprintf("%d pods wait on %d nodes in %d zones", c.pods, c.nodes, c.zones),
+			control,
 			"upstream: default configuration, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
 			fmt.Sprintf("bare loop: POST of bindings, %d in flight, nodes in turn", c.workers),
 		},

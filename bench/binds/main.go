@@ -1,5 +1,5 @@
-// Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd, kube-apiserver,
-// kube-controller-manager) until all are bound. The sides are upstream's kube-scheduler, plimsoll scheduler, and a bare loop
+// Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd and kube-apiserver; with
+// --controllers kube-controller-manager too) until all are bound. The sides are upstream's kube-scheduler, plimsoll scheduler, and a bare loop
 // that only posts bindings, with no look at anything: what the API gives at best. They run one after the other on the same
 // nodes, which are objects only, and each finds the same pods; the order turns around every round.
 //
@@ -26,13 +26,13 @@ import (
 
 // config is the command line.
 type config struct {
-	rounds, nodes, zones, pods, limited, workers int
+	rounds, nodes, zones, pods, limited, workers, gcPercent int
 
 	plimsoll, upstream string
 	scenarios          []string
 	dir, out, only     string
 	port               int
-	keep               bool
+	keep, controllers  bool
 }
 
 // The sides.
@@ -57,6 +57,8 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.pods, "pods", 5000, "pods that wait")
 	f.IntVar(&c.limited, "limited", 500, "pods for upstream with its default limit of requests; 0: leave that out")
 	f.IntVar(&c.workers, "workers", 64, "bindings that the bare loop has in flight")
+	f.IntVar(&c.gcPercent, "gc-percent", 400, "the control plane's --gc-percent; 0: Go's default")
+	f.BoolVar(&c.controllers, "controllers", false, "run kube-controller-manager too")
 	scenarios := f.String("scenarios", basic+","+spread, "what to measure: basic, spread or both")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.upstream, "upstream", "", "upstream's kube-scheduler (default: upstream-scheduler beside ours)")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 
 const (
 	namespace = "binds"
+	apiServer = "kube-apiserver" // its name among the instance's processes
 	// requesters make and delete objects in parallel. Chosen: enough to keep the API server busy.
 	requesters = 32
 	// bindTimeout bounds the wait for all pods of one side; it only bounds what hangs.
@@ -39,13 +41,17 @@ type rig struct {
 	config
 	plane  *plane.Plane
 	client *kubernetes.Clientset
-	ups    []int // pids of the control plane
+	ups    map[string]int // pids of the control plane, by name
 	seen   waiting
 }
 
 func newRig(c config) *rig {
+	flags := []string{"--no-scheduler", "--no-lifecycle", "--gc-percent", strconv.Itoa(c.gcPercent)}
+	if !c.controllers {
+		flags = append(flags, "--no-controller-manager")
+	}
 	return &rig{config: c, seen: waiting{pods: map[types.UID]bool{}, wake: make(chan struct{}, 1)},
-		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: []string{"--no-scheduler", "--no-lifecycle"}}}
+		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: flags}}
 }
 
 // waiting is which pods wait for a node, and when the first and the last ceased to.
@@ -112,7 +118,7 @@ func (r *rig) up(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if r.ups, err = r.plane.PIDs(ctx); err != nil {
+	if r.ups, err = r.plane.Children(ctx); err != nil {
 		return err
 	}
 	config, err := r.plane.Config()
@@ -125,17 +131,10 @@ func (r *rig) up(ctx context.Context) error {
 	if _, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// Pods want a service account, which a controller makes.
-	for until := time.Now().Add(clearTimeout); ; {
-		if _, err = r.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{}); err == nil {
-			break
-		}
-		if time.Now().After(until) || !apierrors.IsNotFound(err) {
-			return err
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+	// Pods want a service account. Where there is a controller that makes it, it may have done so by now.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := r.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
 	}
 	began := time.Now()
 	if err := parallel(r.config.nodes, func(i int) error { return r.makeNode(ctx, i) }); err != nil {
@@ -280,11 +279,18 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	if err != nil {
 		return err
 	}
+	serverRSS, err := record.StatusMiB(r.ups[apiServer], "VmRSS")
+	if err != nil {
+		return err
+	}
 	for name, value := range map[string]float64{
-		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": after.side * each, "control": (after.control - before.control) * each, "rss": rss,
+		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": after.side * each, "control": (after.control - before.control) * each, "rss": rss, "server_rss": serverRSS,
 		"others": (after.machine - before.machine - after.side - (after.control - before.control) - (after.harness - before.harness)) / wall,
 	} {
 		m.Put(name+"_"+scenario, value, pods)
+	}
+	for name := range r.ups {
+		m.Put("of_"+name+"_"+scenario, (after.parts[name]-before.parts[name])*each, pods)
 	}
 	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms, others %.2f cores", m.Side, scenario, rate,
 		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario])
@@ -334,16 +340,22 @@ func (r *rig) clear(ctx context.Context) error {
 	})
 }
 
-// cpu is CPU seconds so far.
-type cpu struct{ side, control, harness, machine float64 }
+// cpu is CPU seconds so far; parts are the control plane's, by name.
+type cpu struct {
+	side, control, harness, machine float64
+	parts                           map[string]float64
+}
 
 func (r *rig) use(side int) (u cpu, err error) {
+	u.parts = map[string]float64{}
 	add := func(to *float64, pid int) {
 		s, e := record.CPUSeconds(pid)
 		*to, err = *to+s, errors.Join(err, e)
 	}
-	for _, pid := range r.ups {
-		add(&u.control, pid)
+	for name, pid := range r.ups {
+		part := 0.0
+		add(&part, pid)
+		u.parts[name], u.control = part, u.control+part
 	}
 	if side != 0 {
 		add(&u.side, side)
@@ -375,16 +387,4 @@ func parallel(n int, do func(int) error) error {
 	close(turns)
 	group.Wait()
 	return first
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
