@@ -169,7 +169,7 @@ func TestFollow(t *testing.T) {
 	defer server.Close()
 	client, err := NewClientForConfig(&rest.Config{Host: server.URL})
 	if err == nil {
-		client, err = client.Gathering()
+		client, err = client.Gathering(GatherBeats)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// However small the pieces that arrive, the connection is read once in gatherFor; what fills the buffer is read at once.
+// However small the pieces that arrive, the connection is read once per period; what fills the buffer is read at once.
 func TestGather(t *testing.T) {
 	for _, test := range []struct {
 		piece int // bytes
@@ -206,7 +206,7 @@ func TestGather(t *testing.T) {
 	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe gives one write per read; the first read tells that it is no trickle
 		synctest.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
-			dial := gathering(func(context.Context, string, string) (net.Conn, error) { return near, nil })
+			dial := gathering(GatherBeats, func(context.Context, string, string) (net.Conn, error) { return near, nil })
 			conn, err := dial(t.Context(), "tcp", "x")
 			if err != nil {
 				t.Fatal(err)
@@ -222,9 +222,9 @@ func TestGather(t *testing.T) {
 			if err != nil || len(all) != 10*test.piece {
 				t.Errorf("%d bytes, %v", len(all), err)
 			}
-			took, least, most := time.Since(began), time.Duration(test.waits-1)*gatherFor, time.Duration(test.waits+2)*gatherFor
+			took, least, most := time.Since(began), time.Duration(test.waits-1)*GatherBeats, time.Duration(test.waits+2)*GatherBeats
 			if took < least || took > most {
-				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, gatherFor)
+				t.Errorf("pieces of %d bytes: took %v, want %d times %v", test.piece, took, test.waits, GatherBeats)
 			}
 		})
 	}

@@ -74,7 +74,7 @@ func Run(ctx context.Context, o Options) error {
 	c := newController(o, remote{o.Client}, recorders{
 		nodes: kube.NewRecorder(ctx, o.Events, "node-controller", ""), evictions: kube.NewRecorder(ctx, o.Events, "taint-eviction-controller", ""),
 	})
-	watches, err := o.Client.Gathering()
+	watches, err := o.Client.Gathering(kube.GatherBeats)
 	if err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}

@@ -88,7 +88,11 @@ func Run(ctx context.Context, o Options) error {
 	m := newMind(o, remote{o.Client}, nil)
 	m.recorder = kube.NewPatientRecorder(ctx, o.Events, o.Name, func() bool { return m.bindsInFlight.Load() > 0 })
 
-	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Keep: KeepPod}, m.podHandler())
+	bursts, err := o.Client.Gathering(kube.GatherBursts)
+	if err != nil {
+		return fmt.Errorf("run scheduler: %w", err)
+	}
+	pods, podWatch := bursts.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Keep: KeepPod}, m.podHandler())
 	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
