@@ -1,7 +1,7 @@
 // Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd and kube-apiserver; with
 // --controllers kube-controller-manager too) until all are bound. The sides are upstream's kube-scheduler, plimsoll scheduler, and a bare loop
-// that only posts bindings, with no look at anything: what the API gives at best. They run one after the other on the same
-// nodes, which are objects only, and each finds the same pods; the order turns around every round.
+// that only posts bindings, with no look at anything: what the API gives at best. They run one after the other, each
+// on a control plane of its own with the same nodes, which are objects only, and the same pods; the order turns around every round.
 //
 // Upstream's default configuration lets its client send 50 requests a second, which says nothing about scheduling. It is
 // judged with that limit raised to 5,000 (as upstream's own scheduler_perf does) and else its defaults; with the limit as it
@@ -130,11 +130,11 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 			record.Progress("state and logs are kept in %s", c.dir)
 		}
 	}()
-	if err := r.up(ctx); err != nil {
-		return false, err
-	}
 	sides := slices.DeleteFunc([]string{upstream, bare, ours}, func(side string) bool { return c.only != "" && c.only != side })
 	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
+		if err := r.renew(ctx); err != nil {
+			return err
+		}
 		var errs []error
 		for _, scenario := range c.scenarios {
 			if m.Side == bare && scenario != c.scenarios[0] {

@@ -43,7 +43,8 @@ type rig struct {
 	plane  *plane.Plane
 	client *kubernetes.Clientset
 	ups    map[string]int // pids of the control plane, by name
-	seen   waiting
+	seen   *waiting
+	deaf   context.CancelFunc // ends our watch
 }
 
 func newRig(c config) *rig {
@@ -51,7 +52,7 @@ func newRig(c config) *rig {
 	if !c.controllers {
 		flags = append(flags, "--no-controller-manager")
 	}
-	return &rig{config: c, seen: waiting{pods: map[types.UID]bool{}, wake: make(chan struct{}, 1)},
+	return &rig{config: c, deaf: func() {},
 		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: flags}}
 }
 
@@ -113,8 +114,21 @@ func (w *waiting) await(ctx context.Context, count int, limit time.Duration, che
 	}
 }
 
+// renew replaces the control plane, if there is one, by one that has seen nothing: kube-apiserver keeps what happened lately in memory,
+// and so a side would meet what those before it left there.
+func (r *rig) renew(ctx context.Context) error {
+	r.deaf()
+	if r.ups != nil {
+		if err := r.plane.Purge(ctx); err != nil {
+			return err
+		}
+	}
+	return r.up(ctx)
+}
+
 // up starts the control plane and makes the nodes.
 func (r *rig) up(ctx context.Context) error {
+	r.seen = &waiting{pods: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 	if err := r.plane.Up(ctx); err != nil {
 		return err
 	}
@@ -154,6 +168,7 @@ func (r *rig) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	seen := r.seen
 	pods := lean.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(namespace)
 	const unbound = "spec.nodeName="
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -169,11 +184,13 @@ func (r *rig) up(ctx context.Context) error {
 		},
 		ObjectType: &metav1.PartialObjectMetadata{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { r.seen.see(obj, true) },
-			DeleteFunc: func(obj any) { r.seen.see(obj, false) },
+			AddFunc:    func(obj any) { seen.see(obj, true) },
+			DeleteFunc: func(obj any) { seen.see(obj, false) },
 		},
 	})
-	go informer.RunWithContext(ctx)
+	listening, deaf := context.WithCancel(ctx)
+	r.deaf = deaf
+	go informer.RunWithContext(listening)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return context.Cause(ctx)
 	}

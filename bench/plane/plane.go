@@ -106,6 +106,14 @@ func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 	return pids, nil
 }
 
+// Purge ends it and removes its state, so that it can be up again as if it had never been.
+func (p *Plane) Purge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	_, err := p.Call(ctx, "down", "--purge", "--instance", p.Instance, "--state-dir", p.State())
+	return err
+}
+
 // Down removes everything; with keep, and where something could not be ended, logs and state stay.
 func (p *Plane) Down(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
