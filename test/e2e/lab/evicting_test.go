@@ -373,7 +373,8 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 }
 
 // swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes. It takes little
-// more: what the kernel has swapped in again keeps its place in swap, so that it uses more of that than it holds there.
+// more: what the kernel has swapped in again keeps its place in swap, so that it uses more of that than it holds there. It grows slower
+// than an emulated disk takes pages: where swap does not keep up, the kernel kills although there is some left.
 func (n evictingNode) swaps() {
 	n.postLoad("swapper", "300Mi", 1, "memory --hold=64Mi --grow=40Mi --max=606Mi")
 	n.holds("swapper", 606)
@@ -382,7 +383,7 @@ func (n evictingNode) swaps() {
 		n.t.Errorf("%s bytes are in swap", swapped)
 	}
 	n.remove("swapper")
-	n.postLoad("insatiable", "300Mi", 1, "memory --hold=64Mi --grow=60Mi")
+	n.postLoad("insatiable", "300Mi", 1, "memory --hold=560Mi --grow=4Mi")
 	n.evicted("insatiable", "memory")
 	n.remove("insatiable")
 }
