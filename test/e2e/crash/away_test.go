@@ -57,7 +57,7 @@ func (w *witness) crowd(namespace string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	rig.Eventually(w.t, time.Minute, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
 // How long the API server is silent, and then until it returns: together more than the grace of 50 s (--node-monitor-grace-period).
@@ -84,7 +84,7 @@ func (w *witness) withoutAPI(namespace string) {
 	began := time.Now()
 	freeze(t, c, apiServer)
 	wait(t, 5*time.Second)
-	for n, within := range []time.Duration{10 * time.Second, 30 * time.Second} { // the second time after a back-off of 10 s
+	for n, within := range []time.Duration{slack, 10*time.Second + slack} { // the second time after a back-off of 10 s
 		w.killContainer(victim)
 		took := w.restarted(victim, uint32(n+1), within)
 		t.Logf("killed container runs again after %v, nobody to ask", took.Round(10*time.Millisecond))
@@ -109,7 +109,7 @@ func (w *witness) withoutAPI(namespace string) {
 		t.Errorf("the killed container: %+v", before[victim])
 	}
 	thaw()
-	back := rig.Eventually(t, time.Minute, "API server answers", func(ctx ctxT) error {
+	back := rig.Eventually(t, soon, "API server answers", func(ctx ctxT) error {
 		_, err := c.API.CoreV1().Nodes().Get(ctx, c.NodeName, metav1.GetOptions{})
 		return err
 	})
@@ -297,5 +297,5 @@ func (w *witness) withoutRuntime(namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "nothing is left over", func(ctx ctxT) error { return w.only(ctx, uids(all)) })
+	rig.Eventually(t, soon, "nothing is left over", func(ctx ctxT) error { return w.only(ctx, uids(all)) })
 }

@@ -35,7 +35,7 @@ func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 		signal(w.t, w.c, agent, syscall.SIGKILL)
 	}
 	var pods []corev1.Pod
-	took := rig.Eventually(w.t, time.Minute, "the burst runs", func(ctx ctxT) (err error) {
+	took := rig.Eventually(w.t, soon, "the burst runs", func(ctx ctxT) (err error) {
 		pods, err = running(ctx, w.c, namespace, burstPods)
 		return err
 	})
@@ -53,7 +53,7 @@ func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 		w.t.Errorf("%d pods started more than once", twice)
 	}
 	everyone := append(slices.Clone(others), uids(pods)...)
-	rig.Eventually(w.t, 30*time.Second, "nothing but the pods", func(ctx ctxT) error { return w.only(ctx, everyone) })
+	rig.Eventually(w.t, soon, "nothing but the pods", func(ctx ctxT) error { return w.only(ctx, everyone) })
 
 	if err := w.c.API.CoreV1().Pods(namespace).DeleteCollection(w.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		w.t.Fatal(err)
@@ -62,8 +62,8 @@ func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 		wait(w.t, between(random, 50*time.Millisecond, 1000*time.Millisecond))
 		signal(w.t, w.c, agent, syscall.SIGKILL)
 	}
-	rig.Eventually(w.t, time.Minute, "the burst is gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, 0); return err })
-	rig.Eventually(w.t, 30*time.Second, "nothing is left of it", func(ctx ctxT) error { return w.only(ctx, others) })
+	rig.Eventually(w.t, soon, "the burst is gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, 0); return err })
+	rig.Eventually(w.t, soon, "nothing is left of it", func(ctx ctxT) error { return w.only(ctx, others) })
 }
 
 func (w *witness) create(namespace string) {

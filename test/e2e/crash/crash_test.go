@@ -41,6 +41,12 @@ const (
 // workload is the image that `up` brings along.
 const workload = "plimsoll.dev/workload:dev"
 
+// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to a time that the agent keeps, as in package pods.
+const (
+	soon  = 2 * time.Minute
+	slack = 20 * time.Second
+)
+
 // parallel is how many tests run at once, each with an instance of its own (chosen: they wait more than they compute, and an
 // instance that starts keeps two CPUs busy for some seconds).
 const parallel = 3
@@ -108,7 +114,7 @@ func pidOf(t *testing.T, c *rig.Cluster, name string) int {
 // signal reaches a child or the supervisor, as soon as there is one, and returns which process it reached.
 func signal(t *testing.T, c *rig.Cluster, name string, sig syscall.Signal) (pid int) {
 	t.Helper()
-	rig.Eventually(t, time.Minute, fmt.Sprintf("%v for %s", sig, name), func(ctxT) error {
+	rig.Eventually(t, soon, fmt.Sprintf("%v for %s", sig, name), func(ctxT) error {
 		if pid = pidOf(t, c, name); pid == 0 {
 			return fmt.Errorf("it does not run")
 		}

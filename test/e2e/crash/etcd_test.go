@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
@@ -32,7 +31,7 @@ func TestExternalEtcd(t *testing.T) {
 		}
 		_ = store.Wait() // its exit code is its own affair
 	})
-	rig.Eventually(t, time.Minute, "their etcd to answer", func(ctx context.Context) error { return healthy(ctx, client) })
+	rig.Eventually(t, soon, "their etcd to answer", func(ctx context.Context) error { return healthy(ctx, client) })
 	t.Run("instance", func(t *testing.T) {
 		c := rig.New(t, "etcd", rig.Options{NoNode: true, UpFlags: []string{"--etcd-servers", client}})
 		namespace := c.Namespace(t)

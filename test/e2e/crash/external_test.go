@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -114,7 +113,7 @@ func somebodysContainerd(t *testing.T) (*cri.Client, int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	rig.Eventually(t, 30*time.Second, "their containerd answers", func(ctx ctxT) error { return runtime.WaitReady(ctx) })
+	rig.Eventually(t, soon, "their containerd answers", func(ctx ctxT) error { return runtime.WaitReady(ctx) })
 	if err := runtime.LoadImages(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -46,10 +46,10 @@ func TestKills(t *testing.T) {
 	came := churn.stop()
 	t.Logf("killed %v; %d pods came and went", killed, len(came))
 
-	rig.Eventually(t, time.Minute, "node Ready", func(ctx ctxT) error { return nodeReady(ctx, c) })
-	rig.Eventually(t, time.Minute, "steady pods all run", func(ctx ctxT) error { _, err := running(ctx, c, namespace, steadyPods); return err })
-	rig.Eventually(t, time.Minute, "pods that went are gone", func(ctx ctxT) error { _, err := running(ctx, c, churn.namespace, 0); return err })
-	took := rig.Eventually(t, time.Minute, "nothing is left of them", func(ctx ctxT) error { return w.only(ctx, uids(steady)) })
+	rig.Eventually(t, soon, "node Ready", func(ctx ctxT) error { return nodeReady(ctx, c) })
+	rig.Eventually(t, soon, "steady pods all run", func(ctx ctxT) error { _, err := running(ctx, c, namespace, steadyPods); return err })
+	rig.Eventually(t, soon, "pods that went are gone", func(ctx ctxT) error { _, err := running(ctx, c, churn.namespace, 0); return err })
+	took := rig.Eventually(t, soon, "nothing is left of them", func(ctx ctxT) error { return w.only(ctx, uids(steady)) })
 	t.Logf("nothing left %v after the API forgot the last", took.Round(100*time.Millisecond))
 	w.undisturbed(before, namespace)
 	w.startedOnce(came, killed[containerd])
@@ -173,7 +173,7 @@ func killAll(t *testing.T, c *rig.Cluster, random *rand.Rand) map[string]int {
 // settled returns the pids of all children once all of them run.
 func settled(t *testing.T, c *rig.Cluster) (pids map[string]int) {
 	t.Helper()
-	rig.Eventually(t, time.Minute, "all children run", func(ctxT) error {
+	rig.Eventually(t, soon, "all children run", func(ctxT) error {
 		children, _, err := c.Children()
 		if err != nil {
 			return err

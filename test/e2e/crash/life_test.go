@@ -72,7 +72,7 @@ func (w *witness) badManifest(namespace string) {
 	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
 	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")
 	w.staticPod("c-good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: good, namespace: "+namespace+"}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: c, image: "+workload+", args: [sleep, infinity]}\n")
-	rig.Eventually(w.t, 30*time.Second, "the good one runs", func(ctx ctxT) error {
+	rig.Eventually(w.t, soon, "the good one runs", func(ctx ctxT) error {
 		pod, err := w.c.API.CoreV1().Pods(namespace).Get(ctx, "good-"+w.c.NodeName, metav1.GetOptions{})
 		if err == nil && !podReady(pod) {
 			err = fmt.Errorf("it is %s", pod.Status.Phase)
@@ -93,7 +93,7 @@ func (w *witness) badManifest(namespace string) {
 			w.t.Error(err)
 		}
 	}
-	rig.Eventually(w.t, 30*time.Second, "it is gone with its file", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "it is gone with its file", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
 // noImage: a pod whose image is nowhere says so and tries again; another policy says so at once.
@@ -111,7 +111,7 @@ func (w *witness) noImage(namespace string) {
 			w.t.Fatal(err)
 		}
 		for _, reason := range c.reason {
-			rig.Eventually(w.t, 40*time.Second, name+": "+reason, func(ctx ctxT) error {
+			rig.Eventually(w.t, soon, name+": "+reason, func(ctx ctxT) error {
 				pod, err := w.c.API.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -126,7 +126,7 @@ func (w *witness) noImage(namespace string) {
 			w.t.Fatal(err)
 		}
 	}
-	rig.Eventually(w.t, 30*time.Second, "they are gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "they are gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
 }
 
 // downAndUp: down ends everything and says nothing the second time; up has all objects again and runs the pods again.
@@ -164,7 +164,7 @@ func (w *witness) upAgain(namespace string, pods []corev1.Pod) {
 		w.t.Fatalf("%v\n%s", err, out)
 	}
 	took := time.Since(began)
-	rig.Eventually(w.t, time.Minute, "the same pods run again", func(ctx ctxT) error {
+	rig.Eventually(w.t, soon, "the same pods run again", func(ctx ctxT) error {
 		now, err := running(ctx, w.c, namespace, crowd)
 		if err != nil {
 			return err
@@ -271,7 +271,7 @@ func TestHollow(t *testing.T) {
 	t.Run("nobody", hollowAlone)
 	t.Run("root", func(t *testing.T) {
 		c := rig.New(t, "hollow", rig.Options{UpFlags: []string{"--hollow", "3"}})
-		rig.Eventually(t, 30*time.Second, "four Ready nodes", func(ctx ctxT) error {
+		rig.Eventually(t, soon, "four Ready nodes", func(ctx ctxT) error {
 			nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,7 +81,7 @@ func (w *witness) started(uid types.UID) int {
 // startsOnce waits for the line of a container that runs: the runtime calls it running a moment before it has written that.
 func (w *witness) startsOnce(uid types.UID, what string) {
 	w.t.Helper()
-	rig.Eventually(w.t, 30*time.Second, what+" started once", func(ctxT) error {
+	rig.Eventually(w.t, soon, what+" started once", func(ctxT) error {
 		if n := w.started(uid); n != 1 {
 			return fmt.Errorf("%d times", n)
 		}

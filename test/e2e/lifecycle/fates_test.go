@@ -32,7 +32,7 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 			before[p.Name] = p.UID
 		}
 	}
-	rig.Eventually(t, 20*time.Second, "three nodes Unknown and closed, one emptied", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "three nodes Unknown and closed, one emptied", func(ctx context.Context) error {
 		nodes, err := c.doomedNodes(ctx)
 		for _, n := range nodes {
 			err = errors.Join(err, unknownAndClosed(&n))
@@ -58,7 +58,7 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 			t.Fatalf("%s holds the Lease, and both were killed", got)
 		}
 	}
-	rig.Eventually(t, 45*time.Second, "all three emptied, the Deployment whole elsewhere", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "all three emptied, the Deployment whole elsewhere", func(ctx context.Context) error {
 		nodes, err := c.doomedNodes(ctx)
 		if err != nil || len(emptied(nodes)) != 3 {
 			return fmt.Errorf("%d emptied: %v", len(emptied(nodes)), err)
@@ -183,7 +183,7 @@ func (c *cluster) statefulOn(t *testing.T, node string) *corev1.Pod {
 // moved waits until the StatefulSet's pod is another one elsewhere.
 func (c *cluster) moved(t *testing.T, was *corev1.Pod) {
 	t.Helper()
-	rig.Eventually(t, 15*time.Second, was.Name+" Ready elsewhere", func(ctx context.Context) error {
+	rig.Eventually(t, slack, was.Name+" Ready elsewhere", func(ctx context.Context) error {
 		p, err := c.pod(ctx, was.Name)
 		if err != nil {
 			return err
@@ -235,7 +235,7 @@ func (c *cluster) metrics(t *testing.T) {
 	}
 	c.Kubectl(t, "create", "clusterrole", "scraper", "--verb=get", "--non-resource-url=/metrics")
 	c.Kubectl(t, "create", "clusterrolebinding", "scraper", "--clusterrole=scraper", "--serviceaccount="+c.ns+":scraper")
-	rig.Eventually(t, 30*time.Second, "the leader's numbers", func(context.Context) error {
+	rig.Eventually(t, soon, "the leader's numbers", func(context.Context) error {
 		var all strings.Builder
 		for _, port := range c.ports {
 			_, body := read(port, "scraper")
@@ -262,7 +262,7 @@ func (c *cluster) deletedNode(t *testing.T) {
 	was := c.statefulOn(t, "doomed-1")
 	c.Kubectl(t, "delete", "node", "doomed-1")
 	c.moved(t, was)
-	rig.Eventually(t, 15*time.Second, "no pod on doomed-1", func(ctx context.Context) error {
+	rig.Eventually(t, slack, "no pod on doomed-1", func(ctx context.Context) error {
 		for _, p := range c.pods(ctx) {
 			if p.Spec.NodeName == "doomed-1" {
 				return errors.New(p.Name)
@@ -283,7 +283,7 @@ func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 	c.Kubectl(t, "taint", "node", "doomed-0", corev1.TaintNodeOutOfService+"-")
 	doomed.Start()
 	c.moved(t, was)
-	rig.Eventually(t, 30*time.Second, "25 pods Ready, none terminating, no taint", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "25 pods Ready, none terminating, no taint", func(ctx context.Context) error {
 		nodes, err := c.doomedNodes(ctx)
 		for _, n := range nodes {
 			if len(n.Spec.Taints) > 0 {
@@ -314,7 +314,7 @@ func (c *cluster) budgets(t *testing.T) {
 	node := was.Spec.NodeName
 	c.Kubectl(t, "create", "poddisruptionbudget", "db", "-n", c.ns, "--selector=app=db", "--min-available=3")
 	c.Kubectl(t, "taint", "node", node, "example.com/drain=:NoExecute")
-	rig.Eventually(t, 20*time.Second, "the eviction refused, and only that one", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "the eviction refused, and only that one", func(ctx context.Context) error {
 		for _, p := range c.pods(ctx) {
 			if p.Labels["app"] == "web" && p.Spec.NodeName == node {
 				return errors.New(p.Name + " is still there")
@@ -351,7 +351,7 @@ func (c *cluster) away(t *testing.T) {
 		t.Fatal(err)
 	}
 	began, worst := time.Now(), 0
-	rig.Eventually(t, time.Minute, "a new leader that has watched for two graces", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "a new leader that has watched for two graces", func(ctx context.Context) error {
 		nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -32,6 +32,12 @@ const (
 	patience      = int64(2)
 )
 
+// soon bounds what takes seconds on an idle machine; slack is what a loaded one may add to what is to follow at once.
+const (
+	soon  = 2 * time.Minute
+	slack = 20 * time.Second
+)
+
 // cluster is an instance without lifecycle controller and nodes of its own; the test runs them.
 type cluster struct {
 	*rig.Cluster
@@ -46,7 +52,7 @@ func TestFates(t *testing.T) {
 	c.fleet(t, "live", 4)
 	doomed := c.fleet(t, "doomed", 3)
 	left, right := c.controller(t, "left"), c.controller(t, "right")
-	rig.Eventually(t, 30*time.Second, "all nodes open", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "all nodes open", func(ctx context.Context) error {
 		nodes, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -85,7 +91,7 @@ func TestFates(t *testing.T) {
 
 func (c *cluster) fleet(t *testing.T, group string, nodes int) *rig.Program {
 	k := c.Keep(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration", leaseDuration, "--control", "")
-	rig.Eventually(t, 30*time.Second, "the nodes "+group, func(ctx context.Context) error {
+	rig.Eventually(t, soon, "the nodes "+group, func(ctx context.Context) error {
 		list, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -162,7 +168,7 @@ func (c *cluster) workloads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, time.Minute, "14 + 7 + 3 + 1 pods Ready", func(ctx context.Context) error {
+	rig.Eventually(t, soon, "14 + 7 + 3 + 1 pods Ready", func(ctx context.Context) error {
 		ready := 0
 		for _, p := range c.pods(ctx) {
 			ready += one(isReady(&p))
