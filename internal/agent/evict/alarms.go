@@ -3,6 +3,7 @@ package evict
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
@@ -39,7 +40,12 @@ func (g *Guard) openAlarms() []alarm.Source {
 		add(g.o.Tree.MemoryAlarms("/", g.marks(loadline.MemoryAvailable, g.o.Memory), stall))
 	}
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" {
-		add(g.o.Tree.MemoryAlarms(g.o.Group, g.marks(loadline.AllocatableMemory, limit), stall))
+		marks := g.marks(loadline.AllocatableMemory, limit)
+		sources, err := g.o.Tree.MemoryAlarms(g.o.Group, marks, stall)
+		if err == nil && len(marks) > 0 && g.o.Tree.Mode() != cgroup.V2 {
+			g.rings = slices.Min(marks) // usage is more than what counts as used
+		}
+		add(sources, err)
 	}
 	return all
 }

@@ -137,6 +137,8 @@ type Guard struct {
 	recallEnd time.Time                   // until then pods that were recalled are looked for
 	looked    time.Time
 	idle      bool           // the last look found nothing to do
+	charged   unit.Bytes     // usage of the pods' group, as read last
+	rings     unit.Bytes     // usage of the pods' group at which the kernel rings first; zero: it does not
 	rested    time.Time      // before it there is no look while nothing is to be done
 	lastFull  unit.Instant   // when pods were read last
 	told      string         // news of the last look
@@ -235,6 +237,7 @@ func (g *Guard) watch(ctx context.Context) error {
 	for _, s := range g.alarms() {
 		if err := g.clock.Add(s); err != nil {
 			slog.Warn("alarm not set, the poll has to do", "err", err)
+			g.rings = 0
 		}
 	}
 	var why []string
@@ -296,7 +299,7 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 		// A pod that dies while all are being read must not be missed by both: what is left was read before it had freed anything, what
 		// it holds after. So what is left is read last; what was freed in between then counts twice, and nobody goes for that.
 		p.now = g.instant(time.Now())
-		p.facts.Signals, p.facts.Disks = g.signals(p.now)
+		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
 	}
 	p.decision = g.decider.Step(p.now, p.facts)
@@ -352,7 +355,7 @@ func (g *Guard) limitsAreDue(now unit.Instant) bool {
 // facts reads everything but pods.
 func (g *Guard) facts(now unit.Instant) eviction.Facts {
 	f := eviction.Facts{Done: map[eviction.Step]unit.Instant{}}
-	f.Signals, f.Disks = g.signals(now)
+	g.observe(&f, now)
 	g.mu.Lock()
 	maps.Copy(f.Done, g.done)
 	g.mu.Unlock()

@@ -17,6 +17,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
+// observe reads the signals into f.
+func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
+	f.Signals, f.Disks = g.signals(now)
+	f.Rings = nil
+	if _, ok := f.Signals[loadline.AllocatableMemory]; ok && g.charged < g.rings {
+		f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
+	}
+}
+
 // signals reads what the node has left, and which disks it has. What cannot be read is left out: its thresholds are not judged.
 func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observation, eviction.Disks) {
 	s := make(map[loadline.Signal]eviction.Observation, 9)
@@ -29,6 +38,7 @@ func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observat
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
 		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
 			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, m, now)
+			g.charged = f.Charged
 		} else {
 			g.complaints.about("memory of all pods", err)
 		}

@@ -11,9 +11,11 @@ import (
 type Facts struct {
 	Signals map[loadline.Signal]Observation // one that could not be read is left out, and its thresholds are not judged
 	Disks   Disks
-	Quick   bool // pods were not looked at: none is chosen, none is forgotten
-	Pods    []Pod
-	Done    map[Step]unit.Instant // when the last reclaim that a Decision asked for came to its end, well or not
+	// Rings are the signals that the kernel rings for before they come near a line, so that they need not be polled for that.
+	Rings map[loadline.Signal]bool
+	Quick bool // pods were not looked at: none is chosen, none is forgotten
+	Pods  []Pod
+	Done  map[Step]unit.Instant // when the last reclaim that a Decision asked for came to its end, well or not
 }
 
 // Observation is a signal as it was read.

@@ -230,3 +230,17 @@ func FuzzStep(f *testing.F) {
 		}
 	})
 }
+
+// What the kernel rings for is polled as a back-stop only; what it does not ring for is, the sooner the nearer.
+func TestWhatRingsIsNotPolled(t *testing.T) {
+	c := Config{Thresholds: []Threshold{{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
+	f := Facts{Quick: true, Signals: map[loadline.Signal]Observation{loadline.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}
+	now := unit.Instant(time.Hour)
+	if wake := New(c).Step(now, f).Wake; wake.Sub(now) > 100*time.Millisecond {
+		t.Errorf("polled after %v", wake.Sub(now))
+	}
+	f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
+	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != lookRung {
+		t.Errorf("looked at again after %v, want %v", wake.Sub(now), lookRung)
+	}
+}
