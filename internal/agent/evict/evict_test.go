@@ -287,11 +287,12 @@ func hard(value unit.Bytes) eviction.Threshold {
 func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 	for _, rate := range []unit.Bytes{20 * unit.MiB, 100 * unit.MiB, 500 * unit.MiB, unit.GiB} {
 		t.Run(rate.String(), func(t *testing.T) {
-			b := newBench(t, 384*unit.MiB)
+			// With the race detector each of these programs takes 20 MiB or so beside what it is told to.
+			b := newBench(t, 512*unit.MiB)
 			dir := t.TempDir()
 			g := b.watch(b.options(dir, hard(100*unit.MiB)))
 			b.pod("small", 0, 16*unit.MiB, 0)
-			b.pod("critical", 2_000_000_000, 180*unit.MiB, 0)
+			b.pod("critical", 2_000_000_000, 240*unit.MiB, 0)
 			b.pod("grower", 0, unit.GiB, rate)
 			b.until("the grower is gone", func() bool { return !b.present("grower") })
 			if v := strings.Join(b.victims(), " "); v != "grower" {
@@ -360,6 +361,9 @@ func (b *bench) evictedAsTold(dir string) {
 		}
 		if string(again) != string(was) {
 			b.Errorf("decided again:\n%s\nin the journal:\n%s", again, was)
+		}
+		for _, p := range d.Facts.Pods {
+			b.Logf("%s uses %v", p.Name, p.Used.WorkingSet)
 		}
 		for _, k := range d.Kills {
 			b.Logf("%s: SIGKILL to %d processes by %s %v after the look began; rings %v", r.Text, k.Processes, k.How, k.After, d.Rings)
@@ -496,9 +500,9 @@ func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
 // A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals were, and before
 // it was read itself. Nobody goes in its place.
 func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
-	b := newBench(t, 384*unit.MiB)
+	b := newBench(t, 512*unit.MiB)
 	b.pod("first", 0, 16*unit.MiB, 0)
-	dying := b.pod("dying", 0, 280*unit.MiB, 0)
+	dying := b.pod("dying", 0, 380*unit.MiB, 0)
 	b.pod("other", 0, 16*unit.MiB, 0)
 	charged := func(group string) unit.Bytes {
 		f, err := b.tree.Footprint(group)
@@ -507,7 +511,7 @@ func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 		}
 		return f.Charged
 	}
-	b.until("all have what they want", func() bool { return charged(b.root) > 312*unit.MiB })
+	b.until("all have what they want", func() bool { return charged(b.root) > 412*unit.MiB })
 	b.Evict("dying", pods.Eviction{KillAt: time.Now().Add(-time.Second)})
 	o := b.options(t.TempDir(), hard(100*unit.MiB))
 	storage := &diesMeanwhile{func() {
