@@ -43,7 +43,7 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen, _ := g.signals(1)
+		seen, _, _ := g.signals(1)
 		for _, s := range []loadline.Signal{loadline.MemoryAvailable, loadline.AllocatableMemory, loadline.PIDAvailable} {
 			if _, ok := seen[s]; !ok {
 				t.Errorf("nodefs %q, imagefs %q: %s was not read", c.node, c.images, s)

@@ -137,7 +137,6 @@ type Guard struct {
 	recallEnd time.Time                   // until then pods that were recalled are looked for
 	looked    time.Time
 	idle      bool           // the last look found nothing to do
-	charged   unit.Bytes     // usage of the pods' group, as read last
 	rings     unit.Bytes     // usage of the pods' group at which the kernel rings first; zero: it does not
 	rested    time.Time      // before it there is no look while nothing is to be done
 	lastFull  unit.Instant   // when pods were read last

@@ -318,7 +318,7 @@ func TestLimitThatIsNotInForceYet(t *testing.T) {
 	}
 	for limit, want := range map[unit.Bytes]bool{200 * unit.MiB: true, 100 * unit.MiB: false} {
 		g.o.Limit = unit.LimitTo(limit)
-		signals, _ := g.signals(1)
+		signals, _, _ := g.signals(1)
 		if _, observed := signals[loadline.AllocatableMemory]; observed != want {
 			t.Errorf("limit to be %v, in force %v: observed %v", limit, b.limit, observed)
 		}
@@ -403,7 +403,7 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	})
 	g.clock.Ring()
 	b.until("it was looked at", func() bool {
-		s, _ := g.signals(g.instant(time.Now()))
+		s, _, _ := g.signals(g.instant(time.Now()))
 		return s[loadline.AllocatableMemory].Available > int64(64*unit.MiB)
 	})
 	if v := b.victims(); len(v) != 0 || len(g.Pressure()) != 0 {

@@ -19,16 +19,18 @@ import (
 
 // observe reads the signals into f.
 func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
-	f.Signals, f.Disks = g.signals(now)
+	var charged unit.Bytes
+	f.Signals, f.Disks, charged = g.signals(now)
 	f.Rings = nil
-	if _, ok := f.Signals[loadline.AllocatableMemory]; ok && g.charged < g.rings {
+	if _, ok := f.Signals[loadline.AllocatableMemory]; ok && charged < g.rings {
 		f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
 	}
 }
 
 // signals reads what the node has left, and which disks it has. What cannot be read is left out: its thresholds are not judged.
-func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observation, eviction.Disks) {
-	s := make(map[loadline.Signal]eviction.Observation, 9)
+// charged is all that counts against the limit of the pods' group, where allocatableMemory.available is among the signals.
+func (g *Guard) signals(now unit.Instant) (s map[loadline.Signal]eviction.Observation, disks eviction.Disks, charged unit.Bytes) {
+	s = make(map[loadline.Signal]eviction.Observation, 9)
 	m, err := g.nodeMemory()
 	if err == nil {
 		s[loadline.MemoryAvailable] = g.o.Config.Memory.Node(m, now)
@@ -38,7 +40,7 @@ func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observat
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
 		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
 			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, m, now)
-			g.charged = f.Charged
+			charged = f.Charged
 		} else {
 			g.complaints.about("memory of all pods", err)
 		}
@@ -50,7 +52,7 @@ func (g *Guard) signals(now unit.Instant) (map[loadline.Signal]eviction.Observat
 	} else {
 		g.complaints.about("process ids", err)
 	}
-	return s, g.disks(s, now)
+	return s, g.disks(s, now), charged
 }
 
 // inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under pods that
