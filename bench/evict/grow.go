@@ -91,11 +91,13 @@ func startAt(rate string) int64 {
 	return limit - threshold - seconds*q.Value()
 }
 
-// watch returns how long after the crossing the largest process of the pods was killed; zero: that was not seen.
+// watch returns how long after the crossing the largest process of the pods was killed; zero: that was not seen. Who is killed
+// between two looks, so that no look shows the line crossed, was killed no later than since the look before.
 func (r *rig) watch(ctx context.Context) time.Duration {
+	const line = limit - threshold
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
-	var crossed time.Time
+	var crossed, last time.Time
 	victim := 0
 	for {
 		select {
@@ -103,16 +105,20 @@ func (r *rig) watch(ctx context.Context) time.Duration {
 			return 0
 		case <-tick.C:
 		}
-		now := time.Now()
-		if crossed.IsZero() {
-			if r.usage() <= limit-threshold {
-				continue
-			}
-			crossed, victim = now, r.largest()
+		now, used := time.Now(), r.usage()
+		if crossed.IsZero() && used > line {
+			crossed = now
+		}
+		if victim == 0 && used > line*3/4 { // nobody else is that large
+			victim = r.largest()
 		}
 		if victim != 0 && dying(victim) {
+			if crossed.IsZero() {
+				crossed = last
+			}
 			return time.Since(crossed)
 		}
+		last = now
 	}
 }
 

@@ -190,7 +190,9 @@ func (r *rig) rates(ctx context.Context, m *record.Measurement, runs int) error 
 			progress("%s: %s/s: %s", r.side, rate, o)
 			if o.clean() {
 				clean++
-				late = append(late, o.killed.Seconds())
+				if o.killed > 0 {
+					late = append(late, o.killed.Seconds())
+				}
 			}
 			others += o.others
 		}

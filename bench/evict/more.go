@@ -79,9 +79,9 @@ func (r *rig) crowd(ctx context.Context, m *record.Measurement) error {
 	return errors.Join(r.empty(ctx, "idle-"), r.settle(ctx))
 }
 
-// empty deletes the pods whose names begin so, and waits until they are gone.
+// empty deletes the pods whose names begin so, and waits until they are gone: from the node too, which a grace of 0 would not wait for.
 func (r *rig) empty(ctx context.Context, prefix string) error {
-	zero := int64(0)
+	grace := int64(1)
 	return r.until(ctx, prefix+" pods are gone", func() error {
 		list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -94,7 +94,7 @@ func (r *rig) empty(ctx context.Context, prefix string) error {
 			}
 			left++
 			if pod.DeletionTimestamp == nil {
-				err = errors.Join(err, r.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+				err = errors.Join(err, r.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
 			}
 		}
 		if left > 0 {
