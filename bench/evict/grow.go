@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 )
 
 // outcome is what became of one grower.
@@ -45,7 +46,12 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		if err != nil {
 			return err
 		}
-		if pod.Status.Phase != corev1.PodFailed {
+		switch pod.Status.Phase {
+		case corev1.PodFailed:
+		case corev1.PodSucceeded: // it stops when asked to, and the kubelet may report no more than that
+			o.reason, err = r.toldReason(ctx, pod)
+			return err
+		default:
 			return fmt.Errorf("it is %s", pod.Status.Phase)
 		}
 		if o.reason = pod.Status.Reason; o.reason == "Evicted" && !strings.Contains(pod.Status.Message, "low on resource") {
@@ -73,6 +79,16 @@ func (r *rig) grow(ctx context.Context, name, rate string) (outcome, error) {
 		return o, err
 	}
 	return o, r.settle(ctx)
+}
+
+// toldReason is "Evicted" if an event says that the pod was evicted.
+func (r *rig) toldReason(ctx context.Context, pod *corev1.Pod) (string, error) {
+	which := fields.Set{"involvedObject.uid": string(pod.UID), "reason": "Evicted"}
+	events, err := r.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: which.String()})
+	if err != nil || len(events.Items) > 0 {
+		return "Evicted", err
+	}
+	return "ended by itself", nil
 }
 
 // startAt is what the pods use together when growth begins: 5 s before the line at 5 MiB/s, 4 s at 20, 2 s at 100, and half of the
