@@ -47,7 +47,7 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return rejected == nil
 	})
 	if refusal != nil {
-		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting}
+		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
 	}
 	return rejected
 }
@@ -77,7 +77,7 @@ func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		}
 	}
 	if r != nil {
-		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
+		return &pods.Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
 	}
 	return nil
 }

@@ -335,6 +335,7 @@ func (r *Runner) forget(e *entry) {
 	r.sweepLater()
 	r.mu.Unlock()
 	r.static.freed(e.uid)
+	r.Unhold() // its room may be what others wait for
 }
 
 func (r *Runner) event(pod *corev1.Pod, container, kind, reason, text string) {

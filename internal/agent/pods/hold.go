@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
@@ -33,32 +34,87 @@ func (r *Runner) mayStart(e *entry) bool {
 	case until.IsZero():
 		r.refuse(e, pod, Rejection{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %s, which is unexpected", why)})
 	default:
-		r.holdUp(e, pod, why, until)
+		r.holdUp(e, pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}
 	r.turns.leave(e) // those that came after it need not wait
 	return false
 }
 
-// reasonWaiting is the reason of the condition PodReadyToStartContainers, and of the Event, of a pod that waits for devices.
-const reasonWaiting = "WaitingForDevices"
+// Reasons of the condition PodReadyToStartContainers, and of the Event, of a pod that waits.
+const (
+	reasonDevices = "WaitingForDevices"
+	reasonRoom    = "WaitingForTermination"
+)
+
+// waiting is what a pod waits for, and until when.
+type waiting struct {
+	reason, why string
+	detail      string // may change while it waits
+	until       time.Time
+	retry       time.Duration // how often it looks by itself whether it still has to: the back-stop to Unhold
+}
+
+// mayWait says what a pod that is not let in can wait for; until is zero where there is nothing.
+func (r *Runner) mayWait(e *entry, rejected Rejection) waiting {
+	if rejected.Later {
+		return waiting{reason: reasonDevices, why: rejected.Message, until: e.seen.Add(plugin.Grace), retry: holdRetry}
+	}
+	if name, until := r.departing(); rejected.Room && name != "" {
+		why := fmt.Sprintf("pod %s, which was deleted by force, still ends here", name)
+		return waiting{reason: reasonRoom, why: why, detail: " (" + rejected.Message + ")", until: until, retry: roomRetry}
+	}
+	return waiting{}
+}
+
+// departing returns the pod that is to end last of those whose objects are gone (deleted with a grace of 0) and that hold resources
+// here until they have ended, and when that is to be. Nobody else knows of them: who sent a pod in their places could not wait.
+func (r *Runner) departing() (name string, until time.Time) {
+	now, _ := r.now()
+	last := now
+	for _, e := range r.entries() {
+		if e.holds() == nil {
+			continue
+		}
+		e.mu.Lock()
+		gone, stop := e.gone, e.stop
+		e.mu.Unlock()
+		if !gone || stop == nil {
+			continue
+		}
+		switch end, its := stop.Deadline.Add(departure), e.name(); {
+		case end > last:
+			last, name = end, its
+		case end == last && its < name:
+			name = its
+		}
+	}
+	return name, time.Now().Add(last.Sub(now))
+}
+
+// departure is how long after its deadline a pod may take to be killed and cleared away before others no longer wait (chosen: the
+// bound that whoever waits has for what hangs).
+const departure = 10 * time.Second
 
 // holdUp has a pod wait.
-func (r *Runner) holdUp(e *entry, pod *corev1.Pod, why string, until time.Time) {
+func (r *Runner) holdUp(e *entry, pod *corev1.Pod, w waiting) {
 	now, _ := r.now()
-	message := fmt.Sprintf("%s; the pod waits until %s and is refused then", why, until.UTC().Format(time.RFC3339))
+	message := fmt.Sprintf("%s%s; the pod waits until %s and is refused then", w.why, w.detail, w.until.UTC().Format(time.RFC3339))
 	e.mu.Lock()
-	e.hold = &podlife.Hold{Reason: reasonWaiting, Message: message, Until: now.Add(min(time.Until(until), holdRetry))}
-	told := e.held == message
-	e.held = message
+	e.hold = &podlife.Hold{Reason: w.reason, Message: message, Until: now.Add(min(time.Until(w.until), w.retry))}
+	told := e.held == w.why
+	e.held = w.why
 	e.mu.Unlock()
 	if !told {
-		r.Recorder.Event(pod, corev1.EventTypeWarning, reasonWaiting, message)
-		r.log(e).Warn("pod waits", "why", why, "until", until)
+		r.Recorder.Event(pod, corev1.EventTypeWarning, w.reason, message)
+		r.log(e).Warn("pod waits", "reason", w.reason, "why", w.why+w.detail, "until", w.until)
 	}
 }
 
-// holdRetry is how often a pod that waits looks by itself whether it still has to: the back-stop to Unhold (chosen).
-const holdRetry = 10 * time.Second
+// How often pods that wait look again by themselves (chosen: often enough for as long as each wait may be).
+const (
+	holdRetry = 10 * time.Second
+	roomRetry = time.Second
+)
 
 // refuse ends a pod before anything of it runs.
 func (r *Runner) refuse(e *entry, pod *corev1.Pod, rejected Rejection) {

@@ -12,18 +12,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// waiting is an Admission that has pods wait.
-type waiting struct {
+// slowRoom is an Admission that has pods wait.
+type slowRoom struct {
 	room
 	why   string
 	until time.Time
 }
 
-func (w *waiting) Wait(*corev1.Pod, time.Time) (string, time.Time) { return w.why, w.until }
+func (w *slowRoom) Wait(*corev1.Pod, time.Time) (string, time.Time) { return w.why, w.until }
 
 // TestHold has pods wait, go on, wait for too long, and not wait where something of them ran.
 func TestHold(t *testing.T) {
-	r, w := testRunner(), &waiting{why: "no gpu", until: time.Now().Add(time.Hour)}
+	r, w := testRunner(), &slowRoom{why: "no gpu", until: time.Now().Add(time.Hour)}
 	r.Admission, r.Metrics = w, metrics.New("n")
 	events := r.Recorder.(*record.FakeRecorder).Events
 	e := newEntry("uid-1", 0)
@@ -58,6 +58,61 @@ func TestHold(t *testing.T) {
 	delete(runs.view.sandboxes, "s")
 	if !r.mayStart(runs) {
 		t.Error("a pod that ran under this agent waits")
+	}
+}
+
+// fullRoom is an Admission with room for one pod.
+type fullRoom struct{ room }
+
+func (*fullRoom) Admit(_ *corev1.Pod, others []*corev1.Pod) *Rejection {
+	if len(others) > 0 {
+		return &Rejection{Reason: "OutOfcpu", Message: "no cpu", Room: true}
+	}
+	return nil
+}
+
+// TestRoomOfTheDeparting: whoever takes the place of a pod that was deleted by force waits until that one has ended, and no longer
+// than it may take; for a pod whose object is there nobody waits: who sent the new one could know.
+func TestRoomOfTheDeparting(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		leave func(r *Runner, old *entry)
+		want  string // reason of the hold; "": refused
+	}{
+		{"its object is there", func(*Runner, *entry) {}, ""},
+		{"being deleted", func(_ *Runner, old *entry) { old.orderStop(0, time.Minute, podlife.StopOrder{Remove: true}) }, ""},
+		{"deleted by force", func(r *Runner, old *entry) { now, _ := r.now(); old.vanish(now) }, "WaitingForTermination"},
+		{"and should have ended long ago", func(r *Runner, old *entry) { now, _ := r.now(); old.vanish(now.Add(-time.Hour)) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
+			r.Admission, r.Holdings, r.Metrics = &fullRoom{}, freeHoldings{}, metrics.New("n")
+			next := newEntry("next", 0)
+			next.set(sizedPod("next", 900, 1), 1)
+			r.pods[next.uid] = next
+			c.leave(r, r.pods["old"])
+			for range 2 {
+				r.turns.join(next)
+				r.admit(t.Context(), next)
+			}
+			if c.want == "" {
+				if next.hold != nil || next.stop == nil || next.stop.Reason != "OutOfcpu" {
+					t.Fatalf("it is not refused: hold %+v, stop %+v", next.hold, next.stop)
+				}
+				return
+			}
+			if next.stop != nil || next.hold == nil || next.hold.Reason != c.want || next.admitted {
+				t.Fatalf("it does not wait: hold %+v, stop %+v", next.hold, next.stop)
+			}
+			if events := r.Recorder.(*record.FakeRecorder).Events; len(events) != 1 {
+				t.Errorf("%d events, want one", len(events))
+			}
+			r.forget(r.pods["old"])
+			r.turns.join(next)
+			if r.admit(t.Context(), next); !next.admitted {
+				t.Errorf("the other one has ended, and yet: hold %+v, stop %+v", next.hold, next.stop)
+			}
+		})
 	}
 }
 
@@ -125,7 +180,7 @@ func TestHungPlugin(t *testing.T) {
 // TestHeldPodHoldsUpNobody: a pod that waits for its devices is known to have nothing; others are resized meanwhile.
 func TestHeldPodHoldsUpNobody(t *testing.T) {
 	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
-	w := &waiting{room: room{milli: 1000}, why: "no gpu", until: time.Now().Add(time.Hour)}
+	w := &slowRoom{room: room{milli: 1000}, why: "no gpu", until: time.Now().Add(time.Hour)}
 	r.Admission, r.Metrics = w, metrics.New("n")
 	held := newEntry("held", 0)
 	held.set(sizedPod("held", 100, 1), 1)

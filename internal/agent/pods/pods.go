@@ -112,6 +112,7 @@ type Admission interface {
 type Rejection struct {
 	Reason, Message string
 	Later           bool // it may be another answer soon: ask again, for as long as a pod waits
+	Room            bool // what it lacks, other pods may hold
 }
 
 // Options are everything a Runner needs. All fields without "optional" must be set.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -234,8 +233,8 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 		r.turns.await(e)
 	}
 	if rejected := r.letIn(ctx, e, pod); rejected != nil {
-		if until := e.seen.Add(plugin.Grace); rejected.Later && time.Now().Before(until) {
-			r.holdUp(e, pod, rejected.Message, until)
+		if w := r.mayWait(e, *rejected); time.Now().Before(w.until) {
+			r.holdUp(e, pod, w)
 		} else {
 			r.refuse(e, pod, *rejected)
 		}

@@ -25,12 +25,21 @@ import (
 type Rejection struct {
 	Reason  string // OutOf<resource>, NodeAffinity, NodePorts, TaintToleration
 	Message string
+	Room    bool // an empty node would carry it: what it lacks, others hold
 }
 
 // Check reports whether node, holding the pods in held, can carry pod as well; nil means that it can. Resources are
 // looked at in a fixed order, so that the same pod is always refused for the same reason: pods, then by name with CPU
 // and memory first; then labels, host ports and taints.
 func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+	r := check(pod, held, node)
+	if r != nil {
+		r.Room = check(pod, nil, node) == nil
+	}
+	return r
+}
+
+func check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
 	if used := int64(len(held)); used+1 > node.PodsMax {
 		return outOf("pods", 1, used, node.PodsMax)
 	}

@@ -16,16 +16,18 @@ func TestCheck(t *testing.T) {
 		name string
 		pod  placement.Pod
 		held []placement.Pod
-		want string
+		want string // with "room: " where others hold what it lacks
 	}{
 		{"an empty node carries it", pod(2000, 1<<30), nil, ""},
 		{"to the last millicore", pod(100, 1), []placement.Pod{pod(1900, 0)}, ""},
 		{"one millicore too many", pod(101, 1), []placement.Pod{pod(1900, 0)},
-			"OutOfcpu: Node didn't have enough resource: cpu, requested: 101, used: 1900, capacity: 2000"},
+			"room: OutOfcpu: Node didn't have enough resource: cpu, requested: 101, used: 1900, capacity: 2000"},
 		{"CPU is named before memory", pod(3000, 2<<30), nil,
 			"OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
 		{"memory", pod(0, 1<<30), []placement.Pod{pod(0, 1)},
-			"OutOfmemory: Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
+			"room: OutOfmemory: Node didn't have enough resource: memory, requested: 1073741824, used: 1, capacity: 1073741824"},
+		{"one pod too many", pod(1, 0), []placement.Pod{{}, {}, {}},
+			"room: OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{"pods are counted first", pod(9000, 0), []placement.Pod{{}, {}, {}},
 			"OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{"a native resource that the node does not have", pod(0, 0, placement.Amount{Resource: "hugepages-2Mi", Value: 1}), nil,
@@ -36,6 +38,9 @@ func TestCheck(t *testing.T) {
 		got := ""
 		if r := Check(c.pod, c.held, node); r != nil {
 			got = r.Reason + ": " + r.Message
+			if r.Room {
+				got = "room: " + got
+			}
 		}
 		if got != c.want {
 			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)

@@ -130,6 +130,10 @@ func TestAdmission(t *testing.T) {
 	bound("second", with)
 	p := b.ended("second", corev1.PodFailed)
 	b.want("ports", p.Status.Reason, "NodePorts")
+	// One whose object is gone still has its ports until it has ended, which who binds the next cannot see.
+	b.delete("first", 0, slack)
+	bound("third", with)
+	b.ready("third")
 }
 
 // What security contexts promise.
