@@ -24,6 +24,9 @@ func lines(c config) (out []record.Line) {
 		out = append(out,
 			record.Line{Name: "rate_" + s, Title: "binds per second", Unit: "1/s", Bar: record.Bar{RatioMin: barUpstream}, Group: group},
 			record.Line{Name: "share_" + s, Title: "share of the bare loop's rate", Bar: record.Bar{Min: barBare}, Group: group},
+			record.Line{Name: "bare_" + s, Title: "the bare loop's rate (under ours)", Unit: "1/s", Group: group},
+			record.Line{Name: "idle_" + s, Title: "of the machine idle meanwhile", Unit: "cores", Group: group},
+			record.Line{Name: "stolen_" + s, Title: "of the machine given to others by its hypervisor", Unit: "cores", Group: group},
 			record.Line{Name: "all_" + s, Title: "from the start of the program to the last bind", Unit: "s", Group: group},
 			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod", Unit: "ms", Group: group},
 			record.Line{Name: "control_" + s, Title: "control plane, CPU per pod", Unit: "ms", Group: group},
@@ -37,10 +40,8 @@ func lines(c config) (out []record.Line) {
 			record.Line{Name: "server_rss_" + s, Title: "kube-apiserver, resident memory at the end", Unit: "MiB", Group: group},
 		)
 	}
-	const beside = "To compare"
-	out = append(out, record.Line{Name: "rate_bare", Title: "a bare binding loop (under ours)", Unit: "1/s", Group: beside})
 	if c.limited > 0 {
-		out = append(out, record.Line{Name: "rate_limited", Title: "upstream with its default limit of 50 requests/s", Unit: "1/s", Group: beside})
+		out = append(out, record.Line{Name: "rate_limited", Title: "upstream with its default limit of 50 requests/s", Unit: "1/s", Group: "To compare"})
 	}
 	return out
 }
@@ -69,27 +70,28 @@ func newReport(ctx context.Context, c config) *record.Report {
 	}
 }
 
-// compare puts the shares of the bare loop's rate of the same round into the measurements of the others.
+// compare puts the shares of the bare loop's rate, with the same pods in the same round, into the measurements of the others.
 func compare(measurements []*record.Measurement, scenarios []string) {
 	for _, b := range measurements {
 		for _, m := range measurements {
-			rate := b.Values["rate_"+scenarios[0]]
-			if b.Side != bare || m.Side == bare || m.Round != b.Round || rate == 0 {
+			if b.Side != bare || m.Side == bare || m.Round != b.Round {
 				continue
 			}
-			if m.Side == ours {
-				m.Put("rate_bare", rate, b.Samples["rate_"+scenarios[0]])
-			}
 			for _, s := range scenarios {
-				if r, ok := m.Values["rate_"+s]; ok {
-					m.Put("share_"+s, r/rate, m.Samples["rate_"+s])
+				most, reached := b.Values["rate_"+s], m.Values["rate_"+s]
+				if most == 0 || reached == 0 {
+					continue // one of them failed
+				}
+				m.Put("share_"+s, reached/most, m.Samples["rate_"+s])
+				if m.Side == ours {
+					m.Put("bare_"+s, most, b.Samples["rate_"+s])
 				}
 			}
 		}
 	}
 }
 
-// othersMax is how many cores others may use while binds run before the report warns.
+// othersMax is how many cores others, on this machine or beside it, may use while binds run before the report warns.
 const othersMax = 0.2
 
 // noise says what to doubt.
@@ -98,6 +100,9 @@ func noise(measurements []*record.Measurement) (warnings []string) {
 		for _, s := range []string{basic, spread} {
 			if cores := m.Values["others_"+s]; cores > othersMax {
 				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: others used %.2f cores of this machine", m.Side, m.Round, s, cores))
+			}
+			if cores := m.Values["stolen_"+s]; cores > othersMax {
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: the hypervisor gave %.2f cores to others", m.Side, m.Round, s, cores))
 			}
 		}
 	}

@@ -51,7 +51,7 @@ const (
 func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("binds", flag.ContinueOnError)
-	f.IntVar(&c.rounds, "rounds", 2, "how often each side is measured")
+	f.IntVar(&c.rounds, "rounds", 3, "how often each side is measured")
 	f.IntVar(&c.nodes, "nodes", 5000, "nodes")
 	f.IntVar(&c.zones, "zones", 10, "zones they are spread over")
 	f.IntVar(&c.pods, "pods", 5000, "pods that wait")
@@ -137,9 +137,6 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		}
 		var errs []error
 		for _, scenario := range c.scenarios {
-			if m.Side == bare && scenario != c.scenarios[0] {
-				continue // to the bare loop all pods are the same
-			}
 			if err := r.measure(ctx, m, scenario, c.pods, false); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", scenario, err))
 			}

@@ -312,14 +312,15 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	for name, value := range map[string]float64{
 		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": after.side * each, "control": (after.control - before.control) * each, "rss": rss, "server_rss": serverRSS,
 		"others": (after.machine - before.machine - after.side - (after.control - before.control) - (after.harness - before.harness)) / wall,
+		"idle":   (after.idle - before.idle) / wall, "stolen": (after.stolen - before.stolen) / wall,
 	} {
 		m.Put(name+"_"+scenario, value, pods)
 	}
 	for name := range r.ups {
 		m.Put("of_"+name+"_"+scenario, (after.parts[name]-before.parts[name])*each, pods)
 	}
-	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms, others %.2f cores", m.Side, scenario, rate,
-		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario])
+	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms; cores: others %.2f, idle %.2f, stolen %.2f", m.Side, scenario, rate,
+		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario], m.Values["idle_"+scenario], m.Values["stolen_"+scenario])
 	return r.verify(ctx, scenario, pods)
 }
 
@@ -368,8 +369,8 @@ func (r *rig) clear(ctx context.Context) error {
 
 // cpu is CPU seconds so far; parts are the control plane's, by name.
 type cpu struct {
-	side, control, harness, machine float64
-	parts                           map[string]float64
+	side, control, harness, machine, idle, stolen float64
+	parts                                         map[string]float64
 }
 
 func (r *rig) use(side int) (u cpu, err error) {
@@ -387,9 +388,11 @@ func (r *rig) use(side int) (u cpu, err error) {
 		add(&u.side, side)
 	}
 	add(&u.harness, os.Getpid())
-	machine, e := record.MachineSeconds()
-	u.machine = machine
-	return u, errors.Join(err, e)
+	for to, read := range map[*float64]func() (float64, error){&u.machine: record.MachineSeconds, &u.idle: record.IdleSeconds, &u.stolen: record.StolenSeconds} {
+		s, e := read()
+		*to, err = s, errors.Join(err, e)
+	}
+	return u, err
 }
 
 // parallel calls do for 0 to n-1, several at a time, and returns the first error.

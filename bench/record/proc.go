@@ -28,16 +28,30 @@ func CPUSeconds(pid int) (float64, error) {
 
 // MachineSeconds is all time of the "cpu" line of proc_stat(5) that is not idle, iowait, steal or a guest's own count.
 func MachineSeconds() (float64, error) {
+	return machineTicks(func(f []string) []string { return append(f[1:4:4], f[6:8]...) }) // user nice system, irq softirq
+}
+
+// IdleSeconds is what nobody wanted of the machine's CPUs: idle and iowait.
+func IdleSeconds() (float64, error) {
+	return machineTicks(func(f []string) []string { return f[4:6] })
+}
+
+// StolenSeconds is what the machine wanted and its hypervisor gave to others.
+func StolenSeconds() (float64, error) {
+	return machineTicks(func(f []string) []string { return f[8:9] })
+}
+
+func machineTicks(choose func([]string) []string) (float64, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, err
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(line)
-	if len(fields) < 8 || fields[0] != "cpu" {
+	if len(fields) < 9 || fields[0] != "cpu" {
 		return 0, fmt.Errorf("read /proc/stat: first line %q", line)
 	}
-	return sumTicks("/proc/stat", append(fields[1:4:4], fields[6:8]...)) // user nice system, irq softirq
+	return sumTicks("/proc/stat", choose(fields))
 }
 
 func sumTicks(path string, fields []string) (float64, error) {
