@@ -12,6 +12,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/evict"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
@@ -21,6 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -46,6 +48,9 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 				parts |= stats.Recount
 			}
 			return a.stats.Summary(ctx, parts)
+		},
+		Limited: func() bool {
+			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p pods.Present) bool { return kube.EvictionPod(p.Pod).Limited() })
 		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})

@@ -25,6 +25,7 @@ type rig struct {
 	summary *statsapi.Summary
 	err     error
 	anew    bool // the last reading was
+	limited bool // the pod has a limit
 	same    bool
 	sameErr error
 	now     time.Time
@@ -33,6 +34,7 @@ type rig struct {
 func (r *rig) meter() *Meter {
 	return New(Options{
 		Read:    func(_ context.Context, anew bool) (*statsapi.Summary, error) { r.anew = anew; return r.summary, r.err },
+		Limited: func() bool { return r.limited },
 		ImageFS: "/images", NodeFS: "/", Now: func() time.Time { return r.now },
 		SameDisk: func(string, string) (bool, error) { return r.same, r.sameErr },
 	})
@@ -128,5 +130,30 @@ func TestMeter(t *testing.T) {
 	r.summary.Node.Runtime.ContainerFs = fs(0, 100)
 	if err := m.Read(t.Context()); err != nil || m.Disks() != eviction.SplitDisk {
 		t.Errorf("%v, disks %v", err, m.Disks())
+	}
+}
+
+// TestDue: where no pod has a limit of local storage readings are rare, and they begin as soon as one has.
+func TestDue(t *testing.T) {
+	r := &rig{now: time.Unix(1000, 0), summary: &statsapi.Summary{}, same: true}
+	m := r.meter()
+	if !m.due() {
+		t.Error("no first reading")
+	}
+	if err := m.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at := func(after time.Duration) bool {
+		r.now = time.Unix(1000, 0).Add(after)
+		return m.due()
+	}
+	if at(every) || at(calm-every) {
+		t.Error("read again although no pod has a limit")
+	}
+	if !at(calm) {
+		t.Error("not read again")
+	}
+	if r.limited = true; !at(every) {
+		t.Error("not read again although a pod has a limit")
 	}
 }

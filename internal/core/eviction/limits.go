@@ -1,6 +1,9 @@
 package eviction
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Causes that are limits of local storage (upstream's names).
 const (
@@ -26,6 +29,13 @@ func (s *step) enforceLimits() {
 		s.limited[p.ID] = true
 		s.add(Victim{ID: p.ID, Namespace: p.Namespace, Name: p.Name, Grace: graceLeast, Cause: cause, Message: message})
 	}
+}
+
+// Limited reports whether the pod has a limit of local storage that it could exceed.
+func (p Pod) Limited() bool {
+	return p.StorageLimit.IsSet() ||
+		slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.SizeLimit.Value > 0 }) ||
+		slices.ContainsFunc(p.Containers, func(c Container) bool { return c.StorageLimit.Value > 0 })
 }
 
 // exceeded returns the limit of local storage that p exceeds, and how that is told.
