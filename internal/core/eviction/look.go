@@ -16,8 +16,8 @@ const (
 	// nothing can be done. Shorter costs readings of all pods; longer misses that pressure has ended, or that a pod came that
 	// can go.
 	lookMet = time.Second
-	// lookRung is the time between looks at a signal that the kernel rings for: the back-stop, should a ring be lost. Longer is later
-	// then, shorter costs more than it is worth while nothing is near.
+	// lookRung is the least time between looks at a signal that the kernel rings for: the back-stop, should a ring be lost. Longer
+	// is later then, shorter costs more than it is worth while nothing is near.
 	lookRung = time.Second
 	// lookFreeing is the same while memory or processes are being freed, disk space when it is. Chosen: what is freed in this
 	// time at some GiB a second is what one look should find.
@@ -95,7 +95,7 @@ func (s *step) look() {
 	for _, t := range s.thresholds {
 		switch o, ok := s.facts.Signals[t.Signal]; {
 		case ok && s.facts.Rings[t.Signal]:
-			at(lookRung)
+			at(max(lookRung, s.untilNear(t, o)))
 		case ok:
 			at(s.untilNear(t, o))
 		}

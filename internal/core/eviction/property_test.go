@@ -231,7 +231,8 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
-// What the kernel rings for is polled as a back-stop only; what it does not ring for is, the sooner the nearer.
+// What the kernel rings for is polled as a back-stop only, and never sooner than what it does not ring for: that is polled, the sooner the
+// nearer.
 func TestWhatRingsIsNotPolled(t *testing.T) {
 	c := Config{Thresholds: []Threshold{{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
 	f := Facts{Quick: true, Signals: map[loadline.Signal]Observation{loadline.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}
@@ -242,5 +243,13 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != lookRung {
 		t.Errorf("looked at again after %v, want %v", wake.Sub(now), lookRung)
+	}
+	f.Signals[loadline.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
+	wake := New(c).Step(now, f).Wake
+	if want := 2500 * time.Millisecond; wake.Sub(now) != want { // half of 20 GiB at 4 GiB/s
+		t.Errorf("far from the line looked at again after %v, want %v", wake.Sub(now), want)
+	}
+	if f.Rings = nil; New(c).Step(now, f).Wake != wake {
+		t.Error("looked at at another time because the kernel rings")
 	}
 }
