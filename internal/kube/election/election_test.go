@@ -85,6 +85,13 @@ func (s *server) store(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return s.lease.DeepCopy()
 }
 
+// stored is the Lease as it is now.
+func (s *server) stored() *coordinationv1.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease.DeepCopy()
+}
+
 func (s *server) cut(name string, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,13 +155,13 @@ func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
 			t.Error(err)
 		}
 		wait(3 * time.Second)
-		if leads(a) || !leads(b) || *s.lease.Spec.LeaseTransitions != 1 {
-			t.Errorf("after a stopped: a leads %v, b leads %v, %d transitions", leads(a), leads(b), *s.lease.Spec.LeaseTransitions)
+		if n := *s.stored().Spec.LeaseTransitions; leads(a) || !leads(b) || n != 1 {
+			t.Errorf("after a stopped: a leads %v, b leads %v, %d transitions", leads(a), leads(b), n)
 		}
 		b.stop()
 		<-b.ended
-		if holderOf(s.lease) != "" {
-			t.Errorf("the lease is held by %q", holderOf(s.lease))
+		if holder := holderOf(s.stored()); holder != "" {
+			t.Errorf("the lease is held by %q", holder)
 		}
 	})
 }
