@@ -500,9 +500,9 @@ func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
 // A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals were, and before
 // it was read itself. Nobody goes in its place.
 func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
-	b := newBench(t, 512*unit.MiB)
+	b := newBench(t, 640*unit.MiB) // room for what the three programs take themselves
 	b.pod("first", 0, 16*unit.MiB, 0)
-	dying := b.pod("dying", 0, 380*unit.MiB, 0)
+	dying := b.pod("dying", 0, 412*unit.MiB, 0)
 	b.pod("other", 0, 16*unit.MiB, 0)
 	charged := func(group string) unit.Bytes {
 		f, err := b.tree.Footprint(group)
@@ -511,9 +511,9 @@ func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 		}
 		return f.Charged
 	}
-	b.until("all have what they want", func() bool { return charged(b.root) > 412*unit.MiB })
+	b.until("all have what they want", func() bool { return charged(b.root) > 444*unit.MiB })
 	b.Evict("dying", pods.Eviction{KillAt: time.Now().Add(-time.Second)})
-	o := b.options(t.TempDir(), hard(100*unit.MiB))
+	o := b.options(t.TempDir(), hard(200*unit.MiB))
 	storage := &diesMeanwhile{func() {
 		_ = dying.Process.Kill()
 		b.until("its memory is free", func() bool { return charged(b.group("dying")) < unit.MiB })
