@@ -122,9 +122,9 @@ func (g *Guard) nodeMemory() (eviction.NodeMemory, error) {
 	}
 	n := eviction.NodeMemory{
 		Total: m.Total, WorkingSet: max(0, m.Total-m.Free-m.InactiveFile), Available: m.Available.OrZero(),
-		HugePages: m.HugePages, SwapFree: m.SwapFree + m.SwapCached,
+		HugePages: m.HugePages, SwapFree: m.SwapFree,
 	}
-	if n.SwapFree > 0 && g.o.Config.Memory == eviction.SignalAvailable {
+	if m.SwapFree > 0 && g.o.Config.Memory == eviction.SignalAvailable {
 		n.SwapRoom = g.swapRoom()
 	}
 	return n, nil

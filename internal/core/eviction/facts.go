@@ -113,8 +113,8 @@ type NodeMemory struct {
 	WorkingSet unit.Bytes // of everything: usage less inactive file cache
 	Available  unit.Bytes // MemAvailable: free and droppable, less what the kernel keeps (min_free_kbytes)
 	HugePages  unit.Bytes // set aside, used or not
-	SwapFree   unit.Bytes // with what is in memory and has its place in swap (SwapFree and SwapCached)
-	SwapRoom   unit.Bytes // what pods may still swap out together, within their limits of swap; likewise
+	SwapFree   unit.Bytes
+	SwapRoom   unit.Bytes // what pods may still swap out together, within their limits of swap
 }
 
 // Node returns the observation of memory.available.

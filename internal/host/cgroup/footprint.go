@@ -85,9 +85,8 @@ func (t *Tree) PIDCount(group string) (int64, error) {
 	return n, nil
 }
 
-// SwapRoom returns how much of group's memory may still be swapped out: what it has left of its limit of swap, and what has its place
-// there although it is in memory (swapcached: read back, or on its way out). Nothing on v1, where swap has no limit of its own,
-// and all there is where it has none on v2.
+// SwapRoom returns how much more of group may be swapped out: nothing on v1, where swap has no limit of its own, and all there
+// is where it has none on v2.
 func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
 	if t.mode != V2 {
 		return 0, nil
@@ -107,9 +106,5 @@ func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read swap of cgroup %s: %w", group, err)
 	}
-	cached := []int64{0}
-	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{"swapcached"}, cached); err != nil {
-		return 0, fmt.Errorf("read swap of cgroup %s: %w", group, err)
-	}
-	return unit.Bytes(max(0, most-used) + cached[0]), nil
+	return unit.Bytes(max(0, most-used)), nil
 }

@@ -34,8 +34,6 @@ type Memory struct {
 	HugePages unit.Bytes              // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
 	SwapTotal unit.Bytes
 	SwapFree  unit.Bytes
-	// SwapCached is what is in memory and in swap: it may leave memory again and take no more of swap.
-	SwapCached unit.Bytes
 
 	InactiveFile unit.Bytes // page cache that was not used lately
 }
@@ -57,7 +55,7 @@ func (fs FS) Memory() (Memory, error) {
 func parseMemory(text string) (Memory, error) {
 	var m Memory
 	var available unit.Bytes
-	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree, "SwapCached": &m.SwapCached, "Inactive(file)": &m.InactiveFile}
+	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree, "Inactive(file)": &m.InactiveFile}
 	for number, line := range strings.Split(text, "\n") {
 		key, rest, _ := strings.Cut(line, ":")
 		into := missing[key]

@@ -372,8 +372,9 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 	return value
 }
 
-// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes. It grows slower than
-// an emulated disk takes pages: where swap does not keep up, the kernel kills although there is some left.
+// swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes. It takes little
+// more: what the kernel has swapped in again keeps its place in swap, so that it uses more of that than it holds there. It grows slower
+// than an emulated disk takes pages: where swap does not keep up, the kernel kills although there is some left.
 func (n evictingNode) swaps() {
 	n.postLoad("swapper", "300Mi", 1, "memory --hold=64Mi --grow=40Mi --max=606Mi")
 	n.holds("swapper", 606)
