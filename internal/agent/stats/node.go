@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	hostprocess "github.com/plimsoll-dev/plimsoll/internal/host/process"
+	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
 // clockTick is the unit of CPU time in /proc/<pid>/stat: USER_HZ, 100 on every Linux architecture that Go supports.
@@ -47,8 +49,8 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 		out.CPU.PSI = p.pressure("cpu")
 	}
 	out.Memory.PSI = p.pressure("memory")
-	if psi := p.pressure("io"); psi != nil {
-		out.IO = &statsapi.IOStats{Time: metav1.NewTime(at), PSI: psi}
+	if waited := p.pressure("io"); waited != nil {
+		out.IO = &statsapi.IOStats{Time: metav1.NewTime(at), PSI: waited}
 	}
 	if boot, err := readBootTime(filepath.Join(p.o.Proc, "stat")); err == nil {
 		out.StartTime = metav1.NewTime(boot)
@@ -63,16 +65,18 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 
 // pressure reads the machine's stall times; nil where the kernel has none (CONFIG_PSI, since 4.20).
 func (p *pass) pressure(resource string) *statsapi.PSIStats {
-	text, err := os.ReadFile(filepath.Join(p.o.Proc, "pressure", resource))
+	read, err := psi.Read(filepath.Join(p.o.Proc, "pressure", resource))
 	if err != nil {
+		if !errors.Is(err, psi.ErrNone) {
+			slog.Warn("stall times left out", "resource", resource, "err", err)
+		}
 		return nil
 	}
-	psi, err := parsePressure(string(text))
-	if err != nil {
-		slog.Warn("read pressure", "resource", resource, "err", err)
-		return nil
-	}
-	return psi
+	return &statsapi.PSIStats{Some: stall(read.Some), Full: stall(read.Full)}
+}
+
+func stall(s psi.Stall) statsapi.PSIData {
+	return statsapi.PSIData{Total: uint64(s.Total), Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // total in nanoseconds
 }
 
 func (p *pass) rlimit(at time.Time) *statsapi.RlimitStats {

@@ -136,39 +136,3 @@ func parseNetDev(text string) ([]statsapi.InterfaceStats, error) {
 	}
 	return out, nil
 }
-
-// parsePressure reads a pressure file (Documentation/accounting/psi.rst); total is in microseconds, the averages in percent:
-//
-//	some avg10=0.22 avg60=0.17 avg300=1.11 total=58761459
-//	full avg10=0.00 avg60=0.13 avg300=0.96 total=57422402
-//
-// Kernels before 5.13 have no full line for cpu.
-func parsePressure(text string) (*statsapi.PSIStats, error) {
-	out := &statsapi.PSIStats{}
-	for line := range strings.Lines(text) {
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		to := map[string]*statsapi.PSIData{"some": &out.Some, "full": &out.Full}[kind]
-		if to == nil {
-			continue
-		}
-		for _, pair := range strings.Fields(rest) {
-			name, value, _ := strings.Cut(pair, "=")
-			var err error
-			switch name {
-			case "avg10":
-				to.Avg10, err = strconv.ParseFloat(value, 64)
-			case "avg60":
-				to.Avg60, err = strconv.ParseFloat(value, 64)
-			case "avg300":
-				to.Avg300, err = strconv.ParseFloat(value, 64)
-			case "total":
-				to.Total, err = strconv.ParseUint(value, 10, 64)
-				to.Total *= uint64(time.Microsecond)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s %s: %q: not a number", kind, name, value)
-			}
-		}
-	}
-	return out, nil
-}

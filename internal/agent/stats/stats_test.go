@@ -287,11 +287,6 @@ func FuzzParseNetDev(f *testing.F) {
 	})
 }
 
-func FuzzParsePressure(f *testing.F) {
-	f.Add("some avg10=0.22 avg60=0.17 avg300=1.11 total=58761459\n")
-	f.Fuzz(func(t *testing.T, text string) { parsePressure(text) })
-}
-
 // BenchmarkSummary reads 110 pods of one container each from real cgroups.
 func BenchmarkSummary(b *testing.B) {
 	tree, err := cgroup.Open("/sys/fs/cgroup")

@@ -6,7 +6,7 @@
 // most once per window, until it is closed.
 //
 // What it tells is that somebody already waits. Memory that is taken fast, and never reclaimed, runs out without a stall; so
-// this is one alarm among others, and a hint to look, never a measurement to decide by.
+// as an alarm this is one among others, and a hint to look. The averages tell of what has been lasting.
 package psi
 
 import (
@@ -76,42 +76,77 @@ func absence(err error) error {
 	return err
 }
 
-// Total reads how long tasks stalled since the boot, or since the group was made: some of them, and all at once.
-func Total(file string) (some, full time.Duration, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, 0, fmt.Errorf("read pressure: %w", absence(err))
-	}
-	if some, full, err = parse(string(text)); err != nil {
-		return 0, 0, fmt.Errorf("read pressure: %s: %w", file, err)
-	}
-	return some, full, nil
+// Pressure is what a file says.
+type Pressure struct {
+	Some Stall // at least one task stalled
+	Full Stall // all tasks that were not idle did, at once
 }
 
-// parse reads a pressure file; cpu has no line "full" before Linux 5.13:
+// Stall is how much of the time was lost.
+type Stall struct {
+	Avg10, Avg60, Avg300 float64       // per cent, in the last so many seconds, later ones weighing more (exponentially)
+	Total                time.Duration // since the boot, or since the group was made
+}
+
+// Read reads a pressure file.
+func Read(file string) (Pressure, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Pressure{}, fmt.Errorf("read pressure: %w", absence(err))
+	}
+	p, err := parse(string(text))
+	if err != nil {
+		return Pressure{}, fmt.Errorf("read pressure: %s: %w", file, err)
+	}
+	return p, nil
+}
+
+// parse reads the text of a pressure file; cpu has no line "full" before Linux 5.13:
 //
-//	some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682
-//	full avg10=0.00 avg60=0.00 avg300=0.00 total=232971
-func parse(text string) (some, full time.Duration, err error) {
+//	some avg10=0.22 avg60=0.17 avg300=1.11 total=58761459
+//	full avg10=0.00 avg60=0.13 avg300=0.96 total=57422402
+func parse(text string) (Pressure, error) {
+	var p Pressure
 	found := false
 	for number, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		who, rest, _ := strings.Cut(line, " ")
-		_, total, ok := strings.Cut(rest, "total=")
-		us, perr := strconv.ParseInt(total, 10, 64)
-		if !ok || perr != nil || us < 0 || us > int64(1<<63-1)/1000 {
-			return 0, 0, fmt.Errorf("line %d: %.80q: want total= and a number of microseconds", number+1, line)
+		stall, err := parseStall(rest)
+		if err != nil {
+			return Pressure{}, fmt.Errorf("line %d: %.80q: %w", number+1, line, err)
 		}
 		switch who {
 		case "some":
-			some, found = time.Duration(us)*time.Microsecond, true
+			p.Some, found = stall, true
 		case "full":
-			full = time.Duration(us) * time.Microsecond
+			p.Full = stall
 		default:
-			return 0, 0, fmt.Errorf("line %d: %.80q: want some or full", number+1, line)
+			return Pressure{}, fmt.Errorf("line %d: %.80q: want some or full", number+1, line)
 		}
 	}
 	if !found {
-		return 0, 0, errors.New("line some: missing")
+		return Pressure{}, errors.New("line some: missing")
 	}
-	return some, full, nil
+	return p, nil
+}
+
+func parseStall(text string) (s Stall, err error) {
+	averages := map[string]*float64{"avg10": &s.Avg10, "avg60": &s.Avg60, "avg300": &s.Avg300}
+	us := int64(-1)
+	for _, pair := range strings.Fields(text) {
+		name, value, _ := strings.Cut(pair, "=")
+		if name == "total" {
+			if us, err = strconv.ParseInt(value, 10, 64); err != nil || us < 0 || us > int64(1<<63-1)/1000 {
+				return Stall{}, errors.New("total: want a number of microseconds")
+			}
+		} else if to := averages[name]; to != nil {
+			if *to, err = strconv.ParseFloat(value, 64); err != nil || !(*to >= 0 && *to <= 100) {
+				return Stall{}, fmt.Errorf("%s: want a percentage", name)
+			}
+		}
+	}
+	if us < 0 {
+		return Stall{}, errors.New("total: missing")
+	}
+	s.Total = time.Duration(us) * time.Microsecond
+	return s, nil
 }

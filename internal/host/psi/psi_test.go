@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,28 +40,35 @@ func TestNoPressureIsToldApart(t *testing.T) {
 	if _, err := Trigger(filepath.Join(t.TempDir(), "memory.pressure"), Threshold{}); !errors.Is(err, ErrNone) {
 		t.Errorf("no file: %v, want %v", err, ErrNone)
 	}
-	if _, _, err := Total(filepath.Join(t.TempDir(), "memory.pressure")); !errors.Is(err, ErrNone) {
+	if _, err := Read(filepath.Join(t.TempDir(), "memory.pressure")); !errors.Is(err, ErrNone) {
 		t.Errorf("no file: %v, want %v", err, ErrNone)
 	}
 }
 
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
-		text       string
-		some, full time.Duration
-		ok         bool
+		text string
+		want Pressure
+		err  string // empty: none
 	}{
-		{"some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n", 3057682 * time.Microsecond, 232971 * time.Microsecond, true},
-		{"some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n", 7 * time.Microsecond, 0, true},
-		{"", 0, 0, false},
-		{"full avg10=0.00 total=7\n", 0, 0, false},
-		{"some avg10=0.00 total=-7\n", 0, 0, false},
-		{"some avg10=0.00 total=9223372036854775807\n", 0, 0, false},
-		{"few avg10=0.00 total=7\n", 0, 0, false},
+		{
+			"some avg10=1.50 avg60=0.17 avg300=1.11 total=3057682\nfull avg10=0.00 avg60=40.13 avg300=0.96 total=232971\n",
+			Pressure{Stall{1.5, 0.17, 1.11, 3057682 * time.Microsecond}, Stall{0, 40.13, 0.96, 232971 * time.Microsecond}}, "",
+		},
+		{"some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n", Pressure{Some: Stall{Total: 7 * time.Microsecond}}, ""},
+		{"", Pressure{}, `line 1: "": total: missing`},
+		{"full avg10=0.00 total=7\n", Pressure{}, "line some: missing"},
+		{"some avg10=0.00\n", Pressure{}, "total: missing"},
+		{"some avg10=0.00 total=-7\n", Pressure{}, "total: want a number of microseconds"},
+		{"some avg10=0.00 total=9223372036854775807\n", Pressure{}, "total: want a number of microseconds"},
+		{"some avg10=oops total=7\n", Pressure{}, `line 1: "some avg10=oops total=7": avg10: want a percentage`},
+		{"some avg60=101 total=7\n", Pressure{}, "avg60: want a percentage"},
+		{"some avg60=NaN total=7\n", Pressure{}, "avg60: want a percentage"},
+		{"few avg10=0.00 total=7\n", Pressure{}, "want some or full"},
 	} {
-		some, full, err := parse(c.text)
-		if some != c.some || full != c.full || (err == nil) != c.ok {
-			t.Errorf("%q: %v, %v, %v", c.text, some, full, err)
+		got, err := parse(c.text)
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: %+v, %v", c.text, got, err)
 		}
 	}
 }
@@ -68,8 +76,11 @@ func TestParse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		if some, full, err := parse(text); err == nil && (some < 0 || full < 0) {
-			t.Errorf("%q: negative stall", text)
+		p, err := parse(text)
+		for _, s := range []Stall{p.Some, p.Full} {
+			if err == nil && (s.Total < 0 || !(s.Avg60 >= 0 && s.Avg60 <= 100)) {
+				t.Errorf("%q: %+v", text, s)
+			}
 		}
 	})
 }
