@@ -161,6 +161,9 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Line), eviction.Amount(m.Signal, m.Available),
 			eviction.Amount(m.Signal, m.Capacity), kind, d.Now.Sub(m.Since).Round(time.Millisecond), eviction.Amount(m.Signal, m.Deficit), eviction.Amount(m.Signal, m.Coming), m.Held)
 	}
+	if swap := d.Facts.Memory.Swappable(); swap > 0 {
+		fmt.Fprintf(table, "Of memory that is available, %s is swap that pods may use.\n", swap)
+	}
 	if len(d.Decided.Ranking) > 0 {
 		fmt.Fprintln(table, "\nPOD\tUSES\tREQUESTS\tPRIORITY\tFREES\tWHY THERE\tDECIDED")
 	}

@@ -43,7 +43,9 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen, _, _ := g.signals(1)
+		var facts eviction.Facts
+		g.observe(&facts, 1)
+		seen := facts.Signals
 		for _, s := range []loadline.Signal{loadline.MemoryAvailable, loadline.AllocatableMemory, loadline.PIDAvailable} {
 			if _, ok := seen[s]; !ok {
 				t.Errorf("nodefs %q, imagefs %q: %s was not read", c.node, c.images, s)

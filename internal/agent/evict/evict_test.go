@@ -318,8 +318,9 @@ func TestLimitThatIsNotInForceYet(t *testing.T) {
 	}
 	for limit, want := range map[unit.Bytes]bool{200 * unit.MiB: true, 100 * unit.MiB: false} {
 		g.o.Limit = unit.LimitTo(limit)
-		signals, _, _ := g.signals(1)
-		if _, observed := signals[loadline.AllocatableMemory]; observed != want {
+		var facts eviction.Facts
+		g.observe(&facts, 1)
+		if _, observed := facts.Signals[loadline.AllocatableMemory]; observed != want {
 			t.Errorf("limit to be %v, in force %v: observed %v", limit, b.limit, observed)
 		}
 	}
@@ -403,8 +404,9 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	})
 	g.clock.Ring()
 	b.until("it was looked at", func() bool {
-		s, _, _ := g.signals(g.instant(time.Now()))
-		return s[loadline.AllocatableMemory].Available > int64(64*unit.MiB)
+		var facts eviction.Facts
+		g.observe(&facts, g.instant(time.Now()))
+		return facts.Signals[loadline.AllocatableMemory].Available > int64(64*unit.MiB)
 	})
 	if v := b.victims(); len(v) != 0 || len(g.Pressure()) != 0 {
 		t.Errorf("evicted %v, pressure %v", v, g.Pressure())

@@ -19,18 +19,17 @@ import (
 
 // observe reads the signals into f.
 func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
-	var charged unit.Bytes
-	f.Signals, f.Disks, charged = g.signals(now)
+	charged := g.signals(f, now)
 	f.Rings = nil
 	if _, ok := f.Signals[loadline.AllocatableMemory]; ok && charged < g.rings {
 		f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
 	}
 }
 
-// signals reads what the node has left, and which disks it has. What cannot be read is left out: its thresholds are not judged.
-// charged is all that counts against the limit of the pods' group, where allocatableMemory.available is among the signals.
-func (g *Guard) signals(now unit.Instant) (s map[loadline.Signal]eviction.Observation, disks eviction.Disks, charged unit.Bytes) {
-	s = make(map[loadline.Signal]eviction.Observation, 9)
+// signals reads what the node has left, and which disks it has, into f. What cannot be read is left out: its thresholds are not
+// judged. It returns all that counts against the limit of the pods' group, where allocatableMemory.available is among the signals.
+func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes) {
+	s := make(map[loadline.Signal]eviction.Observation, 9)
 	m, err := g.nodeMemory()
 	if err == nil {
 		s[loadline.MemoryAvailable] = g.o.Config.Memory.Node(m, now)
@@ -38,9 +37,9 @@ func (g *Guard) signals(now unit.Instant) (s map[loadline.Signal]eviction.Observ
 		g.complaints.about("memory of the machine", err)
 	}
 	if limit, ok := g.o.Limit.Get(); ok && g.o.Group != "" && g.inForce(limit) {
-		if f, err := g.o.Tree.Footprint(g.o.Group); err == nil {
-			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, f.WorkingSet, f.Cache, m, now)
-			charged = f.Charged
+		if all, err := g.o.Tree.Footprint(g.o.Group); err == nil {
+			s[loadline.AllocatableMemory] = g.o.Config.Memory.Pods(limit, all.WorkingSet, all.Cache, m, now)
+			charged = all.Charged
 		} else {
 			g.complaints.about("memory of all pods", err)
 		}
@@ -52,7 +51,8 @@ func (g *Guard) signals(now unit.Instant) (s map[loadline.Signal]eviction.Observ
 	} else {
 		g.complaints.about("process ids", err)
 	}
-	return s, g.disks(s, now), charged
+	f.Signals, f.Memory, f.Disks = s, m, g.disks(s, now)
+	return charged
 }
 
 // inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under pods that

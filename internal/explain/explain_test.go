@@ -1,0 +1,38 @@
+package explain
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
+)
+
+// TestTextShowsWhatSwapWasWorth: what a decision counted as available is told in full, swap only where it counted.
+func TestTextShowsWhatSwapWasWorth(t *testing.T) {
+	const told = "Of memory that is available, 137Mi is swap that pods may use.\n"
+	for swap, want := range map[unit.Bytes]bool{137 * unit.MiB: true, 0: false} {
+		threshold := eviction.Threshold{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}
+		d := journal.Decision{
+			Facts: eviction.Facts{Memory: eviction.NodeMemory{SwapFree: unit.GiB, SwapRoom: swap}},
+			Decided: eviction.Decision{Met: []eviction.Met{{
+				Threshold: threshold, Observation: eviction.Observation{Available: int64(90 * unit.MiB), Capacity: int64(unit.GiB)}, Line: int64(100 * unit.MiB), Acts: true,
+			}}},
+		}
+		detail, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := Answer{Node: "n", Records: []journal.Record{{Time: time.Unix(0, 0), Kind: journal.Eviction, Detail: detail}}}.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "allocatableMemory.available  100Mi  90Mi") || strings.Contains(string(text), told) != want {
+			t.Errorf("swap %v: want %v of %q in\n%s", swap, want, told, text)
+		}
+	}
+}
