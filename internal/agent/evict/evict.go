@@ -139,6 +139,7 @@ type Guard struct {
 	idle      bool           // the last look found nothing to do
 	rings     unit.Bytes     // usage of the pods' group at which the kernel rings first; zero: it does not
 	rested    time.Time      // before it there is no look while nothing is to be done
+	warned    time.Time      // that a look took long
 	lastFull  unit.Instant   // when pods were read last
 	told      string         // news of the last look
 	telling   sync.WaitGroup // what is being told
@@ -194,6 +195,10 @@ const (
 	// 0.5 ms and nothing rests for that; on one that is ten times slower, or has a thousand pods, looking shall not be what the
 	// node dies of (seen in an emulated machine: 60% of a CPU). More is late there, less costs more.
 	idleFactor = 9
+	// idleRestMax bounds one such rest. A look may be dear by chance (what it reads waits for somebody, the collector asks its thread for
+	// help), and the next one must not be seconds off for that: a pod of a guest of the lab took 200 MiB unseen. More is later, less costs
+	// more where every look is dear.
+	idleRestMax = 250 * time.Millisecond
 	// killAgain is how soon a victim that still has a process is killed again. A process that SIGKILL has not ended by then
 	// sits in the kernel; one that was started meanwhile has had a second.
 	killAgain = time.Second
@@ -265,8 +270,13 @@ func (g *Guard) lookCheaply(ctx context.Context, why []string) time.Time {
 	before := threadTime()
 	wake := g.look(ctx, why)
 	g.rested = time.Time{}
+	cost := threadTime() - before
+	if cost > idleRestMax && time.Since(g.warned) >= complainEvery {
+		g.warned = time.Now()
+		slog.Warn("a look at what the node has left took long: evictions may be late", "cpu", cost, "after", time.Since(g.looked))
+	}
 	if g.idle {
-		g.rested = time.Now().Add(idleFactor * (threadTime() - before))
+		g.rested = time.Now().Add(min(idleFactor*cost, idleRestMax))
 	}
 	if wake.Before(g.rested) {
 		return g.rested

@@ -534,3 +534,29 @@ func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 		t.Errorf("evicted %q", v)
 	}
 }
+
+// dearOnce is a Storage that takes a lot of the looking thread's CPU, once.
+type dearOnce struct{ cost time.Duration }
+
+func (d *dearOnce) Disks() eviction.Disks {
+	for until := threadTime() + d.cost; threadTime() < until; {
+		continue
+	}
+	d.cost = 0
+	return eviction.OneDisk
+}
+
+func (d *dearOnce) Fill(*corev1.Pod, *eviction.Pod) {}
+
+// A look that was dear by chance does not put off the next ones until it is too late.
+func TestADearLookIsNotRestedFromForSeconds(t *testing.T) {
+	b := newBench(t, 512*unit.MiB)
+	o := b.options(t.TempDir(), hard(100*unit.MiB))
+	o.ImageFS, o.Storage = o.NodeFS, &dearOnce{cost: 800 * time.Millisecond}
+	b.watch(o)
+	b.pod("grower", 0, unit.GiB, 100*unit.MiB)
+	b.until("the grower is gone", func() bool { return !b.present("grower") })
+	if v := b.victims(); len(v) != 1 || b.oomKills() != 0 {
+		t.Errorf("evicted %q, killed by the kernel %d", v, b.oomKills())
+	}
+}
