@@ -349,10 +349,13 @@ func (n evictingNode) pageCache() {
 	n.remove("reader", "calm")
 }
 
+// cachedFile is what fillsCache reads.
+const cachedFile = "/var/lib/cached"
+
 // fillsCache reads a file of some MiB until it is in active use, charged to the pod.
 func (n evictingNode) fillsCache(pod *corev1.Pod, mib int) {
 	n.t.Helper()
-	n.inside(pod, fmt.Sprintf(`dd if=/dev/zero of=/var/lib/cached bs=1M count=%d 2>/dev/null; while :; do cat /var/lib/cached > /dev/null; sleep 1; done`, mib))
+	n.inside(pod, fmt.Sprintf(`dd if=/dev/zero of=%s bs=1M count=%d 2>/dev/null; while :; do cat %[1]s > /dev/null; sleep 1; done`, cachedFile, mib))
 	rig.Eventually(n.t, podWithin, "the cache is in use", func(context.Context) error {
 		if active := n.stat(pod, "active_file"); active < int64(mib)<<20*3/4 {
 			return fmt.Errorf("%d bytes are", active)
@@ -374,10 +377,12 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 
 // swaps: a pod that may swap takes more than the pods' limit, into swap, and stays; one that takes all there is goes. The cache that
 // the scenario before has left goes first: at a limit the kernel swaps beside dropping cache, so that 264 MiB of old cache in the
-// pods' group cost up to 290 MiB of swap for the 22 MiB that were needed (seen with a busy host, whose emulated disk took 2 MiB/s). Both
-// grow slower than that disk takes pages: where swap does not keep up, the kernel kills although there is some left.
+// pods' group cost up to 290 MiB of swap for the 22 MiB that were needed (seen with a busy host). It alone: where QEMU has translated
+// code, each store has it look for that, until all of the page is overwritten; with all caches dropped, programs' pages became the
+// pods', and filling 540 MiB took minutes. Both grow slower than the disk takes pages: where swap does not keep up, the kernel kills
+// although there is some left.
 func (n evictingNode) swaps() {
-	n.Run(n.t, "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
+	n.Run(n.t, "rm", "-f", cachedFile)
 	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi") // may have 300Mi in swap, by its request
 	n.holds("swapper", 606)
 	pod := n.until("swapper", "is there", func(*corev1.Pod) error { return nil })
