@@ -41,6 +41,7 @@ type Options struct {
 	Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
 	Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else the user's
 	NoCargo    bool          // without our binaries and images
+	FillMemory bool          // it is to fill its memory after it has run many programs
 	Say        func(string)  // hears of the steps of an image's build
 
 	Console io.Writer // also gets what the guest prints
@@ -138,9 +139,10 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	accel, cpu := g.processor()
 	g.args = append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-machine", "q35", "-accel", fmt.Sprintf("tcg,thread=multi,tb-size=%d", int64(translations/unit.MiB)), "-cpu", cpuModel,
+		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-kernel", image.Kernel, "-initrd", ram,
 		"-chardev", "stdio,id=console,signal=off,mux=on", "-serial", "chardev:console", "-mon", "chardev=monitor,mode=control",
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=channel,name=" + wire.Port,
@@ -157,20 +159,27 @@ func (g *Guest) prepare(ctx context.Context) error {
 		return err
 	}
 	// What a kernel keeps for itself depends on it, on its arguments, and on what QEMU tells it.
-	args := slices.Concat([]string{image.Dir, ram, cpuModel}, g.board.qemu(), g.kernelArgs())
+	args := slices.Concat([]string{image.Dir, ram, cpu}, g.board.qemu(), g.kernelArgs())
 	g.memory, err = openMemory(s, g.board, digest(args...))
 	return err
 }
 
-// translations is how much translated code QEMU keeps, before it forgets all of it. Its default of 1 GiB is hardly ever full: then each
-// store to a page that once held code has it look through all that is kept of that page, until the last is overwritten, and in a guest
-// that had run many programs filling 540 MiB took over three minutes (29 s with this). 128 MiB costs starts of programs a third more.
+// translations is how much translated code QEMU keeps, before it forgets all of it, in a guest that is to fill its memory. Its default of
+// 1 GiB is hardly ever full: then each store to a page that once held code has it look through all that is kept of that page, until the
+// last is overwritten, and in a guest that had run many programs filling 540 MiB took over three minutes (29 s with this). 128 MiB costs
+// starts of programs a third more.
 const translations = 256 * unit.MiB
 
-// cpuModel is what QEMU emulates: all that Debian's kernel and Go want of an amd64. It says that it has no fast string
-// instructions (erms, fsrm): told so, Linux and libc clear and copy memory a byte at a time by them, and QEMU emulates
-// each as one store; without, it is eight bytes at a time.
-const cpuModel = "Skylake-Server,-erms,-fsrm"
+// processor is what QEMU emulates, and how: all that Debian's kernel and Go want of an amd64. One that is to fill its memory says that it has
+// no fast string instructions (erms, fsrm): told so, Linux and libc clear and copy memory a byte at a time by them, and QEMU
+// emulates each as one store; without, it is eight bytes at a time.
+func (g *Guest) processor() (accel, cpu string) {
+	accel, cpu = "tcg,thread=multi", "Skylake-Server"
+	if g.options.FillMemory {
+		accel, cpu = fmt.Sprintf("%s,tb-size=%d", accel, int64(translations/unit.MiB)), cpu+",-erms,-fsrm"
+	}
+	return accel, cpu
+}
 
 // memorySpare is what must be left beside a guest's memory (chosen: QEMU itself takes some 200 MiB, and its translations).
 const memorySpare = 512 * unit.MiB

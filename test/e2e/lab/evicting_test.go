@@ -34,7 +34,7 @@ func evictingMemory(more map[string]any) map[string]any {
 func TestEvictingMemory(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
-	guest := lab.Boot(t, "swap", lab.Options{Name: "evicting"})
+	guest := lab.Boot(t, "swap", lab.Options{Name: "evicting", FillMemory: true})
 	swap := guest.Run(t, "awk", "NR == 2 { print $1 }", "/proc/swaps")
 	guest.Run(t, "swapoff", swap)
 	n.GuestNode = c.Join(t, guest, rig.JoinOptions{Config: evictingMemory(nil)})
