@@ -51,6 +51,13 @@ type Options struct {
 // bootTimeout bounds a boot (chosen: some 5 s on two idle cores, systemd 15 s; many times that where others work).
 const bootTimeout = 5 * time.Minute
 
+// bootHangs is when a boot that is not over is begun anew the first time, and twice as long the next: guests of eight CPUs on two cores were seen
+// to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots). Shorter begins anew what is only slow.
+const bootHangs = time.Minute
+
+// errHangs is the cause of the end of such a boot.
+var errHangs = errors.New("it hangs in its boot")
+
 // consoleKept is how much of a console is kept: several boots' worth.
 const consoleKept = 256 << 10
 
@@ -330,7 +337,7 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 	for range memoryTries {
 		append := slices.Concat(g.kernelArgs(), g.board.withhold(g.memory.withheld))
 		l.args = slices.Concat(g.args, []string{"-append", strings.Join(append, " ")})
-		p, err := l.run(ctx)
+		p, err := boot(ctx, l)
 		switch {
 		case err == nil:
 			g.process = p
@@ -340,6 +347,18 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("power on %s: after %d boots: %w", g.Name, memoryTries, errOtherMemory)
+}
+
+// boot runs l until a guest is up that does not hang, or ctx ends.
+func boot(ctx context.Context, l launch) (*process, error) {
+	for patience := bootHangs; ; patience *= 2 {
+		once, cancel := context.WithTimeoutCause(ctx, patience, errHangs)
+		p, err := l.run(once)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(context.Cause(once), errHangs) {
+			return p, err
+		}
+	}
 }
 
 // Close switches the guest off and gives everything back.
