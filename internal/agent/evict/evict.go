@@ -196,7 +196,7 @@ const (
 	// node dies of (seen in an emulated machine: 60% of a CPU). More is late there, less costs more.
 	idleFactor = 9
 	// idleRestMax bounds one such rest. A look may be dear by chance (what it reads waits for somebody, the collector asks its thread for
-	// help), and the next one must not be seconds off for that: a pod of a guest of the lab took 200 MiB unseen. More is later, less costs
+	// help), and the next one must not be seconds off for that (supposed, not shown, of a guest of the lab where a pod took 200 MiB unseen). More is later, less costs
 	// more where every look is dear.
 	idleRestMax = 250 * time.Millisecond
 	// killAgain is how soon a victim that still has a process is killed again. A process that SIGKILL has not ended by then
