@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
@@ -195,6 +197,45 @@ exec %[3]q "$@"
 	t.Logf("start: %v", <-started)
 	if left, err := listPods(testContext(t), r.client); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestRemoveLeftovers removes containers that have exited, as containerd says, and whose process it keeps all the same: what
+// is left where somebody gives a start up at the wrong moment, made here through containerd's own tool. containerd refuses.
+func TestRemoveLeftovers(t *testing.T) {
+	r := startTestInstance(t, newTestInstance(t, 10, Options{}))
+	pod := r.pod(t, "halfway")
+	leftover := func(name string) string {
+		id := r.create(t, pod, name, "sleep", "infinity")
+		out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "start", "--detach", "--null-io", id).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if _, err := r.client.StartContainer(testContext(t), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
+			t.Fatal("containerd started a container twice")
+		}
+		_, err = r.client.RuntimeServiceClient.RemoveContainer(testContext(t), &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		if status.Code(err) != codes.FailedPrecondition {
+			t.Fatalf("containerd says %v of the removal: the test is without its point", err)
+		}
+		return id
+	}
+	runs := r.container(t, pod, "runs", "sleep", "infinity")
+	if _, err := r.client.RemoveContainer(testContext(t), &runtimeapi.RemoveContainerRequest{ContainerId: leftover("a")}); err != nil {
+		t.Error(err)
+	}
+	r.exec(t, runs, "ls", "/") // its neighbour was none of that
+	leftover("b")
+	leftover("c")
+	if err := removePods(testContext(t), r.client, func(podFacts) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if left, err := listPods(testContext(t), r.client); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "list", "--quiet").CombinedOutput()
+	if err != nil || len(out) != 0 {
+		t.Errorf("processes left: %q, %v", out, err)
 	}
 }
 

@@ -20,10 +20,12 @@ import (
 )
 
 // Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its network
-// and gets twice that, as upstream has it. stopMargin is added to the grace of a stop.
+// and gets twice that, as upstream has it. stopMargin is added to the grace of a stop. settleMax is far above what a start
+// takes (a tenth of a second, seconds on a busy machine), and what a pod whose network hangs may take longer to go.
 const (
 	stopMargin   = 2 * time.Minute
 	mountTimeout = 2 * time.Minute
+	settleMax    = 10 * time.Second
 )
 
 // act does one action.
@@ -63,6 +65,22 @@ func limited(ctx context.Context, limit time.Duration, call func(context.Context
 	return call(ctx)
 }
 
+// settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves behind
+// what it then refuses to remove (cri.Client.RemoveContainer), so that a call whose time is up, since its pod is to stop,
+// has settleMax to come to its end.
+func settled(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(settleMax):
+			cancel()
+		case <-own.Done():
+		}
+	})()
+	return call(own)
+}
+
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // createSandbox prepares what the pod's containers share, then the sandbox.
@@ -96,7 +114,7 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 		return &failure{"CreatePodSandboxError", "FailedCreatePodSandBox", "Failed to create pod sandbox: ", err}
 	}
 	var id string
-	err = limited(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
+	err = settled(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
 		response, err := r.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		id = response.GetPodSandboxId()
 		return err
@@ -197,7 +215,7 @@ func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, 
 	_, sizes := r.Groups.Sizes(pod)
 	e.view.containers[id] = podlife.Container{ID: id, Name: c.Name, SandboxID: a.ID, Attempt: a.Attempt, Size: sizes(c)}
 	r.oom.know(e, e.view.containers[id], 0) // it may run out of memory before we know its process
-	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
+	err = settled(ctx, r.WorkTimeout, func(ctx context.Context) error {
 		_, err := r.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})

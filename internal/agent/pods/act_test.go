@@ -1,0 +1,47 @@
+package pods
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSettled: a call that makes something is not told to give up with its pod's stop, but a while after, and at its limit.
+func TestSettled(t *testing.T) {
+	const limit = time.Minute
+	for _, c := range []struct {
+		name                   string
+		takes, stopAfter, want time.Duration
+		ends                   bool // by itself
+	}{
+		{"ends before the stop", time.Second, 2 * time.Second, time.Second, true},
+		{"ends after the stop", 5 * time.Second, 2 * time.Second, 5 * time.Second, true},
+		{"hangs beyond the stop", time.Hour, 2 * time.Second, 2*time.Second + settleMax, false},
+		{"was stopped before it began", time.Hour, 0, settleMax, false},
+		{"hangs", time.Hour, 2 * time.Hour, limit, false},
+		{"is stopped shortly before its limit", time.Hour, limit - time.Second, limit, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				if c.stopAfter == 0 {
+					stop()
+				}
+				defer time.AfterFunc(c.stopAfter, stop).Stop()
+				begun := time.Now()
+				err := settled(ctx, limit, func(ctx context.Context) error {
+					select {
+					case <-time.After(c.takes):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				})
+				if took := time.Since(begun); took != c.want || (err == nil) != c.ends {
+					t.Errorf("%v after %v, want %v", err, took, c.want)
+				}
+			})
+		})
+	}
+}
