@@ -51,8 +51,9 @@ type Options struct {
 // bootTimeout bounds a boot (chosen: some 5 s on two idle cores, systemd 15 s; many times that where others work).
 const bootTimeout = 5 * time.Minute
 
-// bootHangs is when a boot that is not over is begun anew the first time, and twice as long the next: guests of eight CPUs on two cores were seen
-// to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots). Shorter begins anew what is only slow.
+// bootHangs is when a boot that is not over is begun anew the first time, and twice as long the next. Guests of eight CPUs on two cores were seen
+// to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots, before kernelArgs had one CPU find the
+// devices; none of 180 since). Shorter begins anew what is only slow.
 const bootHangs = time.Minute
 
 // errHangs is the cause of the end of such a boot.
@@ -202,6 +203,10 @@ func (g *Guest) kernelArgs() []string {
 		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
 		"panic=-1", // reboot at once, which QEMU is told not to do: the guest has ended
 		"psi=1", "mitigations=off",
+		// QEMU 7.2 may crash when the kernel gives devices their places while other CPUs run: it changes the table in which those look
+		// meanwhile (likely: softmmu/physmem.c, tcg_commit, which has each CPU do that by itself since 8.2). One of 37 boots of eight CPUs died so, none of 180
+		// since one CPU finds the devices, and the guest starts the others then.
+		"maxcpus=1",
 		"nokaslr",      // a kernel at a random place leaves other amounts of memory to the nodes
 		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
 		"systemd.unified_cgroup_hierarchy=1", "systemd.show_status=0",

@@ -96,7 +96,7 @@ func (p *process) greet(ctx context.Context, channelHere, monitorHere net.Conn, 
 	go func() {
 		select {
 		case <-p.ended:
-			cancel(errors.New("QEMU ended"))
+			cancel(p.end())
 		case <-ctx.Done():
 		}
 	}()
@@ -118,6 +118,14 @@ func (p *process) endReason() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.reason
+}
+
+// end says how QEMU ended by itself.
+func (p *process) end() error {
+	if reason := p.endReason(); reason != "" {
+		return fmt.Errorf("QEMU ended: %s (%v)", reason, p.command.ProcessState)
+	}
+	return fmt.Errorf("QEMU ended: %v", p.command.ProcessState)
 }
 
 // kill is the power cord.

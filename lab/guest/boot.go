@@ -46,6 +46,9 @@ func assemble() error {
 	if err := loadModules("/modules"); err != nil {
 		return err
 	}
+	if err := startCPUs(); err != nil {
+		return err
+	}
 	config, err := readConfig()
 	if err != nil {
 		return err
@@ -145,6 +148,19 @@ func loadModule(path string) error {
 		return err
 	}
 	return nil
+}
+
+// startCPUs starts all CPUs but the first, which alone has done everything until now (maxcpus=1, package lab).
+func startCPUs() error {
+	for n := 1; ; n++ {
+		err := os.WriteFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", n), []byte("1"), 0)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("start CPU %d: %w", n, err)
+		}
+	}
 }
 
 func readConfig() (config wire.Config, err error) {
