@@ -203,9 +203,9 @@ func (g *Guest) kernelArgs() []string {
 		"console=ttyS0", "loglevel=5", "rdinit=/init", "net.ifnames=0",
 		"panic=-1", // reboot at once, which QEMU is told not to do: the guest has ended
 		"psi=1", "mitigations=off",
-		// QEMU 7.2 may crash when the kernel gives devices their places while other CPUs run: it changes the table in which those look
-		// meanwhile (likely: softmmu/physmem.c, tcg_commit, which has each CPU do that by itself since 8.2). One of 37 boots of eight CPUs died so, none of 180
-		// since one CPU finds the devices, and the guest starts the others then.
+		// QEMU 7.2 may crash when the kernel gives devices their places while other CPUs run: the CPU that does changes the table in
+		// which the others look (likely in softmmu/physmem.c, tcg_commit; since 8.2 each changes its own). One of 37 boots
+		// of eight CPUs died so, none of 180 since one CPU finds the devices and the guest starts the others then.
 		"maxcpus=1",
 		"nokaslr",      // a kernel at a random place leaves other amounts of memory to the nodes
 		"tsc=reliable", // the emulated counter never drifts; without this the kernel distrusts it and clocks become slow
