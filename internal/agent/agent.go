@@ -243,7 +243,7 @@ func (a *Agent) prepareNode(context.Context) error {
 			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
 			ReportEvery:   c.NodeStatusReportFrequency.Duration,
 		},
-		Register: c.RegisterNode == nil || *c.RegisterNode, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
+		Register: c.RegisterNode == nil || *c.RegisterNode, Announce: a.holdings.Announce, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
 		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
 		Plugins: a.plugins, DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() }, Pressure: a.pressure,
 	})

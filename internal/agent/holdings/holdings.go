@@ -76,9 +76,10 @@ type Options struct {
 // Keeper keeps the holdings of one node's pods. It is safe for concurrent use.
 type Keeper struct {
 	Options
-	encoder *topology.Encoder
-	counts  *counts
-	changed chan struct{} // holds one: something is to be published
+	encoder  *topology.Encoder
+	counts   *counts
+	changed  chan struct{}        // holds one: something is to be published
+	announce chan chan<- struct{} // to be closed when that was tried
 
 	// moving is held for writing while groups are confined, and for reading while the runtime starts a container with the
 	// pool as its cpuset. Taken before mu.
@@ -109,7 +110,7 @@ func New(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		Options: o, encoder: encoder, changed: make(chan struct{}, 1), state: layout.NewState(),
+		Options: o, encoder: encoder, changed: make(chan struct{}, 1), announce: make(chan chan<- struct{}), state: layout.NewState(),
 		kept: map[string]map[string]idset.Set{}, anew: map[string]bool{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
 	}
 	k.counts = newCounts(k)

@@ -32,6 +32,9 @@ const (
 	// lookEvery is how often the object is looked at although nothing changed, in case somebody deleted or changed it.
 	// Chosen: a request per node and five minutes is nothing to the server.
 	lookEvery = 5 * time.Minute
+	// announceMax bounds how long a registration waits for it. Chosen: two requests take milliseconds; a server that takes longer
+	// than this may not keep a node out of the cluster.
+	announceMax = 2 * time.Second
 )
 
 // Publish keeps the node's NodeResourceTopology at the state until ctx ends: each change is written at once. owner is the
@@ -42,14 +45,20 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
 	for {
+		var tried chan<- struct{}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-k.changed:
+		case tried = <-k.announce:
+			p.last = nil
 		case <-timer.C:
 			p.last = nil // whatever we believe of it, look
 		}
 		err := p.write(ctx)
+		if tried != nil {
+			close(tried)
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -64,6 +73,24 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 		}
 		timer.Reset(pause)
 		pause = min(2*pause, republishMost)
+	}
+}
+
+// Announce has what there is published now, whatever was published before, and returns when that was tried, or ctx ends. A node
+// is to be known by what it has before pods are sent to it: schedulers think a node without NUMA nodes gives CPUs and memory
+// from anywhere.
+func (k *Keeper) Announce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, announceMax)
+	defer cancel()
+	tried := make(chan struct{})
+	select {
+	case k.announce <- tried:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-tried:
+	case <-ctx.Done():
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
@@ -135,5 +136,45 @@ func TestPublish(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// What there is is published when Announce returns, whatever somebody did to it; nobody is kept waiting for a server that is away.
+func TestAnnounce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := keeper(t, static, newKernel()), &server{}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		announce := func(when string, want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			k.Announce(ctx)
+			if took := time.Since(began); took != want {
+				t.Errorf("%s: announced after %v, want %v", when, took, want)
+			}
+		}
+		announce("nobody publishes", announceMax)
+		var owner *metav1.OwnerReference
+		go k.Publish(ctx, s, func() (o *metav1.OwnerReference) { s.change(func() { o = owner }); return o })
+		announce("at the start", 0)
+		if s.object == nil || len(s.object.OwnerReferences) != 0 {
+			t.Errorf("announced: %+v", s.object)
+		}
+		for _, uid := range []types.UID{"first", "second"} {
+			s.change(func() { owner = &metav1.OwnerReference{Kind: "Node", Name: "n", UID: uid} })
+			announce("there is a Node", 0)
+			if refs := s.object.OwnerReferences; len(refs) != 1 || refs[0].UID != uid {
+				t.Errorf("owned by %v, want %s", refs, uid)
+			}
+			s.change(func() { s.object = nil }) // with the Node
+			announce("it was deleted", 0)
+			if s.object == nil {
+				t.Error("deleted, announced, and nothing is there")
+			}
+		}
+		s.change(func() { s.down = errors.New("away") })
+		announce("the server is away", 0)
+		cancel()
+		announce("the agent ends", 0)
 	})
 }

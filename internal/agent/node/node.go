@@ -97,12 +97,13 @@ type Options struct {
 	Line    loadline.Line
 	Rhythm  heartbeat.Config // Seed 0: drawn here
 
-	Register    bool              // create the Node object; else wait until somebody does
-	Labels      map[string]string // optional: beside the default ones; see CheckLabels
-	Annotations map[string]string // optional
-	Taints      []corev1.Taint    // optional: set when the Node is created, never later
-	ProviderID  string            // optional
-	MaxImages   int               // in the status, the largest ones; negative: all
+	Register    bool                      // create the Node object; else wait until somebody does
+	Announce    func(ctx context.Context) // optional: tells others more of the Node, before it is made and when it is; must end soon
+	Labels      map[string]string         // optional: beside the default ones; see CheckLabels
+	Annotations map[string]string         // optional
+	Taints      []corev1.Taint            // optional: set when the Node is created, never later
+	ProviderID  string                    // optional
+	MaxImages   int                       // in the status, the largest ones; negative: all
 
 	Addresses func() ([]corev1.NodeAddress, error) // see Addresses.Find
 	Cloud     *Cloud                               // optional: an external cloud controller looks after the Node
@@ -182,6 +183,9 @@ func New(o Options) (*Keeper, error) {
 	}
 	if o.Pressure == nil {
 		o.Pressure = func() Pressure { return Pressure{} }
+	}
+	if o.Announce == nil {
+		o.Announce = func(context.Context) {}
 	}
 	return &Keeper{o: o, now: time.Now, origin: time.Now().Add(-time.Second), facts: make(chan heartbeat.Fact, 16)}, nil
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -210,6 +211,32 @@ func TestAnswersWhenGivenUpOn(t *testing.T) {
 		if got := r.took(); !slices.Equal(got, []string{"NodeNotSchedulable"}) || k.Node().Labels["x"] != "y" {
 			t.Errorf("events %v, labels %v", got, k.Node().Labels)
 		}
+	})
+}
+
+// TestAnnouncedFirst: what others are to know of a Node is told before it is there, and again when it is, each time.
+func TestAnnouncedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c, r := newServer(), newCRI(), &recorder{}
+		o := options(t, s, c, r)
+		o.Announce = func(context.Context) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.log = append(s.log, "announce")
+		}
+		_, stop := start(t, o)
+		defer stop()
+		registered := func() {
+			t.Helper()
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			if log := s.took(); len(log) < 3 || !slices.Equal(log[:3], []string{"announce", "create nodes", "announce"}) || slices.Contains(log[3:], "announce") {
+				t.Errorf("did %v", log)
+			}
+		}
+		registered()
+		s.deleteNode()
+		registered()
 	})
 }
 

@@ -39,12 +39,14 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 		return heartbeat.Fact{}, errors.New("the machine's addresses are not known: see the log")
 	}
 	if k.o.Register {
+		k.o.Announce(ctx)
 		out := &corev1.Node{}
 		err := k.o.API.Create(ctx, kube.Nodes, "", "", node, out)
 		if err == nil {
 			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(), "memory", out.Status.Allocatable.Memory())
 			k.recall(nil)
 			k.accept(&corev1.Node{}, out)
+			k.o.Announce(ctx)
 			return heartbeat.Fact{}, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
