@@ -233,7 +233,7 @@ func TestRemoveLeftovers(t *testing.T) {
 	if left, err := listPods(testContext(t), r.client); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "list", "--quiet").CombinedOutput()
+	out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "list", "--quiet").Output()
 	if err != nil || len(out) != 0 {
 		t.Errorf("processes left: %q, %v", out, err)
 	}
