@@ -51,9 +51,9 @@ type Options struct {
 // bootTimeout bounds a boot (chosen: some 5 s on two idle cores, systemd 15 s; many times that where others work).
 const bootTimeout = 5 * time.Minute
 
-// bootHangs is when a boot that is not over is begun anew the first time, and twice as long the next. Guests of eight CPUs on two cores were seen
-// to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots, before kernelArgs had one CPU find the
-// devices; none of 180 since). Shorter begins anew what is only slow.
+// bootHangs is when a boot of which /init has said nothing yet is begun anew the first time, and twice as long the next. Guests of eight CPUs on
+// two cores were seen to spend all of them on their timers, for minutes, before init (QEMU 7.2; two in some forty boots, before kernelArgs
+// had one CPU find the devices; none of 180 since). Shorter begins anew what is only slow: with nine guests at a time it takes half of this.
 const bootHangs = time.Minute
 
 // errHangs is the cause of the end of such a boot.
@@ -354,12 +354,19 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 	return fmt.Errorf("power on %s: after %d boots: %w", g.Name, memoryTries, errOtherMemory)
 }
 
-// boot runs l until a guest is up that does not hang, or ctx ends.
+// boot runs l until a guest is up whose kernel does not hang, or ctx ends.
 func boot(ctx context.Context, l launch) (*process, error) {
+	hasMemory := l.hasMemory
 	for patience := bootHangs; ; patience *= 2 {
-		once, cancel := context.WithTimeoutCause(ctx, patience, errHangs)
+		once, cancel := context.WithCancelCause(ctx)
+		hangs := time.AfterFunc(patience, func() { cancel(errHangs) })
+		l.hasMemory = func(has []int64) error { // the first that /init says
+			hangs.Stop()
+			return hasMemory(has)
+		}
 		p, err := l.run(once)
-		cancel()
+		hangs.Stop()
+		cancel(nil)
 		if err == nil || ctx.Err() != nil || !errors.Is(context.Cause(once), errHangs) {
 			return p, err
 		}
