@@ -163,6 +163,24 @@ func (e *entry) interrupted() {
 	}
 }
 
+// arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms nothing and
+// returns false where such an order has come since the worker decided what to do; known is the order that it knew then.
+func (e *entry) arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop != nil && (known == nil || e.stop.Deadline < known.Deadline) {
+		return false
+	}
+	e.interrupt = cancel
+	return true
+}
+
+func (e *entry) disarm() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.interrupt = nil
+}
+
 // grace is the pod's own termination grace. Caller holds mu.
 func (e *entry) grace() time.Duration {
 	if e.pod == nil {

@@ -88,7 +88,7 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 		r.clearEvicted(ctx, e, pod)
 		return d.Wake, false
 	}
-	r.perform(ctx, e, pod, d.Actions, slot)
+	r.perform(ctx, e, pod, o.Stop, d.Actions, slot)
 	r.noteView(e)
 	return 0, true
 }
@@ -98,6 +98,12 @@ func (r *Runner) adopt(ctx context.Context, e *entry, pod *corev1.Pod, o podlife
 	if e.prepared || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
 		return
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !e.arm(o.Stop, cancel) {
+		return
+	}
+	defer e.disarm()
 	if err := r.setUp(ctx, e, pod); err != nil {
 		// Its containers run with what they have; the keeper goes on trying.
 		r.log(e).Warn("volumes of a running pod not taken up", "err", err)
@@ -271,25 +277,27 @@ func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejectio
 	r.turns.leave(e)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e.mu.Lock()
-	e.interrupt = cancel // a stop order must not wait for a plugin
-	if e.stop != nil {
-		cancel()
+	if !e.arm(nil, cancel) { // a stop order must not wait for a plugin
+		e.counts(false)
+		return nil
 	}
-	e.mu.Unlock()
 	rejected = r.Admission.Give(ctx, asked)
-	e.mu.Lock()
-	e.interrupt = nil
-	stopped := e.stop != nil
-	e.mu.Unlock()
+	e.disarm()
 	if rejected == nil {
 		return nil
 	}
 	e.counts(false)
-	if stopped {
+	if e.stopping() {
 		return nil // whatever the plugin said, it is over
 	}
 	return rejected
+}
+
+// stopping reports whether the pod is to end.
+func (e *entry) stopping() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stop != nil
 }
 
 // counts says whether the pod holds what it asks for, before it is admitted.
@@ -322,8 +330,9 @@ func (r *Runner) entries() []*entry {
 	return slices.Collect(maps.Values(r.pods))
 }
 
-// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period.
-func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, actions []podlife.Action, slot *startSlot) {
+// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period. known is the
+// stop order under which they were decided on.
+func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *startSlot) {
 	for i := 0; i < len(actions); {
 		n := 1
 		if actions[i].Kind == podlife.StopContainer {
@@ -331,7 +340,7 @@ func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, actions
 				n++
 			}
 		}
-		if !r.performGroup(ctx, e, pod, actions[i:i+n], slot) {
+		if !r.performGroup(ctx, e, pod, known, actions[i:i+n], slot) {
 			return
 		}
 		i += n
@@ -339,24 +348,22 @@ func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, actions
 }
 
 // performGroup does actions at once and reports whether all succeeded.
-func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, group []podlife.Action, slot *startSlot) bool {
+func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e.mu.Lock()
 	switch group[0].Kind {
-	case podlife.CreateSandbox, podlife.StartContainer, podlife.StopContainer:
-		e.interrupt = cancel // a stop order, or a shorter one, must not wait for these
+	case podlife.CreateSandbox, podlife.StartContainer, podlife.StopContainer: // a stop order must not wait for these
+		if !e.arm(known, cancel) {
+			return false
+		}
 	}
-	e.mu.Unlock()
 	failures := make([]error, len(group))
 	var running sync.WaitGroup
 	for i, a := range group {
 		running.Go(func() { failures[i] = r.act(ctx, e, pod, a, slot) })
 	}
 	running.Wait()
-	e.mu.Lock()
-	e.interrupt = nil
-	e.mu.Unlock()
+	e.disarm()
 	ok := true
 	for i, err := range failures {
 		if group[i].Kind == podlife.StopContainer {

@@ -1,0 +1,83 @@
+package pods
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// patient is a runtime whose stops take their whole grace.
+type patient struct {
+	runtimeapi.RuntimeServiceClient
+	graces []time.Duration
+}
+
+func (p *patient) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
+	grace := time.Duration(in.Timeout) * time.Second
+	p.graces = append(p.graces, grace)
+	select {
+	case <-time.After(grace):
+		return &runtimeapi.StopContainerResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A stop order that comes after the worker has decided what to do, and before it does it, must not wait for that.
+func TestStopOrderBetweenDecisionAndAction(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		known *podlife.StopOrder // when the worker decided
+	}{
+		{"nobody had ordered an end", nil},
+		{"there was more time", &podlife.StopOrder{Deadline: noon}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			runtime := &patient{}
+			r := testRunner()
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 1)
+			e := newEntry("uid-1", 0)
+			e.stop = c.known
+			e.mu.Lock()
+			e.orderStop(podlife.StopOrder{}.Deadline, time.Second, podlife.StopOrder{Remove: true})
+			e.mu.Unlock()
+			begun := time.Now()
+			stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
+			if r.performGroup(t.Context(), e, nil, c.known, stop, &startSlot{}) {
+				t.Errorf("%s: the action is told to have succeeded", c.name)
+			}
+			if took := time.Since(begun); took != 0 || len(runtime.graces) > 0 {
+				t.Errorf("%s: the order waited %s for stops with grace %v", c.name, took, runtime.graces)
+			}
+		})
+	}
+}
+
+// One that comes while an action is under way ends it.
+func TestStopOrderDuringAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := testRunner()
+		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+		e := newEntry("uid-1", 0)
+		begun := time.Now()
+		time.AfterFunc(time.Minute, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.orderStop(noon, time.Second, podlife.StopOrder{Remove: true})
+		})
+		r.performGroup(t.Context(), e, nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &startSlot{})
+		if took := time.Since(begun); took != time.Minute {
+			t.Errorf("the action ended after %s, want 1m0s", took)
+		}
+		if e.interrupt != nil {
+			t.Error("what is over may still be interrupted")
+		}
+	})
+}
