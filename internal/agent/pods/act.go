@@ -198,7 +198,8 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := r.readContainer(ctx, e, id, a.ID); err != nil {
 		return err
 	}
-	return r.postStart(ctx, e, pod, c, id)
+	r.postStart(e, pod, c, a, id)
+	return nil
 }
 
 // createAndStart has the runtime do both, and notes the container in between.
@@ -225,39 +226,28 @@ func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, 
 	return id, nil
 }
 
-// postStart runs the hook; a container whose hook fails is killed, as upstream does.
-func (r *Runner) postStart(ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, id string) error {
-	err := r.Hooks.PostStart(ctx, pod, c, id, r.addressOf(e, pod))
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	stopErr := limited(ctx, specGrace(pod)+stopMargin, func(ctx context.Context) error {
-		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(specGrace(pod).Seconds())})
-		return err
-	})
-	if stopErr != nil {
-		r.log(e).Warn("container whose postStart hook failed was not stopped", "id", id, "err", stopErr)
-	}
-	return &failure{"PostStartHookError", "FailedPostStartHook", "PostStartHook failed: ", err}
-}
-
+// stopContainer asks a container to end, and has it killed when its grace is over. A hook and the grace are waits, which cost the
+// runtime nothing: no slot is held for them.
 func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
-	select {
-	case r.stops <- struct{}{}:
-		defer func() { <-r.stops }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	grace := a.Grace
+	killAt := time.Now().Add(a.Grace)
+	e.mu.Lock()
+	e.endHook(a.ID)
+	e.mu.Unlock()
+	least := time.Duration(0)
 	if pod != nil {
 		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", cmp.Or(a.Event, "Stopping container "+a.Container))
-		grace = r.preStop(ctx, e, pod, a)
+		if r.preStop(ctx, e, pod, a) {
+			least = min(preStopLeaves, a.Grace)
+		}
 	}
-	// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
-	seconds := int64((grace + time.Second - 1) / time.Second)
-	err := limited(ctx, grace+stopMargin, func(ctx context.Context) error {
-		_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds})
-		return err
+	err := briefly(ctx, r.stops, signalTime, func() error {
+		grace := max(time.Until(killAt), least)
+		// The runtime sends SIGTERM, waits, and sends SIGKILL; it counts in whole seconds, and zero means at once.
+		seconds := int64((grace + time.Second - 1) / time.Second)
+		return limited(ctx, grace+stopMargin, func(ctx context.Context) error {
+			_, err := r.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: a.ID, Timeout: seconds})
+			return err
+		})
 	})
 	if err != nil && !gone(err) {
 		return fmt.Errorf("stop container %s: %w", a.ID, err)
@@ -265,26 +255,29 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 	return nil
 }
 
-// preStop runs the hook inside the grace and returns what is left of it. Upstream leaves at least 2 s for SIGTERM.
-func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) time.Duration {
-	const least = 2 * time.Second
+// preStopLeaves is what upstream leaves at least for SIGTERM after a preStop hook.
+const preStopLeaves = 2 * time.Second
+
+// preStop runs the hook inside the grace, and reports whether there is one.
+func (r *Runner) preStop(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) bool {
 	c := containerNamed(pod, a.Container)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace == 0 {
-		return a.Grace
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.Grace)
 	defer cancel()
-	begun := time.Now()
 	if err := r.Hooks.PreStop(ctx, pod, c, a.ID, r.addressOf(e, pod)); err != nil {
 		r.event(pod, a.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
 	}
-	return max(a.Grace-time.Since(begun), min(least, a.Grace))
+	return true
 }
 
 func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action) error {
-	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
-		return err
+	err := briefly(ctx, r.removals, removalTime, func() error {
+		return limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
+			_, err := r.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.ID})
+			return err
+		})
 	})
 	if err != nil && !gone(err) {
 		return fmt.Errorf("remove container %s: %w", a.ID, err)
@@ -297,7 +290,8 @@ func (r *Runner) removeContainer(ctx context.Context, e *entry, a podlife.Action
 // onSandbox stops or removes a sandbox and re-reads what is left of it.
 func (r *Runner) onSandbox(ctx context.Context, e *entry, a podlife.Action, call func(context.Context) error) error {
 	e.unwatch(a.ID)
-	if err := limited(ctx, 2*r.WorkTimeout, call); err != nil && !gone(err) {
+	err := briefly(ctx, r.removals, removalTime, func() error { return limited(ctx, 2*r.WorkTimeout, call) })
+	if err != nil && !gone(err) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.ID, err)
 	}
 	if a.Kind == podlife.RemoveSandbox {

@@ -55,7 +55,8 @@ type entry struct {
 	again     bool
 	retry     bool // something the pod may have waited for has appeared
 	forgotten bool
-	interrupt context.CancelFunc // of what the worker does, where that may be interrupted
+	interrupt context.CancelFunc  // of what the worker does, where that may be interrupted
+	hooks     map[string]*hookRun // of postStart that have not succeeded, by container id
 	timer     *time.Timer
 	fallback  identity // who it is when pod is nil
 	dirty     dirt     // what of the runtime's view must be re-read
@@ -77,7 +78,7 @@ type dirt struct {
 }
 
 func newEntry(uid types.UID, backoffMax time.Duration) *entry {
-	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView()}
+	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView(), hooks: map[string]*hookRun{}}
 }
 
 // name is namespace/name for messages. Caller does not hold mu.
@@ -145,6 +146,9 @@ func (e *entry) orderStop(now unit.Instant, grace time.Duration, order podlife.S
 	if e.stop == nil {
 		e.stop = &order
 		e.interrupted()
+		for id := range e.hooks {
+			e.endHook(id)
+		}
 		return
 	}
 	merged := *e.stop

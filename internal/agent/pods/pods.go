@@ -159,8 +159,10 @@ type Runner struct {
 	origin time.Time
 
 	starts chan struct{} // slots of pods starting
-	stops  chan struct{} // slots of stops, which mostly wait
+	stops  chan struct{} // slots of stops that the runtime works on
 	pulls  chan struct{}
+
+	removals chan struct{} // slots of sandboxes that are stopped, and of what is removed
 
 	turns     turns      // of pods that have come and were not let in yet
 	admission sync.Mutex // held while one pod is being let in
@@ -189,7 +191,8 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		Options: o, exits: exits, origin: time.Now().Add(-time.Second),
 		starts: make(chan struct{}, o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
-		pods: map[types.UID]*entry{},
+		removals: make(chan struct{}, removalsAtOnce),
+		pods:     map[types.UID]*entry{},
 	}
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
@@ -198,10 +201,10 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Bounds on concurrency that only keep a burst from exhausting the runtime: a stop mostly waits for the process, a pull
-// for the network (chosen).
+// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen). A pull mostly waits for the network.
 const (
 	stopsAtOnce    = 64
+	removalsAtOnce = 64
 	pullsUnlimited = 16
 )
 

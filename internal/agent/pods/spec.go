@@ -24,7 +24,10 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 				kind = podlife.Sidecar
 			}
 		}
-		s.Containers = append(s.Containers, podlife.ContainerSpec{Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image, Fixed: fixedOf(pod, c)})
+		s.Containers = append(s.Containers, podlife.ContainerSpec{
+			Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image, Fixed: fixedOf(pod, c),
+			PostStart: c.Lifecycle != nil && c.Lifecycle.PostStart != nil,
+		})
 	}
 	for i := range pod.Spec.InitContainers {
 		add(&pod.Spec.InitContainers[i], podlife.Init, policy)

@@ -158,14 +158,14 @@ func (r *Runner) noteView(e *entry) {
 // track tells the probes which containers run, so that what they then say of them is not of runs before.
 func (r *Runner) track(e *entry) {
 	e.mu.Lock()
-	pod, stopping := e.pod, e.stop != nil
+	pod, stopping, containers := e.pod, e.stop != nil, e.containersIn()
 	e.mu.Unlock()
 	if pod == nil {
 		return
 	}
 	running := map[string]probe.Container{}
-	for _, c := range e.view.containers {
-		if c.State == podlife.Running {
+	for _, c := range containers {
+		if c.State == podlife.Running && c.Hook == podlife.HookOver { // upstream probes none before its postStart hook has succeeded
 			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
@@ -191,6 +191,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	r.mu.Lock()
 	synced := r.synced
 	r.mu.Unlock()
+	r.followHooks(e, e.object())
 	r.track(e)
 	r.adoptSizes(e)
 	e.mu.Lock()
@@ -206,7 +207,7 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	o = podlife.Observation{
 		Stop:       e.stop,
 		Sandboxes:  slices.Collect(maps.Values(e.view.sandboxes)),
-		Containers: slices.Collect(maps.Values(e.view.containers)),
+		Containers: e.containersIn(),
 	}
 	if pod == nil {
 		return nil, o, true
@@ -357,6 +358,9 @@ func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, kn
 			return false
 		}
 	}
+	if group[0].Kind == podlife.StopContainer {
+		slot.release() // others may start while it takes its time
+	}
 	failures := make([]error, len(group))
 	var running sync.WaitGroup
 	for i, a := range group {
@@ -416,30 +420,3 @@ func (f *failure) Error() string {
 func (f *failure) Unwrap() error { return f.err }
 
 func (f *failure) eventText() string { return f.prefix + f.Error() }
-
-// startSlot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last
-// container, so that pods finish one after the other instead of all at the end.
-type startSlot struct {
-	slots chan struct{}
-	held  bool
-}
-
-func (s *startSlot) take(ctx context.Context) error {
-	if s.held {
-		return nil
-	}
-	select {
-	case s.slots <- struct{}{}:
-		s.held = true
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (s *startSlot) release() {
-	if s.held {
-		<-s.slots
-		s.held = false
-	}
-}

@@ -10,6 +10,8 @@
 //     not restarted unless its resize policy asks for that.
 //   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral one is started
 //     only once, ever.
+//   - A container whose postStart hook has not succeeded is not reported as running, and no main after it is started. All else
+//     goes on: its hook keeps nobody from being stopped.
 //   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
 //   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
 //     nothing, it only forgets how often it had to wait.
@@ -32,6 +34,7 @@
 //     spent, get at least 2 s, as upstream gives everybody.
 //   - Once a container was started after a sidecar, a restart of that sidecar holds up nothing; upstream holds up mains
 //     that are down at the same moment.
+//   - While a postStart hook runs, containers before it, ephemeral ones and all stops go on; upstream does nothing for a pod then.
 //   - A pod without restarts whose sandbox dies before its mains ran begins again; upstream leaves it Pending for ever.
 //   - A pod whose containers have all ended is finished even if its active deadline passes before that was reported;
 //     upstream reports DeadlineExceeded.
@@ -82,6 +85,8 @@ type ContainerSpec struct {
 	Image  string        // as the pod spells it; only for messages
 	Fixed  string        // of the resources whose change means a restart (resize policy); compared with Container.Fixed
 	Size   resize.Size   // of its cgroup
+
+	PostStart bool // it has a postStart hook: the mains after it start once that has succeeded
 }
 
 // Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains, then ephemeral
@@ -123,6 +128,17 @@ const (
 	Unknown // the runtime lost track; it must be stopped before it counts as exited
 )
 
+// HookState is how far a container's postStart hook is. The hook is a user's code: it may take for ever, and the shell runs it
+// beside everything else that it does for the pod.
+type HookState int
+
+// The states of a hook.
+const (
+	HookOver   HookState = iota // it succeeded; or there is none, or whoever began it is no more
+	HookRuns                    // the container is not reported as running yet
+	HookFailed                  // the container is to be stopped
+)
+
 // Container is a container that the runtime has.
 type Container struct {
 	ID, Name, SandboxID string
@@ -137,6 +153,7 @@ type Container struct {
 	ImageID             string
 	Fixed               string      // as it was when the container was made; empty: not ours to judge
 	Size                resize.Size // that its cgroup has; unknown parts are never a reason to resize
+	Hook                HookState   // while it runs
 }
 
 // Probes is what is known of the probes of a container's current run. Absent probes count as passed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,7 +118,7 @@ func (j *judge) judgeRest(d Decision, o Observation, over, anyAlive bool) {
 	if o.Stop != nil && (o.Stop.Remove || anyAlive) {
 		j.wrong("an ending pod rests for ever")
 	}
-	if o.Stop != nil || over {
+	if o.Stop != nil || over || slices.ContainsFunc(o.Containers, func(c Container) bool { return c.State == Running && c.Hook == HookRuns }) {
 		return
 	}
 	for i, st := range d.Status.Containers {
@@ -202,7 +203,7 @@ func (j *judge) judgeEnd(a Action) {
 		j.wrong("%s: it is the one in use", describe(a, a.ID))
 	}
 	for _, b := range j.w.containers {
-		if b.ID == a.ID && b.State == Running && b.SandboxID == newest.ID && b.Hash == j.w.spec(b.Name).Hash && b.Fixed == j.w.spec(b.Name).Fixed && !j.seen.Probes[b.Name].Dead && b == j.w.box(b.Name) {
+		if b.ID == a.ID && b.State == Running && b.SandboxID == newest.ID && b.Hash == j.w.spec(b.Name).Hash && b.Fixed == j.w.spec(b.Name).Fixed && !j.seen.Probes[b.Name].Dead && b.Hook != HookFailed && b == j.w.box(b.Name) {
 			j.wrong("%s: it runs as it should", describe(a, j.w.nameOf(a.ID)))
 		}
 	}
@@ -222,7 +223,6 @@ func randomPod(w *world, r *rand.Rand) {
 		} else if r.IntN(6) == 0 {
 			s.Policy = RestartPolicy(r.IntN(3))
 		}
-		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
 		p := program{term: run{int32(r.IntN(2) * 143), time.Duration(r.IntN(5)-1) * time.Second}}
 		for range r.IntN(4) {
 			p.runs = append(p.runs, run{int32(r.IntN(2)), time.Duration(r.IntN(30)) * time.Second})
@@ -232,6 +232,10 @@ func randomPod(w *world, r *rand.Rand) {
 			last = run{0, time.Duration(r.IntN(5)) * time.Second}
 		}
 		p.runs = append(p.runs, last)
+		if (kind == Main || kind == Sidecar) && r.IntN(5) == 0 {
+			s.PostStart, p.hook = true, run{int32(r.IntN(8) / 7), time.Duration(r.IntN(20)) * time.Second}
+		}
+		w.o.Spec.Containers = append(w.o.Spec.Containers, s)
 		w.programs[name] = p
 	}
 	for i := range r.IntN(3) {
@@ -264,7 +268,7 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 		}
 	case 1:
 		if b != nil && b.State == Running {
-			b.State = Unknown
+			b.State, b.Hook = Unknown, HookOver
 		}
 	case 2:
 		if b != nil && b.State == Running {
@@ -322,6 +326,10 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 // heal ends all trouble, so that the pod can reach its end.
 func heal(w *world) {
 	w.failures, w.fragile = nil, 0
+	for name, p := range w.programs {
+		p.hook.code = 0
+		w.programs[name] = p
+	}
 	clear(w.uses)
 	for name := range w.o.Probes {
 		w.o.Probes[name] = Probes{}
@@ -423,6 +431,7 @@ func TestForgettingIsHarmless(t *testing.T) {
 		for i := range ends {
 			w := newWorld()
 			randomPod(w, rand.New(rand.NewPCG(shape, 2)))
+			heal(w)                     // a failure that is forgotten is none
 			w.o.Spec.ActiveDeadline = 0 // back-off is forgotten, so time goes another way
 			say("agent that forgets: %v\n%+v %+v", i == 1, w.o.Spec, w.programs)
 			j := watch(w, say)

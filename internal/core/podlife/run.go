@@ -3,6 +3,7 @@ package podlife
 import (
 	"cmp"
 	"fmt"
+	"slices"
 )
 
 // run plans the way to the running pod.
@@ -59,7 +60,8 @@ func (p *plan) stray(c Container) bool {
 }
 
 // startInOrder starts what may start now: inits one after the other, then all mains; sidecars stay up throughout. What
-// comes before a container that exists in this sandbox is behind us, whatever became of it.
+// comes before a container that exists in this sandbox is behind us, whatever became of it. A main's postStart hook is waited for by
+// the mains after it.
 func (p *plan) startInOrder() {
 	for i, s := range p.o.Spec.Containers {
 		c, exists := p.newest(s.Name)
@@ -78,7 +80,13 @@ func (p *plan) startInOrder() {
 		if s.Kind == Sidecar && i >= p.reached && !p.started(s.Name) {
 			return
 		}
+		p.queued = p.queued || s.Kind == Main && (c.hooked() || s.PostStart && p.starts(s.Name))
 	}
+}
+
+// starts reports whether a start of that container is planned.
+func (p *plan) starts(name string) bool {
+	return slices.ContainsFunc(p.actions, func(a Action) bool { return a.Kind == StartContainer && a.Container == name })
 }
 
 // startEphemeral starts containers that somebody added to look at the pod: even while its inits run. One that has run, in
@@ -96,7 +104,7 @@ func (p *plan) startEphemeral() {
 // started reports whether a container runs and has passed its startup probe.
 func (p *plan) started(name string) bool {
 	c, ok := p.newest(name)
-	return ok && c.State == Running && !p.o.Probes[name].Starting
+	return ok && c.State == Running && !c.hooked() && !p.o.Probes[name].Starting
 }
 
 // tend brings one container towards running.
@@ -112,6 +120,9 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 	case c.State == Running && outgrown(s, c):
 		p.life.revive[s.Name] = c.ID
 		p.stopToRestart(c, fmt.Sprintf("Container %s resize requires restart", s.Name))
+	case c.State == Running && c.Hook == HookFailed:
+		p.stopToRestart(c, "FailedPostStartHook")
+	case c.hooked(): // has not started yet
 	case c.State == Running:
 		delete(p.life.troubles, s.Name)
 	case c.State == Unknown:
@@ -164,7 +175,7 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 
 // start starts a new run of a container; last is the run before it, if any.
 func (p *plan) start(s ContainerSpec, last Container) {
-	if p.alive(s.Name) || p.waiting(s.Name) {
+	if p.queued || p.alive(s.Name) || p.waiting(s.Name) {
 		return
 	}
 	past := p.o.Past[s.Name]

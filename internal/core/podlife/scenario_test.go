@@ -21,6 +21,7 @@ import (
 //	    init|sidecar|main|ephemeral NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]
 //	    [cpu=M] [memory=B]   limits, and requests equal to them: millicores, MiB
 //	    runs: how each run ends, the last entry for all later ones ("ever": it does not); term: how it takes a SIGTERM
+//	    hook=CODE@TIME|never   a postStart hook that ends so
 //	run TIME [quiet]        let time pass; prints actions, and the states of phase and containers when they change
 //	status                  print what is reported
 //	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
@@ -75,6 +76,8 @@ func podOf(t *testing.T, d *datadriven.TestData) *world {
 				}
 			case "term":
 				p.term = runOf(t, value)
+			case "hook":
+				s.PostStart, p.hook = true, runOf(t, value)
 			case "cpu", "memory":
 				limits[key] = integer(t, value)
 			default:
@@ -168,7 +171,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "kill":
 		w.end(w.box(first), int32(number(t, d, "code")))
 	case "lose":
-		w.box(first).State = Unknown
+		w.box(first).State, w.box(first).Hook = Unknown, HookOver
 	case "gone":
 		b := w.box(first)
 		w.containers = slices.DeleteFunc(w.containers, func(c *box) bool { return c == b })

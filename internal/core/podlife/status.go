@@ -92,10 +92,11 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 	return st
 }
 
-// begun returns the newest container of that name that was started. One that was only created is not a run.
+// begun returns the newest container of that name that was started. One that was only created is not a run, nor is one whose
+// postStart hook has not succeeded.
 func (p *plan) begun(name string) (Container, bool) {
 	for _, c := range p.byName[name] {
-		if c.State != Created && !p.history(c) {
+		if c.State != Created && !c.hooked() && !p.history(c) {
 			return c, true
 		}
 	}

@@ -33,6 +33,7 @@ type plan struct {
 	sandbox *Sandbox               // the newest
 	reached int                    // place in the spec of the last container that exists in sandbox; -1: none
 	order   *StopOrder             // nil: run
+	queued  bool                   // a postStart hook runs, or is about to, that the mains after it wait for
 	actions []Action
 	wake    unit.Instant
 }
@@ -71,7 +72,7 @@ func newestByName(o Observation) map[string][]Container {
 // what runs is not doubted.
 func forgotten(list []Container, past Past) bool {
 	return (past.Running || past.Ended != nil) && !slices.ContainsFunc(list, func(c Container) bool {
-		return c.ID == past.ID || c.alive() || c.State != Created && c.Attempt >= past.RestartCount
+		return c.ID == past.ID || !c.hooked() && (c.alive() || c.State != Created && c.Attempt >= past.RestartCount)
 	})
 }
 
@@ -117,6 +118,9 @@ func (p *plan) history(c Container) bool {
 }
 
 func (c Container) alive() bool { return c.State == Running || c.State == Unknown }
+
+// hooked reports whether c runs, and its postStart hook has not succeeded: it is not told yet that it has started.
+func (c Container) hooked() bool { return c.State == Running && c.Hook != HookOver }
 
 // alive reports whether any container may have a process; with names, any of those.
 func (p *plan) alive(names ...string) bool {

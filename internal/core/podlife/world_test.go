@@ -43,12 +43,16 @@ type box struct {
 	Container
 	exitAt unit.Instant // zero: runs for ever
 	exit   int32
+	hookAt unit.Instant // when its postStart hook ends; zero: never
+	hook   int32        // and how
+	start  Action       // that made it
 }
 
 // program is what the runs of one container do: the nth run follows the nth entry, later ones the last.
 type program struct {
 	runs []run
 	term run // what SIGTERM does; for < 0: nothing
+	hook run // what its postStart hook does, if its spec has one
 }
 
 // run ends with a code after a time; for < 0: never.
@@ -120,6 +124,9 @@ func (w *world) nextEvent() unit.Instant {
 	for _, b := range w.containers {
 		if b.State == Running {
 			next = next.Earlier(b.exitAt)
+			if b.Hook == HookRuns {
+				next = next.Earlier(b.hookAt)
+			}
 		}
 	}
 	return next
@@ -135,6 +142,18 @@ func (w *world) advance(to unit.Instant) {
 		if b.State == Running && !b.exitAt.IsZero() && b.exitAt <= w.now {
 			w.end(b, b.exit)
 		}
+		if b.State == Running && b.Hook == HookRuns && !b.hookAt.IsZero() && b.hookAt <= w.now {
+			w.endHook(b)
+		}
+	}
+}
+
+// endHook is the end of a postStart hook, as the shell tells it.
+func (w *world) endHook(b *box) {
+	b.Hook = HookOver
+	if b.hook != 0 {
+		b.Hook = HookFailed
+		w.life.Failed(w.now, b.start, "PostStartHookError", fmt.Sprintf("command exited with %d", b.hook))
 	}
 }
 
@@ -342,12 +361,19 @@ func (w *world) create(a Action) *box {
 		Hash: w.spec(a.Container).Hash, ImageID: "sha256:" + w.spec(a.Container).Image,
 		Fixed: w.spec(a.Container).Fixed, Size: w.spec(a.Container).Size,
 	}}
+	b.start = a
 	w.containers = append(w.containers, b)
 	return b
 }
 
 func (w *world) start(b *box) {
 	b.State, b.StartedAt = Running, w.wall
+	if w.spec(b.Name).PostStart {
+		b.Hook = HookRuns
+		if h := w.programs[b.Name].hook; h.for_ >= 0 {
+			b.hookAt, b.hook = w.now.Add(h.for_), h.code
+		}
+	}
 	runs := w.programs[b.Name].runs
 	if len(runs) == 0 {
 		return
@@ -449,6 +475,9 @@ func (w *world) reboot(lost bool) {
 
 func (w *world) restartAgent() {
 	w.life, w.busy, w.wake = New(0), 0, w.now
+	for _, b := range w.containers {
+		b.Hook = HookOver // nobody waits for it any more
+	}
 	if w.o.Stop != nil { // the new agent learns of the deletion from the API
 		stop := *w.o.Stop
 		w.o.Stop = &stop

@@ -1,0 +1,112 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// More containers than there are slots take an hour to end, half of them in their preStop hooks; the next one is asked to end at once.
+func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := &patient{}
+		r := testRunner()
+		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, make(chan struct{}, 2)
+		stop := func(grace time.Duration, pod *corev1.Pod) {
+			e := newEntry("uid-1", 0)
+			_ = r.stopContainer(t.Context(), e, pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
+		}
+		hooked := testPod()
+		hooked.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
+		for range 4 {
+			go stop(time.Hour, nil)
+			go stop(time.Hour, hooked)
+		}
+		synctest.Wait()
+		begun := time.Now()
+		stop(time.Second, nil)
+		// Two at a time: the four of before, and then this one.
+		if waited := time.Since(begun) - time.Second; waited > 2*signalTime {
+			t.Errorf("a stop waited %s for others, want at most %s", waited, 2*signalTime)
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// endless is a runtime whose commands in containers never end by themselves.
+type endless struct{ ended chan error }
+
+func (h *endless) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+	<-ctx.Done()
+	h.ended <- ctx.Err()
+	return nil, ctx.Err()
+}
+
+// hangingHook is a pod whose container zeta runs, and whose postStart hook hangs.
+func hangingHook(t *testing.T) (r *Runner, e *entry, commands *endless) {
+	r, e, commands = testRunner(), newEntry("uid-1", 0), &endless{make(chan error, 1)}
+	r.ctx, r.Hooks = t.Context(), hook.Runner{Runtime: commands}
+	e.pod = testPod()
+	c := &e.pod.Spec.Containers[0]
+	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
+	e.view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
+	r.postStart(e, e.pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // it returns
+	return r, e, commands
+}
+
+func (e *entry) hookOf(id string) podlife.HookState {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.containersIn() {
+		if c.ID == id {
+			return c.Hook
+		}
+	}
+	return -1
+}
+
+func TestPostStartHook(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(r *Runner, e *entry)
+	}{
+		{"the pod is to end", func(_ *Runner, e *entry) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.orderStop(noon, time.Minute, podlife.StopOrder{Remove: true})
+		}},
+		{"the container is to stop", func(r *Runner, e *entry) {
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+			_ = r.stopContainer(r.ctx, e, nil, podlife.Action{ID: "c1"})
+		}},
+		{"the container has ended", func(r *Runner, e *entry) {
+			e.view.containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Exited}
+			r.followHooks(e, e.pod)
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, e, commands := hangingHook(t)
+			if got := e.hookOf("c1"); got != podlife.HookRuns {
+				t.Errorf("%s: while the hook runs podlife is told %v", c.name, got)
+			}
+			c.end(r, e)
+			if err := <-commands.ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: the hook ended with %v", c.name, err)
+			}
+			synctest.Wait()
+			if got := e.hookOf("c1"); got != podlife.HookOver {
+				t.Errorf("%s: afterwards podlife is told %v", c.name, got)
+			}
+		})
+	}
+}
