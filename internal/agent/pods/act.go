@@ -157,12 +157,9 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := slot.take(ctx); err != nil {
 		return err
 	}
-	config, err := r.containerConfig(ctx, pod, c, a, image, volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)})
+	config, err := r.containerConfig(ctx, pod, c, a, image, e.view.containers, volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)})
 	if err != nil {
 		return err
-	}
-	if err := joinTarget(config.Linux.SecurityContext.NamespaceOptions, pod, c.Name, e.view.containers); err != nil {
-		return &failure{"CreateContainerConfigError", "Failed", "Error: ", err}
 	}
 	parent, err := r.Groups.Ensure(pod)
 	if err != nil {

@@ -3,32 +3,28 @@ package pods
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
 
-// imageRef is an image that the runtime has.
-type imageRef struct {
-	id       string // what the runtime calls it
-	uid      *int64 // numeric user of the image, if it has one
-	username string // else its name, if it has one
-}
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+)
 
 // pullTimeout bounds one pull: the kubelet has none, and a pull that hangs then holds up every later one.
 const pullTimeout = 30 * time.Minute
 
 // ensureImage makes the container's image present, as its pull policy says. A pod that must pull gives up its place
 // among the starting ones: the wait is the registry's.
-func (r *Runner) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, slot *startSlot) (imageRef, error) {
+func (r *Runner) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container, slot *startSlot) (criconfig.Image, error) {
 	spec := &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image}
 	if c.ImagePullPolicy != corev1.PullAlways {
 		ref, present, err := r.findImage(ctx, spec)
 		if err != nil {
-			return imageRef{}, &failure{"ImageInspectError", "InspectFailed", fmt.Sprintf("Failed to inspect image %q: ", c.Image), err}
+			return criconfig.Image{}, &failure{"ImageInspectError", "InspectFailed", fmt.Sprintf("Failed to inspect image %q: ", c.Image), err}
 		}
 		if present {
 			r.event(pod, c.Name, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", c.Image))
@@ -37,37 +33,42 @@ func (r *Runner) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 		if c.ImagePullPolicy == corev1.PullNever {
 			//lint:ignore ST1005 upstream's text
 			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
-			return imageRef{}, &failure{"ErrImageNeverPull", "ErrImageNeverPull", "", err}
+			return criconfig.Image{}, &failure{"ErrImageNeverPull", "ErrImageNeverPull", "", err}
 		}
 	}
 	slot.release()
 	if err := r.pull(ctx, pod, c, spec); err != nil {
-		return imageRef{}, err
+		return criconfig.Image{}, err
 	}
 	ref, present, err := r.findImage(ctx, spec)
 	if err == nil && !present {
 		err = fmt.Errorf("image %q: pulled, yet the runtime does not have it", c.Image)
 	}
 	if err != nil {
-		return imageRef{}, &failure{"ImageInspectError", "InspectFailed", fmt.Sprintf("Failed to inspect image %q: ", c.Image), err}
+		return criconfig.Image{}, &failure{"ImageInspectError", "InspectFailed", fmt.Sprintf("Failed to inspect image %q: ", c.Image), err}
 	}
 	return ref, nil
 }
 
-func (r *Runner) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (ref imageRef, present bool, err error) {
+func (r *Runner) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (ref criconfig.Image, present bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	response, err := r.Runtime.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil || response.Image == nil {
-		return imageRef{}, false, err
+		return criconfig.Image{}, false, err
 	}
-	ref = imageRef{id: response.Image.Id, username: response.Image.Username}
+	ref = criconfig.Image{ID: response.Image.Id, Username: response.Image.Username}
 	if response.Image.Uid != nil {
-		ref.uid, ref.username = &response.Image.Uid.Value, ""
-	} else if uid, ok := parseUID(ref.username); ok {
-		ref.uid, ref.username = &uid, ""
+		ref.UID, ref.Username = &response.Image.Uid.Value, ""
+	} else if uid, ok := parseUID(ref.Username); ok {
+		ref.UID, ref.Username = &uid, ""
 	}
 	return ref, true, nil
+}
+
+func parseUID(user string) (int64, bool) {
+	id, err := strconv.ParseInt(user, 10, 64)
+	return id, err == nil
 }
 
 func (r *Runner) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) error {

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 )
 
 // What the rest of the agent may ask about pods. Everything here is a snapshot.
@@ -173,7 +174,7 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 		}
 		return Run{}, fmt.Errorf("container %q in pod %q is waiting to start: %s", c.Name, pod.Name, reason)
 	}
-	run.LogPath = filepath.Join(r.logDir(pod), c.Name, strconv.FormatUint(uint64(run.Attempt), 10)+".log")
+	run.LogPath = filepath.Join(r.requests().LogDirectory(pod), criconfig.LogPath(c.Name, run.Attempt))
 	return run, nil
 }
 

@@ -61,7 +61,7 @@ func (r *Runner) removeLog(e *entry, a podlife.Action) {
 	if pod == nil {
 		return
 	}
-	old, _ := filepath.Glob(filepath.Join(r.logDir(pod), a.Container, fmt.Sprintf("%d.log*", a.Attempt)))
+	old, _ := filepath.Glob(filepath.Join(r.requests().LogDirectory(pod), a.Container, fmt.Sprintf("%d.log*", a.Attempt)))
 	for _, path := range old {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			slog.Warn("old log not removed", "path", path, "err", err)

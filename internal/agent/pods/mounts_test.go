@@ -4,9 +4,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 func TestReportMounts(t *testing.T) {
@@ -28,30 +25,5 @@ func TestReportMounts(t *testing.T) {
 		if e := out.EphemeralContainerStatuses[0].VolumeMounts; len(e) != 1 || e[0].MountPath != "/x" || e[0].ReadOnly {
 			t.Errorf("ephemeral: %+v", e)
 		}
-	}
-}
-
-func TestJoinTarget(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{
-		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
-	}}}
-	running := map[string]podlife.Container{"id0": {Name: "c", State: podlife.Exited}, "id1": {Name: "c", State: podlife.Running}, "id2": {Name: "d", State: podlife.Running}}
-	own := namespacesOf(pod)
-	for _, name := range []string{"c", "beside"} {
-		if err := joinTarget(own, pod, name, running); err != nil || own.Pid != runtimeapi.NamespaceMode_CONTAINER {
-			t.Errorf("%s: %v, %v", name, own, err)
-		}
-	}
-	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET || own.TargetId != "id1" {
-		t.Errorf("look: %v, %v", own, err)
-	}
-	if err := joinTarget(namespacesOf(pod), pod, "look", nil); err == nil || err.Error() != "unable to find target container c" {
-		t.Errorf("without its target: %v", err)
-	}
-	shared := true
-	pod.Spec.ShareProcessNamespace = &shared
-	all := namespacesOf(pod)
-	if err := joinTarget(all, pod, "look", nil); err != nil || all.Pid != runtimeapi.NamespaceMode_POD {
-		t.Errorf("a pod whose containers see each other anyway: %v, %v", all, err)
 	}
 }

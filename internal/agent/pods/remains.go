@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
@@ -52,7 +53,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 	for _, s := range sandboxes.Items {
 		r := of(s.Labels)
 		if s.CreatedAt >= r.Created {
-			r.Note, r.Created, r.Ready = s.Annotations[annotationHoldings], s.CreatedAt, s.State == runtimeapi.PodSandboxState_SANDBOX_READY
+			r.Note, r.Created, r.Ready = s.Annotations[criconfig.AnnotationHoldings], s.CreatedAt, s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 		}
 	}
 	noted := map[types.UID]int64{}
@@ -60,9 +61,9 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		// An agent that died while it made the pod may have been followed by one that gave it something else: what the
 		// newest container was made with is what it has.
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
-			r.Note, noted[r.UID] = c.Annotations[annotationHoldings], c.CreatedAt
+			r.Note, noted[r.UID] = c.Annotations[criconfig.AnnotationHoldings], c.CreatedAt
 		}
-		name := c.Labels[labelContainerName]
+		name := c.Labels[criconfig.LabelContainerName]
 		if key := string(uidOf(c.Labels)) + "/" + name; uidOf(c.Labels) != "" && c.CreatedAt >= made[key] {
 			made[key] = c.CreatedAt
 			of(c.Labels).Devices[name] = c.Annotations[devices.Annotation]

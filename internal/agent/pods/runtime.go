@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 )
 
 // What the relist and the event stream share: both say that something of the runtime changed, and the pod's worker
@@ -55,10 +57,10 @@ func (all inventory) at(labels, annotations map[string]string) *podInventory {
 	uid := uidOf(labels)
 	p := all[uid]
 	if p == nil {
-		p = &podInventory{identity{labels[labelPodNamespace], labels[labelPodName], specGraceDefault}, map[string]int32{}}
+		p = &podInventory{identity{labels[criconfig.LabelPodNamespace], labels[criconfig.LabelPodName], specGraceDefault}, map[string]int32{}}
 		all[uid] = p
 	}
-	if seconds, err := strconv.ParseInt(annotations[annotationPodGrace], 10, 64); err == nil && seconds >= 0 {
+	if seconds, err := strconv.ParseInt(annotations[criconfig.AnnotationPodGrace], 10, 64); err == nil && seconds >= 0 {
 		p.grace = time.Duration(seconds) * time.Second
 	}
 	return p

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -31,23 +32,6 @@ type view struct {
 func newView() view {
 	return view{map[string]podlife.Sandbox{}, map[string]podlife.Container{}, map[string]func(){}}
 }
-
-// Labels and annotations, spelled as the kubelet spells them, so that either can adopt what the other left.
-const (
-	labelPodName       = "io.kubernetes.pod.name"
-	labelPodNamespace  = "io.kubernetes.pod.namespace"
-	labelPodUID        = "io.kubernetes.pod.uid"
-	labelContainerName = "io.kubernetes.container.name"
-
-	annotationHash          = "plimsoll.dev/container-hash"  // our own hash: the kubelet's means something else
-	annotationFixed         = "plimsoll.dev/container-fixed" // the resources that cannot change without a restart
-	annotationRestartCount  = "io.kubernetes.container.restartCount"
-	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
-	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
-	annotationMessageHost   = "plimsoll.dev/termination-message-host-path"
-	annotationHoldings      = "plimsoll.dev/holdings" // of sandboxes and containers: what the pod has of its own
-	annotationPodGrace      = "io.kubernetes.pod.terminationGracePeriod"
-)
 
 // Time limits of calls that only ask. A runtime that takes longer is hung.
 const askTimeout = 15 * time.Second
@@ -89,7 +73,7 @@ func (r *Runner) reread(ctx context.Context, e *entry, dirty dirt) error {
 func (r *Runner) readAll(ctx context.Context, e *entry) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	mine := map[string]string{labelPodUID: string(e.uid)}
+	mine := map[string]string{criconfig.LabelPodUID: string(e.uid)}
 	sandboxes, err := r.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: mine}})
 	if err != nil {
 		return fmt.Errorf("list sandboxes of %s: %w", e.name(), err)
@@ -208,8 +192,8 @@ func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Containe
 	c := podlife.Container{
 		ID: s.Id, Name: s.GetMetadata().GetName(), Attempt: s.GetMetadata().GetAttempt(), SandboxID: old.SandboxID,
 		CreatedAt: unit.Wall(s.CreatedAt), StartedAt: unit.Wall(s.StartedAt), FinishedAt: unit.Wall(s.FinishedAt),
-		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[annotationHash], ImageID: s.ImageRef,
-		Fixed: s.Annotations[annotationFixed], Size: old.Size,
+		ExitCode: s.ExitCode, Reason: s.Reason, Message: s.Message, Hash: s.Annotations[criconfig.AnnotationHash], ImageID: s.ImageRef,
+		Fixed: s.Annotations[criconfig.AnnotationFixed], Size: old.Size,
 	}
 	if c.FinishedAt != 0 && c.StartedAt > c.FinishedAt {
 		// containerd notes the start when starting returns, which a process of a few milliseconds does not live to see.
@@ -285,8 +269,8 @@ func cgroupNames(pid int, id string) bool {
 
 // terminationMessage reads what the container left in its termination log, which the status names by annotation.
 func terminationMessage(s *runtimeapi.ContainerStatus) string {
-	text := readBounded(s.Annotations[annotationMessageHost], terminationMessageMax)
-	if text == "" && s.Annotations[annotationMessagePolicy] == "FallbackToLogsOnError" && s.ExitCode != 0 {
+	text := readBounded(s.Annotations[criconfig.AnnotationMessageHost], terminationMessageMax)
+	if text == "" && s.Annotations[criconfig.AnnotationMessagePolicy] == "FallbackToLogsOnError" && s.ExitCode != 0 {
 		if last, err := podlog.Tail(s.LogPath, terminationLogLines, terminationLogBytes); err == nil {
 			text = strings.ToValidUTF8(string(last), "?")
 		}
@@ -325,7 +309,7 @@ func (r *Runner) readEnded(ctx context.Context, e *entry, id string) error {
 // (containerd 1.6 needs 2 to 20 ms here).
 const exitLag = 4 * time.Millisecond
 
-func uidOf(labels map[string]string) types.UID { return types.UID(labels[labelPodUID]) }
+func uidOf(labels map[string]string) types.UID { return types.UID(labels[criconfig.LabelPodUID]) }
 
 func add(set map[string]bool, id string) map[string]bool {
 	if set == nil {

@@ -1,15 +1,12 @@
-package pods
+package criconfig
 
 import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 // Paths of /proc and /sys that unprivileged containers must not read or write with the default ProcMount: kernel
@@ -47,19 +44,19 @@ func namespacesOf(pod *corev1.Pod) *runtimeapi.NamespaceOption {
 }
 
 // joinTarget lets an ephemeral container see the processes of the one that it was made to look at.
-func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, running map[string]podlife.Container) error {
+func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, running map[string]string) error {
 	i := slices.IndexFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
 	if i < 0 || pod.Spec.EphemeralContainers[i].TargetContainerName == "" || o.Pid != runtimeapi.NamespaceMode_CONTAINER {
 		return nil
 	}
 	target := pod.Spec.EphemeralContainers[i].TargetContainerName
-	for id, c := range running {
-		if c.Name == target && c.State == podlife.Running {
-			o.Pid, o.TargetId = runtimeapi.NamespaceMode_TARGET, id
-			return nil
-		}
+	id, ok := running[target]
+	if !ok {
+		return fmt.Errorf("unable to find target container %s", target)
 	}
-	return fmt.Errorf("unable to find target container %s", target)
+	o.Pid = runtimeapi.NamespaceMode_TARGET
+	o.TargetId = id
+	return nil
 }
 
 func anyPrivileged(pod *corev1.Pod) bool {
@@ -90,8 +87,27 @@ func groupsPolicy(s *corev1.PodSecurityContext) runtimeapi.SupplementalGroupsPol
 	return runtimeapi.SupplementalGroupsPolicy_Merge
 }
 
+func (n Node) sandboxSecurity(pod *corev1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
+	s := securityOf(pod)
+	out := &runtimeapi.LinuxSandboxSecurityContext{
+		NamespaceOptions:         namespacesOf(pod),
+		Privileged:               anyPrivileged(pod),
+		Seccomp:                  n.seccompOf(s.SeccompProfile),
+		SelinuxOptions:           selinuxOf(s.SELinuxOptions),
+		SupplementalGroups:       groupsOf(s),
+		SupplementalGroupsPolicy: groupsPolicy(s),
+	}
+	if s.RunAsUser != nil {
+		out.RunAsUser = &runtimeapi.Int64Value{Value: *s.RunAsUser}
+	}
+	if s.RunAsGroup != nil && s.RunAsUser != nil { // CRI refuses a group without a user
+		out.RunAsGroup = &runtimeapi.Int64Value{Value: *s.RunAsGroup}
+	}
+	return out
+}
+
 // containerSecurity merges the pod's and the container's wishes; the container's win.
-func (r *Runner) containerSecurity(pod *corev1.Pod, c *corev1.Container, image imageRef) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := securityOf(pod), c.SecurityContext
 	if cs == nil {
 		cs = &corev1.SecurityContext{}
@@ -105,7 +121,7 @@ func (r *Runner) containerSecurity(pod *corev1.Pod, c *corev1.Container, image i
 		SupplementalGroups:       groupsOf(ps),
 		SupplementalGroupsPolicy: groupsPolicy(ps),
 		SelinuxOptions:           selinuxOf(either(cs.SELinuxOptions, ps.SELinuxOptions)),
-		Seccomp:                  r.seccompOf(either(cs.SeccompProfile, ps.SeccompProfile)),
+		Seccomp:                  n.seccompOf(either(cs.SeccompProfile, ps.SeccompProfile)),
 		Apparmor:                 apparmorOf(either(cs.AppArmorProfile, ps.AppArmorProfile)),
 	}
 	if privileged {
@@ -132,14 +148,14 @@ func (r *Runner) containerSecurity(pod *corev1.Pod, c *corev1.Container, image i
 }
 
 // runAs sets the user and group to run as: what was asked for, else what the image says.
-func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, image imageRef) {
+func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, image Image) {
 	switch {
 	case user != nil:
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *user}
-	case image.uid != nil:
-		out.RunAsUser = &runtimeapi.Int64Value{Value: *image.uid}
-	case image.username != "":
-		out.RunAsUsername = image.username
+	case image.UID != nil:
+		out.RunAsUser = &runtimeapi.Int64Value{Value: *image.UID}
+	case image.Username != "":
+		out.RunAsUsername = image.Username
 	}
 	if group != nil {
 		if out.RunAsUser == nil && out.RunAsUsername == "" {
@@ -163,12 +179,12 @@ func nonRoot(out *runtimeapi.LinuxContainerSecurityContext, asked bool) error {
 	return fmt.Errorf("container has runAsNonRoot and image will run as root")
 }
 
-// seccompOf translates a profile; localhost profiles live below RootDir/seccomp, as upstream has it.
-func (r *Runner) seccompOf(profile *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
+// seccompOf translates a profile; Localhost profiles live below SeccompDir.
+func (n Node) seccompOf(profile *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
 	def := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 	open := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	if profile == nil {
-		if r.SeccompAll {
+		if n.SeccompDefault {
 			return def
 		}
 		return open
@@ -178,7 +194,7 @@ func (r *Runner) seccompOf(profile *corev1.SeccompProfile) *runtimeapi.SecurityP
 		return open
 	case corev1.SeccompProfileTypeLocalhost:
 		if profile.LocalhostProfile != nil && filepath.IsLocal(*profile.LocalhostProfile) {
-			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(r.RootDir, "seccomp", *profile.LocalhostProfile)}
+			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(n.SeccompDir, *profile.LocalhostProfile)}
 		}
 	}
 	return def // also for a profile that cannot be named safely: it must not become "unconfined"
@@ -221,9 +237,4 @@ func truth(b *bool, absent bool) bool {
 		return absent
 	}
 	return *b
-}
-
-func parseUID(user string) (int64, bool) {
-	id, err := strconv.ParseInt(user, 10, 64)
-	return id, err == nil
 }

@@ -1,24 +1,34 @@
-package pods
+package criconfig
 
 import (
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+var testNode = Node{SeccompDir: "/var/lib/x/seccomp", LogDir: "/var/log/pods"}
+
+func testPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}}},
+	}
+}
 
 func ptr[T any](v T) *T { return &v }
 
 func TestRunAs(t *testing.T) {
-	root, app := imageRef{uid: ptr(int64(0))}, imageRef{uid: ptr(int64(1000))}
-	named, silent := imageRef{username: "app"}, imageRef{}
+	root, app := Image{UID: ptr(int64(0))}, Image{UID: ptr(int64(1000))}
+	named, silent := Image{Username: "app"}, Image{}
 	for _, c := range []struct {
 		name       string
 		pod, ctr   *int64
 		group      *int64
 		nonRoot    bool
-		image      imageRef
+		image      Image
 		user, want string // user as given to the runtime; part of the error
 	}{
 		{"the image's user", nil, nil, nil, false, app, "1000", ""},
@@ -34,11 +44,11 @@ func TestRunAs(t *testing.T) {
 		{"non-root, asked for root", ptr(int64(0)), nil, nil, true, app, "", "container's runAsUser breaks non-root policy"},
 		{"non-root, asked for a user of an unnamed image", nil, ptr(int64(9)), nil, true, silent, "9", ""},
 	} {
-		r, pod := testRunner(), testPod()
+		n, pod := testNode, testPod()
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: c.pod, RunAsGroup: c.group, RunAsNonRoot: &c.nonRoot}
 		ctr := &pod.Spec.Containers[0]
 		ctr.SecurityContext = &corev1.SecurityContext{RunAsUser: c.ctr}
-		got, err := r.containerSecurity(pod, ctr, c.image)
+		got, err := n.containerSecurity(pod, ctr, c.image)
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got error %v, want %q", c.name, err, c.want)
@@ -66,9 +76,9 @@ func TestRunAs(t *testing.T) {
 }
 
 func TestContainerSecurity(t *testing.T) {
-	r, pod := testRunner(), testPod()
-	r.SeccompAll = true
-	plain, err := r.containerSecurity(pod, &pod.Spec.Containers[0], imageRef{})
+	n, pod := testNode, testPod()
+	n.SeccompDefault = true
+	plain, err := n.containerSecurity(pod, &pod.Spec.Containers[0], Image{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +91,7 @@ func TestContainerSecurity(t *testing.T) {
 		Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}, Drop: []corev1.Capability{"ALL"}},
 	}
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroups: []int64{1}, FSGroup: ptr(int64(2))}
-	got, err := r.containerSecurity(pod, ctr, imageRef{})
+	got, err := n.containerSecurity(pod, ctr, Image{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +102,14 @@ func TestContainerSecurity(t *testing.T) {
 		t.Errorf("groups and capabilities: %+v", got)
 	}
 	ctr.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}
-	if got, err := r.containerSecurity(pod, ctr, imageRef{}); err != nil || !got.NoNewPrivs {
+	if got, err := n.containerSecurity(pod, ctr, Image{}); err != nil || !got.NoNewPrivs {
 		t.Errorf("allowPrivilegeEscalation false gave %+v, %v", got, err)
 	}
 }
 
 // TestSeccompNeverOpensByMistake: a profile that can not be named safely must not become "unconfined".
 func TestSeccompNeverOpensByMistake(t *testing.T) {
-	r := testRunner()
+	n := testNode
 	local := func(name string) *corev1.SeccompProfile {
 		return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}
 	}
@@ -117,8 +127,33 @@ func TestSeccompNeverOpensByMistake(t *testing.T) {
 		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost}, runtimeapi.SecurityProfile_RuntimeDefault, ""},
 		{&corev1.SeccompProfile{Type: "Other"}, runtimeapi.SecurityProfile_RuntimeDefault, ""},
 	} {
-		if got := r.seccompOf(c.profile); got.ProfileType != c.want || got.LocalhostRef != c.ref {
+		if got := n.seccompOf(c.profile); got.ProfileType != c.want || got.LocalhostRef != c.ref {
 			t.Errorf("%v: got %v", c.profile, got)
 		}
+	}
+}
+
+func TestJoinTarget(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
+	}}}
+	running := map[string]string{"c": "id1", "d": "id2"}
+	own := namespacesOf(pod)
+	for _, name := range []string{"c", "beside"} {
+		if err := joinTarget(own, pod, name, running); err != nil || own.Pid != runtimeapi.NamespaceMode_CONTAINER {
+			t.Errorf("%s: %v, %v", name, own, err)
+		}
+	}
+	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET || own.TargetId != "id1" {
+		t.Errorf("look: %v, %v", own, err)
+	}
+	if err := joinTarget(namespacesOf(pod), pod, "look", nil); err == nil || err.Error() != "unable to find target container c" {
+		t.Errorf("without its target: %v", err)
+	}
+	shared := true
+	pod.Spec.ShareProcessNamespace = &shared
+	all := namespacesOf(pod)
+	if err := joinTarget(all, pod, "look", nil); err != nil || all.Pid != runtimeapi.NamespaceMode_POD {
+		t.Errorf("a pod whose containers see each other anyway: %v, %v", all, err)
 	}
 }

@@ -1,0 +1,216 @@
+// Package criconfig translates a pod into the requests that the Container Runtime Interface takes for it: the
+// configuration of its sandbox (RunPodSandbox) and of each of its containers (CreateContainer).
+//
+// It is a translation only: the same pod and the same facts give the same request. It reads no file and asks nobody; what
+// has to be looked up first (variables, mounts, DNS, the image's user, the cgroup, resources) comes in as facts. The
+// package oracle holds its answers against the kubelet's own.
+package criconfig
+
+import (
+	"maps"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Node is what is the same for every pod of a node.
+type Node struct {
+	SeccompDir     string // where Localhost seccomp profiles are, an absolute path
+	SeccompDefault bool   // seccompDefault: RuntimeDefault for containers that name no profile
+	LogDir         string // <LogDir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
+}
+
+// SandboxFacts are what has to be known of a pod beside its specification.
+type SandboxFacts struct {
+	Attempt      uint32                // how many sandboxes the pod had before
+	Hostname     string                // not used for a pod on the host's network
+	DNS          *runtimeapi.DNSConfig // resolv.conf of the pod
+	CgroupParent string                // the pod's cgroup, as the runtime is told it
+	Overhead     *runtimeapi.LinuxContainerResources
+	Resources    *runtimeapi.LinuxContainerResources
+	Holdings     string // what the pod has of its own, noted for the next agent; empty: nothing
+}
+
+// Image is what the runtime says of an image.
+type Image struct {
+	ID       string // what the runtime calls it
+	UID      *int64 // numeric user of the image, if it has one
+	Username string // else its name, if it has one
+}
+
+// ContainerFacts are what has to be known of a container beside its specification.
+type ContainerFacts struct {
+	Attempt         uint32 // how many times the container was started before
+	Image           Image
+	Command         []string // with variables filled in
+	Args            []string
+	Env             []*runtimeapi.KeyValue
+	Mounts          []*runtimeapi.Mount
+	MessageHostPath string // the host's path of the termination message; empty: none
+	Resources       *runtimeapi.LinuxContainerResources
+	Hash            string            // tells versions of the container apart
+	Fixed           string            // tells versions of what cannot change without a restart apart
+	GraceSeconds    int64             // of the pod
+	Holdings        string            // as in SandboxFacts
+	Running         map[string]string // ids of the pod's running containers by name
+}
+
+// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same facts.
+func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) *runtimeapi.PodSandboxConfig {
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name:      pod.Name,
+			Namespace: pod.Namespace,
+			Uid:       string(pod.UID),
+			Attempt:   f.Attempt,
+		},
+		LogDirectory: n.LogDirectory(pod),
+		DnsConfig:    f.DNS,
+		Labels:       sandboxLabels(pod),
+		Annotations:  sandboxAnnotations(pod, f.Holdings),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent:    f.CgroupParent,
+			Sysctls:         sysctls(pod),
+			Overhead:        f.Overhead,
+			Resources:       f.Resources,
+			SecurityContext: n.sandboxSecurity(pod),
+		},
+	}
+	if !pod.Spec.HostNetwork { // else the host's name stays, and its ports are the pod's
+		config.Hostname = f.Hostname
+		config.PortMappings = ports(pod)
+	}
+	return config
+}
+
+// Container describes a container of the pod to the runtime. An error says what of it cannot be done, in upstream's words.
+func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) (*runtimeapi.ContainerConfig, error) {
+	security, err := n.containerSecurity(pod, c, f.Image)
+	if err != nil {
+		return nil, err
+	}
+	if err := joinTarget(security.NamespaceOptions, pod, c.Name, f.Running); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: f.Attempt},
+		Image:       &runtimeapi.ImageSpec{Image: f.Image.ID, UserSpecifiedImage: c.Image},
+		Command:     f.Command,
+		Args:        f.Args,
+		WorkingDir:  c.WorkingDir,
+		Envs:        f.Env,
+		Mounts:      f.Mounts,
+		Labels:      containerLabels(pod, c),
+		Annotations: containerAnnotations(c, f),
+		LogPath:     LogPath(c.Name, f.Attempt),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       &runtimeapi.LinuxContainerConfig{Resources: f.Resources, SecurityContext: security},
+		StopSignal:  stopSignal(c),
+	}, nil
+}
+
+// LogDirectory is the pod's directory of container logs; names in it are API names, which hold no separators.
+func (n Node) LogDirectory(pod *corev1.Pod) string {
+	return filepath.Join(n.LogDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+}
+
+// LogPath is where a container's log is below the pod's directory.
+func LogPath(container string, attempt uint32) string {
+	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
+}
+
+func sandboxLabels(pod *corev1.Pod) map[string]string {
+	labels := make(map[string]string, len(pod.Labels)+3)
+	maps.Copy(labels, pod.Labels)
+	labels[LabelPodName] = pod.Name
+	labels[LabelPodNamespace] = pod.Namespace
+	labels[LabelPodUID] = string(pod.UID)
+	return labels
+}
+
+// sandboxAnnotations are the pod's, and for the next agent what the pod has of its own. Nobody else can state that.
+func sandboxAnnotations(pod *corev1.Pod, holdings string) map[string]string {
+	annotations := make(map[string]string, len(pod.Annotations)+1)
+	maps.Copy(annotations, pod.Annotations)
+	delete(annotations, AnnotationHoldings)
+	if holdings != "" {
+		annotations[AnnotationHoldings] = holdings
+	}
+	return annotations
+}
+
+func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
+	return map[string]string{
+		LabelPodName:       pod.Name,
+		LabelPodNamespace:  pod.Namespace,
+		LabelPodUID:        string(pod.UID),
+		LabelContainerName: c.Name,
+	}
+}
+
+func containerAnnotations(c *corev1.Container, f ContainerFacts) map[string]string {
+	annotations := map[string]string{
+		AnnotationHash:          f.Hash,
+		AnnotationFixed:         f.Fixed,
+		AnnotationRestartCount:  strconv.FormatUint(uint64(f.Attempt), 10),
+		AnnotationMessagePath:   c.TerminationMessagePath,
+		AnnotationMessagePolicy: string(c.TerminationMessagePolicy),
+		AnnotationMessageHost:   f.MessageHostPath,
+		AnnotationPodGrace:      strconv.FormatInt(f.GraceSeconds, 10),
+	}
+	if f.Holdings != "" {
+		annotations[AnnotationHoldings] = f.Holdings
+	}
+	return annotations
+}
+
+func ports(pod *corev1.Pod) []*runtimeapi.PortMapping {
+	var mappings []*runtimeapi.PortMapping
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
+			}
+			mappings = append(mappings, &runtimeapi.PortMapping{
+				Protocol:      protocol(p.Protocol),
+				ContainerPort: p.ContainerPort,
+				HostPort:      p.HostPort,
+				HostIp:        p.HostIP,
+			})
+		}
+	}
+	return mappings
+}
+
+func protocol(p corev1.Protocol) runtimeapi.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return runtimeapi.Protocol_UDP
+	case corev1.ProtocolSCTP:
+		return runtimeapi.Protocol_SCTP
+	}
+	return runtimeapi.Protocol_TCP
+}
+
+func sysctls(pod *corev1.Pod) map[string]string {
+	if pod.Spec.SecurityContext == nil || len(pod.Spec.SecurityContext.Sysctls) == 0 {
+		return nil
+	}
+	all := map[string]string{}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		all[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+	}
+	return all
+}
+
+func stopSignal(c *corev1.Container) runtimeapi.Signal {
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		return runtimeapi.Signal(runtimeapi.Signal_value[string(*c.Lifecycle.StopSignal)])
+	}
+	return runtimeapi.Signal_RUNTIME_DEFAULT
+}
