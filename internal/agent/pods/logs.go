@@ -3,7 +3,6 @@ package pods
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,21 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
 // Log files and last words of containers: made by the runtime, kept and removed by us.
 
-// readBounded returns at most limit bytes of a file, as text; a file that is not there has nothing to say.
+// readBounded returns at most limit bytes of a file, as text; a file that is not there has nothing to say, nor has what a
+// container put in its place.
 func readBounded(path string, limit int64) string {
 	if path == "" {
 		return ""
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, limit))
+	content, err := untrusted.Head(path, limit)
 	if err != nil {
 		return ""
 	}
