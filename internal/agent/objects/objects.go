@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/room"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -85,9 +86,12 @@ func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 }
 
 // Track follows the objects that pod names, until Untrack. It returns at once. Tracking a pod again adjusts to what
-// it names now.
-func (c *Cache) Track(pod *corev1.Pod) {
+// it names now. A pod that names more than one pod may (core/room) is an error, and what was followed for it stays.
+func (c *Cache) Track(pod *corev1.Pod) error {
 	wanted := References(pod)
+	if why := room.Objects(len(wanted)); why != "" {
+		return fmt.Errorf("follow the objects of pod %s/%s: %s", pod.Namespace, pod.Name, why)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	had := c.pods[pod.UID]
@@ -111,6 +115,7 @@ func (c *Cache) Track(pod *corev1.Pod) {
 			c.release(ref, pod.UID)
 		}
 	}
+	return nil
 }
 
 // Untrack forgets a pod and every object that only it named.

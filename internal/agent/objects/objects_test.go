@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/room"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -231,6 +232,32 @@ func TestManyPodsOneWatch(t *testing.T) {
 		if _, err := c.ConfigMap(context.Background(), "shop", "ca"); err == nil || !strings.Contains(err.Error(), `object "shop"/"ca" not registered`) {
 			t.Errorf("untracked: %v", err)
 		}
+	})
+}
+
+// A pod that names more objects than one pod may is told so, and costs the API server nothing; what it had stays.
+func TestObjectsOfOnePodAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server, c *Cache, _ func(string) int) {
+		var names []string
+		for i := range room.ObjectsMax + 1 {
+			names = append(names, fmt.Sprint("o", i))
+		}
+		s.put("o0", map[string]string{"k": "1"})
+		if err := c.Track(podNaming("p", names[:room.ObjectsMax]...)); err != nil {
+			t.Error(err)
+		}
+		settle()
+		if err := c.Track(podNaming("p", names...)); err == nil || !strings.Contains(err.Error(), "pod shop/p: the pod names 257 Secrets and ConfigMaps, at most 256") {
+			t.Errorf("%v", err)
+		}
+		if err := c.Track(podNaming("q", names...)); err == nil {
+			t.Error("a new pod with too many objects is followed")
+		}
+		settle()
+		if _, _, open := s.counts(); open != room.ObjectsMax {
+			t.Errorf("%d watches are open, want %d", open, room.ObjectsMax)
+		}
+		mustGet(t, c, "o0", "1")
 	})
 }
 
