@@ -280,7 +280,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	})
 	keeper, err = volume.New(ctx, volume.Options{
 		RootDir: a.o.RootDir, ClusterDomain: c.ClusterDomain, Objects: cache, Tokens: volume.KubeTokens(a.client), Allocatable: a.allocatable,
-		Claims: volume.KubeClaims(a.client), NodeLabels: a.nodeLabels,
+		Claims: volume.KubeClaims(a.client), NodeLabels: a.nodeLabels, MaxPods: int(c.MaxPods),
 	})
 	if err != nil {
 		return err

@@ -1,7 +1,9 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -36,9 +38,25 @@ func (f Failures) Unwrap() []error {
 	return errs
 }
 
+// all reports whether is holds for every failure.
+func (f Failures) all(is func(error) bool) bool {
+	return !slices.ContainsFunc(f, func(one Failure) bool { return !is(one.Err) })
+}
+
 // UnsupportedError is a volume of a kind this agent does not mount. Trying again does not help.
 type UnsupportedError struct{ Kind, Why string }
 
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("volume type %s is not supported by this agent: %s", e.Kind, e.Why)
+}
+
+// NoRoomError is content that takes more than one pod may have (core/room). The pod keeps what it has; trying again helps when the
+// objects have become smaller or other pods have gone.
+type NoRoomError struct{ Why string }
+
+func (e *NoRoomError) Error() string { return e.Why }
+
+func noRoom(err error) bool {
+	var e *NoRoomError
+	return errors.As(err, &e)
 }

@@ -71,7 +71,14 @@ func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 		return err
 	}
 	temporary := filepath.Join(plugin, unfinished+v.Name)
-	if err := os.Mkdir(temporary, 0o777); err != nil {
+	err := os.Mkdir(temporary, 0o777)
+	if os.IsExist(err) { // an earlier try did not get further
+		if err := removeTree(temporary); err != nil {
+			return err
+		}
+		err = os.Mkdir(temporary, 0o777)
+	}
+	if err != nil {
 		return err
 	}
 	if err := quota.Begin(temporary); err != nil && !errors.Is(err, quota.ErrNone) {
@@ -185,7 +192,8 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 		ok, want = is(os.ModeDir), "directory"
 	case corev1.HostPathFileOrCreate:
 		if absent {
-			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+			// O_NONBLOCK: a FIFO that comes into being there this moment must not be waited at.
+			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o644)
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bytes"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
 const (
@@ -182,8 +182,8 @@ func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	var text []byte
 	if pod.Spec.HostNetwork {
-		host, err := os.ReadFile(etcHosts)
-		if err != nil && !os.IsNotExist(err) {
+		host, err := readHostsOfHost(etcHosts)
+		if err != nil {
 			return "", err
 		}
 		text = names.HostNetworkHostsFile(host, pod.Spec.HostAliases)
@@ -195,10 +195,26 @@ func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		text = names.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
 	}
 	file := filepath.Join(k.podDir(pod.UID), "etc-hosts")
-	if had, err := os.ReadFile(file); err == nil && bytes.Equal(had, text) {
+	if untrusted.Holds(file, text) { // containers write to it, and make it as long as they like
 		return file, nil
 	}
 	return file, overwrite(file, text, 0o644)
+}
+
+// hostsMax bounds the host's own hosts file, in bytes. Chosen: a large one that blocks advertisements has 6 MB; a pod with a
+// hostPath of /etc can make it longer than the memory of the machine.
+const hostsMax = 16 << 20
+
+// readHostsOfHost returns the host's hosts file, which some distributions make a link; without one there is no text.
+func readHostsOfHost(path string) ([]byte, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return untrusted.Read(real, hostsMax)
 }
 
 // makeTerminationLog makes the empty file that a container may leave its last words in.
@@ -227,19 +243,26 @@ func attemptHash(container string, attempt uint32) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// overwrite makes file hold text with exactly mode, keeping the file itself if it exists.
+// overwrite makes file hold text with exactly mode, keeping the file itself if it exists. Where the disk is full it keeps what it
+// held: room is taken before anything is written. It waits for nobody who holds the file (O_NONBLOCK: a container may have a lease).
 func overwrite(file string, text []byte, mode uint32) error {
-	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, mode)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: file, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), file)
-	_, err = f.Write(text)
-	if err == nil {
-		err = unix.Fchmod(fd, mode)
+	defer f.Close()
+	if len(text) > 0 {
+		err := unix.Fallocate(fd, 0, 0, int64(len(text)))
+		if err != nil && err != unix.EOPNOTSUPP && err != unix.ENOSYS {
+			return &os.PathError{Op: "take room for", Path: file, Err: err}
+		}
+		if _, err := f.WriteAt(text, 0); err != nil {
+			return err
+		}
 	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
+	if err := f.Truncate(int64(len(text))); err != nil {
+		return err
 	}
-	return err
+	return unix.Fchmod(fd, mode)
 }

@@ -16,9 +16,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 )
 
 // payload is the content of a volume: files by relative path.
@@ -109,6 +106,9 @@ func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) e
 	if s.wrote[v.Name] == sum {
 		return nil
 	}
+	if err := k.fits(s, v, content); err != nil {
+		return err
+	}
 	dir := k.pathOf(s.pod.UID, v)
 	fresh := false
 	if !s.ready[v.Name] {
@@ -118,14 +118,16 @@ func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) e
 	}
 	replaced := ""
 	if fresh || !holds(dir, content, own) {
-		if replaced, err = write(dir, content, own, fresh); err != nil {
-			return err
-		}
+		replaced, err = write(dir, content, own, fresh)
 	}
-	s.wrote[v.Name] = sum
 	if replaced != "" && s.ready[v.Name] {
 		time.AfterFunc(replacedStays, func() { k.removeReplaced(s, filepath.Join(dir, replaced)) })
-	} else if !fresh {
+	}
+	if err != nil {
+		return err
+	}
+	s.wrote[v.Name], s.uses[v.Name] = sum, content.use()
+	if !fresh && (replaced == "" || !s.ready[v.Name]) {
 		return removePayloads(dir) // taken up after a restart
 	}
 	return nil
@@ -229,126 +231,6 @@ func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
 		}
 	}
 	return nil
-}
-
-// render collects what v should hold now. Every problem is reported, not only the first.
-func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
-	out := payload{}
-	switch {
-	case v.ConfigMap != nil:
-		c := v.ConfigMap
-		return out, k.addConfigMap(ctx, out, s.pod.Namespace, c.Name, c.Items, c.DefaultMode, isTrue(c.Optional))
-	case v.Secret != nil:
-		c := v.Secret
-		return out, k.addSecret(ctx, out, s.pod.Namespace, c.SecretName, c.Items, c.DefaultMode, isTrue(c.Optional))
-	case v.DownwardAPI != nil:
-		return out, k.addDownward(out, s.pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
-	}
-	var problems []error
-	for i := range v.Projected.Sources {
-		problems = append(problems, k.addSource(ctx, out, s, v, &v.Projected.Sources[i]))
-	}
-	return out, errors.Join(problems...)
-}
-
-func (k *Keeper) addSource(ctx context.Context, out payload, s *place, v *corev1.Volume, source *corev1.VolumeProjection) error {
-	mode := v.Projected.DefaultMode
-	switch {
-	case source.Secret != nil:
-		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode, isTrue(source.Secret.Optional))
-	case source.ConfigMap != nil:
-		return k.addConfigMap(ctx, out, s.pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items, mode, isTrue(source.ConfigMap.Optional))
-	case source.DownwardAPI != nil:
-		return k.addDownward(out, s.pod, source.DownwardAPI.Items, mode)
-	case source.ServiceAccountToken != nil:
-		own := ownerOf(s.pod)
-		f := file{mode: modeOf(mode), user: own.user}
-		if own.user != nil || own.group != nil {
-			f.mode = 0o600 // for its one user; an fsGroup adds its own access
-		}
-		written := ""
-		if filepath.IsLocal(source.ServiceAccountToken.Path) { // the payload's own check comes later
-			written = filepath.Join(k.pathOf(s.pod.UID, v), dataLink, source.ServiceAccountToken.Path)
-		}
-		value, err := k.token(ctx, s, source.ServiceAccountToken, written)
-		f.data = []byte(value)
-		out[source.ServiceAccountToken.Path] = f
-		return err
-	case source.ClusterTrustBundle != nil:
-		return &UnsupportedError{"projected", "source clusterTrustBundle is not read"}
-	case source.PodCertificate != nil:
-		return &UnsupportedError{"projected", "source podCertificate is not requested"}
-	}
-	return nil
-}
-
-func (k *Keeper) addConfigMap(ctx context.Context, out payload, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
-	cm, err := k.Objects.ConfigMap(ctx, namespace, name)
-	if err != nil {
-		if optional && apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
-	lookup := func(key string) ([]byte, bool) {
-		if text, ok := cm.Data[key]; ok {
-			return []byte(text), true
-		}
-		data, ok := cm.BinaryData[key]
-		return data, ok
-	}
-	keys := append(slices.Collect(maps.Keys(cm.Data)), slices.Collect(maps.Keys(cm.BinaryData))...)
-	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
-}
-
-func (k *Keeper) addSecret(ctx context.Context, out payload, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
-	secret, err := k.Objects.Secret(ctx, namespace, name)
-	if err != nil {
-		if optional && apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
-	lookup := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
-	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode, optional)
-}
-
-// addKeys adds all keys, or those that items name, at their paths.
-func addKeys(out payload, complaint string, keys []string, lookup func(string) ([]byte, bool), items []corev1.KeyToPath, mode *int32, optional bool) error {
-	if len(items) == 0 {
-		for _, key := range keys {
-			data, _ := lookup(key)
-			out[key] = file{data: data, mode: modeOf(mode)}
-		}
-		return nil
-	}
-	for _, item := range items {
-		data, ok := lookup(item.Key)
-		switch {
-		case ok:
-			out[item.Path] = file{data: data, mode: modeOf(item.Mode, mode)}
-		case !optional:
-			return fmt.Errorf("%s: %s", complaint, item.Key)
-		}
-	}
-	return nil
-}
-
-func (k *Keeper) addDownward(out payload, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
-	var problems []error
-	for _, item := range items {
-		var value string
-		var err error
-		switch {
-		case item.FieldRef != nil:
-			value, err = env.Metadata(pod, item.FieldRef.FieldPath)
-		case item.ResourceFieldRef != nil:
-			value, err = env.Resource(pod, nil, item.ResourceFieldRef, k.Allocatable())
-		}
-		problems = append(problems, err)
-		out[item.Path] = file{data: []byte(value), mode: modeOf(item.Mode, mode)}
-	}
-	return errors.Join(problems...)
 }
 
 // pathMax is the longest path of a file within a volume in bytes: PATH_MAX of Linux (limits.h), as upstream checks.

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -24,6 +25,15 @@ const (
 	// retries with its resync every 1 to 1.5 min; a token must be renewed within the 12 min of an hour's last fifth.
 	retryMin = 5 * time.Second
 	retryMax = 2 * time.Minute
+
+	// clockEvery is how often the calendar is compared with the tokens' lives. A timer alone stands still while the machine is
+	// suspended, and knows of no clock that is set. Chosen: the least life of a token is 10 min, a fifth of which is left when it
+	// is renewed.
+	clockEvery = time.Minute
+
+	// goneMin is how long an object that a running pod shows has to be gone before that is worth a warning: the objects of a
+	// namespace that is being deleted go some moments before its pods do. Chosen: the default grace of pods.
+	goneMin = 30 * time.Second
 )
 
 // refresher works off the pods whose content may have changed. Idle, it has no goroutine.
@@ -87,7 +97,9 @@ func (k *Keeper) refresh(uid types.UID) {
 	}
 	if latest := s.latest.Load(); latest != s.pod {
 		s.pod = latest
-		k.Objects.Track(latest)
+		if err := k.Objects.Track(latest); err != nil {
+			slog.Warn("volume: objects that a pod names anew are not followed", "pod", latest.Namespace+"/"+latest.Name, "uid", uid, "error", err)
+		}
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, refreshMax)
 	defer cancel()
@@ -101,8 +113,10 @@ func (k *Keeper) refresh(uid types.UID) {
 			failures = append(failures, Failure{v.Name, err})
 		}
 	}
-	if failures != nil && k.ctx.Err() == nil {
-		logStale(s.pod, failures)
+	if failures == nil {
+		s.missing = missing{}
+	} else if k.ctx.Err() == nil {
+		k.complain(s, failures)
 	}
 	k.schedule(s, failures)
 }
@@ -114,27 +128,80 @@ func (k *Keeper) schedule(s *place, failures Failures) {
 		s.timer.Stop()
 		s.timer = nil
 	}
-	var wait time.Duration
+	uid := s.pod.UID
 	switch {
 	case k.retriable(s, failures):
-		wait = min(retryMin<<min(s.tries, 10), retryMax)
-		wait = wait/2 + rand.N(wait)
+		wait := min(retryMin<<min(s.tries, 10), retryMax)
 		s.tries++
-	default:
-		s.tries = 0
-		next := time.Time{}
-		for _, t := range s.tokens {
-			if next.IsZero() || t.renew.Before(next) {
-				next = t.renew
-			}
+		s.timer = time.AfterFunc(wait/2+rand.N(wait), func() { k.Changed(uid) })
+		return
+	case s.missing.since != 0 && !s.missing.told:
+		s.timer = time.AfterFunc(goneMin, func() { k.Changed(uid) })
+		return
+	}
+	s.tries = 0
+	if len(s.tokens) > 0 {
+		k.awaitTokens(s)
+	}
+}
+
+// awaitTokens has the pod refreshed when one of its tokens is to be renewed, looking at the clocks now and then.
+func (k *Keeper) awaitTokens(s *place) {
+	now, wait := k.clock(), clockEvery
+	for _, t := range s.tokens {
+		if t.reached(now, t.renew) {
+			wait = time.Second
 		}
-		if next.IsZero() {
-			return
-		}
-		wait = max(time.Until(next), time.Second)
+		wait = min(wait, max(t.renew-(now.since-t.got.since), time.Second))
 	}
 	uid := s.pod.UID
-	s.timer = time.AfterFunc(wait, func() { k.Changed(uid) })
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.gone || s.timer != timer || k.ctx.Err() != nil {
+			return
+		}
+		now := k.clock()
+		for _, t := range s.tokens {
+			if t.reached(now, t.renew) {
+				k.Changed(uid)
+				return
+			}
+		}
+		k.awaitTokens(s)
+	})
+	s.timer = timer
+}
+
+// missing are objects that a pod shows and that do not exist any more.
+type missing struct {
+	since time.Duration // by the Keeper's own clock; 0: nothing is missing
+	told  bool          // a warning said so
+}
+
+// complain says in the log what could not be brought up to date. Objects that are gone are no news as long as their pod may be on its
+// way, too.
+func (k *Keeper) complain(s *place, failures Failures) {
+	level := slog.LevelWarn
+	now := k.clock().since
+	switch {
+	case !failures.all(isGone):
+		s.missing = missing{}
+	case s.missing.since == 0:
+		s.missing.since, level = now, slog.LevelDebug
+	case s.missing.told || s.pod.DeletionTimestamp != nil || now-s.missing.since < goneMin:
+		level = slog.LevelDebug
+	default:
+		s.missing.told = true
+	}
+	slog.Log(k.ctx, level, "volume: not refreshed, containers keep the content they have",
+		"pod", s.pod.Namespace+"/"+s.pod.Name, "uid", s.pod.UID, "error", failures)
+}
+
+// isGone reports whether an object does not exist, or cannot be made since its namespace is being deleted.
+func isGone(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // retriable reports whether a volume that containers already see could not be refreshed for a reason that time may
@@ -142,7 +209,7 @@ func (k *Keeper) schedule(s *place, failures Failures) {
 func (k *Keeper) retriable(s *place, failures Failures) bool {
 	for _, f := range failures {
 		var unsupported *UnsupportedError
-		if s.ready[f.Volume] && !apierrors.IsNotFound(f.Err) && !errors.As(f.Err, &unsupported) {
+		if s.ready[f.Volume] && !isGone(f.Err) && !errors.As(f.Err, &unsupported) {
 			return true
 		}
 	}

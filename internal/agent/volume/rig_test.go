@@ -40,10 +40,13 @@ func needRoot(t *testing.T) {
 	}
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { t.Helper(); return newRigIn(t, t.TempDir()) }
+
+// newRigIn has the root directory in a place of the test's.
+func newRigIn(t *testing.T, root string) *rig {
 	t.Helper()
 	needRoot(t)
-	r := &rig{t: t, root: t.TempDir(), objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
+	r := &rig{t: t, root: root, objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
 	t.Cleanup(func() {
 		if err := UnmountAll(r.root); err != nil {
 			t.Error(err)
@@ -60,7 +63,7 @@ func (r *rig) restart() {
 	r.t.Cleanup(cancel)
 	var err error
 	r.Keeper, err = New(ctx, Options{
-		RootDir: r.root, ClusterDomain: "cluster.local", Objects: r, Tokens: r.giveToken, Claims: r,
+		RootDir: r.root, ClusterDomain: "cluster.local", Objects: r, Tokens: r.giveToken, Claims: r, MaxPods: 10,
 		NodeLabels: func() map[string]string { return map[string]string{"kubernetes.io/hostname": "here"} },
 		Allocatable: func() corev1.ResourceList {
 			return corev1.ResourceList{"memory": resource.MustParse("1Gi"), "cpu": resource.MustParse("2")}
@@ -71,7 +74,12 @@ func (r *rig) restart() {
 	}
 }
 
-func (r *rig) Track(pod *corev1.Pod)   { r.mu.Lock(); r.tracked[pod.UID] = true; r.mu.Unlock() }
+func (r *rig) Track(pod *corev1.Pod) error {
+	r.mu.Lock()
+	r.tracked[pod.UID] = true
+	r.mu.Unlock()
+	return nil
+}
 func (r *rig) Untrack(uid types.UID)   { r.mu.Lock(); delete(r.tracked, uid); r.mu.Unlock() }
 func (r *rig) put(key string, obj any) { r.mu.Lock(); r.objects[key] = obj; r.mu.Unlock() }
 func (r *rig) drop(key string)         { r.mu.Lock(); delete(r.objects, key); r.mu.Unlock() }

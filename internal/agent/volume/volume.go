@@ -29,6 +29,9 @@
 //   - TearDown removes nothing through a mount or a link: it unmounts first, checks, and then deletes file by file
 //     without following or crossing anything.
 //   - Nothing is read from or written to a volume on behalf of a container's choice of links.
+//   - Of what containers may write, no more is read than it should hold (host/untrusted).
+//   - No pod can take the memory of all secrets, or have the agent make content without end (core/room).
+//   - On a full disk, or in full memory, what is there stays as it is, and tries to renew it leave nothing behind.
 //
 // # Not here
 //
@@ -40,7 +43,6 @@ package volume
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -52,12 +54,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/room"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // Objects is the cache of what pods name; *objects.Cache is one.
 type Objects interface {
-	Track(pod *corev1.Pod)
+	// Track follows what pod names, or says that it names too many objects and goes on as before.
+	Track(pod *corev1.Pod) error
 	Untrack(uid types.UID)
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
@@ -81,6 +85,7 @@ type Options struct {
 	Objects       Objects
 	Tokens        TokenRequester
 	Claims        ClaimSource
+	MaxPods       int                        // that the node takes: the shares of the memory for secrets
 	NodeLabels    func() map[string]string   // of this node, now
 	Allocatable   func() corev1.ResourceList // of this node, now
 }
@@ -92,6 +97,7 @@ type Keeper struct {
 	pods    string // <root-dir>/pods
 	memory  string // <root-dir>/memory
 	selinux bool   // the runtime must relabel what we made
+	clock   func() moment
 
 	mu     sync.Mutex
 	places map[types.UID]*place
@@ -110,9 +116,12 @@ type place struct {
 	ready  map[string]bool
 	claims map[string]claimed    // of volumes that are ready
 	wrote  map[string]payloadSum // what a content volume holds now
+	uses   map[string]room.Use   // and what that takes
 	tokens map[tokenKey]*token
 	timer  *time.Timer // next renewal or retry
 	tries  int         // failed refreshes in a row
+
+	missing missing // objects that ready volumes show
 }
 
 // The parts of a pod's directory. Upstream's modes: readable by root's group, closed to others.
@@ -140,7 +149,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 	k := &Keeper{
 		Options: o, ctx: ctx,
 		pods: filepath.Join(root, "pods"), memory: filepath.Join(root, "memory"),
-		places: map[types.UID]*place{},
+		places: map[types.UID]*place{}, clock: clockFrom(time.Now()),
 	}
 	if err := mountMemory(k.memory); err != nil {
 		return nil, fmt.Errorf("prepare volumes: mount tmpfs for secrets: %s: %w", k.memory, err)
@@ -161,7 +170,9 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	}
 	s := k.lockPlace(pod.UID)
 	defer s.mu.Unlock()
-	k.Objects.Track(pod)
+	if err := k.Objects.Track(pod); err != nil {
+		return err
+	}
 	first := s.pod == nil
 	s.pod = pod
 	s.latest.Store(pod)
@@ -185,17 +196,13 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	if stale != nil {
-		logStale(pod, stale)
+		k.complain(s, stale)
 	}
 	k.schedule(s, append(stale, failures...))
 	if failures != nil {
 		return failures
 	}
 	return nil
-}
-
-func logStale(pod *corev1.Pod, stale Failures) {
-	slog.Warn("volume: not refreshed, containers keep the content they have", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID, "error", stale)
 }
 
 // Update says what a pod is like now. If its labels, annotations or spec changed, the volumes that show them are
@@ -251,7 +258,7 @@ func (k *Keeper) lockPlace(uid types.UID) *place {
 		k.mu.Lock()
 		s := k.places[uid]
 		if s == nil {
-			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, tokens: map[tokenKey]*token{}}
+			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]room.Use{}, tokens: map[tokenKey]*token{}}
 			k.places[uid] = s
 		}
 		k.mu.Unlock()

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
 // Names inside a content volume, upstream's: tools in containers watch the first.
@@ -32,18 +33,29 @@ const (
 // directory that it named, and whoever opens ..data itself first, as upstream documents, sees one payload throughout.
 // (Upstream removes it at once, and such readers fail.) The cost is one more copy of the content for that long.
 // A fresh dir is known to be empty.
+// After an error before step 2 nothing of the new payload stays: whoever tries again on a full disk must not fill it further.
+// replaced is returned with an error of step 3, too.
 func write(dir string, content payload, own owner, fresh bool) (replaced string, err error) {
 	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + fmt.Sprintf("%09d", rand.IntN(1e9))
-	if err := fill(filepath.Join(dir, name), content, own); err != nil {
+	err = fill(filepath.Join(dir, name), content, own)
+	if err == nil {
+		replaced, err = swap(dir, name, fresh)
+	}
+	if err != nil {
 		_ = removeTree(filepath.Join(dir, name)) // what remains is removed when the volume is next taken up
 		return "", err
 	}
+	if err := makeLinks(dir, content, own); err != nil || fresh {
+		return replaced, err
+	}
+	return replaced, removeLinks(dir, content)
+}
+
+// swap has readers see the payload name, and returns the one that they saw before.
+func swap(dir, name string, fresh bool) (replaced string, err error) {
 	data := filepath.Join(dir, dataLink)
 	if fresh {
-		if err := os.Symlink(name, data); err != nil {
-			return "", err
-		}
-		return "", makeLinks(dir, content, own)
+		return "", os.Symlink(name, data)
 	}
 	replaced, err = os.Readlink(data)
 	if err != nil && !os.IsNotExist(err) {
@@ -56,13 +68,7 @@ func write(dir string, content payload, own owner, fresh bool) (replaced string,
 	if err := os.Symlink(name, next); err != nil {
 		return "", err
 	}
-	if err := os.Rename(next, data); err != nil {
-		return "", err
-	}
-	if err := makeLinks(dir, content, own); err != nil {
-		return replaced, err
-	}
-	return replaced, removeLinks(dir, content)
+	return replaced, os.Rename(next, data)
 }
 
 // fill writes the files of content below a new directory.
@@ -267,8 +273,7 @@ func holdsFile(name string, f file, own owner) bool {
 	if st.Mode&0o7777 != mode || int64(st.Uid) != user && os.Getuid() == 0 || int64(st.Gid) != group && os.Getuid() == 0 {
 		return false
 	}
-	data, err := os.ReadFile(name)
-	return err == nil && bytes.Equal(data, f.data)
+	return untrusted.Holds(name, f.data)
 }
 
 // clearUnfinished removes directories of emptyDirs that a crash left half-made.

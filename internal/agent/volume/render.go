@@ -1,0 +1,169 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/core/room"
+)
+
+// rendering is what a volume should hold, as far as it has been collected.
+type rendering struct {
+	payload
+	use    room.Use // of payload
+	medium room.Medium
+}
+
+func (r *rendering) add(path string, f file) error {
+	return r.payload.add(&r.use, r.medium, path, f)
+}
+
+// render collects what v should hold now. Every problem is reported, not only the first; of content without end no more is made
+// than one pod may have.
+func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
+	out := &rendering{payload: payload{}, medium: mediumOf(v)}
+	switch {
+	case v.ConfigMap != nil:
+		c := v.ConfigMap
+		return out.payload, k.addConfigMap(ctx, out, s.pod.Namespace, c.Name, c.Items, c.DefaultMode, isTrue(c.Optional))
+	case v.Secret != nil:
+		c := v.Secret
+		return out.payload, k.addSecret(ctx, out, s.pod.Namespace, c.SecretName, c.Items, c.DefaultMode, isTrue(c.Optional))
+	case v.DownwardAPI != nil:
+		return out.payload, k.addDownward(out, s.pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode)
+	}
+	var problems []error
+	for i := range v.Projected.Sources {
+		err := k.addSource(ctx, out, s, v, &v.Projected.Sources[i])
+		if noRoom(err) {
+			return nil, err
+		}
+		problems = append(problems, err)
+	}
+	return out.payload, errors.Join(problems...)
+}
+
+func (k *Keeper) addSource(ctx context.Context, out *rendering, s *place, v *corev1.Volume, source *corev1.VolumeProjection) error {
+	mode := v.Projected.DefaultMode
+	switch {
+	case source.Secret != nil:
+		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode, isTrue(source.Secret.Optional))
+	case source.ConfigMap != nil:
+		return k.addConfigMap(ctx, out, s.pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items, mode, isTrue(source.ConfigMap.Optional))
+	case source.DownwardAPI != nil:
+		return k.addDownward(out, s.pod, source.DownwardAPI.Items, mode)
+	case source.ServiceAccountToken != nil:
+		return k.addToken(ctx, out, s, v, source.ServiceAccountToken)
+	case source.ClusterTrustBundle != nil:
+		return &UnsupportedError{"projected", "source clusterTrustBundle is not read"}
+	case source.PodCertificate != nil:
+		return &UnsupportedError{"projected", "source podCertificate is not requested"}
+	}
+	return nil
+}
+
+func (k *Keeper) addToken(ctx context.Context, out *rendering, s *place, v *corev1.Volume, source *corev1.ServiceAccountTokenProjection) error {
+	own := ownerOf(s.pod)
+	f := file{mode: modeOf(v.Projected.DefaultMode), user: own.user}
+	if own.user != nil || own.group != nil {
+		f.mode = 0o600 // for its one user; an fsGroup adds its own access
+	}
+	written := ""
+	if filepath.IsLocal(source.Path) { // the payload's own check comes later
+		written = filepath.Join(k.pathOf(s.pod.UID, v), dataLink, source.Path)
+	}
+	value, err := k.token(ctx, s, source, written)
+	if err != nil {
+		return err
+	}
+	f.data = []byte(value)
+	return out.add(source.Path, f)
+}
+
+func (k *Keeper) addConfigMap(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+	cm, err := k.Objects.ConfigMap(ctx, namespace, name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	bytes := map[string][]byte{} // by key: one copy, however many paths a key has
+	lookup := func(key string) ([]byte, bool) {
+		text, ok := cm.Data[key]
+		if !ok {
+			data, ok := cm.BinaryData[key]
+			return data, ok
+		}
+		if _, had := bytes[key]; !had {
+			bytes[key] = []byte(text)
+		}
+		return bytes[key], true
+	}
+	keys := append(slices.Collect(maps.Keys(cm.Data)), slices.Collect(maps.Keys(cm.BinaryData))...)
+	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
+}
+
+func (k *Keeper) addSecret(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+	secret, err := k.Objects.Secret(ctx, namespace, name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	lookup := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
+	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode, optional)
+}
+
+// addKeys adds all keys, or those that items name, at their paths.
+func addKeys(out *rendering, complaint string, keys []string, lookup func(string) ([]byte, bool), items []corev1.KeyToPath, mode *int32, optional bool) error {
+	if len(items) == 0 {
+		for _, key := range keys {
+			data, _ := lookup(key)
+			if err := out.add(key, file{data: data, mode: modeOf(mode)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, item := range items {
+		data, ok := lookup(item.Key)
+		if !ok && !optional {
+			return fmt.Errorf("%s: %s", complaint, item.Key)
+		} else if !ok {
+			continue
+		}
+		if err := out.add(item.Path, file{data: data, mode: modeOf(item.Mode, mode)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
+	var problems []error
+	for _, item := range items {
+		var value string
+		var err error
+		switch {
+		case item.FieldRef != nil:
+			value, err = env.Metadata(pod, item.FieldRef.FieldPath)
+		case item.ResourceFieldRef != nil:
+			value, err = env.Resource(pod, nil, item.ResourceFieldRef, k.Allocatable())
+		}
+		problems = append(problems, err)
+		if err := out.add(item.Path, file{data: []byte(value), mode: modeOf(item.Mode, mode)}); err != nil {
+			return err
+		}
+	}
+	return errors.Join(problems...)
+}
