@@ -1,0 +1,151 @@
+package throttle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// history plays a Limiter by chance and holds its invariants. It returns what was decided, as text.
+func history(t *testing.T, seed uint64) string {
+	t.Helper()
+	chance := rand.New(rand.NewPCG(seed, 1))
+	o := Options{InFlightMax: 1 + chance.IntN(40), Tolerance: 1.1 + 10*chance.Float64()}
+	w := &world{now: start, l: New(start, o), server: server{base: time.Duration(1+chance.IntN(50)) * time.Millisecond, parallel: 1 + chance.IntN(30)}}
+	trace := ""
+	closed := unit.Instant(0) // until when a refusal asked for nothing
+	longest := time.Duration(0)
+	for range 400 {
+		switch chance.IntN(8) {
+		case 0:
+			w.server.answer, w.server.retryAfter = Refused, time.Duration(chance.IntN(15))*time.Second
+		case 1:
+			w.server.answer, w.server.failsAfter, w.server.retryAfter = Failed, time.Duration(chance.IntN(3000))*time.Millisecond, 0
+		case 2:
+			w.server.others = chance.IntN(40)
+		case 3:
+			if k := Kind(chance.IntN(int(kindCount))); w.l.Waiting(k) > 0 {
+				w.l.Quit(k)
+			}
+		case 4, 5:
+			w.server.answer = Answered
+		default:
+			k := Kind(chance.IntN(int(kindCount)))
+			for range chance.IntN(100) {
+				w.l.Want(w.now, k)
+			}
+		}
+		before := w.began
+		w.start()
+		if w.now < closed && w.began != before {
+			t.Fatalf("seed %d: a write began at %v, although a refusal asked for nothing before %v", seed, w.now.Sub(start), closed.Sub(start))
+		}
+		if w.l.InFlight() > o.InFlightMax || w.l.Limit() > float64(o.InFlightMax) || w.l.Limit() < limitMin {
+			t.Fatalf("seed %d: %d in flight, limit %v, at most %d", seed, w.l.InFlight(), w.l.Limit(), o.InFlightMax)
+		}
+		for _, f := range w.flights {
+			longest = max(longest, f.Took)
+			if f.Answer == Refused && f.ends <= w.now.Add(time.Millisecond) {
+				closed = max(closed, f.ends.Add(min(f.RetryAfter, RetryAfterMax)))
+			}
+		}
+		w.run(w.now.Add(time.Duration(chance.IntN(3000)) * time.Millisecond))
+		for k := range kindCount {
+			waited := w.now.Sub(w.l.since[k])
+			if limit := time.Duration(kindCount)*(RetryAfterMax+longest) + StarveAfter; w.l.waiting[k] > 0 && waited > limit {
+				t.Fatalf("seed %d: %s waits for %v, at most %v", seed, k, waited, limit)
+			}
+			if w.l.waiting[k] < 0 || w.l.inFlight[k] < 0 {
+				t.Fatalf("seed %d: %s: %d wait, %d in flight", seed, k, w.l.waiting[k], w.l.inFlight[k])
+			}
+		}
+		trace += fmt.Sprintln(w.now, w.l.Limit(), w.began)
+	}
+	return trace
+}
+
+// TestRandomHistories: whatever the server does, the limit is kept, refusals are obeyed, nobody starves, and the same history gives the
+// same decisions.
+func TestRandomHistories(t *testing.T) {
+	for seed := range uint64(60) {
+		if a, b := history(t, seed), history(t, seed); a != b {
+			t.Fatalf("seed %d: the same history gave other decisions", seed)
+		}
+	}
+}
+
+// TestRandomServers: under a burst that does not end, any server is used well, and answers hardly slower than at rest: what its other
+// clients feel.
+func TestRandomServers(t *testing.T) {
+	for seed := range uint64(60) {
+		chance := rand.New(rand.NewPCG(seed, 2))
+		s := server{base: time.Duration(2+chance.IntN(100)) * time.Millisecond, parallel: 2 + chance.IntN(12)}
+		w := &world{now: start, l: New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}), server: s}
+		for range 500_000 {
+			w.l.Want(w.now, Mark)
+		}
+		w.start()
+		w.run(start.Add(20 * time.Second))
+		before, total, flying := w.began[Mark], 0.0, 0
+		for range 1000 {
+			w.run(w.now.Add(10 * time.Millisecond))
+			total += float64(w.l.InFlight())
+			flying++
+		}
+		rate, most := float64(w.began[Mark]-before)/10, float64(s.parallel)/s.base.Seconds()
+		took := total / float64(flying) / rate // Little's law
+		if rate < 0.7*most || took > 2*s.base.Seconds()+slack.Seconds() {
+			t.Errorf("seed %d: base %v, %d at once: %.0f/s of %.0f, %.1f ms each, limit %.1f", seed, s.base, s.parallel, rate, most, 1000*took, w.l.Limit())
+		}
+	}
+}
+
+// TestFirstThings: when all kinds wait, two thirds of the writes are marks, and none is left out.
+func TestFirstThings(t *testing.T) {
+	for parallel := 1; parallel <= 64; parallel *= 2 {
+		w := &world{now: start, l: New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}), server: server{base: 5 * time.Millisecond, parallel: parallel}}
+		for _, k := range Kinds() {
+			if k == Bind {
+				continue // nobody who marks binds
+			}
+			for range 100_000 {
+				w.l.Want(w.now, k)
+			}
+		}
+		w.start()
+		w.run(start.Add(10 * time.Second))
+		all := 0
+		for _, k := range Kinds() {
+			all += w.began[k]
+			if w.began[k] < 10 && k != Bind {
+				t.Errorf("%d at once: %d of kind %s in 10 s: at least one a second", parallel, w.began[k], k)
+			}
+		}
+		if 3*w.began[Mark] < 2*all-3 || 50*w.began[Event] > all {
+			t.Errorf("%d at once: of %d writes %d were marks, %d Events", parallel, all, w.began[Mark], w.began[Event])
+		}
+	}
+}
+
+// TestCrowdOfClasses: what a server is asked is bounded in memory, whoever names the classes.
+func TestCrowdOfClasses(t *testing.T) {
+	l := New(start, Options{InFlightMax: 1, Tolerance: ToleranceDefault})
+	now := start
+	for i := range 10_000 {
+		l.Want(now, Event)
+		if _, ok := l.Next(now); !ok {
+			now = l.Wake(now)
+			if _, ok = l.Next(now); !ok {
+				t.Fatal("no write may start although none is in flight")
+			}
+		}
+		now = now.Add(time.Millisecond)
+		l.Done(now, Outcome{Kind: Event, Class: Class(fmt.Sprint(i)), Took: time.Millisecond})
+	}
+	if len(l.rests) > classesMax {
+		t.Errorf("%d classes are kept", len(l.rests))
+	}
+}
