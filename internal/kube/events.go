@@ -4,25 +4,15 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// NewRecorder returns a recorder that writes Events as component on this host, with client-go's aggregation and spam
-// filter, until ctx ends.
-func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(eventSink{ctx, c})
-	context.AfterFunc(ctx, broadcaster.Shutdown)
-	slog.Debug("events start", "component", component, "host", host)
-	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component, Host: host})
-}
-
-// eventSink lets client-go's broadcaster write through our client.
+// eventSink lets a recorder write through our client.
 type eventSink struct {
 	ctx context.Context
 	c   *Client
@@ -40,17 +30,25 @@ func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
 		e.Name = fmt.Sprintf("%s.%016x", name[:min(len(name), 200)], h.Sum64()) // an object's name has at most 253 bytes
 	}
 	out := &corev1.Event{}
-	return out, s.c.Create(s.ctx, Events, namespaceOf(e), "", e, out)
+	return out, s.c.Create(s.as(e), Events, namespaceOf(e), "", e, out)
 }
 
 func (s eventSink) Update(e *corev1.Event) (*corev1.Event, error) {
 	out := &corev1.Event{}
-	return out, s.c.Update(s.ctx, Events, namespaceOf(e), e.Name, e, out)
+	return out, s.c.Update(s.as(e), Events, namespaceOf(e), e.Name, e, out)
 }
 
 func (s eventSink) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
 	out := &corev1.Event{}
-	return out, s.c.Patch(s.ctx, Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
+	return out, s.c.Patch(s.as(e), Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
+}
+
+// as is the context of a write of e.
+func (s eventSink) as(e *corev1.Event) context.Context {
+	if e.Type == corev1.EventTypeWarning {
+		return As(s.ctx, throttle.Warning)
+	}
+	return As(s.ctx, throttle.Event)
 }
 
 // namespaceOf puts events about cluster-scoped objects where upstream puts them.

@@ -210,6 +210,11 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o m
 	return c.at(c.groups[k.GroupVersion].Delete(), k, namespace).Name(name).Body(&o).Do(ctx).Error()
 }
 
+// Evict asks for the end of a pod, once: when a PodDisruptionBudget refuses it, it is for the caller to say when it is asked again.
+func (c *Client) Evict(ctx context.Context, e *policyv1.Eviction) error {
+	return c.at(c.groups[Pods.GroupVersion].Post(), Pods, e.Namespace).Name(e.Name).SubResource("eviction").MaxRetries(0).Body(e).Do(ctx).Error()
+}
+
 // Ready asks the API server's /readyz. A nil error means that it answered ok.
 func (c *Client) Ready(ctx context.Context) error {
 	body, err := c.groups[corev1.SchemeGroupVersion].Get().AbsPath("/readyz").Timeout(5 * time.Second).DoRaw(ctx)

@@ -6,7 +6,8 @@
 //
 // One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the outcome
 // of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is scanned.
-// Writes run beside it, at most WritesInFlight at once, nodes first, evictions last (lanes.go).
+// Writes run beside it, at most WritesInFlight at once and as many as the API server bears: they pass a kube.Gate, nodes first, Events
+// last. Of what waits its turn there are a few of each kind before the Gate and the rest in lanes.go.
 //
 // # Invariants
 //
@@ -16,6 +17,7 @@
 //     removed, the node: a watch that lags condemns nobody.
 //   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
 //     brings later is dropped. So nothing is written twice because the watch was slow.
+//   - What waited for its turn to be done to a pod is done only if it is still wanted then.
 //   - Nothing is judged before all three watches have delivered their first lists.
 //   - Nothing is written while Options.Leads says no.
 //
@@ -40,12 +42,13 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work at
-// once; a zone of 500 nodes is written in well under a second each.
+// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work at once. A server
+// that does not bear them gets fewer: core/throttle.
 const WritesInFlightDefault = 32
 
 // contactEvery is how often the API server is asked whether it is there. Chosen: half of health.Options.DeafAfter, less a
@@ -71,8 +74,12 @@ func Run(ctx context.Context, o Options) error {
 	if err := check(&o); err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
-	c := newController(o, remote{o.Client}, recorders{
-		nodes: kube.NewRecorder(ctx, o.Events, "node-controller", ""), evictions: kube.NewRecorder(ctx, o.Events, "taint-eviction-controller", ""),
+	writes, events, err := o.behindGate()
+	if err != nil {
+		return fmt.Errorf("run lifecycle controller: %w", err)
+	}
+	c := newController(o, remote{writes}, recorders{
+		nodes: kube.NewRecorder(ctx, events, "node-controller", ""), evictions: kube.NewRecorder(ctx, events, "taint-eviction-controller", ""),
 	})
 	watches, err := o.Client.Gathering(kube.GatherBeats)
 	if err != nil {
@@ -106,6 +113,19 @@ func Run(ctx context.Context, o Options) error {
 	go c.probe(ctx)
 	c.run(ctx)
 	return nil
+}
+
+// behindGate returns the clients for writes and for Events, which pass one Gate.
+func (o *Options) behindGate() (writes, events *kube.Client, err error) {
+	gate := kube.NewGate(kube.GateOptions{
+		Component: "lifecycle",
+		Options:   throttle.Options{InFlightMax: o.WritesInFlight, Tolerance: throttle.ToleranceDefault},
+	})
+	if writes, err = o.Client.Through(gate); err != nil {
+		return nil, nil, err
+	}
+	events, err = o.Events.Through(gate)
+	return writes, events, err
 }
 
 func check(o *Options) error {
@@ -160,7 +180,7 @@ type controller struct {
 	facts   chan fact
 	start   time.Time
 	monitor *health.Monitor
-	lanes   *lanes
+	lanes   lanes
 
 	synced bool
 	latest map[string]*corev1.Node      // newest version heard of, by watch or answer
@@ -280,13 +300,13 @@ func (c *controller) carryOut(d health.Decision) {
 		switch {
 		case a.Pod == nil:
 			node, renewed := c.latest[a.Node], c.leases[a.Node]
-			c.write(laneNodes, a, func(ctx context.Context) error { return c.markNode(ctx, a, node, renewed) })
+			c.write(throttle.Mark, a, func(ctx context.Context) error { return c.markNode(ctx, a, node, renewed) })
 		case a.Do == health.MarkNotReady:
 			pod := c.pods[a.Pod.ID]
-			c.write(laneReadiness, a, func(ctx context.Context) error { return c.markPod(ctx, a, pod) })
+			c.write(throttle.Readiness, a, func(ctx context.Context) error { return c.markPod(ctx, a, pod) })
 		default:
 			pod := c.pods[a.Pod.ID]
-			c.write(laneEvictions, a, func(ctx context.Context) error { return c.endPod(ctx, a, pod) })
+			c.write(throttle.Evict, a, func(ctx context.Context) error { return c.endPod(ctx, a, pod) })
 		}
 	}
 }
@@ -295,16 +315,29 @@ func (c *controller) carryOut(d health.Decision) {
 var errNotLeading = errors.New("no longer the leader")
 
 // write queues what a asks for and tells the Monitor what came of it.
-func (c *controller) write(at lane, a health.Action, do func(context.Context) error) {
-	c.lanes.put(at, func(ctx context.Context) {
+func (c *controller) write(kind throttle.Kind, a health.Action, do func(context.Context) error) {
+	c.lanes[kind].put(func(ctx context.Context) {
+		if a.Pod != nil && !c.stillWanted(ctx, a) {
+			return
+		}
 		err := errNotLeading
 		if c.o.Leads() {
-			attempt, cancel := context.WithTimeout(ctx, requestTimeout)
-			err = do(attempt)
-			cancel()
+			err = do(kube.As(ctx, kind))
 		}
 		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, a, err == nil) })
 	})
+}
+
+// stillWanted asks the goroutine that owns the Monitor whether what waited for its turn is to be done: a node may have come back.
+func (c *controller) stillWanted(ctx context.Context, a health.Action) bool {
+	answer := make(chan bool, 1)
+	c.tell(ctx, func(now unit.Instant) { answer <- c.monitor.StillWanted(now, a) })
+	select {
+	case wanted := <-answer:
+		return wanted
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // askZones asks the goroutine that owns the Monitor.

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,9 +19,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // bound is a Ready pod on node n that tolerates being down for so many seconds.
@@ -179,26 +187,94 @@ func TestNothingIsWrittenWithoutTheLead(t *testing.T) {
 	})
 }
 
-// Readiness goes before evictions, and nodes before both, also when there is much to do.
+// Evictions that no server answers hold up no marks: each kind has workers of its own.
 func TestLanes(t *testing.T) {
-	l := newLanes(1)
-	var order []string
+	l := newLanes(2)
+	hang, marked := make(chan struct{}), make(chan struct{})
+	for range 100 {
+		l[throttle.Evict].put(func(context.Context) { <-hang })
+	}
+	l[throttle.Mark].put(func(context.Context) { close(marked) })
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	add := func(at lane, name string) {
-		l.put(at, func(context.Context) {
-			if order = append(order, name); len(order) == 5 {
-				close(done)
-			}
-		})
-	}
-	for i := range 3 {
-		add(laneEvictions, fmt.Sprint("e", i))
-	}
-	add(laneReadiness, "r")
-	add(laneNodes, "n")
-	go l.run(t.Context())
+	go func() {
+		l.run(ctx)
+		close(done)
+	}()
+	<-marked
+	cancel()
+	close(hang)
 	<-done
-	if got := strings.Join(order, " "); got != "n r e0 e1 e2" {
-		t.Errorf("order %s", got)
+}
+
+// TestWhatWaitedIsAskedAgain: pods have to leave, and the server takes its time. Meanwhile the node is back: those whose turn has not come
+// stay, and are told so.
+func TestWhatWaitedIsAskedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		turns := make(chan struct{})
+		for i := range 10 {
+			c.podHandler().OnAdd(bound(fmt.Sprint("p", i), 5), false)
+		}
+		wait(52 * time.Second) // they are marked not Ready
+		s.podPatched = func(int) { <-turns }
+		wait(5 * time.Second)
+		s.edit(func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}
+		})
+		wait(time.Second)
+		close(turns)
+		wait(time.Minute)
+		if got := strings.Count(s.ended(), "deleted"); got != 4 {
+			t.Errorf("%d pods ended, want the 4 that were on their way: %s", got, s.ended())
+		}
+		cancelled := 0
+		for events := c.evictions.(*record.FakeRecorder).Events; len(events) > 0; {
+			if strings.Contains(<-events, "Cancelling deletion of Pod") {
+				cancelled++
+			}
+		}
+		if cancelled != 6 {
+			t.Errorf("%d cancellations were told, want 6", cancelled)
+		}
+	})
+}
+
+// TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and Events wait behind it.
+func TestWritesPassTheGate(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		now--
+		mu.Unlock()
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer h.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: h.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Client: client, Events: client, WritesInFlight: 1}
+	writes, events, err := o.behindGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 50 {
+		r, ctx := remote{writes}, kube.As(t.Context(), throttle.Mark)
+		all.Go(func() { _, _ = r.lease(ctx, "n") })
+		all.Go(func() { _, _ = r.patchNode(ctx, "n", types.MergePatchType, []byte("{}")) })
+		all.Go(func() { _, _ = r.patchPodStatus(ctx, "x", "p", []byte("{}")) })
+		all.Go(func() { _ = r.deletePod(t.Context(), "x", "p", metav1.DeleteOptions{}) })
+		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
+	}
+	all.Wait()
+	if most != 1 {
+		t.Errorf("%d requests at once, want one", most)
 	}
 }

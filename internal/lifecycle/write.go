@@ -32,11 +32,7 @@ type api interface {
 	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
 
-// requestTimeout bounds one request. Chosen: below the shortest sensible grace; a request without an answer by then is
-// tried again.
-const requestTimeout = 10 * time.Second
-
-// remote is the real API server.
+// remote is the real API server, behind a Gate, which bounds how long an answer may take.
 type remote struct{ client *kube.Client }
 
 func (r remote) ready(ctx context.Context) error { return r.client.Ready(ctx) }
@@ -66,7 +62,7 @@ func (r remote) deletePod(ctx context.Context, namespace, name string, o metav1.
 }
 
 func (r remote) evictPod(ctx context.Context, e *policyv1.Eviction) error {
-	return r.client.Create(ctx, kube.Pods, e.Namespace, e.Name, e, &metav1.Status{}, "eviction")
+	return r.client.Evict(ctx, e)
 }
 
 // errAlive reports that a node gave a sign that the watch had not brought yet.

@@ -31,16 +31,14 @@ type api interface {
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
-// bindTimeout bounds one bind. Upstream's client gives a request 30 s (the API server's own limit is 60 s); after that the
-// answer counts as lost.
-const bindTimeout = 30 * time.Second
+// answerMax bounds the answer to one bind, and to any other write. Upstream's client gives a request 30 s (the API server's own limit is
+// 60 s); after that it counts as lost.
+const answerMax = 30 * time.Second
 
-// remote is the real API server.
+// remote is the real API server, behind a Gate.
 type remote struct{ client *kube.Client }
 
 func (r remote) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
-	defer cancel()
 	err := r.client.Create(ctx, kube.Pods, d.Pod.Namespace, d.Pod.Name, bindingOf(d), &metav1.Status{}, "binding")
 	return outcomeOf(err), err
 }
@@ -81,7 +79,7 @@ func (r remote) remove(ctx context.Context, namespace, name string, uid types.UI
 	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-// failureWriters bounds status patches in flight. Chosen: below BindsInFlightDefault, as binds matter more.
+// failureWriters bounds status patches before the Gate. Chosen: below BindsInFlightDefault, as binds matter more.
 const failureWriters = 8
 
 // failureWriter keeps the PodScheduled condition of unplaced pods up to date. Per pod only the latest failure is

@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // evictAll evicts the victims of a preemption, one after another, beside the mind. When one could not be evicted, the pod for
-// which room was to be made tries again.
+// which room was to be made tries again after a back-off. How many go out at once the Gate says.
 func (m *mind) evictAll(ctx context.Context, d placement.Decision) {
 	for _, v := range d.Preemption.Victims {
 		if err := m.evict(ctx, d.Pod, v, d.Preemption.Node); err != nil && ctx.Err() == nil {
@@ -34,8 +36,7 @@ func (m *mind) evict(ctx context.Context, preemptor placement.Pod, v placement.V
 	if victim == nil || victim.DeletionTimestamp != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
-	defer cancel()
+	ctx = kube.As(ctx, throttle.Evict)
 	condition, changed := conditionOf(victim, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 		Message: m.o.Name + ": preempting to accommodate a higher priority pod",

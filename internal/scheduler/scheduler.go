@@ -5,7 +5,7 @@
 //
 // One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
 // facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
-// patches and events run beside it, events slowly while binds are on their way. A decision is therefore always made on everything heard so far, and an API server
+// patches and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on everything heard so far, and an API server
 // that is slow or away slows the binds, not the mind.
 //
 // # Invariants
@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +35,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -46,6 +46,16 @@ const DefaultName = corev1.DefaultSchedulerName
 // BindsInFlightDefault bounds binds that wait for an answer. Chosen: an API server on two cores takes about 1,000 binds
 // a second at 5 to 50 ms each, which 64 keep busy; more only wait in its queue, fewer leave it idle.
 const BindsInFlightDefault = 64
+
+const (
+	// besideBinds is how many other writes may be in flight beside the binds: status patches, evictions, Events. Chosen: the Events that
+	// their share of the limit allows, and a few of the others.
+	besideBinds = 8
+	// tolerance is how many times its rest value an answer may take before there are fewer binds in flight. A server that answers 64 binds
+	// at once takes some 20 times as long for each, and no longer in all: that is its queue, which pods would else wait in here. What others
+	// feel of it is bounded by BindsInFlight; beyond that something is wrong with the server. Chosen.
+	tolerance = 30
+)
 
 // Options configure a Scheduler.
 type Options struct {
@@ -85,8 +95,12 @@ func Run(ctx context.Context, o Options) error {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	m := newMind(o, remote{o.Client}, nil)
-	m.recorder = kube.NewPatientRecorder(ctx, o.Events, o.Name, func() bool { return m.bindsInFlight.Load() > 0 })
+	writes, events, err := o.behindGate()
+	if err != nil {
+		return fmt.Errorf("run scheduler: %w", err)
+	}
+	m := newMind(o, remote{writes}, nil)
+	m.recorder = kube.NewRecorder(ctx, events, o.Name, "")
 
 	bursts, err := o.Client.Gathering(kube.GatherBursts)
 	if err != nil {
@@ -111,6 +125,20 @@ func Run(ctx context.Context, o Options) error {
 	}()
 	m.run(ctx)
 	return nil
+}
+
+// behindGate returns the clients for writes and for Events, which pass one Gate.
+func (o *Options) behindGate() (writes, events *kube.Client, err error) {
+	gate := kube.NewGate(kube.GateOptions{
+		Component: "scheduler",
+		Options:   throttle.Options{InFlightMax: o.BindsInFlight + besideBinds, Tolerance: tolerance},
+		AnswerMax: answerMax,
+	})
+	if writes, err = o.Client.Through(gate); err != nil {
+		return nil, nil, err
+	}
+	events, err = o.Events.Through(gate)
+	return writes, events, err
 }
 
 // podIn returns what is kept of the object behind p, nil if it is gone or replaced.
@@ -143,9 +171,7 @@ type mind struct {
 
 	synced  bool
 	binding int // binds, and writes of volumes before them, in flight, and those in line
-	// bindsInFlight is binding for those beside the mind: Events give way to binds.
-	bindsInFlight atomic.Int32
-	lines         lines
+	lines   lines
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
@@ -253,7 +279,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
-	m.flight(1)
+	m.binding++
 	if p := (placed{d, began}); d.Volumes != nil {
 		go m.writeVolumes(ctx, p)
 	} else if m.lines.enter(p) {
@@ -279,15 +305,9 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	})
 }
 
-// flight notes that binds came to be in flight, or ended.
-func (m *mind) flight(binds int) {
-	m.binding += binds
-	m.bindsInFlight.Store(int32(m.binding))
-}
-
 // settle folds in the end of a bind.
 func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
-	m.flight(-1)
+	m.binding--
 	if outcome == placement.BindDone {
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
 		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))

@@ -12,6 +12,7 @@ import (
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -26,7 +27,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 			m.reportBind(p.Decision, placement.BindRefused, volumesError(err.Error()))
 			return
 		}
-		m.flight(-1)
+		m.binding--
 		m.placer.VolumesWritten(now, p.Pod.ID)
 	})
 }
@@ -34,8 +35,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 func volumesError(why string) error { return fmt.Errorf("binding volumes: %s", why) }
 
 func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
-	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
-	defer cancel()
+	ctx = kube.As(ctx, throttle.Bind)
 	for i := range p.Bind {
 		if b := &p.Bind[i]; !b.Done {
 			if err := m.api.keepVolume(ctx, b); err != nil {
@@ -58,7 +58,7 @@ func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
 func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
-		m.flight(1)
+		m.binding++
 		p := placed{s.Decision, s.Since}
 		if s.Why != "" {
 			m.settle(now, p, placement.BindRefused)

@@ -167,6 +167,28 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
 }
 
+// StillWanted reports whether an action about a pod, which waited for its turn, is to be done now. If not it counts as never begun: what is
+// wanted instead, or later, Advance says. The shell asks just before it acts, and reports no outcome of what was not wanted.
+func (m *Monitor) StillWanted(now unit.Instant, a Action) bool {
+	p := m.pods[a.Pod.ID]
+	if p == nil {
+		return false
+	}
+	if p.home != nil && p.Node == a.Node {
+		do, at, wanted := m.wish(now, p)
+		if wanted && do == a.Do && at <= now && (do == MarkNotReady || !m.hearingBad(now)) {
+			return true
+		}
+		if a.Do == Evict && !p.Terminating && !(wanted && do == Evict) {
+			p.scheduled = false
+			m.noticePod(p, "Cancelling deletion of")
+		}
+	}
+	p.work.busy = false
+	m.touchPod(p)
+	return false
+}
+
 // wish is what should be done to p next, and when.
 func (m *Monitor) wish(now unit.Instant, p *pod) (do Verb, at unit.Instant, wanted bool) {
 	n := p.home

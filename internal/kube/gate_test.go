@@ -1,0 +1,305 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+)
+
+// held is an API server that answers a request when it is told to.
+type held struct {
+	mu      sync.Mutex
+	now     int
+	most    int
+	came    []string
+	arrived chan string
+	answer  chan func(http.ResponseWriter)
+}
+
+func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	h.now++
+	h.most = max(h.most, h.now)
+	h.came = append(h.came, r.Method+" "+r.URL.Path)
+	h.mu.Unlock()
+	h.arrived <- r.Method + " " + r.URL.Path
+	answer := <-h.answer
+	h.mu.Lock()
+	h.now--
+	h.mu.Unlock()
+	answer(w)
+}
+
+func okAnswer(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+}
+
+func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	plain, err := NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := NewGate(o)
+	c, err := plain.Through(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, g
+}
+
+// TestGateOrdersWrites: over real connections one write at a time passes, the most important first; leases, reads and questions pass
+// beside it, unless a write needs them.
+func TestGateOrdersWrites(t *testing.T) {
+	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
+	c, g := gatedClient(t, h, GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+	ctx := t.Context()
+	var all sync.WaitGroup
+	ask := func(do func()) { all.Go(do) }
+	waits := func(n int) {
+		for _, waiting := g.Limit(); waiting != n; _, waiting = g.Limit() {
+			if ctx.Err() != nil {
+				t.Fatal("the test is over")
+			}
+		}
+	}
+	ask(func() {
+		_ = c.Patch(ctx, Pods, "x", "first", types.MergePatchType, []byte("{}"), nil, "status")
+	})
+	<-h.arrived
+	for i, do := range []func(){
+		func() {
+			_ = c.Create(As(ctx, throttle.Event), Events, "x", "", &corev1.Event{}, &metav1.Status{})
+		},
+		func() {
+			_ = c.Create(As(ctx, throttle.Warning), Events, "x", "", &corev1.Event{}, &metav1.Status{})
+		},
+		func() { _ = c.Patch(ctx, Pods, "x", "p", types.MergePatchType, []byte("{}"), nil, "status") },
+		func() { _ = c.Delete(ctx, Pods, "x", "p", metav1.DeleteOptions{}) },
+		func() { _ = c.Patch(ctx, Nodes, "", "n", types.MergePatchType, []byte("{}"), nil) },
+		func() { _ = c.Get(As(ctx, throttle.Mark), Leases, "x", "n", &metav1.Status{}) },
+	} {
+		ask(do)
+		waits(i + 1)
+	}
+	for _, do := range []func(){
+		func() { _ = c.Patch(ctx, Leases, "x", "n", types.MergePatchType, []byte("{}"), nil) },
+		func() { _ = c.Get(ctx, Pods, "x", "p", &corev1.Pod{}) },
+		func() {
+			_ = c.Create(ctx, ServiceAccounts, "x", "a", &metav1.Status{}, &metav1.Status{}, "token")
+		},
+	} {
+		ask(do)
+		<-h.arrived // although a write is in flight
+	}
+	if h.most != 4 {
+		t.Errorf("%d at once, want the first write and three that pass beside", h.most)
+	}
+	for range 3 {
+		h.answer <- okAnswer
+	}
+	for range 6 {
+		h.answer <- okAnswer
+		<-h.arrived
+	}
+	h.answer <- okAnswer
+	all.Wait()
+	want := []string{"PATCH /api/v1/nodes/n", "GET /apis/coordination.k8s.io/v1/namespaces/x/leases/n", "DELETE /api/v1/namespaces/x/pods/p", "PATCH /api/v1/namespaces/x/pods/p/status", "POST /api/v1/namespaces/x/events", "POST /api/v1/namespaces/x/events"}
+	if got := h.came[4:]; !slices.Equal(got, want) {
+		t.Errorf("came in the order %q, want %q", got, want)
+	}
+}
+
+// TestGateAnswers: what counts as the server's refusal, and that an eviction refused for a budget does not.
+func TestGateAnswers(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		answer func(http.ResponseWriter)
+		slower bool
+	}{
+		{"ok", okAnswer, false},
+		{"budget", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`)
+		}, false},
+		{"conflict", func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, false},
+		{"priority and fairness", func(w http.ResponseWriter) { http.Error(w, "Too many requests", http.StatusTooManyRequests) }, true},
+		{"unavailable", func(w http.ResponseWriter) { http.Error(w, "no", http.StatusServiceUnavailable) }, true},
+		{"gone", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, true},
+	} {
+		c, g := gatedClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { test.answer(w) }),
+			GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
+		err := c.Create(t.Context(), Pods, "x", "p", &policyv1.Eviction{}, &metav1.Status{}, "eviction")
+		if limit, _ := g.Limit(); limit < 1 != test.slower {
+			t.Errorf("%s: limit %v after %v, want it lowered: %v", test.name, limit, err, test.slower)
+		}
+	}
+}
+
+// slowServer answers after a while, or with the end of the request.
+type slowServer struct{ takes func() time.Duration }
+
+func (s slowServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(s.takes()):
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+func write(ctx context.Context, via http.RoundTripper, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://server"+path, strings.NewReader("{}"))
+	if err != nil {
+		return err
+	}
+	resp, err := via.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// TestGateGivesUp: who gives up while he waits frees his place, and a server that does not answer holds a write for AnswerMax, not for ever;
+// the time before the Gate does not count.
+func TestGateGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := true
+		takes := func() time.Duration {
+			if hangs {
+				return time.Hour
+			}
+			return 5 * time.Millisecond
+		}
+		g := NewGate(GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+		via := &gated{g, slowServer{takes}}
+		began := time.Now()
+		first := make(chan error, 1)
+		go func() { first <- write(t.Context(), via, "/api/v1/nodes/a") }()
+		synctest.Wait()
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := write(impatient, via, "/api/v1/nodes/b"); err == nil || time.Since(began) != time.Second {
+			t.Errorf("gave up after %v: %v", time.Since(began), err)
+		}
+		second := make(chan error, 1)
+		go func() { second <- write(t.Context(), via, "/api/v1/nodes/c") }()
+		synctest.Wait()
+		hangs = false
+		if err := <-first; err == nil || time.Since(began) != AnswerMaxDefault {
+			t.Errorf("the first ended after %v: %v", time.Since(began), err)
+		}
+		if err := <-second; err != nil || time.Since(began) > AnswerMaxDefault+time.Second {
+			t.Errorf("the second ended after %v: %v", time.Since(began), err)
+		}
+		if _, waiting := g.Limit(); waiting != 0 || g.limiter.InFlight() != 0 {
+			t.Errorf("%d wait, %d in flight at the end", waiting, g.limiter.InFlight())
+		}
+	})
+}
+
+// TestGateUnderCrowd: many at once, some of which give up at any moment; in the end nothing is left in it.
+func TestGateUnderCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 7, Tolerance: throttle.ToleranceDefault}})
+		via := &gated{g, slowServer{func() time.Duration { return 5 * time.Millisecond }}}
+		var all sync.WaitGroup
+		for i := range 3000 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%1500+1)*time.Millisecond)
+				defer cancel()
+				path := []string{"/api/v1/nodes/n", "/api/v1/namespaces/x/events", "/api/v1/namespaces/x/pods/p/status"}[i%3]
+				_ = write(ctx, via, path)
+			})
+		}
+		all.Wait()
+		if _, waiting := g.Limit(); waiting != 0 || g.limiter.InFlight() != 0 {
+			t.Errorf("%d wait, %d in flight at the end", waiting, g.limiter.InFlight())
+		}
+		if err := write(t.Context(), via, "/api/v1/nodes/n"); err != nil {
+			t.Errorf("after the crowd: %v", err)
+		}
+	})
+}
+
+func TestResourceOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v1/nodes/n":                                    "nodes ",
+		"/api/v1/nodes/n/status":                             "nodes status",
+		"/api/v1/namespaces/x/pods/p/binding":                "pods binding",
+		"/api/v1/namespaces/x":                               "namespaces ",
+		"/api/v1/namespaces/x/status":                        "namespaces status",
+		"/api/v1/namespaces/x/events":                        "events ",
+		"/apis/coordination.k8s.io/v1/namespaces/x/leases/n": "leases ",
+		"/below/k8s/apis/policy/v1/namespaces/x/a/b/c":       "a c",
+		"/apis/authentication.k8s.io/v1/tokenreviews":        "tokenreviews ",
+		"/api/v1/namespaces/x/serviceaccounts/builder/token": "serviceaccounts token",
+		"":        " ",
+		"/apis":   " ",
+		"/readyz": "readyz ",
+	} {
+		if resource, subresource := resourceOf(path); resource+" "+subresource != want {
+			t.Errorf("%s: %s %s, want %s", path, resource, subresource, want)
+		}
+	}
+}
+
+func FuzzResourceOf(f *testing.F) {
+	f.Add("/api/v1/namespaces/x/pods/p/status")
+	f.Fuzz(func(t *testing.T, path string) {
+		resource, subresource := resourceOf(path)
+		if !strings.Contains(path, resource) || !strings.Contains(path, subresource) || strings.Contains(resource+subresource, "/") {
+			t.Errorf("%q: %q %q", path, resource, subresource)
+		}
+	})
+}
+
+// refusing refuses the first write, and asks for three seconds.
+type refusing struct{ came []time.Time }
+
+func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
+	r.came = append(r.came, time.Now())
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok"))}
+	if len(r.came) == 1 {
+		resp.StatusCode = http.StatusTooManyRequests
+		resp.Header.Set("Content-Type", "text/plain; charset=utf-8")
+		resp.Header.Set("Retry-After", "3")
+	}
+	return resp, nil
+}
+
+// TestGateWaitsAsAsked: after a refusal nothing is sent before its Retry-After.
+func TestGateWaitsAsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &refusing{}
+		via := &gated{NewGate(GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}}), server}
+		for range 3 {
+			if err := write(t.Context(), via, "/api/v1/nodes/n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(server.came) != 3 || server.came[1].Sub(server.came[0]) != 3*time.Second {
+			t.Errorf("came at %v", server.came)
+		}
+	})
+}
