@@ -23,7 +23,7 @@ func (m *mind) evictAll(ctx context.Context, d placement.Decision) {
 	for _, v := range d.Preemption.Victims {
 		if err := m.evict(ctx, d.Pod, v, d.Preemption.Node); err != nil && ctx.Err() == nil {
 			slog.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", d.Preemption.Node, "for", d.Pod.Namespace+"/"+d.Pod.Name, "err", err)
-			m.tell(ctx, func(now unit.Instant) { m.placer.Retry(now, d.Pod.ID) })
+			m.tell(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, d.Pod.ID) })
 			return
 		}
 	}

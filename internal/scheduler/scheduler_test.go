@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,10 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // cluster is an API server of the scheduler's interest: it binds once, and it fails as told.
@@ -37,7 +41,9 @@ type cluster struct {
 	patches []string
 	trouble bool // refuse some binds, lose some answers
 
-	removed []string
+	removed  []string
+	protects bool // whoever is asked to remove is refused
+	refused  int
 
 	noWrites int // that many writes to storage fail
 	writes   []string
@@ -86,6 +92,10 @@ func (c *cluster) patchStatus(_ context.Context, _, name string, patch []byte) e
 func (c *cluster) remove(_ context.Context, _, name string, uid types.UID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.protects {
+		c.refused++
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, name, errors.New("a webhook says no"))
+	}
 	pod := c.pods[uid]
 	if pod == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
@@ -281,6 +291,79 @@ func TestPreemption(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRefusedEvictionsBackOff: a victim that nobody may delete is asked for again after growing pauses, not at once.
+func TestRefusedEvictionsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.protects = true
+		m, _, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		low, high := int32(1), int32(10)
+		victim := testPod("low", "1")
+		victim.Spec.NodeName, victim.Spec.Priority = "n", &low
+		c.add(m, victim)
+		m.tell(context.Background(), synced(m))
+		pod := testPod("high", "1")
+		pod.Spec.Priority = &high
+		c.add(m, pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if c.refused < 3 || c.refused > 12 {
+			t.Errorf("asked %d times in a minute, want some with pauses up to 10 s", c.refused)
+		}
+		c.mu.Lock()
+		c.protects = false
+		c.mu.Unlock()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if c.bound[pod.UID] != 1 {
+			t.Errorf("not bound after its victim could go: removed %v", c.removed)
+		}
+	})
+}
+
+// TestWritesPassTheGate: status patches, evictions and Events are bounded together, whatever the mind decides at once.
+func TestWritesPassTheGate(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		now--
+		mu.Unlock()
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer h.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: h.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Client: client, Events: client, BindsInFlight: 1}
+	writes, events, err := o.behindGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := remote{writes}
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			_, _ = r.bind(t.Context(), placement.Decision{Pod: placement.Pod{Namespace: "x", Name: "p"}, Node: "n"})
+		})
+		all.Go(func() { _ = r.patchStatus(t.Context(), "x", "p", []byte("{}")) })
+		all.Go(func() { _ = r.remove(t.Context(), "x", "p", "u") })
+		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
+	}
+	all.Wait()
+	if most > 1+besideBinds {
+		t.Errorf("%d requests at once, want at most %d", most, 1+besideBinds)
+	}
 }
 
 // total sums a metric over its labels; of histograms, what was observed.

@@ -381,6 +381,16 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 	}
 }
 
+// EvictionFailed lets a pod that waits for room try again after its back-off: making room was refused, and at once it would be again.
+func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
+	if w := p.cluster.wishes[id]; w != nil {
+		w.victims, w.awaits = nil, false
+	}
+	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
+		p.queue.bindFailed(now, e.pod, false)
+	}
+}
+
 // Wake is the latest instant at which Next wants to be called again if no fact arrives. Zero: none.
 func (p *Placer) Wake() unit.Instant {
 	wake := p.queue.wakeAt()
