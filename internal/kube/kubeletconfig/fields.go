@@ -74,8 +74,7 @@ var fields = slices.Concat(
 	not("volume usage is measured at the agent's own pace", "volumeStatsAggPeriod"),
 	not("addresses are the CNI plugin's business", "podCIDR", "hairpinMode"),
 	not("the agent writes no netfilter rules", "makeIPTablesUtilChains", "iptablesMasqueradeBit", "iptablesDropBit"),
-	not("every sysctl that the API server lets pass is set", "allowedUnsafeSysctls"),
-	does("seccompDefault"),
+	does("seccompDefault", "allowedUnsafeSysctls"),
 	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
 
 	// Resources.

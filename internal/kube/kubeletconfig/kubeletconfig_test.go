@@ -116,6 +116,7 @@ evictionHard: {memory.free: 1Gi, nodefs.available: 120%, imagefs.available: "0"}
 evictionSoft: {memory.available: 1Gi}
 enforceNodeAllocatable: [pods, system-reserved, pods, all, system-reserved-compressible]
 registerWithTaints: [{key: "a b", effect: Never}]
+allowedUnsafeSysctls: [kernel.msg*, vm.swappiness]
 tlsCertFile: /a
 clusterDNS: [ten]
 podLogsDir: logs/
@@ -135,6 +136,7 @@ shutdownGracePeriodCriticalPods: 20s
 			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`, `enforceNodeAllocatable: "pods": is there twice`,
 			`enforceNodeAllocatable: "all": want some of`, `enforceNodeAllocatable: "system-reserved": needs systemReservedCgroup`,
 			`enforceNodeAllocatable: "system-reserved, system-reserved-compressible": exclude each other`,
+			`allowedUnsafeSysctls[1]: "vm.swappiness": is not known to be namespaced`,
 			`registerWithTaints[0]`, `effect "Never"`, "tlsCertFile, tlsPrivateKeyFile", `clusterDNS[0]: "ten"`, `podLogsDir: "logs/"`,
 			"shutdownGracePeriodCriticalPods: 20s: is part of shutdownGracePeriod 10s",
 		}},

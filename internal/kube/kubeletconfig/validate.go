@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 )
@@ -48,6 +49,11 @@ func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validateImages(c, p)
 	validateShutdown(c, p)
 	validateGates(c, p)
+	for i, pattern := range c.AllowedUnsafeSysctls {
+		if problem := admission.CheckSysctlPattern(pattern); problem != "" {
+			p.add(fmt.Sprintf("allowedUnsafeSysctls[%d]", i), pattern, problem)
+		}
+	}
 	for i := range c.RegisterWithTaints {
 		for _, problem := range CheckTaint(c.RegisterWithTaints[i]) {
 			p.add(fmt.Sprintf("registerWithTaints[%d]", i), c.RegisterWithTaints[i].ToString(), problem)
