@@ -289,6 +289,10 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	if starts == 0 {
 		starts = StartsPerCPU * runtime.NumCPU()
 	}
+	suits, err := a.suits(ctx)
+	if err != nil {
+		return err
+	}
 	a.pods, err = pods.New(pods.Options{
 		Node: a.o.NodeName, RootDir: a.o.RootDir, LogDir: c.PodLogsDir, HostIPs: hostIPs, StaticDir: c.StaticPodPath,
 		Client: a.client, Runtime: a.runtime, RuntimeName: a.runtimeName,
@@ -305,6 +309,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 			Changed: func(uid types.UID) { a.pods.Kick(uid) },
 		}),
 		Hooks:   hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+		Suits:   suits,
 		Evicted: func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) },
 	})
 	return err

@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its network
@@ -130,6 +131,11 @@ func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	if err := r.Volumes.SetUp(ctx, pod); err != nil {
+		var unsupported *volume.UnsupportedError
+		if errors.As(err, &unsupported) {
+			e.unmountable = err.Error() // the pod is held, which is told of
+			return &failure{"ContainerCreating", "", "", err}
+		}
 		return &failure{"ContainerCreating", "FailedMount", "", err}
 	}
 	e.prepared = true
@@ -140,6 +146,9 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	c := containerNamed(pod, a.Container)
 	if c == nil {
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
+	}
+	if refused := podfields.Blocks(pod, c.Name); refused != nil { // another agent made the sandbox, or the container came later
+		return &failure{"CreateContainerConfigError", "Failed", "Error: ", errors.New(refused.String())}
 	}
 	ips := e.view.sandboxes[a.ID].IPs
 	if len(ips) == 0 {

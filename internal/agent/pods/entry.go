@@ -26,7 +26,9 @@ type entry struct {
 	released bool          // worker only: volumes and cgroup were given back
 	seen     time.Time     // worker only: when it was first looked at
 	up       bool          // worker only: a sandbox of it was ready
-	size     resize.Size   // worker only: of the pod's own cgroup; unknown until it was made or read
+	// unmountable is worker only: what of the pod's volumes this agent does not mount, as found when they were set up; empty: nothing.
+	unmountable string
+	size        resize.Size // worker only: of the pod's own cgroup; unknown until it was made or read
 
 	writing sync.Mutex // held while the status is written: one write per pod at a time
 

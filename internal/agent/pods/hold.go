@@ -2,29 +2,41 @@ package pods
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// mayStart reports whether nothing keeps a pod from starting that is worth waiting for. It is asked of pods of which nothing
-// ran since this agent is here: new ones, and those of a machine that rebooted. What keeps them is a fact of this moment,
-// looked at again in every pass; Unhold says that it may have changed.
+// mayStart reports whether nothing keeps a pod from starting that is worth waiting for. What keeps it is a fact of this moment,
+// looked at again in every pass; Unhold says that it may have changed. A pod that asks for what this agent cannot do has no
+// sandbox made, not even in place of one that an agent before this one made. Devices are waited for by pods of which nothing
+// ran since this agent is here: new ones, and those of a machine that rebooted.
 func (r *Runner) mayStart(e *entry) bool {
 	e.mu.Lock()
-	pod, ending := e.pod, e.stop != nil
+	pod, ending, admitted := e.pod, e.stop != nil, e.admitted
 	e.hold = nil
 	e.mu.Unlock()
 	if e.seen.IsZero() {
 		e.seen = time.Now()
 	}
+	ready := false
 	for _, s := range e.view.sandboxes {
-		e.up = e.up || s.State == podlife.SandboxReady
+		ready = ready || s.State == podlife.SandboxReady
 	}
-	if e.up || pod == nil || ending || terminal(pod) != "" {
+	e.up = e.up || ready
+	if pod == nil || ending || terminal(pod) != "" {
+		return true
+	}
+	if !admitted && len(e.view.sandboxes) == 0 && !r.suited(e, pod) || !r.able(e, pod, ready) {
+		r.turns.leave(e)
+		return false
+	}
+	if e.up {
 		return true
 	}
 	why, until := r.Admission.Wait(pod, e.seen)
@@ -44,7 +56,63 @@ func (r *Runner) mayStart(e *entry) bool {
 const (
 	reasonDevices = "WaitingForDevices"
 	reasonRoom    = "WaitingForTermination"
+	reasonField   = "UnsupportedField"
 )
+
+// suited rejects a pod that cannot run on this system at all, and reports whether it can.
+func (r *Runner) suited(e *entry, pod *corev1.Pod) bool {
+	if r.Suits == nil {
+		return true
+	}
+	rejected := r.Suits(pod)
+	if rejected == nil {
+		return true
+	}
+	if w := r.mayWait(e, *rejected); time.Now().Before(w.until) {
+		r.holdUp(e, pod, w)
+	} else {
+		r.refuse(e, pod, *rejected)
+	}
+	return false
+}
+
+// able reports whether this agent can carry out all that a pod asks for. Else the pod is held until that changes: it waits
+// without trying anything. What another agent started (ready) is left running, and is told of only.
+func (r *Runner) able(e *entry, pod *corev1.Pod, ready bool) bool {
+	why := podfields.Text(podfields.Refused(pod))
+	if e.unmountable != "" {
+		why = strings.TrimPrefix(why+"; "+e.unmountable, "; ")
+	}
+	if why == "" {
+		return true
+	}
+	message := why + "; no container of the pod is started"
+	if ready {
+		message = why + "; what runs of the pod is left running, and is not started again when it ends"
+	}
+	e.mu.Lock()
+	if !ready {
+		e.hold = &podlife.Hold{Reason: reasonField, Message: message}
+	}
+	told := e.held == message || toldBefore(pod, e.mirror, message)
+	e.held = message
+	e.mu.Unlock()
+	if !told {
+		r.Recorder.Event(pod, corev1.EventTypeWarning, reasonField, message)
+		r.log(e).Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
+	}
+	return ready
+}
+
+// toldBefore reports whether the API shows, by the pod or its mirror, that an agent before this one has told users why the pod is
+// held.
+func toldBefore(pod, mirror *corev1.Pod, message string) bool {
+	if mirror != nil {
+		pod = mirror
+	}
+	c := conditionNamed(pod.Status, corev1.PodReadyToStartContainers)
+	return c != nil && c.Reason == reasonField && c.Message == message
+}
 
 // waiting is what a pod waits for, and until when.
 type waiting struct {

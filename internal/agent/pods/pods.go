@@ -145,6 +145,8 @@ type Options struct {
 	SerialPulls bool
 	MaxPulls    int // optional; 0: no limit beside SerialPulls
 	Metrics     *metrics.Set
+	// Suits returns why a pod cannot run on this system at all, whatever else is here; nil: it can. Optional.
+	Suits func(*corev1.Pod) *Rejection
 	// Evicted says whether an agent before this one evicted a pod of the API. Optional.
 	Evicted func(types.UID) (Eviction, bool)
 }

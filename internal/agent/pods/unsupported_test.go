@@ -1,0 +1,134 @@
+package pods
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+)
+
+// usernsPod asks for a user namespace.
+func usernsPod() *corev1.Pod {
+	pod, no := testPod(), false
+	pod.Spec.HostUsers = &no
+	return pod
+}
+
+// TestUnsupportedFieldHolds: a pod with a field that the agent cannot carry out gets no sandbox, wakes nobody, is told of once,
+// goes when it is deleted, and starts as soon as the field is gone.
+func TestUnsupportedFieldHolds(t *testing.T) {
+	r := testRunner()
+	r.Admission, r.Metrics = &room{}, metrics.New("n")
+	events := r.Recorder.(*record.FakeRecorder).Events
+	e := newEntry("uid-1", 0)
+	e.pod = usernsPod()
+	for range 3 {
+		if r.mayStart(e) || e.hold == nil || e.hold.Reason != "UnsupportedField" || !e.hold.Until.IsZero() || e.stop != nil {
+			t.Fatalf("it may start: hold %+v, stop %+v", e.hold, e.stop)
+		}
+	}
+	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false asks for a user namespace") {
+		t.Errorf("told %q, and %d more", text, len(events))
+	}
+	d := e.life.Step(1, 1, podlife.Observation{Spec: specOf(e.pod), Hold: e.hold})
+	if len(d.Actions) > 0 || !d.Wake.IsZero() && d.Wake < 2 || d.Status.Phase != podlife.Pending {
+		t.Errorf("held, yet: %+v", d)
+	}
+	e.stop = &podlife.StopOrder{Remove: true}
+	if !r.mayStart(e) || e.hold != nil {
+		t.Error("it is being deleted, and held")
+	}
+	e.stop, e.pod = nil, testPod()
+	if !r.mayStart(e) || e.hold != nil {
+		t.Error("its field is gone, and it is held")
+	}
+}
+
+// TestHeldIsToldOnce: the agent that comes after this one does not tell again what the API shows already.
+func TestHeldIsToldOnce(t *testing.T) {
+	for name, mirrored := range map[string]bool{"a pod of the API": false, "a static pod": true} {
+		r, e := testRunner(), newEntry("uid-1", 0)
+		e.pod = usernsPod()
+		r.mayStart(e)
+		events := r.Recorder.(*record.FakeRecorder).Events
+		<-events
+		shown := usernsPod()
+		shown.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: e.hold.Reason, Message: e.hold.Message}}
+		next := newEntry("uid-1", 0)
+		next.pod = shown
+		if mirrored {
+			next.pod, next.mirror = usernsPod(), shown
+		}
+		if r.mayStart(next) || next.hold == nil || len(events) > 0 {
+			t.Errorf("%s: hold %+v, %d events", name, next.hold, len(events))
+		}
+	}
+}
+
+// TestAdoptedIsLeftRunning: what another agent started runs on, is told of once, and gets no sandbox when its own is gone.
+func TestAdoptedIsLeftRunning(t *testing.T) {
+	r, e := testRunner(), newEntry("uid-1", 0)
+	e.pod = usernsPod()
+	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s", State: podlife.SandboxReady}
+	for range 2 {
+		if !r.mayStart(e) || e.hold != nil || e.stop != nil {
+			t.Fatalf("it does not run on: hold %+v, stop %+v", e.hold, e.stop)
+		}
+	}
+	events := r.Recorder.(*record.FakeRecorder).Events
+	if text := <-events; len(events) > 0 || !strings.Contains(text, "left running") {
+		t.Errorf("told %q, and %d more", text, len(events))
+	}
+	err := r.startContainer(t.Context(), e, e.pod, podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
+	var known *failure
+	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "spec.hostUsers") {
+		t.Errorf("a container of it is started: %v", err)
+	}
+	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	if r.mayStart(e) || e.hold == nil {
+		t.Error("its sandbox is gone, and it gets another")
+	}
+}
+
+// TestUnmountableHolds: what only its set-up finds of a volume holds the pod, too.
+func TestUnmountableHolds(t *testing.T) {
+	r, e := testRunner(), newEntry("uid-1", 0)
+	e.pod = testPod()
+	e.unmountable = `MountVolume.SetUp failed for volume "data" : volume type persistentVolumeClaim is not supported by this agent: persistent volume pv-1 is of kind nfs`
+	if r.mayStart(e) || e.hold == nil || !strings.HasPrefix(e.hold.Message, e.unmountable) {
+		t.Errorf("it may start: %+v", e.hold)
+	}
+}
+
+// TestUnsuitedIsRejected: a pod that the system cannot run is rejected before it is held for anything, once nothing of it is here.
+func TestUnsuitedIsRejected(t *testing.T) {
+	for name, c := range map[string]struct {
+		admitted, sandbox, want bool
+	}{"new": {want: true}, "admitted before": {admitted: true}, "it ran here": {sandbox: true}} {
+		t.Run(name, func(t *testing.T) {
+			r, e := testRunner(), newEntry("uid-1", 0)
+			r.Admission, r.Metrics = &room{}, metrics.New("n")
+			r.Suits = func(*corev1.Pod) *Rejection {
+				return &Rejection{Reason: "SysctlForbidden", Message: "forbidden sysctl: x"}
+			}
+			e.pod, e.admitted = usernsPod(), c.admitted
+			if c.sandbox {
+				e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+			}
+			if r.mayStart(e) {
+				t.Error("it may start")
+			}
+			if rejected := e.stop != nil && e.stop.Phase == podlife.Failed && e.stop.Reason == "SysctlForbidden" && e.stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {
+				t.Errorf("stop order %+v", e.stop)
+			}
+			if (e.hold != nil) == c.want {
+				t.Errorf("hold %+v", e.hold)
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// suits returns what judges whether pods can run on this system at all. What the kernel has is looked at once, as upstream has
+// it. What the runtime can is asked when a pod needs to know: it may have been replaced by another release.
+func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, error) {
+	sysctls, err := admission.AllowSysctls(a.o.Config.AllowedUnsafeSysctls, a.machine.Identity.KernelVersion)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet configuration: allowedUnsafeSysctls: %w", err)
+	}
+	system := admission.System{OS: runtime.GOOS, AppArmor: hasAppArmor(appArmorEnabled), Sysctls: sysctls}
+	return func(pod *corev1.Pod) *pods.Rejection {
+		return suited(pod, system, func() (bool, error) { return a.strictGroups(ctx) })
+	}, nil
+}
+
+// suited judges one pod.
+func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool, error)) *pods.Rejection {
+	needs := kube.SystemNeeds(pod)
+	if needs.StrictGroups {
+		can, err := strictGroups()
+		if err != nil {
+			return &pods.Rejection{Reason: "UnexpectedAdmissionError", Message: "the container runtime does not say what it can: " + err.Error(), Later: true}
+		}
+		system.StrictGroups = can
+	}
+	if r := admission.Suits(needs, system); r != nil {
+		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
+	}
+	return nil
+}
+
+// appArmorEnabled is where the kernel says whether AppArmor is on (Y or N); without AppArmor it is not there.
+const appArmorEnabled = "/sys/module/apparmor/parameters/enabled"
+
+func hasAppArmor(path string) bool {
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		slog.Warn("AppArmor counts as absent", "err", err)
+	}
+	return strings.HasPrefix(string(text), "Y")
+}
+
+// strictGroups asks the runtime whether it can leave out groups that only an image's /etc/group gives.
+func (a *Agent) strictGroups(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	status, err := a.runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	return status.GetFeatures().GetSupplementalGroupsPolicy(), err
+}

@@ -1,0 +1,171 @@
+package podfields
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container says whether it is
+// there, in what its path begins with.
+type hold struct {
+	path      string // of the field, as rows have it
+	code      string
+	why, help string
+	pod       func(*corev1.PodSpec) bool
+	volume    func(*corev1.Volume) bool
+	container func(*corev1.Container) bool
+}
+
+// What would help, in words that several holds share.
+const (
+	helpElsewhere = "run the pod on a node whose agent supports it, such as the kubelet"
+	helpVolume    = "use another kind of volume, or " + helpElsewhere
+)
+
+// holds are looked at in this order, and users are told the first few that apply.
+var holds = slices.Concat(podHolds, containerHolds, volumeHolds, oldVolumeHolds())
+
+var podHolds = []hold{
+	{
+		path: "spec.hostUsers", code: "user-namespaces",
+		why:  "false asks for a user namespace, which this node's agent cannot give",
+		help: "remove the field if the pod may share the host's user namespace, or " + helpElsewhere,
+		pod:  func(s *corev1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers },
+	},
+	{
+		path: "spec.resourceClaims", code: "resource-claims",
+		why:  "this node's agent does not prepare claimed devices (DRA)",
+		help: "ask for devices of a device plugin in resources.limits, or " + helpElsewhere,
+		pod:  func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 },
+	},
+	{
+		path: "spec.securityContext.seccompProfile.localhostProfile", code: "seccomp-localhost",
+		why:  whySeccomp,
+		help: helpSeccomp,
+		pod: func(s *corev1.PodSpec) bool {
+			return s.SecurityContext != nil && unnameable(s.SecurityContext.SeccompProfile)
+		},
+	},
+}
+
+var containerHolds = []hold{
+	{
+		path: "spec.containers[].resources.claims", code: "resource-claims",
+		why:       "this node's agent does not prepare claimed devices (DRA)",
+		help:      "ask for devices of a device plugin in resources.limits, or " + helpElsewhere,
+		container: func(c *corev1.Container) bool { return len(c.Resources.Claims) > 0 },
+	},
+	{
+		path: "spec.containers[].restartPolicyRules", code: "container-restart-rules",
+		why:       "this node's agent restarts containers by their restartPolicy only",
+		help:      "remove the rules, or " + helpElsewhere,
+		container: func(c *corev1.Container) bool { return len(c.RestartPolicyRules) > 0 },
+	},
+	{
+		path: "spec.containers[].volumeDevices", code: "block-devices",
+		why:       "this node's agent does not attach block devices",
+		help:      "use a volume with a file system, or " + helpElsewhere,
+		container: func(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 },
+	},
+	{
+		path: "spec.containers[].securityContext.seccompProfile.localhostProfile", code: "seccomp-localhost",
+		why:  whySeccomp,
+		help: helpSeccomp,
+		container: func(c *corev1.Container) bool {
+			return c.SecurityContext != nil && unnameable(c.SecurityContext.SeccompProfile)
+		},
+	},
+}
+
+const (
+	whySeccomp  = "a profile of type Localhost must be named by a path below the node's seccomp directory"
+	helpSeccomp = "name a profile by a relative path without \"..\", or use type RuntimeDefault"
+)
+
+// unnameable reports whether a profile is one of the node's files and does not say which, or leads out of their directory.
+func unnameable(p *corev1.SeccompProfile) bool {
+	if p == nil || p.Type != corev1.SeccompProfileTypeLocalhost {
+		return false
+	}
+	return p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile) || filepath.Clean(*p.LocalhostProfile) == "."
+}
+
+// volumeHold is a hold for volumes of a kind.
+func volumeHold(kind, why string, is func(*corev1.Volume) bool) hold {
+	return hold{path: "spec.volumes[]." + kind, code: "volumes." + kind, why: why, help: helpVolume, volume: is}
+}
+
+var volumeHolds = []hold{
+	volumeHold("csi", "this node's agent has no CSI drivers", func(v *corev1.Volume) bool { return v.CSI != nil }),
+	volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil }),
+	volumeHold("iscsi", "this node's agent does not attach iSCSI disks", func(v *corev1.Volume) bool { return v.ISCSI != nil }),
+	volumeHold("fc", "this node's agent does not attach Fibre Channel disks", func(v *corev1.Volume) bool { return v.FC != nil }),
+	volumeHold("image", "this node's agent does not mount images", func(v *corev1.Volume) bool { return v.Image != nil }),
+	{
+		path: "spec.volumes[].emptyDir.medium", code: "volumes.emptyDir.hugepages",
+		why:    "this node's agent mounts no huge pages",
+		help:   "use medium Memory or none, or " + helpElsewhere,
+		volume: hugeOrUnknown,
+	},
+	sourceHold("clusterTrustBundle", "this node's agent does not read ClusterTrustBundles", func(p *corev1.VolumeProjection) bool { return p.ClusterTrustBundle != nil }),
+	sourceHold("podCertificate", "this node's agent does not request certificates for pods", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
+}
+
+// hugeOrUnknown reports whether a volume's medium is one that is not mounted.
+func hugeOrUnknown(v *corev1.Volume) bool {
+	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory
+}
+
+// sourceHold is a hold for projected volumes with a source of a kind.
+func sourceHold(kind, why string, is func(*corev1.VolumeProjection) bool) hold {
+	return hold{
+		path: "spec.volumes[].projected.sources[]." + kind, code: "volumes.projected." + kind, why: why, help: helpElsewhere,
+		volume: func(v *corev1.Volume) bool {
+			if v.Projected == nil {
+				return false
+			}
+			for i := range v.Projected.Sources {
+				if is(&v.Projected.Sources[i]) {
+					return true
+				}
+			}
+			return false
+		},
+	}
+}
+
+// oldVolumes are the kinds that the API still knows and Kubernetes hands to CSI drivers, or has given up.
+var oldVolumes = map[string]func(*corev1.Volume) bool{
+	"awsElasticBlockStore": func(v *corev1.Volume) bool { return v.AWSElasticBlockStore != nil },
+	"azureDisk":            func(v *corev1.Volume) bool { return v.AzureDisk != nil },
+	"azureFile":            func(v *corev1.Volume) bool { return v.AzureFile != nil },
+	"cephfs":               func(v *corev1.Volume) bool { return v.CephFS != nil },
+	"cinder":               func(v *corev1.Volume) bool { return v.Cinder != nil },
+	"flexVolume":           func(v *corev1.Volume) bool { return v.FlexVolume != nil },
+	"flocker":              func(v *corev1.Volume) bool { return v.Flocker != nil },
+	"gcePersistentDisk":    func(v *corev1.Volume) bool { return v.GCEPersistentDisk != nil },
+	"gitRepo":              func(v *corev1.Volume) bool { return v.GitRepo != nil },
+	"glusterfs":            func(v *corev1.Volume) bool { return v.Glusterfs != nil },
+	"photonPersistentDisk": func(v *corev1.Volume) bool { return v.PhotonPersistentDisk != nil },
+	"portworxVolume":       func(v *corev1.Volume) bool { return v.PortworxVolume != nil },
+	"quobyte":              func(v *corev1.Volume) bool { return v.Quobyte != nil },
+	"rbd":                  func(v *corev1.Volume) bool { return v.RBD != nil },
+	"scaleIO":              func(v *corev1.Volume) bool { return v.ScaleIO != nil },
+	"storageos":            func(v *corev1.Volume) bool { return v.StorageOS != nil },
+	"vsphereVolume":        func(v *corev1.Volume) bool { return v.VsphereVolume != nil },
+}
+
+// oldVolumeHolds share a code: no agent of ours will ever mount some of them and not the others.
+func oldVolumeHolds() []hold {
+	var out []hold
+	for kind, is := range oldVolumes {
+		h := volumeHold(kind, "this node's agent does not mount volumes of this kind", is)
+		h.code = "volumes.in-tree"
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(a, b hold) int { return strings.Compare(a.path, b.path) })
+	return out
+}

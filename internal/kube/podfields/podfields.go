@@ -1,0 +1,164 @@
+// Package podfields says of every field of a pod's specification what becomes of it on a node of this agent: it is carried
+// out, the pod is rejected or held for it, or it is without effect on a node by design.
+//
+// # Model
+//
+// rows.go has a row for every field of corev1.PodSpec and of all that it contains; a test walks the type, so that a new
+// k8s.io/api cannot bring a field that is ignored in silence. A row says what becomes of the field, and for one that is
+// carried out how that is proved: the agent's tests set the field, clear it, and fail if what the agent makes of the pod is the
+// same. docs/compatibility.md is written from the rows.
+//
+// holds.go has the fields, and the values of fields, for which a pod is held: none of its containers starts, and a condition and
+// an Event say which field it is and what would help. The agent asks Refused before it starts anything, publishes Codes with
+// its Node, and the scheduler compares these with CodesOf a pod.
+//
+// # What it does not do
+//
+// It looks at one pod and nothing else. What upstream rejects a pod for is in core/admission (Suits), since it depends on the
+// node. What a claim's persistent volume asks for is found where the volume is set up.
+package podfields
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Refusal is a field of a pod that this agent cannot carry out. The pod is held for it.
+type Refusal struct {
+	Code      string // what the node lacks, as in Codes
+	Field     string // with the names of containers and volumes: spec.volumes[data].nfs
+	Container string // that has the field; empty: it is the whole pod's
+	Why, Help string
+}
+
+// String is what users are told.
+func (r Refusal) String() string { return fmt.Sprintf("%s: %s: %s", r.Field, r.Why, r.Help) }
+
+// Refused returns what of a pod this agent cannot carry out, in the order of holds; none: it can run here.
+func Refused(pod *corev1.Pod) []Refusal {
+	var out []Refusal
+	for hold, where := range found(pod) {
+		out = append(out, Refusal{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why, Help: hold.help})
+	}
+	return out
+}
+
+// Blocks returns the first refusal that keeps one container of a pod from starting; nil: none does.
+func Blocks(pod *corev1.Pod, container string) *Refusal {
+	for _, r := range Refused(pod) {
+		if r.Container == "" || r.Container == container {
+			return &r
+		}
+	}
+	return nil
+}
+
+// Text is refusals in one message. The first few stand for all.
+func Text(refused []Refusal) string {
+	const most = 3 // an Event holds 1 KiB
+	var texts []string
+	for _, r := range refused[:min(len(refused), most)] {
+		texts = append(texts, r.String())
+	}
+	if more := len(refused) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more fields", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Codes are those of all holds, sorted: what a node with this agent lacks.
+func Codes() []string { return slices.Clone(codes) }
+
+var codes = func() []string {
+	var out []string
+	for i := range holds {
+		out = append(out, holds[i].code)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}()
+
+// CodesOf are the codes of the holds that apply to a pod, sorted: it is held by an agent that publishes one of them. nil, as for
+// most pods: there is none.
+func CodesOf(pod *corev1.Pod) []string {
+	var out []string
+	for hold := range found(pod) {
+		out = append(out, hold.code)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// place is where in a pod a hold applies. At most one of volume and container is set.
+type place struct{ kind, container, volume string }
+
+// field is the hold's path with the names of where it was found.
+func (h *hold) field(at place) string {
+	switch {
+	case at.container != "":
+		return strings.Replace(h.path, "spec.containers[]", fmt.Sprintf("spec.%s[%s]", at.kind, at.container), 1)
+	case at.volume != "":
+		return strings.Replace(h.path, "spec.volumes[]", fmt.Sprintf("spec.volumes[%s]", at.volume), 1)
+	}
+	return h.path
+}
+
+// found yields the holds that apply to a pod. It runs for each pod that a scheduler sees: most have nothing, and nothing is made.
+func found(pod *corev1.Pod) iter.Seq2[*hold, place] {
+	return func(yield func(*hold, place) bool) {
+		s := &pod.Spec
+		for i := range holds {
+			if h := &holds[i]; !h.in(s, yield) {
+				return
+			}
+		}
+	}
+}
+
+// in yields the places of a pod that a hold applies to; false: whoever asked has enough.
+func (h *hold) in(s *corev1.PodSpec, yield func(*hold, place) bool) bool {
+	if h.pod != nil && h.pod(s) && !yield(h, place{}) {
+		return false
+	}
+	if h.volume != nil {
+		for i := range s.Volumes {
+			if v := &s.Volumes[i]; h.volume(v) && !yield(h, place{volume: v.Name}) {
+				return false
+			}
+		}
+	}
+	if h.container == nil {
+		return true
+	}
+	for kind, c := range containers(s) {
+		if h.container(c) && !yield(h, place{kind: kind, container: c.Name}) {
+			return false
+		}
+	}
+	return true
+}
+
+// containers yields all containers of a pod, with the name of their list.
+func containers(s *corev1.PodSpec) iter.Seq2[string, *corev1.Container] {
+	return func(yield func(string, *corev1.Container) bool) {
+		for i := range s.InitContainers {
+			if !yield("initContainers", &s.InitContainers[i]) {
+				return
+			}
+		}
+		for i := range s.Containers {
+			if !yield("containers", &s.Containers[i]) {
+				return
+			}
+		}
+		for i := range s.EphemeralContainers {
+			if !yield("ephemeralContainers", (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon)) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package podfields
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestRefused has the holds that look at values.
+func TestRefused(t *testing.T) {
+	yes, no, out, in := true, false, "../../etc/profile", "profiles/a.json"
+	seccomp := func(kind corev1.SeccompProfileType, path *string) *corev1.SecurityContext {
+		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind, LocalhostProfile: path}}
+	}
+	medium := func(m corev1.StorageMedium) corev1.PodSpec {
+		return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: m}}}}}
+	}
+	container := func(c *corev1.SecurityContext) corev1.PodSpec {
+		return corev1.PodSpec{InitContainers: []corev1.Container{{Name: "i", SecurityContext: c}}}
+	}
+	for name, c := range map[string]struct {
+		spec  corev1.PodSpec
+		field string
+	}{
+		"the host's users":   {corev1.PodSpec{HostUsers: &yes}, ""},
+		"users of its own":   {corev1.PodSpec{HostUsers: &no}, "spec.hostUsers"},
+		"no medium":          {medium(""), ""},
+		"memory":             {medium(corev1.StorageMediumMemory), ""},
+		"huge pages":         {medium("HugePages-2Mi"), "spec.volumes[v].emptyDir.medium"},
+		"unknown medium":     {medium("Tape"), "spec.volumes[v].emptyDir.medium"},
+		"a profile":          {container(seccomp(corev1.SeccompProfileTypeLocalhost, &in)), ""},
+		"one outside":        {container(seccomp(corev1.SeccompProfileTypeLocalhost, &out)), "spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
+		"one without a name": {container(seccomp(corev1.SeccompProfileTypeLocalhost, nil)), "spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
+		"not of the node":    {container(seccomp(corev1.SeccompProfileTypeRuntimeDefault, &out)), ""},
+		"of an ephemeral container": {corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e", VolumeDevices: []corev1.VolumeDevice{{}}},
+		}}}, "spec.ephemeralContainers[e].volumeDevices"},
+	} {
+		pod := &corev1.Pod{Spec: c.spec}
+		var fields []string
+		for _, r := range Refused(pod) {
+			fields = append(fields, r.Field)
+			if r.Why == "" || r.Help == "" || !slices.Contains(Codes(), r.Code) || !slices.Contains(CodesOf(pod), r.Code) {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		if got := strings.Join(fields, ","); got != c.field {
+			t.Errorf("%s: refused for %q, want %q", name, got, c.field)
+		}
+	}
+}
+
+// TestBlocks: what one container asks for keeps that container from starting, what the pod asks for keeps all.
+func TestBlocks(t *testing.T) {
+	no := false
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}
+	if a, b := Blocks(pod, "a"), Blocks(pod, "b"); a != nil || b == nil {
+		t.Errorf("a: %v, b: %v", a, b)
+	}
+	pod.Spec.HostUsers = &no
+	if a := Blocks(pod, "a"); a == nil || a.Field != "spec.hostUsers" {
+		t.Errorf("a: %v", a)
+	}
+}
+
+// TestText is bounded: a pod may have thousands of fields that are refused.
+func TestText(t *testing.T) {
+	pod := &corev1.Pod{}
+	for range 1000 {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: strings.Repeat("v", 63), VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
+	}
+	if text := Text(Refused(pod)); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
+		t.Errorf("%d bytes: %.300s", len(text), text)
+	}
+	if got := Text(nil); got != "" {
+		t.Errorf("%q for nothing", got)
+	}
+}
+
+// BenchmarkCodesOf is what a scheduler pays for each pending pod.
+func BenchmarkCodesOf(b *testing.B) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 2), Volumes: make([]corev1.Volume, 3)}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if CodesOf(pod) != nil {
+			b.Fatal("refused")
+		}
+	}
+}
