@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // What a container without a request counts for when nodes are scored: upstream's DefaultMilliCPURequest and
@@ -70,6 +71,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	out.Mounts = placementMounts(pod)
 	if pod.Spec.NodeName == "" {
 		out.Unsupported = append(placementUnsupported(pod), broken...)
+		out.NeedsOfAgent = podfields.CodesOf(pod)
 	}
 	return out
 }
@@ -120,9 +122,31 @@ func PlacementNode(node *corev1.Node) placement.Node {
 		image := &node.Status.Images[i]
 		out.Images = append(out.Images, placement.Image{Names: image.Names, Size: image.SizeBytes})
 	}
-	out.Features = node.Status.DeclaredFeatures
+	out.Features, out.AgentLacks = node.Status.DeclaredFeatures, agentLacks(node)
 	return out
 }
+
+// AnnotationLacks of a Node names what its agent cannot do, by the codes of podfields, with commas: it holds pods that need it.
+const AnnotationLacks = "plimsoll.dev/agent-lacks"
+
+// OurAgent reports whether a Node's status was written by this project's agent, of whatever release. What it noted on the Node
+// outlives it when a kubelet takes the node over.
+func OurAgent(node *corev1.Node) bool {
+	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
+}
+
+// agentLacks are the codes of what the node's agent cannot do.
+func agentLacks(node *corev1.Node) []string {
+	text := node.Annotations[AnnotationLacks]
+	if text == "" || len(text) > agentLacksMax || !OurAgent(node) {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// agentLacksMax bounds the annotation, in bytes: nobody is to make the scheduler keep megabytes for each node (chosen: ten times
+// what the agent writes).
+const agentLacksMax = 8 << 10
 
 // preempted reports whether a scheduler has evicted pod to make room.
 func preempted(pod *corev1.Pod) bool {

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -181,5 +182,33 @@ func TestPlacementBadPods(t *testing.T) {
 		if v.Plugin != "NodeResourcesFit" || v.Reasons[0] != "Insufficient cpu" {
 			t.Errorf("%s: %q %v, want a full node", v.Node, v.Plugin, v.Reasons)
 		}
+	}
+}
+
+// TestAgentLacks: what an agent lacks is read only from Nodes that it still speaks for, and never without bound.
+func TestAgentLacks(t *testing.T) {
+	for name, c := range map[string]struct {
+		version, annotation string
+		want                int
+	}{
+		"ours":            {"v1.36.3+plimsoll.0.9", "a,b", 2},
+		"ours, of old":    {"v1.36.3+plimsoll.0.1", "", 0},
+		"a kubelet's":     {"v1.36.3", "a,b", 0},
+		"somebody's joke": {"v1.36.3+plimsoll.0.9", strings.Repeat("a,", 1<<20), 0},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationLacks: c.annotation}}}
+		node.Status.NodeInfo.KubeletVersion = c.version
+		if got := PlacementNode(node).AgentLacks; len(got) != c.want {
+			t.Errorf("%s: %d codes, want %d", name, len(got), c.want)
+		}
+	}
+	no := false
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}}}
+	if got := PlacementPod(pod).NeedsOfAgent; !slices.Equal(got, []string{"user-namespaces", "volumes.nfs"}) {
+		t.Errorf("a pod needs %v", got)
+	}
+	pod.Spec.NodeName = "n"
+	if got := PlacementPod(pod).NeedsOfAgent; got != nil {
+		t.Errorf("a bound pod needs %v", got)
 	}
 }

@@ -46,6 +46,25 @@ func fillDevices(s *corev1.NodeStatus, amounts []plugin.Amount) {
 	}
 }
 
+// allotOthers makes the extended resources of the capacity allocatable, and those that have left it no longer.
+func allotOthers(s *corev1.NodeStatus) {
+	for name := range s.Allocatable {
+		if _, has := s.Capacity[name]; isExtended(name) && !has {
+			delete(s.Allocatable, name)
+		}
+	}
+	for name, quantity := range s.Capacity {
+		if isExtended(name) {
+			s.Allocatable[name] = quantity.DeepCopy()
+		}
+	}
+}
+
+// isExtended reports whether a resource is one that Kubernetes itself knows nothing of.
+func isExtended(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
+}
+
 // recall tells what the Node says of plugins' resources; nil is a Node that we have just made.
 func (k *Keeper) recall(theirs *corev1.Node) {
 	if k.o.Plugins != nil {
@@ -64,8 +83,7 @@ func recalled(node *corev1.Node) []plugin.Amount {
 	names := strings.Split(ours, ",")
 	var out []plugin.Amount
 	for name, quantity := range node.Status.Capacity {
-		extended := strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
-		if extended && (kubelets || noted && slices.Contains(names, string(name))) {
+		if isExtended(name) && (kubelets || noted && slices.Contains(names, string(name))) {
 			out = append(out, plugin.Amount{Resource: string(name), Capacity: int(quantity.Value())})
 		}
 	}

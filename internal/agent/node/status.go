@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
@@ -82,11 +83,15 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 	return problems
 }
 
+// hasUserNamespaces says that this agent gives pods user namespaces. Else a runtime that could must not be advertised: others,
+// as Pod Security, count on it.
+const hasUserNamespaces = false
+
 func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandler {
 	var out []corev1.NodeRuntimeHandler
 	for _, h := range handlers {
 		f := h.GetFeatures()
-		readOnly, namespaces := f.GetRecursiveReadOnlyMounts(), f.GetUserNamespaces()
+		readOnly, namespaces := f.GetRecursiveReadOnlyMounts(), hasUserNamespaces && f.GetUserNamespaces()
 		out = append(out, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &namespaces}})
 	}
 	slices.SortFunc(out, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
@@ -198,6 +203,10 @@ func (k *Keeper) machineLabels() map[string]string {
 
 func (k *Keeper) fillMeta(node *corev1.Node) {
 	k.notePlugins(node)
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[kube.AnnotationLacks] = strings.Join(podfields.Codes(), ",")
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}
@@ -209,9 +218,6 @@ func (k *Keeper) fillMeta(node *corev1.Node) {
 	if k.o.Cloud == nil || len(k.o.Cloud.NodeIPs) == 0 {
 		delete(node.Annotations, annotationNodeIP)
 		return
-	}
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
 	}
 	var ips []string
 	for _, ip := range k.o.Cloud.NodeIPs {
@@ -235,7 +241,8 @@ func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 	}
 }
 
-// fillResources writes capacity and allocatable. Resources that others put there (extended ones) stay.
+// fillResources writes capacity and allocatable. Extended resources that others put into the capacity are allocatable, all of
+// them, as upstream has it.
 func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	if s.Capacity == nil {
 		s.Capacity = corev1.ResourceList{}
@@ -257,9 +264,15 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	maps.Copy(s.Capacity, capacity)
 	maps.Copy(s.Allocatable, allocatable)
 	if k.o.Plugins != nil {
-		amounts, _ := k.o.Plugins.Amounts()
+		amounts, known := k.o.Plugins.Amounts()
+		if !known {
+			return // a resource may be a plugin's that we have not read yet
+		}
+		allotOthers(s)
 		fillDevices(s, amounts)
+		return
 	}
+	allotOthers(s)
 }
 
 // fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.

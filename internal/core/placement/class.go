@@ -46,6 +46,7 @@ type class struct {
 	fit        []scored // what NodeResourcesFit scores
 	balanced   []scored // what NodeResourcesBalancedAllocation scores
 	features   []string // sorted
+	ofAgent    []string // codes of what it needs of the node's agent
 
 	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
 	numaKey string
@@ -113,6 +114,7 @@ func (c *cluster) compile(pod *Pod) *class {
 		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
 		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
 		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
+		ofAgent: pod.NeedsOfAgent,
 	}
 	if k.profile == nil {
 		k.profile = c.profiles[""]

@@ -70,6 +70,7 @@ type cluster struct {
 	taints        [][]Taint   // those that keep pods off
 	softTaints    [][]Taint   // those that only discourage
 	features      [][]string  // sorted
+	agentLacks    [][]string  // codes of what its agent cannot do, sorted
 	pictures      [][]*image  // images it has, by name
 	podsMax       []int64
 	podsHeld      []int64
@@ -195,6 +196,7 @@ func (c *cluster) rowOf(name string) row {
 	c.taints = append(c.taints, nil)
 	c.softTaints = append(c.softTaints, nil)
 	c.features = append(c.features, nil)
+	c.agentLacks = append(c.agentLacks, nil)
 	c.pictures = append(c.pictures, nil)
 	c.podsMax = append(c.podsMax, 0)
 	c.podsHeld = append(c.podsHeld, 0)
@@ -247,9 +249,10 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 			soft = append(soft, t)
 		}
 	}
-	features := slices.Sorted(slices.Values(n.Features))
+	features, lacks := slices.Sorted(slices.Values(n.Features)), slices.Sorted(slices.Values(n.AgentLacks))
 	better = !c.seen[r] || c.unschedulable[r] && !n.Unschedulable || !slices.Equal(labels, c.labels[r]) ||
-		!slices.Equal(hard, c.taints[r]) || n.PodsMax > c.podsMax[r] || !slices.Equal(features, c.features[r])
+		!slices.Equal(hard, c.taints[r]) || n.PodsMax > c.podsMax[r] || !slices.Equal(features, c.features[r]) ||
+		!slices.Equal(lacks, c.agentLacks[r])
 	changed := better || c.unschedulable[r] != n.Unschedulable || n.PodsMax != c.podsMax[r] || !slices.Equal(soft, c.softTaints[r])
 	if !c.seen[r] || !slices.Equal(labels, c.labels[r]) || !slices.Equal(hard, c.taints[r]) {
 		c.moveRow(r, func() {
@@ -261,6 +264,7 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 		})
 	}
 	c.unschedulable[r], c.softTaints[r], c.features[r], c.podsMax[r] = n.Unschedulable, soft, features, n.PodsMax
+	c.agentLacks[r] = lacks
 	changed = c.setImages(r, n.Images) || changed
 
 	for i := range c.resources {
@@ -301,7 +305,7 @@ func (c *cluster) removeNode(name string) (r row, ok bool) {
 		c.labels[r], c.taints[r] = nil, nil
 	})
 	c.setImages(r, nil)
-	c.unschedulable[r], c.softTaints[r], c.features[r], c.podsMax[r] = false, nil, nil, 0
+	c.unschedulable[r], c.softTaints[r], c.features[r], c.agentLacks[r], c.podsMax[r] = false, nil, nil, nil, 0
 	for i := range c.resources {
 		c.allocatable[i][r] = 0
 	}

@@ -155,6 +155,6 @@ func appendDemands(b []byte, pod *Pod) []byte {
 	}
 	b = appendMounts(b, pod)
 	b = appendNumber(appendStrings(b, pod.Images), int64(pod.Containers))
-	b = appendStrings(appendStrings(b, pod.Features), pod.Unsupported)
+	b = appendStrings(appendStrings(appendStrings(b, pod.Features), pod.NeedsOfAgent), pod.Unsupported)
 	return appendNUMA(b, pod.NUMA)
 }

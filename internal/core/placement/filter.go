@@ -7,6 +7,7 @@ type RuleSet uint32
 // stops at the first plugin, so that counts of reasons agree.
 const (
 	RuleSupported RuleSet = 1 << iota
+	RuleAgent
 	RuleVolumeRestrictions
 	RuleVolumeLimits
 	RuleVolumeBinding
@@ -45,6 +46,7 @@ type filter struct {
 // the same keys.
 var filters = []filter{
 	{RuleSupported, "Plimsoll", isSupported, explainSupported, always, nil, nil},
+	{RuleAgent, "Plimsoll", passesAgent, explainAgent, always, nil, nil},
 	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumeAsk) string { return a.unknown }),
 	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumeAsk) string { return a.useless }),
 	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumeAsk) string { return a.astray }),

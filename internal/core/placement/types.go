@@ -57,6 +57,8 @@ type Pod struct {
 	Images     []string // that its containers and volumes run from, one entry each, with their tags
 	Containers int      // init containers included: images are judged large or small for so many
 	Features   []string // node features it cannot do without
+	// NeedsOfAgent are codes of what it asks of its node's agent that not every agent can do; nil, as for most: nothing.
+	NeedsOfAgent []string
 
 	// NUMA is what its node's agent must find for it on the NUMA nodes, the UID left out; nil: nothing.
 	NUMA *numa.Pod
@@ -84,6 +86,8 @@ type Node struct {
 	PodsMax       int64 // 0: the node takes no pods
 	Images        []Image
 	Features      []string // status.declaredFeatures
+	// AgentLacks are the codes of what its agent says that it cannot do: it would hold pods that need it.
+	AgentLacks []string
 }
 
 // Image is one that a node has, under all its names.

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+)
+
+// TestAdvertisesWhatTheAgentHas: a runtime that could give pods user namespaces does not make the node one that does. What is the
+// runtime's alone is advertised as it says.
+func TestAdvertisesWhatTheAgentHas(t *testing.T) {
+	for _, can := range []bool{true, false} {
+		out := handlersOf([]*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: can, UserNamespaces: true}}})
+		if f := out[0].Features; f.UserNamespaces == nil || *f.UserNamespaces || f.RecursiveReadOnlyMounts == nil || *f.RecursiveReadOnlyMounts != can {
+			t.Errorf("advertised: %+v, recursively read-only %v", f, can)
+		}
+	}
+	if !slices.Contains(podfields.Codes(), "user-namespaces") {
+		t.Error("the agent does not say that it has no user namespaces")
+	}
+}
+
+// TestOthersResourcesAreAllocatable: who puts an extended resource into the Node's capacity gets it allocatable, with and
+// without device plugins, and so it goes when its owner takes it away.
+func TestOthersResourcesAreAllocatable(t *testing.T) {
+	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": book{plugin.NewBook()}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, c, r := newServer(), newCRI(), &recorder{}
+				s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1"}}
+				o := options(t, s, c, r)
+				o.Plugins = plugins
+				_, stop := start(t, o)
+				defer stop()
+				time.Sleep(15 * time.Second)
+				allocatable := func() string {
+					time.Sleep(15 * time.Second)
+					synctest.Wait()
+					node, _ := s.now()
+					q, has := node.Status.Allocatable["example.com/license"]
+					if !has {
+						return "none"
+					}
+					return q.String()
+				}
+				s.edit(func(n *corev1.Node) { n.Status.Capacity["example.com/license"] = *quantity(5) })
+				if got := allocatable(); got != "5" {
+					t.Errorf("allocatable %s, want 5", got)
+				}
+				s.edit(func(n *corev1.Node) { n.Status.Capacity["example.com/license"] = *quantity(3) })
+				if got := allocatable(); got != "3" {
+					t.Errorf("allocatable %s, want 3", got)
+				}
+				s.edit(func(n *corev1.Node) { delete(n.Status.Capacity, "example.com/license") })
+				if got := allocatable(); got != "none" {
+					t.Errorf("allocatable %s, want none", got)
+				}
+				if node, _ := s.now(); node.Annotations[kube.AnnotationLacks] != strings.Join(podfields.Codes(), ",") {
+					t.Errorf("annotations %v", node.Annotations)
+				}
+			})
+		})
+	}
+}
