@@ -77,27 +77,41 @@ func (b *Builder) Build(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 	}
 	for _, v := range services.sorted() {
 		if _, taken := f.at[v.name]; !taken {
-			f.set(v.name, v.value)
+			if err := f.set(v.name, v.value); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return finish(f.vars)
 }
 
 // CommandLine returns c's command and args with references to vars expanded.
-func CommandLine(c *corev1.Container, vars []*runtimeapi.KeyValue) (command, args []string) {
+func CommandLine(c *corev1.Container, vars []*runtimeapi.KeyValue) (command, args []string, err error) {
 	values := make(map[string]string, len(vars))
 	for _, v := range vars {
 		values[v.Key] = string(v.Value)
 	}
 	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
-	expandAll := func(in []string) []string {
-		var out []string
-		for _, s := range in {
-			out = append(out, Expand(s, lookup))
-		}
-		return out
+	if command, err = ExpandAll(c.Command, lookup); err == nil {
+		args, err = ExpandAll(c.Args, lookup)
 	}
-	return expandAll(c.Command), expandAll(c.Args)
+	return command, args, err
+}
+
+// ExpandAll expands the arguments of a process. More than a process can be given is an error, and is not built.
+func ExpandAll(in []string, lookup func(name string) (string, bool)) (out []string, err error) {
+	total := 0
+	for i, s := range in {
+		s, err = Expand(s, lookup)
+		if err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+		if total += len(s) + 1; total > totalMax {
+			return nil, fmt.Errorf("arguments: more than the %d bytes that a process can be given", totalMax)
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 // fold is one Build in progress.
@@ -109,8 +123,9 @@ type fold struct {
 	facts     Facts
 	services  serviceVars
 
-	vars []variable
-	at   map[string]int // name -> index in vars
+	vars  []variable
+	at    map[string]int // name -> index in vars
+	total int            // bytes of vars
 
 	// One Build sees one version of each object, whatever changes meanwhile. A nil entry is an optional object that
 	// does not exist.
@@ -118,13 +133,24 @@ type fold struct {
 	secrets    map[string]*corev1.Secret
 }
 
-func (f *fold) set(name, value string) {
-	if i, ok := f.at[name]; ok {
-		f.vars[i].value = value
-		return
+// set gives a variable its value. One that no process can be given is an error; the value may be secret and is not repeated.
+func (f *fold) set(name, value string) error {
+	if err := fits(len(name) + len("=") + len(value)); err != nil {
+		return fmt.Errorf("environment variable %.100s: %w; mount it as a volume instead", name, err)
 	}
-	f.at[name] = len(f.vars)
-	f.vars = append(f.vars, variable{name, value})
+	i, ok := f.at[name]
+	if !ok {
+		i = len(f.vars)
+		f.at[name] = i
+		f.vars = append(f.vars, variable{name: name})
+		f.total += len(name) + len("=") + 1
+	}
+	f.total += len(value) - len(f.vars[i].value)
+	f.vars[i].value = value
+	if f.total > totalMax {
+		return fmt.Errorf("environment variable %.100s: with those before it more than the %d bytes that a process can be given; mount what is large as a volume instead", name, totalMax)
+	}
+	return nil
 }
 
 // lookup resolves a $(NAME) reference: what was declared so far, then services.
@@ -144,7 +170,9 @@ func (f *fold) from(source *corev1.EnvFromSource) error {
 			return err
 		}
 		for _, k := range sortedKeys(cm.Data) {
-			f.set(source.Prefix+k, cm.Data[k])
+			if err := f.set(source.Prefix+k, cm.Data[k]); err != nil {
+				return err
+			}
 		}
 	case source.SecretRef != nil:
 		secret, err := f.secret(source.SecretRef.Name, source.SecretRef.Optional)
@@ -152,7 +180,9 @@ func (f *fold) from(source *corev1.EnvFromSource) error {
 			return err
 		}
 		for _, k := range sortedKeys(secret.Data) {
-			f.set(source.Prefix+k, string(secret.Data[k]))
+			if err := f.set(source.Prefix+k, string(secret.Data[k])); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -161,14 +191,17 @@ func (f *fold) from(source *corev1.EnvFromSource) error {
 // declared folds in one env entry. An optional source that is not there declares nothing.
 func (f *fold) declared(v *corev1.EnvVar) error {
 	if v.Value != "" || v.ValueFrom == nil {
-		f.set(v.Name, Expand(v.Value, f.lookup))
-		return nil
+		value, err := Expand(v.Value, f.lookup)
+		if err != nil {
+			return fmt.Errorf("environment variable %.100s: %w", v.Name, err)
+		}
+		return f.set(v.Name, value)
 	}
 	value, ok, err := f.resolve(v.ValueFrom)
-	if err == nil && ok {
-		f.set(v.Name, value)
+	if err != nil || !ok {
+		return err
 	}
-	return err
+	return f.set(v.Name, value)
 }
 
 func (f *fold) resolve(source *corev1.EnvVarSource) (value string, ok bool, err error) {

@@ -3,8 +3,10 @@ package env
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -284,8 +286,55 @@ func TestCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command, args := CommandLine(c, vars)
+	command, args, err := CommandLine(c, vars)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if got := strings.Join(append(command, args...), " "); got != "sh 1 $(NO) $(A) $A" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A pod's text may ask for any multiple of its size. What no process can be given is refused while it is small, by name.
+func TestMoreThanAProcessCanBeGiven(t *testing.T) {
+	half := strings.Repeat("x", stringMax/2)
+	var doubling, many []corev1.EnvVar
+	for i := range 40 {
+		value := "x"
+		if i > 0 {
+			value = fmt.Sprintf("$(V%d)$(V%d)", i-1, i-1)
+		}
+		doubling = append(doubling, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: value})
+	}
+	annotation := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['half']"}}
+	for i := range 10_000 {
+		many = append(many, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), ValueFrom: annotation})
+	}
+	b := Builder{Objects: shelf{secrets: map[string]map[string]string{"s": {"big": half + half}}}, Services: inNamespace()}
+	for want, c := range map[string]*corev1.Container{
+		"variable V17: longer than": {Env: doubling},
+		"variable V95: with those":  {Env: many},
+		"variable big: longer than": {EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}},
+		"argument 1: longer than":   {Env: many[:1], Command: []string{"a", "$(V0)$(V0)"}},
+		"arguments: more than":      {Env: many[:1], Args: slices.Repeat([]string{"$(V0)"}, 100)},
+		"":                          {Env: many[:1], Args: []string{"$(V0)", "$(V0)", "x"}},
+	} {
+		pod := aPod(true)
+		pod.Annotations = map[string]string{"half": half}
+		vars, err := b.Build(context.Background(), pod, c, Facts{})
+		if err == nil {
+			_, _, err = CommandLine(c, vars)
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) || err != nil && strings.Contains(err.Error(), "xx") {
+			t.Errorf("want an error with %q, got %v", want, err)
+		}
+	}
+	// A variable that is set anew gives back what it had.
+	var anew []corev1.EnvVar
+	for range 1000 {
+		anew = append(anew, corev1.EnvVar{Name: "A", Value: half})
+	}
+	if vars, err := b.Build(context.Background(), aPod(true), &corev1.Container{Env: anew}, Facts{}); err != nil || len(vars[0].Value) != len(half) {
+		t.Errorf("one variable, again and again: %v", err)
 	}
 }

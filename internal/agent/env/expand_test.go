@@ -1,6 +1,7 @@
 package env
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,8 +14,8 @@ func TestExpand(t *testing.T) {
 		"$$$(A)": "$1", "$(A": "$(A", "$(A$$": "$(A$", "$A": "$A", "$(a b)": "space", "$()": "empty", "$($(A))": "$($(A))",
 		"x$(A)y$(A)z": "x1y1z", "$)": "$)", "\xff$(A)\xff": "\xff1\xff", "$é": "$é",
 	} {
-		if got := Expand(in, lookup); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
+		if got, err := Expand(in, lookup); err != nil || got != want {
+			t.Errorf("%q: %q, %v, want %q", in, got, err, want)
 		}
 	}
 }
@@ -22,9 +23,32 @@ func TestExpand(t *testing.T) {
 func TestExpandPath(t *testing.T) {
 	vars := map[string]string{"A": "1", "E": ""}
 	lookup := func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
-	path, missing := ExpandPath("$(A)/$(E)/$(Z)/$(E)", lookup)
-	if path != "1///" || strings.Join(missing, ",") != "E,Z" {
-		t.Errorf("%q %v", path, missing)
+	path, missing, err := ExpandPath("$(A)/$(E)/$(Z)/$(E)", lookup)
+	if err != nil || path != "1///" || strings.Join(missing, ",") != "E,Z" {
+		t.Errorf("%q %v %v", path, missing, err)
+	}
+	if _, _, err := ExpandPath(strings.Repeat("$(A)", 4096), lookup); err == nil || !strings.Contains(err.Error(), "4095 bytes of a path") {
+		t.Errorf("a path of 4096 bytes: %v", err)
+	}
+}
+
+// What no process can be given is refused, and costs no more than what can.
+func TestExpandIsBounded(t *testing.T) {
+	value := strings.Repeat("x", stringMax/2)
+	asked := 0
+	lookup := func(string) (string, bool) { asked++; return value, true }
+	for in, bad := range map[string]bool{
+		"$(A)": false, "$(A)" + value[1:]: false, "$(A)$(A)": true, value + value: true, strings.Repeat("$(A)", 300_000): true,
+		strings.Repeat("$(", 600_000): true, strings.Repeat("$(", 60_000): false,
+	} {
+		asked = 0
+		got, err := Expand(in, lookup)
+		if (err != nil) != bad || asked > 2 || err == nil && len(got) >= stringMax {
+			t.Errorf("%d bytes %.8q...: %d bytes, %d lookups, %v", len(in), in, len(got), asked, err)
+		}
+	}
+	if allocated := testing.AllocsPerRun(1, func() { _, _ = ExpandAll(slices.Repeat([]string{"$(A)"}, 1_000_000), lookup) }); allocated > 1000 {
+		t.Errorf("%v allocations for arguments of which there are too many", allocated)
 	}
 }
 
@@ -74,14 +98,20 @@ func FuzzExpand(f *testing.F) {
 		return "", false
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := Expand(s, lookup)
+		got, err := Expand(s, lookup)
+		if err != nil {
+			if len(plainExpand(s, lookup)) < stringMax && len(s) < stringMax {
+				t.Errorf("%q: %v", s, err)
+			}
+			return
+		}
 		if want := plainExpand(s, lookup); got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)
 		}
 		if !strings.Contains(s, "$") && got != s {
 			t.Errorf("%q without $ became %q", s, got)
 		}
-		if escaped := Expand(strings.ReplaceAll(s, "$", "$$"), lookup); escaped != s {
+		if escaped, err := Expand(strings.ReplaceAll(s, "$", "$$"), lookup); escaped != s && err == nil {
 			t.Errorf("%q escaped and expanded became %q", s, escaped)
 		}
 	})

@@ -62,7 +62,9 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 		Hash: hashOf(c), Fixed: fixedOf(pod, c), GraceSeconds: int64(specGrace(pod).Seconds()),
 		Holdings: r.Holdings.Note(string(pod.UID)), Running: runningByName(running),
 	}
-	known.Command, known.Args = env.CommandLine(c, vars)
+	if known.Command, known.Args, err = env.CommandLine(c, vars); err != nil {
+		return nil, bad(err)
+	}
 	if n := len(mounts); c.TerminationMessagePath != "" && n > 0 {
 		known.MessageHostPath = mounts[n-1].HostPath // the keeper puts it last
 	}

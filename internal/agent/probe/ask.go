@@ -240,16 +240,16 @@ func askExec(ctx context.Context, runtime Runtime, id string, command []string, 
 }
 
 // staticCommand expands $(NAME) in a probe's command by the literal values of the container's variables, as upstream
-// does: probes have no access to what was resolved when the container was made.
-func staticCommand(command []string, vars []corev1.EnvVar) []string {
+// does: probes have no access to what was resolved when the container was made. More than a process can be given is an error.
+func staticCommand(command []string, vars []corev1.EnvVar) ([]string, error) {
 	values := make(map[string]string, len(vars))
 	for _, v := range vars {
 		values[v.Name] = v.Value
 	}
 	lookup := func(name string) (string, bool) { v, ok := values[name]; return v, ok }
-	out := make([]string, len(command))
-	for i, s := range command {
-		out[i] = env.Expand(s, lookup)
+	out, err := env.ExpandAll(command, lookup)
+	if err != nil {
+		return nil, fmt.Errorf("expand the probe's command: %w", err)
 	}
-	return out
+	return out, nil
 }

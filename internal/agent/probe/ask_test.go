@@ -194,7 +194,10 @@ func TestExec(t *testing.T) {
 		{nil, status.Error(codes.DeadlineExceeded, "timeout 1s exceeded"), `fails: command timed out: "sh -c 1" timed out after 1.5s`},
 		{nil, errors.New("no such container"), "none: no such container"},
 	} {
-		command := staticCommand([]string{"sh", "-c", "$(A)"}, []corev1.EnvVar{{Name: "A", Value: "1"}})
+		command, err := staticCommand([]string{"sh", "-c", "$(A)"}, []corev1.EnvVar{{Name: "A", Value: "1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
 		a := askExec(context.Background(), execs(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 			got = in
 			return x.response, x.err
@@ -203,6 +206,9 @@ func TestExec(t *testing.T) {
 	}
 	if got.ContainerId != "id1" || got.Timeout != 2 {
 		t.Errorf("request %v", got)
+	}
+	if _, err := staticCommand([]string{strings.Repeat("$(A)", 10_000)}, []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 10_000)}}); err == nil {
+		t.Error("a command of 100 MB is built")
 	}
 	// A runtime that hangs is not the container's failure.
 	hung, cancel := context.WithCancel(context.Background())

@@ -161,7 +161,11 @@ func (p *Prober) try(ctx context.Context, q *question) answer {
 	spec := q.spec()
 	switch {
 	case spec.Exec != nil:
-		return askExec(ctx, p.Runtime, q.id, staticCommand(spec.Exec.Command, q.container.Env), q.timeout)
+		command, err := staticCommand(spec.Exec.Command, q.container.Env)
+		if err != nil {
+			return answer{err: err}
+		}
+		return askExec(ctx, p.Runtime, q.id, command, q.timeout)
 	case spec.HTTPGet != nil:
 		return askHTTP(ctx, spec.HTTPGet, q.container, q.ip, q.timeout)
 	case spec.TCPSocket != nil:

@@ -90,10 +90,14 @@ func (k *Keeper) mount(s *place, pod *corev1.Pod, c *corev1.Container, i int, fa
 	}
 	subPath := vm.SubPath
 	if vm.SubPathExpr != "" {
-		var missing []string
-		if subPath, missing = env.ExpandPath(vm.SubPathExpr, lookupIn(facts.Env)); len(missing) > 0 {
+		path, missing, err := env.ExpandPath(vm.SubPathExpr, lookupIn(facts.Env))
+		switch {
+		case len(missing) > 0:
 			return nil, fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
+		case err != nil:
+			return nil, fmt.Errorf("subPathExpr of volumeMount %q of container %q: %w", vm.Name, c.Name, err)
 		}
+		subPath = path
 	}
 	if subPath != "" {
 		if err := checkSubPath(subPath); err != nil {
