@@ -1,7 +1,8 @@
 // Command workload is the program inside Plimsoll's workload image: one static binary that can behave like the pods a
 // node has to live with. It burns CPU, holds and grows memory, fills disks, opens ports, serves HTTP, fails, forks and
-// ignores signals, each on request and in measured amounts; and it has the few file verbs (cat, ls, write, tar, test)
-// that volume tests, `kubectl exec` and `kubectl cp` need in an image without a shell.
+// ignores signals, each on request and in measured amounts; it can be a hostile tenant (bomb, churn, deep, odd, rude and
+// their like); and it has the few file verbs (cat, ls, write, tar, test) that volume tests, `kubectl exec` and `kubectl cp`
+// need in an image without a shell.
 //
 // One file holds one verb or a family of them. A verb is also found by the name the program is started under, so that
 // /bin/tar and /bin/cat in the image are links to it. It uses the standard library only.
@@ -44,25 +45,38 @@ var verbs map[string]verb
 
 func init() {
 	verbs = map[string]verb{
+		"bomb":        {"", "fork children that fork", bomb},
 		"cat":         {"FILE...", "print files", cat},
+		"churn":       {"DIR", "make, rename and remove directories without rest", churn},
 		"cpu":         {"--milli N [--for D]", "burn N thousandths of a CPU", burnCPU},
+		"deep":        {"[--depth N] [--wide N] [--size N] DIR", "make directories deeper than a path is long", deep},
+		"dial":        {"[--count N] HOST:PORT", "open connections and keep them", dial},
 		"disk":        {"--path FILE --size N [--rate N/s] [--files N]", "write files and keep them", fillDisk},
 		"echo":        {"--port N", "send every TCP byte back", echo},
 		"env":         {"[NAME...]", "print the environment", printEnv},
 		"exit":        {"[--code N] [--after D]", "exit with a code after a delay", exit},
+		"flood":       {"[--bytes N] [--width N] [--rate N/s]", "print bytes, in huge lines or none", flood},
 		"fork":        {"[--children N] [--zombies N]", "start child processes", fork},
 		"get":         {"URL [--timeout D] [--every D]", "fetch a URL and print its body", get},
 		"http":        {"[--port N] [--fail-after D] [--ready-after D]", "serve HTTP: / /env /file?path= /healthz /readyz /exit?code=", serveHTTP},
 		"ignore-term": {"[--for D]", "refuse to stop at SIGTERM", ignoreTerm},
+		"link":        {"TARGET NAME", "make a symbolic link in the place of a file", link},
 		"listen":      {"[--tcp N,N] [--udp N,N]", "open ports", listen},
 		"log":         {"[--lines N] [--rate N] [--size N] [--stderr-every N]", "print numbered lines", printLog},
 		"ls":          {"[-l] [-R] [PATH...]", "list files", list},
 		"memory":      {"[--hold N] [--grow N/s] [--max N] [--for D]", "hold and grow resident memory", holdMemory},
+		"mode":        {"MODE FILE...", "set the mode of files, in octal", mode},
+		"named":       {"NAME VERB [ARG...]", "run a verb as a process of that name", named},
+		"odd":         {"DIR", "fill a directory with FIFOs, devices, links and odd names", odd},
+		"rude":        {"[--port N]", "answer HTTP as no server should: /hang /drip /endless /headers /slow /early /loop /away /garbage /reset", rude},
 		"run":         {"\"VERB ARG...\" ...", "run verbs one after another, ending at the first that fails", runAll},
+		"segfault":    {"", "end by a bad address", segfault},
 		"sleep":       {"D|infinity", "do nothing", sleep},
+		"sparse":      {"--size N FILE...", "give files a size without writing to them", sparse},
 		"stdin":       {"", "copy stdin to stdout", copyStdin},
 		"tar":         {"cf|xf ...", "pack and unpack on stdin and stdout, as kubectl cp asks for it", tarVerb},
 		"test":        {"-d|-e|-f|-s PATH", "check a path", testPath},
+		"unlinked":    {"--path FILE --size N", "write a file, delete it and keep it open", unlinked},
 		"write":       {"[--append] FILE TEXT...", "write text to a file", write},
 	}
 }

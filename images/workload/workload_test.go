@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -55,6 +56,18 @@ func TestCommands(t *testing.T) {
 		{`workload run "cat $D/r"`, 0, "x\n"},
 		{"workload run \"cat 'open\"", 2, "~is not closed"},
 		{"workload stdin", 0, "typed"},
+		{"workload sparse --size 1Ti $D/sparse", 0, ""},
+		{"workload ls -l $D/sparse", 0, "~ 1099511627776 "},
+		{"workload sparse --size 0 $D/sparse", 0, ""},
+		{"workload link /none $D/sparse", 0, ""},
+		{"workload ls -l $D", 0, "~sparse -> /none"},
+		{"workload mode 4701 $D/a", 0, ""},
+		{"workload ls -l $D/a", 0, "~urwx-----x"},
+		{"workload mode 99 $D/a", 2, "~octal"},
+		{"workload deep --depth 3 --wide 2 --size 5 $D", 0, "3 directories deep, 2 wide\n"},
+		{"workload ls -l $D/x/x/x", 0, "~ 5 file"},
+		{"workload flood --bytes 200Ki --width 1k", 0, "~\n"},
+		{"workload named 'x) total-vm:1kB' write $D/a x", 0, ""},
 		{"workload dance", 2, "~no such verb"},
 		{"workload sleep never", 2, `~duration "never"`},
 		{"workload", 0, "~usage: workload VERB"},
@@ -81,7 +94,8 @@ func TestCommands(t *testing.T) {
 
 // TestStopIsNoFailure ends verbs that would go on for ever.
 func TestStopIsNoFailure(t *testing.T) {
-	for _, line := range []string{"sleep infinity", "memory --hold 1Mi --grow 1Mi/s", "log --rate 10", "exit --code 3 --after 1h", "disk --path /dev/null --size 1Gi --rate 1Ki"} {
+	for _, line := range []string{"sleep infinity", "memory --hold 1Mi --grow 1Mi/s", "log --rate 10", "exit --code 3 --after 1h", "disk --path /dev/null --size 1Gi --rate 1Ki",
+		"flood --rate 1Ki/s", "flood --width 1Ki --rate 1Ki/s"} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 			defer stop()
@@ -187,5 +201,55 @@ func TestHealthByAge(t *testing.T) {
 				t.Errorf("%s is not in the log %q", c.path, log.String())
 			}
 		})
+	}
+}
+
+// TestOdd fills a directory that is then not easy to read, and churns beside it.
+func TestOdd(t *testing.T) {
+	dir := t.TempDir()
+	if status, _, errs := call(t.Context(), "", "workload", "odd", dir); status != 0 {
+		t.Fatal(errs)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, "fifo")); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("FIFO: %v, %v", info, err)
+	}
+	if to, err := os.Readlink(filepath.Join(dir, "self")); to != "self" {
+		t.Errorf("link: %q, %v", to, err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if status, out, errs := call(ctx, "", "workload", "churn", dir); status != 0 || !strings.Contains(out, "moved away") {
+		t.Errorf("exit code %d: %s%s", status, out, errs)
+	}
+}
+
+// TestRude asks for each rude answer with a client that gives up.
+func TestRude(t *testing.T) {
+	for path, want := range map[string]string{
+		"/hang": "", "/drip": "\r\n\r\nx", "/endless": strings.Repeat("x", 1<<20), "/headers": strings.Repeat("y", 1<<20)[:rudeBlock],
+		"/slow": "X-More: y\r\n", "/early": "103 Early Hints", "/loop": "Location: /loop", "/away?to=http://x/": "Location: http://x/", "/garbage": "\x00\xff", "/reset": "",
+	} {
+		client, server := net.Pipe()
+		ctx, stop := context.WithCancel(t.Context())
+		request := httptest.NewRequest(http.MethodGet, path, nil)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer server.Close()
+			answerRudely(ctx, server, request)
+		}()
+		got := make([]byte, 0, 2<<20)
+		block := make([]byte, rudeBlock)
+		for want != "" && !strings.Contains(string(got), want) {
+			n, err := client.Read(block)
+			got = append(got, block[:n]...)
+			if err != nil {
+				t.Errorf("%s: %.100q, then %v", path, got, err)
+				break
+			}
+		}
+		stop()
+		client.Close()
+		<-ended
 	}
 }
