@@ -30,33 +30,35 @@ type Set struct {
 	Registry *prometheus.Registry // /metrics
 	Probes   *prometheus.Registry // /metrics/probes
 
-	PodStart            prometheus.Histogram     // first seen to running
-	PodStartSLI         prometheus.Histogram     // created to running, without image pulls and init containers
-	PodStartTotal       prometheus.Histogram     // created to running, with them
-	PodWorker           *prometheus.HistogramVec // one pass over a pod, by operation_type: create, update, sync
-	PodWorkerStart      prometheus.Histogram     // first seen to first pass
-	PodStatusSync       prometheus.Histogram     // status changed to API server told
-	StartedPods         prometheus.Counter
-	StartedPodsErrors   prometheus.Counter
-	StartedContainers   *prometheus.CounterVec // by container_type: container, init_container, ephemeral_container
-	StartErrors         *prometheus.CounterVec // by container_type and code (the error's reason)
-	Relist              prometheus.Histogram
-	RelistInterval      prometheus.Histogram
-	RelistLast          prometheus.Gauge         // unix seconds
-	RuntimeOperations   *prometheus.CounterVec   // by operation_type
-	RuntimeErrors       *prometheus.CounterVec   // by operation_type
-	RuntimeDuration     *prometheus.HistogramVec // by operation_type
-	RunSandbox          *prometheus.HistogramVec // by runtime_handler
-	RunSandboxErrors    *prometheus.CounterVec   // by runtime_handler
-	Evictions           *prometheus.CounterVec   // by eviction_signal
-	ImagesCollected     *prometheus.CounterVec   // by reason: space, age
-	EvictionStatsAge    *prometheus.HistogramVec // from reading what pods use to SIGKILL, or to the order to end, by eviction_signal
-	AdmissionRejections *prometheus.CounterVec   // by reason
-	PluginRegistrations *prometheus.CounterVec   // by resource_name
-	PluginAllocation    *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
-	PodResources        PodResources
-	ResizeDuration      *prometheus.HistogramVec // milliseconds of writing what a resize asks for, by success: true, false
-	LimitExcess         *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
+	PodStart          prometheus.Histogram     // first seen to running
+	PodStartSLI       prometheus.Histogram     // created to running, without image pulls and init containers
+	PodStartTotal     prometheus.Histogram     // created to running, with them
+	PodWorker         *prometheus.HistogramVec // one pass over a pod, by operation_type: create, update, sync
+	PodWorkerStart    prometheus.Histogram     // first seen to first pass
+	PodStatusSync     prometheus.Histogram     // status changed to API server told
+	StartedPods       prometheus.Counter
+	StartedPodsErrors prometheus.Counter
+	StartedContainers *prometheus.CounterVec // by container_type: container, init_container, ephemeral_container
+
+	TerminatedContainers *prometheus.CounterVec // by container_type, exit_code, reason
+	StartErrors          *prometheus.CounterVec // by container_type and code (the error's reason)
+	Relist               prometheus.Histogram
+	RelistInterval       prometheus.Histogram
+	RelistLast           prometheus.Gauge         // unix seconds
+	RuntimeOperations    *prometheus.CounterVec   // by operation_type
+	RuntimeErrors        *prometheus.CounterVec   // by operation_type
+	RuntimeDuration      *prometheus.HistogramVec // by operation_type
+	RunSandbox           *prometheus.HistogramVec // by runtime_handler
+	RunSandboxErrors     *prometheus.CounterVec   // by runtime_handler
+	Evictions            *prometheus.CounterVec   // by eviction_signal
+	ImagesCollected      *prometheus.CounterVec   // by reason: space, age
+	EvictionStatsAge     *prometheus.HistogramVec // from reading what pods use to SIGKILL, or to the order to end, by eviction_signal
+	AdmissionRejections  *prometheus.CounterVec   // by reason
+	PluginRegistrations  *prometheus.CounterVec   // by resource_name
+	PluginAllocation     *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
+	PodResources         PodResources
+	ResizeDuration       *prometheus.HistogramVec // milliseconds of writing what a resize asks for, by success: true, false
+	LimitExcess          *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
 
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
 	HTTPDuration *prometheus.HistogramVec // likewise
@@ -88,6 +90,7 @@ func New(nodeName string) *Set {
 	s.StartedPods = s.counter("started_pods_total", "Pods started")
 	s.StartedPodsErrors = s.counter("started_pods_errors_total", "Errors when starting pods")
 	s.StartedContainers = s.counters("started_containers_total", "Containers started", "container_type")
+	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type", "exit_code", "reason")
 	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type", "code")
 	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers", prometheus.DefBuckets)
 	s.RelistInterval = s.histogram("pleg_relist_interval_seconds", "Seconds between listings of the runtime", prometheus.DefBuckets)

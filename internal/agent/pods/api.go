@@ -175,8 +175,7 @@ func (r *Runner) take(pod *corev1.Pod, static bool) *entry {
 	}
 	if e.set(pod, now) {
 		r.Volumes.Update(e.object())
-		r.kick(e)
-		r.report.recheck(e)
+		r.kick(e) // its worker compares what it reports with what the API has
 	}
 	return e
 }

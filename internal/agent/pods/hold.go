@@ -189,7 +189,7 @@ func (r *Runner) refuse(e *entry, pod *corev1.Pod, rejected Rejection) {
 	now, _ := r.now()
 	e.mu.Lock()
 	// Upstream's status has the prefix, its event has not.
-	e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Reason: rejected.Reason, Message: "Pod was rejected: " + rejected.Message})
+	e.orderStop(now, 0, podlife.StopOrder{Phase: podlife.Failed, Refused: true, Reason: rejected.Reason, Message: "Pod was rejected: " + rejected.Message})
 	e.mu.Unlock()
 	r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
 	r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()

@@ -73,6 +73,7 @@ func (e *entry) current() *corev1.Pod {
 	pod := *e.pod
 	if e.status.Phase != "" {
 		pod.Status = e.status
+		pod.Status.Conditions = withOthers(e.status.Conditions, e.pod.Status.Conditions)
 	}
 	return &pod
 }

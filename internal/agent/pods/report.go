@@ -2,18 +2,17 @@ package pods
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -259,118 +258,6 @@ func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status 
 	return nil
 }
 
-// sameStatus compares what we report; the server may hold more.
-func sameStatus(server, ours corev1.PodStatus) bool {
-	server.NominatedNodeName, server.Resize, server.ResourceClaimStatuses = "", "", nil
-	a, b := server.DeepCopy(), ours.DeepCopy()
-	byType := func(list []corev1.PodCondition) map[corev1.PodConditionType]corev1.PodCondition {
-		m := map[corev1.PodConditionType]corev1.PodCondition{}
-		for _, c := range list {
-			c.LastProbeTime = metav1.Time{}
-			m[c.Type] = c
-		}
-		return m
-	}
-	if !equality.Semantic.DeepEqual(byType(a.Conditions), byType(b.Conditions)) {
-		return false
-	}
-	a.Conditions, b.Conditions = nil, nil
-	return equality.Semantic.DeepEqual(a, b)
-}
-
-// patchBody is the whole status as a strategic merge patch: conditions merge by type, so that those of others stay, and
-// those of ours that known has and status has not are deleted; addresses are replaced. The uid makes the server refuse it for another pod of the same name.
-func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
-	plain, err := json.Marshal(status)
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(plain, &fields); err != nil {
-		return nil, err
-	}
-	for _, list := range []string{"podIPs", "hostIPs"} {
-		if raw, ok := fields[list]; ok {
-			var items []json.RawMessage
-			if err := json.Unmarshal(raw, &items); err != nil {
-				return nil, err
-			}
-			items = append([]json.RawMessage{json.RawMessage(`{"$patch":"replace"}`)}, items...)
-			if fields[list], err = json.Marshal(items); err != nil {
-				return nil, err
-			}
-		}
-	}
-	absentToNull(fields, "reason", "message", "podIP")
-	if err := clearResources(fields, known, status); err != nil {
-		return nil, err
-	}
-	if err := clearConditions(fields, known, status); err != nil {
-		return nil, err
-	}
-	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": fields})
-}
-
-// clearResources says null where known has an amount and status has not: these maps are merged key by key. (Replacing them as
-// a whole loses them where the server has none.)
-func clearResources(fields map[string]json.RawMessage, known, status corev1.PodStatus) error {
-	merged := func(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
-		out := map[corev1.ResourceName]any{}
-		for name := range known {
-			out[name] = nil
-		}
-		for name, q := range ours {
-			out[name] = q
-		}
-		return out
-	}
-	var was, is corev1.ResourceRequirements
-	if known.Resources != nil {
-		was = *known.Resources
-	}
-	if status.Resources != nil {
-		is = *status.Resources
-	}
-	var err error
-	if fields["allocatedResources"], err = json.Marshal(merged(known.AllocatedResources, status.AllocatedResources)); err != nil {
-		return err
-	}
-	fields["resources"], err = json.Marshal(map[string]any{"requests": merged(was.Requests, is.Requests), "limits": merged(was.Limits, is.Limits)})
-	return err
-}
-
-// clearConditions says null where a condition has no reason or message: conditions are merged field by field, and what the
-// patch does not mention would stay. Conditions that are over are deleted.
-func clearConditions(fields map[string]json.RawMessage, known, status corev1.PodStatus) error {
-	raw, ok := fields["conditions"]
-	if !ok {
-		return nil
-	}
-	var list []map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return err
-	}
-	for _, c := range list {
-		absentToNull(c, "reason", "message")
-	}
-	for _, c := range known.Conditions {
-		if comesAndGoes[c.Type] && conditionNamed(status, c.Type) == nil {
-			list = append(list, map[string]json.RawMessage{"$patch": json.RawMessage(`"delete"`), "type": json.RawMessage(strconv.Quote(string(c.Type)))})
-		}
-	}
-	raw, err := json.Marshal(list)
-	fields["conditions"] = raw
-	return err
-}
-
-func absentToNull(object map[string]json.RawMessage, keys ...string) {
-	for _, key := range keys {
-		if _, ok := object[key]; !ok {
-			object[key] = json.RawMessage("null")
-		}
-	}
-}
-
 // remove writes the last status and deletes the object with no grace: the pod has ended here.
 func (p *reporter) remove(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	e.writing.Lock()
@@ -397,14 +284,25 @@ func (r *Runner) deleteObject(ctx context.Context, pod *corev1.Pod) error {
 	if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
-	there := &corev1.Pod{}
-	switch getErr := r.Client.Get(ctx, kube.Pods, pod.Namespace, pod.Name, there); {
-	case apierrors.IsNotFound(getErr), getErr == nil && there.UID != pod.UID:
-		return nil
-	case getErr != nil:
-		return errors.Join(err, getErr)
+	has, listErr := r.hasObject(ctx, pod)
+	if listErr != nil {
+		return errors.Join(err, listErr)
 	}
-	return fmt.Errorf("delete pod %s/%s: it is there, yet the API server says: %w", pod.Namespace, pod.Name, err)
+	if has {
+		return fmt.Errorf("delete pod %s/%s: it is there, yet the API server says: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// hasObject reports whether the API has that very pod. It lists the pods of this node, which the Node authorizer always lets a node
+// do: a get of a pod that is gone is forbidden, because nothing relates the node to it any more.
+func (r *Runner) hasObject(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	which := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", r.Node), fields.OneTermEqualSelector("metadata.name", pod.Name))
+	list := &corev1.PodList{}
+	if err := r.Client.List(ctx, kube.Pods, pod.Namespace, metav1.ListOptions{FieldSelector: which.String()}, list); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return p.UID == pod.UID }), nil
 }
 
 // recheck has the status compared with the server's again, after somebody else may have written it.

@@ -10,9 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -84,7 +87,7 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		delete int    // the server's answer to DELETE
-		has    string // uid of the pod that GET shows; empty: none
+		has    string // uid of the pod that a list shows; empty: none
 		gone   bool
 	}{
 		{"deleted", http.StatusOK, "", true},
@@ -97,14 +100,18 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 				code, pod := c.delete, testPod()
+				pod.APIVersion, pod.Kind = "v1", "Pod"
+				var answer any = pod
 				if q.Method == http.MethodGet {
-					code, pod.UID = http.StatusOK, types.UID(c.has)
-					if c.has == "" {
-						code = http.StatusNotFound
+					list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+					if pod.UID = types.UID(c.has); c.has != "" {
+						list.Items = append(list.Items, *pod)
+					}
+					code, answer = http.StatusOK, list
+					if q.URL.Path != "/api/v1/namespaces/ns/pods" || q.URL.Query().Get("fieldSelector") != "spec.nodeName=Node-1,metadata.name=web" {
+						code = http.StatusForbidden // as the Node authorizer says of all other ways to ask for a pod that may be gone
 					}
 				}
-				var answer any = pod
-				pod.APIVersion, pod.Kind = "v1", "Pod"
 				if code != http.StatusOK {
 					status := apierrors.NewGenericServerResponse(code, q.Method, corev1.Resource("pods"), pod.Name, "no", 0, false).Status()
 					status.APIVersion, status.Kind = "v1", "Status"
@@ -128,5 +135,28 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 				t.Log(err)
 			}
 		})
+	}
+}
+
+// Somebody else writes a condition that the pod's readiness hangs on: nothing is written before a worker has looked, and then only what
+// is ours.
+func TestForeignWriteIsNotAnswered(t *testing.T) {
+	r := testRunner()
+	r.pods, r.Volumes = map[types.UID]*entry{}, &volume.Keeper{}
+	pod := testPod()
+	e := r.take(pod, false)
+	e.status = r.statusOf(pod, pod.Status, podlife.Observation{}, podlife.Status{Phase: podlife.Active, Conditions: []podlife.Condition{{Type: "Ready", True: true}}})
+	later := testPod()
+	later.ResourceVersion, later.Status.Conditions = "11", []corev1.PodCondition{{Type: "example.com/lb", Status: corev1.ConditionFalse}}
+	r.take(later, false)
+	if r.report.take() != nil {
+		t.Error("a status is about to be written that no worker has looked at since")
+	}
+	if shown := e.current().Status.Conditions; len(shown) != 2 {
+		t.Errorf("the node shows the conditions %+v, want its own and theirs", shown)
+	}
+	r.report.recheck(e)
+	if r.report.take() != e {
+		t.Error("what the API lacks is not written")
 	}
 }

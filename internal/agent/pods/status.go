@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +46,33 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 	}
 	if !unchanged {
 		r.announce(pod, last, status)
+		r.countEnds(last, status)
 		r.report.enqueue(e)
+	} else {
+		r.report.recheck(e)
+	}
+}
+
+// countEnds counts the ends of containers that a status tells and the one before it does not.
+func (r *Runner) countEnds(before, after corev1.PodStatus) {
+	known := map[string]bool{"": true} // by container id
+	for _, list := range statusLists(&before) {
+		for i := range list {
+			for _, state := range []corev1.ContainerState{list[i].State, list[i].LastTerminationState} {
+				if state.Terminated != nil {
+					known[state.Terminated.ContainerID] = true
+				}
+			}
+		}
+	}
+	for k, list := range statusLists(&after) {
+		for i := range list {
+			end := cmp.Or(list[i].State.Terminated, list[i].LastTerminationState.Terminated)
+			if end != nil && !known[end.ContainerID] {
+				kind := [...]string{"init_container", "container", "ephemeral_container"}[k]
+				r.Metrics.TerminatedContainers.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
+			}
+		}
 	}
 }
 
@@ -144,9 +171,6 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 	if len(ips) > 0 {
 		out.PodIP = ips[0]
 	}
-	if refused(s) { // upstream reports no containers then, and kubectl shows the reason
-		s.Containers = nil
-	}
 	for _, c := range s.Containers {
 		list := &out.InitContainerStatuses
 		switch c.Kind {
@@ -167,12 +191,6 @@ func (r *Runner) statusOf(pod *corev1.Pod, last corev1.PodStatus, o podlife.Obse
 	return out
 }
 
-// refused reports whether the pod failed before any of its containers ran.
-func refused(s podlife.Status) bool {
-	ran := slices.ContainsFunc(s.Containers, func(c podlife.ContainerStatus) bool { return c.ID != "" || c.Ended != nil || c.Last != nil })
-	return s.Phase == podlife.Failed && s.Reason != "" && !ran
-}
-
 func sortByName(list []corev1.ContainerStatus) {
 	slices.SortFunc(list, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -180,7 +198,7 @@ func sortByName(list []corev1.ContainerStatus) {
 // comesAndGoes are the conditions of ours that are there only while they are true.
 var comesAndGoes = map[corev1.PodConditionType]bool{corev1.PodResizePending: true, corev1.PodResizeInProgress: true}
 
-// conditionsOf keeps the conditions that others own and the transition times of those that did not change.
+// conditionsOf are the conditions that this node reports, with the transition times of those that did not change.
 func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Condition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	find := func(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
@@ -207,12 +225,19 @@ func conditionsOf(pod *corev1.Pod, last []corev1.PodCondition, ours []podlife.Co
 		if n.Type == corev1.PodScheduled {
 			if theirs := find(pod.Status.Conditions, n.Type); theirs != nil && theirs.Status == corev1.ConditionTrue {
 				n = *theirs // the scheduler's
+				n.ObservedGeneration = pod.Generation
 			}
 		}
 		out = append(out, n)
 	}
-	for _, c := range pod.Status.Conditions {
-		if find(out, c.Type) == nil && !comesAndGoes[c.Type] {
+	return out
+}
+
+// withOthers adds to the conditions of ours those that others own.
+func withOthers(ours, all []corev1.PodCondition) []corev1.PodCondition {
+	out := slices.Clone(ours)
+	for _, c := range all {
+		if !comesAndGoes[c.Type] && !slices.ContainsFunc(ours, func(o corev1.PodCondition) bool { return o.Type == c.Type }) {
 			out = append(out, c)
 		}
 	}

@@ -2,8 +2,10 @@ package pods
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -136,8 +139,8 @@ func TestConditionsOf(t *testing.T) {
 		}
 		got[c.Type] = c
 	}
-	if len(got) != 5 || got["example.com/lb"].Message != "theirs" || got[corev1.PodScheduled].Message != "the scheduler's" {
-		t.Errorf("conditions of others were not kept: %+v", got)
+	if c := got[corev1.PodScheduled]; len(got) != 4 || c.Message != "the scheduler's" || c.ObservedGeneration != 3 {
+		t.Errorf("want four conditions, the scheduler's with generation 3: %+v", got)
 	}
 	if c := got[corev1.ContainersReady]; !c.LastTransitionTime.Equal(&then) {
 		t.Error("the transition time of an unchanged condition moved")
@@ -167,6 +170,7 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		pod.Status.Conditions[len(server.Conditions)-1].Status = corev1.ConditionFalse // somebody else writes meanwhile
 		before, err := json.Marshal(pod)
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +186,7 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		if !sameStatus(have.Status, ours) {
 			t.Fatalf("round %d: after the patch\n%s\nthe server has\n%s", round, body, after)
 		}
-		if have.UID != pod.UID || !strings.Contains(string(after), "theirs") || have.Status.NominatedNodeName != "other" {
+		if have.UID != pod.UID || strings.Contains(string(body), "example.com") || conditionNamed(have.Status, "example.com/lb").Status != corev1.ConditionFalse || have.Status.NominatedNodeName != "other" {
 			t.Fatalf("round %d: the patch took what others own: %s", round, after)
 		}
 	}
@@ -234,6 +238,10 @@ func TestSameStatus(t *testing.T) {
 	if !sameStatus(a, b) {
 		t.Error("order of conditions, probe times and fields of others count as differences")
 	}
+	a.Conditions = append(a.Conditions, corev1.PodCondition{Type: "example.com/lb"})
+	if !sameStatus(a, b) {
+		t.Error("a condition of somebody else counts as a difference")
+	}
 	b.Conditions[0].Message = "m"
 	if sameStatus(a, b) {
 		t.Error("a message does not count as a difference")
@@ -242,6 +250,42 @@ func TestSameStatus(t *testing.T) {
 	c.Phase = corev1.PodFailed
 	if sameStatus(a, c) {
 		t.Error("a phase does not count as a difference")
+	}
+}
+
+// Ends are counted once each, whether they are told as the state or as the state before.
+func TestCountEnds(t *testing.T) {
+	ended := func(id string, code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code, Reason: "Error"}}
+	}
+	status := func(state, last corev1.ContainerState) corev1.PodStatus {
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta", State: state, LastTerminationState: last}}}
+	}
+	r := testRunner()
+	r.Metrics = metrics.New("n")
+	none, waits := corev1.ContainerState{}, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	story := []corev1.PodStatus{
+		status(none, none), status(ended("c1", 139), none), status(none, ended("c1", 139)), status(waits, ended("c2", 139)),
+		status(ended("c3", 1), ended("c2", 139)),
+	}
+	for i := 1; i < len(story); i++ {
+		r.countEnds(story[i-1], story[i])
+	}
+	r.countEnds(corev1.PodStatus{}, corev1.PodStatus{InitContainerStatuses: story[1].ContainerStatuses})
+	families, err := r.Metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		if f.GetName() == "kubelet_terminated_containers_total" {
+			for _, m := range f.Metric {
+				got = append(got, fmt.Sprint(m.Label[0].GetValue(), " ", m.Label[1].GetValue(), " ", m.Label[2].GetValue(), " ", m.Counter.GetValue()))
+			}
+		}
+	}
+	if want := []string{"container 1 Error 1", "container 139 Error 2", "init_container 139 Error 1"}; !slices.Equal(got, want) {
+		t.Errorf("counted %q, want %q", got, want)
 	}
 }
 

@@ -135,6 +135,16 @@ func specOf(p *corev1.Probe) *probe.Spec {
 	}
 }
 
+// graceOf is the grace that a probe of the container has of its own; nil: none.
+func graceOf(c *corev1.Container, kind probe.Kind) *time.Duration {
+	p := map[probe.Kind]*corev1.Probe{probe.Startup: c.StartupProbe, probe.Liveness: c.LivenessProbe}[kind]
+	if p == nil || p.TerminationGracePeriodSeconds == nil {
+		return nil
+	}
+	grace := time.Duration(max(*p.TerminationGracePeriodSeconds, 0)) * time.Second
+	return &grace
+}
+
 // probed yields the containers of pod that may have probes: mains and sidecars.
 func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
@@ -264,6 +274,7 @@ func (p *Prober) Results(uid types.UID) map[string]podlife.Probes {
 			result := podlife.Probes{Starting: v.Starting, Unready: v.Unready, Dead: v.Dead}
 			if v.Dead {
 				result.Message = fmt.Sprintf("Container %s failed %s probe", c.Name, strings.ToLower(v.By.String()))
+				result.Grace = graceOf(c, v.By)
 			}
 			out[c.Name] = result
 		} else if specs := specsOf(c); specs.Any() {

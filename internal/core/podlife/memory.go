@@ -105,15 +105,30 @@ type crash struct {
 	delay   time.Duration
 }
 
-// note counts an exit once and returns the back-off that follows it.
-func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, ceiling time.Duration) {
+// stopped is what is known of an end that was ordered, so that the container runs again.
+type stopped struct {
+	since unit.Wall // the end before it; zero: there is none
+}
+
+// note counts an exit once and sets the back-off that follows it. A container that was stopped in order to run again (its liveness or
+// startup probe failed) is treated as upstream does, which looks for the last exit before it stops the container: the first such
+// stop does not count, and for later ones what has passed since the end before counts as waited, if that is long enough; else
+// they wait in full.
+func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stopped, ceiling time.Duration) {
 	if c.id == ended.ID {
+		return
+	}
+	if by != nil && by.since == 0 {
+		c.id, c.delay, c.readyAt = ended.ID, 0, now
 		return
 	}
 	if ended.StartedAt != 0 && ended.FinishedAt.Sub(ended.StartedAt) >= backoffReset*ceiling {
 		c.streak = 0
 	}
 	c.id, c.delay = ended.ID, delayAfter(c.streak, ceiling)
+	if by != nil && ended.FinishedAt.Sub(by.since) >= c.delay {
+		c.delay = 0
+	}
 	// A wall clock that stepped must neither stretch the wait nor make it negative.
 	elapsed := min(max(wall.Sub(ended.FinishedAt), 0), c.delay)
 	c.readyAt = now.Add(c.delay - elapsed)

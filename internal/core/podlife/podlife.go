@@ -162,6 +162,8 @@ type Probes struct {
 	Unready  bool   // has a readiness probe that does not succeed now
 	Dead     bool   // its liveness or startup probe failed for good: restart it
 	Message  string // of Dead, in upstream's words: Container c failed liveness probe
+
+	Grace *time.Duration // between SIGTERM and SIGKILL if Dead; nil: the pod's own
 }
 
 // Past is what the API already says about a container: all that is left when the runtime forgot it.
@@ -184,6 +186,7 @@ type StopOrder struct {
 	Phase    Phase        // phase to report; empty: by exit codes
 	Reason   string       // of the phase, e.g. Evicted
 	Message  string
+	Refused  bool // the node never let it in: its containers have no story
 	Disrupts bool // the node ends it for reasons of its own: told as the condition DisruptionTarget to whoever counts failures
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // run plans the way to the running pod.
@@ -135,7 +136,11 @@ func (p *plan) tend(s ContainerSpec, c Container, exists bool) {
 
 // stopToRestart stops a container that cannot stay as it is; text is what users are told, in upstream's words.
 func (p *plan) stopToRestart(c Container, text string) {
-	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: p.o.Spec.Grace, Why: text, Event: text})
+	p.stopWithin(c, p.o.Spec.Grace, text)
+}
+
+func (p *plan) stopWithin(c Container, grace time.Duration, text string) {
+	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, Why: text, Event: text})
 }
 
 // stopDead stops a container whose liveness or startup probe failed for good. Unless it is never restarted, it is to run
@@ -146,7 +151,11 @@ func (p *plan) stopDead(s ContainerSpec, c Container) {
 		p.life.revive[s.Name] = c.ID
 		text += ", will be restarted"
 	}
-	p.stopToRestart(c, text)
+	grace := p.o.Spec.Grace
+	if g := p.o.Probes[s.Name].Grace; g != nil {
+		grace = *g
+	}
+	p.stopWithin(c, grace, text)
 }
 
 // restart starts an exited container again when its back-off is over.
@@ -164,13 +173,24 @@ func (p *plan) restart(s ContainerSpec, c Container) {
 			k = &crash{}
 			p.life.crashes[s.Name] = k
 		}
-		k.note(p.now, p.wall, c, p.life.backoffMax)
+		k.note(p.now, p.wall, c, p.before(c), p.life.backoffMax)
 		if p.now < k.readyAt {
 			p.wakeAt(k.readyAt)
 			return
 		}
 	}
 	p.start(s, c)
+}
+
+// before returns the end before that of c, if c was stopped in order to run again; see crash.note.
+func (p *plan) before(c Container) *stopped {
+	if c.ID == "" || p.life.revive[c.Name] != c.ID {
+		return nil
+	}
+	if end := p.endBefore(c); end != nil {
+		return &stopped{since: end.FinishedAt}
+	}
+	return &stopped{}
 }
 
 // start starts a new run of a container; last is the run before it, if any.

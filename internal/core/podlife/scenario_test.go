@@ -26,6 +26,7 @@ import (
 //	status                  print what is reported
 //	fail ACTION [CONTAINER] times=N [reason=R] [message=M] [leaves=created|exited|all] | heal
 //	probe NAME [starting] [unready] [dead]       what is known of its probes from now on
+//	probe NAME grace=D      dead, by a probe that has a grace of its own
 //	kill NAME code=N | lose NAME | gone NAME     its process dies | the runtime loses track of it | somebody removes it
 //	counted NAME N                               the API has another count of its restarts, and another run
 //	image NAME I            its image changes
@@ -168,6 +169,10 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 		w.failures = append(w.failures, f)
 	case "probe":
 		w.o.Probes[first] = Probes{Starting: d.HasArg("starting"), Unready: d.HasArg("unready"), Dead: d.HasArg("dead")}
+		if d.HasArg("grace") {
+			grace := duration(t, d, "grace", 0)
+			w.o.Probes[first] = Probes{Dead: true, Grace: &grace}
+		}
 	case "kill":
 		w.end(w.box(first), int32(number(t, d, "code")))
 	case "lose":
@@ -184,7 +189,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	case "image":
 		w.spec(first).Image, w.spec(first).Hash = d.CmdArgs[1].Key, d.CmdArgs[1].Key
 	case "stop", "refuse":
-		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts")})
+		w.order(duration(t, d, "grace", 0), StopOrder{Remove: d.Cmd == "stop" && !d.HasArg("keep"), Phase: phaseOf(d), Reason: text(d, "reason"), Message: text(d, "message"), Disrupts: d.HasArg("disrupts"), Refused: d.Cmd == "refuse"})
 	case "forget":
 		w.restartAgent()
 	case "reboot":

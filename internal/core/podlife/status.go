@@ -27,7 +27,7 @@ func (p *plan) close(s *Status) {
 	if p.order.Phase == "" || p.order.Phase == s.Phase {
 		s.Reason, s.Message = p.order.Reason, p.order.Message
 	}
-	if !p.known() { // refused: its containers have no story, and users look at the pod's reason
+	if refused := p.order.Refused || p.o.Terminal != ""; refused && !p.known() { // users look at the pod's reason
 		s.Containers = nil
 		return
 	}
