@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -193,7 +194,7 @@ func (p *reporter) one(ctx context.Context, e *entry) {
 	if !ok {
 		return
 	}
-	err := p.patch(ctx, e, pod, status)
+	err := p.say(ctx, e, pod, status)
 	var answer apierrors.APIStatus
 	p.answered(err == nil || errors.As(err, &answer))
 	switch {
@@ -204,7 +205,7 @@ func (p *reporter) one(ctx context.Context, e *entry) {
 		// Another pod of that name, which the watch will tell, or too many writers at once.
 		p.r.log(e).Debug("status not written, trying again if the pod is still there", "err", err)
 		time.AfterFunc(refusedRetry, func() { p.enqueue(e) })
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+	case refused(err), apierrors.IsForbidden(err):
 		p.r.log(e).Error("the API server refuses the status", "err", err)
 		time.AfterFunc(refusedRetry, func() { p.enqueue(e) })
 	case answer != nil:
@@ -233,14 +234,41 @@ func (r *Runner) reportable(e *entry) (pod *corev1.Pod, status corev1.PodStatus,
 	return pod, *e.status.DeepCopy(), true
 }
 
+// known is the status that the API is known to have.
+func (e *entry) known(pod *corev1.Pod) *corev1.PodStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.written != nil {
+		return e.written
+	}
+	return &pod.Status
+}
+
+// say writes the status, and where the server refuses it, what others wait for most: phase, reason and conditions, without what is
+// new of containers, whose texts are users'. That the whole was refused is an error all the same.
+func (p *reporter) say(ctx context.Context, e *entry, pod *corev1.Pod, status corev1.PodStatus) error {
+	err := p.patch(ctx, e, pod, status)
+	if !refused(err) {
+		return err
+	}
+	known := e.known(pod)
+	status.InitContainerStatuses, status.ContainerStatuses = known.InitContainerStatuses, known.ContainerStatuses
+	status.EphemeralContainerStatuses = known.EphemeralContainerStatuses
+	if again := p.patch(ctx, e, pod, status); again != nil {
+		p.r.log(e).Debug("nor does the API server take the status without its containers", "err", again)
+	}
+	return err
+}
+
+// refused reports whether the server will never take what it was sent. What is too large for etcd is an internal error to it.
+func refused(err error) bool {
+	large := apierrors.IsInternalError(err) && (strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max"))
+	return large || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
 // patch writes the status unless the server is known to have it.
 func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status corev1.PodStatus) error {
-	e.mu.Lock()
-	known := e.written
-	if known == nil {
-		known = &pod.Status
-	}
-	e.mu.Unlock()
+	known := e.known(pod)
 	if sameStatus(*known, status) {
 		return nil
 	}
@@ -258,12 +286,16 @@ func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status 
 	return nil
 }
 
-// remove writes the last status and deletes the object with no grace: the pod has ended here.
+// remove writes the last status and deletes the object with no grace: the pod has ended here. A status that the server refuses must
+// not keep the pod for ever.
 func (p *reporter) remove(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	if pod, status, ok := p.r.reportable(e); ok {
-		if err := p.patch(ctx, e, pod, status); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		switch err := p.say(ctx, e, pod, status); {
+		case refused(err):
+			p.r.log(e).Error("the API server refuses the last status; the pod goes without it", "err", err)
+		case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 			return err
 		}
 	}

@@ -160,3 +160,69 @@ func TestForeignWriteIsNotAnswered(t *testing.T) {
 		t.Error("what the API lacks is not written")
 	}
 }
+
+// A server that refuses what a pod's containers said hears its phase without that, and the pod goes when it is to go.
+func TestRefusedStatusDoesNotKeepThePod(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		why  string
+		goes bool
+	}{
+		{http.StatusRequestEntityTooLarge, "limit is 3145728", true},
+		{http.StatusUnprocessableEntity, "invalid", true},
+		{http.StatusBadRequest, "bad", true},
+		{http.StatusInternalServerError, "etcdserver: request is too large", true},
+		{http.StatusInternalServerError, "rpc error: trying to send message larger than max", true},
+		{http.StatusInternalServerError, "etcdserver: leader changed", false},
+		{http.StatusTooManyRequests, "later", false},
+	} {
+		var phase corev1.PodPhase
+		deleted := false
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			pod := testPod()
+			pod.APIVersion, pod.Kind = "v1", "Pod"
+			var answer any = pod
+			if deleted = deleted || q.Method == http.MethodDelete; q.Method == http.MethodPatch {
+				var sent corev1.Pod
+				if err := json.NewDecoder(q.Body).Decode(&sent); err != nil {
+					t.Error(err)
+				}
+				if len(sent.Status.ContainerStatuses) > 0 {
+					status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(c.code), Message: c.why}
+					status.Reason = reasons[c.code]
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(c.code)
+					_ = json.NewEncoder(w).Encode(status)
+					return
+				}
+				phase = sent.Status.Phase
+			}
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(answer); err != nil {
+				t.Error(err)
+			}
+		}))
+		r := testRunner()
+		var err error
+		if r.Client, err = kube.NewClientForConfig(&rest.Config{Host: server.URL}); err != nil {
+			t.Fatal(err)
+		}
+		e := newEntry("uid-1", 0)
+		e.pod = testPod()
+		e.status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}
+		err = r.report.remove(t.Context(), e, e.pod)
+		if goes := err == nil && deleted && phase == corev1.PodFailed; goes != c.goes {
+			t.Errorf("%d %s: deleted %t, phase %q, %v", c.code, c.why, deleted, phase, err)
+		}
+		server.Close()
+	}
+}
+
+// reasons are what the API server says beside the codes.
+var reasons = map[int]metav1.StatusReason{
+	http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
+	http.StatusUnprocessableEntity:   metav1.StatusReasonInvalid,
+	http.StatusBadRequest:            metav1.StatusReasonBadRequest,
+	http.StatusInternalServerError:   metav1.StatusReasonInternalError,
+	http.StatusTooManyRequests:       metav1.StatusReasonTooManyRequests,
+}

@@ -1,6 +1,9 @@
 package podlife
 
-import "fmt"
+import (
+	"fmt"
+	"unicode/utf8"
+)
 
 // status says what to report.
 func (p *plan) status() Status {
@@ -8,6 +11,7 @@ func (p *plan) status() Status {
 	for _, spec := range p.o.Spec.Containers {
 		s.Containers = append(s.Containers, p.containerStatus(spec))
 	}
+	shorten(s.Containers)
 	s.Phase = p.phase(s.Containers)
 	if p.sandbox != nil && p.sandbox.State == SandboxReady {
 		s.IPs = p.sandbox.IPs
@@ -20,6 +24,41 @@ func (p *plan) status() Status {
 		p.close(&s)
 	}
 	return s
+}
+
+// Bounds on what the containers of one pod may say together: bytes of messages about ends, each in the state and in the last state
+// (kubelet: MaxPodTerminationMessageLogLength), and about waits, which upstream does not bound. A runtime's message may repeat a
+// command of 100 KiB. Raised, the status of a pod with many containers outgrows what the API takes; lowered, messages are cut.
+const (
+	endMessagesMax  = 12 << 10
+	waitMessagesMax = 64 << 10
+)
+
+// shorten has all containers of a pod share what a status has room for.
+func shorten(all []ContainerStatus) {
+	for i := range all {
+		for _, t := range []**Terminated{&all[i].Ended, &all[i].Last} {
+			if *t != nil && len((*t).Message) > endMessagesMax/len(all) {
+				cut := **t // it may be the caller's
+				cut.Message = first(cut.Message, endMessagesMax/len(all))
+				*t = &cut
+			}
+		}
+		if w := all[i].Waiting; w != nil {
+			all[i].Waiting = &Waiting{w.Reason, first(w.Message, waitMessagesMax/len(all))}
+		}
+	}
+}
+
+// first is the beginning of a text, at most n bytes of whole characters.
+func first(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
 }
 
 // close completes the status of a pod that has ended.
