@@ -163,10 +163,11 @@ func TestAdmit(t *testing.T) {
 	ca, foreign := newAuthority(t), newAuthority(t)
 	admin := ca.sign(t, pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth, time.Hour)
 	nobody := ca.sign(t, pkix.Name{CommonName: "nobody"}, x509.ExtKeyUsageClientAuth, time.Hour)
+	reader := ca.sign(t, pkix.Name{CommonName: "reader"}, x509.ExtKeyUsageClientAuth, time.Hour)
 	a := &api{
 		tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper", Groups: []string{"g"}}},
 		allow: map[string]bool{
-			"admin get proxy": true, "admin create proxy": true, "scraper get metrics": true, "scraper get pods": true, "system:anonymous get healthz": true,
+			"admin get proxy": true, "admin create proxy": true, "reader get proxy": true, "scraper get metrics": true, "scraper get pods": true, "system:anonymous get healthz": true,
 		},
 	}
 	for _, c := range []struct {
@@ -178,6 +179,13 @@ func TestAdmit(t *testing.T) {
 		{"certificate", request("GET", "/exec/a/b/c", admin), false, "admin system:masters,system:authenticated"},
 		{"certificate, POST", request("POST", "/exec/a/b/c", admin), false, "admin system:masters,system:authenticated"},
 		{"certificate before token", request("GET", "/exec/a/b/c", admin, "Authorization", "Bearer bad"), false, "admin system:masters,system:authenticated"},
+		{"logs need get", request("GET", "/containerLogs/a/b/c", reader), false, "reader system:authenticated"},
+		{"exec needs create", request("GET", "/exec/a/b/c", reader), false, "403"},
+		{"exec in WebSocket too", request("GET", "/exec/a/b/c", reader, "Connection", "Upgrade", "Upgrade", "websocket"), false, "403"},
+		{"attach needs create", request("GET", "/attach/a/b/c", reader), false, "403"},
+		{"run needs create", request("GET", "/run/a/b/c", reader), false, "403"},
+		{"port-forward needs create", request("GET", "/portForward/a/b", reader), false, "403"},
+		{"what only begins like run needs get", request("GET", "/runningpods/", reader), false, "reader system:authenticated"},
 		{"pods may be read with proxy", request("GET", "/pods", admin), false, "admin system:masters,system:authenticated"},
 		{"known, not allowed", request("GET", "/exec/a/b/c", nobody), false, "403"},
 		{"certificate of another CA", request("GET", "/pods", foreign.sign(t, pkix.Name{CommonName: "admin"}, x509.ExtKeyUsageClientAuth, time.Hour)), true, "401"},
@@ -225,6 +233,20 @@ func TestPaths(t *testing.T) {
 		id, err := g.Admit(request("GET", path, nil, "Authorization", "Bearer good"))
 		if got := outcome(id, err); got != want {
 			t.Errorf("%s: %s (%v), want %s", path, got, err, want)
+		}
+	}
+}
+
+// TestVerbOf: streams and commands create; everything else does what its method says.
+func TestVerbOf(t *testing.T) {
+	for request, want := range map[string]string{
+		"GET /exec/a/b/c": "create", "POST /exec/a/b/c": "create", "GET /attach/a/b/c": "create", "GET /run": "create", "GET /portForward/a/b": "create",
+		"PUT /exec/a/b/c": "create", "HEAD /exec/a/b/c": "", "GET /execs": "get", "GET /runningpods/": "get", "GET /containerLogs/a/b/c": "get",
+		"GET /metrics": "get", "POST /stats/summary": "create", "DELETE /pods": "delete",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		if verb, ok := VerbOf(method, path); verb != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", request, verb, ok, want)
 		}
 	}
 }

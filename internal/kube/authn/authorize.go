@@ -21,9 +21,31 @@ var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
+// VerbOf returns the verb that must be allowed on a node for a request, and false when its method has none. What runs code in
+// a container, or speaks with it, creates something whatever the method: WebSocket clients open streams with GET. (Upstream
+// takes the method's verb there too, so that there `get` on nodes/proxy, which reads logs and lists, runs commands in any pod.)
+func VerbOf(method, path string) (string, bool) {
+	verb, ok := verbs[method]
+	for _, prefix := range []string{"/exec", "/attach", "/run", "/portForward"} {
+		if ok && isBelow(path, prefix) {
+			return verbs[http.MethodPost], true
+		}
+	}
+	return verb, ok
+}
+
+// isBelow reports whether path is prefix or below it.
+func isBelow(path, prefix string) bool {
+	rest, ok := strings.CutPrefix(path, prefix)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
 // authorize asks whether id may do r: allowed if any of the subresources of the path is.
 func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	verb, ok := verbs[r.Method]
+	if g.o.NodeName != "" {
+		verb, ok = VerbOf(r.Method, r.URL.Path)
+	}
 	if !ok {
 		return &Refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s has no API verb to authorize; use GET or POST", r.Method), nil}
 	}
@@ -91,7 +113,7 @@ func Subresources(path string) []string {
 		{"/statusz", []string{"statusz"}},
 		{"/flagz", []string{"configz"}},
 	} {
-		if rest, ok := strings.CutPrefix(path, m.prefix); ok && (rest == "" || rest[0] == '/') {
+		if isBelow(path, m.prefix) {
 			return m.subs
 		}
 	}
