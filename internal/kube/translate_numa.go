@@ -24,7 +24,7 @@ func NUMAPod(pod *corev1.Pod) numa.Pod {
 		PodLevel:   pod.Spec.Resources != nil && (len(pod.Spec.Resources.Requests) > 0 || len(pod.Spec.Resources.Limits) > 0),
 	}
 	if text, bound := pod.Annotations[AnnotationBerth]; bound {
-		out.Berth = readBerth(text)
+		out.Berth = readBerth(text, pod)
 	}
 	for i := range pod.Spec.InitContainers {
 		out.Init = append(out.Init, numaContainer(&pod.Spec.InitContainers[i]))
@@ -66,21 +66,44 @@ func BerthAnnotation(berth numa.Berth) string {
 // CPUs all over a large machine.
 const berthMax = 1 << 14
 
-// readBerth returns what the annotation says; nil when it says nothing that can be understood: a pod without a berth lies
-// anywhere, and its owner is not the one who could mend it.
-func readBerth(text string) (berth numa.Berth) {
+// readBerth returns what the annotation says of the pod's containers; nil when it says nothing that can be understood: a pod
+// without a berth lies anywhere, and its owner is not the one who could mend it. What is returned is bounded by the pod: an
+// entry for each of its containers at most, with ids that machines have (idset.Max, machine.NUMAIDMax), each once.
+func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	var wire []wireBerth
 	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {
 		return nil
 	}
+	owed := map[string]bool{} // containers without an entry so far
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			owed[list[i].Name] = true
+		}
+	}
 	for _, w := range wire {
+		if !owed[w.Name] {
+			continue // another's, or said already
+		}
 		cpus, err := idset.Parse(w.CPUs)
-		if err != nil {
+		if err != nil || !inOrder(w.Nodes) {
 			return nil
 		}
+		owed[w.Name] = false
 		berth = append(berth, numa.ContainerBerth{Container: w.Name, CPUs: cpus, Nodes: w.Nodes})
 	}
 	return berth
+}
+
+// inOrder reports whether nodes are ids that a machine can have, in order, each once: as BerthAnnotation writes them.
+func inOrder(nodes []machine.NUMAID) bool {
+	last := machine.NUMAID(-1)
+	for _, id := range nodes {
+		if id <= last || id > machine.NUMAIDMax {
+			return false
+		}
+		last = id
+	}
+	return true
 }
 
 func numaContainer(c *corev1.Container) numa.Container {

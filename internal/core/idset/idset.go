@@ -2,7 +2,8 @@
 // format, as in /sys/devices/system/cpu/online and cpuset.cpus: "0-3,8,10-11" (cpuset(7), Formats).
 //
 // An id is a name, never an index: ids may be sparse. A Set is a value: operations return new sets. The zero Set is
-// empty. It is no set of large numbers: ids are bounded by Max.
+// empty. It is no set of large numbers: ids are bounded by Max, so that no set takes more than a kilobyte, whoever wrote
+// the list, and reading one takes time in proportion to its text.
 package idset
 
 import (
@@ -14,8 +15,13 @@ import (
 	"strings"
 )
 
-// Max is the largest id. The kernel's own bound on CPUs is 8192 (CONFIG_NR_CPUS with MAXSMP); the rest is room.
-const Max = 65535
+// Max is the largest id. No Linux has more CPUs than 8192 (arch/x86/Kconfig, NR_CPUS_RANGE_END; arch/powerpc/Kconfig,
+// NR_CPUS; others allow fewer), and none more than 1024 NUMA nodes (NODES_SHIFT of at most 10). Lists come from pods and
+// from nodes too: raising Max raises what each of them can make a reader hold.
+const Max = 8191
+
+// partsMax bounds the entries of a list. More than every other id there is would say something twice.
+const partsMax = (Max + 1) / 2
 
 // Set is a set of ids.
 type Set struct {
@@ -41,14 +47,36 @@ func (s *Set) add(id int) {
 	s.words[id/64] |= 1 << (id % 64)
 }
 
-// Parse reads the kernel's list format. Empty text is the empty set. Ids may repeat and need not be in order.
+// addRange adds the ids from first to last, both in 0 to Max, a word at a time.
+func (s *Set) addRange(first, last int) {
+	if need := last/64 + 1; len(s.words) < need {
+		s.words = append(s.words, make([]uint64, need-len(s.words))...)
+	}
+	for w := first / 64; w <= last/64; w++ {
+		mask := ^uint64(0)
+		if w == first/64 {
+			mask <<= first % 64
+		}
+		if w == last/64 {
+			mask &= ^uint64(0) >> (63 - last%64)
+		}
+		s.words[w] |= mask
+	}
+}
+
+// Parse reads the kernel's list format. Empty text is the empty set. Ids may repeat and need not be in order, as in the
+// kernel and in a kubelet's configuration; entries beyond partsMax are an error.
 func Parse(text string) (Set, error) {
 	var s Set
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return s, nil
 	}
-	for _, part := range strings.Split(text, ",") {
+	parts := 0
+	for part := range strings.SplitSeq(text, ",") {
+		if parts++; parts > partsMax {
+			return Set{}, fmt.Errorf("list %.80q: more than %d entries: ids are 0 to %d", text, partsMax, Max)
+		}
 		from, to, isRange := strings.Cut(part, "-")
 		first, err := parseID(from)
 		if err != nil {
@@ -63,9 +91,7 @@ func Parse(text string) (Set, error) {
 		if last < first {
 			return Set{}, fmt.Errorf("list %.80q: range %s: ends before it begins", text, part)
 		}
-		for id := first; id <= last; id++ {
-			s.add(id)
-		}
+		s.addRange(first, last)
 	}
 	return s, nil
 }

@@ -4,11 +4,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string][]int{
-		"": nil, "\n": nil, "0": {0}, "0-3\n": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "7,1": {1, 7}, "1,1-2": {1, 2}, "63-64": {63, 64}, "65535": {65535},
+		"": nil, "\n": nil, "0": {0}, "0-3\n": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "7,1": {1, 7}, "1,1-2": {1, 2}, "63-64": {63, 64}, "8191": {8191},
+		"62-129": span(62, 129), "0-63": span(0, 63), "64-127": span(64, 127), "5-5": {5},
 	} {
 		s, err := Parse(text)
 		if got := slices.Collect(s.All()); err != nil || !slices.Equal(got, want) || s.Len() != len(want) || s.IsEmpty() != (len(want) == 0) {
@@ -19,11 +22,31 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, reason := range map[string]string{
-		"x": "not a number", "1-": "not a number", "-1": "not a number", "1,,2": "not a number", "3-1": "ends before", "65536": "above", "1 2": "not a number", "0-99999999999": "not a number",
+		"x": "not a number", "1-": "not a number", "-1": "not a number", "1,,2": "not a number", "3-1": "ends before", "8192": "above", "0-8192": "above", "1 2": "not a number", "0-99999999999": "not a number",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%q: %v, want %q", text, err, reason)
 		}
+	}
+}
+
+func span(first, last int) (ids []int) {
+	for id := first; id <= last; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// TestParseBounds: no list, whoever wrote it, makes a set of more than a kilobyte, and none has more entries than sets need.
+func TestParseBounds(t *testing.T) {
+	whole := strings.TrimSuffix(strings.Repeat("0-8191,", partsMax), ",")
+	cost.Under(t, cost.Budget{Bytes: 2048, BytesPerByte: 1}, 0, func() {
+		if s, err := Parse(whole); err != nil || s.Len() != Max+1 {
+			t.Errorf("%d ids, %v", s.Len(), err)
+		}
+	})
+	if _, err := Parse(whole + ",1"); err == nil || !strings.Contains(err.Error(), "more than 4096 entries") {
+		t.Errorf("one entry more: %v", err)
 	}
 }
 
@@ -74,10 +97,11 @@ func TestAlgebra(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"0-3,8", "", "1-", "65535", "3-1", "0,0,0"} {
+	for _, seed := range []string{"0-3,8", "", "1-", "8191", "62-129", "3-1", "0,0,0"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		cost.Under(t, cost.Budget{}, len(text), func() { _, _ = Parse(text) })
 		s, err := Parse(text)
 		if err != nil {
 			return
