@@ -63,6 +63,10 @@ type Set struct {
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
 	HTTPDuration *prometheus.HistogramVec // likewise
 	HTTPInFlight *prometheus.GaugeVec     // likewise
+
+	Streams            *prometheus.GaugeVec   // open, by path
+	StreamsRefused     *prometheus.CounterVec // by path and by the limit that was met: node, pod
+	ConnectionsRefused prometheus.Counter     // closed at once, since all that may be open were busy
 }
 
 // PodResources counts requests to the pod-resources API.
@@ -122,6 +126,9 @@ func New(nodeName string) *Set {
 	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)
 	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server", prometheus.DefBuckets, labels...)
 	s.HTTPInFlight = s.gauges("http_inflight_requests", "Requests to the agent's server being answered", labels...)
+	s.Streams = s.gauges("http_streams", "Open streams of the agent's server: logs, exec, attach, port-forward, profiles", "path")
+	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was met: of the node or of one pod", "path", "limit")
+	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all that may be open were busy")
 	return s
 }
 

@@ -3,7 +3,6 @@ package server
 import (
 	"bufio"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -18,13 +17,14 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
 // routes builds the handler: guard, bounds and counting around a table of endpoints.
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
 	answer := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, bounded(h)) }
-	stream := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, s.unbounded(h)) }
+	stream := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, s.stream(rootOf(pattern), h)) }
 	both := func(on func(string, http.HandlerFunc), p string, h http.HandlerFunc) {
 		on("GET "+p, h)
 		on("POST "+p, h)
@@ -51,7 +51,7 @@ func (s *Server) routes() (http.Handler, error) {
 	for _, p := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		both(stream, "/exec"+p, s.exec)
 		both(stream, "/attach"+p, s.attach)
-		answer("POST /run"+p, s.run)
+		answer("POST /run"+p, s.slotted("run", s.run)) // a command, as exec's
 	}
 	both(stream, "/portForward/{namespace}/{pod}", s.portForward)
 	both(stream, "/portForward/{namespace}/{pod}/{uid}", s.portForward)
@@ -68,7 +68,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The guard authorizes by path prefix and the mux routes by path: both must mean the same path.
 		if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
-			http.Error(w, "path is not clean: "+strconv.Quote(r.URL.Path)+"; use "+strconv.Quote(clean), http.StatusBadRequest)
+			http.Error(w, "path is not clean: "+strconv.Quote(serving.Brief(r.URL.Path))+"; use "+strconv.Quote(serving.Brief(clean)), http.StatusBadRequest)
 			return
 		}
 		who, err := s.guard.Admit(r)
@@ -77,16 +77,17 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			if who != nil {
 				name = who.Name
 			}
-			slog.Info("request refused", "status", refusal.Status, "method", r.Method, "path", r.URL.Path, "user", name, "from", r.RemoteAddr, "err", refusal)
+			s.refusals.Log(r, refusal.Status, name, refusal)
 			if refusal.Status == http.StatusServiceUnavailable {
 				w.Header().Set("Retry-After", "1")
 			}
-			http.Error(w, refusal.Text, refusal.Status)
+			http.Error(w, serving.Brief(refusal.Text), refusal.Status)
 			return
 		} else if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+		serving.Admitted(r.Context())
 		next.ServeHTTP(w, r)
 	})
 }
@@ -99,19 +100,6 @@ func bounded(h http.HandlerFunc) http.HandlerFunc {
 		_ = control.SetWriteDeadline(end)
 		r.Body = http.MaxBytesReader(w, r.Body, bodyBytesMax)
 		h(w, r)
-	}
-}
-
-// unbounded removes the bounds that an ordinary request may have left on the connection, and ties the stream to the
-// life of the server.
-func (s *Server) unbounded(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Time{})
-		_ = control.SetWriteDeadline(time.Time{})
-		ctx, cancel := joined(r.Context(), s.streams)
-		defer cancel()
-		h(w, r.WithContext(ctx))
 	}
 }
 

@@ -13,8 +13,9 @@
 // Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
 //
 // Every request passes the guard (internal/kube/authn) before anything else looks at it. Ordinary requests are
-// bounded in size and time; streams (logs, exec, attach, port-forward) only end when either side does, or with the
-// server. The server keeps no state of its own: pods come from Pods, usage from stats, everything else from the runtime.
+// bounded in size and time; streams (logs, exec, attach, port-forward) end when either side does, or with the server; those
+// of exec, attach and port-forward also when nothing has passed for streamingConnectionIdleTimeout. How many connections and
+// streams can be open is bounded, well below the descriptors of the process (limitsFor). The server keeps no state of its own: pods come from Pods, usage from stats, everything else from the runtime.
 //
 // A stream's bytes are copied between the client and the runtime's streaming server without a look inside, so SPDY and
 // WebSocket pass alike, in the versions the runtime speaks. (The 1.36 API server translates kubectl's newer WebSocket
@@ -45,6 +46,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
 const (
@@ -124,6 +126,8 @@ type Options struct {
 	Metrics  *metrics.Set
 	Healthy  func() error // nil while the agent's loop makes progress
 	LogDir   string       // served at /logs/; empty: /var/log
+	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them alone.
+	Descriptors uint64
 	// Journal finds what the node decided about pods of that name; empty words are any. Optional.
 	Journal func(namespace, name string) ([]journal.Record, error)
 }
@@ -133,6 +137,8 @@ type Server struct {
 	o         Options
 	guard     *authn.Guard
 	tls       *tls.Config
+	slots     slots
+	refusals  serving.Refusals
 	handler   http.Handler
 	streams   context.Context // ends when streams must
 	endStream context.CancelFunc
@@ -153,7 +159,12 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{o: o, guard: guard}
+	if o.Descriptors == 0 {
+		if o.Descriptors, err = descriptorsMax(); err != nil {
+			return nil, err
+		}
+	}
+	s := &Server{o: o, guard: guard, slots: slots{limits: limitsFor(o.Descriptors)}}
 	if s.tls, err = tlsConfig(o); err != nil {
 		return nil, err
 	}
@@ -224,10 +235,13 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server, start func(*http.Server, net.Listener) error) error {
 	server.ReadHeaderTimeout, server.IdleTimeout, server.MaxHeaderBytes = headerTime, idleTime, headerBytesMax
+	server.ReadTimeout, server.WriteTimeout = answerTime, answerTime // also of what the guard refuses; streams lift them
+	crowd := serving.NewCrowd(listener, s.slots.limits.connections, s.o.Metrics.ConnectionsRefused.Inc)
+	crowd.Attach(server)
 	server.ErrorLog = slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug) // port scanners' handshakes are not news
 	slog.Info("server listens", "address", listener.Addr())
 	done := make(chan error, 1)
-	go func() { done <- start(server, listener) }()
+	go func() { done <- start(server, crowd) }()
 	select {
 	case err := <-done:
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)

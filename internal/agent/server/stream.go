@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
 const (
@@ -187,8 +190,8 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, prepare fun
 		http.Error(w, fmt.Sprintf("the runtime names %q as the address of the stream: want http or https", address), http.StatusBadGateway)
 		return
 	}
-	if err := passOn(ctx, w, r, to); err != nil {
-		slog.Info("stream ends", "path", r.URL.Path, "err", err)
+	if err := passOn(ctx, w, r, to, s.o.Config.StreamingConnectionIdleTimeout.Duration); err != nil {
+		slog.Info("stream ends", "path", serving.Brief(r.URL.Path), "err", err)
 	}
 }
 
@@ -206,8 +209,8 @@ func streamError(w http.ResponseWriter, err error) {
 }
 
 // passOn sends r to the streaming server at to, answers with its answer and, if that is to switch protocols, copies
-// bytes both ways until one side ends. ctx bounds the handshake, r's context the stream.
-func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url.URL) error {
+// bytes both ways until one side ends or nothing has passed for idle. ctx bounds the handshake, r's context the stream.
+func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url.URL, idle time.Duration) error {
 	back, err := dial(ctx, to)
 	if err != nil {
 		err = fmt.Errorf("connect to the runtime's streaming server: %w", err)
@@ -246,8 +249,7 @@ func passOn(ctx context.Context, w http.ResponseWriter, r *http.Request, to *url
 	if err := sendHead(buffered.Writer, answer); err != nil {
 		return err
 	}
-	splice(r.Context(), front, buffered.Reader, back, in)
-	return nil
+	return splice(r.Context(), front, buffered.Reader, back, in, idle)
 }
 
 func dial(ctx context.Context, to *url.URL) (net.Conn, error) {
@@ -281,21 +283,109 @@ func sendHead(w *bufio.Writer, answer *http.Response) error {
 	return w.Flush()
 }
 
-// splice copies between the two connections until either side ends or ctx does. Neither protocol that we pass closes
-// one direction only, so the end of one is the end of both; what the runtime has sent by then has been passed on.
-func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader) {
+// errIdle ends a stream.
+var errIdle = errors.New("nothing passed for streamingConnectionIdleTimeout")
+
+// splice copies between the two connections until either side ends, ctx does, or nothing has passed either way for idle (zero:
+// for ever), which is errIdle. Neither protocol that we pass closes one direction only, so the end of one is the end of both;
+// what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for the runtime's own timeout.
+func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader, idle time.Duration) error {
 	closeBoth := func() { front.Close(); back.Close() }
 	stop := context.AfterFunc(ctx, closeBoth)
 	defer stop()
+	watch := newIdleWatch(idle, closeBoth)
+	defer watch.stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(back, fromFront) // an error is the end of the stream, whichever side it came from
+		_, _ = io.Copy(back, watch.seeing(fromFront)) // an error is the end of the stream, whichever side it came from
 		closeBoth()
 	}()
-	_, _ = io.Copy(front, fromBack)
+	_, _ = io.Copy(front, watch.seeing(fromBack))
 	closeBoth()
 	<-done
+	if watch.fired() {
+		return errIdle
+	}
+	return nil
+}
+
+// idleWatch calls expire once nothing has been read through it for a while.
+type idleWatch struct {
+	after  time.Duration
+	expire func()
+
+	mu      sync.Mutex
+	last    time.Time // when something was read
+	timer   *time.Timer
+	expired bool
+}
+
+func newIdleWatch(after time.Duration, expire func()) *idleWatch {
+	w := &idleWatch{after: after, expire: expire, last: time.Now()}
+	if after > 0 {
+		w.mu.Lock() // judge waits for the timer to be there
+		defer w.mu.Unlock()
+		w.timer = time.AfterFunc(after, w.check)
+	}
+	return w
+}
+
+// check expires, or looks again when the stream can have been idle for long enough at the earliest.
+func (w *idleWatch) check() {
+	if w.judge() {
+		w.expire()
+	}
+}
+
+func (w *idleWatch) judge() (expired bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
+		return false // stopped meanwhile
+	}
+	left := w.after - time.Since(w.last)
+	if w.expired = left <= 0; !w.expired {
+		w.timer.Reset(left)
+	}
+	return w.expired
+}
+
+func (w *idleWatch) saw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = time.Now()
+}
+
+func (w *idleWatch) fired() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.expired
+}
+
+func (w *idleWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+}
+
+// seeing returns r, watched.
+func (w *idleWatch) seeing(r io.Reader) io.Reader { return watchedReader{r, w} }
+
+type watchedReader struct {
+	io.Reader
+	watch *idleWatch
+}
+
+func (r watchedReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.watch.saw()
+	}
+	return n, err
 }
 
 // joined returns a context that ends with a or b.

@@ -47,6 +47,10 @@ const (
 	tokenTTL, allowTTL, denyTTL = 10 * time.Second, 10 * time.Second, 10 * time.Second
 	headerTime, answerTime      = 10 * time.Second, 30 * time.Second
 	stopTime                    = time.Second
+	// idleTime is how long a connection is kept between requests, as upstream's servers do.
+	idleTime = 90 * time.Second
+	// connectionsMax bounds the open connections. Chosen: a scraper has one; the rest is room for those of several clusters.
+	connectionsMax = 256
 )
 
 // Check reports every problem of o at once.
@@ -87,10 +91,9 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("listen: %s: %w; free it or set --secure-port and --bind-address", address, err)
 	}
 	slog.Info("server listens", "address", listener.Addr())
-	server := &http.Server{
-		Handler: handler, TLSConfig: config, ReadHeaderTimeout: headerTime, WriteTimeout: answerTime,
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
-	}
+	crowd := NewCrowd(listener, connectionsMax, nil)
+	server := newServer(handler, config)
+	crowd.Attach(server)
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 		defer cancel()
@@ -99,10 +102,24 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 	defer stop()
-	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(crowd, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", address, err)
 	}
 	return nil
+}
+
+// newServer returns a server whose clients cannot hold a connection for longer than these times, known or not: a body that is
+// announced and does not come counts too.
+func newServer(handler http.Handler, config *tls.Config) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		TLSConfig:         config,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       answerTime,
+		WriteTimeout:      answerTime,
+		IdleTimeout:       idleTime,
+		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
+	}
 }
 
 func (o Options) tls() (*tls.Config, error) {
@@ -133,16 +150,18 @@ func (o Options) handler() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	var refusals Refusals
 	mux := http.NewServeMux()
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		mux.HandleFunc("GET "+path, o.health)
 	}
 	metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if _, err := guard.Admit(r); err != nil {
-			refuse(w, r, err)
+		if who, err := guard.Admit(r); err != nil {
+			refuse(&refusals, w, r, who, err)
 			return
 		}
+		Admitted(r.Context())
 		if r.URL.Path != "/metrics" || r.Method != http.MethodGet {
 			http.NotFound(w, r)
 			return
@@ -152,13 +171,17 @@ func (o Options) handler() (http.Handler, error) {
 	return mux, nil
 }
 
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
+func refuse(refusals *Refusals, w http.ResponseWriter, r *http.Request, who *authn.Identity, err error) {
 	status, text := http.StatusInternalServerError, "the request could not be judged"
 	if refusal := (*authn.Refusal)(nil); errors.As(err, &refusal) {
 		status, text = refusal.Status, refusal.Text
 	}
-	slog.Info("request refused", "status", status, "path", r.URL.Path, "from", r.RemoteAddr, "err", err)
-	http.Error(w, text, status)
+	name := ""
+	if who != nil {
+		name = who.Name
+	}
+	refusals.Log(r, status, name, err)
+	http.Error(w, Brief(text), status)
 }
 
 func (o Options) health(w http.ResponseWriter, _ *http.Request) {

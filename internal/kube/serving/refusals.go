@@ -1,0 +1,52 @@
+package serving
+
+import (
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// Refusals that are logged: so many a second, and so many at once. Chosen: a misconfigured scraper shows, a scan of the
+	// port writes less than a gigabyte a month.
+	refusalsPerSecond = 1
+	refusalsAtOnce    = 20
+	// textMax is how much of what a client sent goes into the log or into an answer, in bytes. Chosen: the paths that exist are
+	// shorter, but for the names of a pod and a container of 253 and 63.
+	textMax = 512
+)
+
+// Refusals logs refused requests: of each no more than helps, and no more of them than somebody reads. The zero Refusals is
+// ready to use.
+type Refusals struct {
+	limit   atomic.Pointer[rate.Limiter]
+	unsaid  atomic.Int64
+	logging *slog.Logger // nil: slog.Default
+}
+
+// Log logs that r, sent by user (empty: unknown), was refused with that status.
+func (l *Refusals) Log(r *http.Request, status int, user string, err error) {
+	if l.limit.Load() == nil {
+		l.limit.CompareAndSwap(nil, rate.NewLimiter(refusalsPerSecond, refusalsAtOnce))
+	}
+	if !l.limit.Load().Allow() {
+		l.unsaid.Add(1)
+		return
+	}
+	log := l.logging
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Info("request refused", "status", status, "method", Brief(r.Method), "path", Brief(r.URL.Path), "user", Brief(user),
+		"from", r.RemoteAddr, "err", Brief(err.Error()), "unsaid", l.unsaid.Swap(0))
+}
+
+// Brief returns the beginning of what a client sent, for a log or an answer.
+func Brief(text string) string {
+	if len(text) <= textMax {
+		return text
+	}
+	return text[:textMax] + "..."
+}
