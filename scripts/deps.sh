@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs what this machine lacks to build and run Plimsoll, with apt-get, as root; says nothing when nothing is missing.
-# With "test" as argument also what only tests use. A program counts as there when it can be found, whatever package brought it.
+# With "test" as argument also what only tests use, with "conformance" what upstream's e2e suite needs. A program counts as there when it
+# can be found, whatever package brought it.
 set -euo pipefail
 
 # program or file -> Debian package; the one place that names packages (internal/containerruntime has a test for that).
@@ -21,6 +22,14 @@ if [[ ${1-} == test ]]; then
 		"crun:crun"                          # the runtime's tests run on both
 		"qemu-system-x86_64:qemu-system-x86" # the lab's guests
 		"mke2fs:e2fsprogs"                   # their disks
+	)
+fi
+
+if [[ ${1-} == conformance ]]; then
+	needs+=(
+		"iptables:iptables"    # kube-proxy
+		"dpkg-source:dpkg-dev" # busybox is built from Debian's source package
+		"bzip2:bzip2"
 	)
 fi
 

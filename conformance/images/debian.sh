@@ -1,0 +1,57 @@
+#!/bin/bash
+# Fetches what the images take from Debian into the directory $1: the tree tools/ (programs that tests call, with every library that
+# they need), the tree nginx/, and the program busybox, built from Debian's source package: Debian's own build has another shell, which
+# drops environment variables such as data-1. What is there already is not fetched again. Nothing is installed on this machine.
+set -euo pipefail
+
+out=$(realpath -m "$1")
+mkdir -p "$out"
+lists=$out/apt
+quiet=(-qq -o Dir::State="$lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists" -o Debug::NoLocking=1 -o APT::Sandbox::User=root)
+
+# update NAME reads package lists into a directory of our own: with "source", of source packages, which most machines have not enabled.
+update() {
+	mkdir -p "$lists/lists/partial" "$lists/archives/partial"
+	sed 's/^Types:.*/Types: deb deb-src/' /etc/apt/sources.list.d/debian.sources >"$lists/debian.sources"
+	apt-get "${quiet[@]}" -o Dir::Etc::sourcelist="$lists/debian.sources" -o Dir::Etc::sourceparts=/dev/null update
+}
+
+# tree NAME PACKAGE... unpacks packages and all that they depend on. With no package taken for installed, that is all of it.
+tree() {
+	local name=$1 deb
+	shift
+	[[ -e $out/$name ]] && return
+	[[ -e $lists/debian.sources ]] || update
+	rm -rf "$lists"/archives/*.deb "$out/$name.new"
+	apt-get "${quiet[@]}" -o Dir::Etc::sourcelist="$lists/debian.sources" -o Dir::Etc::sourceparts=/dev/null \
+		--no-install-recommends --download-only -y install "$@" >/dev/null
+	for deb in "$lists"/archives/*.deb; do
+		dpkg-deb --extract "$deb" "$out/$name.new"
+	done
+	rm -rf "$out/$name.new"/usr/share/{doc,man,info,locale,i18n,lintian,bug}
+	mv "$out/$name.new" "$out/$name"
+}
+
+busybox() {
+	[[ -e $out/busybox ]] && return
+	[[ -e $lists/debian.sources ]] || update
+	local work
+	work=$(mktemp -d)
+	trap 'rm -rf "$work"' RETURN
+	(cd "$work" && apt-get "${quiet[@]}" -o Dir::Etc::sourcelist="$lists/debian.sources" -o Dir::Etc::sourceparts=/dev/null \
+		--download-only source busybox >/dev/null)
+	dpkg-source --no-check --extract "$work"/busybox_*.dsc "$work/source" >/dev/null
+	(
+		cd "$work/source"
+		make defconfig >/dev/null 2>&1
+		# tc does not compile with the headers of new kernels.
+		sed -i 's/^# CONFIG_STATIC is not set$/CONFIG_STATIC=y/; s/^CONFIG_TC=y$/# CONFIG_TC is not set/' .config
+		make -j"$(nproc)" >make.log 2>&1 || { tail -n 20 make.log >&2; exit 1; }
+	)
+	mv "$work/source/busybox" "$out/busybox"
+}
+
+busybox
+tree tools bash bind9-dnsutils curl iperf iproute2 netcat-openbsd util-linux
+tree nginx nginx-light
+rm -rf "$lists"

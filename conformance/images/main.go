@@ -1,0 +1,197 @@
+// Command images makes the archive of the images that upstream's e2e suite runs, under the names that the suite knows them by.
+//
+//	images --programs ../bin/conformance --debian ../bin/conformance/debian --pause ../bin/images/pause --kubernetes DIR --out FILE
+//
+// Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module that the suite is from; busybox and
+// what agnhost's image has beside agnhost are Debian's (debian.sh), where upstream takes Alpine's. Images whose content no test looks
+// into are stand-ins: kitten and nautilus are agnhost with their page. An image that is not here (etcd, sample-apiserver, nfs, iscsi,
+// perl, resource-consumer, CSI sidecars) fails its tests with ErrImagePull.
+//
+// It runs at build time only. The same inputs give the same bytes: no time, user or host name gets in.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
+	manifest "k8s.io/kubernetes/test/utils/image"
+)
+
+// sources say where the parts of the images are.
+type sources struct {
+	programs   string // directory of agnhost, nonewprivs, regression-issue-74839
+	debian     string // directory that debian.sh filled
+	pause      string // our pause program
+	kubernetes string // directory of the module k8s.io/kubernetes
+}
+
+func main() {
+	var s sources
+	flag.StringVar(&s.programs, "programs", "../bin/conformance", "directory of the tests' programs")
+	flag.StringVar(&s.debian, "debian", "../bin/conformance/debian", "directory of what debian.sh has fetched")
+	flag.StringVar(&s.pause, "pause", "../bin/images/pause", "the pause program")
+	flag.StringVar(&s.kubernetes, "kubernetes", "", "directory of the module k8s.io/kubernetes")
+	out := flag.String("out", "../bin/conformance/images.tar", "the archive")
+	flag.Parse()
+	if err := run(s, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "build conformance images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(s sources, out string) error {
+	images, err := s.images()
+	if err != nil {
+		return err
+	}
+	return writeArchive(out, images)
+}
+
+// images are all that are made, and their layers, which they share.
+func (s sources) images() ([]image, error) {
+	pause, err := s.pauseImage()
+	if err != nil {
+		return nil, err
+	}
+	busybox, err := s.busybox()
+	if err != nil {
+		return nil, err
+	}
+	made := map[string]blob{}
+	for name, fill := range map[string]func(*layer){
+		"tools":      func(l *layer) { l.tree(filepath.Join(s.debian, "tools")) },
+		"agnhost":    func(l *layer) { s.agnhost(l, pause) },
+		"kitten":     func(l *layer) { s.page(l, "kitten") },
+		"nautilus":   func(l *layer) { s.page(l, "nautilus") },
+		"nginx":      s.nginx,
+		"nonewprivs": func(l *layer) { l.file("usr/local/bin/nnp", 0o6755, filepath.Join(s.programs, "nonewprivs")) },
+		"regression": func(l *layer) {
+			l.file("regression-issue-74839", 0o755, filepath.Join(s.programs, "regression-issue-74839"))
+		},
+	} {
+		l := newLayer()
+		fill(l)
+		if made[name], err = l.blob(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	images := []image{pause}
+	var all []error
+	add := func(config oci.ImageConfig, above []string, ids ...manifest.ImageID) {
+		stack := []blob{busybox}
+		for _, name := range above {
+			stack = append(stack, made[name])
+		}
+		i, err := newImage(names(ids...), config, stack...)
+		images, all = append(images, i), append(all, err)
+	}
+	shell := oci.ImageConfig{Cmd: []string{"sh"}}
+	agnhost := oci.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
+	server := oci.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}
+	add(shell, nil, manifest.BusyBox)
+	add(oci.ImageConfig{Cmd: []string{"sh"}, User: "1234"}, nil, manifest.NonRoot)
+	add(shell, []string{"tools"}, manifest.IpcUtils, manifest.GlibcDnsTesting)
+	add(agnhost, []string{"tools", "agnhost"}, manifest.Agnhost, manifest.AgnhostPrev)
+	add(server, []string{"tools", "agnhost", "kitten"}, manifest.Kitten)
+	add(server, []string{"tools", "agnhost", "nautilus"}, manifest.Nautilus)
+	add(oci.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}}, []string{"nginx"}, manifest.Nginx, manifest.NginxNew)
+	add(oci.ImageConfig{Cmd: []string{"nnp"}}, []string{"nonewprivs"}, manifest.Nonewprivs)
+	add(oci.ImageConfig{Entrypoint: []string{"/regression-issue-74839"}}, []string{"regression"}, manifest.RegressionIssue74839)
+	return images, errors.Join(all...)
+}
+
+// names are what the suite calls images.
+func names(ids ...manifest.ImageID) (names []string) {
+	for _, id := range ids {
+		names = append(names, manifest.GetE2EImage(id))
+	}
+	return names
+}
+
+func (s sources) pauseImage() (image, error) {
+	l := newLayer()
+	l.file("pause", 0o755, s.pause)
+	only, err := l.blob()
+	if err != nil {
+		return image{}, err
+	}
+	return newImage(names(manifest.Pause), oci.ImageConfig{Entrypoint: []string{"/pause"}, User: "65535:65535"}, only)
+}
+
+// Users and groups of every image with a shell: those that tests and Debian's programs name.
+const (
+	users  = "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nwww-data:x:33:33:www-data:/var/www:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n"
+	groups = "root:x:0:\ndaemon:x:1:\ntty:x:5:\nwww-data:x:33:\nnogroup:x:65534:\n"
+)
+
+// busybox is the lowest layer: the one program under all its names, and what programs expect of a root directory.
+func (s sources) busybox() (blob, error) {
+	program := filepath.Join(s.debian, "busybox")
+	list, err := exec.Command(program, "--list-full").Output()
+	if err != nil {
+		return blob{}, fmt.Errorf("%s --list-full: %w", program, err)
+	}
+	l := newLayer()
+	for _, name := range []string{"bin", "dev", "etc", "home", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "usr/bin", "usr/local", "usr/local/bin", "usr/sbin", "var", "var/log", "var/www"} {
+		l.dir(name, 0o755)
+	}
+	l.dir("tmp", 0o1777)
+	l.dir("var/tmp", 0o1777)
+	l.file("bin/busybox", 0o755, program)
+	for name := range strings.FieldsSeq(string(list)) {
+		if name != "bin/busybox" && name != "linuxrc" {
+			l.link(name, "/bin/busybox")
+		}
+	}
+	l.text("etc/passwd", users)
+	l.text("etc/group", groups)
+	l.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
+	return l.blob()
+}
+
+// agnhost is what agnhost's Dockerfile adds, with the registry that it serves: pause under the tag testing, in the directories of
+// agnhost's fakeregistryserver.
+func (s sources) agnhost(l *layer, pause image) {
+	l.file("agnhost", 0o755, filepath.Join(s.programs, "agnhost"))
+	l.link("agnhost-2", "agnhost")
+	l.link("usr/local/bin/iperf", "/usr/bin/iperf")
+	l.dir("uploads", 0o755)
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		l.file(name, 0o644, filepath.Join(s.kubernetes, "test/images/agnhost/porter", name))
+	}
+	l.text("etc/passwd", users+"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n")
+	l.text("etc/group", groups+"user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n")
+	l.text("var/registry/pause/manifests/testing", pause.manifest.Digest.String()+"\n")
+	serve := func(kind string, b blob) {
+		sum := b.Digest.Encoded()
+		l.text(filepath.Join("var/registry/pause", kind, b.Digest.Algorithm().String(), sum[:2], sum, "data"), string(b.content))
+	}
+	serve("manifests", pause.manifest)
+	serve("blobs", pause.config)
+	for _, b := range pause.layers {
+		serve("blobs", b)
+	}
+}
+
+// page is what kitten's and nautilus' Dockerfiles add to agnhost.
+func (s sources) page(l *layer, name string) {
+	for _, file := range []string{name + ".jpg", "data.json"} {
+		l.file(file, 0o644, filepath.Join(s.kubernetes, "test/images", name, "html", file))
+	}
+}
+
+// nginx is Debian's with the one site that upstream's has. Its log goes where kubectl logs sees it.
+func (s sources) nginx(l *layer) {
+	l.tree(filepath.Join(s.debian, "nginx"))
+	l.text("etc/passwd", users)
+	l.text("etc/group", groups)
+	l.text("etc/nginx/conf.d/default.conf", "server { listen 80; root /usr/share/nginx/html; index index.html; }\n")
+	l.link("var/log/nginx/access.log", "/dev/stdout")
+	l.link("var/log/nginx/error.log", "/dev/stderr")
+}

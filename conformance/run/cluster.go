@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// The cluster's names and addresses. Its network namespace has no others, so none can collide.
+const (
+	instance = "conformance"
+	nodeName = "conformance"
+	nodeIP   = "172.31.255.1" // on the loopback interface, but not a loopback address
+	podCIDR  = "10.85.0.0/16"
+	svcCIDR  = "10.96.0.0/16"
+)
+
+// agentConfig is what the agent gets beside up's own: the address of a DNS server (where none listens) goes into pods' resolv.conf.
+const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failSwapOn: false
+clusterDomain: cluster.local
+clusterDNS: [10.96.0.10]
+`
+
+// Bounds on what only hangs when something is wrong.
+const (
+	upTimeout   = 3 * time.Minute
+	downTimeout = 4 * time.Minute
+	stopTimeout = 30 * time.Second
+)
+
+// cluster is one instance of `plimsoll up`, with kube-proxy.
+type cluster struct {
+	config
+	dir   string
+	guard io.Closer // closed without a word, it takes the instance down
+	proxy *exec.Cmd
+}
+
+func newCluster(c config) (*cluster, error) {
+	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
+	return &cluster{config: c, dir: dir}, err
+}
+
+func (k *cluster) state() string      { return filepath.Join(k.dir, "s") }
+func (k *cluster) kubeconfig() string { return filepath.Join(k.state(), "admin.kubeconfig") }
+func (k *cluster) agentRoot() string  { return filepath.Join(k.state(), "agent") }
+func (k *cluster) runtime() string    { return filepath.Join(k.state(), "run", "containerd.sock") }
+
+// up brings the cluster up, with the images that tests run.
+func (k *cluster) up(ctx context.Context) error {
+	if err := addresses(); err != nil {
+		return err
+	}
+	if err := k.watchOver(); err != nil {
+		return err
+	}
+	file := filepath.Join(k.dir, "agent.yaml")
+	if err := os.WriteFile(file, []byte(agentConfig), 0o600); err != nil {
+		return err
+	}
+	progress("plimsoll up")
+	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", instance, "--state-dir", k.state(), "--node-name", nodeName,
+		"--bind-address", "0.0.0.0", "--node-ip", nodeIP, "--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
+		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
+		return err
+	}
+	progress("import images")
+	if err := k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", filepath.Join(k.programs, "images.tar")); err != nil {
+		return err
+	}
+	return k.startProxy()
+}
+
+// addresses gives the namespace its one address.
+func addresses() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find the loopback interface: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set the loopback interface up: %w", err)
+	}
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(nodeIP), Mask: net.CIDRMask(32, 32)}}
+	if err := netlink.AddrAdd(lo, address); err != nil {
+		return fmt.Errorf("add address %s: %w", nodeIP, err)
+	}
+	return nil
+}
+
+// watchOver starts a process that takes the instance down, and away, when this one has died without doing so.
+func (k *cluster) watchOver() error {
+	guard := exec.Command("/bin/sh", "-c", `read end || { "$0" "$@"; rm -rf "${4%/*}"; }`,
+		k.plimsoll, "down", "--purge", "--state-dir", k.state(), "--instance", instance)
+	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	life, err := guard.StdinPipe()
+	if err != nil {
+		return err
+	}
+	k.guard = &dismissal{life, guard}
+	return guard.Start()
+}
+
+type dismissal struct {
+	io.WriteCloser
+	guard *exec.Cmd
+}
+
+func (d *dismissal) Close() error {
+	_, _ = fmt.Fprintln(d.WriteCloser, "all is well") // a dead guard says so below
+	return d.guard.Wait()
+}
+
+// startProxy starts kube-proxy, without which no pod reaches a Service.
+func (k *cluster) startProxy() error {
+	log, err := os.Create(filepath.Join(k.logs, "kube-proxy.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own
+	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(), "--hostname-override", nodeName,
+		"--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
+	proxy.Stdout, proxy.Stderr = log, log
+	proxy.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := proxy.Start(); err != nil {
+		return err
+	}
+	k.proxy = proxy
+	return nil
+}
+
+// down keeps the logs and removes everything else.
+func (k *cluster) down(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	progress("plimsoll down")
+	var errs []error
+	if k.proxy != nil {
+		errs = append(errs, k.proxy.Process.Kill())
+		_ = k.proxy.Wait() // it was killed, and says so
+	}
+	if logs := filepath.Join(k.state(), "log"); exists(logs) {
+		errs = append(errs, os.CopyFS(filepath.Join(k.logs, "components"), os.DirFS(logs)))
+	}
+	if exists(k.state()) {
+		errs = append(errs, k.call(ctx, k.plimsoll, "down", "--purge", "--instance", instance, "--state-dir", k.state()))
+	}
+	if k.guard != nil {
+		errs = append(errs, k.guard.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("end the cluster: %w (what is left is in %s)", err, k.dir)
+	}
+	return os.RemoveAll(k.dir)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// call runs a program to its end. Ctrl-C is for us: it must not end a running down.
+func (k *cluster) call(ctx context.Context, name string, args ...string) error {
+	c := exec.CommandContext(ctx, name, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = stopTimeout
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = &said, &said
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(said.Bytes()))
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+// table is what came of the tests, by their names.
+type table struct {
+	config
+	began time.Time
+	rows  map[string]*row
+}
+
+// row is one test.
+type row struct {
+	name    string
+	passed  int
+	skipped int
+	failed  int
+	took    time.Duration // the longest run
+	reason  string        // of the last failure, or of the skip
+}
+
+func newTable(c config) *table {
+	return &table{config: c, began: time.Now(), rows: map[string]*row{}}
+}
+
+// add counts one run of the suite.
+func (t *table) add(specs []types.SpecReport) {
+	for _, spec := range specs {
+		name := nameOf(spec)
+		r := t.rows[name]
+		if r == nil {
+			r = &row{name: name}
+			t.rows[name] = r
+		}
+		r.took = max(r.took, spec.RunTime)
+		switch {
+		case spec.State.Is(types.SpecStatePassed):
+			r.passed++
+		case spec.State.Is(types.SpecStateSkipped):
+			r.skipped++
+			r.reason = spec.Failure.Message
+		default:
+			r.failed++
+			r.reason = spec.State.String() + ": " + spec.Failure.Message
+		}
+	}
+}
+
+// missing are the tests that were asked for by name and did not run.
+func (t *table) missing() (names []string) {
+	for _, test := range t.tests {
+		found := false
+		for name := range t.rows {
+			found = found || strings.Contains(name, test)
+		}
+		if !found {
+			names = append(names, test)
+		}
+	}
+	return names
+}
+
+// passed says that tests ran, all that were asked for, and that none failed in any run.
+func (t *table) passed() bool {
+	passed := 0
+	for _, r := range t.rows {
+		if r.failed > 0 {
+			return false
+		}
+		passed += r.passed
+	}
+	return passed > 0 && len(t.missing()) == 0
+}
+
+// reasonMax bounds what of a failure is shown, in bytes; the log has all of it (chosen: two lines of a wide screen).
+const reasonMax = 300
+
+// cell makes a text fit for one cell of a Markdown table.
+func cell(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > reasonMax {
+		cut := reasonMax
+		for !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut] + " ..."
+	}
+	return strings.ReplaceAll(text, "|", `\|`)
+}
+
+// render returns the table as Markdown: what failed first.
+func (t *table) render() string {
+	rows := slices.SortedFunc(maps.Values(t.rows), func(a, b *row) int {
+		return cmp.Or(cmp.Compare(min(b.failed, 1), min(a.failed, 1)), cmp.Compare(a.name, b.name))
+	})
+	var passed, failed, skipped int
+	for _, r := range rows {
+		switch {
+		case r.failed > 0:
+			failed++
+		case r.passed > 0:
+			passed++
+		default:
+			skipped++
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Upstream's e2e suite against our agent, scheduler and lifecycle controller\n\n")
+	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
+	fmt.Fprintf(&b, "- %d tests: %d passed, %d failed, %d skipped themselves; each ran %d times, %d at a time\n", len(rows), passed, failed, skipped, t.repeat, t.procs)
+	fmt.Fprintf(&b, "- commit %s, began %s, took %s; %d CPUs\n\n", commit(), t.began.UTC().Format(time.DateTime+" UTC"),
+		time.Since(t.began).Round(time.Second), runtime.NumCPU())
+	for _, name := range t.missing() {
+		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
+	}
+	fmt.Fprintf(&b, "| test | result | seconds | reason |\n| --- | --- | ---: | --- |\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %s | %.1f | %s |\n", cell(r.name), r.result(), r.took.Seconds(), cell(r.reason))
+	}
+	return b.String()
+}
+
+func (r *row) result() string {
+	switch {
+	case r.failed > 0 && r.passed > 0:
+		return fmt.Sprintf("**failed %d of %d**", r.failed, r.failed+r.passed)
+	case r.failed > 0:
+		return "**failed**"
+	case r.passed > 1:
+		return fmt.Sprintf("passed %d times", r.passed)
+	case r.passed > 0:
+		return "passed"
+	}
+	return "skipped"
+}
+
+// commit is what was built, as far as the repository knows.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (t *table) save(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(t.render()), 0o644)
+}

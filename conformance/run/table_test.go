@@ -1,0 +1,118 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+func spec(name string, state types.SpecState, reason string) types.SpecReport {
+	return types.SpecReport{
+		LeafNodeType: types.NodeTypeIt,
+		LeafNodeText: name,
+		State:        state,
+		RunTime:      time.Second,
+		Failure:      types.Failure{Message: reason},
+	}
+}
+
+// TestPassed: nothing that did not run may look like a pass.
+func TestPassed(t *testing.T) {
+	good, bad := spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStateFailed, "no")
+	for _, c := range []struct {
+		name  string
+		tests []string
+		runs  [][]types.SpecReport
+		want  bool
+	}{
+		{"nothing ran", nil, nil, false},
+		{"one passed", nil, [][]types.SpecReport{{good}}, true},
+		{"one failed beside it", nil, [][]types.SpecReport{{good, bad}}, false},
+		{"failed once of twice", nil, [][]types.SpecReport{{good}, {spec("good", types.SpecStateFailed, "race")}}, false},
+		{"timed out", nil, [][]types.SpecReport{{good, spec("slow", types.SpecStateTimedout, "")}}, false},
+		{"all skipped themselves", nil, [][]types.SpecReport{{spec("odd", types.SpecStateSkipped, "no such device")}}, false},
+		{"asked for and found", []string{"oo"}, [][]types.SpecReport{{good}}, true},
+		{"asked for and not found", []string{"oo", "renamed"}, [][]types.SpecReport{{good}}, false},
+	} {
+		tab := newTable(config{tests: c.tests})
+		for _, run := range c.runs {
+			tab.add(run)
+		}
+		if got := tab.passed(); got != c.want {
+			t.Errorf("%s: passed is %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestRender reads the table as its reader does.
+func TestRender(t *testing.T) {
+	tab := newTable(config{tests: []string{"good", "renamed"}, repeat: 2, procs: 3})
+	tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("racy", types.SpecStatePassed, "")})
+	tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("racy", types.SpecStateFailed, "expected\n  a | b "+strings.Repeat("ö", 200))})
+	text := tab.render()
+	for _, want := range []string{
+		"2 tests: 1 passed, 1 failed, 0 skipped themselves",
+		"- **did not run**: renamed\n",
+		"| good | passed 2 times | 1.0 |  |\n",
+		`| racy | **failed 1 of 2** | 1.0 | failed: expected a \| b ö`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Index(text, "| racy") > strings.Index(text, "| good") {
+		t.Errorf("what failed is not first:\n%s", text)
+	}
+	if strings.ContainsRune(text, '\uFFFD') {
+		t.Error("a letter is cut in two")
+	}
+}
+
+// TestReadReport: tests that the focus left out are not told; a failed step before all tests is.
+func TestReadReport(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(path, []byte(`[{"SpecReports": [
+		{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "Failure": {"Message": "no node"}},
+		{"LeafNodeType": "ReportAfterSuite", "State": "passed"},
+		{"LeafNodeType": "It", "LeafNodeText": "left out", "State": "skipped"},
+		{"LeafNodeType": "It", "LeafNodeText": "skipped itself", "State": "skipped", "Failure": {"Message": "no device"}},
+		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeText": "run", "State": "passed"}]}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	specs, err := readReport(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range specs {
+		names = append(names, nameOf(s))
+	}
+	if want := []string{"[SynchronizedBeforeSuite]", "skipped itself", "[sig-node] Pods run"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
+
+// TestFocus: names are taken literally, and an empty file asks for nothing, which is no way to run everything.
+func TestFocus(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tests.txt")
+	if err := os.WriteFile(path, []byte("# a comment\n\n  ends [Serial] (twice)  \nother\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseFlags([]string{"--tests", path})
+	if want := []string{`ends \[Serial\] \(twice\)`, "other"}; err != nil || !slices.Equal(c.focuses(), want) {
+		t.Errorf("%q, %v; want %q", c.focuses(), err, want)
+	}
+	if err := os.WriteFile(path, []byte("# nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--tests", path}, {"--tests", "no/such/file"}, {"--tests", path, "--focus", "x"}, {"--procs", "0"}} {
+		if _, err := parseFlags(args); err == nil {
+			t.Errorf("%q is taken", args)
+		}
+	}
+}
