@@ -54,6 +54,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
+	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -308,9 +309,10 @@ func (a *Agent) preparePods(ctx context.Context) error {
 			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 			Changed: func(uid types.UID) { a.pods.Kick(uid) },
 		}),
-		Hooks:   hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
-		Suits:   suits,
-		Evicted: func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) },
+		Hooks:       hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
+		Suits:       suits,
+		MaskedPaths: sysfs.Default.ThermalThrottles(),
+		Evicted:     func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) },
 	})
 	return err
 }

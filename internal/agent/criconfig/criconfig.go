@@ -20,7 +20,10 @@ import (
 type Node struct {
 	SeccompDir     string // where Localhost seccomp profiles are, an absolute path
 	SeccompDefault bool   // seccompDefault: RuntimeDefault for containers that name no profile
-	LogDir         string // <LogDir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
+	// MaskedPaths are hidden from containers beside those that every machine has: the directories of CPUs' thermal throttling,
+	// whose counters tell what others do.
+	MaskedPaths []string
+	LogDir      string // <LogDir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
 }
 
 // SandboxFacts are what has to be known of a pod beside its specification.
@@ -41,6 +44,17 @@ type Image struct {
 	Username string // else its name, if it has one
 }
 
+// ImageOf reads what the runtime says of an image.
+func ImageOf(image *runtimeapi.Image) Image {
+	out := Image{ID: image.GetId()}
+	if uid := image.GetUid(); uid != nil {
+		out.UID = &uid.Value
+	} else {
+		out.Username = image.GetUsername()
+	}
+	return out
+}
+
 // ContainerFacts are what has to be known of a container beside its specification.
 type ContainerFacts struct {
 	Attempt         uint32 // how many times the container was started before
@@ -58,8 +72,13 @@ type ContainerFacts struct {
 	Running         map[string]string // ids of the pod's running containers by name
 }
 
-// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same facts.
-func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) *runtimeapi.PodSandboxConfig {
+// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same facts. An
+// error says what of the pod cannot be done, in upstream's words.
+func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
+	security, err := n.sandboxSecurity(pod)
+	if err != nil {
+		return nil, err
+	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name:      pod.Name,
@@ -76,14 +95,14 @@ func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) *runtimeapi.PodSandboxCon
 			Sysctls:         sysctls(pod),
 			Overhead:        f.Overhead,
 			Resources:       f.Resources,
-			SecurityContext: n.sandboxSecurity(pod),
+			SecurityContext: security,
 		},
 	}
 	if !pod.Spec.HostNetwork { // else the host's name stays, and its ports are the pod's
 		config.Hostname = f.Hostname
 		config.PortMappings = ports(pod)
 	}
-	return config
+	return config, nil
 }
 
 // Container describes a container of the pod to the runtime. An error says what of it cannot be done, in upstream's words.

@@ -1,23 +1,33 @@
 package criconfig
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Paths of /proc and /sys that unprivileged containers must not read or write with the default ProcMount: kernel
-// memory, keys, timers of others, hardware controls (KEP-4265 and the OCI runtimes' own lists).
+// Paths of /proc and /sys that a container must not see, or must not write, unless it is privileged: kernel memory, keys,
+// timers of others, hardware controls (KEP-4265; the lists of upstream 1.36 and of the OCI runtimes). The runtime lifts them
+// for privileged containers. Node.MaskedPaths adds those that only some machines have.
 var (
 	maskedPaths = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi",
+		"/sys/firmware", "/sys/devices/virtual/powercap",
 	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
+
+// errHostUsers refuses what would otherwise run with the host's users and, by procMount Unmasked, with the host's /proc: Pod
+// Security relaxes its rules for pods that ask for users of their own.
+var errHostUsers = errors.New("pod has hostUsers: false, and user namespaces are not supported by this agent: " +
+	"it would run as the host's users")
 
 func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	if pod.Spec.SecurityContext != nil {
@@ -26,7 +36,12 @@ func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	return &corev1.PodSecurityContext{}
 }
 
-func namespacesOf(pod *corev1.Pod) *runtimeapi.NamespaceOption {
+// namespacesOf says which namespaces the pod shares with the host, and its containers with each other. It is an error if the
+// pod asks for one that cannot be given.
+func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		return nil, errHostUsers
+	}
 	o := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
 	if pod.Spec.HostNetwork {
 		o.Network = runtimeapi.NamespaceMode_NODE
@@ -37,10 +52,10 @@ func namespacesOf(pod *corev1.Pod) *runtimeapi.NamespaceOption {
 	switch {
 	case pod.Spec.HostPID:
 		o.Pid = runtimeapi.NamespaceMode_NODE
-	case pod.Spec.ShareProcessNamespace != nil && *pod.Spec.ShareProcessNamespace:
+	case truth(pod.Spec.ShareProcessNamespace, false):
 		o.Pid = runtimeapi.NamespaceMode_POD
 	}
-	return o
+	return o, nil
 }
 
 // joinTarget lets an ephemeral container see the processes of the one that it was made to look at.
@@ -60,42 +75,57 @@ func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, run
 }
 
 func anyPrivileged(pod *corev1.Pod) bool {
+	privileged := func(s *corev1.SecurityContext) bool { return s != nil && truth(s.Privileged, false) }
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if s := list[i].SecurityContext; s != nil && s.Privileged != nil && *s.Privileged {
-				return true
-			}
+		if slices.ContainsFunc(list, func(c corev1.Container) bool { return privileged(c.SecurityContext) }) {
+			return true
 		}
 	}
 	return slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
-		return c.SecurityContext != nil && truth(c.SecurityContext.Privileged, false)
+		return privileged(c.SecurityContext)
 	})
 }
 
 func groupsOf(s *corev1.PodSecurityContext) []int64 {
-	groups := append([]int64(nil), s.SupplementalGroups...)
+	var groups []int64
 	if s.FSGroup != nil {
 		groups = append(groups, *s.FSGroup)
 	}
-	return groups
+	return append(groups, s.SupplementalGroups...)
 }
 
-func groupsPolicy(s *corev1.PodSecurityContext) runtimeapi.SupplementalGroupsPolicy {
-	if s.SupplementalGroupsPolicy != nil && *s.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
-		return runtimeapi.SupplementalGroupsPolicy_Strict
+// groupsPolicy says whether the groups of the image's /etc/group count too. A word that is not known is an error: the
+// runtime would add them.
+func groupsPolicy(s *corev1.PodSecurityContext) (runtimeapi.SupplementalGroupsPolicy, error) {
+	if s.SupplementalGroupsPolicy == nil {
+		return runtimeapi.SupplementalGroupsPolicy_Merge, nil
 	}
-	return runtimeapi.SupplementalGroupsPolicy_Merge
+	policy, ok := runtimeapi.SupplementalGroupsPolicy_value[string(*s.SupplementalGroupsPolicy)]
+	if !ok {
+		return 0, fmt.Errorf("unsupported supplementalGroupsPolicy: %s", *s.SupplementalGroupsPolicy)
+	}
+	return runtimeapi.SupplementalGroupsPolicy(policy), nil
 }
 
-func (n Node) sandboxSecurity(pod *corev1.Pod) *runtimeapi.LinuxSandboxSecurityContext {
+// sandboxSecurity confines the sandbox's own process, which only waits: with the runtime's seccomp profile whatever the pod
+// asks for, so that a narrow profile of the pod need not allow what that process does (kubernetes/kubernetes#84623).
+func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	s := securityOf(pod)
+	namespaces, err := namespacesOf(pod)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := groupsPolicy(s)
+	if err != nil {
+		return nil, err
+	}
 	out := &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions:         namespacesOf(pod),
+		NamespaceOptions:         namespaces,
 		Privileged:               anyPrivileged(pod),
-		Seccomp:                  n.seccompOf(s.SeccompProfile),
+		Seccomp:                  profileOf(runtimeapi.SecurityProfile_RuntimeDefault),
 		SelinuxOptions:           selinuxOf(s.SELinuxOptions),
 		SupplementalGroups:       groupsOf(s),
-		SupplementalGroupsPolicy: groupsPolicy(s),
+		SupplementalGroupsPolicy: policy,
 	}
 	if s.RunAsUser != nil {
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *s.RunAsUser}
@@ -103,51 +133,75 @@ func (n Node) sandboxSecurity(pod *corev1.Pod) *runtimeapi.LinuxSandboxSecurityC
 	if s.RunAsGroup != nil && s.RunAsUser != nil { // CRI refuses a group without a user
 		out.RunAsGroup = &runtimeapi.Int64Value{Value: *s.RunAsGroup}
 	}
-	return out
+	return out, nil
 }
 
-// containerSecurity merges the pod's and the container's wishes; the container's win.
+// containerSecurity merges the pod's and the container's wishes; the container's win. What of them cannot be done is an error:
+// the container must not start with less.
 func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := securityOf(pod), c.SecurityContext
 	if cs == nil {
 		cs = &corev1.SecurityContext{}
 	}
-	privileged := truth(cs.Privileged, false)
-	out := &runtimeapi.LinuxContainerSecurityContext{
-		Privileged:               privileged,
-		ReadonlyRootfs:           truth(cs.ReadOnlyRootFilesystem, false),
-		NoNewPrivs:               !truth(cs.AllowPrivilegeEscalation, true),
-		NamespaceOptions:         namespacesOf(pod),
-		SupplementalGroups:       groupsOf(ps),
-		SupplementalGroupsPolicy: groupsPolicy(ps),
-		SelinuxOptions:           selinuxOf(either(cs.SELinuxOptions, ps.SELinuxOptions)),
-		Seccomp:                  n.seccompOf(either(cs.SeccompProfile, ps.SeccompProfile)),
-		Apparmor:                 apparmorOf(either(cs.AppArmorProfile, ps.AppArmorProfile)),
-	}
-	if privileged {
-		out.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
-	} else if cs.ProcMount == nil || *cs.ProcMount == corev1.DefaultProcMount {
-		out.MaskedPaths, out.ReadonlyPaths = maskedPaths, readonlyPaths
-	}
-	if cs.Capabilities != nil {
-		out.Capabilities = &runtimeapi.Capability{}
-		for _, k := range cs.Capabilities.Add {
-			out.Capabilities.AddCapabilities = append(out.Capabilities.AddCapabilities, string(k))
-		}
-		for _, k := range cs.Capabilities.Drop {
-			out.Capabilities.DropCapabilities = append(out.Capabilities.DropCapabilities, string(k))
-		}
-	}
-	runAs(out, either(cs.RunAsUser, ps.RunAsUser), either(cs.RunAsGroup, ps.RunAsGroup), image)
+	user := either(cs.RunAsUser, ps.RunAsUser)
 	if truth(either(cs.RunAsNonRoot, ps.RunAsNonRoot), false) {
-		if err := nonRoot(out, either(cs.RunAsUser, ps.RunAsUser) != nil); err != nil {
+		if err := nonRoot(user, image); err != nil {
 			return nil, fmt.Errorf("%w (pod: %q, container: %s)", err, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
 		}
 	}
+	seccomp, err := n.seccompOf(either(cs.SeccompProfile, ps.SeccompProfile))
+	if err != nil {
+		return nil, err
+	}
+	apparmor, deprecated, err := apparmorOf(apparmorProfile(pod, c.Name, cs))
+	if err != nil {
+		return nil, err
+	}
+	namespaces, err := namespacesOf(pod)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := groupsPolicy(ps)
+	if err != nil {
+		return nil, err
+	}
+	out := &runtimeapi.LinuxContainerSecurityContext{
+		Privileged:               truth(cs.Privileged, false),
+		ReadonlyRootfs:           truth(cs.ReadOnlyRootFilesystem, false),
+		NoNewPrivs:               !truth(cs.AllowPrivilegeEscalation, true),
+		Capabilities:             capabilitiesOf(cs.Capabilities),
+		NamespaceOptions:         namespaces,
+		SupplementalGroups:       groupsOf(ps),
+		SupplementalGroupsPolicy: policy,
+		SelinuxOptions:           selinuxOf(either(cs.SELinuxOptions, ps.SELinuxOptions)),
+		Seccomp:                  seccomp,
+		Apparmor:                 apparmor,
+		ApparmorProfile:          deprecated, // for runtimes that do not know Apparmor
+		// Whatever procMount says: unmasked is only for users of a namespace of their own, which no pod gets here.
+		MaskedPaths:   slices.Concat(maskedPaths, n.MaskedPaths),
+		ReadonlyPaths: readonlyPaths,
+	}
+	runAs(out, user, either(cs.RunAsGroup, ps.RunAsGroup), image)
 	return out, nil
 }
 
-// runAs sets the user and group to run as: what was asked for, else what the image says.
+func capabilitiesOf(c *corev1.Capabilities) *runtimeapi.Capability {
+	if c == nil {
+		return nil
+	}
+	return &runtimeapi.Capability{AddCapabilities: words(c.Add), DropCapabilities: words(c.Drop)}
+}
+
+func words(capabilities []corev1.Capability) []string {
+	out := make([]string, len(capabilities))
+	for i, c := range capabilities {
+		out[i] = string(c)
+	}
+	return out
+}
+
+// runAs sets the user and group to run as: what was asked for, else what the image says, else root. (A user that is left out
+// would be the same; but CRI refuses a group without a user.)
 func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, image Image) {
 	switch {
 	case user != nil:
@@ -156,65 +210,102 @@ func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, im
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *image.UID}
 	case image.Username != "":
 		out.RunAsUsername = image.Username
+	default:
+		out.RunAsUser = &runtimeapi.Int64Value{}
 	}
 	if group != nil {
-		if out.RunAsUser == nil && out.RunAsUsername == "" {
-			// CRI refuses a group without a user; an image that names none runs as root.
-			out.RunAsUser = &runtimeapi.Int64Value{}
-		}
 		out.RunAsGroup = &runtimeapi.Int64Value{Value: *group}
 	}
 }
 
-// nonRoot enforces runAsNonRoot, with upstream's texts. asked says that the user is not the image's.
-func nonRoot(out *runtimeapi.LinuxContainerSecurityContext, asked bool) error {
+// nonRoot enforces runAsNonRoot, with upstream's texts. user is the one asked for, nil: the image's is taken. A number beyond
+// the kernel's could come out as 0.
+func nonRoot(user *int64, image Image) error {
 	switch {
-	case out.RunAsUser != nil && out.RunAsUser.Value != 0:
+	case user != nil && *user == 0:
+		return errors.New("container's runAsUser breaks non-root policy")
+	case user != nil:
 		return nil
-	case asked:
-		return fmt.Errorf("container's runAsUser breaks non-root policy")
-	case out.RunAsUsername != "":
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", out.RunAsUsername)
+	case image.UID == nil && image.Username != "":
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.Username)
+	case image.UID == nil || *image.UID == 0:
+		return errors.New("container has runAsNonRoot and image will run as root")
+	case *image.UID < 0 || *image.UID > math.MaxInt32:
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): must be between 0 and %d, inclusive",
+			*image.UID, math.MaxInt32, math.MaxInt32)
 	}
-	return fmt.Errorf("container has runAsNonRoot and image will run as root")
+	return nil
 }
 
-// seccompOf translates a profile; Localhost profiles live below SeccompDir.
-func (n Node) seccompOf(profile *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
-	def := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
-	open := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+func profileOf(t runtimeapi.SecurityProfile_ProfileType) *runtimeapi.SecurityProfile {
+	return &runtimeapi.SecurityProfile{ProfileType: t}
+}
+
+// seccompOf translates a profile; Localhost profiles live below SeccompDir. One that cannot be named there is an error.
+func (n Node) seccompOf(profile *corev1.SeccompProfile) (*runtimeapi.SecurityProfile, error) {
 	if profile == nil {
 		if n.SeccompDefault {
-			return def
+			return profileOf(runtimeapi.SecurityProfile_RuntimeDefault), nil
 		}
-		return open
+		return profileOf(runtimeapi.SecurityProfile_Unconfined), nil
 	}
 	switch profile.Type {
 	case corev1.SeccompProfileTypeUnconfined:
-		return open
+		return profileOf(runtimeapi.SecurityProfile_Unconfined), nil
+	case corev1.SeccompProfileTypeRuntimeDefault:
+		return profileOf(runtimeapi.SecurityProfile_RuntimeDefault), nil
 	case corev1.SeccompProfileTypeLocalhost:
-		if profile.LocalhostProfile != nil && filepath.IsLocal(*profile.LocalhostProfile) {
-			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(n.SeccompDir, *profile.LocalhostProfile)}
+		if profile.LocalhostProfile == nil || *profile.LocalhostProfile == "" {
+			//lint:ignore ST1005 upstream's text
+			return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost.")
 		}
+		if !filepath.IsLocal(*profile.LocalhostProfile) {
+			return nil, fmt.Errorf("seccomp localhostProfile %q: want a path below the directory of profiles", *profile.LocalhostProfile)
+		}
+		out := profileOf(runtimeapi.SecurityProfile_Localhost)
+		out.LocalhostRef = filepath.Join(n.SeccompDir, *profile.LocalhostProfile)
+		return out, nil
 	}
-	return def // also for a profile that cannot be named safely: it must not become "unconfined"
+	return nil, fmt.Errorf("unknown seccomp profile type: %q", profile.Type)
 }
 
-func apparmorOf(p *corev1.AppArmorProfile) *runtimeapi.SecurityProfile {
+// apparmorProfile is the container's own, else that of the annotation of old (static pods may have it; the API server turns
+// it into the field), else the pod's.
+func apparmorProfile(pod *corev1.Pod, container string, s *corev1.SecurityContext) *corev1.AppArmorProfile {
+	if s.AppArmorProfile != nil {
+		return s.AppArmorProfile
+	}
+	switch text := pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+container]; {
+	case text == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case text == corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	case strings.HasPrefix(text, corev1.DeprecatedAppArmorBetaProfileNamePrefix):
+		name := strings.TrimPrefix(text, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	return securityOf(pod).AppArmorProfile
+}
+
+// apparmorOf translates a profile, into CRI's field and into the one it had before.
+func apparmorOf(p *corev1.AppArmorProfile) (profile *runtimeapi.SecurityProfile, deprecated string, err error) {
 	if p == nil {
-		return nil
+		return nil, "", nil
 	}
 	switch p.Type {
 	case corev1.AppArmorProfileTypeRuntimeDefault:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+		return profileOf(runtimeapi.SecurityProfile_RuntimeDefault), corev1.DeprecatedAppArmorBetaProfileRuntimeDefault, nil
+	case corev1.AppArmorProfileTypeUnconfined:
+		return profileOf(runtimeapi.SecurityProfile_Unconfined), corev1.DeprecatedAppArmorBetaProfileNameUnconfined, nil
 	case corev1.AppArmorProfileTypeLocalhost:
-		ref := ""
-		if p.LocalhostProfile != nil {
-			ref = *p.LocalhostProfile
+		if p.LocalhostProfile == nil || *p.LocalhostProfile == "" {
+			return nil, "", errors.New("missing localhost apparmor profile name")
 		}
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
+		out := profileOf(runtimeapi.SecurityProfile_Localhost)
+		out.LocalhostRef = *p.LocalhostProfile
+		return out, corev1.DeprecatedAppArmorBetaProfileNamePrefix + *p.LocalhostProfile, nil
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	return nil, "", fmt.Errorf("unknown apparmor profile type: %q", p.Type)
 }
 
 func selinuxOf(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {

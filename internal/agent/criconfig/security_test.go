@@ -1,6 +1,7 @@
 package criconfig
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ func ptr[T any](v T) *T { return &v }
 
 func TestRunAs(t *testing.T) {
 	root, app := Image{UID: ptr(int64(0))}, Image{UID: ptr(int64(1000))}
-	named, silent := Image{Username: "app"}, Image{}
+	named, silent, wraps := Image{Username: "app"}, Image{}, Image{UID: ptr(int64(1 << 32))}
 	for _, c := range []struct {
 		name       string
 		pod, ctr   *int64
@@ -33,7 +34,7 @@ func TestRunAs(t *testing.T) {
 	}{
 		{"the image's user", nil, nil, nil, false, app, "1000", ""},
 		{"the image's named user", nil, nil, nil, false, named, "app", ""},
-		{"an image that names none", nil, nil, nil, false, silent, "", ""},
+		{"an image that names none", nil, nil, nil, false, silent, "0", ""},
 		{"a group needs a user", nil, nil, ptr(int64(5)), false, silent, "0:5", ""},
 		{"the pod's user", ptr(int64(7)), nil, nil, false, app, "7", ""},
 		{"the container's user wins", ptr(int64(7)), ptr(int64(8)), nil, false, app, "8", ""},
@@ -42,6 +43,7 @@ func TestRunAs(t *testing.T) {
 		{"non-root, image names none", nil, nil, nil, true, silent, "", "image will run as root"},
 		{"non-root, image's name", nil, nil, nil, true, named, "", "non-numeric user (app), cannot verify user is non-root"},
 		{"non-root, asked for root", ptr(int64(0)), nil, nil, true, app, "", "container's runAsUser breaks non-root policy"},
+		{"non-root, a number that the kernel takes for 0", nil, nil, nil, true, wraps, "", "image has an invalid user id (4294967296)"},
 		{"non-root, asked for a user of an unnamed image", nil, ptr(int64(9)), nil, true, silent, "9", ""},
 	} {
 		n, pod := testNode, testPod()
@@ -95,7 +97,7 @@ func TestContainerSecurity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !got.Privileged || !got.ReadonlyRootfs || got.MaskedPaths != nil || got.Seccomp.ProfileType != runtimeapi.SecurityProfile_Unconfined {
+	if !got.Privileged || !got.ReadonlyRootfs {
 		t.Errorf("a privileged container got %+v", got)
 	}
 	if len(got.SupplementalGroups) != 2 || got.Capabilities.AddCapabilities[0] != "NET_ADMIN" || got.Capabilities.DropCapabilities[0] != "ALL" {
@@ -107,28 +109,119 @@ func TestContainerSecurity(t *testing.T) {
 	}
 }
 
-// TestSeccompNeverOpensByMistake: a profile that can not be named safely must not become "unconfined".
-func TestSeccompNeverOpensByMistake(t *testing.T) {
-	n := testNode
+// TestSeccomp: a profile that cannot be named safely is an error, neither "unconfined" nor another one.
+func TestSeccomp(t *testing.T) {
 	local := func(name string) *corev1.SeccompProfile {
 		return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}
 	}
 	for _, c := range []struct {
-		profile *corev1.SeccompProfile
-		want    runtimeapi.SecurityProfile_ProfileType
-		ref     string
+		profile  *corev1.SeccompProfile
+		want     runtimeapi.SecurityProfile_ProfileType
+		ref, err string
 	}{
-		{nil, runtimeapi.SecurityProfile_Unconfined, ""},
-		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}, runtimeapi.SecurityProfile_Unconfined, ""},
-		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, runtimeapi.SecurityProfile_RuntimeDefault, ""},
-		{local("a/b.json"), runtimeapi.SecurityProfile_Localhost, "/var/lib/x/seccomp/a/b.json"},
-		{local("../../etc/passwd"), runtimeapi.SecurityProfile_RuntimeDefault, ""},
-		{local("/etc/passwd"), runtimeapi.SecurityProfile_RuntimeDefault, ""},
-		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost}, runtimeapi.SecurityProfile_RuntimeDefault, ""},
-		{&corev1.SeccompProfile{Type: "Other"}, runtimeapi.SecurityProfile_RuntimeDefault, ""},
+		{nil, runtimeapi.SecurityProfile_Unconfined, "", ""},
+		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}, runtimeapi.SecurityProfile_Unconfined, "", ""},
+		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, runtimeapi.SecurityProfile_RuntimeDefault, "", ""},
+		{local("a/b.json"), runtimeapi.SecurityProfile_Localhost, "/var/lib/x/seccomp/a/b.json", ""},
+		{local("../../etc/passwd"), 0, "", "want a path below"},
+		{local("/etc/passwd"), 0, "", "want a path below"},
+		{local(""), 0, "", "localhostProfile must be set"},
+		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost}, 0, "", "localhostProfile must be set"},
+		{&corev1.SeccompProfile{Type: "Other"}, 0, "", "unknown seccomp profile type"},
 	} {
-		if got := n.seccompOf(c.profile); got.ProfileType != c.want || got.LocalhostRef != c.ref {
-			t.Errorf("%v: got %v", c.profile, got)
+		got, err := testNode.seccompOf(c.profile)
+		switch {
+		case c.err != "":
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v: got %v, %v, want an error with %q", c.profile, got, err, c.err)
+			}
+		case err != nil || got.ProfileType != c.want || got.LocalhostRef != c.ref:
+			t.Errorf("%v: got %v, %v", c.profile, got, err)
+		}
+	}
+	pod := testPod()
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: local("../up.json")}
+	if got, err := testNode.Container(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil {
+		t.Errorf("a container whose profile cannot be named got %v", got)
+	}
+}
+
+// TestSandboxSeccomp: what a pod asks for is for its containers; the sandbox's process always has the runtime's profile.
+func TestSandboxSeccomp(t *testing.T) {
+	pod := testPod()
+	for _, profile := range []*corev1.SeccompProfile{nil, {Type: corev1.SeccompProfileTypeUnconfined}} {
+		pod.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: profile}
+		config, err := testNode.Sandbox(pod, SandboxFacts{})
+		if err != nil || config.Linux.SecurityContext.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault {
+			t.Errorf("profile %v: got %v, %v", profile, config, err)
+		}
+	}
+}
+
+// TestUserNamespace: without user namespaces nothing of a pod that asks for one is made, and no container sees the host's
+// /proc unmasked, whatever procMount says.
+func TestUserNamespace(t *testing.T) {
+	pod := testPod()
+	unmasked := corev1.UnmaskedProcMount
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: &unmasked}
+	node := testNode
+	node.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle"}
+	got, err := node.Container(pod, &pod.Spec.Containers[0], ContainerFacts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/proc/kcore", "/proc/keys", "/sys/firmware", node.MaskedPaths[0]} {
+		if !slices.Contains(got.Linux.SecurityContext.MaskedPaths, path) {
+			t.Errorf("%s is not masked: %v", path, got.Linux.SecurityContext.MaskedPaths)
+		}
+	}
+	if !slices.Contains(got.Linux.SecurityContext.ReadonlyPaths, "/proc/sys") {
+		t.Errorf("/proc/sys can be written: %v", got.Linux.SecurityContext.ReadonlyPaths)
+	}
+	pod.Spec.HostUsers = ptr(false)
+	if config, err := node.Sandbox(pod, SandboxFacts{}); err == nil {
+		t.Errorf("a pod that asks for users of its own got a sandbox: %v", config)
+	}
+	if config, err := node.Container(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil {
+		t.Errorf("a pod that asks for users of its own got a container: %v", config)
+	}
+	pod.Spec.HostUsers = ptr(true)
+	if _, err := node.Sandbox(pod, SandboxFacts{}); err != nil {
+		t.Errorf("the host's users: %v", err)
+	}
+}
+
+func TestAppArmor(t *testing.T) {
+	local := func(name string) *corev1.AppArmorProfile {
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	open := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	for _, c := range []struct {
+		name       string
+		pod, ctr   *corev1.AppArmorProfile
+		annotation string
+		want, err  string
+	}{
+		{"none", nil, nil, "", "", ""},
+		{"the pod's", local("a"), nil, "", "localhost/a", ""},
+		{"the container's wins", local("a"), open, "localhost/b", "unconfined", ""},
+		{"the annotation wins over the pod's", open, nil, "localhost/b", "localhost/b", ""},
+		{"an annotation that says nothing", local("a"), nil, "what", "localhost/a", ""},
+		{"a profile without a name", nil, local(""), "", "", "missing localhost apparmor profile name"},
+		{"an unknown type", nil, &corev1.AppArmorProfile{Type: "Other"}, "", "", "unknown apparmor profile type"},
+	} {
+		pod := testPod()
+		pod.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.pod}
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: c.ctr}
+		pod.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "zeta": c.annotation}
+		got, err := testNode.containerSecurity(pod, &pod.Spec.Containers[0], Image{})
+		switch {
+		case c.err != "":
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: got %v, %v, want an error with %q", c.name, got, err, c.err)
+			}
+		case err != nil || got.ApparmorProfile != c.want || (got.Apparmor == nil) != (c.want == ""):
+			t.Errorf("%s: got %v, %v, want %q", c.name, got, err, c.want)
 		}
 	}
 }
@@ -138,7 +231,10 @@ func TestJoinTarget(t *testing.T) {
 		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
 	}}}
 	running := map[string]string{"c": "id1", "d": "id2"}
-	own := namespacesOf(pod)
+	own, err := namespacesOf(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"c", "beside"} {
 		if err := joinTarget(own, pod, name, running); err != nil || own.Pid != runtimeapi.NamespaceMode_CONTAINER {
 			t.Errorf("%s: %v, %v", name, own, err)
@@ -147,12 +243,13 @@ func TestJoinTarget(t *testing.T) {
 	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET || own.TargetId != "id1" {
 		t.Errorf("look: %v, %v", own, err)
 	}
-	if err := joinTarget(namespacesOf(pod), pod, "look", nil); err == nil || err.Error() != "unable to find target container c" {
+	alone, _ := namespacesOf(pod)
+	if err := joinTarget(alone, pod, "look", nil); err == nil || err.Error() != "unable to find target container c" {
 		t.Errorf("without its target: %v", err)
 	}
 	shared := true
 	pod.Spec.ShareProcessNamespace = &shared
-	all := namespacesOf(pod)
+	all, _ := namespacesOf(pod)
 	if err := joinTarget(all, pod, "look", nil); err != nil || all.Pid != runtimeapi.NamespaceMode_POD {
 		t.Errorf("a pod whose containers see each other anyway: %v, %v", all, err)
 	}

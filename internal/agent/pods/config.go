@@ -20,7 +20,12 @@ import (
 
 // requests is what translates pods for the runtime.
 func (r *Runner) requests() criconfig.Node {
-	return criconfig.Node{SeccompDir: filepath.Join(r.RootDir, "seccomp"), SeccompDefault: r.SeccompAll, LogDir: r.LogDir}
+	return criconfig.Node{
+		SeccompDir:     filepath.Join(r.RootDir, "seccomp"),
+		SeccompDefault: r.SeccompAll,
+		MaskedPaths:    r.MaskedPaths,
+		LogDir:         r.LogDir,
+	}
 }
 
 // sandboxConfig describes the pod to the runtime. It must come out the same for every container of the sandbox.
@@ -36,7 +41,7 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 		}
 	}
 	facts.Overhead, facts.Resources = r.Groups.SandboxResources(pod)
-	return r.requests().Sandbox(pod, facts), nil
+	return r.requests().Sandbox(pod, facts)
 }
 
 // containerConfig describes a container to the runtime. running are the pod's containers by id.

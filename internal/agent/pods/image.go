@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,18 +56,7 @@ func (r *Runner) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (ref
 	if err != nil || response.Image == nil {
 		return criconfig.Image{}, false, err
 	}
-	ref = criconfig.Image{ID: response.Image.Id, Username: response.Image.Username}
-	if response.Image.Uid != nil {
-		ref.UID, ref.Username = &response.Image.Uid.Value, ""
-	} else if uid, ok := parseUID(ref.Username); ok {
-		ref.UID, ref.Username = &uid, ""
-	}
-	return ref, true, nil
-}
-
-func parseUID(user string) (int64, bool) {
-	id, err := strconv.ParseInt(user, 10, 64)
-	return id, err == nil
+	return criconfig.ImageOf(response.Image), true, nil
 }
 
 func (r *Runner) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) error {

@@ -141,6 +141,7 @@ type Options struct {
 	WorkTimeout time.Duration // of a call that makes or removes something (runtimeRequestTimeout); two of them for a sandbox
 	Starts      int           // pods starting at the same time
 	Relist      time.Duration // back-stop period of reading everything the runtime has
+	MaskedPaths []string      // optional: hidden from containers beside the usual (criconfig.Node)
 	SeccompAll  bool          // seccompDefault: RuntimeDefault for containers that name no profile
 	SerialPulls bool
 	MaxPulls    int // optional; 0: no limit beside SerialPulls

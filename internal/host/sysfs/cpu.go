@@ -74,6 +74,13 @@ func (fs FS) Topology(online idset.Set) (Topology, error) {
 	return t, nil
 }
 
+// ThermalThrottles returns the directories that count how often each CPU was slowed down for heat. Machines without such
+// counters, most guests among them, have none.
+func (fs FS) ThermalThrottles() []string {
+	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle")) // fails for a bad pattern only
+	return dirs
+}
+
 func cpuName(cpu int) string { return fmt.Sprintf("cpu%d", cpu) }
 
 // sockets reads physical_package_id, which is -1 where the firmware does not tell.

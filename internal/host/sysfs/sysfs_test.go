@@ -3,6 +3,7 @@ package sysfs
 import (
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -36,6 +37,19 @@ func TestCPUs(t *testing.T) {
 	}
 	if cpus, err := Default.CPUs(); err != nil || cpus.Online.IsEmpty() {
 		t.Errorf("this machine: %v, %v", cpus, err)
+	}
+}
+
+func TestThermalThrottles(t *testing.T) {
+	fs := tree(t, map[string]string{
+		"devices/system/cpu/cpu0/thermal_throttle/core_throttle_count":  "0",
+		"devices/system/cpu/cpu12/thermal_throttle/core_throttle_count": "7",
+		"devices/system/cpu/cpu3/online":                                "0",
+		"devices/system/cpu/cpufreq/thermal_throttle/x":                 "0",
+	})
+	want := []string{fs.path(cpuDir, "cpu0", "thermal_throttle"), fs.path(cpuDir, "cpu12", "thermal_throttle")}
+	if got := fs.ThermalThrottles(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
