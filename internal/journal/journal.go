@@ -18,6 +18,8 @@
 //     disk has it follows within moments, in the background.
 //   - Who is in a hurry does not wait for a disk: Within gives up waiting, and the record follows when it can.
 //   - The files never take more than the bound, whatever is written.
+//   - A record that a full disk cut off is taken back, or ended before the next: it never spoils another. A file that cannot be
+//     opened or written is tried again with each record.
 //   - Nothing in here is needed to decide: a journal that cannot be written is told about, and the work goes on.
 //
 // It decides nothing and interprets nothing: it declares what the detail of each kind looks like, for those who write and read it. It
@@ -38,6 +40,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 // Kind says what a record is about.
@@ -106,8 +110,10 @@ type Journal struct {
 	mu     sync.Mutex // guards number; held while a record gets it and its place in line
 	number uint64
 
-	file *os.File // writer's
-	size int64    // writer's
+	// The writer's. file is nil as long as it cannot be opened; size is its length; torn says that its last line has no end.
+	file *os.File
+	size int64
+	torn bool
 }
 
 type line struct {
@@ -115,11 +121,9 @@ type line struct {
 	done chan error
 }
 
-// Open opens the journal in dir, which is made if it is not there.
+// Open opens the journal in dir, which is made if it is not there. A disk that is full or cannot be written is no error: whoever is
+// to free it needs to come up. Records are then lost one by one, with an error each, until it can be.
 func Open(dir string, bytesMax int64) (*Journal, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
-	}
 	j := &Journal{dir: dir, bytesMax: max(bytesMax, 2*lineMax), lines: make(chan line, 64), synced: make(chan struct{}, 1)}
 	damaged, err := j.each(func(r Record) { j.number = max(j.number, r.Number) })
 	if err != nil {
@@ -128,32 +132,35 @@ func Open(dir string, bytesMax int64) (*Journal, error) {
 	if damaged > 0 {
 		slog.Warn("journal has damaged lines, which are skipped", "dir", dir, "lines", damaged)
 	}
-	if err := j.openNewer(); err != nil {
+	if err := j.openNewer(); err != nil && !shortage.Is(err) {
 		return nil, fmt.Errorf("open journal: %w", err)
+	} else if err != nil {
+		slog.Warn("journal cannot be written; going on, and trying again with each record", "dir", dir, "err", err)
 	}
 	j.ended.Go(j.write)
 	j.ended.Go(j.flush)
 	return j, nil
 }
 
+// openNewer opens the newer file, and makes it and its directory if they are not there.
 func (j *Journal) openNewer() error {
+	if err := os.MkdirAll(j.dir, 0o700); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(filepath.Join(j.dir, newer), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekEnd)
+	last := []byte{'\n'}
 	if err == nil && size > 0 {
-		last := []byte{0}
-		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' { // a torn line: the next begins on its own
-			_, err = f.Write([]byte{'\n'})
-			size++
-		}
+		_, err = f.ReadAt(last, size-1)
 	}
 	if err != nil {
 		f.Close()
 		return err
 	}
-	j.file, j.size = f, size
+	j.file, j.size, j.torn = f, size, last[0] != '\n'
 	return nil
 }
 
@@ -241,16 +248,29 @@ func (j *Journal) write() {
 
 func (j *Journal) writeLine(text []byte) error {
 	if j.size > 0 && j.size+int64(len(text)) > j.bytesMax/2 {
-		if err := os.Rename(filepath.Join(j.dir, newer), filepath.Join(j.dir, older)); err != nil {
+		if err := os.Rename(filepath.Join(j.dir, newer), filepath.Join(j.dir, older)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		j.file.Close()
+		j.file, j.size = nil, 0
+	}
+	if j.file == nil {
 		if err := j.openNewer(); err != nil {
 			return err
 		}
 	}
+	if j.torn {
+		text = append([]byte{'\n'}, text...)
+	}
 	n, err := j.file.Write(text)
-	j.size += int64(n)
+	if err == nil {
+		j.size, j.torn = j.size+int64(n), false
+		return nil
+	}
+	// What was written of it is taken back, which needs no room. Where that cannot be, the next line ends it.
+	if n > 0 && j.file.Truncate(j.size) != nil {
+		j.size, j.torn = j.size+int64(n), true
+	}
 	return err
 }
 
@@ -326,5 +346,8 @@ func eachOf(from io.Reader, tell func(Record)) (damaged int, err error) {
 func (j *Journal) Close() error {
 	close(j.lines)
 	j.ended.Wait()
+	if j.file == nil {
+		return nil
+	}
 	return j.file.Close()
 }
