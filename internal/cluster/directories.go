@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 // checkOurs refuses directories that hold what is not ours: `down --purge` removes all that is in them.
@@ -76,13 +77,16 @@ func (l layout) checkSpace() error {
 // stateFilesMin covers certificates, logs and etcd's files several times over.
 const stateFilesMin = 256
 
-// supervisorLog opens the log that this process writes about its children.
+// supervisorLog opens the log that this process writes about its children. On a full disk it goes on without one.
 func (l layout) supervisorLog() (*slog.Logger, func(), error) {
 	path := l.log("supervisor")
-	if err := supervise.TrimLog(path); err != nil {
+	if err := supervise.TrimLog(path); err != nil && !shortage.Is(err) {
 		return nil, nil, err
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if shortage.Is(err) {
+		return slog.New(slog.DiscardHandler), func() {}, nil
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open supervisor log: %w", err)
 	}

@@ -7,25 +7,47 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 // LogBytesMax bounds a child's log; there is one older file of the same size. At the upstream programs' default verbosity
 // it is some days' worth (chosen). Raise it to look back further.
 const LogBytesMax = 16 << 20
 
-// openLog opens a log for appending, first moving it aside if it is full.
+// openLog opens a log for appending, first moving it aside if it is full. Where the machine is short of what a log needs, the child
+// writes to the older log or to nowhere: it may be the one that frees the disk.
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() >= LogBytesMax {
-		if err := os.Rename(path, path+".1"); err != nil {
+		if err := os.Rename(path, path+older); err != nil && !shortage.Is(err) {
 			return nil, err
 		}
 	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if !shortage.Is(err) {
+		return file, err
+	}
+	if file, err := os.OpenFile(path+older, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		return file, nil
+	}
+	nowhere, failed := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if failed != nil {
+		return nil, err
+	}
+	return nowhere, nil
 }
+
+// older is what follows the name of the log that was written before.
+const older = ".1"
+
+// keptBytesMax is how much of the end of a log is kept where there is no room for the whole. Chosen: some hundred lines, the last of
+// which say what the child met on the full disk.
+const keptBytesMax = 64 << 10
 
 // TrimLog bounds a log that a running process writes to: when it is full, its content is copied to PATH.1 and it is cut
 // to nothing. The writer appends (O_APPEND), so it goes on at the new end. What it writes between copy and cut is lost:
 // the price of not standing between a child and its log, so that logging does not depend on the supervisor living.
+// On a full disk as much of the end is copied as has room, and it is cut all the same: a log must not be what keeps a disk full.
 func TrimLog(path string) error {
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,18 +61,30 @@ func TrimLog(path string) error {
 	if err != nil || info.Size() < LogBytesMax {
 		return err
 	}
-	out, err := os.OpenFile(path+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	err = copyLog(in, 0, info.Size(), path+older)
+	if shortage.Is(err) {
+		err = copyLog(in, info.Size()-keptBytesMax, keptBytesMax, path+older)
+	}
+	if err != nil && !shortage.Is(err) {
+		return fmt.Errorf("trim %s: %w", path, err)
+	}
+	if cut := os.Truncate(path, 0); cut != nil {
+		return fmt.Errorf("trim %s: %w", path, cut)
+	}
+	if err != nil {
+		return fmt.Errorf("trim %s: its content is lost: %w", path, err)
+	}
+	return nil
+}
+
+// copyLog replaces a file by a part of in. After an error as much of it is there as had room.
+func copyLog(in io.ReaderAt, from, size int64, path string) error {
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
-	if closed := out.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return fmt.Errorf("trim %s: %w", path, err)
-	}
-	return os.Truncate(path, 0)
+	_, err = io.Copy(out, io.NewSectionReader(in, from, size))
+	return errors.Join(err, out.Close())
 }
 
 // Tail returns the last lines of a log, at most n and at most 4 KiB, for an error message.

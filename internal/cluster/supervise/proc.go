@@ -5,7 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -36,8 +39,8 @@ func parseMark(variable, owner string) (mark, bool) {
 	return mark{name: parts[0], digest: parts[1], argv: parts[2]}, true
 }
 
-// scanMarks finds the running processes that carry owner's mark and the command line that it vouches for. Processes
-// that may not be read belong to others.
+// scanMarks finds the running processes that carry owner's mark, the command line that it vouches for, and the place of a child
+// (isOurs): what a process says of itself anybody can say. Processes that may not be read belong to others.
 func scanMarks(owner string) []mark {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -56,28 +59,82 @@ func scanMarks(owner string) []mark {
 	return marks
 }
 
+// ownTextMax bounds what is read of a process's environment and command line, in bytes: a process can make both as long as its
+// address space (prctl(2), PR_SET_MM). Chosen: Linux lets a program be started with 6 MiB of both (execve(2)), ours have some KiB.
+const ownTextMax = 1 << 20
+
 func readMark(pid int, owner string) (mark, bool) {
 	// The start time is read first: if the number changes hands meanwhile, adopting compares it and refuses.
 	ticks, err := readStartTicks(pid)
 	if err != nil {
 		return mark{}, false
 	}
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	environ, err := readOwnText(pid, "environ")
 	if err != nil || !bytes.Contains(environ, []byte(markVariable)) {
 		return mark{}, false
 	}
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	cmdline, err := readOwnText(pid, "cmdline")
 	if err != nil {
 		return mark{}, false
 	}
 	for variable := range strings.SplitSeq(string(environ), "\x00") {
 		if m, ok := parseMark(variable, owner); ok {
 			sum := sha256.Sum256(cmdline)
+			program, _, _ := strings.Cut(string(cmdline), "\x00")
 			m.pid, m.startTicks = pid, ticks
-			return m, m.argv == hex.EncodeToString(sum[:digestBytes])
+			return m, m.argv == hex.EncodeToString(sum[:digestBytes]) && isOurs(pid, program)
 		}
 	}
 	return mark{}, false
+}
+
+func readOwnText(pid int, name string) ([]byte, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, ownTextMax))
+}
+
+// isOurs reports whether the kernel says of a process what it says of every child: it runs as our user, in our mount namespace, where
+// no container is, and program is its executable: that very file, or the one that it was started from and that has been replaced.
+func isOurs(pid int, program string) bool {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	status, err := os.ReadFile(dir + "status")
+	if err != nil || !runsAs(string(status), os.Getuid()) {
+		return false
+	}
+	here, err := os.Readlink("/proc/self/ns/mnt")
+	there, failed := os.Readlink(dir + "ns/mnt")
+	if err != nil || failed != nil || here != there {
+		return false
+	}
+	running, err := os.Stat(dir + "exe")
+	if err != nil {
+		return false
+	}
+	if file, err := os.Stat(program); err == nil && os.SameFile(running, file) {
+		return true
+	}
+	// In our mount namespace the kernel's path of the executable is ours, too (proc_pid_exe(5)).
+	name, err := os.Readlink(dir + "exe")
+	was, replaced := strings.CutSuffix(name, " (deleted)")
+	real, failed := filepath.EvalSymlinks(filepath.Dir(program))
+	return err == nil && failed == nil && replaced && was == filepath.Join(real, filepath.Base(program))
+}
+
+// runsAs reports whether a process's real, effective, saved and file system user are all uid, by its status (proc_pid_status(5)):
+//
+//	Uid:	1000	1000	1000	1000
+func runsAs(status string, uid int) bool {
+	for line := range strings.Lines(status) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			fields := strings.Fields(ids)
+			return len(fields) == 4 && !slices.ContainsFunc(fields, func(f string) bool { return f != strconv.Itoa(uid) })
+		}
+	}
+	return false
 }
 
 // readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): start time in clock ticks since boot. A zombie has

@@ -80,10 +80,14 @@ func (r record) write(path string) error {
 		return err
 	}
 	next := path + ".new"
-	if err := os.WriteFile(next, append(text, '\n'), 0o600); err != nil {
-		return err
+	err = os.WriteFile(next, append(text, '\n'), 0o600)
+	if err == nil {
+		err = os.Rename(next, path)
 	}
-	return os.Rename(next, path)
+	if err != nil {
+		_ = os.Remove(next) // half a record takes room for nothing
+	}
+	return err
 }
 
 func (r row) status(recordBoot, boot string) Status {

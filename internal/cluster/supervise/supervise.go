@@ -12,7 +12,8 @@
 // change in between. Signals and waits go through the pidfd only. (pidfd_open(2) and pidfd_send_signal(2), Linux 5.3.)
 //
 // Between starting a process and recording it lies a moment in which the supervisor can be killed. Therefore each child
-// also carries a mark in its environment, and a new supervisor looks for marked processes that its record lacks.
+// also carries a mark in its environment, and a new supervisor looks for marked processes that its record lacks. Anybody can
+// carry a mark: of its bearer the kernel must say what it says of every child (its user, its mount namespace, its executable).
 //
 // # What it does not do
 //
