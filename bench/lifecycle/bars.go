@@ -52,6 +52,17 @@ func newReport(ctx context.Context, c config) *record.Report {
 	facts = append(facts,
 		record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")},
 		record.Fact{Name: "upstream", Value: record.Output(ctx, c.controlplane, "kube-controller-manager", "--version")})
+	if c.load {
+		return &record.Report{
+			Title: "What another client feels of node lifecycle controllers", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: loadLines(c), Rounds: c.rounds,
+			Args: os.Args[1:], Began: time.Now(), Machine: facts,
+			Notes: []string{
+				fmt.Sprintf("%d nodes in %d zones, all of which die; grace %s for all", c.nodes, c.zones, c.grace),
+				fmt.Sprintf("another client: %d requests a second, of four two GETs, a LIST of %d objects and a PATCH, counted from when each was due", c.rate, otherObjects),
+				fmt.Sprintf("at rest for %s; a controller that has not marked all %s after their grace is cut off", c.steady, c.markLimit),
+			},
+		}
+	}
 	return &record.Report{
 		Title: "Node lifecycle controllers side by side", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: lines(c), Rounds: c.rounds,
 		Args: os.Args[1:], Began: time.Now(), Machine: facts,

@@ -10,6 +10,9 @@
 // and the controller must have taken everything back before the next one comes. The fleet and the control plane are
 // measured in the same windows. At the end the simulator plays its day, which needs no control plane.
 //
+// With --load it measures instead what another client of the API server feels: a process of its own that asks at a steady rate, at
+// rest, while every node is dead and marked, and while they return.
+//
 // Clocks are this program's own and the hollow nodes': one machine. An event happens when our watch shows it. It judges
 // against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
 package main
@@ -37,12 +40,24 @@ type config struct {
 	port                   int
 	sim                    bool
 	keep                   bool
+
+	load      bool // measure what another client feels, and nothing else
+	before    string
+	rate      int
+	markLimit time.Duration
 }
 
 // The sides.
 const (
 	ours     = "plimsoll"
 	upstream = "upstream"
+	earlier  = "before" // ours, as it was: --before
+)
+
+// The reports.
+const (
+	defaultOut = "results/lifecycle.md"
+	loadOut    = "results/lifecycle-load.md"
 )
 
 func parseFlags(args []string) (config, error) {
@@ -59,10 +74,14 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.controlplane, "controlplane", "", "upstream's programs (default: plimsoll-controlplane beside ours)")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
-	f.StringVar(&c.out, "out", "results/lifecycle.md", "report file; empty: standard output only")
+	f.StringVar(&c.out, "out", defaultOut, "report file; empty: standard output only")
 	f.StringVar(&c.only, "only", "", "measure one controller: plimsoll or upstream")
 	f.IntVar(&c.port, "port", 28660, "port of the API server")
 	f.BoolVar(&c.sim, "sim", true, "play the simulator's day too")
+	f.BoolVar(&c.load, "load", false, "measure what another client of the API server feels while all nodes die and return, and nothing else")
+	f.StringVar(&c.before, "before", "", "with --load: our program as it was, to compare with; none: leave that out")
+	f.IntVar(&c.rate, "rate", 50, "with --load: requests a second of the other client")
+	f.DurationVar(&c.markLimit, "mark-limit", 2*time.Minute, "with --load: cut a controller off that has not marked all nodes so long after their grace")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -74,17 +93,28 @@ func parseFlags(args []string) (config, error) {
 	if c.rounds < 1 {
 		bad("rounds", c.rounds, "want at least 1")
 	}
-	if c.zones < 2 || c.nodes < 2*c.zones {
+	if c.load {
+		if c.out == defaultOut {
+			c.out = loadOut
+		}
+		if c.rate < 1 || c.rate > otherRateMax {
+			bad("rate", c.rate, fmt.Sprintf("want 1 to %d", otherRateMax))
+		}
+		c.sim = false
+	} else if c.before != "" {
+		bad("before", c.before, "want --load with it")
+	}
+	if !c.load && (c.zones < 2 || c.nodes < 2*c.zones) {
 		bad("zones", c.zones, "want at least 2, of at least 2 nodes each")
 	}
-	if others := c.nodes - c.nodes/max(c.zones, 1); c.silent < 1 || c.silent > others/2 {
+	if others := c.nodes - c.nodes/max(c.zones, 1); !c.load && (c.silent < 1 || c.silent > others/2) {
 		bad("silent", c.silent, fmt.Sprintf("want 1 to %d: not half of the zones that live on", others/2))
 	}
 	if c.grace < 15*time.Second {
 		bad("grace", c.grace, "want at least 15s: leases are renewed every 10s")
 	}
-	if c.only != "" && c.only != ours && c.only != upstream {
-		bad("only", c.only, "want plimsoll or upstream")
+	if c.only != "" && c.only != ours && c.only != upstream && c.only != earlier {
+		bad("only", c.only, "want plimsoll, upstream or before")
 	}
 	if c.controlplane == "" {
 		c.controlplane = filepath.Join(filepath.Dir(c.plimsoll), "plimsoll-controlplane")
@@ -92,7 +122,14 @@ func parseFlags(args []string) (config, error) {
 	return c, errors.Join(errs...)
 }
 
-func main() { record.Main("lifecycle", parseFlags, run) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == otherCommand {
+		os.Args = os.Args[1:]
+		record.Main(otherCommand, parseOther, runOther)
+		return
+	}
+	record.Main("lifecycle", parseFlags, run)
+}
 
 // run measures all rounds, then plays the simulator's day.
 func run(ctx context.Context, c config) (ok bool, err error) {
@@ -110,8 +147,17 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	if err := p.up(ctx); err != nil {
 		return false, err
 	}
-	sides := slices.DeleteFunc([]string{upstream, ours}, func(side string) bool { return c.only != "" && c.only != side })
+	all := []string{upstream, ours}
+	if c.load { // who may be cut off, and leaves the nodes as they are, comes last
+		all = []string{ours, earlier, upstream}
+	}
+	sides := slices.DeleteFunc(all, func(side string) bool {
+		return c.only != "" && c.only != side || side == earlier && c.before == ""
+	})
 	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
+		if c.load {
+			return p.measureLoad(ctx, m)
+		}
 		return p.measure(ctx, m, m.Round <= c.steadyRounds)
 	}); err != nil {
 		return false, err

@@ -25,8 +25,8 @@ func (c config) patience() time.Duration {
 func (p *rig) controller(side string, round int) (*plane.Process, error) {
 	log := filepath.Join(p.dir, fmt.Sprintf("%s-%d.log", side, round))
 	grace := "--node-monitor-grace-period=" + p.grace.String()
-	if side == ours {
-		return plane.Start(log, p.plimsoll, "lifecycle", "--kubeconfig", p.plane.Kubeconfig(), "--leader-elect=false", grace)
+	if program := map[string]string{ours: p.plimsoll, earlier: p.before}[side]; program != "" {
+		return plane.Start(log, program, "lifecycle", "--kubeconfig", p.plane.Kubeconfig(), "--leader-elect=false", grace)
 	}
 	return plane.Start(log, p.controlplane, "kube-controller-manager", "--controllers=node-lifecycle-controller,taint-eviction-controller",
 		"--kubeconfig="+p.plane.Kubeconfig(), "--authentication-kubeconfig="+p.plane.Kubeconfig(), "--authorization-kubeconfig="+p.plane.Kubeconfig(),

@@ -22,6 +22,35 @@ type nodes struct {
 	wake chan struct{}
 
 	announced time.Time // when an Event last said that a node is there
+
+	second         int64 // of the calendar
+	inSecond, most int   // changes seen in it, and in the busiest since count
+}
+
+// count begins to count changes of nodes by the second.
+func (n *nodes) count() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.second, n.inSecond, n.most = 0, 0, 0
+}
+
+func (n *nodes) busiestSecond() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.most
+}
+
+// marked says of how many of the nodes is holds, and when the last of them was tainted.
+func (n *nodes) marked(names []string, is func(*nodeSeen) bool) (count int, last time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range names {
+		if s := n.by[name]; is(s) {
+			count++
+			last = later(last, later(s.unknownAt, s.taintedAt))
+		}
+	}
+	return count, last
 }
 
 type nodeSeen struct {
@@ -70,6 +99,11 @@ func (n *nodes) see(node *corev1.Node) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if second := now.Unix(); second != n.second {
+		n.second, n.inSecond = second, 0
+	}
+	n.inSecond++
+	n.most = max(n.most, n.inSecond)
 	s := n.by[node.Name]
 	if s == nil {
 		s = &nodeSeen{}

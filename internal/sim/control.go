@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
@@ -17,19 +16,19 @@ type control struct {
 	since   unit.Instant // when this process started
 	contact unit.Instant // when the API server is asked next whether it is there
 	scan    unit.Instant // when it looks next, if its policy scans
-	waiting []order      // writes that wait for their turn
-	flying  int
-	free    unit.Instant // the bucket of its request rate is full when this is a burst ago
+	sender
 }
 
+// order is a write that the Monitor wants.
 type order struct {
 	health.Action
 	decided unit.Instant
+	left    int // requests that it takes yet
 }
 
 // startController starts a controller that knows nothing but what the API shows, in an order of no meaning.
 func (w *world) startController() {
-	w.control = control{monitor: health.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now}
+	w.control = control{monitor: health.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
 	order := slices.Clone(w.nodes)
 	slices.SortFunc(order, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
 	for _, n := range order {
@@ -67,68 +66,26 @@ func (c *control) step(w *world) (wake unit.Instant) {
 		c.monitor.Contact(w.now, !w.apiDown)
 		c.contact = w.now.Add(contactEvery)
 	}
+	c.settle(w)
 	if w.policy.Scan > 0 {
 		if w.now < c.scan {
-			return min(c.contact, c.scan)
+			return c.scan.Earlier(c.contact).Earlier(c.send(w))
 		}
 		c.scan = w.now.Add(w.policy.Scan)
 	}
 	d := c.monitor.Advance(w.now)
 	for _, a := range d.Actions {
-		c.waiting = append(c.waiting, order{a, w.now})
+		c.put(&order{Action: a, decided: w.now})
 	}
-	c.send(w)
+	wake = c.send(w)
 	if w.policy.Scan > 0 {
-		return min(c.contact, c.scan)
+		return c.scan.Earlier(c.contact).Earlier(wake)
 	}
-	return d.Wake.Earlier(c.contact)
-}
-
-// send begins as many writes as the policy allows.
-func (c *control) send(w *world) {
-	for len(c.waiting) > 0 && c.flying < w.policy.InFlight {
-		o := c.waiting[0]
-		c.waiting = c.waiting[1:]
-		c.flying++
-		monitor := c.monitor
-		requests := o.requests()
-		done := c.grant(w, requests).Add(time.Duration(requests) * latency)
-		w.at(done, func() {
-			if w.control.monitor != monitor {
-				return // that process is gone, and what it had begun with it
-			}
-			w.control.flying--
-			w.write(o)
-			w.control.send(w)
-		})
-	}
-}
-
-// requests is how many requests an action takes: a node's lease is read before it is called silent.
-func (o order) requests() int {
-	n := 0
-	if len(o.Unknown) > 0 {
-		n += 2
-	}
-	if len(o.Add)+len(o.Drop) > 0 {
-		n++
-	}
-	return max(n, 1)
-}
-
-// grant is when so many requests may be made: a bucket of Burst that fills at QPS.
-func (c *control) grant(w *world, requests int) unit.Instant {
-	w.countWrites(requests)
-	if w.policy.QPS == 0 {
-		return w.now
-	}
-	one := time.Duration(float64(time.Second) / w.policy.QPS)
-	c.free = max(c.free, w.now.Add(-time.Duration(w.policy.Burst)*one)).Add(time.Duration(requests) * one)
-	return max(w.now, c.free)
+	return d.Wake.Earlier(c.contact).Earlier(wake)
 }
 
 // write is what the API server does with a write of the controller, and what follows.
-func (w *world) write(o order) {
+func (w *world) write(o *order) {
 	m := w.control.monitor
 	switch {
 	case w.apiDown:
@@ -142,7 +99,7 @@ func (w *world) write(o order) {
 	}
 }
 
-func (w *world) writeNode(o order) {
+func (w *world) writeNode(o *order) {
 	n := w.byName[o.Node]
 	if len(o.Unknown) > 0 && n.lastSign >= o.decided {
 		return // its lease was read once more

@@ -96,7 +96,7 @@ func (w *world) podGone(p *pod) {
 }
 
 // writePod does what the controller wants done to a pod.
-func (w *world) writePod(o order) {
+func (w *world) writePod(o *order) {
 	p := w.pods.byID[o.Pod.ID]
 	if p.gone || p.node == nil || p.node.name != o.Pod.Node {
 		return

@@ -67,12 +67,12 @@ func (w *world) noteUnknown(n *node) {
 	w.wronged++
 }
 
-func (w *world) countWrites(requests int) {
-	w.requests += requests
+func (w *world) countWrite() {
+	w.requests++
 	if second := w.now / unit.Instant(time.Second); second != w.second {
 		w.second, w.inSecond = second, 0
 	}
-	w.inSecond += requests
+	w.inSecond++
 	w.busiest = max(w.busiest, w.inSecond)
 }
 

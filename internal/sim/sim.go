@@ -6,8 +6,8 @@
 //
 // A world is nodes, pods, an API server and one controller, moved by one queue of events. A node's requests take a moment,
 // fail while the API server is away or the node is cut off, and change what the API shows; the controller hears of it and
-// its Monitor decides; its writes take their time, in a bounded number at once or at a bounded rate, and change what the
-// API shows too. A pod that is evicted gets a successor on another node, if one has room.
+// its Monitor decides; its writes take their time, as many at once as core/throttle allows or at a bounded rate, and change what the
+// API shows too. The more of them are in flight, the longer each takes (serverParallel). A pod that is evicted gets a successor on another node, if one has room.
 //
 // Every policy plays the same day: the same faults for the same nodes at the same moments.
 //
@@ -25,7 +25,7 @@
 //     it.
 //
 // What it simplifies: pods start in two seconds; a zone has the same number of nodes as another; the scheduler takes any
-// node with room. "upstream" is a model of upstream's controllers: their pace, their scan every five seconds, their twenty
+// node with room; Events are not written. "upstream" is a model of upstream's controllers: their pace, their scan every five seconds, their twenty
 // requests a second. bench/lifecycle measures the real ones.
 package sim
 
@@ -59,9 +59,9 @@ type Policy struct {
 	Health health.Options
 	// Scan is how often the controller looks; zero: when there is something to see.
 	Scan time.Duration
-	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as InFlight allows.
+	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as the server bears, by core/throttle.
 	QPS, Burst float64
-	// InFlight is how many writes it waits for at once.
+	// InFlight is how many writes of each kind it has begun at once; and without a QPS, how many requests are in flight at most.
 	InFlight int
 }
 

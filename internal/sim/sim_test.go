@@ -124,3 +124,25 @@ func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadOnTheServer: while a large zone dies, ours asks no more of the API server in any second than what it bears while it answers well,
+// and yet marks the zone many times sooner than upstream's.
+func TestLoadOnTheServer(t *testing.T) {
+	script, err := ParseScript("at 5m silence zone=zone-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := Run(Options{Nodes: 2000, Zones: 2, PodsPerNode: 1, For: 15 * time.Minute, Seed: 3, Script: script, Policies: []Policy{Upstream(), Ours()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, ours := results[0], results[1]
+	const bears = int(serverParallel * time.Second / latency)
+	if ours.BusiestSec > bears*2/3 || ours.Unknown.Last > upstream.Unknown.Last/8 || ours.Unknown.Count != 1000 {
+		t.Errorf("busiest second %d of %d that it bears; the last of %d marked after %.1f s, upstream's of %d after %.1f s",
+			ours.BusiestSec, bears, ours.Unknown.Count, ours.Unknown.Last, upstream.Unknown.Count, upstream.Unknown.Last)
+	}
+	if upstream.BusiestSec > int(upstreamQPS+upstreamBurst) {
+		t.Errorf("upstream's busiest second has %d requests: more than its limit of %d and a burst of %d", upstream.BusiestSec, int(upstreamQPS), int(upstreamBurst))
+	}
+}

@@ -223,6 +223,9 @@ func (l *Limiter) Quit(k Kind) { l.waiting[k]-- }
 
 // Next starts a write, if one may start now, and says of which kind. Call it until it says no, after Want and Done and at Wake.
 func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
+	if !l.anyWaits() {
+		return 0, false
+	}
 	if l.flying == 0 && now.Sub(l.heard) > idleAfter {
 		l.idle(now)
 	}
@@ -249,15 +252,19 @@ func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 
 // Wake is when Next may say otherwise although nothing happened. Zero: only after Want or Done.
 func (l *Limiter) Wake(now unit.Instant) unit.Instant {
-	if now >= l.notBefore {
+	if now >= l.notBefore || !l.anyWaits() {
 		return 0
 	}
+	return l.notBefore
+}
+
+func (l *Limiter) anyWaits() bool {
 	for _, n := range l.waiting {
 		if n > 0 {
-			return l.notBefore
+			return true
 		}
 	}
-	return 0
+	return false
 }
 
 // slots is the limit in whole writes.

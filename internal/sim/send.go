@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// serverParallel is how many requests of the controller the API server works at as fast as at one. With it a request takes latency, and as
+// much again for each serverParallel others that are in flight: 800 a second at most, which is what kube-apiserver and etcd on two
+// cores bore of binds (measured 2026-11-20). Nodes' heartbeats are taken to leave it so much.
+const serverParallel = 4
+
+// takes is how long a request takes that begins while so many are in flight, itself one of them.
+func takes(flying int) time.Duration {
+	return latency + latency*time.Duration(flying-1)/serverParallel
+}
+
+// sender is how the writes of a policy go out: of each kind a number of orders at once, and their requests one after the other, as the
+// Limiter lets them, or as the rate of the policy does.
+type sender struct {
+	limiter *throttle.Limiter // nil: the policy has a rate
+	waiting [3][]*order       // by kind: not begun
+	open    [3]int            // begun
+	next    [3][]*order       // whose next request waits for its turn
+	flying  int               // requests
+	free    unit.Instant      // the bucket of the request rate is full when this is a burst ago
+	ended   []ended           // at this moment
+}
+
+// ended is a request that was answered.
+type ended struct {
+	*order
+	answer throttle.Answer
+	took   time.Duration
+	class  throttle.Class
+}
+
+func newSender(now unit.Instant, p Policy) sender {
+	if p.QPS > 0 {
+		return sender{}
+	}
+	return sender{limiter: throttle.New(now, throttle.Options{InFlightMax: p.InFlight, Tolerance: throttle.ToleranceDefault})}
+}
+
+// kind of an order, as lifecycle's shell has it.
+func (o *order) kind() throttle.Kind {
+	switch {
+	case o.Pod == nil:
+		return throttle.Mark
+	case o.Do == health.MarkNotReady:
+		return throttle.Readiness
+	}
+	return throttle.Evict
+}
+
+// class of the next request of an order.
+func (o *order) class() throttle.Class {
+	switch {
+	case o.Pod != nil && o.Do == health.MarkNotReady:
+		return "PATCH pods/status"
+	case o.Pod != nil:
+		return "DELETE pods"
+	case len(o.Unknown) == 0:
+		return "PATCH nodes"
+	}
+	return []throttle.Class{"PATCH nodes", "PATCH nodes/status", "GET leases"}[min(o.left, 3)-1]
+}
+
+// name tells orders of one moment apart.
+func (o *order) name() string {
+	if o.Pod != nil {
+		return string(o.Pod.ID)
+	}
+	return o.Node
+}
+
+// requests is how many requests an action takes: a node's lease is read before it is called silent.
+func (o *order) requests() int {
+	n := 0
+	if len(o.Unknown) > 0 {
+		n += 2
+	}
+	if len(o.Add)+len(o.Drop) > 0 {
+		n++
+	}
+	return max(n, 1)
+}
+
+func (s *sender) put(o *order) { s.waiting[o.kind()] = append(s.waiting[o.kind()], o) }
+
+// settle notes the requests that were answered at this moment, in an order that means nothing.
+func (c *control) settle(w *world) {
+	slices.SortFunc(c.ended, func(a, b ended) int {
+		return cmp.Or(cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.name(), b.name()))
+	})
+	for _, e := range c.ended {
+		c.flying--
+		if c.limiter != nil {
+			c.limiter.Done(w.now, throttle.Outcome{Kind: e.kind(), Class: e.class, Took: e.took, Answer: e.answer})
+		}
+		if e.left == 0 {
+			c.open[e.kind()]--
+		} else {
+			c.request(w, e.order)
+		}
+	}
+	c.ended = c.ended[:0]
+}
+
+// send begins what may begin, the most important first, and says when more may although nothing happens.
+func (c *control) send(w *world) (wake unit.Instant) {
+	for kind := range c.waiting {
+		for len(c.waiting[kind]) > 0 && c.open[kind] < w.policy.InFlight {
+			o := c.waiting[kind][0]
+			c.waiting[kind] = c.waiting[kind][1:]
+			if o.Pod != nil && c.limiter != nil && !c.monitor.StillWanted(w.now, o.Action) {
+				continue
+			}
+			c.open[kind]++
+			o.left = o.requests()
+			c.request(w, o)
+		}
+	}
+	if c.limiter == nil {
+		return 0
+	}
+	for kind, ok := c.limiter.Next(w.now); ok; kind, ok = c.limiter.Next(w.now) {
+		o := c.next[kind][0]
+		c.next[kind] = c.next[kind][1:]
+		c.flying++
+		c.fly(w, o, w.now, takes(c.flying))
+	}
+	return c.limiter.Wake(w.now)
+}
+
+// request lets the next request of an order wait for its turn.
+func (c *control) request(w *world, o *order) {
+	if c.limiter == nil {
+		c.flying++
+		c.fly(w, o, c.grant(w), latency)
+		return
+	}
+	c.limiter.Want(w.now, o.kind())
+	c.next[o.kind()] = append(c.next[o.kind()], o)
+}
+
+// fly makes a request at the moment begins. What it does happens when it is answered, before the controller looks again.
+func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duration) {
+	if begins > w.now {
+		w.at(begins, w.countWrite)
+	} else {
+		w.countWrite()
+	}
+	monitor := c.monitor
+	w.at(begins.Add(took), func() {
+		if w.control.monitor != monitor {
+			return // that process is gone, and what it had begun with it
+		}
+		e := ended{order: o, took: took, class: o.class()}
+		o.left--
+		if w.apiDown {
+			e.answer, o.left = throttle.Failed, 0
+		}
+		if o.left == 0 {
+			w.write(o)
+		}
+		c.ended = append(c.ended, e)
+	})
+}
+
+// grant is when a request may be made: a bucket of Burst that fills at QPS.
+func (c *control) grant(w *world) unit.Instant {
+	one := time.Duration(float64(time.Second) / w.policy.QPS)
+	c.free = max(c.free, w.now.Add(-time.Duration(w.policy.Burst)*one)).Add(one)
+	return max(w.now, c.free)
+}
