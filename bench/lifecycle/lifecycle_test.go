@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -65,5 +69,39 @@ func TestBars(t *testing.T) {
 	m.Put("p99_unknown", math.Inf(1), 1)
 	if w := noise([]*record.Measurement{m}); len(w) != 2 {
 		t.Errorf("warnings %q", w)
+	}
+}
+
+// TestFelt: what another client asked is told by when it was due, and what failed is counted.
+func TestFelt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "asked.txt")
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	var text strings.Builder
+	for i := range 200 { // two a second: 10 ms at rest, 30 ms from second 50 on
+		took := 10 * time.Millisecond
+		if i >= 100 {
+			took = 30 * time.Millisecond
+		}
+		fmt.Fprintf(&text, "%d get %d %t\n", at(0).Add(time.Duration(i)*time.Second/2).UnixNano(), took, i != 150)
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := readAsked(path)
+	if err != nil || len(all) != 200 {
+		t.Fatalf("read %d: %v", len(all), err)
+	}
+	m := record.NewMeasurement(ours, 1)
+	felt(m, all, []span{{name: spanRest, from: at(0), to: at(50)}, {name: spanMarks, from: at(50), to: at(90)}})
+	for name, want := range map[string]float64{"p99_rest": 10, "p99_marks": 30, "times_marks": 3, "failed_marks": 1, "failed_rest": 0} {
+		if m.Values[name] != want {
+			t.Errorf("%s: %v, want %v", name, m.Values[name], want)
+		}
+	}
+	if err := os.WriteFile(path, []byte("12 get\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAsked(path); err == nil {
+		t.Error("a line that is cut was read")
 	}
 }
