@@ -378,7 +378,11 @@ func TestHealthzPort(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	r := newRig(t, nil)
-	r.pods.pods = []*corev1.Pod{testPod("p", "c", "d"), testPod("q", "c")}
+	over := testPod("over", "c")
+	over.Status.Phase = corev1.PodFailed
+	r.pods.pods = []*corev1.Pod{testPod("p", "c", "d"), testPod("q", "c"), testPod("crashes", "c"), over}
+	r.pods.set("ns/crashes/c", Container{ID: "c4", State: Exited, LogPath: "/logs/crashes/c/7.log"})
+	r.pods.set("ns/over/c", Container{ID: "c5", State: Exited, LogPath: "/logs/over/c/0.log"})
 	r.pods.set("ns/p/c", Container{ID: "c1", State: Running, LogPath: "/l1"})
 	r.pods.set("ns/p/d", Container{ID: "c2", State: Exited, LogPath: "/l2"})
 	r.pods.set("ns/q/c", Container{ID: "c3", State: Running, LogPath: "/l3"})
@@ -387,7 +391,10 @@ func TestLogs(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, func(group, id string) string { return group + "/" + id }, "/agent")()
-	if len(pods) != 2 || pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
+	if len(pods) != 3 || len(pods[2].Containers) != 0 || pods[2].LogDir != "/logs/crashes" { // what it has on the disk stays while it waits
+		t.Errorf("a pod whose container waits to be started again: %+v", pods)
+	}
+	if pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
 		t.Errorf("%+v", pods)
 	}
 }

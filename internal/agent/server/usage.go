@@ -164,19 +164,26 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	}
 }
 
-// StatsPods shows pods to a stats.Reader: those with running containers. group names a pod's cgroup, empty if it has none, inner
+// StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started again, since
+// what they have on the disk stays. group names a pod's cgroup, empty if it has none, inner
 // the one that the runtime made below it for a container. rootDir is the agent's directory.
 func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod
 		eachContainer(pods, func(pod *corev1.Pod, name string, c Container) {
-			if c.State != Running {
+			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 				return
 			}
 			if len(out) == 0 || out[len(out)-1].Ref.UID != string(pod.UID) { // a pod's containers come one after the other
 				out = append(out, statsPod(pod, group(pod), rootDir))
 			}
 			last := &out[len(out)-1]
+			if c.LogPath != "" {
+				last.LogDir = filepath.Dir(filepath.Dir(c.LogPath))
+			}
+			if c.State != Running {
+				return
+			}
 			last.Containers = append(last.Containers, stats.Container{
 				Name: name, ID: c.ID, Group: inner(last.Group, c.ID), Started: c.StartedAt,
 				MemoryLimit: memoryLimit(pod, name), LogDir: filepath.Dir(c.LogPath),

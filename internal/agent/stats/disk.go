@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -20,8 +21,12 @@ import (
 const (
 	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
 	runtimeTime = 10 * time.Second
-	// emptyDirs is where a pod's emptyDir volumes lie below its volumes directory.
-	emptyDirs = "kubernetes.io~empty-dir"
+	// emptyDirs and configMaps are where a pod's volumes of these kinds lie below its volumes directory: those whose content is on the
+	// node's disk and is the pod's.
+	emptyDirs  = "kubernetes.io~empty-dir"
+	configMaps = "kubernetes.io~configmap"
+	// subPaths are mounts of what is counted as volumes, beside the volumes directory.
+	subPaths = "volume-subpaths"
 )
 
 // layers are the containers' writable layers and the file system they lie on.
@@ -131,7 +136,9 @@ func diskBytes(info fs.FileInfo) uint64 {
 	return uint64(info.Size())
 }
 
-// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs and emptyDirs that are not memory.
+// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not memory, configMaps,
+// and what else is in its directory, since that is bound into its containers: the hosts file and termination logs, which it can make
+// as long as the disk is.
 func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 	var bytes, inodes uint64
 	add := func(f *statsapi.FsStats) {
@@ -153,11 +160,30 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 			continue
 		}
 		out.VolumeStats = append(out.VolumeStats, statsapi.VolumeStats{FsStats: *volume, Name: filepath.Base(dir)})
-		if !inMemory && filepath.Base(filepath.Dir(dir)) == emptyDirs {
+		if kind := filepath.Base(filepath.Dir(dir)); !inMemory && (kind == emptyDirs || kind == configMaps) {
 			add(volume)
 		}
 	}
+	add(p.rest(filepath.Dir(pod.VolumeDir), filepath.Base(pod.VolumeDir), subPaths))
+	if pod.LogDir != "" {
+		var counted []string
+		for _, c := range pod.Containers {
+			counted = append(counted, filepath.Base(c.LogDir))
+		}
+		slices.Sort(counted)
+		add(p.rest(pod.LogDir, counted...)) // of containers that have ended
+	}
 	out.EphemeralStorage = on(p.nodeFS, p.o.Now(), bytes, inodes)
+}
+
+// rest is what a directory holds beside what is counted elsewhere; nil: it is not there, or not known yet.
+func (p *pass) rest(dir string, without ...string) *statsapi.FsStats {
+	at := p.o.Now()
+	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked, p.parts&Recount != 0, without...)
+	if !ok {
+		return nil
+	}
+	return on(p.nodeFS, at, bytes, inodes)
 }
 
 // escape makes a path match only itself in a glob.

@@ -59,13 +59,14 @@ type Images interface {
 	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
-// Pod is a pod as far as its usage can be found.
+// Pod is a pod as far as its usage can be found: one of which something runs, or will run again.
 type Pod struct {
 	Ref         statsapi.PodReference
 	Started     time.Time
 	Group       string // cgroup
 	HostNetwork bool   // its traffic is the node's
 	VolumeDir   string // <root-dir>/pods/<uid>/volumes; may not exist
+	LogDir      string // holds the logs of all its containers, in a directory each; empty: not known
 	Containers  []Container
 }
 

@@ -189,17 +189,21 @@ func TestSummaryOfVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("volumes/kubernetes.io~empty-dir/scratch/sub/file", 8192)
-	write("volumes/kubernetes.io~configmap/conf/key", 1)
+	write("pod/volumes/kubernetes.io~empty-dir/scratch/sub/file", 8192)
+	write("pod/volumes/kubernetes.io~configmap/conf/key", 1)
 	write("logs/c/0.log", 4096)
 	write("logs/c/0.log.20260101-000000.gz", 4096)
-	if err := os.Link(filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/sub/file"), filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/again")); err != nil {
+	if err := os.Link(filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/sub/file"), filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/again")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/usr", filepath.Join(dir, "volumes/kubernetes.io~empty-dir/scratch/away")); err != nil {
+	if err := os.Symlink("/usr", filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/away")); err != nil {
 		t.Fatal(err)
 	}
-	pod := Pod{VolumeDir: filepath.Join(dir, "volumes"), Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
+	write("pod/etc-hosts", 40960) // a container wrote to it
+	write("pod/containers/c/0a1b2c3d", 12288)
+	write("pod/volume-subpaths/scratch/c/0", 1<<20) // a mount of what is counted as a volume
+	write("logs/ended/0.log", 20480)
+	pod := Pod{VolumeDir: filepath.Join(dir, "pod/volumes"), LogDir: filepath.Join(dir, "logs"), Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
 	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, pod)
 	s, err := r.Summary(t.Context(), Disk)
 	if err != nil {
@@ -216,10 +220,16 @@ func TestSummaryOfVolumes(t *testing.T) {
 	if got, want := *p.Containers[0].Logs.UsedBytes, uint64(8192); got != want {
 		t.Errorf("logs: %d bytes, want %d", got, want)
 	}
-	if got, want := *p.EphemeralStorage.UsedBytes, *scratch.UsedBytes+8192+1000; got != want {
-		t.Errorf("ephemeral storage: %d bytes, want %d", got, want)
+	// Directories take a block each where they take any: the pod's, containers, c; logs, ended.
+	conf, files := p.VolumeStats[0], uint64(40960+12288+20480)
+	least := *scratch.UsedBytes + *conf.UsedBytes + 8192 + 1000 + files
+	if got := *p.EphemeralStorage.UsedBytes; got < least || got > least+5*4096 {
+		t.Errorf("ephemeral storage: %d bytes, want %d and at most 5 blocks", got, least)
 	}
-	write("volumes/kubernetes.io~empty-dir/scratch/more", 1<<20)
+	if got, want := *p.EphemeralStorage.InodesUsed, *scratch.InodesUsed+*conf.InodesUsed+2+5+5+3; got != want {
+		t.Errorf("ephemeral storage: %d inodes, want %d", got, want)
+	}
+	write("pod/volumes/kubernetes.io~empty-dir/scratch/more", 1<<20)
 	s, _ = r.Summary(t.Context(), Disk)
 	if *s.Pods[0].VolumeStats[1].UsedBytes != *scratch.UsedBytes {
 		t.Error("a volume was walked twice within a minute")

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -47,16 +49,18 @@ type count struct {
 	linked        map[uint64]bool // inodes with several names, counted once
 	device        uint64          // of the volume; what is mounted below is not its
 	bytes, inodes uint64
-	anew          bool // was begun by a reading that counts anew
+	anew          bool     // was begun by a reading that counts anew
+	without       []string // names in the volume itself that are counted elsewhere
 }
 
 // size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife; anew counts
-// now, however old that is. walked counts the entries of this reading.
-func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool) (bytes, inodes uint64, ok bool) {
-	k := w.known[dir]
+// now, however old that is. walked counts the entries of this reading. What is called as one of without in dir itself is left out.
+func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool, without ...string) (bytes, inodes uint64, ok bool) {
+	key := strings.Join(append([]string{dir}, without...), "\x00") // with others left out it is another sum
+	k := w.known[key]
 	if k == nil {
 		k = &walk{}
-		w.known[dir] = k
+		w.known[key] = k
 	}
 	k.asked = at
 	most := w.most
@@ -68,10 +72,10 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 	}
 	if anew || k.next != nil || k.at.IsZero() || at.Sub(k.at) >= walkLife {
 		until := *walked + max(walkShareMin, (most-*walked)/2)
-		done, err := k.goOn(ctx, dir, walked, until)
+		done, err := k.goOn(ctx, dir, without, walked, until)
 		if err != nil {
 			slog.Debug("size of volume left out", "dir", dir, "err", err)
-			delete(w.known, dir)
+			delete(w.known, key)
 			return 0, 0, false
 		}
 		k.next.anew = k.next.anew || anew
@@ -83,7 +87,7 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 }
 
 // goOn counts until walked reaches until, and reports whether the count is finished.
-func (k *walk) goOn(ctx context.Context, dir string, walked *int, until int) (done bool, err error) {
+func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
 	// The content is a container's: it may exchange a directory for a symbolic link under our feet, which os.Root does not
 	// follow out.
 	root, err := os.OpenRoot(dir)
@@ -96,7 +100,7 @@ func (k *walk) goOn(ctx context.Context, dir string, walked *int, until int) (do
 		if err != nil {
 			return false, err
 		}
-		k.next = &count{todo: []string{"."}, linked: map[uint64]bool{}}
+		k.next = &count{todo: []string{"."}, linked: map[uint64]bool{}, without: without}
 		if s, ok := info.Sys().(*syscall.Stat_t); ok {
 			k.next.device = uint64(s.Dev)
 		}
@@ -127,6 +131,9 @@ func (c *count) read(root *os.Root, dir string, walked *int) {
 		entries, err := f.ReadDir(walkChunk)
 		for _, e := range entries {
 			*walked++
+			if dir == "." && slices.Contains(c.without, e.Name()) {
+				continue
+			}
 			if info, err := e.Info(); err == nil && c.add(info) && e.IsDir() {
 				c.todo = append(c.todo, path.Join(dir, e.Name()))
 			}
