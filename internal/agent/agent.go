@@ -410,6 +410,7 @@ func (a *Agent) loops(ctx context.Context) error {
 	defer cancel(nil)
 	c := a.o.Config
 	rotator := &podlog.Rotator{
+		Root:     c.PodLogsDir,
 		MaxBytes: rotateAt(c), MaxFiles: int(*c.ContainerLogMaxFiles), Workers: int(*c.ContainerLogMaxWorkers),
 		Interval: c.ContainerLogMonitorInterval.Duration, Logs: func() []podlog.Log { return server.Logs(servedPods{a.pods}) }, Reopen: a.reopenLog,
 	}

@@ -3,6 +3,7 @@ package podlog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
 // bufferBytes holds an entry of the usual 16 KiB whole; longer ones pass in pieces.
@@ -33,7 +36,7 @@ type Options struct {
 
 	// Flush is called when everything that could be read has been written; nil: not needed.
 	Flush func() error
-	// Root confines path: a directory that opening must not leave, through symbolic links or otherwise. Empty: none.
+	// Root holds path, and how it is reached is trusted: below it no link is followed. Empty: the directory of path is.
 	Root string
 }
 
@@ -74,15 +77,15 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	return err
 }
 
+// open opens a log: a regular file, below Root, without following a link.
 func (o Options) open(path string) (*os.File, error) {
-	if o.Root == "" {
-		return os.Open(path)
+	in := filepath.Dir(path)
+	dir, err := untrusted.OpenDir(cmp.Or(o.Root, in), in)
+	if err != nil {
+		return nil, err
 	}
-	rel, err := filepath.Rel(o.Root, path)
-	if err != nil || !filepath.IsLocal(rel) {
-		return nil, fmt.Errorf("open %s: outside %s", path, o.Root)
-	}
-	return os.OpenInRoot(o.Root, rel)
+	defer dir.Close()
+	return dir.Open(filepath.Base(path))
 }
 
 // reader is one pass over a log, possibly across rotations.

@@ -1,6 +1,7 @@
 package podlog
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -8,12 +9,15 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
+	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
 // Names of rotated logs, as upstream spells them: <n>.log.20060102-150405 and, one rotation later, the same with .gz.
@@ -32,7 +36,11 @@ type Log struct {
 
 // Rotator keeps container logs below a size. Its cost is one stat per running container and interval; the runtime is
 // spoken to only to re-open a log.
+//
+// A pod may be able to write to the directory of all logs (a hostPath), and put anything in the place of a log. No link is followed
+// below Root, nothing but regular files is opened, and what is not one is left alone.
 type Rotator struct {
+	Root     string                                     // holds all logs; how it is reached is trusted. Empty: each log's directory is
 	MaxBytes int64                                      // containerLogMaxSize; a log at or above it is rotated. Negative: nothing is rotated
 	MaxFiles int                                        // containerLogMaxFiles, the current one included; at least 2
 	Workers  int                                        // containerLogMaxWorkers: rotations (a rename and a gzip) at once; at least 1
@@ -88,17 +96,33 @@ func (r *Rotator) Pass(ctx context.Context) {
 	wg.Wait()
 }
 
+// dir opens the directory that l is in.
+func (r *Rotator) dir(l Log) (*untrusted.Dir, error) {
+	dir := filepath.Dir(l.Path)
+	return untrusted.OpenDir(cmp.Or(r.Root, dir), dir)
+}
+
 // due reports whether l is too large. A log that is not there is re-opened: we may have been killed between renaming it
 // and telling the runtime.
 func (r *Rotator) due(ctx context.Context, l Log) (bool, error) {
-	info, err := os.Stat(l.Path)
+	dir, err := r.dir(l)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(filepath.Dir(l.Path)); err != nil {
-			return false, nil // the pod is going away
-		}
-		return false, r.Reopen(ctx, l.Container)
+		return false, nil // the pod is going away
 	}
-	return err == nil && info.Size() >= r.MaxBytes, err
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	st, err := dir.Stat(filepath.Base(l.Path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, r.Reopen(ctx, l.Container)
+	case err != nil:
+		return false, err
+	case !untrusted.IsRegular(st):
+		return false, untrusted.ErrNotRegular
+	}
+	return st.Size >= r.MaxBytes, nil
 }
 
 func (r *Rotator) rotate(ctx context.Context, l Log) error {
@@ -106,108 +130,129 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	if r.Now != nil {
 		now = r.Now
 	}
-	to := l.Path + "." + now().Format(rotatedTime)
+	dir, err := r.dir(l)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	name := filepath.Base(l.Path)
+	to := name + "." + now().Format(rotatedTime)
 	for _, taken := range []string{to, to + suffixGzip} {
-		if _, err := os.Lstat(taken); err == nil {
+		if _, err := dir.Stat(taken); err == nil {
 			return nil // rotated within this second; the next pass will
 		}
 	}
-	old, err := rotated(l.Path)
+	old, err := rotated(dir, name)
 	if err != nil {
 		return err
 	}
 	// Besides the current log and the one about to be renamed, MaxFiles-2 may stay. The oldest go first.
 	for len(old) > r.MaxFiles-2 {
-		if err := os.Remove(old[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := dir.Remove(old[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove oldest log: %w", err)
 		}
 		old = old[1:]
 	}
 	// The one renamed last time was kept plain for collectors and for whoever follows; they had an interval.
-	for _, path := range old {
-		if !strings.HasSuffix(path, suffixGzip) {
-			if err := compress(path); err != nil {
-				return err
-			}
+	for _, one := range old {
+		if strings.HasSuffix(one, suffixGzip) {
+			continue
+		}
+		// Without room for the archive it stays plain until it is the oldest: on a full disk above all, the log must not grow.
+		if err := compress(dir, one); shortage.Is(err) {
+			slog.Warn("rotated log stays as it is", "container", l.Container, "err", err)
+		} else if err != nil {
+			return err
 		}
 	}
-	return r.rename(ctx, l, to)
+	return r.rename(ctx, dir, l, to)
 }
 
 // rename moves the current log away and has the runtime start a new one. If the runtime does not, the log is moved back.
-func (r *Rotator) rename(ctx context.Context, l Log, to string) error {
-	if err := os.Rename(l.Path, to); err != nil {
+func (r *Rotator) rename(ctx context.Context, dir *untrusted.Dir, l Log, to string) error {
+	name := filepath.Base(l.Path)
+	if err := dir.Rename(name, to); err != nil {
 		return fmt.Errorf("rename log: %w", err)
 	}
 	if err := r.Reopen(ctx, l.Container); err != nil {
-		if _, gone := os.Lstat(l.Path); errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, os.Rename(to, l.Path))
+		if _, gone := dir.Stat(name); errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, dir.Rename(to, name))
 		}
 		return fmt.Errorf("have the runtime re-open the log: %w", err)
 	}
 	return nil
 }
 
-// rotated lists the rotated files of the log at path, oldest first, and removes what an interrupted rotation left: an
-// unfinished compression, and a plain file that is there compressed too.
-func rotated(path string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Dir(path))
+// namesMax is how many names of a log directory are looked at. Chosen: a thousand times what is in one; a pod that makes more there
+// has its own logs kept for longer, and costs no more memory.
+const namesMax = 10_000
+
+// rotated lists the rotated files of the log called name, oldest first, and removes what an interrupted rotation left: an
+// unfinished compression, and a plain file that is there compressed too. What is no regular file is none of them.
+func rotated(dir *untrusted.Dir, name string) ([]string, error) {
+	entries, _, err := dir.Names(namesMax)
 	if err != nil {
 		return nil, fmt.Errorf("list rotated logs: %w", err)
 	}
-	var all []string
+	all := map[string]bool{}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), filepath.Base(path)+".") {
-			all = append(all, filepath.Join(filepath.Dir(path), e.Name()))
+		if strings.HasPrefix(e, name+".") {
+			st, err := dir.Stat(e)
+			all[e] = err == nil && untrusted.IsRegular(st)
 		}
 	}
 	var keep []string
-	for _, p := range all {
-		if strings.HasSuffix(p, suffixUnfinish) || slices.Contains(all, p+suffixGzip) {
-			if err := os.Remove(p); err != nil {
+	for _, e := range slices.Sorted(maps.Keys(all)) {
+		switch {
+		case !all[e]:
+		case strings.HasSuffix(e, suffixUnfinish) || all[e+suffixGzip]:
+			if err := dir.Remove(e); err != nil {
 				return nil, fmt.Errorf("remove left-over log: %w", err)
 			}
-			continue
+		default:
+			keep = append(keep, e)
 		}
-		keep = append(keep, p)
 	}
-	slices.Sort(keep)
 	return keep, nil
 }
 
-// compress replaces path by path.gz. The archive gets its name when it is complete.
-func compress(path string) (err error) {
+// compressMax is the largest log that is compressed, in bytes; a larger one stays plain. Chosen: half a minute of one CPU, in which
+// no other log is rotated.
+const compressMax = 1 << 30
+
+// compress replaces a file by one with .gz. The archive gets its name when it is complete.
+func compress(dir *untrusted.Dir, name string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("compress log: %w", err)
 		}
 	}()
-	in, err := os.Open(path)
+	in, err := dir.Open(name)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
 	info, err := in.Stat()
-	if err != nil {
+	if err != nil || info.Size() > compressMax {
 		return err
 	}
-	tmp := path + suffixUnfinish
-	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	tmp := name + suffixUnfinish
+	out, err := dir.Create(tmp, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(tmp)
+			_ = dir.Remove(tmp) // else the next rotation does
 		}
 	}()
 	archive := gzip.NewWriter(out)
-	_, err = io.Copy(archive, in)
+	_, err = io.Copy(archive, io.LimitReader(in, info.Size()))
 	if err = errors.Join(err, archive.Close(), out.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(tmp, path+suffixGzip); err != nil {
+	if err = dir.Rename(tmp, name+suffixGzip); err != nil {
 		return err
 	}
-	return os.Remove(path)
+	return dir.Remove(name)
 }
