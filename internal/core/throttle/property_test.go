@@ -149,3 +149,26 @@ func TestCrowdOfClasses(t *testing.T) {
 		t.Errorf("%d classes are kept", len(l.rests))
 	}
 }
+
+// TestSlowServerIsAskedAsUpstreamAsks: when others make everything take many times as long, nobody waits for them for ever: some 20 writes a
+// second go out all the same, eight at once at most, until the server says that it wants none.
+func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
+	for _, others := range []int{50, 200, 400} {
+		w := &world{now: start, l: New(start, Options{InFlightMax: 32, Tolerance: ToleranceDefault}), server: server{base: 4 * time.Millisecond, parallel: 4}}
+		for range 100_000 {
+			w.l.Want(w.now, Mark)
+		}
+		w.start()
+		w.run(start.Add(time.Second))
+		w.server.others = others
+		w.run(start.Add(2 * time.Second))
+		before, most := w.began[Mark], 0
+		for range 2000 {
+			w.run(w.now.Add(5 * time.Millisecond))
+			most = max(most, w.l.InFlight())
+		}
+		if n := w.began[Mark] - before; n < 160 || n > 220 || most > floorInFlight {
+			t.Errorf("%d others: %d writes in 10 s, %d in flight, want not quite 200, and %d", others, n, most, floorInFlight)
+		}
+	}
+}

@@ -80,31 +80,33 @@ func (l *Limiter) isSlow(now unit.Instant, o Outcome) bool {
 // probe finds out which writes are alone in flight, and sees to it under load that some are.
 type probe struct {
 	next    unit.Instant // when the limit goes down to one
-	last    unit.Instant // when it last did
-	under   bool
-	left    int  // answers until it is over
-	crowded bool // the writes in flight are not alone
+	until   unit.Instant // when that ends, or did
+	left    int          // answers until it ends before
+	crowded bool         // the writes in flight are not alone
 }
+
+// isOn reports whether the limit is one for the sake of the rest values.
+func (p *probe) isOn(now unit.Instant) bool { return now < p.until }
 
 // started notes that so many are in flight now.
 func (p *probe) started(flying int) { p.crowded = flying > 1 }
 
 // hurry makes the next probe come soon.
-func (p *probe) hurry(now unit.Instant) { p.next = min(p.next, max(now, p.last.Add(probeSoon))) }
+func (p *probe) hurry(now unit.Instant) { p.next = min(p.next, max(now, p.until.Add(probeSoon))) }
 
-// turn begins a probe when it is time, and ends it when it has its answers.
+// turn begins a probe when it is time, and ends it when it has its answers. Either begins a new round.
 func (p *probe) turn(now unit.Instant, l *Limiter) {
 	switch {
-	case p.under:
+	case p.isOn(now):
 		if !p.crowded {
 			p.left--
 		}
 		if p.left <= 0 {
-			p.under, p.last, p.next = false, now, now.Add(probeEvery)
+			p.until, p.next = now, now.Add(probeEvery)
 			l.restart(now)
 		}
-	case now >= p.next && l.limit >= 2:
-		p.under, p.left = true, restSamples
+	case now >= p.next:
+		p.until, p.next, p.left = now.Add(probeMax), now.Add(probeMax+probeEvery), restSamples
 		l.restart(now)
 	}
 }

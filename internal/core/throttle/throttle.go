@@ -13,8 +13,10 @@
 //     request, because a deletion takes longer than a patch. Under load the Limiter goes down to one write at a time every few
 //     seconds to measure it (as BBR does). It falls at once and rises slowly, so that a server which others keep busy is left alone
 //     for a while before its slowness is taken as its nature.
-//   - A limit below one is a pause between writes. It is bounded (PeriodMax), so that nobody waits for ever.
+//   - A limit below one is a pause between writes.
 //   - What the server says in a Retry-After is obeyed. Failures one after another are followed by growing pauses.
+//   - Else one write may start in each PeriodMax, whatever the limit, as long as there are few in flight (floorInFlight): what is due to a
+//     server that is slow because of others is not to wait for them for ever, and is not more than upstream's controllers send.
 //
 // # Who goes next
 //
@@ -25,7 +27,7 @@
 // # Invariants
 //
 //   - Never more than Options.InFlightMax in flight.
-//   - As long as writes end, each kind that waits starts one per StarveAfter and pause (PeriodMax, RetryAfterMax).
+//   - As long as writes end, each kind that waits starts one per StarveAfter and pause (RetryAfterMax at most).
 //   - The same history gives the same decisions.
 //
 // It queues nothing itself and knows no request: the shell keeps those that wait, first come first served within their kind. Reads, and
@@ -36,6 +38,7 @@ package throttle
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -138,6 +141,8 @@ const (
 	roundMin = 8
 	// probeEvery is how often the rest value is measured under load: BBR's 10 s (draft-cardwell-iccrg-bbr, ProbeRTTInterval).
 	probeEvery = 10 * time.Second
+	// probeMax is how long that lasts at most, on a server that takes longer for its answers. Chosen: a tenth of the time.
+	probeMax = time.Second
 	// probeSoon is the least time between two probes, for a class that appears in the middle of a burst.
 	probeSoon = time.Second
 	// idleAfter is the pause after which the server is felt for anew: what it bore then says little (RFC 5681 section 4.1).
@@ -152,9 +157,12 @@ const (
 	// StarveAfter is how long a kind waits at most for what is more important. Chosen: one Event a second is nothing beside hundreds of
 	// binds, and tells a user that somebody is there.
 	StarveAfter = time.Second
-	// PeriodMax bounds the time from one write to the next that a limit below one makes: 20 writes a second, at which upstream's
+	// PeriodMax is the longest time from one write to the next that the limit makes: 20 writes a second, at which upstream's
 	// controllers write at all times (--kube-api-qps).
 	PeriodMax = 50 * time.Millisecond
+	// floorInFlight is how many writes may be in flight because of it: the workers with which upstream's node lifecycle controller writes
+	// nodes (scheduler.UpdateWorkerSize). A server that answers nothing has so many to answer.
+	floorInFlight = 8
 	// RetryAfterMax bounds what a Retry-After can ask for. The API server asks for 1 s (priority and fairness) to 10 s.
 	RetryAfterMax = 10 * time.Second
 	// RetryAfterDefault is for a refusal that asks for nothing: what priority and fairness asks for.
@@ -183,7 +191,9 @@ type Limiter struct {
 
 	round     round
 	changed   unit.Instant // when the limit last was: writes begun before say nothing about what it is now
-	notBefore unit.Instant // no write starts before
+	last      unit.Instant // when the last write started
+	nextTurn  unit.Instant // when the next may, by a limit below one
+	notBefore unit.Instant // no write starts before: the server asked for it, or failed
 	failures  int          // without an answer between
 	heard     unit.Instant // the last outcome
 	rests     map[Class]*rest
@@ -229,7 +239,7 @@ func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 	if l.flying == 0 && now.Sub(l.heard) > idleAfter {
 		l.idle(now)
 	}
-	if now < l.notBefore || l.flying >= l.slots() {
+	if now < l.mayStart(now) {
 		return 0, false
 	}
 	if k, ok = l.choose(now); !ok {
@@ -238,7 +248,7 @@ func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 	l.waiting[k]--
 	l.inFlight[k]++
 	l.flying++
-	l.since[k] = now
+	l.since[k], l.last = now, now
 	l.credit[k] = max(l.credit[k]-1, 0)
 	for other := range kindCount {
 		if other != k && l.waiting[other] > 0 {
@@ -252,10 +262,28 @@ func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 
 // Wake is when Next may say otherwise although nothing happened. Zero: only after Want or Done.
 func (l *Limiter) Wake(now unit.Instant) unit.Instant {
-	if now >= l.notBefore || !l.anyWaits() {
-		return 0
+	if at := l.mayStart(now); at > now && at != never && l.anyWaits() {
+		return at
 	}
-	return l.notBefore
+	return 0
+}
+
+// never is later than any moment.
+const never = unit.Instant(math.MaxInt64)
+
+// mayStart is when the next write may start if none ends.
+func (l *Limiter) mayStart(now unit.Instant) unit.Instant {
+	floor := never
+	if l.flying < min(floorInFlight, l.o.InFlightMax) && !l.probe.isOn(now) {
+		floor = l.last.Add(PeriodMax)
+	}
+	if l.flying >= l.slots(now) {
+		if l.probe.isOn(now) {
+			floor = l.probe.until
+		}
+		return max(floor, l.notBefore)
+	}
+	return max(min(l.nextTurn, floor), l.notBefore, now)
 }
 
 func (l *Limiter) anyWaits() bool {
@@ -268,8 +296,8 @@ func (l *Limiter) anyWaits() bool {
 }
 
 // slots is the limit in whole writes.
-func (l *Limiter) slots() int {
-	if l.probe.under {
+func (l *Limiter) slots(now unit.Instant) int {
+	if l.probe.isOn(now) {
 		return 1
 	}
 	return min(max(int(l.limit), 1), l.o.InFlightMax)
@@ -306,7 +334,7 @@ func (l *Limiter) idle(now unit.Instant) {
 	l.limit = min(l.limit, 1)
 	l.phase = rising
 	l.restart(now)
-	l.probe = probe{next: now.Add(probeEvery)}
+	l.probe = probe{next: now.Add(probeEvery), crowded: l.probe.crowded}
 }
 
 // restart begins a new round under a limit that has changed.
@@ -341,8 +369,7 @@ func (l *Limiter) Done(now unit.Instant, o Outcome) (why string) {
 		l.judge(now)
 	}
 	if l.limit < 1 {
-		period := min(time.Duration(float64(o.Took)/l.limit), PeriodMax)
-		l.notBefore = max(l.notBefore, began.Add(period))
+		l.nextTurn = began.Add(time.Duration(float64(o.Took) / l.limit))
 	}
 	l.probe.turn(now, l)
 	return ""
@@ -360,7 +387,7 @@ func (l *Limiter) judge(now unit.Instant) {
 	case 4*r.slow > r.answers:
 		l.phase = steady
 		l.round = round{most: l.flying}
-	case l.probe.under:
+	case l.probe.isOn(now):
 		l.round = round{most: l.flying}
 	default:
 		l.rise(now, r.most)
@@ -369,7 +396,7 @@ func (l *Limiter) judge(now unit.Instant) {
 
 func (l *Limiter) rise(now unit.Instant, most int) {
 	l.round = round{most: l.flying}
-	if most < l.slots() || l.limit >= float64(l.o.InFlightMax) {
+	if most < l.slots(now) || l.limit >= float64(l.o.InFlightMax) {
 		return // more was not wanted, or is not allowed
 	}
 	switch {
