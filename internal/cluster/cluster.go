@@ -54,6 +54,7 @@ type cluster struct {
 	supervisor *supervise.Supervisor
 	build      builder
 	runtime    *containerruntime.Instance // nil without agent
+	portsFail  bool                       // the last KeepPorts failed
 
 	mu     sync.Mutex
 	deaths map[string]int              // of each child since this process began

@@ -15,6 +15,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
+	"github.com/plimsoll-dev/plimsoll/internal/containerruntime"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -77,8 +78,12 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
+	ports := time.NewTicker(containerruntime.KeepPortsPeriod)
+	defer ports.Stop()
 	for {
 		select {
+		case <-ports.C:
+			c.keepPorts()
 		case <-handover:
 			c.logger.Info("hand over: leave children running")
 			return ErrHandedOver
@@ -88,6 +93,18 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 			c.doChores(ctx)
 		}
 	}
+}
+
+// keepPorts keeps host ports of pods from what listens here. What fails is tried again at the next tick, and told once.
+func (c *cluster) keepPorts() {
+	if c.runtime == nil {
+		return
+	}
+	err := c.runtime.KeepPorts()
+	if err != nil && !c.portsFail {
+		c.logger.Warn("host ports may take connections of this machine's listeners", "err", err)
+	}
+	c.portsFail = err != nil
 }
 
 // takeDownAfter is takeDown on behalf of a context that is over.

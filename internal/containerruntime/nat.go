@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
@@ -48,6 +49,18 @@ func (i *Instance) prepareNetwork() error {
 		return nil
 	}
 	return err
+}
+
+// KeepPortsPeriod is how often KeepPorts has to be called. Chosen: a client on this machine that a listener has just won back finds
+// it at its next try. Each call costs two questions to the kernel, and the machine's sockets where pods have host ports.
+const KeepPortsPeriod = time.Second
+
+// KeepPorts leaves to this machine's own listeners what they have begun to wait on since a pod opened it as a host port.
+func (i *Instance) KeepPorts() error {
+	if i.external() {
+		return nil
+	}
+	return nat.Keep(i.options.Bridge)
 }
 
 func (o Options) forwardRecord() string { return filepath.Join(o.RunDir, "ip_forward.was-off") }

@@ -3,18 +3,30 @@
 //
 //	table ip plimsoll0 {
 //		chain guard       { type filter hook prerouting priority raw;    iifname plimsoll0 ip daddr 127.0.0.0/8 drop }
-//		chain prerouting  { type nat hook prerouting priority dstnat;    fib daddr type local jump hostports }
-//		chain output      { type nat hook output priority dstnat;        fib daddr type local jump hostports }
+//		chain prerouting  { type nat hook prerouting priority dstnat;
+//			fib daddr type local socket transparent 0-1 accept
+//			jump listeners
+//			fib daddr type local jump hostports }
+//		chain output      { type nat hook output priority dstnat;
+//			jump listeners
+//			fib daddr type local jump hostports }
 //		chain postrouting { type nat hook postrouting priority srcnat;
 //			ip saddr 10.85.0.0/16 ip daddr != 10.85.0.0/16 ip daddr != 224.0.0.0/4 masquerade
 //			ip saddr 10.85.0.0/16 ct status dnat masquerade
 //			ip saddr 127.0.0.0/8 oifname plimsoll0 masquerade }
+//		chain listeners   { ip daddr 127.0.0.1 tcp dport 8080 accept ... }
 //		chain hostports   { tcp dport 8080 dnat to 10.85.0.7:80 comment <container id> ... }
 //	}
 //
 // The second masquerade is for pods that use a host port of this machine: bridge neighbours would answer each other
 // directly and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1, which
 // also takes route_localnet on the bridge; guard keeps pods from using that to reach services on the loopback.
+//
+// What a process of the machine waits on stays its own, whatever pods ask for. A host port of which it has all addresses is
+// refused (ErrTaken). Of one that it has on some addresses, pods get the others. One that it begins to wait on later is its own
+// from then on: for whoever comes over the network by the rule with `socket`, which finds it in the packet's path; for this
+// machine's own clients, whose packets have their sender's socket and no other, by the chain of listeners, which Open and Keep
+// write. Keep is called every second or so: for that long a client on this machine can still be led to the pod.
 //
 // Write is one transaction and keeps the hostports chain, so it may be repeated under running pods. Old flows are not
 // flushed: a UDP client that keeps its source port may talk to the port's former pod until the kernel forgets the flow
@@ -29,6 +41,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/google/nftables"
@@ -46,6 +59,9 @@ type Network struct {
 // ErrUnsupported is in the chain of errors of a kernel without nftables or one of the expressions used.
 var ErrUnsupported = errors.New("not in this kernel")
 
+// ErrTaken is in the chain of errors about a host port that a process of the machine waits on.
+var ErrTaken = errors.New("a process of this machine waits on it")
+
 // A Port is one port of the machine that leads to a pod.
 type Port struct {
 	Protocol string     // tcp, udp or sctp
@@ -55,21 +71,34 @@ type Port struct {
 	PodPort  uint16
 }
 
-const hostPortChain = "hostports"
+const (
+	hostPortChain = "hostports"
+	listenerChain = "listeners"
+)
 
 var (
 	loopback  = netip.MustParsePrefix("127.0.0.0/8")
 	multicast = netip.MustParsePrefix("224.0.0.0/4")
 )
 
-// Write creates the table or brings it up to date.
+// Write creates the table or brings it up to date. On a kernel that has no `socket` expression Keep alone tells who waits on a
+// port that was opened before.
 func Write(n Network) error {
+	err := write(n, socketOfThisMachine())
+	if errors.Is(err, ErrUnsupported) {
+		err = write(n, nil)
+	}
+	return err
+}
+
+func write(n Network, socket []expr.Any) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("write nftables table %s: %w", n.Bridge, err)
 	}
 	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.Bridge})
 	conn.AddChain(&nftables.Chain{Name: hostPortChain, Table: table})
+	conn.AddChain(&nftables.Chain{Name: listenerChain, Table: table})
 	base := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) {
 		chain := conn.AddChain(&nftables.Chain{Name: name, Table: table, Type: kind, Hooknum: hook, Priority: priority})
 		conn.FlushChain(chain)
@@ -78,11 +107,16 @@ func Write(n Network) error {
 		}
 	}
 	toHostPorts := join(localDestination(), []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: hostPortChain}})
+	toListeners := []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: listenerChain}}
+	arriving := [][]expr.Any{toListeners, toHostPorts}
+	if socket != nil {
+		arriving = slices.Insert(arriving, 0, join(localDestination(), socket, accept()))
+	}
 	masquerade := []expr.Any{&expr.Masq{}}
 	base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
 		join(link(expr.MetaKeyIIFNAME, n.Bridge), address(destination, expr.CmpOpEq, loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
-	base("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, toHostPorts)
-	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toHostPorts)
+	base("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, arriving...)
+	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toListeners, toHostPorts)
 	base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
 		join(address(source, expr.CmpOpEq, n.Pods), address(destination, expr.CmpOpNeq, n.Pods), address(destination, expr.CmpOpNeq, multicast), masquerade),
 		join(address(source, expr.CmpOpEq, n.Pods), translated(), masquerade),
@@ -125,21 +159,41 @@ func Delete(bridge string) error {
 	return nil
 }
 
-// Open leads ports to a pod. The owner names them for Close.
+// Open leads ports to a pod. The owner names them for Close. The error has ErrTaken in its chain when a process of the machine waits
+// on one of them; then none is opened.
 func Open(bridge, owner string, ports []Port) error {
 	if len(ports) == 0 {
 		return nil
+	}
+	own, err := listeners()
+	if err != nil {
+		return fmt.Errorf("open host ports: %w", err)
 	}
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open host ports: %w", err)
 	}
-	table, chain := hostPorts(bridge)
+	table, chain := chainOf(bridge, hostPortChain)
+	var rules [][]expr.Any
 	for _, port := range ports {
+		for _, l := range own {
+			if l.has(port) {
+				return fmt.Errorf("open host port %s %d: %w (%s): choose another hostPort or hostIP, or a node where it is free",
+					port.Protocol, port.HostPort, ErrTaken, netip.AddrPortFrom(l.address, l.port))
+			}
+		}
 		rule, err := port.rule()
 		if err != nil {
 			return fmt.Errorf("open host port %d: %w", port.HostPort, err)
 		}
+		rules = append(rules, rule)
+	}
+	for _, l := range own { // before the first packet can reach the pod
+		if slices.ContainsFunc(ports, l.meets) {
+			addListener(conn, bridge, l)
+		}
+	}
+	for _, rule := range rules {
 		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule, UserData: []byte(owner)})
 	}
 	if err := conn.Flush(); err != nil {
@@ -158,7 +212,7 @@ func Close(bridge, owner string) error {
 	if err != nil {
 		return fmt.Errorf("close host ports: %w", err)
 	}
-	rules, err := conn.GetRules(hostPorts(bridge))
+	rules, err := conn.GetRules(chainOf(bridge, hostPortChain))
 	if errors.Is(err, syscall.ENOENT) || err == nil && len(rules) == 0 {
 		return nil
 	}
@@ -179,9 +233,74 @@ func Close(bridge, owner string) error {
 	return nil
 }
 
-func hostPorts(bridge string) (*nftables.Table, *nftables.Chain) {
+// Keep brings the chain of listeners up to date with who waits on open host ports now. Without a table there is nothing to do.
+func Keep(bridge string) error {
+	if err := keep(bridge); err != nil {
+		return fmt.Errorf("keep host ports from this machine's listeners: table %s: %w", bridge, err)
+	}
+	return nil
+}
+
+func keep(bridge string) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	open, err := conn.GetRules(chainOf(bridge, hostPortChain))
+	if errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	known, err := conn.GetRules(chainOf(bridge, listenerChain))
+	if err != nil || len(open) == 0 && len(known) == 0 {
+		return err
+	}
+	own, err := listeners()
+	if err != nil {
+		return err
+	}
+	wanted := map[string]listener{}
+	for _, rule := range open {
+		for _, l := range own {
+			if l.meets(portOf(rule)) {
+				wanted[l.String()] = l
+			}
+		}
+	}
+	for _, rule := range known {
+		// One of the same listener that another added at the same time goes too.
+		if _, ok := wanted[string(rule.UserData)]; ok {
+			delete(wanted, string(rule.UserData))
+		} else if err := conn.DelRule(rule); err != nil {
+			return err
+		}
+	}
+	for _, l := range wanted {
+		addListener(conn, bridge, l)
+	}
+	return conn.Flush()
+}
+
+// addListener leaves what is for a listener to it.
+func addListener(conn *nftables.Conn, bridge string, l listener) {
+	var to []expr.Any
+	if !l.address.IsUnspecified() {
+		to = address(destination, expr.CmpOpEq, netip.PrefixFrom(l.address, 32))
+	}
+	table, chain := chainOf(bridge, listenerChain)
+	conn.AddRule(&nftables.Rule{
+		Table:    table,
+		Chain:    chain,
+		Exprs:    join(to, transport(protocols[l.protocol], l.port), accept()),
+		UserData: []byte(l.String()),
+	})
+}
+
+func chainOf(bridge, name string) (*nftables.Table, *nftables.Chain) {
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: bridge}
-	return table, &nftables.Chain{Name: hostPortChain, Table: table}
+	return table, &nftables.Chain{Name: name, Table: table}
 }
 
 var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
@@ -198,16 +317,60 @@ func (p Port) rule() ([]expr.Any, error) {
 	if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
 		rule = address(destination, expr.CmpOpEq, netip.PrefixFrom(p.HostIP, 32))
 	}
-	return join(rule, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}, // destination port, in all three
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(p.HostPort)},
+	return join(rule, transport(number, p.HostPort), []expr.Any{
 		&expr.Immediate{Register: 1, Data: p.Pod.AsSlice()},
 		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(p.PodPort)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
 	}), nil
 }
+
+// portOf reads of a rule that Port.rule wrote what is before the translation.
+func portOf(rule *nftables.Rule) Port {
+	var p Port
+	var loaded expr.Any
+	for _, e := range rule.Exprs {
+		cmp, ok := e.(*expr.Cmp)
+		if !ok {
+			if _, masked := e.(*expr.Bitwise); !masked {
+				loaded = e
+			}
+			continue
+		}
+		switch load := loaded.(type) {
+		case *expr.Meta:
+			for name, number := range protocols {
+				if len(cmp.Data) > 0 && cmp.Data[0] == number {
+					p.Protocol = name
+				}
+			}
+		case *expr.Payload:
+			if load.Base == expr.PayloadBaseTransportHeader && len(cmp.Data) == 2 {
+				p.HostPort = binaryutil.BigEndian.Uint16(cmp.Data)
+			} else if load.Base == expr.PayloadBaseNetworkHeader {
+				p.HostIP, _ = netip.AddrFromSlice(cmp.Data)
+			}
+		}
+	}
+	return p
+}
+
+// transport matches a protocol and its destination port.
+func transport(protocol byte, port uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}, // in all three
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+	}
+}
+
+// socketOfThisMachine matches packets for which a socket of this machine waits or is connected: the expression ends the rule
+// when there is none (nft_socket_eval in net/netfilter/nft_socket.c). What it loads does not matter.
+func socketOfThisMachine() []expr.Any {
+	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}}
+}
+
+func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
 
 func join(parts ...[]expr.Any) []expr.Any {
 	var all []expr.Any

@@ -1,6 +1,7 @@
 package nat
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/nftables"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func port(protocol, hostIP, pod string) Port {
@@ -62,11 +65,11 @@ func TestTable(t *testing.T) {
 	}
 	want := func(when, rules string) {
 		t.Helper()
-		if got := count(t, network.Bridge); got != rules {
-			t.Errorf("%s: rules %s, want %s", when, got, rules)
+		if got, err := count(network.Bridge); err != nil || got != rules {
+			t.Errorf("%s: rules %s, %v; want %s", when, got, err, rules)
 		}
 	}
-	want("written twice", "guard 1, hostports 0, output 1, postrouting 3, prerouting 1")
+	want("written twice", "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
 	for _, owner := range []string{"a", "b"} {
 		// There is no link of that name, so that the last step, a setting of the link, fails: the rules are there.
 		err := Open(network.Bridge, owner, []Port{port("tcp", "", "10.85.0.2"), port("udp", "192.0.2.1", "10.85.0.2")})
@@ -74,17 +77,17 @@ func TestTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want("two owners", "guard 1, hostports 4, output 1, postrouting 3, prerouting 1")
+	want("two owners", "guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
 	if err := Write(network); err != nil {
 		t.Fatal(err)
 	}
-	want("written under open ports", "guard 1, hostports 4, output 1, postrouting 3, prerouting 1")
+	want("written under open ports", "guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
 	for range 2 {
 		if err := Close(network.Bridge, "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want("one closed", "guard 1, hostports 2, output 1, postrouting 3, prerouting 1")
+	want("one closed", "guard 1, hostports 2, listeners 0, output 2, postrouting 3, prerouting 3")
 	for range 2 {
 		if err := Delete(network.Bridge); err != nil {
 			t.Fatal(err)
@@ -99,20 +102,62 @@ func TestTable(t *testing.T) {
 }
 
 // count prints how many rules each chain of a table has.
-func count(t *testing.T, bridge string) string {
-	t.Helper()
+func count(bridge string) (string, error) {
 	conn, err := nftables.New()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	table, _ := hostPorts(bridge)
 	var found []string
-	for _, chain := range []string{"guard", hostPortChain, "output", "postrouting", "prerouting"} {
-		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+	for _, name := range []string{"guard", hostPortChain, listenerChain, "output", "postrouting", "prerouting"} {
+		rules, err := conn.GetRules(chainOf(bridge, name))
 		if err != nil {
-			t.Fatal(err)
+			return "", err
 		}
-		found = append(found, fmt.Sprintf("%s %d", chain, len(rules)))
+		found = append(found, fmt.Sprintf("%s %d", name, len(rules)))
 	}
-	return strings.Join(found, ", ")
+	return strings.Join(found, ", "), nil
+}
+
+// TestParseSockets reads what kernels print; the addresses are words in the order of a little-endian machine.
+func TestParseSockets(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the texts are a little-endian machine's")
+	}
+	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	for _, c := range []struct{ protocol, state, text, want string }{
+		{"tcp", "0A", "   0: 0100007F:192B 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n   2: 0100007F:9C40 0100007F:192B 01 0\n", "tcp 127.0.0.1:6443, tcp 0.0.0.0:22"},
+		{"tcp", "0A", "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0\n", "tcp 0.0.0.0:8080"},
+		{"tcp", "0A", "   0: 0000000000000000FFFF0000020200C0:1F90 00000000000000000000000000000000:0000 0A 0\n", "tcp 192.0.2.2:8080"},
+		{"tcp", "0A", "   0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0\n", ""},
+		{"udp", "07", "   0: 3500007F:0035 00000000:0000 07 0\n   1: 00000000:9C40 0100007F:0035 01 0\n", "udp 127.0.0.53:53"},
+	} {
+		got, err := parseSockets(strings.NewReader(heading+c.text), c.protocol, c.state)
+		if text := fmt.Sprint(got); err != nil || text != "["+strings.ReplaceAll(c.want, ", ", " ")+"]" {
+			t.Errorf("%q: %s, %v; want %s", c.text, text, err, c.want)
+		}
+	}
+	const endpoints = " ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS\n"
+	got, err := parseEndpoints(strings.NewReader(endpoints + "ffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1 *192.0.2.1 ::1 \nffff0 ffff1 2 1 29 7778 0 12346 0.0.0.0\n"))
+	if text := fmt.Sprint(got); err != nil || text != "[sctp 10.0.0.1:7777 sctp 192.0.2.1:7777]" {
+		t.Errorf("endpoints: %s, %v", text, err)
+	}
+}
+
+// FuzzListeners: whatever the kernel prints, reading it is cheap and ends in ports that a host port can be compared with.
+func FuzzListeners(f *testing.F) {
+	f.Add("heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
+	f.Add("heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		cost.Under(t, cost.Budget{}, len(text), func() {
+			_, _ = parseSockets(strings.NewReader(text), "udp", "07")
+			_, _ = parseEndpoints(strings.NewReader(text))
+		})
+		found, _ := parseSockets(strings.NewReader(text), "tcp", "0A")
+		more, _ := parseEndpoints(strings.NewReader(text))
+		for _, l := range append(found, more...) {
+			if !l.address.Is4() || !l.has(Port{Protocol: l.protocol, HostIP: l.address, HostPort: l.port}) {
+				t.Errorf("%q is read as %v", text, l)
+			}
+		}
+	})
 }

@@ -1,0 +1,260 @@
+package nat
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// space is a network namespace of its own: a goroutine whose thread is in it and dies with it.
+type space struct {
+	do  chan func()
+	tid int
+}
+
+func newSpace(t *testing.T) *space {
+	t.Helper()
+	s := &space{do: make(chan func())}
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		s.tid = unix.Gettid()
+		failed <- unix.Unshare(unix.CLONE_NEWNET)
+		for f := range s.do {
+			f()
+		}
+	}()
+	if err := <-failed; err != nil {
+		t.Skipf("a network namespace of our own: %v", err)
+	}
+	t.Cleanup(func() { close(s.do) })
+	s.ip(t, "link set lo up")
+	return s
+}
+
+// in runs f in the namespace and returns its error.
+func (s *space) in(f func() error) error {
+	done := make(chan error)
+	s.do <- func() { done <- f() }
+	return <-done
+}
+
+func (s *space) ip(t *testing.T, args string) {
+	t.Helper()
+	var out []byte
+	if err := s.in(func() (err error) {
+		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+		return err
+	}); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+// join joins two namespaces by a pair of links with addresses.
+func join2(t *testing.T, a *space, nameA, addressA string, b *space, nameB, addressB string) {
+	t.Helper()
+	a.ip(t, fmt.Sprintf("link add %s type veth peer name %s netns %d", nameA, nameB, b.tid))
+	for _, end := range []struct {
+		s             *space
+		name, address string
+	}{{a, nameA, addressA}, {b, nameB, addressB}} {
+		end.s.ip(t, fmt.Sprintf("addr add %s dev %s", end.address, end.name))
+		end.s.ip(t, fmt.Sprintf("link set %s up", end.name))
+	}
+}
+
+// serve answers everybody who comes to an address with a name, over TCP or UDP.
+func (s *space) serve(t *testing.T, network, address, name string) io.Closer {
+	t.Helper()
+	var closer io.Closer
+	listen := func() error {
+		l, err := net.Listen(network, address)
+		if closer = l; err == nil {
+			go answer(l, name)
+		}
+		return err
+	}
+	if network == "udp" {
+		listen = func() error {
+			conn, err := net.ListenPacket(network, address)
+			if closer = conn; err == nil {
+				go echo(conn, name)
+			}
+			return err
+		}
+	}
+	if err := s.in(listen); err != nil {
+		t.Fatalf("listen on %s %s: %v", network, address, err)
+	}
+	t.Cleanup(func() { closer.Close() })
+	return closer
+}
+
+func answer(l net.Listener, name string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		io.WriteString(conn, name)
+		conn.Close()
+	}
+}
+
+func echo(conn net.PacketConn, name string) {
+	for b := make([]byte, 64); ; {
+		_, from, err := conn.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		conn.WriteTo([]byte(name), from)
+	}
+}
+
+// ask returns who answers at an address, or "nobody".
+func (s *space) ask(network, address string) string {
+	answer := make([]byte, 64)
+	n := 0
+	err := s.in(func() error {
+		conn, err := net.DialTimeout(network, address, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(5 * time.Second))
+		if network == "udp" {
+			conn.Write([]byte("?"))
+		}
+		n, err = conn.Read(answer)
+		return err
+	})
+	if err != nil {
+		return "nobody"
+	}
+	return string(answer[:n])
+}
+
+// TestWhosePort: a host port leads to the pod from everywhere, and what a process of the machine waits on stays that process's,
+// whether it came first or later, over the network and on the machine itself.
+func TestWhosePort(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	host, pod, remote := newSpace(t), newSpace(t), newSpace(t)
+	const bridge = "pods0" // a link, which is all that the table asks of a bridge
+	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
+	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
+	pod.ip(t, "route add default via 10.85.0.1")
+	err := host.in(func() error {
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil { // of the thread's namespace
+			return err
+		}
+		return Write(Network{Bridge: bridge, Pods: netip.MustParsePrefix("10.85.0.0/16")})
+	})
+	if errors.Is(err, ErrUnsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	open := func(owner string, ports ...Port) error {
+		return host.in(func() error { return Open(bridge, owner, ports) })
+	}
+	leads := func(protocol, hostIP string, number uint16) Port {
+		p := Port{Protocol: protocol, HostPort: number, Pod: netip.MustParseAddr("10.85.0.2"), PodPort: 80}
+		if hostIP != "" {
+			p.HostIP = netip.MustParseAddr(hostIP)
+		}
+		return p
+	}
+	keep := func() {
+		t.Helper()
+		if err := host.in(func() error { return Keep(bridge) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// want asks from the network, from the machine to its own address, and over its loopback.
+	want := func(when, network string, number int, fromNet, fromHost, overLoopback string) {
+		t.Helper()
+		for _, c := range []struct {
+			from          *space
+			what, at, who string
+		}{{remote, "the network", "192.0.2.1", fromNet}, {host, "the machine", "192.0.2.1", fromHost}, {host, "the loopback", "127.0.0.1", overLoopback}} {
+			if who := c.from.ask(network, fmt.Sprintf("%s:%d", c.at, number)); who != c.who {
+				t.Errorf("%s: %s %d from %s is answered by %s, want %s", when, network, number, c.what, who, c.who)
+			}
+		}
+	}
+	pod.serve(t, "tcp4", "0.0.0.0:80", "pod")
+	pod.serve(t, "udp", "0.0.0.0:80", "pod")
+
+	if err := open("a", leads("tcp", "", 8080), leads("udp", "", 8080)); err != nil {
+		t.Fatal(err)
+	}
+	want("a free port", "tcp", 8080, "pod", "pod", "pod")
+	want("a free port", "udp", 8080, "pod", "pod", "pod")
+
+	// A listener on all addresses, and one on all of IPv6, has the whole port.
+	host.serve(t, "tcp4", "0.0.0.0:6443", "host")
+	host.serve(t, "tcp", "[::]:6444", "host")
+	host.serve(t, "udp", "0.0.0.0:53", "host")
+	for _, p := range []Port{leads("tcp", "", 6443), leads("tcp", "127.0.0.1", 6443), leads("tcp", "", 6444), leads("udp", "", 53)} {
+		if err := open("b", leads("tcp", "", 9999), p); !errors.Is(err, ErrTaken) {
+			t.Errorf("%v was opened: %v", p, err)
+		}
+	}
+	want("a port refused", "tcp", 6443, "host", "host", "host")
+	want("opened together with one refused", "tcp", 9999, "nobody", "nobody", "nobody")
+	if err := open("c", leads("tcp", "", 53)); err != nil {
+		t.Errorf("another protocol's listener takes the port: %v", err)
+	}
+
+	// A listener on one address keeps it; the pod gets the others.
+	host.serve(t, "tcp4", "127.0.0.1:2379", "host")
+	if err := open("d", leads("tcp", "127.0.0.1", 2379)); !errors.Is(err, ErrTaken) {
+		t.Errorf("the listener's own address was opened: %v", err)
+	}
+	if err := open("d", leads("tcp", "", 2379)); err != nil {
+		t.Fatal(err)
+	}
+	want("a port shared by address", "tcp", 2379, "pod", "pod", "host")
+
+	// A listener that comes later: at once for who comes over the network, and for the machine itself once Keep has seen it.
+	late := host.serve(t, "tcp4", "0.0.0.0:8080", "host")
+	if who := remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
+		t.Errorf("a later listener's client from the network reaches %s", who)
+	}
+	keep()
+	keep()
+	want("a later listener", "tcp", 8080, "host", "host", "host")
+	want("a later listener of another protocol", "udp", 8080, "pod", "pod", "pod")
+	late.Close()
+	keep()
+	want("a listener that went", "tcp", 8080, "pod", "pod", "pod")
+
+	for _, owner := range []string{"a", "c", "d"} {
+		if err := host.in(func() error { return Close(bridge, owner) }); err != nil {
+			t.Error(err)
+		}
+	}
+	keep()
+	err = host.in(func() error {
+		got, err := count(bridge)
+		if got != "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3" {
+			t.Errorf("after the last pod: %s", got)
+		}
+		return errors.Join(err, Delete(bridge), Keep(bridge))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
