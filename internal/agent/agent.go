@@ -95,7 +95,8 @@ const relist = 10 * time.Second
 // Agent is one node's agent.
 type Agent struct {
 	o        Options
-	client   *kube.Client
+	client   *kube.Client // what is written with it passes a Gate
+	beats    *kube.Client // for the Node's status and Lease
 	runtime  *cri.Client
 	recorder record.EventRecorder
 
@@ -145,20 +146,10 @@ const eventSource = "kubelet"
 
 // connect prepares the API client and waits for the runtime: the node is nothing without it.
 func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
-	c := a.o.Config
-	client := func(qps, burst int32) (*kube.Client, error) {
-		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: float32(qps), Burst: int(burst)})
+	if err := a.dialAPI(ctx); err != nil {
+		return nil, err
 	}
 	var err error
-	if a.client, err = client(*c.KubeAPIQPS, c.KubeAPIBurst); err != nil {
-		return nil, err
-	}
-	// Events have a budget of their own, so that a burst of them does not hold up statuses.
-	events, err := client(unlimitedIfZero(*c.EventRecordQPS), c.EventBurst)
-	if err != nil {
-		return nil, err
-	}
-	a.recorder = kube.NewRecorder(ctx, events, eventSource, a.o.NodeName)
 	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
 		return nil, err
 	}
@@ -238,7 +229,7 @@ func (a *Agent) prepareNode(context.Context) error {
 		cloud = &node.Cloud{NodeIPs: a.o.NodeIPs}
 	}
 	a.node, err = node.New(node.Options{
-		Name: a.o.NodeName, API: a.client, Runtime: a.runtime, Images: a.runtime.Images, Recorder: a.recorder,
+		Name: a.o.NodeName, API: a.beats, Runtime: a.runtime, Images: a.runtime.Images, Recorder: a.recorder,
 		Machine: a.machine, Line: a.line, Rhythm: heartbeat.Config{
 			LeaseDuration: time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
 			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,

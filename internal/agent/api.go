@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// Bounds of what the agent writes of its pods, beside kubeAPIQPS and eventRecordQPS.
+const (
+	// writesInFlight is above what the reporter of statuses has (pods.reportWriters), for mirror pods, ends of pods and Events. Chosen.
+	writesInFlight = 8
+	// writeTolerance is how many times its rest value an answer may take before there are fewer. Where the API server is on this machine,
+	// it takes several times as long while pods start, and their statuses are what people wait for. Chosen.
+	writeTolerance = 10
+)
+
+// dialAPI prepares the API clients; it does not dial. What is written of pods passes a Gate, which gives way to an API server in
+// trouble. The node's own status and Lease have a client of their own, as upstream's, without a limit: a burst of pods must not
+// make the node look dead.
+func (a *Agent) dialAPI(ctx context.Context) error {
+	c := a.o.Config
+	gate := kube.NewGate(kube.GateOptions{
+		Component: "agent",
+		Options:   throttle.Options{InFlightMax: writesInFlight, Tolerance: writeTolerance},
+	})
+	client := func(qps float32, burst int32) (*kube.Client, error) {
+		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: qps, Burst: int(burst)})
+	}
+	gated := func(qps float32, burst int32) (*kube.Client, error) {
+		plain, err := client(qps, burst)
+		if err != nil {
+			return nil, err
+		}
+		return plain.Through(gate)
+	}
+	var err error
+	if a.beats, err = client(-1, 0); err != nil {
+		return err
+	}
+	if a.client, err = gated(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {
+		return err
+	}
+	// Events have a budget of their own, so that a burst of them does not hold up statuses.
+	events, err := gated(float32(unlimitedIfZero(*c.EventRecordQPS)), c.EventBurst)
+	if err != nil {
+		return err
+	}
+	a.recorder = kube.NewRecorder(ctx, events, eventSource, a.o.NodeName)
+	return nil
+}

@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// TestNodeIsNotBehindItsPods: as many statuses of pods as may be on their way have no answer, and others wait; the node's status and Lease
+// go out all the same.
+func TestNodeIsNotBehindItsPods(t *testing.T) {
+	nodeCame := make(chan string, 10)
+	podCame, end := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/pods/") {
+			podCame <- struct{}{}
+			<-end
+		} else {
+			nodeCame <- r.Method + " " + r.URL.Path
+		}
+		w.WriteHeader(http.StatusConflict)
+	}))
+	defer server.Close()
+	defer close(end)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", server.URL)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, _, err := kubeletconfig.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &Agent{o: Options{Kubeconfig: file, Config: config, NodeName: "n"}}
+	if err := a.dialAPI(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 * writesInFlight {
+		go func() {
+			_ = a.client.Patch(t.Context(), kube.Pods, "x", fmt.Sprint("p", i), types.MergePatchType, []byte("{}"), nil, "status")
+		}()
+	}
+	for range writesInFlight {
+		<-podCame
+	}
+	soon, cancel := context.WithTimeout(t.Context(), kube.AnswerMaxDefault/2) // a status that hangs is on its way for that long
+	defer cancel()
+	for range 5 {
+		_ = a.beats.Patch(soon, kube.Nodes, "", "n", types.MergePatchType, []byte("{}"), nil, "status")
+		_ = a.beats.Patch(soon, kube.Leases, "kube-node-lease", "n", types.MergePatchType, []byte("{}"), nil)
+	}
+	if len(nodeCame) != 10 {
+		t.Errorf("%d writes of the node came, want 10", len(nodeCame))
+	}
+}
