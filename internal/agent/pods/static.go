@@ -252,7 +252,8 @@ func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types
 		}
 		live[key(pod)] = e.uid
 		w := wanted[key(pod)]
-		end := (w == nil || w.UID != e.uid) && e.stop == nil
+		going := e.stop != nil && e.stop.Remove // else it was rejected or evicted, and stays until its manifest goes
+		end := (w == nil || w.UID != e.uid) && !going
 		if end {
 			e.orderStop(now, e.grace(), podlife.StopOrder{Remove: true})
 		}

@@ -8,6 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 const goodManifest = `
@@ -164,5 +167,23 @@ func TestReadKeepsPodsOfBrokenFiles(t *testing.T) {
 	r.static.read()
 	if len(r.static.pods) != 0 {
 		t.Errorf("a pod outlived its file: %v", r.static.pods)
+	}
+}
+
+// TestFailedStaticPodGoesWithItsManifest: one that was rejected or evicted has a stop order already, and goes all the same.
+func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
+	r := testRunner()
+	r.pods = map[types.UID]*entry{}
+	for name, stop := range map[string]*podlife.StopOrder{"running": nil, "rejected": {Phase: podlife.Failed, Reason: "PodOSNotSupported"}, "going": {Remove: true}} {
+		e := newEntry(types.UID(name), 0)
+		e.pod, e.static, e.stop = testPod(), true, stop
+		e.pod.Name = name
+		r.pods[e.uid] = e
+	}
+	live := r.static.endUnwanted(nil)
+	for uid, e := range r.pods {
+		if live["ns/"+string(uid)] != uid || e.stop == nil || !e.stop.Remove {
+			t.Errorf("%s: stop order %+v", uid, e.stop)
+		}
 	}
 }
