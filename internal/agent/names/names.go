@@ -48,6 +48,24 @@ func Of(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err err
 	return hostname, domain, nil
 }
 
+// nodenameMax is the longest name that the kernel keeps of a host, in bytes: __NEW_UTS_LEN of uname(2), without the final NUL.
+const nodenameMax = 64
+
+// Kernel returns the name that the kernel tells pod's containers (hostname(1), uname(2)): its host name, or with
+// setHostnameAsFQDN and a subdomain, its domain as well. It is an error where that is too long, and nothing is cut off.
+func Kernel(pod *corev1.Pod, clusterDomain string) (string, error) {
+	hostname, domain, err := Of(pod, clusterDomain)
+	if err != nil || domain == "" || pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN {
+		return hostname, err
+	}
+	name := hostname + "." + domain
+	if len(name) > nodenameMax {
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+			name, nodenameMax, len(name))
+	}
+	return name, nil
+}
+
 // fit cuts a host name to what the kernel takes; it may not end in '-' or '.' then.
 func fit(pod, hostname string) (string, error) {
 	if len(hostname) <= hostnameMax {

@@ -156,3 +156,25 @@ func FuzzResolvConf(f *testing.F) {
 		}
 	})
 }
+
+// TestKernel: the domain is part of the name only where the pod asks for that and has one, and is never cut.
+func TestKernel(t *testing.T) {
+	yes, no, long := true, false, strings.Repeat("s", 50)
+	for name, c := range map[string]struct {
+		subdomain string
+		fqdn      *bool
+		want      string
+	}{
+		"not asked":    {"sub", nil, "web"},
+		"declined":     {"sub", &no, "web"},
+		"asked":        {"sub", &yes, "web.sub.shop.svc.cluster.local"},
+		"no subdomain": {"", &yes, "web"},
+		"too long":     {long, &yes, ""},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.PodSpec{Subdomain: c.subdomain, SetHostnameAsFQDN: c.fqdn}}
+		got, err := Kernel(pod, "cluster.local")
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 	}
 	facts := criconfig.SandboxFacts{Attempt: attempt, DNS: dns, CgroupParent: parent, Holdings: r.Holdings.Note(string(pod.UID))}
 	if !pod.Spec.HostNetwork {
-		if facts.Hostname, _, err = names.Of(pod, r.DNS.ClusterDomain); err != nil {
+		if facts.Hostname, err = names.Kernel(pod, r.DNS.ClusterDomain); err != nil {
 			return nil, err
 		}
 	}
