@@ -1,0 +1,254 @@
+package podfields
+
+import (
+	"slices"
+	"strings"
+)
+
+// Outcome is what becomes of a field on a node of this agent.
+type Outcome int
+
+// The outcomes.
+const (
+	_          Outcome = iota
+	CarriedOut         // by whom Row.By says
+	Rejected           // the pod fails with upstream's reason; what is let in is carried out
+	Held               // the pod is held for it
+	NoEffect           // nobody on a node looks at it, by design
+)
+
+// Row says what becomes of a field and, if its path ends in a star, of all that is below it.
+type Row struct {
+	Path    string // spec.containers[] stands for init and ephemeral containers, too
+	Outcome Outcome
+	// By says who proves it: an observer (ObserverLife and the others), or a test as package.TestName, with the package's path
+	// in the repository. Rows that are held or without effect have none.
+	By   string
+	Note string
+}
+
+// Area is a part of the table, with the rows of which it tells the same.
+type Area struct {
+	Title  string
+	Groups []Group
+}
+
+// Group is fields with a common beginning of which the same is told.
+type Group struct {
+	At      string // what all paths begin with
+	Fields  string // with spaces between them; a star at the end of one: and all that is below it
+	Outcome Outcome
+	By      string
+	Note    string
+}
+
+// Rows are the rows of a group.
+func (g Group) Rows() []Row {
+	var out []Row
+	for _, name := range strings.Fields(g.Fields) {
+		out = append(out, Row{Path: g.At + "." + name, Outcome: g.Outcome, By: g.By, Note: g.Note})
+	}
+	return out
+}
+
+// Rows are those of all areas.
+func Rows() []Row {
+	var out []Row
+	for _, a := range Areas() {
+		for _, g := range a.Groups {
+			out = append(out, g.Rows()...)
+		}
+	}
+	return out
+}
+
+// Observers: what is made of a pod with the field, and without it, differs in the part that the observer shows.
+const (
+	ObserverSandbox   = "sandbox"   // the request that makes the pod's sandbox
+	ObserverContainer = "container" // the requests that make its containers: variables, mounts, security
+	ObserverFiles     = "files"     // what is in its volumes
+	ObserverLife      = "life"      // when its containers start, end and start again
+	ObserverResources = "resources" // its cgroups, QoS class, CPUs and memory of its own
+	ObserverScheduler = "scheduler" // where it is placed
+	ObserverSystem    = "system"    // what it is rejected for
+	ObserverProbe     = "probe"     // how and when its containers are asked
+	ObserverHook      = "hook"      // what is run when its containers start and stop
+)
+
+// Observers are all of them.
+func Observers() []string {
+	return []string{
+		ObserverSandbox, ObserverContainer, ObserverFiles, ObserverLife, ObserverResources, ObserverScheduler, ObserverSystem,
+		ObserverProbe, ObserverHook,
+	}
+}
+
+// Areas are the table, in the order in which users read it.
+func Areas() []Area {
+	return slices.Concat(podAreas(), containerAreas(), volumeAreas())
+}
+
+func podAreas() []Area {
+	return []Area{
+		{"The life of a pod", []Group{
+			{"spec", "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds readinessGates[].conditionType", CarriedOut, ObserverLife, ""},
+			{"spec", "priority priorityClassName", CarriedOut, ObserverResources, "also who is evicted first, and the scheduler's order"},
+			{"spec", "overhead", CarriedOut, ObserverResources, "added to the pod's cgroup"},
+			{"spec.resources", "limits requests", CarriedOut, ObserverResources, "of the pod as a whole"},
+			{"spec", "resources.claims*", NoEffect, "", "the API server lets nobody set it for a pod as a whole"},
+			{"spec", "resourceClaims*", Held, "", "devices of a device plugin are given: name them in `resources.limits`"},
+			{"spec", "runtimeClassName", CarriedOut, "internal/agent/pods.TestRuntimeHandler", ""},
+			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/objects.TestReferences", ""},
+		}},
+		{"Names and network of a pod", []Group{
+			{"spec", "hostname subdomain hostnameOverride setHostnameAsFQDN dnsPolicy", CarriedOut, ObserverSandbox, ""},
+			{"spec.dnsConfig", "nameservers[] searches[] options[].name options[].value", CarriedOut, ObserverSandbox, ""},
+			{"spec", "hostAliases[].ip hostAliases[].hostnames[]", CarriedOut, ObserverFiles, "in the pod's hosts file"},
+			{"spec", "hostNetwork hostPID hostIPC shareProcessNamespace", CarriedOut, ObserverContainer, ""},
+			{"spec", "hostUsers", Held, "", "`false` is held; `true` is what every pod gets"},
+			{"spec", "enableServiceLinks", CarriedOut, ObserverContainer, ""},
+			{"spec", "serviceAccountName", CarriedOut, ObserverFiles, "whose token a projected volume has"},
+			{"spec", "serviceAccount automountServiceAccountToken", NoEffect, "", "read by the API server when the pod is made"},
+		}},
+		{"Security of a pod", []Group{
+			{"spec", "os.name", Rejected, ObserverSystem, "PodOSNotSupported unless it is linux"},
+			{"spec.securityContext", "sysctls[].name", Rejected, ObserverSystem, "SysctlForbidden unless safe or in allowedUnsafeSysctls"},
+			{"spec.securityContext", "sysctls[].value", CarriedOut, ObserverSandbox, ""},
+			{"spec.securityContext", "supplementalGroupsPolicy", Rejected, ObserverSystem, "SupplementalGroupsPolicyNotSupported for Strict where the runtime cannot"},
+			{"spec.securityContext", "appArmorProfile.type", Rejected, ObserverSystem, "AppArmor where the kernel does not enforce profiles"},
+			{"spec.securityContext", "runAsUser runAsGroup runAsNonRoot supplementalGroups[] fsGroup appArmorProfile.localhostProfile seccompProfile.type", CarriedOut, ObserverContainer, ""},
+			{"spec.securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer, "a path that leads out of the seccomp directory is held"},
+			{"spec.securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
+			{"spec.securityContext", "fsGroupChangePolicy", CarriedOut, "internal/agent/volume.TestFSGroupChangePolicy", "of local volumes; others are new with each pod"},
+			{"spec.securityContext", "seLinuxChangePolicy", NoEffect, "", "speaks of volumes of CSI drivers that mount with a label; all others are relabelled by the container runtime"},
+			{"spec.securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
+		}},
+		{"Where a pod goes", []Group{
+			{"spec", "nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
+			{"spec", "nodeName", CarriedOut, ObserverScheduler, "it is the node's from then on"},
+			{"spec", "tolerations[].tolerationSeconds", CarriedOut, "internal/kube.TestHealthPodOfATrimmedPod", "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
+			{"spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]", matchers, CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("preference.", matchers), CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("podAffinityTerm.", podTerm), CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("podAffinityTerm.", podTerm), CarriedOut, ObserverScheduler, ""},
+			{"spec.affinity.podAffinity", "requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
+				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", NoEffect, "", mergedKeys},
+			{"spec.affinity.podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
+				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", NoEffect, "", mergedKeys},
+			{"spec.topologySpreadConstraints[]", "maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy matchLabelKeys[]", CarriedOut, ObserverScheduler, ""},
+			{"spec", "schedulingGroup*", CarriedOut, ObserverScheduler, "`plimsoll scheduler` has no gangs: the pod stays pending, and its PodScheduled condition says so"},
+		}},
+	}
+}
+
+const (
+	oneVersion = "v1 is the only one that the API server lets pass"
+	matchers   = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
+	podTerm    = "labelSelector namespaces[] topologyKey namespaceSelector"
+	mergedKeys = "the API server merges it into labelSelector when the pod is made, as upstream's scheduler expects"
+)
+
+// prefixed puts a prefix before each field.
+func prefixed(prefix, fields string) string {
+	var out []string
+	for _, f := range strings.Fields(fields) {
+		out = append(out, prefix+f)
+	}
+	return strings.Join(out, " ")
+}
+
+func containerAreas() []Area {
+	const c = "spec.containers[]"
+	actions := func(at, note string) []Group {
+		return []Group{
+			{at, "exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name httpGet.httpHeaders[].value", CarriedOut, ObserverProbe, note},
+			{at, "tcpSocket.port tcpSocket.host grpc.port grpc.service", CarriedOut, ObserverProbe, note},
+			{at, "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold", CarriedOut, ObserverProbe, note},
+		}
+	}
+	hooks := func(at string) []Group {
+		return []Group{
+			{at, "exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name httpGet.httpHeaders[].value sleep.seconds", CarriedOut, ObserverHook, ""},
+			{at, "tcpSocket*", Rejected, "internal/agent/hook.TestTCPSocketFails", "the hook fails when it is run, as in upstream's kubelet, which has no such hook either"},
+		}
+	}
+	return []Area{
+		{"Containers (init containers and ephemeral containers alike)", []Group{
+			{c, "name image command[] args[] workingDir stdin stdinOnce tty terminationMessagePath terminationMessagePolicy", CarriedOut, ObserverContainer, ""},
+			{c, "imagePullPolicy", CarriedOut, "test/e2e/pods.TestMissing", ""},
+			{c, "ports[].hostPort ports[].containerPort ports[].protocol ports[].hostIP", CarriedOut, ObserverSandbox, "as port mappings; also the scheduler's"},
+			{c, "ports[].name", CarriedOut, ObserverProbe, "probes and hooks may name it"},
+			{c, "restartPolicy", CarriedOut, ObserverLife, "Always makes an init container a sidecar"},
+			{c, "restartPolicyRules*", Held, "", ""},
+			{c, "resizePolicy[].resourceName resizePolicy[].restartPolicy", CarriedOut, ObserverLife, ""},
+			{c + ".resources", "limits requests", CarriedOut, ObserverResources, ""},
+			{c + ".resources", "claims*", Held, "", ""},
+			{"spec.ephemeralContainers[]", "targetContainerName", CarriedOut, ObserverContainer, ""},
+		}},
+		{"What containers see", []Group{
+			{c + ".env[]", "name value valueFrom.fieldRef.fieldPath valueFrom.resourceFieldRef.containerName valueFrom.resourceFieldRef.resource valueFrom.resourceFieldRef.divisor", CarriedOut, ObserverContainer, ""},
+			{c + ".env[].valueFrom", "configMapKeyRef.name configMapKeyRef.key configMapKeyRef.optional secretKeyRef.name secretKeyRef.key secretKeyRef.optional", CarriedOut, ObserverContainer, ""},
+			{c + ".env[].valueFrom", "fileKeyRef.volumeName fileKeyRef.path fileKeyRef.key fileKeyRef.optional", CarriedOut, ObserverContainer, ""},
+			{c + ".env[].valueFrom", "fieldRef.apiVersion", NoEffect, "", oneVersion},
+			{c + ".envFrom[]", "prefix configMapRef.name configMapRef.optional secretRef.name secretRef.optional", CarriedOut, ObserverContainer, ""},
+			{c + ".volumeMounts[]", "name mountPath readOnly recursiveReadOnly mountPropagation subPath subPathExpr", CarriedOut, ObserverContainer, ""},
+			{c, "volumeDevices*", Held, "", ""},
+		}},
+		{"Security of containers", []Group{
+			{c + ".securityContext", "privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation capabilities.add[] capabilities.drop[]", CarriedOut, ObserverContainer, ""},
+			{c + ".securityContext", "seccompProfile.type appArmorProfile.localhostProfile", CarriedOut, ObserverContainer, ""},
+			{c + ".securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer, "a path that leads out of the seccomp directory is held"},
+			{c + ".securityContext", "appArmorProfile.type", Rejected, ObserverSystem, "AppArmor where the kernel does not enforce profiles"},
+			{c + ".securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
+			{c + ".securityContext", "procMount", NoEffect, "", "the API lets Unmasked pass only with hostUsers false, which is held; paths are masked in any case"},
+			{c + ".securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
+		}},
+		{"Probes", slices.Concat(
+			actions(c+".livenessProbe", ""), actions(c+".readinessProbe", ""), actions(c+".startupProbe", ""),
+			[]Group{
+				{c, "livenessProbe.terminationGracePeriodSeconds startupProbe.terminationGracePeriodSeconds", CarriedOut, ObserverProbe, ""},
+				{c, "readinessProbe.terminationGracePeriodSeconds", NoEffect, "", "refused by the API server: a readiness probe ends nothing"},
+			},
+		)},
+		{"Hooks", slices.Concat(
+			hooks(c+".lifecycle.postStart"), hooks(c+".lifecycle.preStop"),
+			[]Group{{c + ".lifecycle", "stopSignal", CarriedOut, ObserverContainer, ""}},
+		)},
+	}
+}
+
+func volumeAreas() []Area {
+	const v = "spec.volumes[]"
+	var old []string
+	for _, h := range oldVolumeHolds() {
+		old = append(old, strings.TrimPrefix(h.path, v+".")+"*")
+	}
+	const downward = "items[].path items[].fieldRef.fieldPath items[].resourceFieldRef.containerName items[].resourceFieldRef.resource items[].resourceFieldRef.divisor items[].mode"
+	const keys = "items[].key items[].path items[].mode optional"
+	return []Area{
+		{"Volumes that are mounted", []Group{
+			{v, "name", CarriedOut, ObserverContainer, ""},
+			{v + ".hostPath", "path", CarriedOut, ObserverContainer, ""},
+			{v + ".hostPath", "type", CarriedOut, "internal/agent/volume.TestHostPath", "what is missing is made where the type says so"},
+			{v + ".emptyDir", "medium sizeLimit", CarriedOut, "internal/agent/volume.TestEmptyDir", "Memory or none; huge pages are held. Eviction measures the limit of what is not in memory"},
+			{v + ".configMap", "name defaultMode " + keys, CarriedOut, ObserverFiles, ""},
+			{v + ".secret", "secretName defaultMode " + keys, CarriedOut, ObserverFiles, ""},
+			{v + ".downwardAPI", "defaultMode " + downward, CarriedOut, ObserverFiles, ""},
+			{v + ".projected", "defaultMode", CarriedOut, ObserverFiles, ""},
+			{v, "downwardAPI.items[].fieldRef.apiVersion projected.sources[].downwardAPI.items[].fieldRef.apiVersion", NoEffect, "", oneVersion},
+			{v + ".projected.sources[].configMap", "name " + keys, CarriedOut, ObserverFiles, ""},
+			{v + ".projected.sources[].secret", "name " + keys, CarriedOut, ObserverFiles, ""},
+			{v + ".projected.sources[].downwardAPI", downward, CarriedOut, ObserverFiles, ""},
+			{v + ".projected.sources[].serviceAccountToken", "audience expirationSeconds path", CarriedOut, ObserverFiles, ""},
+			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer, "of persistent volumes of kind hostPath and local with a file system; others are held"},
+			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "", "the controller manager makes the claim, which is mounted as any other"},
+		}},
+		{"Volumes that are not mounted", []Group{
+			{v, "csi* nfs* iscsi* fc* image*", Held, "", ""},
+			{v + ".projected.sources[]", "clusterTrustBundle* podCertificate*", Held, "", ""},
+			{v, strings.Join(old, " "), Held, "", "kinds that upstream hands to CSI drivers or has given up"},
+		}},
+	}
+}
