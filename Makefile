@@ -91,6 +91,10 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 
+.PHONY: oracle-long
+oracle-long: ## hold our requests to the runtime against upstream's for 100,000 pods that Pod Security admits
+	cd oracle && $(GO) test -count=1 -timeout 60m -run TestConfinement -v -confine.pods=100000 .
+
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
 # after the other: -p 1.
 .PHONY: test-e2e

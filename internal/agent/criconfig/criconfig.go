@@ -14,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 )
 
 // Node is what is the same for every pod of a node.
@@ -222,14 +224,16 @@ func sysctls(pod *corev1.Pod) map[string]string {
 	}
 	all := map[string]string{}
 	for _, s := range pod.Spec.SecurityContext.Sysctls {
-		all[strings.ReplaceAll(s.Name, "/", ".")] = s.Value
+		all[admission.NormalSysctl(s.Name)] = s.Value
 	}
 	return all
 }
 
+// stopSignal is the signal in CRI's spelling, which has SIGRTMINPLUS1 for SIGRTMIN+1.
 func stopSignal(c *corev1.Container) runtimeapi.Signal {
-	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
-		return runtimeapi.Signal(runtimeapi.Signal_value[string(*c.Lifecycle.StopSignal)])
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_RUNTIME_DEFAULT
 	}
-	return runtimeapi.Signal_RUNTIME_DEFAULT
+	name := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(*c.Lifecycle.StopSignal))
+	return runtimeapi.Signal(runtimeapi.Signal_value[name])
 }

@@ -226,6 +226,18 @@ func TestAppArmor(t *testing.T) {
 	}
 }
 
+func TestStopSignal(t *testing.T) {
+	for name, want := range map[corev1.Signal]runtimeapi.Signal{
+		"SIGTERM": runtimeapi.Signal_SIGTERM, "SIGRTMIN": runtimeapi.Signal_SIGRTMIN, "SIGRTMIN+15": runtimeapi.Signal_SIGRTMINPLUS15,
+		"SIGRTMAX-1": runtimeapi.Signal_SIGRTMAXMINUS1, "SIGWHAT": runtimeapi.Signal_RUNTIME_DEFAULT,
+	} {
+		c := &corev1.Container{Lifecycle: &corev1.Lifecycle{StopSignal: &name}}
+		if got := stopSignal(c); got != want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
 func TestJoinTarget(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{
 		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
