@@ -1,0 +1,73 @@
+//go:build e2e
+
+package pods
+
+import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// secret makes a secret of one key in the test's namespace.
+func (b bench) secret(name string, kind corev1.SecretType, key, content string) {
+	b.t.Helper()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: kind, StringData: map[string]string{key: content}}
+	if _, err := b.API.CoreV1().Secrets(b.ns).Create(b.t.Context(), s, metav1.CreateOptions{}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// pulls is a pod with one container of an image that is pulled each time.
+func pulls(image string, secrets ...string) corev1.PodSpec {
+	c := workload("c", "exit", "--code", "0")
+	c.Image = image
+	c.ImagePullPolicy = corev1.PullAlways
+	spec := brief(c)
+	for _, name := range secrets {
+		spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	return spec
+}
+
+// An image of a registry with a password: without one it is refused; with several credentials each is tried, the most specific
+// first; old forms of secrets count; secrets that are no credentials, or not there, are told of and passed over.
+func TestImagePullSecrets(t *testing.T) {
+	b := at(t)
+	r := newRegistry(t, "team", "right")
+	host := r.Listener.Addr().String()
+	padless := base64.RawStdEncoding.EncodeToString([]byte("team:right"))
+	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
+	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{"http://%s/v2/shop":{"username":"team","password":"old"}}}`, host))
+	b.secret("of-old", corev1.SecretTypeDockercfg, corev1.DockerConfigKey, fmt.Sprintf(`{%q:{"auth":%q}}`, host, padless))
+	b.secret("elsewhere", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, `{"auths":{"registry.example":{"username":"team","password":"right"}}}`)
+	b.secret("opaque", corev1.SecretTypeOpaque, "user", "team")
+
+	b.create("with", pulls(r.name("one/app"), "right"))
+	b.ended("with", corev1.PodSucceeded)
+	if got := r.take(); !slices.Equal(got, []string{"team:right"}) {
+		t.Errorf("one secret: tried %q", got)
+	}
+
+	b.create("several", pulls(r.name("shop/app"), "opaque", "missing", "elsewhere", "right", "wrong"))
+	b.ended("several", corev1.PodSucceeded)
+	if got := r.take(); !slices.Equal(got, []string{"team:old", "team:right"}) {
+		t.Errorf("several secrets: tried %q", got)
+	}
+	b.event("several", "FailedToRetrieveImagePullSecret", "Unable to retrieve some image pull secrets (missing)")
+	b.event("several", "FailedToRetrieveImagePullSecret", "Unable to use some image pull secrets (opaque: type")
+
+	b.create("of-old", pulls(r.name("three/app"), "of-old"))
+	b.ended("of-old", corev1.PodSucceeded)
+	r.take()
+
+	b.create("without", pulls(r.name("one/app"), "elsewhere"))
+	b.until("without", "is refused", soon, waiting("c", "ErrImagePull"))
+	b.event("without", "Failed", "Failed to pull image", "401 Unauthorized")
+	if got := r.take(); len(got) != 0 {
+		t.Errorf("credentials of another registry were sent: %q", got)
+	}
+}
