@@ -12,6 +12,8 @@
 // # Invariants
 //
 //   - Records that the kernel did not write itself are ignored: whoever may write to /dev/kmsg cannot make up a kill.
+//   - Of what the kernel did write only lines that begin as a kill does count: whoever chooses the name of a command, a firewall rule or
+//     a disk cannot make one up.
 //   - A lost record (the buffer is a ring) costs that record, never the reading.
 //
 // It needs CAP_SYSLOG where kernel.dmesg_restrict is set; Open says so. It interprets nothing but kills.

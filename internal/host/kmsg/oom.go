@@ -2,6 +2,7 @@ package kmsg
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 	}
 	text := r.Text
 	switch {
-	case strings.Contains(text, " invoked oom-killer: "):
+	case isInvoked(text):
 		*p = Parser{open: true}
 	case strings.HasPrefix(text, "memory: usage ") && p.open:
 		used, limit, ok := parseUsage(text)
@@ -62,10 +63,28 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 		if p.report.Group != p.whole && !strings.HasPrefix(p.report.Group, p.whole+"/") {
 			p.report = oom.Kill{} // this kill's was rationed, and the last one was of another group
 		}
-	case strings.Contains(text, "Killed process "):
+	default:
 		return p.killed(r)
 	}
 	return oom.Kill{}, false
+}
+
+// commandMax is the longest command in the text of a record: 15 bytes (TASK_COMM_LEN), each written \x0a at worst.
+const commandMax = 15 * 4
+
+// isInvoked recognizes the first line of a report, the only one that begins with what a user chose.
+func isInvoked(text string) bool {
+	i := strings.Index(text, " invoked oom-killer: gfp_mask=0x")
+	return i >= 0 && i <= commandMax
+}
+
+// killedAfter are the beginnings of the line of a kill (oom_kill_process and __oom_kill_process in mm/oom_kill.c). Other lines of the
+// kernel quote users, too: names of commands, options of mounts, prefixes of firewall rules. None of them begins so.
+var killedAfter = []string{
+	"Memory cgroup out of memory: Killed process ",
+	"Out of memory: Killed process ",
+	"Out of memory (oom_kill_allocating_task): Killed process ",
+	"Killed process ", // before 5.0
 }
 
 const wholeSuffix = " are going to be killed due to memory.oom.group set"
@@ -133,17 +152,18 @@ func parseTaskIn(text string) (group, limitGroup string) {
 	return group, limitGroup
 }
 
-// parseKilled reads the line of the kill itself. The command may hold parentheses.
+// parseKilled reads the line of the kill itself. The command may hold parentheses, and is all that a user chose of it.
 func parseKilled(text string) (oom.Kill, bool) {
-	_, rest, ok := strings.Cut(text, "Killed process ")
-	if !ok {
+	i := slices.IndexFunc(killedAfter, func(begin string) bool { return strings.HasPrefix(text, begin) })
+	if i < 0 {
 		return oom.Kill{}, false
 	}
+	rest := strings.TrimPrefix(text, killedAfter[i])
 	end := strings.LastIndex(rest, ") total-vm:")
 	before, command, paren := strings.Cut(rest[:max(end, 0)], " (")
 	digits, _, _ := strings.Cut(before, ",") // Red Hat's 3.10: "Killed process N, UID N, (COMM)"
 	pid, err := strconv.Atoi(digits)
-	if !paren || err != nil || pid <= 0 {
+	if !paren || err != nil || pid <= 0 || len(command) > commandMax {
 		return oom.Kill{}, false
 	}
 	k := oom.Kill{PID: pid, Command: command, UID: -1}
