@@ -313,7 +313,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
 		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
-		holdings: a.holdings, plugins: a.plugins, ctx: ctx,
+		holdings: a.holdings, plugins: a.plugins,
 		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
 		conditions: func() []eviction.Condition { return a.guard.Pressure() },
 	}

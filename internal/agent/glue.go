@@ -25,8 +25,7 @@ import (
 type admit struct {
 	holdings                 *holdings.Keeper
 	plugins                  *plugins
-	ctx                      context.Context // of the agent: device plugins are asked in an admission
-	staticCPUs, staticMemory bool            // cpuManagerPolicy and memoryManagerPolicy are static
+	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
 	swaps                    func(*corev1.Pod, *corev1.Container) bool
 
 	node  func() placement.Node          // as last seen
@@ -42,14 +41,26 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	var rejected *pods.Rejection
-	refusal := a.holdings.Admit(a.ctx, kube.NUMAPod(pod), func() bool {
+	refusal, asks := a.holdings.Admit(kube.NUMAPod(pod), func() bool {
 		rejected = a.count(pod, others)
 		return rejected == nil
 	})
-	if refusal != nil {
+	switch {
+	case asks:
+		return &pods.Rejection{Asks: true}
+	case refusal != nil:
 		return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
 	}
 	return rejected
+}
+
+// Consult implements pods.Admission.
+func (a admit) Consult(ctx context.Context, pod *corev1.Pod) *pods.Rejection {
+	refusal := a.holdings.Consult(ctx, string(pod.UID))
+	if refusal == nil {
+		return nil
+	}
+	return &pods.Rejection{Reason: refusal.Reason, Message: refusal.Message(), Later: refusal.Waiting, Room: true}
 }
 
 // Give implements pods.Admission.

@@ -85,12 +85,13 @@ type Keeper struct {
 	// pool as its cpuset. Taken before mu.
 	moving sync.RWMutex
 
-	mu      sync.Mutex // guards everything that follows
-	state   *numa.State
-	kept    map[string]map[string]idset.Set // CPUs that running containers have for themselves, although State cannot say so; by pod and container
-	anew    map[string]bool                 // pods that lost what they had while nothing of them ran: to be admitted again
-	groups  map[string]group                // by pod
-	writing bool                            // groups are confined: somebody has, or had, CPUs of its own
+	mu        sync.Mutex // guards everything that follows
+	state     *numa.State
+	kept      map[string]map[string]idset.Set // CPUs that running containers have for themselves, although State cannot say so; by pod and container
+	anew      map[string]bool                 // pods that lost what they had while nothing of them ran: to be admitted again
+	groups    map[string]group                // by pod
+	consulted map[string]consultation         // pods that are being admitted and whose plugins have an opinion
+	writing   bool                            // groups are confined: somebody has, or had, CPUs of its own
 }
 
 // group is a pod's cgroup.
@@ -111,7 +112,7 @@ func New(o Options) (*Keeper, error) {
 	}
 	k := &Keeper{
 		Options: o, encoder: encoder, changed: make(chan struct{}, 1), announce: make(chan chan<- struct{}), state: layout.NewState(),
-		kept: map[string]map[string]idset.Set{}, anew: map[string]bool{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
+		kept: map[string]map[string]idset.Set{}, anew: map[string]bool{}, consulted: map[string]consultation{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
 	}
 	k.counts = newCounts(k)
 	k.tell()
@@ -121,39 +122,48 @@ func New(o Options) (*Keeper, error) {
 // admitTries bounds the offers to one pod that become stale because others leave at the same time.
 const admitTries = 100
 
-// Admit gives a pod what it asks for of its own, if fits says that it fits the node otherwise, and says why not. A pod that has
-// it already, from before a restart of the agent, keeps it.
-func (k *Keeper) Admit(ctx context.Context, p numa.Pod, fits func() bool) *numa.Refusal {
-	done := k.counts.admission()
-	refusal := k.admit(ctx, p, fits)
-	done(p, refusal)
-	return refusal
+// consultation is what plugins said of a pod that is being admitted.
+type consultation struct {
+	answers  numa.Answers
+	question *numa.Question // the next; nil: none
 }
 
-func (k *Keeper) admit(ctx context.Context, p numa.Pod, fits func() bool) *numa.Refusal {
-	answers := numa.Answers{}
+// Admit gives a pod what it asks for of its own, if fits says that it fits the node otherwise, and says why not. A pod that has
+// it already, from before a restart of the agent, keeps it. If asks is true, a device plugin has to be asked first: then the pod has
+// nothing yet, and Consult is to be called before it is admitted again. Admit itself waits for nobody.
+func (k *Keeper) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
+	done := k.counts.admission()
+	refusal, asks = k.admit(p, fits)
+	if asks {
+		return nil, true
+	}
+	k.mu.Lock()
+	delete(k.consulted, p.UID)
+	k.mu.Unlock()
+	done(p, refusal)
+	return refusal, false
+}
+
+func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
 	for range admitTries {
 		k.mu.Lock()
 		if _, has := k.state.Assignment(p.UID); has {
 			k.mu.Unlock()
 			fits()
-			return nil
+			return nil, false
 		}
-		offer, refusal := k.state.Offer(p, answers)
-		k.mu.Unlock()
+		offer, refusal := k.state.Offer(p, k.consulted[p.UID].answers)
 		if q := offer.Question; q != nil { // before its answer, a refusal is not the last word either
-			ids, failed := k.ask(ctx, *q)
-			if failed != nil {
-				return failed
-			}
-			answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = ids
-			continue
+			k.consulted[p.UID] = consultation{k.consulted[p.UID].answers, q}
+			k.mu.Unlock()
+			return nil, true
 		}
+		k.mu.Unlock()
 		if refusal != nil {
-			return refusal
+			return refusal, false
 		}
 		if !fits() {
-			return nil
+			return nil, false
 		}
 		k.mu.Lock()
 		err := k.state.Commit(offer)
@@ -163,22 +173,40 @@ func (k *Keeper) admit(ctx context.Context, p numa.Pod, fits func() bool) *numa.
 		k.mu.Unlock()
 		if err == nil {
 			k.tell()
-			return nil
+			return nil, false
 		}
 	}
-	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}
+	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}, false
 }
 
-// ask asks a plugin. Without an answer from one that has an opinion the pod is refused, as upstream does.
-func (k *Keeper) ask(ctx context.Context, q numa.Question) ([]string, *numa.Refusal) {
-	if k.Prefers == nil {
-		return []string{}, nil
+// Consult asks the device plugin that Admit could not do without, and keeps its answer for the next Admit of that pod. It may take as
+// long as the plugin does; nobody else has to wait. Without an answer from one that has an opinion the pod is refused, as upstream does.
+func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
+	k.mu.Lock()
+	c := k.consulted[pod]
+	k.mu.Unlock()
+	if c.question == nil {
+		return nil
 	}
-	ids, err := k.Prefers(ctx, q)
-	if err != nil {
-		return nil, &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: "Allocate failed due to " + err.Error() + ", which is unexpected", Container: q.Container}
+	ids := []string{}
+	if k.Prefers != nil {
+		var err error
+		if ids, err = k.Prefers(ctx, *c.question); err != nil {
+			k.mu.Lock()
+			delete(k.consulted, pod)
+			k.mu.Unlock()
+			return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: "Allocate failed due to " + err.Error() + ", which is unexpected", Container: c.question.Container}
+		}
 	}
-	return ids, nil
+	answers := maps.Clone(c.answers)
+	if answers == nil {
+		answers = numa.Answers{}
+	}
+	answers[numa.Subject{Container: c.question.Container, Resource: c.question.Resource}] = ids
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.consulted[pod] = consultation{answers: answers}
+	return nil
 }
 
 // Release takes back what a pod owns. It must be called when none of its containers runs any more. What is left of the pod, its
@@ -189,6 +217,7 @@ func (k *Keeper) Release(pod string) {
 	_, hadKept := k.kept[pod]
 	delete(k.kept, pod)
 	delete(k.anew, pod)
+	delete(k.consulted, pod)
 	k.mu.Unlock()
 	if !released && !hadKept {
 		return

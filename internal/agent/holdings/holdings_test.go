@@ -92,9 +92,23 @@ func pod(uid string, cpus ...int) numa.Pod {
 
 func fits() bool { return true }
 
+// letIn admits a pod as its worker does: plugins are asked in between.
+func (k *Keeper) letIn(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal {
+	t.Helper()
+	for {
+		refusal, asks := k.Admit(p, fits)
+		if !asks {
+			return refusal
+		}
+		if refusal := k.Consult(t.Context(), p.UID); refusal != nil {
+			return refusal
+		}
+	}
+}
+
 func (k *Keeper) mustAdmit(t *testing.T, p numa.Pod) {
 	t.Helper()
-	if r := k.Admit(t.Context(), p, fits); r != nil {
+	if r := k.letIn(t, p, fits); r != nil {
 		t.Fatal(r.Message())
 	}
 	if err := k.Place(p.UID, "/"+p.UID); err != nil {
@@ -179,13 +193,13 @@ func TestNoStartWithoutRoom(t *testing.T) {
 // A pod that is refused by the count of its requests has nothing of its own; one that is refused for its own learns why.
 func TestRefusals(t *testing.T) {
 	k := keeper(t, static, newKernel())
-	if r := k.Admit(t.Context(), pod("a", 2), func() bool { return false }); r != nil {
+	if r := k.letIn(t, pod("a", 2), func() bool { return false }); r != nil {
 		t.Errorf("refused: %s", r.Message())
 	}
 	if _, has := k.Assignment("a"); has {
 		t.Error("a pod that does not fit got CPUs")
 	}
-	r := k.Admit(t.Context(), pod("b", 9), fits)
+	r := k.letIn(t, pod("b", 9), fits)
 	if r == nil || r.Reason != numa.TopologyAffinity || !strings.Contains(r.Message(), "cpu 7 of 8") {
 		t.Errorf("%+v", r)
 	}
@@ -193,15 +207,60 @@ func TestRefusals(t *testing.T) {
 	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
 	p := pod("c", 1)
 	p.Containers[0].Devices = []numa.DeviceRequest{{Resource: "example.com/gpu", Count: 1}}
-	if r := k.Admit(t.Context(), p, fits); r == nil || r.Reason != numa.UnexpectedAdmission || !strings.Contains(r.Message(), "rpc failed") {
+	if r := k.letIn(t, p, fits); r == nil || r.Reason != numa.UnexpectedAdmission || !strings.Contains(r.Message(), "rpc failed") {
 		t.Errorf("%+v", r)
 	}
 	k.Prefers = func(_ context.Context, q numa.Question) ([]string, error) { return q.Available[1:], nil }
-	if r := k.Admit(t.Context(), p, fits); r != nil {
+	if r := k.letIn(t, p, fits); r != nil {
 		t.Fatal(r.Message())
 	}
 	if a, _ := k.Assignment("c"); fmt.Sprint(a.Containers[0].Devices) != "[{example.com/gpu [g1]}]" {
 		t.Errorf("devices %v", a.Containers[0].Devices)
+	}
+}
+
+// While a plugin thinks about one pod, another takes what that one is offered: no device has two owners.
+func TestOpinionThatComesLate(t *testing.T) {
+	k := keeper(t, static, newKernel())
+	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
+	one := func(uid string) numa.Pod {
+		p := pod(uid, 1)
+		p.Containers[0].Devices = []numa.DeviceRequest{{Resource: "example.com/gpu", Count: 1}}
+		return p
+	}
+	thinks, goes := make(chan struct{}), make(chan struct{})
+	k.Prefers = func(_ context.Context, q numa.Question) ([]string, error) {
+		if slices.Equal(q.Available, []string{"g0", "g1"}) {
+			close(thinks)
+			<-goes
+		}
+		return []string{"g0"}, nil
+	}
+	if refusal, asks := k.Admit(one("late"), fits); refusal != nil || !asks {
+		t.Fatalf("%+v, asks %v", refusal, asks)
+	}
+	answered := make(chan *numa.Refusal)
+	go func() { answered <- k.Consult(t.Context(), "late") }()
+	<-thinks
+	quick := one("quick")
+	k.consulted["quick"] = consultation{answers: numa.Answers{{Container: "c0", Resource: "example.com/gpu"}: {"g0"}}}
+	if r := k.letIn(t, quick, fits); r != nil {
+		t.Fatalf("it waits for the other's plugin: %s", r.Message())
+	}
+	close(goes)
+	if r := <-answered; r != nil {
+		t.Fatal(r.Message())
+	}
+	if r := k.letIn(t, one("late"), fits); r != nil {
+		t.Fatal(r.Message())
+	}
+	a, _ := k.Assignment("late")
+	b, _ := k.Assignment("quick")
+	if got := fmt.Sprint(a.Containers[0].Devices, b.Containers[0].Devices); got != "[{example.com/gpu [g1]}] [{example.com/gpu [g0]}]" {
+		t.Errorf("devices of both: %s", got)
+	}
+	if len(k.consulted) != 0 {
+		t.Errorf("kept: %v", k.consulted)
 	}
 }
 
@@ -224,7 +283,7 @@ func TestHistories(t *testing.T) {
 			case n < 5:
 				p := pod(uid, 1+rng.IntN(4), rng.IntN(2))
 				p.Guaranteed = rng.IntN(3) > 0
-				if k.Admit(t.Context(), p, fits) != nil {
+				if k.letIn(t, p, fits) != nil {
 					break
 				}
 				if err := k.Place(uid, "/"+uid); err != nil {

@@ -15,6 +15,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
+// letting is how far a pod has come that is not admitted yet.
+type letting int
+
+const (
+	outside    letting = iota // it holds nothing
+	consulting                // it holds nothing: device plugins are to say first what goes well together
+	inside                    // it holds what it asks for; whether device plugins give it what it needs is still open
+)
+
 // entry is one pod as this node knows it. Its runtime view and Life belong to the worker; the rest is guarded by mu.
 type entry struct {
 	uid types.UID
@@ -44,7 +53,7 @@ type entry struct {
 	written        *corev1.PodStatus // the API's status as of our last write; nil: as of pod
 	writtenVersion string            // resourceVersion of that write
 	gone           bool              // its object is gone: end it without asking anybody
-	let            bool              // it holds what it asks for; whether device plugins give it what it needs is still open
+	let            letting           // how far it has come before it is admitted
 	admitted       bool
 	hold           *podlife.Hold // it is not let in yet; nil: nothing is waited for
 	held           string        // for what users were told last that it waits
@@ -244,7 +253,7 @@ func (e *entry) holds() *corev1.Pod {
 	if e.pod == nil || terminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
 		return nil
 	}
-	if e.let || e.admitted || len(e.summary) > 0 {
+	if e.let == inside || e.admitted || len(e.summary) > 0 {
 		return e.holding()
 	}
 	return nil

@@ -138,6 +138,59 @@ func (s *slow) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 	return &Rejection{Reason: "UnexpectedAdmissionError"}
 }
 
+// undecided is an Admission that needs the opinion of a device plugin, which hangs, on one pod.
+type undecided struct {
+	slow
+	asked int
+}
+
+func (u *undecided) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
+	if pod.Name == u.hangs.Name {
+		return &Rejection{Asks: true}
+	}
+	return u.slow.Admit(pod, others)
+}
+
+func (u *undecided) Consult(ctx context.Context, _ *corev1.Pod) *Rejection {
+	u.asked++
+	close(u.reached)
+	<-ctx.Done()
+	return &Rejection{Reason: "UnexpectedAdmissionError"}
+}
+
+// TestHungOpinion: while a plugin thinks about a pod, that pod has nothing and nobody waits for it: neither new pods nor resizes.
+func TestHungOpinion(t *testing.T) {
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
+	hung, next := newEntry("hung", 0), newEntry("next", 0)
+	u := &undecided{slow: slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}}
+	r.Admission, r.Holdings = u, freeHoldings{}
+	for _, e := range []*entry{hung, next} {
+		e.set(sizedPod(string(e.uid), 100, 1), 1)
+		r.pods[e.uid] = e
+		r.turns.join(e)
+	}
+	ended := make(chan struct{})
+	go func() {
+		r.admit(t.Context(), hung)
+		close(ended)
+	}()
+	<-u.reached
+	r.admit(t.Context(), next)
+	if !next.admitted || hung.admitted || len(u.others) != 1 {
+		t.Errorf("admitted: %v, the hung one %v; it saw %d pods, want the one that has something", next.admitted, hung.admitted, len(u.others))
+	}
+	r.ask("a", 400, 2)
+	r.settle()
+	if got := r.has("a"); got != "400m resizing@2" {
+		t.Errorf("a has %s", got)
+	}
+	hung.vanish(1)
+	<-ended
+	if u.asked != 1 || hung.stop == nil || hung.stop.Phase == podlife.Failed {
+		t.Errorf("it ends by the plugin's word, asked %d times: %+v", u.asked, hung.stop)
+	}
+}
+
 // freeHoldings is a Holdings of a node where nobody has anything.
 type freeHoldings struct{ Holdings }
 

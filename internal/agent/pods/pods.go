@@ -100,8 +100,11 @@ type Admission interface {
 	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says that it
 	// has waited too long. Empty: it may start.
 	Wait(pod *corev1.Pod, since time.Time) (why string, until time.Time)
-	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time.
+	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time, and wait for nobody.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
+	// Consult asks device plugins for the opinion that Admit needs (Rejection.Asks) before it is called again. They may take long,
+	// and no other pod waits for that.
+	Consult(ctx context.Context, pod *corev1.Pod) *Rejection
 	// Give has device plugins make ready what a pod was let in with. They may take long, and no other pod waits for that. A pod that
 	// is rejected now has nothing.
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
@@ -113,6 +116,7 @@ type Rejection struct {
 	Reason, Message string
 	Later           bool // it may be another answer soon: ask again, for as long as a pod waits
 	Room            bool // what it lacks, other pods may hold
+	Asks            bool // no answer yet: Consult, and ask again
 }
 
 // Options are everything a Runner needs. All fields without "optional" must be set.

@@ -73,11 +73,11 @@ func (r *Runner) settleOnce() (granted bool) {
 	return granted
 }
 
-// unheard reports whether the pod is known and was not let in, refused or told to wait yet.
+// unheard reports whether the pod is known and was not let in, refused or told to wait yet; nor is a plugin thinking about it.
 func (e *entry) unheard() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.pod != nil && !e.static && !e.let && !e.admitted && e.hold == nil && e.stop == nil && !e.gone && terminal(e.pod) == ""
+	return e.pod != nil && !e.static && e.let == outside && !e.admitted && e.hold == nil && e.stop == nil && !e.gone && terminal(e.pod) == ""
 }
 
 // asks returns what the pod asks for, if that is not what it was granted.

@@ -25,6 +25,7 @@ type room struct {
 
 func (n *room) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
 func (n *room) Admit(*corev1.Pod, []*corev1.Pod) *Rejection     { return nil }
+func (n *room) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
 func (n *room) Give(context.Context, *corev1.Pod) *Rejection    { return nil }
 
 func (n *room) Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict {

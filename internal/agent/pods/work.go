@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -261,33 +262,65 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 }
 
 // letIn lets a pod of which nothing is here in, or one that has lost what it had. Admissions go one at a time, as pods came: each
-// sees the pods that the ones before let in. What device plugins do then is waited for by this pod alone.
+// sees the pods that the ones before let in. What device plugins say and do about a pod is waited for by this pod alone: it holds
+// nothing while one thinks, and is admitted beside the pods that are here by then.
 func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejection {
 	asked := allocationIn(pod).in(pod)
+	for range consultationsMax {
+		rejected, anew := r.admitBeside(e, asked)
+		switch {
+		case !anew:
+			return nil
+		case rejected == nil:
+			return r.waitFor(ctx, e, asked, r.Admission.Give)
+		case !rejected.Asks:
+			return rejected
+		}
+		if rejected := r.waitFor(ctx, e, asked, r.Admission.Consult); rejected != nil || e.stopping() {
+			return rejected
+		}
+	}
+	return &Rejection{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax), Later: true}
+}
+
+// consultationsMax bounds how often plugins are asked before a pod is let in: once for each resource of each container, while what is
+// free changes (chosen: more than any pod has of both).
+const consultationsMax = 1000
+
+// admitBeside lets a pod in beside those that are here. anew is false for one that was let in by an agent before this.
+func (r *Runner) admitBeside(e *entry, asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	r.admission.Lock()
+	defer r.admission.Unlock()
 	if len(e.view.sandboxes) > 0 && !r.Holdings.Anew(string(e.uid)) {
-		r.admission.Unlock()
-		return nil
+		return nil, false
 	}
-	rejected := r.Admission.Admit(asked, r.holders(e))
-	e.counts(rejected == nil)
-	r.admission.Unlock()
-	if rejected != nil {
-		return rejected
+	rejected = r.Admission.Admit(asked, r.holders(e))
+	switch {
+	case rejected == nil:
+		e.counts(inside)
+	case rejected.Asks:
+		e.counts(consulting)
+	default:
+		e.counts(outside)
 	}
+	return rejected, true
+}
+
+// waitFor has device plugins do something about a pod, as long as it is not to stop. A pod that is rejected holds nothing.
+func (r *Runner) waitFor(ctx context.Context, e *entry, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection) *Rejection {
 	r.turns.leave(e)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !e.arm(nil, cancel) { // a stop order must not wait for a plugin
-		e.counts(false)
+		e.counts(outside)
 		return nil
 	}
-	rejected = r.Admission.Give(ctx, asked)
+	rejected := do(ctx, asked)
 	e.disarm()
 	if rejected == nil {
 		return nil
 	}
-	e.counts(false)
+	e.counts(outside)
 	if e.stopping() {
 		return nil // whatever the plugin said, it is over
 	}
@@ -301,11 +334,11 @@ func (e *entry) stopping() bool {
 	return e.stop != nil
 }
 
-// counts says whether the pod holds what it asks for, before it is admitted.
-func (e *entry) counts(let bool) {
+// counts says how far the pod has come before it is admitted.
+func (e *entry) counts(as letting) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.let = let
+	e.let = as
 }
 
 // holders returns the pods that hold resources here, except e's.
