@@ -2,14 +2,9 @@ package stats
 
 import (
 	"context"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -17,8 +12,9 @@ const (
 	// walkLife is how long the size of a volume is used again before it is walked anew; upstream walks every minute
 	// whether asked or not (volumeStatsAggPeriod).
 	walkLife = time.Minute
-	// walkEntriesMax is about how many directory entries one reading looks at. Chosen: 0.2 s of stat calls. More makes a
-	// reading longer, less makes large volumes take more readings. (Upstream's unbounded walks took 70 CPUs: k/k #61793.)
+	// walkEntriesMax is about how many directory entries one reading looks at, and directories it opens. Chosen: 0.2 s of stat
+	// calls. More makes a reading longer, less makes large volumes take more readings. (Upstream's unbounded walks took 70 CPUs:
+	// k/k #61793.)
 	walkEntriesMax = 100_000
 	// recountEntriesMax is the same for a reading that counts anew, on which somebody waits: 4 s of stat calls.
 	recountEntriesMax = 2_000_000
@@ -41,16 +37,6 @@ type walk struct {
 	at            time.Time // when the count was finished of which the rest is; zero: none was
 	bytes, inodes uint64
 	next          *count // under way; nil: none
-}
-
-// count is a walk that may be interrupted between two directories.
-type count struct {
-	todo          []string        // directories to read, relative to the volume
-	linked        map[uint64]bool // inodes with several names, counted once
-	device        uint64          // of the volume; what is mounted below is not its
-	bytes, inodes uint64
-	anew          bool     // was begun by a reading that counts anew
-	without       []string // names in the volume itself that are counted elsewhere
 }
 
 // size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife; anew counts
@@ -88,80 +74,18 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 
 // goOn counts until walked reaches until, and reports whether the count is finished.
 func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
-	// The content is a container's: it may exchange a directory for a symbolic link under our feet, which os.Root does not
-	// follow out.
-	root, err := os.OpenRoot(dir)
+	top, err := os.Open(dir)
 	if err != nil {
 		return false, err
 	}
-	defer root.Close()
+	defer top.Close()
 	if k.next == nil {
-		info, err := root.Stat(".")
-		if err != nil {
+		if k.next, err = newCount(top, without); err != nil {
 			return false, err
 		}
-		k.next = &count{todo: []string{"."}, linked: map[uint64]bool{}, without: without}
-		if s, ok := info.Sys().(*syscall.Stat_t); ok {
-			k.next.device = uint64(s.Dev)
-		}
-		k.next.add(info)
 		*walked++
 	}
-	c := k.next
-	for len(c.todo) > 0 && *walked < until && ctx.Err() == nil {
-		last := len(c.todo) - 1
-		next := c.todo[last]
-		c.todo = c.todo[:last]
-		c.read(root, next, walked)
-	}
-	return len(c.todo) == 0, nil
-}
-
-// walkChunk is how many entries of a directory are listed at a time, so that a huge one takes no memory.
-const walkChunk = 1024
-
-// read adds up one directory, however large it is. One that has been removed meanwhile holds nothing.
-func (c *count) read(root *os.Root, dir string, walked *int) {
-	f, err := root.Open(dir)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	for {
-		entries, err := f.ReadDir(walkChunk)
-		for _, e := range entries {
-			*walked++
-			if dir == "." && slices.Contains(c.without, e.Name()) {
-				continue
-			}
-			if info, err := e.Info(); err == nil && c.add(info) && e.IsDir() {
-				c.todo = append(c.todo, path.Join(dir, e.Name()))
-			}
-		}
-		if err != nil {
-			if err != io.EOF {
-				slog.Debug("directory of volume not read to its end", "dir", dir, "err", err)
-			}
-			return
-		}
-	}
-}
-
-// add counts a file or directory, and reports whether it is the volume's.
-func (c *count) add(info fs.FileInfo) bool {
-	s, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case ok && uint64(s.Dev) != c.device:
-		return false
-	case ok && s.Nlink > 1 && !info.IsDir():
-		if c.linked[s.Ino] {
-			return false
-		}
-		c.linked[s.Ino] = true
-	}
-	c.bytes += diskBytes(info)
-	c.inodes++
-	return true
+	return k.next.goOn(ctx, int(top.Fd()), walked, until), nil
 }
 
 // forget drops what nobody has asked for lately: those of pods that are gone are among them.
