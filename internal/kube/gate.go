@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -182,7 +181,11 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	began := time.Now()
 	resp, err := t.next.RoundTrip(req.WithContext(ctx))
 	o := throttle.Outcome{Kind: kind, Class: classOf(req.Method, resource, subresource), Took: time.Since(began)}
-	o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
+	if err != nil && req.Context().Err() != nil {
+		o.Answer = throttle.Withdrawn // by the caller, whatever the server did
+	} else {
+		o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
+	}
 	t.gate.leave(o)
 	if err != nil {
 		cancel()
@@ -215,8 +218,6 @@ func classOf(method, resource, subresource string) throttle.Class {
 // that has too much to do, but by an object, where priority and fairness answer with text.
 func answerOf(resp *http.Response, err error, subresource string) (throttle.Answer, time.Duration) {
 	switch {
-	case errors.Is(err, context.Canceled):
-		return throttle.Withdrawn, 0
 	case err != nil:
 		return throttle.Failed, 0
 	case resp.StatusCode == http.StatusTooManyRequests:

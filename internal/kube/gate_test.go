@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,9 +185,10 @@ func write(ctx context.Context, via http.RoundTripper, path string) error {
 // the time before the Gate does not count.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := true
+		var hangs atomic.Bool
+		hangs.Store(true)
 		takes := func() time.Duration {
-			if hangs {
+			if hangs.Load() {
 				return time.Hour
 			}
 			return 5 * time.Millisecond
@@ -205,7 +207,7 @@ func TestGateGivesUp(t *testing.T) {
 		second := make(chan error, 1)
 		go func() { second <- write(t.Context(), via, "/api/v1/nodes/c") }()
 		synctest.Wait()
-		hangs = false
+		hangs.Store(false)
 		if err := <-first; err == nil || time.Since(began) != AnswerMaxDefault {
 			t.Errorf("the first ended after %v: %v", time.Since(began), err)
 		}

@@ -306,7 +306,7 @@ func (l *Limiter) slots(now unit.Instant) int {
 // choose returns the kind that has waited too long, else one to which a write is due by its share, else the most important; those that
 // have their share of the limit wait.
 func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
-	var starving, due, first Kind = kindCount, kindCount, kindCount
+	starving, due, first := kindCount, kindCount, kindCount
 	active := false // something more important is
 	for k := range kindCount {
 		if may := l.waiting[k] > 0 && (!active || l.inFlight[k] < max(1, int(l.limit*kinds[k].share))); may {
