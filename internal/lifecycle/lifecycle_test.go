@@ -116,10 +116,10 @@ func (s *server) patchPodStatus(_ context.Context, _, name string, body []byte) 
 	s.mu.Lock()
 	s.podReady[name] = string(body)
 	s.version++
-	version := s.version
+	version, patched := s.version, s.podPatched
 	s.mu.Unlock()
-	if s.podPatched != nil {
-		s.podPatched(version)
+	if patched != nil {
+		patched(version)
 	}
 	return strconv.Itoa(version), nil
 }

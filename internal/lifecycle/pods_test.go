@@ -216,7 +216,9 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 			c.podHandler().OnAdd(bound(fmt.Sprint("p", i), 5), false)
 		}
 		wait(52 * time.Second) // they are marked not Ready
+		s.mu.Lock()
 		s.podPatched = func(int) { <-turns }
+		s.mu.Unlock()
 		wait(5 * time.Second)
 		s.edit(func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue)}
