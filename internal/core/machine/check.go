@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -158,19 +159,39 @@ func (m Machine) checkTopology(p *problems) {
 	checkPartition("die", slices.All(m.Dies), m.CPUs, p)
 	checkPartition("l3 group", sorted(m.L3), m.CPUs, p)
 	checkPartition("core", slices.All(m.Cores), m.CPUs, p)
+	var socketOf [idset.Max + 1]SocketID // by CPU
+	for cpu := range socketOf {
+		socketOf[cpu] = noSocket
+	}
+	for id, cpus := range sorted(m.Sockets) {
+		for cpu := range cpus.All() {
+			socketOf[cpu] = id
+		}
+	}
 	for _, level := range []struct {
 		name   string
 		groups []idset.Set
 	}{{"core", m.Cores}, {"die", m.Dies}} {
 		for _, cpus := range level.groups {
-			for id, socket := range sorted(m.Sockets) {
-				if outside := cpus.Minus(socket); !outside.IsEmpty() && !outside.Equal(cpus) {
-					p.add(level.name, cpus, "is partly in socket %d, partly not", id)
-					break
-				}
+			if id, split := splitSocket(cpus, socketOf[:]); split {
+				p.add(level.name, cpus, "is partly in socket %d, partly not", id)
 			}
 		}
 	}
+}
+
+// noSocket is where a CPU is that is in none: after all that there are.
+const noSocket = SocketID(math.MaxInt)
+
+// splitSocket returns the lowest socket that has some of cpus, but not all. It takes one step for each CPU: a machine can have as
+// many cores as it has sockets.
+func splitSocket(cpus idset.Set, socketOf []SocketID) (lowest SocketID, split bool) {
+	lowest = noSocket
+	highest := SocketID(math.MinInt)
+	for cpu := range cpus.All() {
+		lowest, highest = min(lowest, socketOf[cpu]), max(highest, socketOf[cpu])
+	}
+	return lowest, lowest < highest
 }
 
 // checkPartition finds CPUs that are in no group or in two, and groups of nothing.

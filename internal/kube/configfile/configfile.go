@@ -90,13 +90,23 @@ func Plain(err error, kind string) string {
 // Problems are what is wrong with a file, in no order.
 type Problems []string
 
-// Add notes what is wrong at path; an empty path is the file as a whole.
+// problemsMax bounds how many problems are kept. Chosen: nobody reads more at once, and a file that a node or a pod brings could
+// otherwise make an error of many times its length.
+const problemsMax = 100
+
+// Add notes what is wrong at path; an empty path is the file as a whole. What comes after the hundredth is left out.
 func (p *Problems) Add(path, text string) {
+	if p.Full() {
+		return
+	}
 	if path != "" {
 		text = path + ": " + text
 	}
 	*p = append(*p, text)
 }
+
+// Full reports whether nothing more is kept.
+func (p Problems) Full() bool { return len(p) >= problemsMax }
 
 // Err returns all problems in one error, in an order that does not change from run to run; nil if there are none.
 func (p Problems) Err() error {

@@ -87,10 +87,11 @@ type field func(path string, v any)
 
 // fields reads a mapping whose fields are known.
 func (d *decoder) fields(path string, v any, known map[string]field) {
+	want := strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	for key, value := range d.entries(path, v) {
 		read, ok := known[key]
 		if !ok {
-			d.add(join(path, key), "unknown field: want one of %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			d.add(join(path, key), "unknown field: want one of %s", want)
 			continue
 		}
 		if value != nil { // a field without a value is an absent field

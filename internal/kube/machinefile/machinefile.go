@@ -111,6 +111,9 @@ type problems []string
 
 // add notes that the value at path breaks a rule.
 func (p *problems) add(path, rule string, args ...any) {
+	if configfile.Problems(*p).Full() {
+		return
+	}
 	(*configfile.Problems)(p).Add(path, fmt.Sprintf(rule, args...))
 }
 

@@ -37,7 +37,15 @@ func (d *decoder) machine(path string, v any) machine.Machine {
 	var m machine.Machine
 	d.fields(path, v, map[string]field{
 		"numaNodes": func(path string, v any) {
-			d.list(path, v, func(path string, v any) { m.NUMANodes = append(m.NUMANodes, d.numaNode(path, v, m.NUMANodes)) })
+			total := unit.Bytes(0)
+			d.list(path, v, func(path string, v any) {
+				if len(m.NUMANodes) <= int(machine.NUMAIDMax) {
+					m.NUMANodes = append(m.NUMANodes, d.numaNode(path, v, &total))
+				}
+			})
+			if all, _ := v.([]any); len(all) > int(machine.NUMAIDMax)+1 {
+				d.add(path, "%d nodes: want at most %d", len(all), machine.NUMAIDMax+1)
+			}
 		},
 		"memory": func(path string, v any) { m.Memory = d.bytes(path, v) },
 		"hugepageSizes": func(path string, v any) {
@@ -90,8 +98,8 @@ func (d *decoder) totalHugePages(path string, m *machine.Machine) {
 	}
 }
 
-// numaNode reads a node; before are those above it.
-func (d *decoder) numaNode(path string, v any, before []machine.NUMANode) machine.NUMANode {
+// numaNode reads a node and adds its memory to the total of those above it.
+func (d *decoder) numaNode(path string, v any, total *unit.Bytes) machine.NUMANode {
 	n := machine.NUMANode{ID: -1}
 	d.fields(path, v, map[string]field{
 		"id":        func(path string, v any) { n.ID = d.numaID(path, v) },
@@ -106,15 +114,11 @@ func (d *decoder) numaNode(path string, v any, before []machine.NUMANode) machin
 	if n.ID < 0 {
 		d.add(path, "the id is missing")
 	}
-	memory := n.Memory
-	for _, other := range before {
-		memory += other.Memory // each is positive and was added to a sum that did not overflow
-		if memory < 0 {
-			d.add(path+".memory", "the nodes have more memory than can be counted")
-			n.Memory = 0
-			break
-		}
+	if n.Memory > math.MaxInt64-*total {
+		d.add(path+".memory", "the nodes have more memory than can be counted")
+		n.Memory = 0
 	}
+	*total += n.Memory
 	return n
 }
 

@@ -11,12 +11,23 @@ import (
 	"strings"
 	"weak"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
 // ErrForeign says that an object holds sums by zone only: somebody else than our agent wrote it.
 var ErrForeign = errors.New("holds no state: another than plimsoll's agent wrote it")
+
+// Bounds on what is read of a node: any node's credentials can write its object, and every scheduler reads it. Chosen above the
+// machines that there are (1,920 CPUs and 64 NUMA nodes of 16 and 32 sockets; some hundred containers with devices of a dozen
+// resources); what is beyond them counts as no report, so that its node is taken as upstream takes all.
+const (
+	cpusMax      = 4096
+	nodesMax     = 128
+	resourcesMax = 256
+	ownedCPUsMax = 16 * cpusMax // by all containers together: those of a pod can own the same
+)
 
 // Node is what an object says of its node. State is the reader's own.
 type Node struct {
@@ -97,12 +108,19 @@ func decode(o *Object, known func(described string) *numa.Layout) (*Node, error)
 
 // layout reads machine and configuration; nil when something is wrong with them.
 func layout(said map[string]string, p *problems) *numa.Layout {
+	if checkSize(said[attributeMachine], p); len(*p) > 0 {
+		return nil
+	}
 	file, err := machinefile.Decode([]byte(said[attributeMachine]))
 	if err != nil {
 		p.add(attributeMachine, err.Error())
+		return nil
 	}
 	var w wireConfig
 	p.json(said, attributeConfig, &w)
+	if len(*p) > 0 {
+		return nil
+	}
 	config := w.config(file.Machine, p)
 	config.Topology.Policy = policy(said[attributePolicy], p)
 	switch scope := said[attributeScope]; scope {
@@ -123,6 +141,31 @@ func layout(said map[string]string, p *problems) *numa.Layout {
 	return l
 }
 
+// checkSize finds a machine that is too large to be read, before its parts are worked out: what they cost is the square of some
+// of these numbers.
+func checkSize(text string, p *problems) {
+	var size struct {
+		Spec struct {
+			NUMANodes []struct {
+				CPUs json.RawMessage `json:"cpus"`
+			} `json:"numaNodes"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal([]byte(text), &size); err != nil {
+		p.add(attributeMachine, err.Error())
+		return
+	}
+	cpus := 0
+	for _, n := range size.Spec.NUMANodes {
+		if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // what is no list, machinefile names
+			cpus += set.Len()
+		}
+	}
+	if nodes := len(size.Spec.NUMANodes); cpus > cpusMax || nodes > nodesMax {
+		p.add(attributeMachine, fmt.Sprintf("%d CPUs and %d NUMA nodes: at most %d and %d are read", cpus, nodes, cpusMax, nodesMax))
+	}
+}
+
 func policy(name string, p *problems) numa.Policy {
 	var names []string
 	for policy := numa.PolicyNone; policy <= numa.PolicySingleNUMANode; policy++ {
@@ -139,6 +182,10 @@ func policy(name string, p *problems) numa.Policy {
 func fill(s *numa.State, said map[string]string, p *problems) {
 	var plugins []wirePlugin
 	p.json(said, attributePlugins, &plugins)
+	if len(plugins) > resourcesMax {
+		p.add(attributePlugins, fmt.Sprintf("%d resources: at most %d are read", len(plugins), resourcesMax))
+		return
+	}
 	seen := map[string]bool{}
 	for _, w := range plugins {
 		if seen[w.Resource] {
@@ -150,9 +197,9 @@ func fill(s *numa.State, said map[string]string, p *problems) {
 	}
 	var pods []wirePod
 	p.json(said, attributePods, &pods)
-	total := int64(0)
+	var t totals
 	for _, w := range pods {
-		a := w.assignment(&total, p)
+		a := w.assignment(&t, p)
 		if len(*p) > 0 {
 			return
 		}
@@ -165,7 +212,17 @@ func fill(s *numa.State, said map[string]string, p *problems) {
 // problems are what is wrong with an object.
 type problems []string
 
-func (p *problems) add(what, why string) { *p = append(*p, what+": "+why) }
+// Bounds on an error: whoever writes an object must not make its readers log more than they read. Chosen.
+const (
+	problemsMax    = 16
+	problemTextMax = 512 // bytes
+)
+
+func (p *problems) add(what, why string) {
+	if len(*p) < problemsMax {
+		*p = append(*p, fmt.Sprintf("%.*s: %.*s", problemTextMax, what, problemTextMax, why))
+	}
+}
 
 func (p problems) err() error {
 	if len(p) == 0 {

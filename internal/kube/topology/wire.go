@@ -136,6 +136,10 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 	if w.Memory == nil {
 		return out
 	}
+	if len(w.Memory) > len(m.NUMANodes) {
+		p.add(attributeConfig+": memory", fmt.Sprintf("%d NUMA nodes: the machine has %d", len(w.Memory), len(m.NUMANodes)))
+		return out
+	}
 	out.Memory = numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{}}
 	names := map[string]unit.Bytes{numa.KindName(0): 0}
 	for size := range m.HugePages {
@@ -207,8 +211,27 @@ func podToWire(a numa.Assignment) (wirePod, bool) {
 	return out, owns
 }
 
-// assignment reads what a pod owns. total is the bytes of all pods before, which must stay countable.
-func (w wirePod) assignment(total *int64, p *problems) numa.Assignment {
+// totals are what all pods own that were read so far.
+type totals struct {
+	bytes     int64 // which must stay countable
+	cpus      int
+	resources map[string]bool
+}
+
+// note adds what a container owns and reports whether it is within the bounds on what is read.
+func (t *totals) note(cpus int, devices map[string][]string) bool {
+	if t.resources == nil {
+		t.resources = map[string]bool{}
+	}
+	t.cpus += cpus
+	for resource := range devices {
+		t.resources[resource] = true
+	}
+	return t.cpus <= ownedCPUsMax && len(t.resources) <= resourcesMax
+}
+
+// assignment reads what a pod owns, beside what pods before it do.
+func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 	out := numa.Assignment{Pod: w.UID}
 	if w.UID == "" {
 		p.add(attributePods, "a pod without a UID")
@@ -219,13 +242,17 @@ func (w wirePod) assignment(total *int64, p *problems) numa.Assignment {
 		if err != nil {
 			p.add(at+": cpus", err.Error())
 		}
+		if !t.note(cpus.Len(), c.Devices) {
+			p.add(at, fmt.Sprintf("pods own more than %d CPUs or %d resources together", ownedCPUsMax, resourcesMax))
+			return out
+		}
 		h := numa.Holding{Container: c.Name, Init: c.Init, Nodes: c.Nodes, Preferred: c.Preferred, CPUs: cpus}
 		for _, b := range c.Memory {
-			if b.Bytes < 0 || b.PageSize < 0 || *total > math.MaxInt64-b.Bytes {
+			if b.Bytes < 0 || b.PageSize < 0 || t.bytes > math.MaxInt64-b.Bytes {
 				p.add(at+": memory", fmt.Sprintf("%d bytes in pages of %d: want a number of bytes, all together below 2^63", b.Bytes, b.PageSize))
 				continue
 			}
-			*total += b.Bytes
+			t.bytes += b.Bytes
 			h.Memory = append(h.Memory, numa.Block{Nodes: b.Nodes, PageSize: unit.Bytes(b.PageSize), Bytes: unit.Bytes(b.Bytes)})
 		}
 		for _, resource := range slices.Sorted(maps.Keys(c.Devices)) {
@@ -249,8 +276,7 @@ func DecodePod(note string) (numa.Assignment, error) {
 	var p problems
 	var w wirePod
 	p.json(map[string]string{"": note}, "", &w)
-	total := int64(0)
-	a := w.assignment(&total, &p)
+	a := w.assignment(&totals{}, &p)
 	if err := p.err(); err != nil {
 		return numa.Assignment{}, fmt.Errorf("read what a pod owns: %w", err)
 	}
