@@ -118,6 +118,7 @@ func TestAPIServerArguments(t *testing.T) {
 // One identity each, as the authorizers know them.
 func TestIdentities(t *testing.T) {
 	l := layout{testOptions(t)}
+	l.o.Hollow = 1
 	if err := l.makeDirectories(); err != nil {
 		t.Fatal(err)
 	}
@@ -183,8 +184,31 @@ func TestAgentServingCertificate(t *testing.T) {
 
 // What is installed is well formed, and every identity of our own is bound by it.
 func TestManifests(t *testing.T) {
+	o := testOptions(t)
+	if bound := bindings(t, o); bound[userFleet] || slices.ContainsFunc(layout{o}.plan().Leaves, func(l pki.Leaf) bool { return l.CommonName == userFleet }) {
+		t.Error("without hollow nodes their identity has a role or a certificate")
+	}
+	if len(o.unwanted()) == 0 {
+		t.Error("without hollow nodes their role stays from an `up` that had some")
+	}
+	o.Hollow = 1
+	if len(o.unwanted()) > 0 {
+		t.Error("with hollow nodes their role is removed")
+	}
+	bound := bindings(t, o)
+	for _, leaf := range (layout{o}).plan().Leaves {
+		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") && leaf.Organization != "system:masters" &&
+			!bound[leaf.CommonName] && !bound[leaf.Organization] {
+			t.Errorf("%s (%s) may do nothing", leaf.CommonName, leaf.Organization)
+		}
+	}
+}
+
+// bindings checks the form of what is installed and returns who is bound by it.
+func bindings(t *testing.T, o Options) map[string]bool {
+	t.Helper()
 	bound := map[string]bool{}
-	for _, document := range installed() {
+	for _, document := range o.installed() {
 		var binding rbacv1.ClusterRoleBinding
 		var object any = &rbacv1.ClusterRole{}
 		switch {
@@ -206,12 +230,7 @@ func TestManifests(t *testing.T) {
 			bound[s.Name] = true
 		}
 	}
-	for _, leaf := range (layout{testOptions(t)}).plan().Leaves {
-		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") && leaf.Organization != "system:masters" &&
-			!bound[leaf.CommonName] && !bound[leaf.Organization] {
-			t.Errorf("%s (%s) may do nothing", leaf.CommonName, leaf.Organization)
-		}
-	}
+	return bound
 }
 
 // The user's file is kept but for what only `up` can know.

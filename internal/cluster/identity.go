@@ -44,7 +44,7 @@ const (
 // removing the binding. A member of system:masters could not be.
 const groupAdmins = "plimsoll:cluster-admins"
 
-// The users that our own components are, beside upstream's names; rbac.yaml binds them.
+// The users that our own components are, beside upstream's names; deploy binds them.
 const (
 	userLifecycle = "plimsoll:lifecycle"
 	userFleet     = "plimsoll:fleet"
@@ -56,12 +56,16 @@ func (l layout) plan() pki.Plan {
 	client := func(w who, user, group string) pki.Leaf {
 		return pki.Leaf{Name: string(w), Authority: caCluster, CommonName: user, Organization: group, Client: true}
 	}
+	var fleet []pki.Leaf
+	if o.Hollow > 0 {
+		fleet = append(fleet, client(whoFleet, userFleet, ""))
+	}
 	return pki.Plan{
 		Authorities: []pki.Authority{
 			{Name: caCluster, CommonName: o.fullName() + " cluster authority", ManyChecks: true},
 			{Name: caFrontProxy, CommonName: o.fullName() + " front proxy authority"},
 		},
-		Leaves: []pki.Leaf{
+		Leaves: append([]pki.Leaf{
 			{Name: certAPIServer, Authority: caCluster, CommonName: "kube-apiserver", Server: true,
 				DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", o.NodeName},
 				IPs:      addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
@@ -77,8 +81,7 @@ func (l layout) plan() pki.Plan {
 			client(whoScheduler, "system:kube-scheduler", ""),
 			client(whoLifecycle, userLifecycle, ""),
 			client(whoAgent, "system:node:"+o.NodeName, "system:nodes"),
-			client(whoFleet, userFleet, ""),
-		},
+		}, fleet...),
 		SigningKeys: []string{keyServiceTokens},
 	}
 }
@@ -99,13 +102,22 @@ func (l layout) ensureIdentities(now time.Time) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range []who{whoLauncher, whoControllerManager, whoScheduler, whoLifecycle, whoAgent, whoFleet} {
+	for _, w := range l.components() {
 		// By path: the certificates are renewed in place, and client-go reads them again.
 		if err := l.writeKubeconfig(l.kubeconfig(w), w, false); err != nil {
 			return nil, err
 		}
 	}
 	return changed, l.writeKubeconfig(l.adminKubeconfig(), whoAdmin, true)
+}
+
+// components are the identities with a kubeconfig of their own. The hollow nodes' may end every pod: it is there only with them.
+func (l layout) components() []who {
+	all := []who{whoLauncher, whoControllerManager, whoScheduler, whoLifecycle, whoAgent}
+	if l.o.Hollow > 0 {
+		all = append(all, whoFleet)
+	}
+	return all
 }
 
 // writeKubeconfig lets w reach this instance. A self-contained one can be copied to another place.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -21,29 +22,64 @@ var rbacManifest string
 // fieldManager owns the fields that `up` applies.
 const fieldManager = "plimsoll-up"
 
-// installed returns every object that `up` brings, as YAML documents.
-func installed() []string {
-	return append(strings.Split(rbacManifest, "\n---\n"), strings.Split(deploy.NodeResourceTopology, "\n---\n")...)
+// installed returns every object that `up` brings, as YAML documents; what hollow nodes need while there are some.
+func (o Options) installed() []string {
+	manifests := []string{rbacManifest, deploy.NodeResourceTopology, deploy.Lifecycle}
+	if o.Hollow > 0 {
+		manifests = append(manifests, deploy.Fleet)
+	}
+	return documents(manifests...)
 }
 
-// install applies what `up` brings. It goes through the raw client: the scheme of internal/kube does not carry these types,
-// and applying a manifest needs none.
-func install(ctx context.Context, c *kube.Client) error {
-	for _, document := range installed() {
-		var head metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
-			return fmt.Errorf("install objects: built-in manifest: %w", err)
+// unwanted returns objects that an `up` with other options brought.
+func (o Options) unwanted() []string {
+	if o.Hollow > 0 {
+		return nil
+	}
+	return documents(deploy.Fleet)
+}
+
+func documents(manifests ...string) (all []string) {
+	for _, m := range manifests {
+		all = append(all, strings.Split(m, "\n---\n")...)
+	}
+	return all
+}
+
+// install applies what `up` brings and removes what it brought before and brings no more. It goes through the raw client: the
+// scheme of internal/kube does not carry these types, and applying a manifest needs none.
+func install(ctx context.Context, c *kube.Client, o Options) error {
+	for _, document := range o.installed() {
+		head, err := headOf(document)
+		if err != nil {
+			return err
 		}
-		resource := plural(head.Kind)
-		err := c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).
-			AbsPath("/apis", head.APIVersion, resource, head.Name).
+		err = c.REST(corev1.SchemeGroupVersion).Patch(types.ApplyPatchType).
+			AbsPath("/apis", head.APIVersion, plural(head.Kind), head.Name).
 			Param("fieldManager", fieldManager).Param("force", "true").
 			Body([]byte(document)).Do(ctx).Error()
 		if err != nil {
 			return fmt.Errorf("install objects: %s %s: %w", head.Kind, head.Name, err)
 		}
 	}
+	for _, document := range o.unwanted() {
+		head, err := headOf(document)
+		if err != nil {
+			return err
+		}
+		err = c.REST(corev1.SchemeGroupVersion).Delete().AbsPath("/apis", head.APIVersion, plural(head.Kind), head.Name).Do(ctx).Error()
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("remove objects that this instance does not need: %s %s: %w", head.Kind, head.Name, err)
+		}
+	}
 	return nil
+}
+
+func headOf(document string) (head metav1.PartialObjectMetadata, err error) {
+	if err := yaml.Unmarshal([]byte(document), &head); err != nil {
+		return head, fmt.Errorf("install objects: built-in manifest: %w", err)
+	}
+	return head, nil
 }
 
 // plural is how the API's paths name a kind of ours.

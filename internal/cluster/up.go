@@ -211,7 +211,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := install(ctx, client); err != nil {
+	if err := install(ctx, client, c.o); err != nil {
 		return err
 	}
 	if c.o.NoControllerManager {

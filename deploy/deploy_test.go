@@ -1,0 +1,180 @@
+package deploy
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// kinds are the kinds that our programs speak of, by their names in package kube.
+var kinds = map[string]kube.Kind{
+	"Events":               kube.Events,
+	"Leases":               kube.Leases,
+	"Nodes":                kube.Nodes,
+	"Pods":                 kube.Pods,
+	"SubjectAccessReviews": kube.SubjectAccessReviews,
+	"TokenReviews":         kube.TokenReviews,
+}
+
+// verbs are what the methods of kube.Client that take a kind ask of the API server.
+var verbs = map[string][]string{
+	"Create":   {"create"},
+	"Delete":   {"delete"},
+	"Get":      {"get"},
+	"Informer": {"list", "watch"},
+	"List":     {"list"},
+	"Patch":    {"patch"},
+	"Update":   {"update"},
+	"Watch":    {"watch"},
+}
+
+// others are the calls that ask for something without naming a kind.
+var others = map[string][]string{
+	"Evict":       {"create pods/eviction"},
+	"NewRenewals": {"list leases", "watch leases"},
+	"NewRecorder": {"create events", "patch events"}, // sink.Create and sink.Patch in internal/kube/recorder.go
+}
+
+// requests finds in the source of packages what they ask of the API server: "verb resource" or "verb resource/subresource".
+func requests(t *testing.T, packages ...string) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for _, dir := range packages {
+		paths, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: no source: %v", dir, err)
+		}
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					note(t, path, n, found)
+				case *ast.CompositeLit: // a row of a table of kinds to watch begins with the kind
+					if len(n.Elts) > 0 && kindOf(n.Elts[0]) != "" {
+						add(t, path, verbs["Informer"], kindOf(n.Elts[0]), found)
+					}
+				}
+				return true
+			})
+		}
+	}
+	return found
+}
+
+// note adds what one call asks.
+func note(t *testing.T, path string, call *ast.CallExpr, found map[string]bool) {
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return
+	}
+	for _, request := range others[method.Sel.Name] {
+		found[request] = true
+	}
+	if method.Sel.Name == "REST" {
+		t.Errorf("%s calls kube.Client.REST, of which this test cannot tell what it asks: use a method with a kind", path)
+	}
+	asks := verbs[method.Sel.Name]
+	if asks == nil {
+		return
+	}
+	for _, arg := range call.Args[:min(2, len(call.Args))] { // the kind stands first, or after the context
+		kind := kindOf(arg)
+		if kind == "" {
+			continue
+		}
+		if of, is := kinds[kind]; is {
+			if last, isText := call.Args[len(call.Args)-1].(*ast.BasicLit); isText {
+				found[asks[0]+" "+of.Resource+"/"+strings.Trim(last.Value, `"`)] = true // a subresource
+				return
+			}
+			if call.Ellipsis.IsValid() { // whoever calls this one says which subresource, if any: a node's status, here
+				found[asks[0]+" "+of.Resource+"/status"] = true
+			}
+		}
+		add(t, path, asks, kind, found)
+	}
+}
+
+func add(t *testing.T, path string, asks []string, kind string, found map[string]bool) {
+	of, ok := kinds[kind]
+	if !ok {
+		t.Errorf("%s asks for kube.%s, which this test does not know", path, kind)
+	}
+	for _, verb := range asks {
+		found[verb+" "+of.Resource] = true
+	}
+}
+
+// kindOf returns X of kube.X; empty for anything else.
+func kindOf(e ast.Expr) string {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		if x, ok := s.X.(*ast.Ident); ok && x.Name == "kube" {
+			return s.Sel.Name
+		}
+	}
+	return ""
+}
+
+// granted returns what a manifest's roles allow, in the same form.
+func granted(t *testing.T, manifest string) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, document := range strings.Split(manifest, "\n---\n") {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil || role.Kind != "ClusterRole" {
+			continue // installed() of internal/cluster is tested to be well formed
+		}
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all[verb+" "+resource] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestRolesAreWhatIsAsked: each program may do what its source asks for, and nothing else. That a program asks for no more than this
+// test finds shows in test/e2e, where it runs under its role.
+func TestRolesAreWhatIsAsked(t *testing.T) {
+	for _, c := range []struct {
+		name, manifest string
+		packages       []string
+	}{
+		{"lifecycle", Lifecycle, []string{"internal/lifecycle", "internal/kube/election", "internal/kube/authn"}},
+		{"fleet", Fleet, []string{"internal/fleet"}},
+	} {
+		asked, may := requests(t, c.packages...), granted(t, c.manifest)
+		if len(asked) < 5 {
+			t.Errorf("%s: only %v is found in its source", c.name, asked)
+		}
+		for _, request := range slices.Sorted(maps.Keys(asked)) {
+			if !may[request] {
+				t.Errorf("%s asks to %s and may not", c.name, request)
+			}
+		}
+		for _, request := range slices.Sorted(maps.Keys(may)) {
+			if !asked[request] {
+				t.Errorf("%s may %s and never asks", c.name, request)
+			}
+		}
+	}
+}
