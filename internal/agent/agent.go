@@ -53,6 +53,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
@@ -133,12 +134,38 @@ func Run(ctx context.Context, o Options) error {
 	a.runtimeName = strings.ToLower(version.RuntimeName)
 	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
 	defer a.closeJournal()
-	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareDevices, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServer} {
+	for _, prepare := range []func(context.Context) error{a.look, a.enforce, a.prepareDevices, a.prepareHoldings, a.prepareNode, a.preparePods, a.prepareDisks, a.prepareEviction, a.prepareServing} {
 		if err := prepare(ctx); err != nil {
 			return err
 		}
 	}
 	return a.loops(ctx)
+}
+
+// serve answers others. Its certificate is made first, where it has none: on a full disk that has to wait, and what frees the disk
+// must not.
+func (a *Agent) serve(ctx context.Context) error {
+	if a.server == nil {
+		if err := a.prepareServer(ctx); err != nil {
+			return err
+		}
+	}
+	return a.server.Run(ctx)
+}
+
+// prepareServing is prepareServer, which a machine that is short of something may try again later.
+func (a *Agent) prepareServing(ctx context.Context) error {
+	err := a.prepareServer(ctx)
+	if shortage.Is(err) {
+		slog.Warn("the agent's server is not ready yet; going on without", "err", err)
+		return nil
+	}
+	return err
+}
+
+// patient has a part try again when the machine is short of something, instead of ending the agent.
+func patient(name string, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return shortage.Again(ctx, name, run) }
 }
 
 // eventSource is what Events name as their component: users' alerts look for the kubelet's.
@@ -381,12 +408,14 @@ func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
 
 // prepareServer prepares what answers others.
 func (a *Agent) prepareServer(context.Context) error {
-	var err error
-	a.server, err = server.New(server.Options{
+	made, err := server.New(server.Options{
 		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
 		Pods: servedPods{a.pods}, Runtime: a.runtime, Stats: a.stats, Metrics: a.metrics,
 		Healthy: func() error { return a.pods.Healthy(healthyWithin) }, Journal: a.journal.Find,
 	})
+	if err == nil {
+		a.server = made
+	}
 	return err
 }
 
@@ -408,7 +437,7 @@ func (a *Agent) loops(ctx context.Context) error {
 	parts := map[string]func(context.Context) error{
 		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },
 		"pods":     a.pods.Run,
-		"server":   a.server.Run,
+		"server":   patient("server", a.serve),
 		"logs":     rotator.Run,
 		"eviction": a.guard.Run,
 		"memory":   a.settle,
@@ -418,8 +447,8 @@ func (a *Agent) loops(ctx context.Context) error {
 		"oom":      a.keepOOMScores,
 		"tiers":    func(ctx context.Context) error { return a.groups.follow(ctx, a.pods.Synced) },
 		"topology": func(ctx context.Context) error { return a.holdings.Publish(ctx, a.client, a.nodeOwner) },
-		"devices":  a.plugins.Run,
-		"owners":   a.servePodResources,
+		"devices":  patient("device plugins", a.plugins.Run),
+		"owners":   patient("pod resources", a.servePodResources),
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	var running sync.WaitGroup

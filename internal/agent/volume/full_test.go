@@ -103,6 +103,46 @@ func TestFullDiskLeavesTheHostsFile(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
+// An agent comes up on a disk without bytes or inodes, its first start there too, and makes volumes as soon as there is room, also
+// of pods that it tried before.
+func TestComesUpOnAFullDisk(t *testing.T) {
+	root := smallDisk(t, "size=1m,nr_inodes=40")
+	var taken []string
+	for {
+		name := filepath.Join(root, fmt.Sprint("taken", len(taken)))
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			break
+		}
+		taken = append(taken, name)
+	}
+	r := newRigIn(t, root)
+	r.put("secret/s", secret("s", map[string]string{"a": "1"}))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
+	for free := range 14 { // each file and directory on the way is the one that has no room, once
+		err := r.SetUp(context.Background(), pod)
+		if err == nil {
+			if free < 5 {
+				t.Errorf("made with %d inodes", free)
+			}
+			break
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("%d inodes free: %v: want ENOSPC", free, err)
+		}
+		if orphans, err := r.Orphans(nil); err != nil || len(orphans) > 1 {
+			t.Errorf("orphans %v, %v", orphans, err)
+		}
+		must(t, os.Remove(taken[free]))
+	}
+	r.mustSetUp(pod)
+	for _, name := range taken[len(taken)-5:] { // for the hosts file and the termination log
+		must(t, os.Remove(name))
+	}
+	_, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{PodIPs: []string{"10.0.0.1"}})
+	must(t, err)
+	r.tearDownClean("u1")
+}
+
 // An emptyDir that could not be finished is made by the next try.
 func TestEmptyDirIsTriedAgain(t *testing.T) {
 	r := newRig(t)

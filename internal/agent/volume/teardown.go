@@ -69,6 +69,9 @@ func (k *Keeper) Orphans(known map[types.UID]bool) ([]types.UID, error) {
 	var problems []error
 	for _, dir := range []string{k.pods, k.memory} {
 		entries, err := os.ReadDir(dir)
+		if os.IsNotExist(err) {
+			continue // not made yet, for want of room
+		}
 		if err != nil {
 			problems = append(problems, err)
 			continue

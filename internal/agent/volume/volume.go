@@ -42,7 +42,9 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -55,6 +57,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/room"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -99,6 +102,9 @@ type Keeper struct {
 	selinux bool   // the runtime must relabel what we made
 	clock   func() moment
 
+	preparing sync.Mutex
+	prepared  bool // the directories and the tmpfs are there; guarded by preparing
+
 	mu     sync.Mutex
 	places map[types.UID]*place
 
@@ -137,7 +143,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 	if !filepath.IsAbs(o.RootDir) {
 		return nil, fmt.Errorf("prepare volumes: root directory %q: must be an absolute path", o.RootDir)
 	}
-	if err := os.MkdirAll(filepath.Join(o.RootDir, "pods"), dirMode); err != nil {
+	if err := os.MkdirAll(o.RootDir, dirMode); err != nil {
 		return nil, fmt.Errorf("prepare volumes: %w", err)
 	}
 	// The mount table holds real paths; ours must be comparable with them.
@@ -151,12 +157,31 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 		pods: filepath.Join(root, "pods"), memory: filepath.Join(root, "memory"),
 		places: map[types.UID]*place{}, clock: clockFrom(time.Now()),
 	}
-	if err := mountMemory(k.memory); err != nil {
-		return nil, fmt.Errorf("prepare volumes: mount tmpfs for secrets: %s: %w", k.memory, err)
+	if err := k.prepareDirs(); shortage.Is(err) {
+		slog.Warn("no volumes can be made yet; trying again with each pod", "err", err)
+	} else if err != nil {
+		return nil, err
 	}
 	_, err = os.Stat("/sys/fs/selinux/enforce")
 	k.selinux = err == nil
 	return k, nil
+}
+
+// prepareDirs makes what New prepares. On a full disk that has to wait until somebody has freed it, who may be this agent.
+func (k *Keeper) prepareDirs() error {
+	k.preparing.Lock()
+	defer k.preparing.Unlock()
+	if k.prepared {
+		return nil
+	}
+	if err := os.MkdirAll(k.pods, dirMode); err != nil {
+		return fmt.Errorf("prepare volumes: %w", err)
+	}
+	if err := mountMemory(k.memory); err != nil {
+		return fmt.Errorf("prepare volumes: mount tmpfs for secrets: %s: %w", k.memory, err)
+	}
+	k.prepared = true
+	return nil
 }
 
 // SetUp makes every volume of pod, or returns Failures that name those it could not make. It may be called again at
@@ -165,7 +190,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 // the Keeper goes on trying.
 // It waits for the API server, bounded; cancel ctx to wait less.
 func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
-	if err := checkPod(pod); err != nil {
+	if err := errors.Join(checkPod(pod), k.prepareDirs()); err != nil {
 		return err
 	}
 	s := k.lockPlace(pod.UID)
@@ -174,13 +199,13 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 		return err
 	}
 	first := s.pod == nil
-	s.pod = pod
-	s.latest.Store(pod)
 	if first {
 		if err := k.prepare(pod.UID); err != nil {
 			return err
 		}
 	}
+	s.pod = pod
+	s.latest.Store(pod)
 	var failures, stale Failures
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]

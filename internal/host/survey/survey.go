@@ -24,6 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 )
 
@@ -200,10 +201,14 @@ func (h Host) ownID() (string, error) {
 	}
 	text := hex.EncodeToString(id)
 	next := h.ownIDFile() + ".new"
-	if err := os.WriteFile(next, []byte(text+"\n"), 0o644); err != nil {
-		return "", fmt.Errorf("keep machine id: %w", err)
+	err = os.WriteFile(next, []byte(text+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(next, h.ownIDFile())
 	}
-	if err := os.Rename(next, h.ownIDFile()); err != nil {
+	if shortage.Is(err) {
+		return text, nil // on a full disk it lives as long as this process: what frees the disk must come up
+	}
+	if err != nil {
 		return "", fmt.Errorf("keep machine id: %w", err)
 	}
 	return text, nil
