@@ -176,7 +176,8 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 		SelinuxOptions:           selinuxOf(either(cs.SELinuxOptions, ps.SELinuxOptions)),
 		Seccomp:                  seccomp,
 		Apparmor:                 apparmor,
-		ApparmorProfile:          deprecated, // for runtimes that do not know Apparmor
+		//lint:ignore SA1019 runtimes that do not know Apparmor read it
+		ApparmorProfile: deprecated,
 		// Whatever procMount says: unmasked is only for users of a namespace of their own, which no pod gets here.
 		MaskedPaths:   slices.Concat(maskedPaths, n.MaskedPaths),
 		ReadonlyPaths: readonlyPaths,

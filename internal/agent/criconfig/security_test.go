@@ -220,6 +220,7 @@ func TestAppArmor(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: got %v, %v, want an error with %q", c.name, got, err, c.err)
 			}
+		//lint:ignore SA1019 runtimes that do not know Apparmor read it
 		case err != nil || got.ApparmorProfile != c.want || (got.Apparmor == nil) != (c.want == ""):
 			t.Errorf("%s: got %v, %v, want %q", c.name, got, err, c.want)
 		}
