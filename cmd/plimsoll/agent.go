@@ -80,6 +80,9 @@ func (f agentFlags) options() (agent.Options, error) {
 	for _, w := range warnings {
 		slog.Warn("configuration", "file", f.config, "warning", w)
 	}
+	for _, note := range kubeletconfig.Notes(config) {
+		slog.Info("configuration: other than the kubelet", "note", note)
+	}
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return o, fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
 	}

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -179,6 +178,11 @@ func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error
 	var err error
 	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
 		return nil, err
+	}
+	if images := imageEndpoint(a.o); images != "" {
+		if err := a.runtime.ImagesFrom(images, a.metrics.RuntimeCalls()); err != nil {
+			return nil, fmt.Errorf("read kubelet configuration: imageServiceEndpoint: %w", err)
+		}
 	}
 	for said := false; ; {
 		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -346,20 +350,6 @@ func (a *Agent) admission(ctx context.Context) admit {
 	}
 }
 
-func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
-	if c.MaxParallelImagePulls == nil {
-		return 0
-	}
-	return int(*c.MaxParallelImagePulls)
-}
-
-func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration {
-	if m := c.CrashLoopBackOff.MaxContainerRestartPeriod; m != nil {
-		return m.Duration
-	}
-	return 0
-}
-
 // allocatable is what the node offers to pods: its load line, and what others added to the Node (extended resources).
 func (a *Agent) allocatable() corev1.ResourceList {
 	_, own := kube.NodeResources(a.line)
@@ -428,12 +418,9 @@ const healthyWithin = 3 * time.Minute
 func (a *Agent) loops(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c := a.o.Config
-	rotator := &podlog.Rotator{
-		Root:     c.PodLogsDir,
-		MaxBytes: rotateAt(c), MaxFiles: int(*c.ContainerLogMaxFiles), Workers: int(*c.ContainerLogMaxWorkers),
-		Interval: c.ContainerLogMonitorInterval.Duration, Logs: func() []podlog.Log { return server.Logs(servedPods{a.pods}) }, Reopen: a.reopenLog,
-	}
+	rotator := rotation(a.o.Config)
+	rotator.Logs = func() []podlog.Log { return server.Logs(servedPods{a.pods}) }
+	rotator.Reopen = a.reopenLog
 	parts := map[string]func(context.Context) error{
 		"node":     func(ctx context.Context) error { a.node.Run(ctx); return nil },
 		"pods":     a.pods.Run,
@@ -471,15 +458,6 @@ func (a *Agent) reopenLog(ctx context.Context, id string) error {
 	defer cancel()
 	_, err := a.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 	return err
-}
-
-// rotateAt is the size at which a log is rotated.
-func rotateAt(c *kubeletconfigv1beta1.KubeletConfiguration) int64 {
-	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
-	if err != nil {
-		return -1 // refused when the configuration was read
-	}
-	return size.Value()
 }
 
 // The agent is busy in bursts and then sits for hours. A while after the start, and then now and again, it gives back

@@ -7,6 +7,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -27,12 +28,35 @@ type Client struct {
 	Images   runtimeapi.ImageServiceClient
 	Endpoint string
 
-	conn *grpc.ClientConn
+	conn, images *grpc.ClientConn // images is nil: the runtime has the images, too
 }
 
 // Dial prepares a connection to a unix socket, given as a path or unix:// URL. It does not wait for the runtime. Options
 // are for interceptors, such as one that counts calls.
 func Dial(endpoint string, options ...grpc.DialOption) (*Client, error) {
+	conn, err := connect(endpoint, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
+		Images:               runtimeapi.NewImageServiceClient(conn),
+		Endpoint:             "unix://" + strings.TrimPrefix(endpoint, "unix://"),
+		conn:                 conn,
+	}, nil
+}
+
+// ImagesFrom has images looked after by another service than the runtime itself, behind a socket given as for Dial.
+func (c *Client) ImagesFrom(endpoint string, options ...grpc.DialOption) error {
+	conn, err := connect(endpoint, options)
+	if err != nil {
+		return err
+	}
+	c.images, c.Images = conn, runtimeapi.NewImageServiceClient(conn)
+	return nil
+}
+
+func connect(endpoint string, options []grpc.DialOption) (*grpc.ClientConn, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("connect to container runtime: endpoint %q: want an absolute socket path or unix:///path", endpoint)
@@ -49,12 +73,7 @@ func Dial(endpoint string, options ...grpc.DialOption) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to container runtime: %s: %w", endpoint, err)
 	}
-	return &Client{
-		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
-		Images:               runtimeapi.NewImageServiceClient(conn),
-		Endpoint:             "unix://" + path,
-		conn:                 conn,
-	}, nil
+	return conn, nil
 }
 
 // Handshake asks the runtime who it is and fails unless it speaks CRI v1.
@@ -69,5 +88,10 @@ func (c *Client) Handshake(ctx context.Context) (*runtimeapi.VersionResponse, er
 	return v, nil
 }
 
-// Close ends the connection.
-func (c *Client) Close() error { return c.conn.Close() }
+// Close ends the connections.
+func (c *Client) Close() error {
+	if c.images == nil {
+		return c.conn.Close()
+	}
+	return errors.Join(c.conn.Close(), c.images.Close())
+}

@@ -20,6 +20,8 @@ type field struct {
 	honoured bool
 	only     []string
 	instead  string
+	// matters: the default is not honoured either, and users of the kubelet may count on it. Notes tells them.
+	matters bool
 }
 
 func does(paths ...string) []field {
@@ -38,16 +40,37 @@ func not(instead string, paths ...string) []field {
 	return out
 }
 
+// instead is a field whose default is not honoured either, only one value.
+func instead(text, path, only string) []field {
+	return []field{{path: path, only: []string{only}, instead: text, matters: true}}
+}
+
+// Notes tells what the kubelet does for a configuration with its defaults, asked for or not, that this agent does not: what
+// somebody who puts it in the kubelet's place may count on.
+func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
+	now := leafMap(c)
+	var notes []string
+	for _, f := range fields {
+		if !f.matters {
+			continue
+		}
+		text := fmt.Sprint(reflect.Indirect(now[f.path]).Interface())
+		if !slices.Contains(f.only, text) {
+			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; %s says so", f.path, text, f.instead, f.only[0]))
+		}
+	}
+	return notes
+}
+
 // fields has a line for every field of the type; a test sees to it.
 var fields = slices.Concat(
 	// The agent's server.
-	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion",
+	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences",
 		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL", "authentication.anonymous.enabled",
 		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
 		"streamingConnectionIdleTimeout", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress",
 		"enableSystemLogHandler", "enableProfilingHandler"),
 	not("this port is not opened: use port", "readOnlyPort"),
-	not("Go's own curve preferences apply", "tlsCurvePreferences"),
 	not("/logs serves files only", "enableSystemLogQuery"),
 	not("/debug/flags is not served", "enableDebugFlagsHandler"),
 	not("blocking is not profiled", "enableContentionProfiling"),
@@ -55,8 +78,7 @@ var fields = slices.Concat(
 
 	// The API and the Node object.
 	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
-		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst"),
-	not("client-go's own limits on events apply", "eventRecordQPS", "eventBurst"),
+		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
 	not("the API is spoken in protobuf", "contentType"),
 	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
 	not("volumes that need attaching are not supported yet", "enableControllerAttachDetach"),
@@ -66,14 +88,14 @@ var fields = slices.Concat(
 	not("the directory is watched, with its own back-stop", "fileCheckFrequency"),
 	not("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
 	not("pods are synced when something happens, with their own back-stop", "syncFrequency"),
-	does("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
-	not("one worker rotates logs", "containerLogMaxWorkers"),
+	does("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval", "containerLogMaxWorkers"),
 	does("crashLoopBackOff.maxContainerRestartPeriod"),
 	does("runtimeRequestTimeout"),
 	not("FlexVolume plugins are not supported", "volumePluginDir"),
 	not("volume usage is measured at the agent's own pace", "volumeStatsAggPeriod"),
 	not("addresses are the CNI plugin's business", "podCIDR", "hairpinMode"),
-	not("the agent writes no netfilter rules", "makeIPTablesUtilChains", "iptablesMasqueradeBit", "iptablesDropBit"),
+	instead("the agent makes no netfilter chains; who looks for KUBE-IPTABLES-HINT does not find it", "makeIPTablesUtilChains", "false"),
+	not("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
 	does("seccompDefault", "allowedUnsafeSysctls"),
 	not("user namespaces are not supported yet", "userNamespaces.idsPerPod"),
 
@@ -92,13 +114,15 @@ var fields = slices.Concat(
 
 	// Pressure.
 	does("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim"),
-	does("kernelMemcgNotification"), // always: the kernel is asked to notify whatever this says
+	[]field{{path: "kernelMemcgNotification", only: []string{"true"}, instead: "the kernel is always asked to notify"}},
 
 	// Images.
 	does("imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
 		"serializeImagePulls", "maxParallelImagePulls"),
-	not("pulls are not limited in time", "registryPullQPS", "registryBurst"),
-	not("credentials are the runtime's business", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
+	instead("pulls are not slowed, only counted: see maxParallelImagePulls", "registryPullQPS", "0"),
+	not("pulls are not slowed", "registryBurst"),
+	instead("any pod may use an image that is on the node, whoever pulled it: use imagePullPolicy Always", "imagePullCredentialsVerificationPolicy", "NeverVerify"),
+	not("images that are on the node are not verified", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
 	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
@@ -108,6 +132,24 @@ var fields = slices.Concat(
 	not("all metrics are shown", "showHiddenMetricsForVersion"),
 	not("is an error in the kubelet too", "runOnce"),
 )
+
+// Field says what becomes of a field, for who writes about it.
+type Field struct {
+	Path     string
+	Honoured bool
+	Only     []string // the values that are honoured where not all are
+	Instead  string   // what happens with others
+	Matters  bool     // its default is not honoured either
+}
+
+// Fields are all of them, in the order of the table.
+func Fields() []Field {
+	var out []Field
+	for _, f := range fields {
+		out = append(out, Field{Path: f.path, Honoured: f.honoured, Only: f.only, Instead: f.instead, Matters: f.matters})
+	}
+	return out
+}
 
 // unhonoured returns a warning for each field that the configuration sets, and not to its default, and that we do not do.
 // asked is the configuration as written, c the same with its defaults.

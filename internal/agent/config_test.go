@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+)
+
+// TestConfigurationReachesItsParts: what the file says is what the parts are given.
+func TestConfigurationReachesItsParts(t *testing.T) {
+	c, warnings, err := kubeletconfig.Parse([]byte(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerLogMaxSize: 3Mi
+containerLogMaxFiles: 7
+containerLogMaxWorkers: 2
+containerLogMonitorInterval: 4s
+maxParallelImagePulls: 9
+serializeImagePulls: false
+imageServiceEndpoint: unix:///run/images.sock
+crashLoopBackOff: {maxContainerRestartPeriod: 30s}
+`), "/")
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v, %v", warnings, err)
+	}
+	if r := rotation(c); r.MaxBytes != 3<<20 || r.MaxFiles != 7 || r.Workers != 2 || r.Interval != 4*time.Second {
+		t.Errorf("logs are rotated as %+v", r)
+	}
+	if got := maxPulls(c); got != 9 {
+		t.Errorf("%d pulls at once", got)
+	}
+	if got := crashBackoffMax(c); got != 30*time.Second {
+		t.Errorf("restarts wait %v at most", got)
+	}
+	for endpoint, want := range map[string]string{"unix:///run/containerd.sock": "unix:///run/images.sock", "/run/images.sock": ""} {
+		if got := imageEndpoint(Options{Config: c, Endpoint: endpoint}); got != want {
+			t.Errorf("beside %s images are asked of %q, want %q", endpoint, got, want)
+		}
+	}
+}

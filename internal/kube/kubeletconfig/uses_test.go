@@ -1,0 +1,153 @@
+package kubeletconfig
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// readers are the files of this package that hand a field on; the others decode, default and check.
+var readers = map[string]bool{"enforce.go": true, "eviction.go": true, "gates.go": true, "loadline.go": true, "numa.go": true}
+
+// here are the fields that this package itself carries out, by the function that does.
+var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine", "failCgroupV1": "CheckMachine"}
+
+// owed are the fields that the agent hands to a part of it, whose tests do not say that the value is the configuration's. Who
+// writes such a test takes its field out.
+var owed = strings.Fields(`enableSystemLogHandler enableProfilingHandler nodeStatusMaxImages registerNode kubeAPIQPS kubeAPIBurst
+	eventRecordQPS eventBurst runtimeRequestTimeout localStorageCapacityIsolation oomScoreAdj imageMaximumGCAge`)
+
+// TestHonouredFieldsAreUsed: a field that is called honoured is read by the product, and some test speaks of it.
+func TestHonouredFieldsAreUsed(t *testing.T) {
+	used, tested, inHere := map[string]bool{}, map[string]bool{}, map[string]map[string]bool{}
+	for _, dir := range []string{"cmd", "internal", "test"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", "..", dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			own := filepath.Base(filepath.Dir(path)) == "kubeletconfig"
+			test := strings.HasSuffix(path, "_test.go")
+			if d.Name() == "uses_test.go" {
+				return nil
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			words := used
+			switch {
+			case test:
+				words = tested
+			case own && !readers[d.Name()]:
+				for _, decl := range file.Decls {
+					if f, ok := decl.(*ast.FuncDecl); ok {
+						inHere[f.Name.Name] = selectors(f)
+					}
+				}
+				return nil
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.SelectorExpr:
+					words[n.Sel.Name] = true
+				case *ast.KeyValueExpr:
+					if key, ok := n.Key.(*ast.Ident); ok && test {
+						words[key.Name] = true
+					}
+				case *ast.BasicLit:
+					if n.Kind == token.STRING && test {
+						text, _ := strconv.Unquote(n.Value)
+						for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9') }) {
+							words[word] = true
+						}
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := map[string]string{}
+	goNames("", reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration](), names)
+	for _, f := range fields {
+		name := names[f.path]
+		if name == "" {
+			t.Errorf("%s: no such field", f.path)
+		}
+		if !f.honoured {
+			continue
+		}
+		if !used[name] && !inHere[here[f.path]][name] {
+			t.Errorf("%s is called honoured, and nothing reads it", f.path)
+		}
+		if json := f.path[strings.LastIndex(f.path, ".")+1:]; (tested[name] || tested[json]) == slices.Contains(owed, f.path) {
+			t.Errorf("%s is called honoured: a test speaks of it %v, a test is owed %v", f.path, tested[name] || tested[json], slices.Contains(owed, f.path))
+		}
+	}
+}
+
+// selectors are the names that a function selects.
+func selectors(f *ast.FuncDecl) map[string]bool {
+	names := map[string]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			names[s.Sel.Name] = true
+		}
+		return true
+	})
+	return names
+}
+
+// goNames notes the name in Go of each field, by path.
+func goNames(prefix string, t reflect.Type, names map[string]string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			continue
+		}
+		names[prefix+name] = f.Name
+		inner := f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Struct && inner.PkgPath() == t.PkgPath() {
+			goNames(prefix+name+".", inner, names)
+		}
+	}
+}
+
+// TestNotes: what the kubelet does by default and this agent does not is told, and no longer when the configuration says so.
+func TestNotes(t *testing.T) {
+	plain, warnings, err := Parse([]byte(head), "/")
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v, %v", warnings, err)
+	}
+	if notes := strings.Join(Notes(plain), "\n"); strings.Count(notes, "\n") != 2 || !strings.Contains(notes, "registryPullQPS: 5: not honoured") ||
+		!strings.Contains(notes, "makeIPTablesUtilChains: true") || !strings.Contains(notes, "imagePullCredentialsVerificationPolicy: NeverVerifyPreloadedImages") {
+		t.Errorf("notes:\n%s", notes)
+	}
+	said, warnings, err := Parse([]byte(head+"registryPullQPS: 0\nmakeIPTablesUtilChains: false\nimagePullCredentialsVerificationPolicy: NeverVerify\n"), "/")
+	if err != nil || len(warnings) > 0 {
+		t.Errorf("%v, %v", warnings, err)
+	}
+	if notes := Notes(said); len(notes) > 0 {
+		t.Errorf("notes: %v", notes)
+	}
+	_, warnings, err = Parse([]byte(head+"registryPullQPS: 7\n"), "/")
+	if err != nil || len(warnings) != 1 {
+		t.Errorf("%v, %v", warnings, err)
+	}
+}
