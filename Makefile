@@ -97,6 +97,10 @@ oracle-long: ## hold our requests to the runtime against upstream's for 100,000 
 
 # What a real control plane, containerd and agent do depends on more than the source: no cache. They are slow enough one
 # after the other: -p 1.
+.PHONY: docs
+docs: ## write docs/compatibility.md from the tables of fields
+	$(GO) test ./internal/kube/compat -run TestCompatibilityIsCurrent -update
+
 .PHONY: test-e2e
 test-e2e: ## run the tests on a real control plane, runtime and kernel
 	$(GO) test -tags e2e -count=1 -p 1 -timeout 30m ./test/e2e/...

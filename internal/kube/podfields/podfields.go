@@ -162,3 +162,14 @@ func containers(s *corev1.PodSpec) iter.Seq2[string, *corev1.Container] {
 		}
 	}
 }
+
+// WhyHeld says why pods are held for a field, and what would help; nothing: they are not.
+func WhyHeld(path string) []string {
+	var out []string
+	for i := range holds {
+		if holds[i].path == path {
+			out = append(out, holds[i].why+": "+holds[i].help)
+		}
+	}
+	return out
+}

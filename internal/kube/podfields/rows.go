@@ -14,6 +14,7 @@ const (
 	CarriedOut         // by whom Row.By says
 	Rejected           // the pod fails with upstream's reason; what is let in is carried out
 	Held               // the pod is held for it
+	Unplaced           // the scheduler places no pod that has it
 	NoEffect           // nobody on a node looks at it, by design
 )
 
@@ -138,7 +139,7 @@ func podAreas() []Area {
 			{"spec.affinity.podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
 				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", NoEffect, "", mergedKeys},
 			{"spec.topologySpreadConstraints[]", "maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy matchLabelKeys[]", CarriedOut, ObserverScheduler, ""},
-			{"spec", "schedulingGroup*", CarriedOut, ObserverScheduler, "`plimsoll scheduler` has no gangs: the pod stays pending, and its PodScheduled condition says so"},
+			{"spec", "schedulingGroup*", Unplaced, ObserverScheduler, "no gangs: the PodScheduled condition says so"},
 		}},
 	}
 }

@@ -1,0 +1,130 @@
+// Package compat writes docs/compatibility.md: what becomes of every field of a pod and of a KubeletConfiguration on a node of this
+// agent, from the tables that the agent itself goes by (podfields, kubeletconfig).
+//
+// The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository is another, so that
+// whoever changes what the agent does cannot leave the page behind. Nothing in the product uses this package.
+package compat
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+)
+
+const head = `# Compatibility
+
+<!-- Written by "make docs" from internal/kube/podfields/rows.go and internal/kube/kubeletconfig/fields.go. Change those. -->
+
+What becomes of every field of a pod, and of every field of the kubelet's configuration file, on a node that runs ` + "`plimsoll agent`" + `.
+The fields are those of Kubernetes 1.36. Tests walk the types of the API: a field that is missing here fails the build.
+
+## Pods
+
+Each field of a pod's specification has one of five outcomes.
+
+- **Carried out.** The agent, or for what concerns placement ` + "`plimsoll scheduler`" + `, does what the API says. A test fails if the field
+  makes no difference.
+- **Rejected.** The pod fails with the reason and message of upstream's kubelet, under the condition that the note names. Otherwise
+  the field is carried out.
+- **Held.** The agent cannot do this. The pod stays Pending and none of its containers starts. Its condition
+  PodReadyToStartContainers has the reason UnsupportedField, and one Event names the field and what would help. Nothing is tried
+  until the pod or the agent changes. A held pod can be deleted at once. A pod that another agent started on the node before this
+  one took it over keeps running, and nothing of it is started again.
+- **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (With kube-scheduler in its place, the field is that one's.)
+- **No effect.** Nobody on a node reads the field, by design; the note says who does.
+
+The agent notes what it lacks in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node, and ` + "`plimsoll scheduler`" + ` sends it no pod that
+it would hold. kube-scheduler does not know the annotation and may do so. Static pods go the same way as all others; their mirror
+pods show it.
+
+` + "`containers[]`" + ` stands for init containers and ephemeral containers, too.
+`
+
+// Markdown is the page.
+func Markdown() string {
+	var out strings.Builder
+	out.WriteString(head)
+	for _, area := range podfields.Areas() {
+		fmt.Fprintf(&out, "\n### %s\n\n| Fields | Outcome | Note |\n|---|---|---|\n", area.Title)
+		for _, g := range area.Groups {
+			fmt.Fprintf(&out, "| %s | %s | %s |\n", fieldsOf(g), outcomes[g.Outcome], note(g))
+		}
+	}
+	writeConfiguration(&out)
+	return out.String()
+}
+
+var outcomes = map[podfields.Outcome]string{
+	podfields.CarriedOut: "carried out",
+	podfields.Rejected:   "**rejected**",
+	podfields.Held:       "**held**",
+	podfields.Unplaced:   "**not placed**",
+	podfields.NoEffect:   "no effect",
+}
+
+// fieldsOf lists a group's fields below what they have in common.
+func fieldsOf(g podfields.Group) string {
+	var names []string
+	for _, name := range strings.Fields(g.Fields) {
+		names = append(names, "`"+strings.TrimSuffix(name, "*")+"`")
+	}
+	at := strings.TrimPrefix(strings.TrimPrefix(g.At, "spec"), ".")
+	if at == "" {
+		return strings.Join(names, ", ")
+	}
+	return "`" + at + "`: " + strings.Join(names, ", ")
+}
+
+// note is a group's note, or for what is held, why and what would help.
+func note(g podfields.Group) string {
+	if g.Note != "" || g.Outcome != podfields.Held {
+		return g.Note
+	}
+	var said []string
+	for _, row := range g.Rows() {
+		for _, text := range podfields.WhyHeld(strings.TrimSuffix(row.Path, "*")) {
+			if !strings.Contains(strings.Join(said, "; "), text) {
+				said = append(said, text)
+			}
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+const configurationHead = `
+## KubeletConfiguration
+
+The agent reads the kubelet's configuration file unchanged (kubelet.config.k8s.io/v1beta1), with the kubelet's defaults. A field that
+is not honoured and is set to anything but its default is a warning when the agent starts, which says what happens instead.
+
+### Honoured
+
+`
+
+// writeConfiguration writes about the fields of a KubeletConfiguration.
+func writeConfiguration(out *strings.Builder) {
+	out.WriteString(configurationHead)
+	var honoured []string
+	var others [2]strings.Builder // those whose default does not matter, and those where it does
+	for _, f := range kubeletconfig.Fields() {
+		if f.Honoured {
+			honoured = append(honoured, "`"+f.Path+"`")
+			continue
+		}
+		i := 0
+		if f.Matters {
+			i = 1
+		}
+		only := ""
+		if len(f.Only) > 0 {
+			only = "`" + strings.Join(f.Only, "`, `") + "`"
+		}
+		fmt.Fprintf(&others[i], "| `%s` | %s | %s |\n", f.Path, only, f.Instead)
+	}
+	fmt.Fprintf(out, "%s.\n\n### Not honoured, by default neither\n\n", strings.Join(honoured, ", "))
+	out.WriteString("The kubelet does these unless told otherwise, and this agent does not. The agent tells so when it starts, until the file\n" +
+		"has the value that is honoured.\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[1].String())
+	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[0].String())
+}
