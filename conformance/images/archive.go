@@ -17,8 +17,8 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// nameAnnotation is the index annotation from which containerd takes an imported image's name (containerd/images/annotations.go);
-// one index entry per name.
+// nameAnnotation is the index annotation from which containerd takes an imported image's name
+// (containerd/images/annotations.go); one index entry per name.
 const nameAnnotation = "io.containerd.image.name"
 
 // A layer is a file system that is being written, in order: what comes later wins. The first error is kept for bytes.
@@ -97,7 +97,14 @@ func (l *layer) tree(root string) {
 		if err != nil {
 			return err
 		}
-		header := tar.Header{Typeflag: from.Typeflag, Name: name, Linkname: target, Mode: from.Mode, Uid: from.Uid, Gid: from.Gid}
+		header := tar.Header{
+			Typeflag: from.Typeflag,
+			Name:     name,
+			Linkname: target,
+			Mode:     from.Mode,
+			Uid:      from.Uid,
+			Gid:      from.Gid,
+		}
 		if info.IsDir() {
 			header.Name += "/"
 		}
@@ -167,8 +174,8 @@ func newImage(names []string, config oci.ImageConfig, layers ...blob) (image, er
 	return i, err
 }
 
-// writeArchive writes images as one OCI layout (image-layout.md of the OCI image specification 1.1) in a tar. What images share is in
-// it once.
+// writeArchive writes images as one OCI layout (image-layout.md of the OCI image specification 1.1) in a tar. What
+// images share is in it once.
 func writeArchive(file string, images []image) error {
 	index := oci.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex}
 	all := newLayer()
@@ -183,7 +190,8 @@ func writeArchive(file string, images []image) error {
 		for _, b := range append([]blob{i.manifest, i.config}, i.layers...) {
 			if !written[b.Digest] {
 				written[b.Digest] = true
-				all.text(path.Join(oci.ImageBlobsDir, b.Digest.Algorithm().String(), b.Digest.Encoded()), string(b.content))
+				name := path.Join(oci.ImageBlobsDir, b.Digest.Algorithm().String(), b.Digest.Encoded())
+				all.text(name, string(b.content))
 			}
 		}
 	}

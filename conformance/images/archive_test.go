@@ -13,8 +13,8 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestArchive reads an archive of two images back: each name leads to a manifest, that to its configuration and layers, and what they
-// share is there once.
+// TestArchive reads an archive of two images back: each name leads to a manifest, that to its configuration and
+// layers, and what they share is there once.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "program"), []byte("ELF"), 0o4755); err != nil {

@@ -1,11 +1,13 @@
-// Command images makes the archive of the images that upstream's e2e suite runs, under the names that the suite knows them by.
+// Command images makes the archive of the images that upstream's e2e suite runs, under the names that the suite knows
+// them by.
 //
 //	images --programs ../bin/conformance --debian ../bin/conformance/debian --pause ../bin/images/pause --kubernetes DIR --out FILE
 //
-// Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module that the suite is from; busybox and
-// what agnhost's image has beside agnhost are Debian's (debian.sh), where upstream takes Alpine's. Images whose content no test looks
-// into are stand-ins: kitten and nautilus are agnhost with their page. An image that is not here (etcd, sample-apiserver, nfs, iscsi,
-// perl, resource-consumer, CSI sidecars) fails its tests with ErrImagePull.
+// Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module that the suite is
+// from; busybox and what agnhost's image has beside agnhost are Debian's (debian.sh), where upstream takes Alpine's.
+// Images whose content no test looks into are stand-ins: kitten and nautilus are agnhost with their page. An image
+// that is not here (etcd, sample-apiserver, nfs, iscsi, perl, resource-consumer, CSI sidecars) fails its tests with
+// ErrImagePull.
 //
 // It runs at build time only. The same inputs give the same bytes: no time, user or host name gets in.
 package main
@@ -100,11 +102,15 @@ func (s sources) images() ([]image, error) {
 	add(agnhost, []string{"tools", "agnhost"}, manifest.Agnhost, manifest.AgnhostPrev)
 	add(server, []string{"tools", "agnhost", "kitten"}, manifest.Kitten)
 	add(server, []string{"tools", "agnhost", "nautilus"}, manifest.Nautilus)
-	add(oci.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}}, []string{"nginx"}, manifest.Nginx, manifest.NginxNew)
+	nginx := oci.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}}
+	add(nginx, []string{"nginx"}, manifest.Nginx, manifest.NginxNew)
 	add(oci.ImageConfig{Cmd: []string{"nnp"}}, []string{"nonewprivs"}, manifest.Nonewprivs)
-	add(oci.ImageConfig{Entrypoint: []string{"/regression-issue-74839"}}, []string{"regression"}, manifest.RegressionIssue74839)
+	regression := oci.ImageConfig{Entrypoint: []string{"/regression-issue-74839"}}
+	add(regression, []string{"regression"}, manifest.RegressionIssue74839)
 	return images, errors.Join(all...)
 }
+
+func (s sources) program(name string) string { return filepath.Join(s.programs, name) }
 
 // names are what the suite calls images.
 func names(ids ...manifest.ImageID) (names []string) {
@@ -126,7 +132,10 @@ func (s sources) pauseImage() (image, error) {
 
 // Users and groups of every image with a shell: those that tests and Debian's programs name.
 const (
-	users  = "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nwww-data:x:33:33:www-data:/var/www:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n"
+	users = "root:x:0:0:root:/root:/bin/sh\n" +
+		"daemon:x:1:1:daemon:/usr/sbin:/bin/false\n" +
+		"www-data:x:33:33:www-data:/var/www:/bin/false\n" +
+		"nobody:x:65534:65534:nobody:/home:/bin/false\n"
 	groups = "root:x:0:\ndaemon:x:1:\ntty:x:5:\nwww-data:x:33:\nnogroup:x:65534:\n"
 )
 
@@ -138,7 +147,10 @@ func (s sources) busybox() (blob, error) {
 		return blob{}, fmt.Errorf("%s --list-full: %w", program, err)
 	}
 	l := newLayer()
-	for _, name := range []string{"bin", "dev", "etc", "home", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "usr/bin", "usr/local", "usr/local/bin", "usr/sbin", "var", "var/log", "var/www"} {
+	for _, name := range []string{
+		"bin", "dev", "etc", "home", "lib", "lib64", "proc", "root", "run", "sbin", "sys",
+		"usr", "usr/bin", "usr/local", "usr/local/bin", "usr/sbin", "var", "var/log", "var/www",
+	} {
 		l.dir(name, 0o755)
 	}
 	l.dir("tmp", 0o1777)
@@ -155,10 +167,10 @@ func (s sources) busybox() (blob, error) {
 	return l.blob()
 }
 
-// agnhost is what agnhost's Dockerfile adds, with the registry that it serves: pause under the tag testing, in the directories of
-// agnhost's fakeregistryserver.
+// agnhost is what agnhost's Dockerfile adds, with the registry that it serves: pause under the tag testing, in the
+// directories of agnhost's fakeregistryserver.
 func (s sources) agnhost(l *layer, pause image) {
-	l.file("agnhost", 0o755, filepath.Join(s.programs, "agnhost"))
+	l.file("agnhost", 0o755, s.program("agnhost"))
 	l.link("agnhost-2", "agnhost")
 	l.link("usr/local/bin/iperf", "/usr/bin/iperf")
 	l.dir("uploads", 0o755)
@@ -191,7 +203,8 @@ func (s sources) nginx(l *layer) {
 	l.tree(filepath.Join(s.debian, "nginx"))
 	l.text("etc/passwd", users)
 	l.text("etc/group", groups)
-	l.text("etc/nginx/conf.d/default.conf", "server { listen 80; root /usr/share/nginx/html; index index.html; }\n")
+	l.text("etc/nginx/conf.d/default.conf",
+		"server { listen 80; root /usr/share/nginx/html; index index.html; }\n")
 	l.link("var/log/nginx/access.log", "/dev/stdout")
 	l.link("var/log/nginx/error.log", "/dev/stderr")
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,16 +18,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The cluster's names and addresses. Its network namespace has no others, so none can collide.
+// The cluster's name and addresses. Its network namespace has no others, so none can collide.
 const (
-	instance = "conformance"
 	nodeName = "conformance"
 	nodeIP   = "172.31.255.1" // on the loopback interface, but not a loopback address
 	podCIDR  = "10.85.0.0/16"
 	svcCIDR  = "10.96.0.0/16"
 )
 
-// agentConfig is what the agent gets beside up's own: the address of a DNS server (where none listens) goes into pods' resolv.conf.
+// agentConfig is what the agent gets beside up's own: the address of a DNS server (where none listens) goes into pods'
+// resolv.conf.
 const agentConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failSwapOn: false
@@ -44,6 +45,7 @@ const (
 // cluster is one instance of `plimsoll up`, with kube-proxy.
 type cluster struct {
 	config
+	name  string // of the instance: no other run's, because cgroups have no namespace
 	dir   string
 	guard io.Closer // closed without a word, it takes the instance down
 	proxy *exec.Cmd
@@ -51,7 +53,7 @@ type cluster struct {
 
 func newCluster(c config) (*cluster, error) {
 	dir, err := os.MkdirTemp("", "pl-") // short: socket paths have 107 characters
-	return &cluster{config: c, dir: dir}, err
+	return &cluster{config: c, name: "conf-" + strconv.Itoa(os.Getpid()), dir: dir}, err
 }
 
 func (k *cluster) state() string      { return filepath.Join(k.dir, "s") }
@@ -72,13 +74,15 @@ func (k *cluster) up(ctx context.Context) error {
 		return err
 	}
 	progress("plimsoll up")
-	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", instance, "--state-dir", k.state(), "--node-name", nodeName,
-		"--bind-address", "0.0.0.0", "--node-ip", nodeIP, "--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
+	if err := k.call(ctx, k.plimsoll, "up", "--detach", "--instance", k.name, "--state-dir", k.state(),
+		"--node-name", nodeName, "--bind-address", "0.0.0.0", "--node-ip", nodeIP,
+		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
 		"--agent-config", file, "--timeout", upTimeout.String()); err != nil {
 		return err
 	}
 	progress("import images")
-	if err := k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", filepath.Join(k.programs, "images.tar")); err != nil {
+	archive := filepath.Join(k.programs, "images.tar")
+	if err := k.call(ctx, "ctr", "--address", k.runtime(), "--namespace", "k8s.io", "images", "import", archive); err != nil {
 		return err
 	}
 	return k.startProxy()
@@ -103,7 +107,7 @@ func addresses() error {
 // watchOver starts a process that takes the instance down, and away, when this one has died without doing so.
 func (k *cluster) watchOver() error {
 	guard := exec.Command("/bin/sh", "-c", `read end || { "$0" "$@"; rm -rf "${4%/*}"; }`,
-		k.plimsoll, "down", "--purge", "--state-dir", k.state(), "--instance", instance)
+		k.plimsoll, "down", "--purge", "--state-dir", k.state(), "--instance", k.name)
 	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	life, err := guard.StdinPipe()
 	if err != nil {
@@ -130,8 +134,8 @@ func (k *cluster) startProxy() error {
 		return err
 	}
 	defer log.Close() // the child has its own
-	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(), "--hostname-override", nodeName,
-		"--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
+	proxy := exec.Command(filepath.Join(k.programs, "kube-proxy"), "--kubeconfig", k.kubeconfig(),
+		"--hostname-override", nodeName, "--cluster-cidr", podCIDR, "--proxy-mode", "iptables", "--conntrack-max-per-core", "0")
 	proxy.Stdout, proxy.Stderr = log, log
 	proxy.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := proxy.Start(); err != nil {
@@ -155,7 +159,7 @@ func (k *cluster) down(ctx context.Context) error {
 		errs = append(errs, os.CopyFS(filepath.Join(k.logs, "components"), os.DirFS(logs)))
 	}
 	if exists(k.state()) {
-		errs = append(errs, k.call(ctx, k.plimsoll, "down", "--purge", "--instance", instance, "--state-dir", k.state()))
+		errs = append(errs, k.call(ctx, k.plimsoll, "down", "--purge", "--instance", k.name, "--state-dir", k.state()))
 	}
 	if k.guard != nil {
 		errs = append(errs, k.guard.Close())

@@ -1,15 +1,16 @@
-// Command run runs upstream's e2e suite against a cluster of `plimsoll up`: our agent, scheduler and lifecycle controller under
-// upstream's API server and controllers, on this machine.
+// Command run runs upstream's e2e suite against a cluster of `plimsoll up`: our agent, scheduler and lifecycle
+// controller under upstream's API server and controllers, on this machine.
 //
 //	run --focus 'Probing container' --out results/probes.md
 //	run --tests once-failed.txt --repeat 10
 //
-// All of it lives in a network namespace of its own: the suite wants the kubelet's port to be 10250 and registries on port 5000, pods
-// that reach the API server by an address that is not loopback, and no way out, so that whatever would be pulled fails at once. The
-// images are imported (command images). The namespace, the cluster and its files are gone afterwards, also when this program is killed.
+// All of it lives in a network namespace of its own: the suite wants the kubelet's port to be 10250 and registries on
+// port 5000, pods that reach the API server by an address that is not loopback, and no way out, so that whatever would
+// be pulled fails at once. The images are imported (command images). The namespace, the cluster and its files are gone
+// afterwards, also when this program is killed.
 //
-// A run passes when every test that was asked for ran and passed each time. It writes a table of them, and keeps the suite's own words
-// and the components' logs of the last run beside the programs.
+// A run passes when every test that was asked for ran and passed each time. It writes a table of them, and keeps the
+// suite's own words and the components' logs of the last run beside the programs.
 package main
 
 import (
@@ -54,12 +55,14 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
 	f.StringVar(&c.focus, "focus", "", "regular expression of the tests to run")
 	f.StringVar(&c.skip, "skip", skipDefault, "regular expression of tests not to run")
-	file := f.String("tests", "", "file with a part of a test's name on each line: these run, and each must be found; # begins a comment")
-	f.IntVar(&c.procs, "procs", 3, "how many tests run at a time; those marked [Serial] run alone")
-	f.IntVar(&c.repeat, "repeat", 1, "how often the tests run, one time after the other on the same cluster")
+	file := f.String("tests", "",
+		"file with a part of a test's name on each line: these run, and each must be found; # begins a comment")
+	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] run alone")
+	f.IntVar(&c.repeat, "repeat", 1, "how often the tests run, on the same cluster")
 	f.DurationVar(&c.timeout, "timeout", time.Hour, "of one run of the tests")
 	f.StringVar(&c.out, "out", "results/last.md", "the table")
-	f.StringVar(&c.logs, "logs", "../bin/conformance/logs", "directory for the logs of the suite and of the components; what is in it is removed")
+	f.StringVar(&c.logs, "logs", "../bin/conformance/logs",
+		"directory for the logs of the suite and of the components; what is in it is removed")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -137,13 +140,17 @@ func main() {
 	}
 }
 
-// enter runs this program again in a new network namespace, and returns its exit code. Whoever ends this one ends the other, which takes
-// the cluster down.
+// enter runs this program again in a new network namespace, and returns its exit code. Whoever ends this one ends the
+// other, which takes the cluster down.
 func enter() int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), insideVariable+"=1")
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGTERM,
+		Setpgid:    true,
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if err := c.Start(); err != nil {

@@ -26,7 +26,10 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	args := []string{"--no-color", "--output-dir", dir, "--json-report", report, "--procs", strconv.Itoa(c.procs), "--timeout", c.timeout.String()}
+	args := []string{
+		"--no-color", "--output-dir", dir, "--json-report", report,
+		"--procs", strconv.Itoa(c.procs), "--timeout", c.timeout.String(),
+	}
 	for _, focus := range c.focuses() {
 		args = append(args, "--focus", focus)
 	}
@@ -55,7 +58,7 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 	suite := exec.CommandContext(ctx, filepath.Join(c.programs, "ginkgo"), args...)
 	suite.Dir = dir
 	suite.Stdout, suite.Stderr = log, log
-	suite.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	suite.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	suite.Cancel = func() error { return syscall.Kill(-suite.Process.Pid, syscall.SIGINT) }
 	suite.WaitDelay = interruptGrace
 	ran := suite.Run()
@@ -66,7 +69,8 @@ func runSuite(ctx context.Context, c config, k *cluster, round int) ([]types.Spe
 	return specs, nil
 }
 
-// readReport returns the tests that ran, and the steps before and after all tests that failed: without them none is to be trusted.
+// readReport returns the tests that ran, and the steps before and after all tests that failed: without them none is to
+// be trusted.
 func readReport(path string) (specs []types.SpecReport, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -121,7 +121,8 @@ func (t *table) render() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Upstream's e2e suite against our agent, scheduler and lifecycle controller\n\n")
 	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
-	fmt.Fprintf(&b, "- %d tests: %d passed, %d failed, %d skipped themselves; each ran %d times, %d at a time\n", len(rows), passed, failed, skipped, t.repeat, t.procs)
+	fmt.Fprintf(&b, "- %d tests: %d passed, %d failed, %d skipped themselves; each ran %d times, %d at a time\n",
+		len(rows), passed, failed, skipped, t.repeat, t.procs)
 	fmt.Fprintf(&b, "- commit %s, began %s, took %s; %d CPUs\n\n", commit(), t.began.UTC().Format(time.DateTime+" UTC"),
 		time.Since(t.began).Round(time.Second), runtime.NumCPU())
 	for _, name := range t.missing() {

@@ -52,8 +52,10 @@ func TestPassed(t *testing.T) {
 // TestRender reads the table as its reader does.
 func TestRender(t *testing.T) {
 	tab := newTable(config{tests: []string{"good", "renamed"}, repeat: 2, procs: 3})
-	tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("racy", types.SpecStatePassed, "")})
-	tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("racy", types.SpecStateFailed, "expected\n  a | b "+strings.Repeat("ö", 200))})
+	good := spec("good", types.SpecStatePassed, "")
+	reason := "expected\n  a | b " + strings.Repeat("ö", 200)
+	tab.add([]types.SpecReport{good, spec("racy", types.SpecStatePassed, "")})
+	tab.add([]types.SpecReport{good, spec("racy", types.SpecStateFailed, reason)})
 	text := tab.render()
 	for _, want := range []string{
 		"2 tests: 1 passed, 1 failed, 0 skipped themselves",
@@ -76,12 +78,13 @@ func TestRender(t *testing.T) {
 // TestReadReport: tests that the focus left out are not told; a failed step before all tests is.
 func TestReadReport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.json")
-	if err := os.WriteFile(path, []byte(`[{"SpecReports": [
+	const report = `[{"SpecReports": [
 		{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed", "Failure": {"Message": "no node"}},
 		{"LeafNodeType": "ReportAfterSuite", "State": "passed"},
 		{"LeafNodeType": "It", "LeafNodeText": "left out", "State": "skipped"},
 		{"LeafNodeType": "It", "LeafNodeText": "skipped itself", "State": "skipped", "Failure": {"Message": "no device"}},
-		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeText": "run", "State": "passed"}]}]`), 0o600); err != nil {
+		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeText": "run", "State": "passed"}]}]`
+	if err := os.WriteFile(path, []byte(report), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	specs, err := readReport(path)
@@ -110,7 +113,9 @@ func TestFocus(t *testing.T) {
 	if err := os.WriteFile(path, []byte("# nothing\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"--tests", path}, {"--tests", "no/such/file"}, {"--tests", path, "--focus", "x"}, {"--procs", "0"}} {
+	for _, args := range [][]string{
+		{"--tests", path}, {"--tests", "no/such/file"}, {"--tests", path, "--focus", "x"}, {"--procs", "0"},
+	} {
 		if _, err := parseFlags(args); err == nil {
 			t.Errorf("%q is taken", args)
 		}
