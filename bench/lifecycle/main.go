@@ -113,8 +113,8 @@ func parseFlags(args []string) (config, error) {
 	if c.grace < 15*time.Second {
 		bad("grace", c.grace, "want at least 15s: leases are renewed every 10s")
 	}
-	if c.only != "" && c.only != ours && c.only != upstream && c.only != earlier {
-		bad("only", c.only, "want plimsoll, upstream or before")
+	if c.only != "" && c.only != ours && c.only != upstream {
+		bad("only", c.only, "want plimsoll or upstream")
 	}
 	if c.controlplane == "" {
 		c.controlplane = filepath.Join(filepath.Dir(c.plimsoll), "plimsoll-controlplane")
@@ -152,7 +152,10 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		all = []string{ours, earlier, upstream}
 	}
 	sides := slices.DeleteFunc(all, func(side string) bool {
-		return c.only != "" && c.only != side || side == earlier && c.before == ""
+		if side == earlier {
+			return c.before == "" // it was asked for by --before
+		}
+		return c.only != "" && c.only != side
 	})
 	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
 		if c.load {
