@@ -17,7 +17,7 @@
 //     removed, the node: a watch that lags condemns nobody.
 //   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
 //     brings later is dropped. So nothing is written twice because the watch was slow.
-//   - What waited for its turn to be done to a pod is done only if it is still wanted then.
+//   - What waited for its turn is decided anew when it comes: on the latest version of a node, and if a pod still has to go.
 //   - Nothing is judged before all three watches have delivered their first lists.
 //   - Nothing is written while Options.Leads says no.
 //
@@ -297,17 +297,7 @@ func (c *controller) carryOut(d health.Decision) {
 		slog.Info("node", "node", n.Node, "reason", n.Reason)
 	}
 	for _, a := range d.Actions {
-		switch {
-		case a.Pod == nil:
-			node, renewed := c.latest[a.Node], c.leases[a.Node]
-			c.write(throttle.Mark, a, func(ctx context.Context) error { return c.markNode(ctx, a, node, renewed) })
-		case a.Do == health.MarkNotReady:
-			pod := c.pods[a.Pod.ID]
-			c.write(throttle.Readiness, a, func(ctx context.Context) error { return c.markPod(ctx, a, pod) })
-		default:
-			pod := c.pods[a.Pod.ID]
-			c.write(throttle.Evict, a, func(ctx context.Context) error { return c.endPod(ctx, a, pod) })
-		}
+		c.write(a)
 	}
 }
 
@@ -315,29 +305,69 @@ func (c *controller) carryOut(d health.Decision) {
 var errNotLeading = errors.New("no longer the leader")
 
 // write queues what a asks for and tells the Monitor what came of it.
-func (c *controller) write(kind throttle.Kind, a health.Action, do func(context.Context) error) {
+func (c *controller) write(a health.Action) {
+	kind := throttle.Evict
+	switch {
+	case a.Pod == nil:
+		kind = throttle.Mark
+	case a.Do == health.MarkNotReady:
+		kind = throttle.Readiness
+	}
 	c.lanes[kind].put(func(ctx context.Context) {
-		if a.Pod != nil && !c.stillWanted(ctx, a) {
+		t, wanted := c.renew(ctx, a)
+		if !wanted {
 			return
 		}
 		err := errNotLeading
 		if c.o.Leads() {
-			err = do(kube.As(ctx, kind))
+			err = c.perform(kube.As(ctx, kind), t)
 		}
-		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, a, err == nil) })
+		c.tell(ctx, func(now unit.Instant) { c.monitor.Done(now, t.Action, err == nil) })
 	})
 }
 
-// stillWanted asks the goroutine that owns the Monitor whether what waited for its turn is to be done: a node may have come back.
-func (c *controller) stillWanted(ctx context.Context, a health.Action) bool {
-	answer := make(chan bool, 1)
-	c.tell(ctx, func(now unit.Instant) { answer <- c.monitor.StillWanted(now, a) })
-	select {
-	case wanted := <-answer:
-		return wanted
-	case <-ctx.Done():
-		return false
+// turn is an action whose turn has come, with what was last heard of whom it is about.
+type turn struct {
+	health.Action
+	node    *corev1.Node
+	renewed unit.Wall
+	pod     *corev1.Pod
+}
+
+// renew asks the goroutine that owns the Monitor what is to be written in the place of what waited for its turn: the node may have changed,
+// which would refuse a write decided on an older version, or be back.
+func (c *controller) renew(ctx context.Context, a health.Action) (turn, bool) {
+	type answer struct {
+		turn
+		wanted bool
 	}
+	asked := make(chan answer, 1)
+	c.tell(ctx, func(now unit.Instant) {
+		renewed, wanted := c.monitor.Renew(now, a)
+		t := turn{Action: renewed}
+		if a.Pod != nil {
+			t.pod = c.pods[a.Pod.ID]
+		} else {
+			t.node, t.renewed = c.latest[a.Node], c.leases[a.Node]
+		}
+		asked <- answer{t, wanted}
+	})
+	select {
+	case got := <-asked:
+		return got.turn, got.wanted
+	case <-ctx.Done():
+		return turn{}, false
+	}
+}
+
+func (c *controller) perform(ctx context.Context, t turn) error {
+	switch {
+	case t.Pod == nil:
+		return c.markNode(ctx, t.Action, t.node, t.renewed)
+	case t.Do == health.MarkNotReady:
+		return c.markPod(ctx, t.Action, t.pod)
+	}
+	return c.endPod(ctx, t.Action, t.pod)
 }
 
 // askZones asks the goroutine that owns the Monitor.

@@ -28,16 +28,17 @@ import (
 
 // server is one node, its lease and its pods behind an API that guards resourceVersions.
 type server struct {
-	mu       sync.Mutex
-	down     bool
-	node     *corev1.Node
-	renewed  time.Time
-	podReady map[string]string  // latest patch of a pod's status
-	deleted  []string           // pods, with how
-	refuse   map[string][]error // answers to deletions of a pod, in order, before it works
-	gone     bool               // the node is
-	writes   int
-	version  int
+	mu        sync.Mutex
+	down      bool
+	node      *corev1.Node
+	renewed   time.Time
+	podReady  map[string]string  // latest patch of a pod's status
+	deleted   []string           // pods, with how
+	refuse    map[string][]error // answers to deletions of a pod, in order, before it works
+	gone      bool               // the node is
+	writes    int
+	conflicts int
+	version   int
 
 	watch      func(*corev1.Node) // brings every change, late
 	podPatched func(version int)  // happens before the answer
@@ -72,6 +73,7 @@ func (s *server) patchNode(_ context.Context, name string, t types.PatchType, bo
 		return nil, err
 	}
 	if head.Metadata.ResourceVersion != s.node.ResourceVersion {
+		s.conflicts++
 		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, name, errors.New("changed"))
 	}
 	original, err := json.Marshal(s.node)

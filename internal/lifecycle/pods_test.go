@@ -241,6 +241,40 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 	})
 }
 
+// TestMarkIsDecidedAnewAtItsTurn: a node changes again and again while its mark waits behind others. When its turn comes it is written once, on
+// the node as it is; else, with thousands in line, each write would be refused for its version and stand in line again.
+func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, c *controller) {
+		wait(time.Second)
+		before := s.writes
+		meanwhile := func(edits ...func(*corev1.Node)) {
+			turns := make(chan struct{})
+			for range 4 { // as many as there are workers
+				c.lanes[throttle.Mark].put(func(context.Context) { <-turns })
+			}
+			for i, edit := range edits {
+				s.edit(func(n *corev1.Node) {
+					n.Labels = map[string]string{"round": strconv.Itoa(i)}
+					edit(n)
+				})
+				wait(time.Second)
+			}
+			close(turns)
+			wait(time.Second)
+		}
+		cordon := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+		uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
+		meanwhile(cordon, cordon, cordon)
+		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 || s.conflicts != 0 {
+			t.Errorf("cordoned: %s: %d writes, %d refused for their version; want one and none", got, s.writes-before, s.conflicts)
+		}
+		meanwhile(uncordon, cordon)
+		if got := s.describe(); !strings.Contains(got, "unschedulable:NoSchedule") || s.writes != before+1 || s.conflicts != 0 {
+			t.Errorf("and back: %s: %d writes, %d refused for their version; want no more", got, s.writes-before, s.conflicts)
+		}
+	})
+}
+
 // TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and Events wait behind it.
 func TestWritesPassTheGate(t *testing.T) {
 	var mu sync.Mutex

@@ -118,8 +118,12 @@ func (c *control) send(w *world) (wake unit.Instant) {
 		for len(c.waiting[kind]) > 0 && c.open[kind] < w.policy.InFlight {
 			o := c.waiting[kind][0]
 			c.waiting[kind] = c.waiting[kind][1:]
-			if o.Pod != nil && c.limiter != nil && !c.monitor.StillWanted(w.now, o.Action) {
-				continue
+			if c.limiter != nil {
+				renewed, wanted := c.monitor.Renew(w.now, o.Action)
+				if !wanted {
+					continue
+				}
+				o.Action, o.decided = renewed, w.now
 			}
 			c.open[kind]++
 			o.left = o.requests()

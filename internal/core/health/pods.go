@@ -167,9 +167,26 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
 }
 
-// StillWanted reports whether an action about a pod, which waited for its turn, is to be done now. If not it counts as never begun: what is
-// wanted instead, or later, Advance says. The shell asks just before it acts, and reports no outcome of what was not wanted.
-func (m *Monitor) StillWanted(now unit.Instant, a Action) bool {
+// Renew returns what is to be written now in the place of an action that waited for its turn: about a node, what follows from what was
+// last seen of it; about a pod the same, if it is still wanted. If nothing is, the action counts as never begun, and what is wanted instead,
+// or later, Advance says. The shell asks just before it acts, and reports no outcome of what was not wanted.
+func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
+	if a.Pod != nil {
+		return a, m.stillWanted(now, a)
+	}
+	n := m.nodes[a.Node]
+	if n == nil {
+		return a, false
+	}
+	n.work.busy = false
+	if renewed := m.planNode(now, n, nil); len(renewed) > 0 {
+		return renewed[0], true
+	}
+	return a, false
+}
+
+// stillWanted is Renew about a pod.
+func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
 	p := m.pods[a.Pod.ID]
 	if p == nil {
 		return false
