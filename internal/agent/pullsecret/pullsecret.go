@@ -90,16 +90,21 @@ func parse(s *corev1.Secret) (map[string]dockerAuth, error) {
 	return auths, nil
 }
 
-// registryKey strips what old clients put around a registry's name: scheme, trailing slash and API version; and gives Docker
+// registryKey strips what old clients put around a registry's name: scheme, API version and trailing slash; and gives Docker
 // Hub the name that images have.
 func registryKey(server string) string {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
-	server = strings.TrimRight(server, "/")
-	server = strings.TrimSuffix(strings.TrimSuffix(server, "/v1"), "/v2")
-	if server == "index.docker.io" || server == "registry-1.docker.io" {
-		return dockerHub
+	host, below, _ := strings.Cut(strings.TrimRight(server, "/"), "/")
+	if version, rest, _ := strings.Cut(below, "/"); version == "v1" || version == "v2" {
+		below = rest
 	}
-	return server
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		host = dockerHub
+	}
+	if below == "" {
+		return host
+	}
+	return host + "/" + below
 }
 
 const dockerHub = "docker.io"
