@@ -123,7 +123,7 @@ func (t *table) render() string {
 	fmt.Fprintf(&b, "Written by `make conformance`; README.md beside this directory says how to read it.\n\n")
 	fmt.Fprintf(&b, "- %d tests: %d passed, %d failed, %d skipped themselves; each ran %d times, %d at a time\n",
 		len(rows), passed, failed, skipped, t.repeat, t.procs)
-	fmt.Fprintf(&b, "- commit %s, began %s, took %s; %d CPUs\n\n", commit(), t.began.UTC().Format(time.DateTime+" UTC"),
+	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+" UTC"),
 		time.Since(t.began).Round(time.Second), runtime.NumCPU())
 	for _, name := range t.missing() {
 		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
@@ -149,13 +149,14 @@ func (r *row) result() string {
 	return "skipped"
 }
 
-// commit is what was built, as far as the repository knows.
-func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+// version is what our program says of itself: the repository may have gone on since it was built.
+func version(plimsoll string) string {
+	out, err := exec.Command(plimsoll, "version").Output()
 	if err != nil {
-		return "unknown"
+		return "unknown version: " + err.Error()
 	}
-	return strings.TrimSpace(string(out))
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
 }
 
 func (t *table) save(path string) error {
