@@ -5,7 +5,8 @@
 // clientset registers every group of Kubernetes, several MiB that a node agent would carry for nothing. Objects on
 // the wire are protobuf, in memory the ordinary k8s.io/api types.
 //
-// It decides nothing. Kubernetes types stop here and in the shells; the core never sees them.
+// It decides nothing; how many writes may be on their way core/throttle says (Gate). Kubernetes types stop here and in the shells; the
+// core never sees them.
 package kube
 
 import (
