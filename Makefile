@@ -146,6 +146,19 @@ check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
 	$(GO) vet -tags e2e,lab ./...
 	$(GO) run $(STATICCHECK) -tags e2e,lab ./...
 
+# What the linker noted in each program; the images hold bin/images/workload and bin/images/pause and nothing else.
+.PHONY: sbom
+sbom: build ## write bin/sbom.cdx.json: the modules in every program and image that is built (CycloneDX)
+	$(GO) run ./scripts/sbom bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload bin/images/pause > bin/sbom.cdx.json
+
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+
+# The programs are looked at as they were built. Without -s -w it would also say which vulnerable functions are reached.
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in what is built (VULNDB=file:///copy/of/the/database, or https://vuln.go.dev)
+	@if [ -z "$(VULNDB)" ]; then echo 'Which database? VULNDB=https://vuln.go.dev, or, without that network, VULNDB=file:///DIR with an unpacked copy of it (https://vuln.go.dev/vulndb.zip)'; exit 1; fi
+	@for f in bin/plimsoll bin/plimsoll-controlplane bin/cni/plimsoll-hostport bin/images/workload; do echo "$$f"; $(GO) run $(GOVULNCHECK) -db '$(VULNDB)' -mode binary "$$f" || exit 1; done
+
 # With cgo, as upstream publishes its kubelet.
 .PHONY: bench-build
 bench-build: ## build bin/upstream-kubelet, to measure against (several minutes the first time)

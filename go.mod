@@ -2,6 +2,8 @@ module github.com/plimsoll-dev/plimsoll
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/cockroachdb/datadriven v1.0.2
 	github.com/containerd/containerd/api v1.10.0

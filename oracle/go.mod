@@ -2,6 +2,8 @@ module github.com/plimsoll-dev/plimsoll/oracle
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/google/cadvisor v0.56.2
 	github.com/opencontainers/cgroups v0.0.6
