@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestDriversComeAfterWhatTheyNeed(t *testing.T) {
@@ -32,6 +34,7 @@ func TestDriversComeAfterWhatTheyNeed(t *testing.T) {
 func FuzzDriverOrder(f *testing.F) {
 	f.Add("a.ko: b.ko\nb.ko:\n")
 	f.Fuzz(func(t *testing.T, deps string) {
+		defer cost.Spend(t, len(deps))()
 		if order, err := driverOrder(deps, []string{"a"}); err == nil && len(order) == 0 {
 			t.Errorf("%q: no module, and no error", deps)
 		}
@@ -51,6 +54,7 @@ func TestCounterRate(t *testing.T) {
 func FuzzCounterRate(f *testing.F) {
 	f.Add("bogomips\t: 4600.00\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if khz := counterRate(text); khz < 0 || khz > 1e8 {
 			t.Errorf("%q: %d", text, khz)
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // The error names the port, its holder and the flag; a port that one of our own children holds is none.
@@ -86,6 +88,7 @@ short line
 func FuzzListeningInodes(f *testing.F) {
 	f.Add("0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 111", 0x192B)
 	f.Fuzz(func(t *testing.T, table string, number int) {
+		defer cost.Spend(t, len(table))()
 		for _, inode := range listeningInodes(bufio.NewScanner(strings.NewReader(table)), number) {
 			if inode == "" {
 				t.Error("an inode without digits")

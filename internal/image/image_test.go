@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // TestReadSaysWhatIsWrong feeds archives that are not ours.
@@ -56,6 +58,7 @@ func writeTar(t *testing.T, path string, files map[string]string) {
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("index.json"))
 	f.Fuzz(func(t *testing.T, content []byte) {
+		defer cost.Spend(t, len(content))()
 		path := filepath.Join(t.TempDir(), "image.tar")
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)

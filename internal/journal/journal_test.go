@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func open(t *testing.T, dir string, bytesMax int64) *Journal {
@@ -118,6 +120,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(bytes.TrimSuffix(good, []byte{'\n'}))
 	f.Add([]byte(`0badc0de {"number":4,"kind":"evic`))
 	f.Fuzz(func(t *testing.T, text []byte) {
+		defer cost.Spend(t, len(text))()
 		r, err := decode(text)
 		if err != nil {
 			return

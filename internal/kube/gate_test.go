@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // held is an API server that answers a request when it is told to.
@@ -269,6 +270,7 @@ func TestResourceOf(t *testing.T) {
 func FuzzResourceOf(f *testing.F) {
 	f.Add("/api/v1/namespaces/x/pods/p/status")
 	f.Fuzz(func(t *testing.T, path string) {
+		defer cost.Spend(t, len(path))()
 		resource, subresource := resourceOf(path)
 		if !strings.Contains(path, resource) || !strings.Contains(path, subresource) || strings.Contains(resource+subresource, "/") {
 			t.Errorf("%q: %q %q", path, resource, subresource)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestLoadManifests(t *testing.T) {
@@ -53,6 +55,7 @@ func FuzzParseManifests(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		objects, err := ParseManifests([]byte(text))
 		for _, o := range objects {
 			if o == nil {

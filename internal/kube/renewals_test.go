@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // frame is one event as apimachinery's own serializers write it.
@@ -107,6 +108,7 @@ func FuzzParseRenewal(f *testing.F) {
 	f.Add(frame(f, "ADDED", lease("n1", "5", time.Now()))[frameHead:])
 	f.Add(frame(f, "BOOKMARK", lease("", "5", time.Time{}))[frameHead:])
 	f.Fuzz(func(t *testing.T, b []byte) {
+		defer cost.Spend(t, len(b))()
 		if e, err := parseRenewal(b); err == nil && e.version == "" {
 			t.Errorf("%+v has no version", e)
 		}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestDefaultPod(t *testing.T) {
@@ -48,6 +50,7 @@ func FuzzDecodePod(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, manifest []byte) {
+		defer cost.Spend(t, len(manifest))()
 		pod, err := DecodePod(manifest)
 		if (pod == nil) == (err == nil) {
 			t.Fatalf("got pod %v and error %v", pod != nil, err)

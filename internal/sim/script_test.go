@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // TestDay: the day that the project's bar is measured on can be played on a small cluster.
@@ -26,6 +28,7 @@ func FuzzParseScript(f *testing.F) {
 	f.Add(troubles)
 	f.Add("at 1h api down\nat 1h api up # back")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		events, err := ParseScript(text)
 		if err != nil {
 			return

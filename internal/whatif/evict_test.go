@@ -7,6 +7,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // FuzzEvict reads Summaries as they come: what can be read is answered, and the critical pod stays.
@@ -33,6 +34,7 @@ spec: {priority: 2000000000, containers: [{name: c, image: x}]}
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer cost.Spend(t, len(data))()
 		s, err := ParseSummary(data)
 		if err != nil {
 			return

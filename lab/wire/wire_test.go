@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestFramesComeBack(t *testing.T) {
@@ -46,6 +48,7 @@ func TestBrokenFramesSayWhy(t *testing.T) {
 func FuzzReadFrames(f *testing.F) {
 	f.Add([]byte("\x01\x00\x00\x00\x01a\x03\x00\x00\x00\x0a{\"Code\":1}"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
+		defer cost.Spend(t, len(stream))()
 		var out, complaint bytes.Buffer
 		if _, err := ReadFrames(bytes.NewReader(stream), &out, &complaint); out.Len()+complaint.Len() > len(stream) {
 			t.Errorf("%d bytes made %d, %v", len(stream), out.Len()+complaint.Len(), err)

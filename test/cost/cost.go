@@ -104,23 +104,23 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// hostileLength is how long Hostile makes an input, in bytes. Chosen: more than the bound that the API server sets on an
-// annotation's usual reader here (16 KiB), and long enough that a square of it is a billion.
-const hostileLength = 32 << 10
+// hostileLength is how long Hostile makes an input, in bytes. Chosen: as long as the longest
+// berth that is read; a square of it is a quarter of a billion.
+const hostileLength = 16 << 10
 
 // Hostile returns seed over and over, joined in the ways in which lists, lines and words are, and its parts over and over:
-// what a hostile writer tries first. None is longer than 32 KiB and a seed.
+// what a hostile writer tries first. None is longer than 16 KiB and a seed.
 func Hostile(seed string) []string {
 	if seed == "" {
 		return nil
 	}
 	var out []string
-	for _, joint := range []string{"", ",", "\n", " ", "\x00"} {
+	for _, joint := range []string{"", ",", "\n", " "} {
 		out = append(out, repeat(seed+joint))
 	}
 	for i, c := range []byte(seed) {
 		// A bracket, quote, digit or sign that opens something, never closed; each kind once.
-		if strings.IndexByte(seed, c) == i && len(out) < 40 {
+		if strings.IndexByte(seed, c) == i && len(out) < 12 {
 			out = append(out, seed[:i]+repeat(seed[i:i+1])+seed[i:])
 		}
 	}
@@ -128,3 +128,38 @@ func Hostile(seed string) []string {
 }
 
 func repeat(s string) string { return strings.Repeat(s, max(1, hostileLength/len(s))) }
+
+// whole is the budget of all that a fuzz target does with one input: it reads, often several times, and compares what it read.
+var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond, CPUPerByte: 5 * time.Microsecond}
+
+// Spend holds the rest of the calling function to a budget for an input of length bytes: defer cost.Spend(t, len(text))(). It
+// measures one run, so its budget is larger than Under's: a fuzz target's own comparisons count too.
+func Spend(t testing.TB, length int) func() {
+	runtime.LockOSThread()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := threadTime()
+	return func() {
+		t.Helper()
+		took := threadTime() - start
+		runtime.ReadMemStats(&after)
+		runtime.UnlockOSThread()
+		bytes, bytesMax, timeMax := int64(after.TotalAlloc-before.TotalAlloc), whole.Bytes, whole.CPU
+		bytesMax, timeMax = bytesMax+whole.BytesPerByte*int64(length), timeMax+whole.CPUPerByte*time.Duration(length)
+		if instrumented {
+			timeMax *= 10
+			bytesMax *= 4
+		}
+		if bytes > bytesMax || took > timeMax {
+			t.Errorf("an input of %d bytes cost %d bytes of memory and %v of CPU: the budget is %d bytes and %v", length, bytes, took, bytesMax, timeMax)
+		}
+	}
+}
+
+// Attack adds to a fuzz target what a hostile writer makes of a seed, so that the target is held to its budget on long inputs
+// whenever its tests run.
+func Attack[T string | []byte](f *testing.F, seed T) {
+	for _, text := range Hostile(string(seed)) {
+		f.Add(T(text))
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 	example "github.com/plimsoll-dev/plimsoll/test/deviceplugin"
 )
 
@@ -267,9 +268,13 @@ func TestRefusals(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"resource":"example.com/gpu","ids":["g0"],"nodes":{"g0":[0]},"needs":"CgA="}]`)
+	cost.Attack(f, `[{"resource":"example.com/gpu","ids":["g0"],"nodes":{"g0":[0]},"needs":"CgA="}]`)
 	f.Add(`[{"resource":"","ids":[]}]`)
+	cost.Attack(f, `[{"resource":"","ids":[]}]`)
 	f.Add(`null`)
+	cost.Attack(f, `null`)
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		held, err := read(text)
 		if err != nil {
 			return

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestExpand(t *testing.T) {
@@ -87,6 +89,7 @@ func plainExpand(s string, lookup func(string) (string, bool)) string {
 func FuzzExpand(f *testing.F) {
 	for _, s := range []string{"$(A)", "$$(A)", "$(", "$", "a$(B)$", "$($(A))", "$(\xff)"} {
 		f.Add(s)
+		cost.Attack(f, s)
 	}
 	lookup := func(name string) (string, bool) {
 		switch name {
@@ -98,6 +101,7 @@ func FuzzExpand(f *testing.F) {
 		return "", false
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		defer cost.Spend(t, len(s))()
 		got, err := Expand(s, lookup)
 		if err != nil {
 			if len(plainExpand(s, lookup)) < stringMax && len(s) < stringMax {
@@ -120,8 +124,10 @@ func FuzzExpand(f *testing.F) {
 func FuzzEnvFile(f *testing.F) {
 	for _, s := range []string{"A='1'", "# c\nA='1\n2'", "A=", "='", "A='x"} {
 		f.Add(s)
+		cost.Attack(f, s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		value, ok, err := lookupEnvFile(text, "A")
 		if ok && (err != nil || value == "" || strings.Contains(value, "'")) {
 			t.Errorf("%q: %q %v", text, value, err)

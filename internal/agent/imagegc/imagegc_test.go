@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // shelf is a runtime that keeps images of a GiB each on a disk of 10 GiB.
@@ -112,9 +113,15 @@ func TestCollectTooLittle(t *testing.T) {
 
 func FuzzSandboxImage(f *testing.F) {
 	f.Add(`{"sandboxImage":"registry/pause:3"}`)
+	cost.Attack(f, `{"sandboxImage":"registry/pause:3"}`)
 	f.Add(`{"sandboxImage":5}`)
+	cost.Attack(f, `{"sandboxImage":5}`)
 	f.Add(``)
-	f.Fuzz(func(t *testing.T, text string) { _ = parseSandboxImage(text) })
+	cost.Attack(f, ``)
+	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
+		_ = parseSandboxImage(text)
+	})
 }
 
 // An image that came between two collections is known in time: its least age is over when room is needed, before the next one.

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func pod(edit func(*corev1.PodSpec)) *corev1.Pod {
@@ -145,7 +147,9 @@ func TestSearchBytes(t *testing.T) {
 
 func FuzzResolvConf(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a b.\noptions x:y\n")
+	cost.Attack(f, "nameserver 1.1.1.1\nsearch a b.\noptions x:y\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		dns, err := parseResolvConf(text)
 		if err != nil {
 			return

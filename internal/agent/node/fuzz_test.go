@@ -5,14 +5,18 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // FuzzFlags: whatever stands on the command line, what is accepted is fit for a Node.
 func FuzzFlags(f *testing.F) {
 	for _, text := range []string{"192.0.2.1,2001:db8::1", "::", "fe80::1%eth0", "a=1,example.com/b=", "node.kubernetes.io/c=x", "a=b:NoSchedule,c:NoExecute", ",,", "=:"} {
 		f.Add(text)
+		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if ips, err := ParseNodeIPs(text); err == nil {
 			if len(ips) > 2 || len(ips) == 2 && ips[0].Is4() == ips[1].Is4() {
 				t.Errorf("--node-ip %q: %v", text, ips)

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const t0 = "2026-11-20T10:00:0"
@@ -298,10 +300,15 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("2016-10-06T00:17:09.669794202Z stdout P log content 1\n"))
+	cost.Attack(f, []byte("2016-10-06T00:17:09.669794202Z stdout P log content 1\n"))
 	f.Add([]byte("2016-10-06T00:17:09.669794203Z stderr F\n"))
+	cost.Attack(f, []byte("2016-10-06T00:17:09.669794203Z stderr F\n"))
 	f.Add([]byte("2016-10-06T00:17:09Z stdout F:x:y \n"))
+	cost.Attack(f, []byte("2016-10-06T00:17:09Z stdout F:x:y \n"))
 	f.Add([]byte("{\"log\":\"x\"}"))
+	cost.Attack(f, []byte("{\"log\":\"x\"}"))
 	f.Fuzz(func(t *testing.T, line []byte) {
+		defer cost.Spend(t, len(line))()
 		e, err := Parse(line)
 		if err != nil {
 			return
@@ -324,6 +331,7 @@ func FuzzTail(f *testing.F) {
 	f.Add([]byte("\n\n\n"), 2)
 	f.Add([]byte("no newline"), 1)
 	f.Fuzz(func(t *testing.T, log []byte, n int) {
+		defer cost.Spend(t, len(log))()
 		n = n & 0xff
 		got, err := tailStart(bytes.NewReader(log), int64(len(log)), int64(n))
 		if err != nil {

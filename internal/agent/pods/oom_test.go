@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/kmsg"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestMemoryGroup(t *testing.T) {
@@ -35,7 +36,9 @@ func TestMemoryGroup(t *testing.T) {
 
 func FuzzMemoryGroup(f *testing.F) {
 	f.Add("5:memory:/kubepods/pod1/c1\n0::/\n")
+	cost.Attack(f, "5:memory:/kubepods/pod1/c1\n0::/\n")
 	f.Fuzz(func(t *testing.T, content string) {
+		defer cost.Spend(t, len(content))()
 		if got := memoryGroup(content); strings.Contains(got, "\n") {
 			t.Fatalf("%q", got)
 		}

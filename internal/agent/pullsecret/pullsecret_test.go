@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestCovers(t *testing.T) {
@@ -131,6 +133,7 @@ func FuzzCovers(f *testing.F) {
 	f.Add("https://index.docker.io/v1/", "nginx:1")
 	f.Add("*.example/[", "a.example/b@sha256:0")
 	f.Fuzz(func(t *testing.T, server, image string) {
+		defer cost.Spend(t, len(server)+len(image))()
 		key := registryKey(server)
 		if covers(key, fullName(image)) && !strings.ContainsAny(key, "*?[\\") && !strings.HasPrefix(fullName(image), key) {
 			t.Errorf("key %q of %q covers %q", key, server, fullName(image))
@@ -140,8 +143,11 @@ func FuzzCovers(f *testing.F) {
 
 func FuzzAdd(f *testing.F) {
 	f.Add(`{"auths":{"r.example":{"auth":"dTpw"}}}`)
+	cost.Attack(f, `{"auths":{"r.example":{"auth":"dTpw"}}}`)
 	f.Add(`{"r.example":{"auth":"dTpw="}}`)
+	cost.Attack(f, `{"r.example":{"auth":"dTpw="}}`)
 	f.Fuzz(func(t *testing.T, content string) {
+		defer cost.Spend(t, len(content))()
 		for _, s := range []*corev1.Secret{modern(content), old(content)} {
 			var k Keyring
 			if err := k.Add(s); err != nil && k.entries != nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestEndpoints(t *testing.T) {
@@ -401,8 +402,11 @@ func TestLogs(t *testing.T) {
 
 func FuzzLogOptions(f *testing.F) {
 	f.Add("follow=true&tailLines=3&sinceSeconds=9223372036854775807&limitBytes=1&stream=Stdout&tail=all")
+	cost.Attack(f, "follow=true&tailLines=3&sinceSeconds=9223372036854775807&limitBytes=1&stream=Stdout&tail=all")
 	f.Add("sinceTime=2026-11-20T10:00:00Z&previous&timestamps=0")
+	cost.Attack(f, "sinceTime=2026-11-20T10:00:00Z&previous&timestamps=0")
 	f.Fuzz(func(t *testing.T, query string) {
+		defer cost.Spend(t, len(query))()
 		q, err := url.ParseQuery(query)
 		if err != nil {
 			return

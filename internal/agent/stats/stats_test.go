@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // groups is a cgroup file system of fixed numbers.
@@ -283,13 +284,20 @@ func TestSummaryOfThisMachine(t *testing.T) {
 
 func FuzzParseProcessStat(f *testing.F) {
 	f.Add("1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 7 0 0 0 20 0 1 0 500 1000000 3 1")
+	cost.Attack(f, "1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 7 0 0 0 20 0 1 0 500 1000000 3 1")
 	f.Add(")")
-	f.Fuzz(func(t *testing.T, text string) { parseProcessStat(text) })
+	cost.Attack(f, ")")
+	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
+		parseProcessStat(text)
+	})
 }
 
 func FuzzParseNetDev(f *testing.F) {
 	f.Add("eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+	cost.Attack(f, "eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		list, err := parseNetDev(text)
 		if err == nil && len(list) > strings.Count(text, ":") {
 			t.Errorf("%d interfaces in %q", len(list), text)

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // outside is a directory that no pod may reach, with a print of it to compare.
@@ -347,6 +348,7 @@ func FuzzPayloadPath(f *testing.F) {
 		f.Add(s, "a")
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
+		defer cost.Spend(t, len(a)+len(b))()
 		cleaned, err := payload{a: {}, b: {}}.clean()
 		if err != nil {
 			return

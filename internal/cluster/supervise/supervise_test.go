@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // The test binary is also the children's program, and a supervisor to be killed; testRole says which.
@@ -455,7 +457,9 @@ func TestParseStat(t *testing.T) {
 
 func FuzzParseStat(f *testing.F) {
 	f.Add("42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21")
+	cost.Attack(f, "42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if state, _, err := parseStat("stat", text); err == nil && state == "" {
 			t.Errorf("%q: neither state nor error", text)
 		}
@@ -477,8 +481,11 @@ func TestMarkRoundTrip(t *testing.T) {
 
 func FuzzParseMark(f *testing.F) {
 	f.Add(mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
+	cost.Attack(f, mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
 	f.Add("PATH=/bin")
+	cost.Attack(f, "PATH=/bin")
 	f.Fuzz(func(t *testing.T, variable string) {
+		defer cost.Spend(t, len(variable))()
 		if m, ok := parseMark(variable, "/o"); ok && m.variable("/o") != variable {
 			t.Errorf("%q was read as %q", variable, m.variable("/o"))
 		}

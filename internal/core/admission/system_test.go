@@ -3,6 +3,8 @@ package admission
 import (
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // TestSuits has each thing that a system may lack, with upstream's reason and words, and in upstream's order.
@@ -100,6 +102,7 @@ func FuzzSysctls(f *testing.F) {
 	f.Add("net.core.*", "net/core/somaxconn")
 	f.Add("kernel.shm*", "kernel.shmmax")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
+		defer cost.Spend(t, len(pattern)+len(name))()
 		s, err := AllowSysctls([]string{pattern}, "6.1")
 		if err != nil {
 			s = Sysctls{}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // TestScenarios plays testdata/*.txt: a script over a few nodes, and what each suffers as time passes.
@@ -130,8 +131,10 @@ func TestPickIsFair(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"silence count=50 zone=zone-1 for=10m", "at 5m return", "flap up=1s down=2s percent=10", "slow delay=1s nodes=a,b", "at", "flap up=-1s"} {
 		f.Add(text)
+		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		o, err := Parse(text)
 		if err != nil {
 			return

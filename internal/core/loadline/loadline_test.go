@@ -8,6 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // example is the machine of the worked example of issue 3.
@@ -167,8 +168,10 @@ func TestEnforcedFollowsTheSetting(t *testing.T) {
 func FuzzParseShare(f *testing.F) {
 	for _, seed := range []string{"10%", "0%", "100%", "101%", "-1%", "NaN%", "1e1%", "5", "%", "Inf%"} {
 		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		threshold, err := ParseShare(text)
 		if err == nil && !(threshold.Share >= 0 && threshold.Share <= 1) {
 			t.Errorf("%q: share %v", text, threshold.Share)

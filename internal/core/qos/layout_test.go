@@ -3,6 +3,8 @@ package qos
 import (
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func layout(t *testing.T, driver Driver, root string) Layout {
@@ -117,6 +119,7 @@ func FuzzReserved(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
+		defer cost.Spend(t, len(name))()
 		for _, driver := range []Driver{Cgroupfs, Systemd} {
 			l, err := NewLayout(driver, "/")
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // TestFormulas holds the figures that the vendors publish, or that their scripts print, for machines they name.
@@ -96,6 +97,7 @@ func FuzzPodsGroup(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, group string) {
+		defer cost.Spend(t, len(group))()
 		if pods, pod := PodsGroup(group); pods == "" && pod != "" {
 			t.Errorf("%q: pod %q of no group", group, pod)
 		}

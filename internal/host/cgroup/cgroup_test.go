@@ -13,6 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const pod7 = "/kubepods/burstable/pod7"
@@ -274,6 +275,7 @@ func FuzzParsers(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		defer cost.Spend(t, len(s))()
 		v := []int64{-1}
 		if err := parseKeys([]byte(s), []string{"usage_usec"}, v); err != nil && !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%q: no line in %v", s, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestProperties(t *testing.T) {
@@ -176,6 +177,7 @@ func FuzzParseSystemdVersion(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if n, err := parseSystemdVersion(text); err == nil && n <= 0 {
 			t.Errorf("%q: %d", text, n)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const previous = `{"cniVersion":"1.0.0","ips":[{"address":"fd00::5/64"},{"address":"10.85.0.5/16"}]}`
@@ -64,6 +65,7 @@ func TestRun(t *testing.T) {
 func FuzzRun(f *testing.F) {
 	f.Add("ADD", configWith(`{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
 	f.Fuzz(func(t *testing.T, command, config string) {
+		defer cost.Spend(t, len(command)+len(config))()
 		var out strings.Builder
 		k := kernel{open: func(string, string, []nat.Port) error { return nil }, close: func(string, string) error { return nil }}
 		env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c"}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 	"github.com/plimsoll-dev/plimsoll/test/deviceplugin"
 )
 
@@ -211,6 +212,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add("kubernetes.io/x", "x")
 	f.Add("a/b/c", "x")
 	f.Fuzz(func(t *testing.T, resource, endpoint string) {
+		defer cost.Spend(t, len(resource)+len(endpoint))()
 		if check(&pluginapi.RegisterRequest{Version: pluginapi.Version, ResourceName: resource, Endpoint: endpoint}) != nil {
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what testdata/*.want should hold")
@@ -85,6 +87,7 @@ func FuzzRecords(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		var p Parser
 		for _, line := range strings.Split(text, "\n") {
 			r, err := parseRecord(line)

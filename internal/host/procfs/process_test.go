@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const (
@@ -105,6 +106,7 @@ func FuzzProcessFiles(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if busy, err := parseBusy(text); err == nil && busy < 0 {
 			t.Errorf("%q: busy for %v", text, busy)
 		}

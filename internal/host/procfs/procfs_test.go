@@ -8,6 +8,7 @@ import (
 	"testing/fstest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func tree(t *testing.T, files map[string]string) FS {
@@ -132,6 +133,7 @@ func FuzzParsers(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if n, ok := parseThreads(text); ok && n <= 0 {
 			t.Errorf("%q: %d threads", text, n)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const machine = "/proc/pressure/memory"
@@ -76,6 +77,7 @@ func TestParse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		p, err := parse(text)
 		for _, s := range []Stall{p.Some, p.Full} {
 			if err == nil && (s.Total < 0 || !(s.Avg60 >= 0 && s.Avg60 <= 100)) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // plain is a machine with everything.
@@ -105,5 +106,8 @@ func FuzzParseOSRelease(f *testing.F) {
 	for _, seed := range []string{"PRETTY_NAME=\"a\"", "PRETTY_NAME='a b'", "PRETTY_NAME=", "X=1\n\nPRETTY_NAME=\"\\\"\"", strings.Repeat("x", 70000)} {
 		f.Add(seed)
 	}
-	f.Fuzz(func(_ *testing.T, text string) { parseOSRelease(text) })
+	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
+		parseOSRelease(text)
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func tree(t *testing.T, files map[string]string) FS {
@@ -84,6 +85,7 @@ func FuzzParseHugePageDir(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
+		defer cost.Spend(t, len(name))()
 		if size, ok := parseHugePageDir(name); ok && size <= 0 {
 			t.Errorf("%q: %d", name, size)
 		}
@@ -95,6 +97,7 @@ func FuzzNodeFiles(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if memory, err := parseNodeMemory(text); err == nil && memory < 0 {
 			t.Errorf("%q: memory %d", text, memory)
 		}

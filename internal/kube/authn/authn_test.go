@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // api answers reviews: tokens by table, access by "user verb subresource".
@@ -407,6 +408,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 func FuzzBearer(f *testing.F) {
 	f.Add("Bearer x", "a,base64url.bearer.authorization.k8s.io.Z29vZA")
 	f.Fuzz(func(t *testing.T, authorization, protocols string) {
+		defer cost.Spend(t, len(authorization)+len(protocols))()
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header["Authorization"] = []string{authorization}
 		r.Header["Sec-Websocket-Protocol"] = []string{protocols}

@@ -10,6 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestPolicies(t *testing.T) {
@@ -143,6 +144,7 @@ func FuzzParsePercent(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		if n, err := parsePercent(text); err == nil && (n < 0 || n > 100) {
 			t.Errorf("%q: %d", text, n)
 		}

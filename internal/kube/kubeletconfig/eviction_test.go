@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 func TestEviction(t *testing.T) {
@@ -101,6 +102,7 @@ func FuzzEviction(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, line, grace, reclaim string) {
+		defer cost.Spend(t, len(line)+len(grace)+len(reclaim))()
 		c, _, err := Parse(nil, "")
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // FuzzAmounts reads reservations and thresholds: what is taken is an amount that can be subtracted, what is not is named.
@@ -12,6 +13,7 @@ func FuzzAmounts(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		var p problems
 		names := []string{"cpu", "memory", "ephemeral-storage", resourcePIDs}
 		for _, name := range names {

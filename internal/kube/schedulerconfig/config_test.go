@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -136,6 +137,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(head + "profiles: [{schedulerName: a, plugins: {score: {disabled: [{name: '*'}]}}}]\n"))
 	f.Add([]byte(head + "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]}]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer cost.Spend(t, len(data))()
 		if c, _, err := Parse(data); err == nil {
 			placement.New(placement.Options{Profiles: c.Profiles}) // whatever is accepted can be used
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const gpu = "example.com/gpu"
@@ -386,6 +387,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4], seed[5])
 	}
 	f.Fuzz(func(t *testing.T, policy, scope, machine, config, plugins, pods string) {
+		defer cost.Spend(t, len(policy)+len(scope)+len(machine)+len(config)+len(plugins)+len(pods))()
 		o := &Object{Attributes: []Attribute{
 			{attributePolicy, policy}, {attributeScope, scope}, {attributeMachine, machine}, {attributeConfig, config}, {attributePlugins, plugins}, {attributePods, pods},
 		}}
