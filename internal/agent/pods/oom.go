@@ -36,7 +36,7 @@ type oomWatch struct {
 	counts map[string]int64 // without a log: kills in a container, as counted last
 }
 
-func newOOMWatch(r *Runner) *oomWatch {
+func newOOMWatch(r *Runner, kernelLog string) *oomWatch {
 	w := &oomWatch{r: r, begun: unit.WallOf(time.Now()), counts: map[string]int64{}}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -95,6 +95,21 @@ type Devices interface {
 	Release(uid string)
 }
 
+// Volumes keeps the files that containers see; *volume.Keeper does.
+type Volumes interface {
+	// SetUp makes what the pod's containers mount. It may be repeated.
+	SetUp(ctx context.Context, pod *corev1.Pod) error
+	// Update tells of another version of the pod.
+	Update(pod *corev1.Pod)
+	VolumePath(pod *corev1.Pod, name string) (string, error)
+	Mounts(pod *corev1.Pod, c *corev1.Container, facts volume.ContainerFacts) ([]*runtimeapi.Mount, error)
+	// Release takes down what a pod that has ended no longer needs, TearDown everything.
+	Release(ctx context.Context, uid types.UID) error
+	TearDown(ctx context.Context, uid types.UID) error
+	// Orphans returns the pods of which something is there and that are not known.
+	Orphans(known map[types.UID]bool) ([]types.UID, error)
+}
+
 // Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
 type Admission interface {
 	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says that it
@@ -131,7 +146,7 @@ type Options struct {
 	RuntimeName string // prefix of container ids in the API: containerd, cri-o
 	QOSClass    func(*corev1.Pod) corev1.PodQOSClass
 	Recorder    record.EventRecorder
-	Volumes     *volume.Keeper
+	Volumes     Volumes
 	Env         *env.Builder
 	DNS         names.Resolver
 	Allocatable func() corev1.ResourceList
@@ -159,7 +174,7 @@ type Options struct {
 // Runner runs the pods of one node.
 type Runner struct {
 	Options
-	exits  *process.Exits
+	exits  exitWatch
 	report *reporter
 	static *staticPods
 	oom    *oomWatch
@@ -191,6 +206,15 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newRunner(o, exits, kernelLog), nil
+}
+
+// exitWatch calls back when processes exit; *process.Exits does.
+type exitWatch interface {
+	Watch(pid int, same func() bool, exited func()) (cancel func(), err error)
+}
+
+func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	pulls := max(o.MaxPulls, 1)
 	if !o.SerialPulls && o.MaxPulls == 0 {
 		pulls = pullsUnlimited
@@ -203,9 +227,9 @@ func New(o Options) (*Runner, error) {
 	}
 	r.report = newReporter(r)
 	r.static = newStaticPods(r)
-	r.oom = newOOMWatch(r)
+	r.oom = newOOMWatch(r, kernelLog)
 	r.Metrics.Registry.MustRegister(resizeCounts{r})
-	return r, nil
+	return r
 }
 
 // Bounds on concurrency that only keep a burst from exhausting the runtime (chosen). A pull mostly waits for the network.
