@@ -236,13 +236,12 @@ func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, 
 // runtime nothing: no slot is held for them.
 func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
-	e.mu.Lock()
-	e.endHook(a.ID)
-	e.mu.Unlock()
+	ctx, hookCtx, done := e.awaitEnd(ctx, a.ID)
+	defer done()
 	least := time.Duration(0)
 	if pod != nil {
 		r.event(pod, a.Container, corev1.EventTypeNormal, "Killing", cmp.Or(a.Event, "Stopping container "+a.Container))
-		if r.preStop(ctx, e, pod, a) {
+		if r.preStop(hookCtx, e, pod, a) {
 			least = min(preStopLeaves, a.Grace)
 		}
 	}
@@ -259,6 +258,28 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 		return fmt.Errorf("stop container %s: %w", a.ID, err)
 	}
 	return nil
+}
+
+// awaitEnd says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing to wait for: hook
+// is done, and stop a little later, in which a runtime that is there has answered. Without that, a runtime that lost the answer would
+// hold up the pod for the whole grace.
+func (e *entry) awaitEnd(ctx context.Context, id string) (stop, hook context.Context, done func()) {
+	stop, endStop := context.WithCancel(ctx)
+	hook, endHook := context.WithCancel(stop)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endHook(id)
+	e.waits[id] = func() {
+		endHook()
+		time.AfterFunc(settleMax, endStop)
+	}
+	return stop, hook, func() {
+		e.mu.Lock()
+		delete(e.waits, id)
+		e.mu.Unlock()
+		endHook()
+		endStop()
+	}
 }
 
 // preStopLeaves is what upstream leaves at least for SIGTERM after a preStop hook.
@@ -324,7 +345,7 @@ func (r *Runner) finish(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	}
 	r.Holdings.Release(string(e.uid))
 	r.Devices.Release(string(e.uid))
-	r.removeLogs(e, pod)
+	r.removeLogs(e.uid)
 	e.mu.Lock()
 	vanished, static := e.gone, e.static
 	e.mu.Unlock()

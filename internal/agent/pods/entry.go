@@ -39,8 +39,6 @@ type entry struct {
 	unmountable string
 	size        resize.Size // worker only: of the pod's own cgroup; unknown until it was made or read
 
-	writing sync.Mutex // held while the status is written: one write per pod at a time
-
 	mu             sync.Mutex
 	pod            *corev1.Pod // what it should be, with the resources it was granted; replaced, never written to. nil: only the runtime knows the pod
 	desired        *corev1.Pod // pod as the API has it: with the resources it asks for
@@ -61,6 +59,8 @@ type entry struct {
 	remains        bool             // it was evicted by this process, and what it has on disks is not removed yet
 	status         corev1.PodStatus // as last computed
 	reported       bool             // Running was reported at least once (metrics)
+	writing        chan struct{}    // of the status; closed when it is over. nil: nobody writes
+	rewrite        bool             // somebody wanted to write meanwhile
 
 	busy      bool
 	again     bool
@@ -68,6 +68,7 @@ type entry struct {
 	forgotten bool
 	interrupt context.CancelFunc  // of what the worker does, where that may be interrupted
 	hooks     map[string]*hookRun // of postStart that have not succeeded, by container id
+	waits     map[string]func()   // for ends of containers that are being stopped: to be called when the process is gone
 	timer     *time.Timer
 	fallback  identity // who it is when pod is nil
 	dirty     dirt     // what of the runtime's view must be re-read
@@ -89,7 +90,7 @@ type dirt struct {
 }
 
 func newEntry(uid types.UID, backoffMax time.Duration) *entry {
-	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView(), hooks: map[string]*hookRun{}}
+	return &entry{uid: uid, life: podlife.New(backoffMax), view: newView(), hooks: map[string]*hookRun{}, waits: map[string]func(){}}
 }
 
 // name is namespace/name for messages. Caller does not hold mu.

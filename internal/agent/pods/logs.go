@@ -74,23 +74,20 @@ func (r *Runner) removeLinks(id string) {
 	}
 }
 
-// removeLogs removes everything a pod that has gone left in the log directory. Only the uid is trusted: it is what makes
-// the directory's name unique.
-func (r *Runner) removeLogs(e *entry, pod *corev1.Pod) {
-	dirs, _ := filepath.Glob(filepath.Join(r.LogDir, "*_"+string(e.uid)))
+// removeLogs removes everything a pod that has gone left in the log directory, and the links to it. Only the uid is trusted: it is
+// what makes the directory's name unique, and of remains of an earlier agent's pod nothing else is known.
+func (r *Runner) removeLogs(uid types.UID) {
+	dirs, _ := filepath.Glob(filepath.Join(r.LogDir, "*_"+string(uid)))
 	for _, dir := range dirs {
 		if err := os.RemoveAll(dir); err != nil {
 			slog.Warn("logs not removed", "dir", dir, "err", err)
 		}
 	}
-	name, namespace := e.fallback.name, e.fallback.namespace
-	if pod != nil {
-		name, namespace = pod.Name, pod.Namespace
-	}
-	links, _ := filepath.Glob(filepath.Join(r.linkDir(), name+"_"+namespace+"_*.log"))
+	links, _ := os.ReadDir(r.linkDir())
 	for _, link := range links {
-		if _, err := os.Stat(link); errors.Is(err, os.ErrNotExist) { // dangling: another pod of the name keeps its own
-			_ = os.Remove(link)
+		path := filepath.Join(r.linkDir(), link.Name())
+		if target, err := os.Readlink(path); err == nil && strings.Contains(target, "_"+string(uid)+"/") {
+			_ = os.Remove(path)
 		}
 	}
 }

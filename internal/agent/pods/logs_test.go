@@ -27,3 +27,27 @@ func TestLoggedPods(t *testing.T) {
 		t.Errorf("pods %v, want %v", got, want)
 	}
 }
+
+// Of remains of a pod only the uid is known: its links go with its logs, and no other's.
+func TestRemoveLogs(t *testing.T) {
+	r := testRunner()
+	r.LogDir = filepath.Join(t.TempDir(), "pods")
+	for _, name := range []string{"ns_web_0a", "ns_web_0b"} {
+		if err := os.MkdirAll(filepath.Join(r.LogDir, name, "c"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := testPod()
+	for _, uid := range []types.UID{"0a", "0b"} {
+		pod.UID = uid
+		r.linkLog(pod, &pod.Spec.Containers[0], "id-"+string(uid), filepath.Join(r.LogDir, "ns_web_"+string(uid), "c", "0.log"))
+	}
+	r.removeLogs("0a")
+	links, err := filepath.Glob(filepath.Join(r.linkDir(), "*"))
+	if err != nil || len(links) != 1 || filepath.Base(links[0]) != "web_ns_zeta-id-0b.log" {
+		t.Errorf("links %q (%v), want that of 0b", links, err)
+	}
+	if dirs := r.loggedPods(); !slices.Equal(dirs, []types.UID{"0b"}) {
+		t.Errorf("log directories of %v, want of 0b", dirs)
+	}
+}

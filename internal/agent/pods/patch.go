@@ -88,18 +88,23 @@ func clearResources(parts map[string]json.RawMessage, known, status corev1.PodSt
 		}
 		return out
 	}
-	var was, is corev1.ResourceRequirements
-	if known.Resources != nil {
-		was = *known.Resources
-	}
-	if status.Resources != nil {
-		is = *status.Resources
-	}
 	var err error
-	if parts["allocatedResources"], err = json.Marshal(merged(known.AllocatedResources, status.AllocatedResources)); err != nil {
-		return err
+	if len(known.AllocatedResources)+len(status.AllocatedResources) > 0 {
+		if parts["allocatedResources"], err = json.Marshal(merged(known.AllocatedResources, status.AllocatedResources)); err != nil {
+			return err
+		}
 	}
-	parts["resources"], err = json.Marshal(map[string]any{"requests": merged(was.Requests, is.Requests), "limits": merged(was.Limits, is.Limits)})
+	var was corev1.ResourceRequirements
+	switch is := status.Resources; {
+	case known.Resources == nil && is == nil: // naming them would make the server have some, though empty
+	case is == nil:
+		parts["resources"] = json.RawMessage("null")
+	default:
+		if known.Resources != nil {
+			was = *known.Resources
+		}
+		parts["resources"], err = json.Marshal(map[string]any{"requests": merged(was.Requests, is.Requests), "limits": merged(was.Limits, is.Limits)})
+	}
 	return err
 }
 

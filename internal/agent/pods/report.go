@@ -186,10 +186,56 @@ func (p *reporter) answered(yes bool) {
 	p.until = time.Now().Add(p.away/2 + rand.N(p.away))
 }
 
+// beginWrite begins a write of the status, one per pod at a time. While another is under way it returns false, and what there is to
+// write then is written after that.
+func (e *entry) beginWrite() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.writing != nil {
+		e.rewrite = true
+		return false
+	}
+	e.writing, e.rewrite = make(chan struct{}), false
+	return true
+}
+
+// awaitWrite begins the last write, when the one that is under way is over.
+func (e *entry) awaitWrite(ctx context.Context) error {
+	for {
+		e.mu.Lock()
+		over := e.writing
+		if over == nil {
+			e.writing, e.rewrite = make(chan struct{}), false
+			e.mu.Unlock()
+			return nil
+		}
+		e.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// endWrite ends a write, and has the latest status written if somebody wanted that meanwhile.
+func (p *reporter) endWrite(e *entry) {
+	e.mu.Lock()
+	close(e.writing)
+	again := e.rewrite
+	e.writing = nil
+	e.mu.Unlock()
+	if again {
+		p.enqueue(e)
+	}
+}
+
 // one writes e's status, or puts it back for later.
 func (p *reporter) one(ctx context.Context, e *entry) {
-	e.writing.Lock()
-	defer e.writing.Unlock()
+	if !e.beginWrite() {
+		return // a writer must not wait for the one that is at it: others have something to say, too
+	}
+	defer p.endWrite(e)
 	pod, status, ok := p.r.reportable(e)
 	if !ok {
 		return
@@ -289,8 +335,10 @@ func (p *reporter) patch(ctx context.Context, e *entry, pod *corev1.Pod, status 
 // remove writes the last status and deletes the object with no grace: the pod has ended here. A status that the server refuses must
 // not keep the pod for ever.
 func (p *reporter) remove(ctx context.Context, e *entry, pod *corev1.Pod) error {
-	e.writing.Lock()
-	defer e.writing.Unlock()
+	if err := e.awaitWrite(ctx); err != nil {
+		return err
+	}
+	defer p.endWrite(e)
 	if pod, status, ok := p.r.reportable(e); ok {
 		switch err := p.say(ctx, e, pod, status); {
 		case refused(err):

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -225,4 +226,33 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusBadRequest:            metav1.StatusReasonBadRequest,
 	http.StatusInternalServerError:   metav1.StatusReasonInternalError,
 	http.StatusTooManyRequests:       metav1.StatusReasonTooManyRequests,
+}
+
+// The server hangs over one pod's status, which changes all the while: the others' are written.
+func TestWriteThatHangsHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newReporter(testRunner())
+		hung, other := newEntry("uid-1", 0), newEntry("uid-2", 0)
+		if !hung.beginWrite() { // by a writer that waits for the server
+			t.Fatal("there is a write before the first")
+		}
+		running, stop := context.WithCancel(t.Context())
+		go p.run(running)
+		for range 2 * reportWriters {
+			p.enqueue(hung)
+			synctest.Wait()
+		}
+		p.enqueue(other)
+		synctest.Wait()
+		if p.mu.Lock(); len(p.queued) > 0 {
+			t.Errorf("%d statuses wait for a write that hangs", len(p.queued))
+		}
+		p.mu.Unlock()
+		stop()
+		synctest.Wait()
+		p.endWrite(hung)
+		if p.take() != hung {
+			t.Error("what changed during a write is not written after it")
+		}
+	})
 }

@@ -110,3 +110,29 @@ func TestPostStartHook(t *testing.T) {
 		})
 	}
 }
+
+// The process is gone, and the runtime does not say so: nobody waits out the grace.
+func TestStopEndsWithTheProcess(t *testing.T) {
+	for _, hooked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r, e, pod := testRunner(), newEntry("uid-1", 0), testPod()
+			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+			if hooked {
+				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
+			}
+			time.AfterFunc(time.Minute, func() {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				e.waits["c"]()
+			})
+			begun := time.Now()
+			_ = r.stopContainer(t.Context(), e, pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: time.Hour})
+			if took := time.Since(begun); took != time.Minute+settleMax {
+				t.Errorf("with a preStop hook %t: the stop took %s, want %s", hooked, took, time.Minute+settleMax)
+			}
+			if len(e.waits) > 0 {
+				t.Error("what is over is waited for")
+			}
+		})
+	}
+}

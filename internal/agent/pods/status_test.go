@@ -166,6 +166,12 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		pod.Status = server
 		ours := r.statusOf(pod, server, podlife.Observation{}, randomStatus(random))
 		ours.AllocatedResources, ours.Resources = randomAmounts(random), &corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
+		if random.IntN(3) == 0 {
+			pod.Status.Resources = nil
+		}
+		if random.IntN(3) == 0 {
+			ours.Resources = nil
+		}
 		body, err := patchBody(pod, pod.Status, ours)
 		if err != nil {
 			t.Fatal(err)

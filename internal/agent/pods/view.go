@@ -247,6 +247,9 @@ func (r *Runner) watchPID(e *entry, id string, alive bool, info map[string]strin
 	ended := func() {
 		e.mu.Lock()
 		e.dirty.exited = add(e.dirty.exited, id)
+		if gone := e.waits[id]; gone != nil {
+			gone()
+		}
 		e.mu.Unlock()
 		r.kick(e)
 	}

@@ -385,14 +385,13 @@ func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, known *
 func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	switch group[0].Kind {
-	case podlife.CreateSandbox, podlife.StartContainer, podlife.StopContainer: // a stop order must not wait for these
-		if !e.arm(known, cancel) {
-			return false
-		}
+	kind := group[0].Kind
+	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
+	if (starts || kind == podlife.StopContainer) && !e.arm(known, cancel) { // a stop order must not wait for these
+		return false
 	}
-	if group[0].Kind == podlife.StopContainer {
-		slot.release() // others may start while it takes its time
+	if !starts {
+		slot.release() // others may start while this pod does something else
 	}
 	failures := make([]error, len(group))
 	var running sync.WaitGroup
