@@ -86,6 +86,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
+	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle && $(GO) test ./node ./record ./stats ./lifecycle
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
@@ -136,6 +137,10 @@ conformance-build: build ## build upstream's e2e suite, and the images that it r
 .PHONY: conformance
 conformance: conformance-build ## run upstream's e2e suite against our parts (root; FOCUS='Probing container' or ARGS='--tests once-failed.txt --repeat 10')
 	cd conformance && $(GO) run ./run $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
+
+.PHONY: campaign-pods
+campaign-pods: ## play the agent's pods through random trouble for long (ARGS='-histories 1000000 -first 20000'; a failure prints its seed)
+	$(GO) test -count=1 -timeout 24h -run TestHistories ./internal/agent/pods -args -histories 200000 -first 10001 $(ARGS)
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

@@ -81,3 +81,22 @@ func TestStopOrderDuringAction(t *testing.T) {
 		}
 	})
 }
+
+// A pod gives its place among those that start back before it waits for anything else.
+func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := testRunner()
+		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
+		slot := &startSlot{slots: make(chan struct{}, 1)}
+		if err := slot.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
+		go r.performGroup(t.Context(), newEntry("uid-1", 0), nil, nil, stop, slot)
+		synctest.Wait()
+		if len(slot.slots) > 0 {
+			t.Error("the slot is held through the grace")
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}

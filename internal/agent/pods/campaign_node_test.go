@@ -1,0 +1,228 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// begin starts an agent over the world as it is.
+func (w *world) begin() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.mu.Lock()
+	number := 1
+	if w.life != nil {
+		number = w.life.number + 1
+	}
+	l := &life{w: w, number: number, cancel: cancel, gone: make(chan struct{}), done: make(chan struct{})}
+	w.life, w.down = l, false
+	clear(w.orders)
+	clear(w.told)
+	w.say("agent %d begins", number)
+	w.mu.Unlock()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api", Transport: door{l}, QPS: -1})
+	if err != nil {
+		panic(err)
+	}
+	runtime := fakeRuntime{l: l}
+	events := &record.FakeRecorder{}
+	r := newRunner(Options{
+		Node: "node-1", RootDir: w.logDir, LogDir: filepath.Join(w.logDir, "pods"), HostIPs: []string{"192.0.2.1"}, Client: client,
+		Runtime: &cri.Client{RuntimeServiceClient: runtime, Images: fakeImages{l: l}}, RuntimeName: "fake",
+		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: events,
+		Volumes: fakeVolumes{l}, Env: &env.Builder{Services: func(string) ([]*corev1.Service, error) { return nil, nil }},
+		Allocatable: func() corev1.ResourceList { return nil }, Groups: fakeGroups{l}, Admission: fakeAdmission{l}, Holdings: fakeHoldings{},
+		Devices: fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
+		Probes:      probe.New(ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Kick(uid) }}),
+		WorkTimeout: 2 * time.Minute, Starts: 2, Relist: 30 * time.Second, Metrics: metrics.New("node-1"),
+		Evicted: func(uid types.UID) (Eviction, bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			v, ok := w.evicted[uid]
+			return v, ok
+		},
+	}, l, "/nowhere")
+	r.stops, r.removals = make(chan struct{}, 2), make(chan struct{}, 2) // so few that a slot which is held is missed
+	l.runner = r
+	go func() {
+		defer close(l.done)
+		_ = r.Run(ctx)
+	}()
+}
+
+// crash ends the agent: from here on nothing that it does has an effect.
+func (w *world) crash() {
+	w.mu.Lock()
+	l := w.life
+	w.say("agent %d crashes", l.number)
+	close(l.gone)
+	w.down = true
+	w.mu.Unlock()
+	l.cancel()
+	<-l.done
+}
+
+// fakeVolumes keeps the volumes of pods by name only.
+type fakeVolumes struct{ l *life }
+
+func (v fakeVolumes) SetUp(ctx context.Context, pod *corev1.Pod) error {
+	return v.l.call(ctx, "set up", pod.UID, func() error {
+		v.l.w.volumes[pod.UID] = true
+		return nil
+	})
+}
+
+func (v fakeVolumes) Update(*corev1.Pod) {}
+
+func (v fakeVolumes) VolumePath(*corev1.Pod, string) (string, error) {
+	return "", errors.New("no such volume")
+}
+
+func (v fakeVolumes) Mounts(*corev1.Pod, *corev1.Container, volume.ContainerFacts) ([]*runtimeapi.Mount, error) {
+	return nil, nil
+}
+
+func (v fakeVolumes) Release(ctx context.Context, uid types.UID) error { return v.TearDown(ctx, uid) }
+
+func (v fakeVolumes) TearDown(ctx context.Context, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // the keeper's own patience with what hangs
+	defer cancel()
+	return v.l.call(ctx, "tear down", uid, func() error {
+		if alive := v.l.w.alive(uid); len(alive) > 0 {
+			v.l.w.judged("%s: volumes are taken down while %v run", uid, alive)
+		}
+		delete(v.l.w.volumes, uid)
+		return nil
+	})
+}
+
+func (v fakeVolumes) Orphans(known map[types.UID]bool) (orphans []types.UID, err error) {
+	v.l.w.mu.Lock()
+	defer v.l.w.mu.Unlock()
+	for uid := range v.l.w.volumes {
+		if !known[uid] {
+			orphans = append(orphans, uid)
+		}
+	}
+	return orphans, nil
+}
+
+// fakeGroups keeps the cgroups of pods by name only: their sizes are core/resize's campaign.
+type fakeGroups struct{ l *life }
+
+func (g fakeGroups) Ensure(pod *corev1.Pod) (string, error) {
+	g.l.w.mu.Lock()
+	defer g.l.w.mu.Unlock()
+	if g.l.w.life != g.l || g.l.w.down {
+		return "", outage
+	}
+	g.l.w.groups[pod.UID] = true
+	return "/pods/" + string(pod.UID), nil
+}
+
+func (g fakeGroups) Remove(ctx context.Context, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return g.l.call(ctx, "remove group", uid, func() error {
+		if alive := g.l.w.alive(uid); len(alive) > 0 {
+			g.l.w.judged("%s: its group is removed while %v run", uid, alive)
+		}
+		delete(g.l.w.groups, uid)
+		return nil
+	})
+}
+
+func (g fakeGroups) Pods() (all []types.UID, err error) {
+	g.l.w.mu.Lock()
+	defer g.l.w.mu.Unlock()
+	for uid := range g.l.w.groups {
+		all = append(all, uid)
+	}
+	return all, nil
+}
+
+func (g fakeGroups) Sizes(*corev1.Pod) (resize.Size, func(*corev1.Container) resize.Size) {
+	return resize.Size{}, func(*corev1.Container) resize.Size { return resize.Size{} }
+}
+func (g fakeGroups) Has(*corev1.Pod, string) (resize.Size, error) { return resize.Size{}, nil }
+func (g fakeGroups) Resize(*corev1.Pod, resize.Step) error        { return nil }
+func (g fakeGroups) Update(*corev1.Pod, *corev1.Container, resize.Step, resize.Size) *runtimeapi.LinuxContainerResources {
+	return nil
+}
+func (g fakeGroups) MemoryInUse(*corev1.Pod, string) (unit.Bytes, error) { return 0, nil }
+func (g fakeGroups) Container(*corev1.Pod, string) string                { return "" }
+func (g fakeGroups) Killed(*corev1.Pod, string) (int64, error)           { return 0, nil }
+func (g fakeGroups) Resources(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources {
+	return &runtimeapi.LinuxContainerResources{}
+}
+func (g fakeGroups) SandboxResources(*corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
+	return nil, nil
+}
+
+// fakeAdmission refuses some pods, the same by every agent.
+type fakeAdmission struct{ l *life }
+
+func (a fakeAdmission) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
+
+func (a fakeAdmission) Admit(pod *corev1.Pod, _ []*corev1.Pod) *Rejection {
+	if a.l.w.dice("admit", pod.UID).IntN(12) == 0 {
+		return &Rejection{Reason: "OutOfcpu", Message: "no room"}
+	}
+	return nil
+}
+
+// Consult is not asked for: no rejection of these asks.
+func (a fakeAdmission) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
+
+func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := a.l.call(ctx, "give", pod.UID, func() error { return nil }); err != nil {
+		return &Rejection{Reason: "UnexpectedAdmissionError", Message: err.Error()}
+	}
+	return nil
+}
+
+func (a fakeAdmission) Resize([]ResizeRequest, []*corev1.Pod) []Verdict { return nil }
+
+type fakeHoldings struct{}
+
+func (fakeHoldings) Note(string) string { return "" }
+func (fakeHoldings) Anew(string) bool   { return false }
+func (fakeHoldings) Start(string, string, *runtimeapi.LinuxContainerResources) (func(), error) {
+	return func() {}, nil
+}
+func (fakeHoldings) Update(string, string, *runtimeapi.LinuxContainerResources) func() {
+	return func() {}
+}
+func (fakeHoldings) Check(string, string, string) error { return nil }
+func (fakeHoldings) Finish(string)                      {}
+func (fakeHoldings) Release(string)                     {}
+
+type fakeDevices struct {
+	noDevices
+	l *life
+}
+
+func (d fakeDevices) Configure(ctx context.Context, uid, _ string, _ *runtimeapi.ContainerConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return d.l.call(ctx, "configure", types.UID(uid), func() error { return nil })
+}

@@ -1,0 +1,478 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+)
+
+// sandbox and box are what the runtime has.
+type sandbox struct {
+	id      string
+	uid     types.UID
+	config  *runtimeapi.PodSandboxConfig
+	ready   bool
+	created time.Time
+	pid     int
+}
+
+type box struct {
+	id, name, sandbox          string
+	uid                        types.UID
+	attempt                    uint32
+	config                     *runtimeapi.ContainerConfig
+	state                      runtimeapi.ContainerState // as the runtime knows it
+	alive                      bool                      // it has a process
+	code                       int32
+	pid                        int
+	created, started, finished time.Time
+	ended                      chan struct{} // closed when the runtime knows that its process is gone
+}
+
+// watch is an agent's watch of a process.
+type watch struct {
+	l      *life
+	exited func()
+}
+
+// Watch is the kernel's word on processes. It says nothing to an agent that is gone.
+func (l *life) Watch(pid int, _ func() bool, exited func()) (cancel func(), err error) {
+	w := l.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.runs(pid) {
+		return nil, unix.ESRCH
+	}
+	w.watches[pid] = &watch{l, exited}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.watches, pid)
+	}, nil
+}
+
+// runs reports whether there is a process of that number. Caller holds mu.
+func (w *world) runs(pid int) bool {
+	for _, s := range w.sandboxes {
+		if s.pid == pid && s.ready {
+			return true
+		}
+	}
+	for _, b := range w.containers {
+		if b.pid == pid && b.alive {
+			return true
+		}
+	}
+	return false
+}
+
+// exited tells whoever watches a process, a moment after its end. Caller holds mu.
+func (w *world) exited(pid int) {
+	lag := time.Duration(w.dice("exit", pid).IntN(5)) * time.Millisecond
+	time.AfterFunc(lag, func() {
+		w.mu.Lock()
+		watched := w.watches[pid]
+		delete(w.watches, pid)
+		if watched != nil && (watched.l != w.life || w.down) {
+			watched = nil
+		}
+		w.mu.Unlock()
+		if watched != nil {
+			watched.exited()
+		}
+	})
+}
+
+// end is the end of a container's process. The runtime hears of it a little later. Caller holds mu.
+func (w *world) end(b *box, code int32) {
+	if !b.alive {
+		return
+	}
+	b.alive, b.code, b.finished = false, code, time.Now()
+	w.say("  %s %s#%d exits with %d", b.uid, b.name, b.attempt, code)
+	w.exited(b.pid)
+	time.AfterFunc(time.Duration(w.dice("lag", b.id).IntN(30))*time.Millisecond, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if b.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			b.state = runtimeapi.ContainerState_CONTAINER_EXITED
+			close(b.ended)
+		}
+	})
+}
+
+// fall is the end of a sandbox with all that runs in it. Caller holds mu.
+func (w *world) fall(s *sandbox) {
+	if !s.ready {
+		return
+	}
+	s.ready = false
+	w.exited(s.pid)
+	for _, b := range w.containers {
+		if b.sandbox == s.id {
+			w.end(b, 137)
+		}
+	}
+}
+
+// fakeRuntime is the runtime as one agent sees it.
+type fakeRuntime struct {
+	runtimeapi.RuntimeServiceClient
+	l *life
+}
+
+func podOf(labels map[string]string) types.UID { return types.UID(labels[criconfig.LabelPodUID]) }
+
+func notFound(id string) error { return status.Errorf(codes.NotFound, "%q: not found", id) }
+
+func (f fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{RuntimeName: "fake", RuntimeApiVersion: "v1"}, nil
+}
+
+func (f fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{}, nil
+}
+
+func (f fakeRuntime) GetContainerEvents(context.Context, *runtimeapi.GetEventsRequest, ...grpc.CallOption) (runtimeapi.RuntimeService_GetContainerEventsClient, error) {
+	return nil, status.Error(codes.Unimplemented, "no events")
+}
+
+func (f fakeRuntime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+	out, uid := &runtimeapi.ListPodSandboxResponse{}, podOf(in.GetFilter().GetLabelSelector())
+	return out, f.l.call(ctx, "list sandboxes", uid, func() error {
+		for _, id := range slices.Sorted(maps.Keys(f.l.w.sandboxes)) {
+			s := f.l.w.sandboxes[id]
+			if uid == "" || s.uid == uid {
+				out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: s.config.Metadata, State: s.state(), CreatedAt: s.created.UnixNano(), Labels: s.config.Labels, Annotations: s.config.Annotations})
+			}
+		}
+		return nil
+	})
+}
+
+func (s *sandbox) state() runtimeapi.PodSandboxState {
+	if s.ready {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func (f fakeRuntime) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+	out, uid := &runtimeapi.ListContainersResponse{}, podOf(in.GetFilter().GetLabelSelector())
+	return out, f.l.call(ctx, "list containers", uid, func() error {
+		for _, id := range slices.Sorted(maps.Keys(f.l.w.containers)) {
+			b := f.l.w.containers[id]
+			if uid == "" || b.uid == uid {
+				out.Containers = append(out.Containers, &runtimeapi.Container{Id: id, PodSandboxId: b.sandbox, Metadata: b.config.Metadata, State: b.state, CreatedAt: b.created.UnixNano(), Labels: b.config.Labels, Annotations: b.config.Annotations})
+			}
+		}
+		return nil
+	})
+}
+
+func (f fakeRuntime) PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (out *runtimeapi.PodSandboxStatusResponse, err error) {
+	w := f.l.w
+	err = f.l.call(ctx, "read sandbox", w.owner(in.PodSandboxId), func() error {
+		s := w.sandboxes[in.PodSandboxId]
+		if s == nil {
+			return notFound(in.PodSandboxId)
+		}
+		out = &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, s.pid)}, Status: &runtimeapi.PodSandboxStatus{
+			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
+		}}
+		return nil
+	})
+	return out, err
+}
+
+func (f fakeRuntime) ContainerStatus(ctx context.Context, in *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (out *runtimeapi.ContainerStatusResponse, err error) {
+	w := f.l.w
+	err = f.l.call(ctx, "read container", w.owner(in.ContainerId), func() error {
+		b := w.containers[in.ContainerId]
+		if b == nil {
+			return notFound(in.ContainerId)
+		}
+		out = &runtimeapi.ContainerStatusResponse{
+			Info: map[string]string{"info": fmt.Sprintf(`{"pid":%d,"sandboxID":%q}`, b.pid, b.sandbox)},
+			Status: &runtimeapi.ContainerStatus{
+				Id: b.id, Metadata: b.config.Metadata, State: b.state, CreatedAt: nanos(b.created), StartedAt: nanos(b.started), ImageRef: "sha256:1",
+				Labels: b.config.Labels, Annotations: b.config.Annotations,
+			},
+		}
+		if b.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+			out.Status.FinishedAt, out.Status.ExitCode = nanos(b.finished), b.code
+		}
+		return nil
+	})
+	return out, err
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// owner is the pod of a sandbox or container, also after its removal.
+func (w *world) owner(id string) types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.sandboxes[id]; s != nil {
+		return s.uid
+	}
+	if b := w.containers[id]; b != nil {
+		return b.uid
+	}
+	return "removed"
+}
+
+func (f fakeRuntime) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RunPodSandboxResponse, error) {
+	w, out, uid := f.l.w, &runtimeapi.RunPodSandboxResponse{}, types.UID(in.Config.Metadata.Uid)
+	return out, f.l.call(ctx, "run sandbox", uid, func() error {
+		for _, s := range w.sandboxes {
+			if s.uid == uid && s.config.Metadata.Attempt == in.Config.Metadata.Attempt {
+				return status.Errorf(codes.Unknown, "name is reserved for %q", s.id)
+			}
+		}
+		w.lastID++
+		out.PodSandboxId = fmt.Sprintf("s%d", w.lastID)
+		w.sandboxes[out.PodSandboxId] = &sandbox{id: out.PodSandboxId, uid: uid, config: in.Config, ready: true, created: time.Now(), pid: 1000 + w.lastID}
+		w.say("  %s has sandbox %s, attempt %d", uid, out.PodSandboxId, in.Config.Metadata.Attempt)
+		return nil
+	})
+}
+
+func (f fakeRuntime) StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.StopPodSandboxResponse, error) {
+	w := f.l.w
+	return &runtimeapi.StopPodSandboxResponse{}, f.l.call(ctx, "stop sandbox", w.owner(in.PodSandboxId), func() error {
+		if s := w.sandboxes[in.PodSandboxId]; s != nil {
+			w.fall(s)
+		}
+		return nil
+	})
+}
+
+func (f fakeRuntime) RemovePodSandbox(ctx context.Context, in *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
+	w := f.l.w
+	return &runtimeapi.RemovePodSandboxResponse{}, f.l.call(ctx, "remove sandbox", w.owner(in.PodSandboxId), func() error {
+		s := w.sandboxes[in.PodSandboxId]
+		if s == nil {
+			return nil
+		}
+		for _, b := range w.containers {
+			if b.sandbox == s.id && b.alive {
+				w.judged("%s: sandbox %s is removed while %s#%d runs in it", s.uid, s.id, b.name, b.attempt)
+			}
+		}
+		w.fall(s)
+		delete(w.sandboxes, s.id)
+		maps.DeleteFunc(w.containers, func(_ string, b *box) bool { return b.sandbox == s.id })
+		return nil
+	})
+}
+
+func (f fakeRuntime) CreateContainer(ctx context.Context, in *runtimeapi.CreateContainerRequest, _ ...grpc.CallOption) (*runtimeapi.CreateContainerResponse, error) {
+	w, out := f.l.w, &runtimeapi.CreateContainerResponse{}
+	return out, f.l.call(ctx, "create", podOf(in.Config.Labels), func() error {
+		s, m := w.sandboxes[in.PodSandboxId], in.Config.Metadata
+		if s == nil || !s.ready {
+			return notFound(in.PodSandboxId)
+		}
+		for _, b := range w.containers {
+			if b.uid == s.uid && b.name == m.Name && b.attempt == m.Attempt {
+				return status.Errorf(codes.Unknown, "name is reserved for %q", b.id)
+			}
+		}
+		w.lastID++
+		out.ContainerId = fmt.Sprintf("c%d", w.lastID)
+		w.containers[out.ContainerId] = &box{
+			id: out.ContainerId, name: m.Name, sandbox: s.id, uid: s.uid, attempt: m.Attempt, config: in.Config, created: time.Now(), pid: 1000 + w.lastID,
+			ended: make(chan struct{}), state: runtimeapi.ContainerState_CONTAINER_CREATED,
+		}
+		return nil
+	})
+}
+
+func (f fakeRuntime) StartContainer(ctx context.Context, in *runtimeapi.StartContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StartContainerResponse, error) {
+	w := f.l.w
+	return &runtimeapi.StartContainerResponse{}, f.l.call(ctx, "start", w.owner(in.ContainerId), func() error {
+		b := w.containers[in.ContainerId]
+		switch {
+		case b == nil:
+			return notFound(in.ContainerId)
+		case b.state != runtimeapi.ContainerState_CONTAINER_CREATED || !w.sandboxes[b.sandbox].ready:
+			return status.Error(codes.FailedPrecondition, "not in created state")
+		}
+		w.judgeStart(b)
+		b.state, b.alive, b.started = runtimeapi.ContainerState_CONTAINER_RUNNING, true, time.Now()
+		w.say("  %s %s#%d starts as %s", b.uid, b.name, b.attempt, b.id)
+		r := w.dice("program", b.uid, b.name, b.attempt)
+		if init := w.api.isInit(b.uid, b.name); init || r.IntN(4) == 0 {
+			code := int32(r.IntN(3) / 2)
+			if w.calm {
+				code = 0
+			}
+			time.AfterFunc(time.Duration(r.IntN(60_000))*time.Millisecond, func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.end(b, code)
+			})
+		}
+		return nil
+	})
+}
+
+// judgeStart finds starts that should not be. Caller holds mu.
+func (w *world) judgeStart(b *box) {
+	run := fmt.Sprintf("%s %s#%d", b.uid, b.name, b.attempt)
+	if w.starts[run]++; w.starts[run] > 1 {
+		w.judged("%s is started a second time", run)
+	}
+	for _, o := range w.containers {
+		if o.uid == b.uid && o.name == b.name && o.alive {
+			w.judged("%s is started while #%d runs", run, o.attempt)
+		}
+	}
+	if phase := w.api.final[b.uid]; phase != "" {
+		w.judged("%s is started after the pod was told to be %s", run, phase)
+	}
+	if at, ok := w.told[b.uid]; ok && time.Since(at) > settleMax+stopSlack {
+		w.judged("%s is started %s after the agent was told that its pod is to end", run, time.Since(at))
+	}
+}
+
+func (f fakeRuntime) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
+	w := f.l.w
+	var b *box
+	begun := time.Now()
+	err := f.l.call(ctx, "stop", w.owner(in.ContainerId), func() error {
+		if b = w.containers[in.ContainerId]; b == nil {
+			return notFound(in.ContainerId)
+		}
+		r := w.dice("term", b.id)
+		if heeds := r.IntN(3) > 0; heeds && in.Timeout > 0 {
+			time.AfterFunc(time.Duration(r.IntN(10_000))*time.Millisecond, func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.end(b, 143)
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	c := &call{"stop waits", b.uid, begun} // for what it waits is not the runtime's work
+	w.flying[c] = true
+	running := b.state == runtimeapi.ContainerState_CONTAINER_RUNNING
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.flying, c)
+	}()
+	if !running {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	grace := time.NewTimer(time.Duration(in.Timeout) * time.Second)
+	defer grace.Stop()
+	select {
+	case <-b.ended:
+		return &runtimeapi.StopContainerResponse{}, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-f.l.gone:
+		return nil, outage
+	case <-grace.C:
+	}
+	w.mu.Lock()
+	w.end(b, 137)
+	w.mu.Unlock()
+	<-b.ended
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func (f fakeRuntime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, _ ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
+	w := f.l.w
+	return &runtimeapi.RemoveContainerResponse{}, f.l.call(ctx, "remove", w.owner(in.ContainerId), func() error {
+		if b := w.containers[in.ContainerId]; b != nil {
+			if b.alive {
+				w.judged("%s %s#%d is removed while it runs", b.uid, b.name, b.attempt)
+			}
+			delete(w.containers, b.id)
+		}
+		return nil
+	})
+}
+
+func (f fakeRuntime) UpdateContainerResources(context.Context, *runtimeapi.UpdateContainerResourcesRequest, ...grpc.CallOption) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// ExecSync runs a user's code: it succeeds, fails, or does not end. It is over when its container is.
+func (f fakeRuntime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+	w := f.l.w
+	w.mu.Lock()
+	b := w.containers[in.ContainerId]
+	if b == nil || !b.alive || w.life != f.l || w.down {
+		w.mu.Unlock()
+		return nil, notFound(in.ContainerId)
+	}
+	w.turns["exec"+in.Cmd[0]+b.id]++
+	r := w.dice("exec", in.Cmd[0], b.id, w.turns["exec"+in.Cmd[0]+b.id])
+	w.mu.Unlock()
+	wait, code := time.Duration(r.IntN(900))*time.Millisecond, int32(0)
+	switch r.IntN(8) {
+	case 0:
+		code = 1
+	case 1:
+		wait = -1
+	}
+	answered := make(chan error, 1)
+	cut, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { answered <- f.l.wait(cut, wait) }()
+	select {
+	case err := <-answered:
+		return &runtimeapi.ExecSyncResponse{ExitCode: code}, err
+	case <-b.ended:
+		return nil, errors.New("the container has ended")
+	}
+}
+
+// fakeImages has an image once somebody has pulled it.
+type fakeImages struct {
+	runtimeapi.ImageServiceClient
+	l *life
+}
+
+func (f fakeImages) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+	out := &runtimeapi.ImageStatusResponse{}
+	return out, f.l.call(ctx, "image", "images", func() error {
+		if f.l.w.images[in.Image.Image] {
+			out.Image = &runtimeapi.Image{Id: "sha256:1"}
+		}
+		return nil
+	})
+}
+
+func (f fakeImages) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+	return &runtimeapi.PullImageResponse{}, f.l.call(ctx, "pull", types.UID(in.Image.Image), func() error {
+		f.l.w.images[in.Image.Image] = true
+		return nil
+	})
+}

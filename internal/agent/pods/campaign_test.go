@@ -1,0 +1,394 @@
+package pods
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+var (
+	historySeed  = flag.Uint64("history", 0, "play only the history of this seed, and print it")
+	historyFirst = flag.Uint64("first", 1, "seed of the first history")
+	historyCount = flag.Int("histories", historiesShort, "how many histories to play")
+)
+
+// TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order with stop
+// orders, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is deleted, and nothing may be left. The
+// world judges meanwhile (judged): a stop is obeyed within its grace, no slot is held while a user's code runs or a grace passes, a
+// program is started once for each attempt, a status never goes back, and nobody else's condition is written.
+//
+// make test-unit plays 10,000, make campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that are ready at the same instant.
+func TestHistories(t *testing.T) {
+	seeds := make(chan uint64)
+	go func() {
+		defer close(seeds)
+		first, n := *historyFirst, *historyCount
+		if *historySeed != 0 {
+			first, n = *historySeed, 1
+		}
+		for seed := range uint64(n) {
+			seeds <- first + seed
+		}
+	}()
+	log := slog.Default()
+	defer slog.SetDefault(log)
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	handlers := utilruntime.ErrorHandlers
+	defer func() { utilruntime.ErrorHandlers = handlers }()
+	utilruntime.ErrorHandlers = nil // one of them sleeps by when it was last called: in another bubble, at another time
+	dir := t.TempDir()
+	var players sync.WaitGroup
+	var failed atomic.Bool
+	for range runtime.GOMAXPROCS(0) {
+		players.Go(func() {
+			for seed := range seeds {
+				if failed.Load() {
+					continue
+				}
+				if err, log := playHistory(t, seed, filepath.Join(dir, fmt.Sprint(seed))); err != nil || *historySeed != 0 {
+					t.Logf("%s", log)
+					if err != nil {
+						failed.Store(true)
+						t.Errorf("seed %d: %v\nagain: go test ./internal/agent/pods -run TestHistories -history %d", seed, err, seed)
+					}
+				}
+			}
+		})
+	}
+	players.Wait()
+}
+
+// playHistory plays one in a bubble, which ends only when no goroutine of it is left.
+func playHistory(t *testing.T, seed uint64, dir string) (err error, log string) {
+	defer os.RemoveAll(dir)
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(seed, dir)
+		if *historySeed != 0 {
+			slog.SetDefault(slog.New(slog.NewTextHandler(worldLog{w}, nil)))
+		}
+		h := &history{w: w, r: rand.New(rand.NewPCG(seed, 1))}
+		h.play()
+		err, log = w.wrong, strings.Join(w.log, "\n")
+	})
+	return err, log
+}
+
+// worldLog puts what the agent logs between what happens.
+type worldLog struct{ w *world }
+
+func (l worldLog) Write(text []byte) (int, error) {
+	go func() { // whoever logs may hold the world
+		l.w.mu.Lock()
+		defer l.w.mu.Unlock()
+		l.w.say("    %s", strings.TrimSpace(string(text)))
+	}()
+	return len(text), nil
+}
+
+var _ io.Writer = worldLog{}
+
+// history is what users and chance do to a world.
+type history struct {
+	w    *world
+	r    *rand.Rand
+	made int
+}
+
+func (h *history) play() {
+	w := h.w
+	w.trouble = []int{0, 5, 15, 40}[h.r.IntN(4)]
+	w.images["here"] = true
+	w.begin()
+	for range 3 + h.r.IntN(12) {
+		pause := time.Duration(h.r.IntN(8_000)) * time.Millisecond
+		if h.r.IntN(3) == 0 {
+			pause = time.Duration(h.r.IntN(40)) * time.Millisecond
+		}
+		h.pass(pause)
+		if w.wrong != nil {
+			break
+		}
+		h.act()
+	}
+	h.end()
+	w.crash()
+}
+
+// pass lets time pass, and judges.
+func (h *history) pass(d time.Duration) {
+	for ; d > 0; d -= 5 * time.Second {
+		time.Sleep(min(d, 5*time.Second))
+		if h.look() != "" { // it may be between two calls: the runtime hears of an exit after the kernel
+			time.Sleep(time.Second)
+			if held := h.look(); held != "" {
+				h.w.mu.Lock()
+				h.w.judged("for a second, %s", held)
+				h.w.mu.Unlock()
+			}
+		}
+	}
+}
+
+// look judges stops, and returns what is wrong with slots.
+func (h *history) look() string {
+	synctest.Wait()
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if h.w.down {
+		return ""
+	}
+	h.w.judgeStops()
+	return h.w.slotsHeld()
+}
+
+// act does something to the world.
+func (h *history) act() {
+	w := h.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pod := h.anyPod()
+	what := h.r.IntN(14)
+	if pod == nil || what < 3 && len(w.api.pods) < 4 {
+		h.create()
+		return
+	}
+	switch what {
+	case 3, 4:
+		grace := []int64{0, 1, 5, 30, 3600}[h.r.IntN(5)]
+		w.say("user deletes %s within %ds", pod.UID, grace)
+		w.api.toEnd(pod, grace)
+	case 5:
+		h.evict(pod)
+	case 6, 7:
+		w.mu.Unlock()
+		w.crash()
+		h.pass(time.Duration(h.r.IntN(20_000)) * time.Millisecond)
+		w.begin()
+		w.mu.Lock()
+	case 8:
+		if b := h.anyBox(); b != nil {
+			w.end(b, int32(h.r.IntN(2)))
+		}
+	case 9:
+		if s := h.anySandbox(); s != nil {
+			w.say("sandbox %s falls", s.id)
+			w.fall(s)
+		}
+	case 10:
+		h.gate(pod)
+	case 11:
+		w.say("watches are cut")
+		w.api.cutWatches()
+	case 12:
+		w.trouble = h.r.IntN(60)
+	case 13:
+		w.mu.Unlock() // the agent has locks of its own
+		w.life.runner.Retry(pod.UID)
+		w.mu.Lock()
+	}
+}
+
+func (h *history) anyPod() *corev1.Pod {
+	var all []*corev1.Pod
+	for _, pod := range h.w.api.pods {
+		all = append(all, pod)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return all[h.r.IntN(len(all))]
+}
+
+func (h *history) anyBox() *box {
+	var all []*box
+	for _, b := range h.w.containers {
+		if b.alive {
+			all = append(all, b)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *box) int { return strings.Compare(a.id, b.id) })
+	return all[h.r.IntN(len(all))]
+}
+
+func (h *history) anySandbox() *sandbox {
+	var all []*sandbox
+	for _, s := range h.w.sandboxes {
+		if s.ready {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *sandbox) int { return strings.Compare(a.id, b.id) })
+	return all[h.r.IntN(len(all))]
+}
+
+func (h *history) evict(pod *corev1.Pod) {
+	w := h.w
+	v := Eviction{Reason: "Evicted", Message: "The node was low", KillAt: time.Now().Add(time.Duration(h.r.IntN(20)) * time.Second)}
+	if _, twice := w.evicted[pod.UID]; twice {
+		return
+	}
+	w.mu.Unlock() // the agent has locks of its own
+	e := w.life.runner.entryOf(pod.UID)
+	here := e != nil && e.object() != nil && w.life.runner.Evict(pod.UID, v) // who evicts knows pods by Present
+	w.life.runner.Kick(pod.UID)
+	w.mu.Lock()
+	if here {
+		w.say("node evicts %s", pod.UID)
+		w.evicted[pod.UID] = v
+		w.ordered(pod.UID, time.Until(v.KillAt))
+	}
+}
+
+// gate is somebody else's condition.
+func (h *history) gate(pod *corev1.Pod) {
+	pod = pod.DeepCopy()
+	state := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[h.r.IntN(2)]
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "example.com/lb" })
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: "example.com/lb", Status: state})
+	h.w.api.put(pod)
+}
+
+// create makes a pod of up to an init, a sidecar and three mains.
+func (h *history) create() {
+	r := h.r
+	h.made++
+	grace := []int64{0, 1, 10, 30, 3600}[r.IntN(5)]
+	name := fmt.Sprintf("p%d", h.made)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%08d-0000-0000-0000-000000000000", h.made)), Generation: 1, CreationTimestamp: metav1.Now()},
+		Spec: corev1.PodSpec{
+			NodeName: "node-1", TerminationGracePeriodSeconds: &grace, DNSPolicy: corev1.DNSDefault,
+			RestartPolicy: []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[r.IntN(3)],
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	if r.IntN(4) == 0 {
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}}
+	}
+	if r.IntN(3) == 0 {
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, h.container("init"))
+	}
+	if r.IntN(4) == 0 {
+		always := corev1.ContainerRestartPolicyAlways
+		c := h.container("side")
+		c.RestartPolicy = &always
+		h.decorate(&c)
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
+	}
+	for i := range 1 + r.IntN(3) {
+		c := h.container(fmt.Sprintf("main%d", i))
+		h.decorate(&c)
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+	}
+	h.w.say("user creates %s: grace %ds, %s, %d inits, %d mains", pod.UID, grace, pod.Spec.RestartPolicy, len(pod.Spec.InitContainers), len(pod.Spec.Containers))
+	h.w.api.put(pod)
+}
+
+func (h *history) container(name string) corev1.Container {
+	c := corev1.Container{Name: name, Image: "here", ImagePullPolicy: corev1.PullIfNotPresent}
+	if h.r.IntN(4) == 0 {
+		c.Image, c.ImagePullPolicy = "there", []corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent}[h.r.IntN(2)]
+	}
+	return c
+}
+
+// decorate gives a container hooks and a probe.
+func (h *history) decorate(c *corev1.Container) {
+	does := func(what string) *corev1.LifecycleHandler {
+		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{what}}}
+	}
+	var l corev1.Lifecycle
+	if h.r.IntN(5) == 0 {
+		l.PostStart = does("poststart")
+	}
+	if h.r.IntN(5) == 0 {
+		l.PreStop = does("prestop")
+	}
+	if l != (corev1.Lifecycle{}) {
+		c.Lifecycle = &l
+	}
+	if h.r.IntN(5) == 0 {
+		own := int64(1 + h.r.IntN(9))
+		c.LivenessProbe = &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"probe"}}}, PeriodSeconds: 5, FailureThreshold: 1 + int32(h.r.IntN(2)), TimeoutSeconds: 1,
+		}
+		if h.r.IntN(2) == 0 {
+			c.LivenessProbe.TerminationGracePeriodSeconds = &own
+		}
+	}
+}
+
+// end heals the world, deletes every pod, and wants nothing to be left.
+func (h *history) end() {
+	w := h.w
+	w.mu.Lock()
+	w.calm, w.trouble = true, 0
+	w.say("the world heals")
+	w.mu.Unlock()
+	h.pass(time.Minute)
+	w.mu.Lock()
+	for _, pod := range w.api.pods {
+		w.api.toEnd(pod, int64(1+h.r.IntN(30)))
+	}
+	for _, b := range w.containers {
+		if w.api.byUID(b.uid) == nil { // deleted by force within an hour's grace
+			w.end(b, 0)
+		}
+	}
+	w.mu.Unlock()
+	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal, then the sweep.
+	for range 20 {
+		if h.left() == "" || w.wrong != nil {
+			return
+		}
+		h.pass(30 * time.Second)
+	}
+	left := h.left()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judged("ten minutes after all pods were deleted there is left: %s", left)
+}
+
+// left says what there is of pods.
+func (h *history) left() string {
+	w := h.w
+	entries := len(w.life.runner.entries())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	logs, _ := os.ReadDir(filepath.Join(w.logDir, "pods"))
+	links, _ := os.ReadDir(filepath.Join(w.logDir, "containers"))
+	out := ""
+	for what, n := range map[string]int{
+		"sandboxes": len(w.sandboxes), "containers": len(w.containers), "volumes": len(w.volumes), "groups": len(w.groups), "pods in the API": len(w.api.pods),
+		"entries": entries, "log directories": len(logs), "log links": len(links), "watches of processes": len(w.watches), "calls": len(w.flying),
+	} {
+		if n > 0 {
+			out += fmt.Sprintf("%d %s; ", n, what)
+		}
+	}
+	return out
+}

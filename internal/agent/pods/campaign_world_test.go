@@ -1,0 +1,336 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It carries facts and trouble,
+// and judges what it sees; it knows no rule of how pods run. It outlives agents.
+type world struct {
+	seed   uint64
+	logDir string
+	birth  time.Time
+
+	mu      sync.Mutex // guards everything that follows
+	calm    bool       // no more trouble: every call is answered at once
+	trouble int        // calls in 100 that do not go well
+	turns   map[string]int
+	life    *life // the agent that lives; calls of those before it have no effect
+	down    bool  // none does
+	log     []string
+	wrong   error // the first thing that was
+	flying  map[*call]bool
+	faults  []fault
+
+	sandboxes  map[string]*sandbox
+	containers map[string]*box
+	lastID     int
+	images     map[string]bool
+	starts     map[string]int // of programs, by pod, container and attempt
+	watches    map[int]*watch // by pid
+
+	api     *apiServer
+	volumes map[types.UID]bool
+	groups  map[types.UID]bool
+	evicted map[types.UID]Eviction
+	orders  map[types.UID]time.Time // when the last process of a pod is to be dead, as its agent has been told
+	told    map[types.UID]time.Time // and when it was told first
+}
+
+// life is one agent, from its start to its crash.
+type life struct {
+	w      *world
+	number int
+	runner *Runner
+	cancel context.CancelFunc
+	gone   chan struct{} // closed when it crashes: what it waits for is cut
+	done   chan struct{} // closed when nothing of it runs
+}
+
+// call is one under way.
+type call struct {
+	kind  string
+	uid   types.UID
+	begun time.Time
+}
+
+// fault is trouble that a call had: what it delayed, others may wait for.
+type fault struct {
+	kind       string
+	uid        types.UID
+	begun, end time.Time
+	failed     bool
+}
+
+func newWorld(seed uint64, logDir string) *world {
+	w := &world{
+		seed: seed, logDir: logDir, birth: time.Now(), turns: map[string]int{}, flying: map[*call]bool{},
+		sandboxes: map[string]*sandbox{}, containers: map[string]*box{}, images: map[string]bool{}, starts: map[string]int{},
+		watches: map[int]*watch{}, volumes: map[types.UID]bool{}, groups: map[types.UID]bool{},
+		evicted: map[types.UID]Eviction{}, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
+	}
+	w.api = newAPIServer(w)
+	return w
+}
+
+func (w *world) since() time.Duration { return time.Since(w.birth) }
+
+// say notes what happens. Caller holds mu.
+func (w *world) say(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%-12s ", w.since().Round(time.Millisecond))+fmt.Sprintf(format, args...))
+}
+
+// judged notes what is wrong. Caller holds mu.
+func (w *world) judged(format string, args ...any) {
+	if w.wrong == nil {
+		w.wrong = fmt.Errorf("at %s: %s", w.since().Round(time.Millisecond), fmt.Sprintf(format, args...))
+		w.say("WRONG: %v", w.wrong)
+	}
+}
+
+// dice are the same for the same question in the same history, whoever else asks what meanwhile.
+func (w *world) dice(question ...any) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprint(h, question...)
+	return rand.New(rand.NewPCG(w.seed, h.Sum64()))
+}
+
+// fate is what becomes of a call.
+type fate struct {
+	before, after time.Duration // waits around its effect; hangs: until the caller gives up
+	hangs         bool
+	fails         bool // the answer is an error
+	lost          bool // and it has no effect
+	finishes      bool // it has its effect though the caller gave up
+}
+
+// fateOf draws it. Caller holds mu.
+func (w *world) fateOf(kind string, uid types.UID) fate {
+	key := kind + string(uid)
+	w.turns[key]++
+	if w.calm {
+		return fate{}
+	}
+	r := w.dice("fate", key, w.turns[key])
+	f := fate{before: time.Duration(r.IntN(20)) * time.Millisecond, finishes: r.IntN(2) == 0}
+	if r.IntN(100) >= w.trouble {
+		return f
+	}
+	late := time.Duration(r.IntN(20_000)) * time.Millisecond
+	switch r.IntN(6) {
+	case 0:
+		f.before = late
+	case 1:
+		f.after = late
+	case 2:
+		f.fails, f.lost = true, true
+	case 3:
+		f.fails = true
+	case 4:
+		f.hangs = true
+	case 5:
+		f.hangs, f.after = true, late // it had its effect before
+	}
+	return f
+}
+
+// outage is the error of a call that fails without saying why.
+var outage = status.Error(codes.Unavailable, "the other side does not answer")
+
+// call makes a call of an agent. effect runs with mu held.
+func (l *life) call(ctx context.Context, kind string, uid types.UID, effect func() error) error {
+	w := l.w
+	w.mu.Lock()
+	if w.life != l || w.down {
+		w.mu.Unlock()
+		return outage
+	}
+	f := w.fateOf(kind, uid)
+	c := &call{kind, uid, time.Now()}
+	w.flying[c] = true
+	w.mu.Unlock()
+	cut, err := l.meet(ctx, f, effect)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.flying, c)
+	if took := time.Since(c.begun); took > time.Second || f.fails || cut {
+		w.faults = append(w.faults, fault{kind, uid, c.begun, time.Now(), err != nil})
+		w.say("  %s %s of agent %d: took %s, %v", kind, uid, l.number, took.Round(time.Millisecond), err)
+	}
+	return err
+}
+
+// meet has a call meet its fate. cut: the caller gave up, or crashed.
+func (l *life) meet(ctx context.Context, f fate, effect func() error) (cut bool, err error) {
+	do := func() error {
+		l.w.mu.Lock()
+		defer l.w.mu.Unlock()
+		return effect()
+	}
+	if f.hangs && f.after == 0 {
+		err := l.wait(ctx, -1)
+		if f.finishes {
+			_ = do()
+		}
+		return true, err
+	}
+	if err := l.wait(ctx, f.before); err != nil {
+		if f.finishes {
+			_ = do()
+		}
+		return true, err
+	}
+	if f.lost {
+		return false, outage
+	}
+	err = do()
+	if f.hangs {
+		return true, l.wait(ctx, -1)
+	}
+	if late := l.wait(ctx, f.after); late != nil {
+		return true, late
+	}
+	if f.fails {
+		return false, outage
+	}
+	return false, err
+}
+
+// wait lets time pass, without end where it is negative, until the caller gives up or is gone.
+func (l *life) wait(ctx context.Context, d time.Duration) error {
+	var over <-chan time.Time
+	if d == 0 {
+		return nil
+	}
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-l.gone:
+		return outage
+	}
+}
+
+// alive are the containers of a pod that have a process. Caller holds mu.
+func (w *world) alive(uid types.UID) (names []string) {
+	for _, b := range w.containers {
+		if b.uid == uid && b.alive {
+			names = append(names, fmt.Sprintf("%s#%d", b.name, b.attempt))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ordered notes that the agent has been told that a pod is to end. Caller holds mu.
+func (w *world) ordered(uid types.UID, grace time.Duration) {
+	by := time.Now().Add(grace)
+	if was, ok := w.orders[uid]; !ok || by.Before(was) {
+		w.orders[uid] = by
+		w.say("  %s is to end within %s", uid, grace.Round(time.Millisecond))
+	}
+	if _, ok := w.told[uid]; !ok {
+		w.told[uid] = time.Now()
+	}
+}
+
+// Margins that judges grant.
+const (
+	// stopSlack is what a stop takes beyond its grace when nothing goes wrong: whole seconds of the runtime, 2 s that follow a preStop
+	// hook, 2 s for each sidecar, a turn among those that stop.
+	stopSlack = 10 * time.Second
+	// retrySlack is what passes after a call that failed: retries come after a second.
+	retrySlack = 2 * time.Second
+)
+
+// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they should is granted.
+// Caller holds mu.
+func (w *world) judgeStops() {
+	for uid, by := range w.orders {
+		alive := w.alive(uid)
+		if len(alive) == 0 || time.Now().Before(by.Add(stopSlack)) {
+			continue
+		}
+		granted := stopSlack
+		for _, f := range w.faults {
+			if (f.uid == uid || f.uid == "") && !yields(f.kind) && f.end.After(w.told[uid]) {
+				granted += f.end.Sub(later(f.begun, w.told[uid])) + retrySlack
+			}
+		}
+		for c := range w.flying {
+			if (c.uid == uid || c.uid == "") && !yields(c.kind) && time.Since(c.begun) > time.Second {
+				granted += time.Since(later(c.begun, w.told[uid]))
+			}
+		}
+		if over := time.Since(by); over > granted {
+			w.judged("%s: %s run %s after the end of their grace, with %s granted for trouble", uid, strings.Join(alive, ", "), over, granted)
+		}
+	}
+}
+
+// yields tells calls that a stop order interrupts, or that it does not wait for.
+func yields(kind string) bool {
+	switch kind {
+	case "set up", "pull", "give", "configure", "stop waits":
+		return true
+	}
+	return strings.HasPrefix(kind, "api ")
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// slotsHeld finds slots that are held while nothing of the runtime's work is under way: during a hook, a pull, a grace. It is asked
+// when everything waits. Caller holds mu.
+func (w *world) slotsHeld() string {
+	stopping, working, removing := 0, 0, 0
+	for c := range w.flying {
+		switch c.kind {
+		case "stop", "stop waits":
+			if time.Since(c.begun) <= signalTime {
+				stopping++
+			}
+		case "stop sandbox", "remove sandbox", "remove":
+			if time.Since(c.begun) <= removalTime {
+				removing++
+			}
+			working++
+		default:
+			if c.kind == "configure" || !yields(c.kind) && c.kind != "tear down" {
+				working++
+			}
+		}
+	}
+	r := w.life.runner
+	if got := len(r.stops); got > stopping {
+		return fmt.Sprintf("%d slots of stops are held, and the runtime works on %d", got, stopping)
+	}
+	if got := len(r.starts); got > working {
+		return fmt.Sprintf("%d slots of starts are held, and the runtime works on %d calls", got, working)
+	}
+	if got := len(r.removals); got > removing {
+		return fmt.Sprintf("%d slots of removals are held, and the runtime works on %d", got, removing)
+	}
+	return ""
+}
