@@ -62,7 +62,7 @@ func TestHistories(t *testing.T) {
 				if failed.Load() {
 					continue
 				}
-				if err, log := playHistory(t, seed, filepath.Join(dir, fmt.Sprint(seed))); err != nil || *historySeed != 0 {
+				if log, err := playHistory(t, seed, filepath.Join(dir, fmt.Sprint(seed))); err != nil || *historySeed != 0 {
 					t.Logf("%s", log)
 					if err != nil {
 						failed.Store(true)
@@ -76,7 +76,7 @@ func TestHistories(t *testing.T) {
 }
 
 // playHistory plays one in a bubble, which ends only when no goroutine of it is left.
-func playHistory(t *testing.T, seed uint64, dir string) (err error, log string) {
+func playHistory(t *testing.T, seed uint64, dir string) (log string, err error) {
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(seed, dir)
@@ -87,7 +87,7 @@ func playHistory(t *testing.T, seed uint64, dir string) (err error, log string) 
 		h.play()
 		err, log = w.wrong, strings.Join(w.log, "\n")
 	})
-	return err, log
+	return log, err
 }
 
 // worldLog puts what the agent logs between what happens.
