@@ -29,10 +29,27 @@ type Layout struct {
 // sliceSuffix ends the name of a slice unit.
 const sliceSuffix = ".slice"
 
-// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root).
+// Longest names of groups in bytes. cgroup v2 itself takes longer names of groups (seen on Linux 6.18); systemd makes none.
+const (
+	nameMax = 255  // NAME_MAX of Linux (limits.h); UNIT_NAME_MAX of systemd (unit-name.h) is this and the final NUL
+	pathMax = 4095 // PATH_MAX of Linux (limits.h) without the final NUL
+)
+
+// longestUID is a pod's uid as the API server makes it (RFC 9562).
+const longestUID = "00000000-0000-0000-0000-000000000000"
+
+// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root). A root that is so long or so deep that
+// Linux or systemd would not take a pod's group below it is an error.
 func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 	if driver != Cgroupfs && driver != Systemd {
 		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want %s or %s", driver, Cgroupfs, Systemd)
+	}
+	if driver == Systemd && len(cgroupRoot) > nameMax {
+		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %.40q...: %d bytes: with the systemd driver at most %d (NAME_MAX), "+
+			"since a slice's name repeats the names above it: shorten it", cgroupRoot, len(cgroupRoot), nameMax)
+	}
+	if err := checkLength(cgroupRoot); err != nil {
+		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %w", err)
 	}
 	l := Layout{driver: driver}
 	for _, part := range strings.Split(cgroupRoot, "/") {
@@ -49,7 +66,23 @@ func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 		l.node = append(l.node, part)
 	}
 	l.node = append(l.node, "kubepods")
+	if err := checkLength(l.Pod(BestEffort, longestUID)); err != nil {
+		return Layout{}, fmt.Errorf("name cgroups: cgroupRoot: %.40q: the group of a pod below it: %w", cgroupRoot, err)
+	}
 	return l, nil
+}
+
+// checkLength returns an error that names what of a group's path is too long, and how long it may be.
+func checkLength(group string) error {
+	if len(group) > pathMax {
+		return fmt.Errorf("%.40q...: a path of %d bytes: at most %d (PATH_MAX): shorten it", group, len(group), pathMax)
+	}
+	for name := range strings.SplitSeq(group, "/") {
+		if len(name) > nameMax {
+			return fmt.Errorf("%.40q...: a name of %d bytes: at most %d (NAME_MAX): shorten it", name, len(name), nameMax)
+		}
+	}
+	return nil
 }
 
 // unitCharacters are those of a unit's name (systemd.unit(5)), but for "\" and "@", which mean something there.
@@ -125,17 +158,24 @@ func (l Layout) path(names ...string) string {
 
 // slicePath returns the path of the slice a-b-c, given its parts: /a.slice/a-b.slice/a-b-c.slice.
 func slicePath(parts []string) string {
-	out := "/"
-	for i := range parts {
-		out = path.Join(out, strings.Join(parts[:i+1], "-")+sliceSuffix)
+	if len(parts) == 0 {
+		return "/"
 	}
-	return out
+	var out strings.Builder
+	for i := range parts {
+		out.WriteString("/" + strings.Join(parts[:i+1], "-") + sliceSuffix)
+	}
+	return out.String()
 }
 
 // Reserved returns the path of a group that the configuration names for the system or for Kubernetes' own daemons. Under
 // cgroupfs it is a path. Under systemd it is a unit, and only its last element counts: a slice, with or without its
-// suffix, stands where its name says; any other unit where the configuration says.
+// suffix, stands where its name says; any other unit where the configuration says. A name or a path that is longer than
+// Linux or systemd takes is an error.
 func (l Layout) Reserved(name string) (string, error) {
+	if err := checkLength(name); err != nil {
+		return "", fmt.Errorf("name cgroups: reserved group %w", err)
+	}
 	clean := path.Clean("/" + name)
 	if clean == "/" {
 		return "", fmt.Errorf("name cgroups: reserved group %q: the machine's root cannot be reserved", name)
@@ -156,5 +196,9 @@ func (l Layout) Reserved(name string) (string, error) {
 			return "", fmt.Errorf("name cgroups: reserved group %q: %q is no name of a slice", name, base+sliceSuffix)
 		}
 	}
-	return slicePath(parts), nil
+	group := slicePath(parts)
+	if err := checkLength(group); err != nil {
+		return "", fmt.Errorf("name cgroups: reserved group %.40q: its slices: %w", name, err)
+	}
+	return group, nil
 }

@@ -79,6 +79,12 @@ func TestLayoutRefuses(t *testing.T) {
 		{Systemd, "/plimsoll.slice", "without .slice"},
 		{Systemd, "/a b", "letters, digits"},
 		{Systemd, "/a@b", "letters, digits"},
+		{Cgroupfs, strings.Repeat("a", 256), "a name of 256 bytes: at most 255 (NAME_MAX)"},
+		{Cgroupfs, strings.Repeat("/a", 2048), "a path of 4096 bytes: at most 4095 (PATH_MAX)"},
+		{Cgroupfs, strings.Repeat("/a", 2030), "the group of a pod below it"},
+		{Systemd, strings.Repeat("a/", 128), "256 bytes: with the systemd driver at most 255"},
+		{Systemd, strings.Repeat("a/", 110), "the group of a pod below it"},
+		{Systemd, strings.Repeat("a", 195), "a name of 261 bytes: at most 255 (NAME_MAX)"},
 	} {
 		if _, err := NewLayout(bad.driver, bad.root); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("driver %q, root %q: %v, want %q", bad.driver, bad.root, err, bad.want)
@@ -113,10 +119,38 @@ func TestReservedGroup(t *testing.T) {
 	}
 }
 
+// A group's name and path have the limits of Linux and of systemd, whatever a slice's name expands to. The longest are taken.
+func TestReservedGroupIsBounded(t *testing.T) {
+	fs, sd := layout(t, Cgroupfs, "/"), layout(t, Systemd, "/")
+	longest := strings.Repeat("a", 249) + ".slice"
+	for _, c := range []struct {
+		l          Layout
+		name, want string
+	}{
+		{fs, strings.Repeat("a", 256), "a name of 256 bytes: at most 255 (NAME_MAX)"},
+		{fs, strings.Repeat("/a", 2048), "a path of 4096 bytes: at most 4095 (PATH_MAX)"},
+		{fs, strings.Repeat("/a", 2047), ""},
+		{sd, longest, ""},
+		{sd, "a" + longest, "a name of 256 bytes"},
+		{sd, strings.Repeat("a", 250), "its slices"},
+		{sd, strings.Repeat("a", 248) + ".service", "a name of 256 bytes"},
+		{sd, strings.Repeat("a-", 70) + "a", "a path of"},
+		{sd, strings.Repeat("a-", 8<<10) + "a", "a path of 16385 bytes: at most 4095 (PATH_MAX)"},
+	} {
+		var got string
+		var err error
+		cost.Under(t, cost.Budget{}, len(c.name), func() { got, err = c.l.Reserved(c.name) })
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %.40q: %.40q, %v, want %q", c.l.Driver(), c.name, got, err, c.want)
+		}
+	}
+}
+
 // Names of reserved groups come from a file: whatever they are, the result is a clean path below the root, or an error.
 func FuzzReserved(f *testing.F) {
 	for _, seed := range []string{"/system.slice", "a-b", "..", "/x/../..", "a--b.slice", "-", "\x00"} {
 		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		defer cost.Spend(t, len(name))()
