@@ -32,8 +32,7 @@ func (r *Runner) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 			return ref, nil
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
-			//lint:ignore ST1005 upstream's text
-			err := fmt.Errorf("Container image %q is not present with pull policy of Never", c.Image)
+			err := upstreamText(fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
 			return criconfig.Image{}, &failure{"ErrImageNeverPull", "ErrImageNeverPull", "", err}
 		}
 	}
@@ -73,8 +72,8 @@ func (r *Runner) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
 	begun := time.Now()
 	err := limited(ctx, pullTimeout, func(ctx context.Context) error { return r.tryPull(ctx, spec, auths) })
 	if badName(err) {
-		//lint:ignore ST1005 upstream's text
-		err := fmt.Errorf("Failed to apply default image tag %q: couldn't parse image name %q: %s", c.Image, c.Image, status.Convert(err).Message())
+		cause := status.Convert(err).Message()
+		err := upstreamText(fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %s", c.Image, c.Image, cause))
 		return &failure{"InvalidImageName", "InspectFailed", "", err}
 	}
 	if err != nil {
@@ -137,3 +136,8 @@ func (r *Runner) tryPull(ctx context.Context, spec *runtimeapi.ImageSpec, auths 
 func badName(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "invalid reference format")
 }
+
+// upstreamText is an error in the words of upstream's kubelet, which begin with a capital letter.
+type upstreamText string
+
+func (t upstreamText) Error() string { return string(t) }
