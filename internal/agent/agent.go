@@ -17,6 +17,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +45,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -259,17 +259,14 @@ func (a *Agent) prepareNode(context.Context) error {
 	if a.o.Cloud {
 		cloud = &node.Cloud{NodeIPs: a.o.NodeIPs}
 	}
-	a.node, err = node.New(node.Options{
-		Name: a.o.NodeName, API: a.beats, Runtime: a.runtime, Images: a.runtime.Images, Recorder: a.recorder,
-		Machine: a.machine, Line: a.line, Rhythm: heartbeat.Config{
-			LeaseDuration: time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
-			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
-			ReportEvery:   c.NodeStatusReportFrequency.Duration,
-		},
-		Register: c.RegisterNode == nil || *c.RegisterNode, Announce: a.holdings.Announce, Labels: a.o.Labels, Taints: append(a.o.Taints, c.RegisterWithTaints...),
-		ProviderID: c.ProviderID, MaxImages: int(*c.NodeStatusMaxImages), Addresses: addresses.Find, Cloud: cloud, Port: c.Port,
-		Plugins: a.plugins, DeclaredFeatures: declaredFeatures, MainLoop: func() time.Time { return a.pods.LastRead() }, Pressure: a.pressure,
-	})
+	o := nodeOptions(c)
+	o.Name, o.API, o.Runtime, o.Images, o.Recorder = a.o.NodeName, a.beats, a.runtime, a.runtime.Images, a.recorder
+	o.Machine, o.Line = a.machine, a.line
+	o.Announce, o.Addresses, o.Cloud, o.Plugins = a.holdings.Announce, addresses.Find, cloud, a.plugins
+	o.Labels, o.Taints = a.o.Labels, slices.Concat(a.o.Taints, o.Taints)
+	o.DeclaredFeatures = declaredFeatures
+	o.MainLoop, o.Pressure = func() time.Time { return a.pods.LastRead() }, a.pressure
+	a.node, err = node.New(o)
 	return err
 }
 
@@ -316,26 +313,22 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.pods, err = pods.New(pods.Options{
-		Node: a.o.NodeName, RootDir: a.o.RootDir, LogDir: c.PodLogsDir, HostIPs: hostIPs, StaticDir: c.StaticPodPath,
-		Client: a.client, Runtime: a.runtime, RuntimeName: a.runtimeName,
-		Recorder: a.recorder,
-		Volumes:  keeper, Env: &env.Builder{Objects: cache, Services: a.services.in},
-		DNS:         names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs},
-		Allocatable: a.allocatable, Groups: a.groups, Holdings: a.holdings, Devices: a.plugins, Admission: a.admission(ctx),
-		QOSClass: func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) },
-		Starts:   starts, Relist: relist, SeccompAll: c.SeccompDefault != nil && *c.SeccompDefault,
-		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
-		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration, Metrics: a.metrics,
-		Probes: probe.New(ctx, probe.Options{
-			Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
-			Changed: func(uid types.UID) { a.pods.Kick(uid) },
-		}),
-		Hooks:       hook.Runner{Runtime: a.runtime, Recorder: a.recorder},
-		Suits:       suits,
-		MaskedPaths: sysfs.Default.ThermalThrottles(),
-		Evicted:     func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) },
+	o := podOptions(c)
+	o.Node, o.RootDir, o.HostIPs = a.o.NodeName, a.o.RootDir, hostIPs
+	o.Client, o.Runtime, o.RuntimeName, o.Recorder, o.Metrics = a.client, a.runtime, a.runtimeName, a.recorder, a.metrics
+	o.Volumes, o.Env = keeper, &env.Builder{Objects: cache, Services: a.services.in}
+	o.DNS = names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
+	o.Allocatable, o.Groups, o.Holdings, o.Devices, o.Admission = a.allocatable, a.groups, a.holdings, a.plugins, a.admission(ctx)
+	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) }
+	o.Starts, o.Relist = starts, relist
+	o.Probes = probe.New(ctx, probe.Options{
+		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
+		Changed: func(uid types.UID) { a.pods.Kick(uid) },
 	})
+	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder}
+	o.Suits, o.MaskedPaths = suits, sysfs.Default.ThermalThrottles()
+	o.Evicted = func(uid types.UID) (pods.Eviction, bool) { return a.guard.Recall(uid) }
+	a.pods, err = pods.New(o)
 	return err
 }
 

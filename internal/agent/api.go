@@ -16,10 +16,25 @@ const (
 	writeTolerance = 10
 )
 
-// dialAPI prepares the API clients; it does not dial. What is written of pods passes a Gate, which gives way to an API server in
-// trouble. The node's own status and Lease have a client of their own, as upstream's, without a limit: a burst of pods must not
-// make the node look dead.
+// dialAPI prepares the API clients; it does not dial.
 func (a *Agent) dialAPI(ctx context.Context) error {
+	d, err := a.clients()
+	if err != nil {
+		return err
+	}
+	a.beats, a.client = d.beats, d.pods
+	a.recorder = kube.NewRecorder(ctx, d.events, eventSource, a.o.NodeName)
+	return nil
+}
+
+// clients are those of the API server. What is written of pods passes a Gate, which gives way to an API server in trouble.
+type clients struct {
+	beats  *kube.Client // the node's own status and Lease: no limit, as upstream's, or a burst of pods made the node look dead
+	pods   *kube.Client // everything else
+	events *kube.Client // a budget of their own, so that a burst of them does not hold up statuses
+}
+
+func (a *Agent) clients() (clients, error) {
 	c := a.o.Config
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "agent",
@@ -35,18 +50,14 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 		}
 		return plain.Through(gate)
 	}
+	var d clients
 	var err error
-	if a.beats, err = client(-1, 0); err != nil {
-		return err
+	if d.beats, err = client(-1, 0); err != nil {
+		return clients{}, err
 	}
-	if a.client, err = gated(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {
-		return err
+	if d.pods, err = gated(float32(*c.KubeAPIQPS), c.KubeAPIBurst); err != nil {
+		return clients{}, err
 	}
-	// Events have a budget of their own, so that a burst of them does not hold up statuses.
-	events, err := gated(float32(unlimitedIfZero(*c.EventRecordQPS)), c.EventBurst)
-	if err != nil {
-		return err
-	}
-	a.recorder = kube.NewRecorder(ctx, events, eventSource, a.o.NodeName)
-	return nil
+	d.events, err = gated(float32(unlimitedIfZero(*c.EventRecordQPS)), c.EventBurst)
+	return d, err
 }

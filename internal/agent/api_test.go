@@ -32,11 +32,7 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(end)
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", server.URL)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := kubeconfigOf(t, server.URL)
 	config, _, err := kubeletconfig.Load("")
 	if err != nil {
 		t.Fatal(err)
@@ -61,5 +57,44 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	}
 	if len(nodeCame) != 10 {
 		t.Errorf("%d writes of the node came, want 10", len(nodeCame))
+	}
+}
+
+// kubeconfigOf writes a kubeconfig for an API server.
+func kubeconfigOf(t *testing.T, server string) string {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", server)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestRatesAreTheConfigurations: pods and Events each have the limit that the file gives them, and the node's own status has none.
+func TestRatesAreTheConfigurations(t *testing.T) {
+	file := kubeconfigOf(t, "http://127.0.0.1:1")
+	for _, c := range []struct {
+		events string // of the file
+		want   float32
+	}{{"eventRecordQPS: 13", 13}, {"eventRecordQPS: 0", -1}} {
+		config, warnings, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
+			"kubeAPIQPS: 7\nkubeAPIBurst: 11\neventBurst: 17\n"+c.events+"\n"), "/")
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%v, %v", warnings, err)
+		}
+		got, err := (&Agent{o: Options{Kubeconfig: file, Config: config, NodeName: "n"}}).clients()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, limit := range []struct {
+			what   string
+			client *kube.Client
+			qps    float32
+			burst  int
+		}{{"the node's status", got.beats, -1, 0}, {"pods", got.pods, 7, 11}, {"events", got.events, c.want, 17}} {
+			if rest := limit.client.RESTConfig(); rest.QPS != limit.qps || rest.Burst != limit.burst {
+				t.Errorf("%s: %s: %v a second and %d at once, want %v and %d", c.events, limit.what, rest.QPS, rest.Burst, limit.qps, limit.burst)
+			}
+		}
 	}
 }

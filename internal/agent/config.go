@@ -7,7 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 )
 
 func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
@@ -30,6 +34,36 @@ func imageEndpoint(o Options) string {
 		return images
 	}
 	return ""
+}
+
+// unusedImages is when images are removed.
+func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) garbage.Config {
+	return garbage.Config{
+		High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
+		AgeMin: c.ImageMinimumGCAge.Duration, AgeMax: c.ImageMaximumGCAge.Duration,
+	}
+}
+
+// podOptions is how pods are run, as far as the configuration says it.
+func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
+	return pods.Options{
+		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: truth(c.SeccompDefault),
+		SerialPulls: c.SerializeImagePulls == nil || *c.SerializeImagePulls, MaxPulls: maxPulls(c),
+		BackoffMax: crashBackoffMax(c), WorkTimeout: c.RuntimeRequestTimeout.Duration,
+	}
+}
+
+// nodeOptions is how the node is spoken for, as far as the configuration says it.
+func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
+	return node.Options{
+		Rhythm: heartbeat.Config{
+			LeaseDuration: time.Duration(c.NodeLeaseDurationSeconds) * time.Second,
+			UpdateEvery:   c.NodeStatusUpdateFrequency.Duration,
+			ReportEvery:   c.NodeStatusReportFrequency.Duration,
+		},
+		Register: c.RegisterNode == nil || *c.RegisterNode, Taints: c.RegisterWithTaints, ProviderID: c.ProviderID,
+		MaxImages: int(*c.NodeStatusMaxImages), Port: c.Port,
+	}
 }
 
 // rotation is how logs are rotated.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -19,6 +20,15 @@ maxParallelImagePulls: 9
 serializeImagePulls: false
 imageServiceEndpoint: unix:///run/images.sock
 crashLoopBackOff: {maxContainerRestartPeriod: 30s}
+runtimeRequestTimeout: 7m
+imageMinimumGCAge: 3m
+imageMaximumGCAge: 5h
+imageGCHighThresholdPercent: 66
+imageGCLowThresholdPercent: 44
+registerNode: false
+providerID: cloud://a/b
+nodeStatusMaxImages: 17
+seccompDefault: true
 `), "/")
 	if err != nil || len(warnings) > 0 {
 		t.Fatalf("%v, %v", warnings, err)
@@ -31,6 +41,15 @@ crashLoopBackOff: {maxContainerRestartPeriod: 30s}
 	}
 	if got := crashBackoffMax(c); got != 30*time.Second {
 		t.Errorf("restarts wait %v at most", got)
+	}
+	if o := podOptions(c); o.WorkTimeout != 7*time.Minute || o.SerialPulls || o.MaxPulls != 9 || o.BackoffMax != 30*time.Second || !o.SeccompAll {
+		t.Errorf("pods are run with %+v", o)
+	}
+	if got, want := unusedImages(c), (garbage.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {
+		t.Errorf("images are removed by %+v, want %+v", got, want)
+	}
+	if o := nodeOptions(c); o.Register || o.MaxImages != 17 || o.ProviderID != "cloud://a/b" {
+		t.Errorf("the node is spoken for with %+v", o)
 	}
 	for endpoint, want := range map[string]string{"unix:///run/containerd.sock": "unix:///run/images.sock", "/run/images.sock": ""} {
 		if got := imageEndpoint(Options{Config: c, Endpoint: endpoint}); got != want {

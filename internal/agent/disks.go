@@ -10,7 +10,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
@@ -26,14 +25,10 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		Runtime: a.runtime, Images: a.runtime.Images, RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"), RootDir: a.o.RootDir,
 	})
 	images := a.imageDir(ctx)
-	c := a.o.Config
 	a.images = imagegc.New(imagegc.Options{
 		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
-		Keep: []string{image.Pause, image.Workload, image.Demo}, // which come from archives
-		Config: garbage.Config{
-			High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
-			AgeMin: c.ImageMinimumGCAge.Duration, AgeMax: c.ImageMaximumGCAge.Duration,
-		},
+		Keep:    []string{image.Pause, image.Workload, image.Demo}, // which come from archives
+		Config:  unusedImages(a.o.Config),
 		Node:    &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
 		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },
 	})

@@ -145,6 +145,29 @@ func TestOOMScoresRefusedOnce(t *testing.T) {
 	s.keep("agent", 1, -999, true) // goes on
 }
 
+// The agent's own score is the configuration's, to be lowered or raised.
+func TestOOMScoreIsTheConfigurations(t *testing.T) {
+	for _, want := range []int{-998, -3, 500} {
+		config, warnings, err := kubeletconfig.Parse(fmt.Appendf(nil, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\noomScoreAdj: %d\n", want), "/")
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%v, %v", warnings, err)
+		}
+		scores := map[int]int{os.Getpid(): -500}
+		s := &oomScores{
+			get: func(pid int) (int, error) { return scores[pid], nil },
+			set: func(pid, score int) error {
+				scores[pid] = score
+				return nil
+			},
+		}
+		a := &Agent{o: Options{Config: config}, runtime: &cri.Client{Endpoint: "unix://" + filepath.Join(t.TempDir(), "nobody.sock")}}
+		a.giveOOMScores(s)
+		if len(scores) != 1 || scores[os.Getpid()] != want {
+			t.Errorf("scores %v, want %d for process %d alone", scores, want, os.Getpid())
+		}
+	}
+}
+
 func TestRuntimeResources(t *testing.T) {
 	v := qos.Values{
 		CPUShares: unit.Of(qos.Shares(512)), Memory: unit.LimitTo(128 * unit.MiB), Swap: unit.LimitTo(unit.Bytes(0)),

@@ -18,20 +18,25 @@ const oomEvery = 5 * time.Minute
 
 // keepOOMScores keeps the agent and the runtime alive when memory runs out.
 func (a *Agent) keepOOMScores(ctx context.Context) error {
-	scores := oomScores{get: process.OOMScoreAdj, set: process.SetOOMScoreAdj}
+	scores := &oomScores{get: process.OOMScoreAdj, set: process.SetOOMScoreAdj}
 	for {
-		scores.keep("agent", os.Getpid(), int(*a.o.Config.OOMScoreAdj), true)
-		socket := strings.TrimPrefix(a.runtime.Endpoint, "unix://")
-		if pid, err := process.Listener(socket); err != nil {
-			slog.Debug("container runtime's process not found", "err", err)
-		} else if pid > 1 { // systemd listens in the place of one that it starts on demand
-			scores.keep("container runtime", pid, qos.OOMScoreAgent, false)
-		}
+		a.giveOOMScores(scores)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(oomEvery):
 		}
+	}
+}
+
+// giveOOMScores gives the agent and the runtime theirs, once.
+func (a *Agent) giveOOMScores(scores *oomScores) {
+	scores.keep("agent", os.Getpid(), int(*a.o.Config.OOMScoreAdj), true)
+	socket := strings.TrimPrefix(a.runtime.Endpoint, "unix://")
+	if pid, err := process.Listener(socket); err != nil {
+		slog.Debug("container runtime's process not found", "err", err)
+	} else if pid > 1 { // systemd listens in the place of one that it starts on demand
+		scores.keep("container runtime", pid, qos.OOMScoreAgent, false)
 	}
 }
 

@@ -135,6 +135,27 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
+// TestHandlersSwitchedOffAlone: either of the two is off without the other.
+func TestHandlersSwitchedOffAlone(t *testing.T) {
+	no := false
+	logs := newRig(t, func(o *Options) { o.Config.EnableSystemLogHandler = &no })
+	profiles := newRig(t, func(o *Options) { o.Config.EnableProfilingHandler = &no })
+	for _, c := range []struct {
+		r          *rig
+		path, want string
+	}{
+		{logs, "/logs/ca.crt", "405 logs endpoint is disabled."},
+		{logs, "/debug/pprof/cmdline", "200 "},
+		{profiles, "/logs/ca.crt", "200 "},
+		{profiles, "/debug/pprof/cmdline", "405 profiling endpoint is disabled."},
+		{profiles, "/debug/pprof/heap", "405 profiling endpoint is disabled."},
+	} {
+		if status, body := c.r.do(t, "GET", c.path); !strings.HasPrefix(fmt.Sprint(status, " ", body), c.want) {
+			t.Errorf("%s: %d %.200s, want %s", c.path, status, body, c.want)
+		}
+	}
+}
+
 func TestNobodyPassesUnknown(t *testing.T) {
 	r := newRig(t, nil)
 	r.tls.Certificates = nil

@@ -52,6 +52,24 @@ memory.available 100Mi`},
 	}
 }
 
+// TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is no resource of the node, and its limits evict nobody.
+func TestLocalStorageUncounted(t *testing.T) {
+	for yaml, counted := range map[string]bool{"": true, "localStorageCapacityIsolation: true": true, "localStorageCapacityIsolation: false": false} {
+		c, warnings, err := Parse([]byte(head+yaml+"\n"), "/")
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%q: %v, %v", yaml, warnings, err)
+		}
+		line, err := LoadLine(c)
+		if err != nil || line.StorageUncounted == counted {
+			t.Errorf("%q: the load line has it uncounted: %v, %v", yaml, line.StorageUncounted, err)
+		}
+		limits, err := Eviction(c)
+		if err != nil || limits.LocalStorage != counted {
+			t.Errorf("%q: limits are enforced: %v, %v", yaml, limits.LocalStorage, err)
+		}
+	}
+}
+
 func show(t eviction.Threshold) string {
 	amount := func(v loadline.Threshold, text string) string {
 		if v.Share > 0 {
