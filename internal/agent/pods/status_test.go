@@ -295,6 +295,33 @@ func TestCountEnds(t *testing.T) {
 	}
 }
 
+// Of our conditions only those that the server has otherwise are written; and what neither side has is not named, so that the server
+// does not have it from then on.
+func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
+	pod := testPod()
+	same := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}
+	known := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}}
+	ours := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	body, err := patchBody(pod, known, ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent struct {
+		Status map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(body, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if text := string(sent.Status["conditions"]); strings.Contains(text, "Initialized") || !strings.Contains(text, "Ready") {
+		t.Errorf("conditions written: %s, want Ready alone", text)
+	}
+	for _, field := range []string{"resources", "allocatedResources"} {
+		if raw, named := sent.Status[field]; named {
+			t.Errorf("%s is written as %s, though neither side has it", field, raw)
+		}
+	}
+}
+
 // TestAnnounce: a wait that begins is said once, in upstream's words, and so is the end of the time a pod has.
 func TestAnnounce(t *testing.T) {
 	events := record.NewFakeRecorder(10)

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +17,15 @@ import (
 // patient is a runtime whose stops take their whole grace.
 type patient struct {
 	runtimeapi.RuntimeServiceClient
-	graces []time.Duration
+	mu     sync.Mutex
+	graces []time.Duration // guarded by mu
 }
 
 func (p *patient) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
 	grace := time.Duration(in.Timeout) * time.Second
+	p.mu.Lock()
 	p.graces = append(p.graces, grace)
+	p.mu.Unlock()
 	select {
 	case <-time.After(grace):
 		return &runtimeapi.StopContainerResponse{}, nil

@@ -229,3 +229,18 @@ func TestGraceOfProbe(t *testing.T) {
 		}
 	}
 }
+
+// What the prober tells of a container that it found dead includes that grace.
+func TestDeadTellsGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, n *node) {
+		seven := int64(7)
+		liveness := execProbe(5, 1)
+		liveness.TerminationGracePeriodSeconds = &seven
+		n.set("one", 1)
+		n.Track(podOf("u1", corev1.Container{Name: "c", LivenessProbe: liveness}), "10.0.0.1", map[string]Container{"c": {ID: "one", StartedAt: time.Now()}}, false)
+		time.Sleep(30 * time.Second)
+		if got := n.Results("u1")["c"]; !got.Dead || got.Grace == nil || *got.Grace != 7*time.Second {
+			t.Errorf("after its probe failed: %+v, want dead with a grace of 7s", got)
+		}
+	})
+}
