@@ -15,9 +15,28 @@ var numbers = map[string]bool{
 	"internal/core/garbage/garbage_test.go FuzzGoal":   true,
 }
 
-var fuzzTarget = regexp.MustCompile(`(?ms)^func (Fuzz\w+)\(f \*testing\.F\) \{.*?^\}`)
+var fuzzTarget = regexp.MustCompile(`(?ms)^func (Fuzz\w+)\((\w+) \*testing\.F\) \{.*?^\}`)
 
-// TestFuzzTargetsHaveBudgets: a parser of text that others bring is held to a budget of memory and CPU by its fuzz target.
+// wantsBudget returns the fuzz targets in a test file, and what is wrong with those that are not held to a budget, one line each.
+func wantsBudget(path, text string) (targets int, problems []string) {
+	for _, m := range fuzzTarget.FindAllStringSubmatch(text, -1) {
+		targets++
+		body, name := m[0], m[1]
+		if numbers[path+" "+name] {
+			continue
+		}
+		if !strings.Contains(body, "defer cost.Spend(") && !strings.Contains(body, "cost.Under(") {
+			problems = append(problems, name+" has no budget: begin its function with `defer cost.Spend(t, len(text))()`")
+		}
+		if !strings.Contains(body, "cost.Attack(") {
+			problems = append(problems, name+" reads no long hostile text: give its seeds to cost.Attack instead of F.Add")
+		}
+	}
+	return targets, problems
+}
+
+// TestFuzzTargetsHaveBudgets: a parser of text that others bring is held to a budget of memory and CPU by its fuzz target, with
+// long hostile texts whenever tests run.
 func TestFuzzTargetsHaveBudgets(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -28,15 +47,37 @@ func TestFuzzTargetsHaveBudgets(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, m := range fuzzTarget.FindAllStringSubmatch(string(text), -1) {
-			found++
-			if !strings.Contains(m[0], "cost.Spend(") && !strings.Contains(m[0], "cost.Under(") && !numbers[path+" "+m[1]] {
-				t.Errorf("%s: %s has no budget: begin its function with `defer cost.Spend(t, len(text))()`, and give cost.Attack its seeds", path, m[1])
-			}
+		targets, problems := wantsBudget(path, string(text))
+		if named := strings.Count("\n"+string(text), "\nfunc Fuzz"); named != targets {
+			t.Errorf("%s: %d functions are named Fuzz..., %d of them were understood", path, named, targets)
+		}
+		found += targets
+		for _, p := range problems {
+			t.Errorf("%s: %s", path, p)
 		}
 		return nil
 	})
 	if err != nil || found < 50 {
 		t.Errorf("%d fuzz targets found, %v", found, err)
+	}
+}
+
+// TestMissingBudgetIsFound: the test above finds a target without a budget, and one that is never attacked.
+func TestMissingBudgetIsFound(t *testing.T) {
+	target := func(lines string) string { return "func FuzzX(f *testing.F) {\n" + lines + "}\n" }
+	for _, c := range []struct {
+		text string
+		want int
+	}{
+		{target("\tcost.Attack(f, \"a\")\n\tf.Fuzz(func(t *testing.T, s string) {\n\t\tdefer cost.Spend(t, len(s))()\n\t})\n"), 0},
+		{target("\tcost.Attack(f, \"a\")\n\tf.Fuzz(func(t *testing.T, s string) {\n\t\tcost.Spend(t, len(s))\n\t})\n"), 1},
+		{target("\tcost.Attack(f, \"a\")\n"), 1},
+		{target("\tf.Add(\"a\")\n\tcost.Under(t, cost.Budget{}, 1, nil)\n"), 1},
+		{target("\tf.Add(\"a\")\n"), 2},
+		{strings.ReplaceAll(target("\tf.Add(\"a\")\n"), "f ", "fuzz "), 2},
+	} {
+		if targets, problems := wantsBudget("x_test.go", c.text); targets != 1 || len(problems) != c.want {
+			t.Errorf("%q: %d targets, %q, want %d problems", c.text, targets, problems, c.want)
+		}
 	}
 }

@@ -32,7 +32,7 @@ func TestDriversComeAfterWhatTheyNeed(t *testing.T) {
 }
 
 func FuzzDriverOrder(f *testing.F) {
-	f.Add("a.ko: b.ko\nb.ko:\n")
+	cost.Attack(f, "a.ko: b.ko\nb.ko:\n")
 	f.Fuzz(func(t *testing.T, deps string) {
 		defer cost.Spend(t, len(deps))()
 		if order, err := driverOrder(deps, []string{"a"}); err == nil && len(order) == 0 {
@@ -52,7 +52,7 @@ func TestCounterRate(t *testing.T) {
 }
 
 func FuzzCounterRate(f *testing.F) {
-	f.Add("bogomips\t: 4600.00\n")
+	cost.Attack(f, "bogomips\t: 4600.00\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		if khz := counterRate(text); khz < 0 || khz > 1e8 {

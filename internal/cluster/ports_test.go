@@ -86,7 +86,7 @@ short line
 }
 
 func FuzzListeningInodes(f *testing.F) {
-	f.Add("0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 111", 0x192B)
+	cost.Attack(f, "0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 111", 0x192B)
 	f.Fuzz(func(t *testing.T, table string, number int) {
 		defer cost.Spend(t, len(table))()
 		for _, inode := range listeningInodes(bufio.NewScanner(strings.NewReader(table)), number) {

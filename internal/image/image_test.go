@@ -56,7 +56,7 @@ func writeTar(t *testing.T, path string, files map[string]string) {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add([]byte("index.json"))
+	cost.Attack(f, []byte("index.json"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		defer cost.Spend(t, len(content))()
 		path := filepath.Join(t.TempDir(), "image.tar")

@@ -117,8 +117,8 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(bytes.TrimSuffix(good, []byte{'\n'}))
-	f.Add([]byte(`0badc0de {"number":4,"kind":"evic`))
+	cost.Attack(f, bytes.TrimSuffix(good, []byte{'\n'}))
+	cost.Attack(f, []byte(`0badc0de {"number":4,"kind":"evic`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		defer cost.Spend(t, len(text))()
 		r, err := decode(text)

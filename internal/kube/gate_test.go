@@ -268,7 +268,7 @@ func TestResourceOf(t *testing.T) {
 }
 
 func FuzzResourceOf(f *testing.F) {
-	f.Add("/api/v1/namespaces/x/pods/p/status")
+	cost.Attack(f, "/api/v1/namespaces/x/pods/p/status")
 	f.Fuzz(func(t *testing.T, path string) {
 		defer cost.Spend(t, len(path))()
 		resource, subresource := resourceOf(path)

@@ -52,7 +52,7 @@ func TestLoadManifests(t *testing.T) {
 
 func FuzzParseManifests(f *testing.F) {
 	for _, seed := range []string{"", "---\n", "apiVersion: v1\nkind: Pod\n", "apiVersion: v1\nkind: List\nitems: [{}]\n", `{"apiVersion":"v1","kind":"PodList","items":[{}]}`, "a: b: c", "kind: [", "\xff"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

@@ -105,8 +105,8 @@ func TestParseRenewalRefuses(t *testing.T) {
 }
 
 func FuzzParseRenewal(f *testing.F) {
-	f.Add(frame(f, "ADDED", lease("n1", "5", time.Now()))[frameHead:])
-	f.Add(frame(f, "BOOKMARK", lease("", "5", time.Time{}))[frameHead:])
+	cost.Attack(f, frame(f, "ADDED", lease("n1", "5", time.Now()))[frameHead:])
+	cost.Attack(f, frame(f, "BOOKMARK", lease("", "5", time.Time{}))[frameHead:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		defer cost.Spend(t, len(b))()
 		if e, err := parseRenewal(b); err == nil && e.version == "" {

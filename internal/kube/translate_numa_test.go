@@ -91,10 +91,10 @@ func TestBerthCost(t *testing.T) {
 
 // FuzzBerth: whatever an annotation says, reading it is cheap, and what is read says the same when it is written again.
 func FuzzBerth(f *testing.F) {
-	f.Add(`[{"name":"main","cpus":"2-3,6","nodes":[0,4]},{"name":"side"}]`)
-	f.Add(`[{"cpus":"0-4294967295"}]`)
+	cost.Attack(f, `[{"name":"main","cpus":"2-3,6","nodes":[0,4]},{"name":"side"}]`)
+	cost.Attack(f, `[{"cpus":"0-4294967295"}]`)
 	for _, text := range hostileBerths() {
-		f.Add(text)
+		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		cost.Under(t, cost.Budget{}, len(text), func() { readBerth(text, berthPod) })

@@ -24,9 +24,9 @@ func TestDay(t *testing.T) {
 }
 
 func FuzzParseScript(f *testing.F) {
-	f.Add(Day)
-	f.Add(troubles)
-	f.Add("at 1h api down\nat 1h api up # back")
+	cost.Attack(f, Day)
+	cost.Attack(f, troubles)
+	cost.Attack(f, "at 1h api down\nat 1h api up # back")
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		events, err := ParseScript(text)

@@ -46,7 +46,7 @@ func TestBrokenFramesSayWhy(t *testing.T) {
 }
 
 func FuzzReadFrames(f *testing.F) {
-	f.Add([]byte("\x01\x00\x00\x00\x01a\x03\x00\x00\x00\x0a{\"Code\":1}"))
+	cost.Attack(f, []byte("\x01\x00\x00\x00\x01a\x03\x00\x00\x00\x0a{\"Code\":1}"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		defer cost.Spend(t, len(stream))()
 		var out, complaint bytes.Buffer

@@ -19,6 +19,8 @@ package cost
 
 import (
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,12 +106,14 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// hostileLength is how long Hostile makes an input, in bytes. Chosen: as long as the longest
-// berth that is read; a square of it is a quarter of a billion.
-const hostileLength = 16 << 10
+// hostileLength is how long Hostile makes an input, in bytes. Chosen: a square of it is a billion, which no budget here
+// allows; read at 300 ns a byte it still takes only 10 ms.
+const hostileLength = 32 << 10
 
-// Hostile returns seed over and over, joined in the ways in which lists, lines and words are, and its parts over and over:
-// what a hostile writer tries first. None is longer than 16 KiB and a seed.
+// Hostile returns what a hostile writer makes of a seed first: the seed over and over, joined in the ways in which lists, lines
+// and words are; a byte of each kind over and over where it stands, so that brackets open and never close; and what stands
+// between two brackets over and over, each time with another name, so that what understands the seed understands this too.
+// None is much longer than 32 KiB and a seed.
 func Hostile(seed string) []string {
 	if seed == "" {
 		return nil
@@ -118,16 +122,82 @@ func Hostile(seed string) []string {
 	for _, joint := range []string{"", ",", "\n", " "} {
 		out = append(out, repeat(seed+joint))
 	}
+	letter, digit := false, false
 	for i, c := range []byte(seed) {
-		// A bracket, quote, digit or sign that opens something, never closed; each kind once.
-		if strings.IndexByte(seed, c) == i && len(out) < 12 {
-			out = append(out, seed[:i]+repeat(seed[i:i+1])+seed[i:])
+		switch {
+		case strings.IndexByte(seed, c) < i:
+			continue
+		case 'a' <= c|0x20 && c|0x20 <= 'z':
+			if letter {
+				continue
+			}
+			letter = true
+		case '0' <= c && c <= '9':
+			if digit {
+				continue
+			}
+			digit = true
 		}
+		out = append(out, seed[:i]+repeat(seed[i:i+1])+seed[i:])
+	}
+	return append(out, crowds(seed)...)
+}
+
+func repeat(s string) string { return strings.Repeat(s, max(1, hostileLength/len(s))) }
+
+// crowdsMax is how many of a seed's brackets are filled. Chosen: the outer ones of a manifest; more only makes tests longer.
+const crowdsMax = 8
+
+// crowds returns seed with the content of each pair of brackets many times instead of once, joined by commas. Where it begins
+// with a quote, a number follows that: names stay different.
+func crowds(seed string) []string {
+	var out []string
+	for start := range len(seed) {
+		end := closing(seed, start)
+		if end <= start+1 || len(out) == crowdsMax {
+			continue
+		}
+		content, quote := seed[start+1:end], ""
+		if content[0] == '"' {
+			content, quote = content[1:], `"`
+		}
+		var b strings.Builder
+		b.WriteString(seed[:start+1])
+		for i := 0; b.Len() < hostileLength; i++ {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(quote)
+			if quote != "" {
+				b.WriteString(strconv.Itoa(i))
+			}
+			b.WriteString(content)
+		}
+		b.WriteString(seed[end:])
+		out = append(out, b.String())
 	}
 	return out
 }
 
-func repeat(s string) string { return strings.Repeat(s, max(1, hostileLength/len(s))) }
+// closing returns where the bracket at start is closed, or -1. Brackets within quotes count as others do.
+func closing(seed string, start int) int {
+	depth := 0
+	for i := start; i < len(seed); i++ {
+		switch seed[i] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		if depth == 0 {
+			if i == start {
+				return -1 // no bracket
+			}
+			return i
+		}
+	}
+	return -1
+}
 
 // whole is the budget of all that a fuzz target does with one input: it reads, often several times, and compares what it read.
 var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond, CPUPerByte: 5 * time.Microsecond}
@@ -156,10 +226,26 @@ func Spend(t testing.TB, length int) func() {
 	}
 }
 
-// Attack adds to a fuzz target what a hostile writer makes of a seed, so that the target is held to its budget on long inputs
-// whenever its tests run.
-func Attack[T string | []byte](f *testing.F, seed T) {
-	for _, text := range Hostile(string(seed)) {
-		f.Add(T(text))
+// Attack adds to a fuzz target a seed and what a hostile writer makes of it, so that the target is held to its budget on long
+// inputs whenever its tests run. seed is what the target's function takes after its T; each text in it is made long, one at a
+// time.
+func Attack(f *testing.F, seed ...any) {
+	f.Add(seed...)
+	for i := range seed {
+		add := func(long any) {
+			args := slices.Clone(seed)
+			args[i] = long
+			f.Add(args...)
+		}
+		switch text := seed[i].(type) {
+		case string:
+			for _, long := range Hostile(text) {
+				add(long)
+			}
+		case []byte:
+			for _, long := range Hostile(string(text)) {
+				add([]byte(long))
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -18,6 +19,10 @@ var sink any
 
 // TestUnderCanFail: what expands a few bytes into much memory or many steps is found, what is linear is not.
 func TestUnderCanFail(t *testing.T) {
+	steps := 1 << 28
+	if instrumented {
+		steps <<= 3 // the budget is ten times as large, and an empty loop does not become slower
+	}
 	for _, c := range []struct {
 		name  string
 		run   func()
@@ -28,7 +33,7 @@ func TestUnderCanFail(t *testing.T) {
 		{"memory", func() { sink = make([]byte, 64<<20) }, true},
 		{"steps", func() {
 			n := 0
-			for i := range 1 << 28 {
+			for i := range steps {
 				n ^= i
 			}
 			sink = n
@@ -46,9 +51,46 @@ func TestHostile(t *testing.T) {
 	if len(Hostile("")) != 0 {
 		t.Error("nothing became something")
 	}
-	for _, text := range Hostile(`{"a":[1-3,"b"]}`) {
+	valid := 0
+	for _, text := range Hostile(`{"a":[{"b":"1-3"}]}`) {
 		if len(text) < hostileLength/2 || len(text) > 2*hostileLength {
 			t.Errorf("%.40q is %d bytes long", text, len(text))
 		}
+		if json.Valid([]byte(text)) {
+			valid++
+		}
+	}
+	if valid != 6 {
+		t.Errorf("%d are JSON, want 6: one for each pair of brackets, and a letter, a digit and a sign within quotes", valid)
+	}
+	for _, text := range []string{"a", "]", "[", "[]", "}{", `{"`, "[[", "\xff"} {
+		if len(Hostile(text)) == 0 {
+			t.Errorf("%q: nothing", text)
+		}
+	}
+}
+
+// TestAttackFindsSquares: a parser that looks at the text before it for each byte goes over the budget that fuzz targets have,
+// with what Hostile makes of a small seed, though each step is a nanosecond.
+func TestAttackFindsSquares(t *testing.T) {
+	if instrumented {
+		t.Skip("the race detector's budget is ten times as large, and these steps do not become slower with it")
+	}
+	text := Hostile("a,b")[0]
+	j := &judge{TB: t}
+	func() {
+		defer Spend(j, len(text))()
+		n := 0
+		for i := range len(text) {
+			for k := range i {
+				if text[k] == text[i] {
+					n++
+				}
+			}
+		}
+		sink = n
+	}()
+	if !j.failed {
+		t.Errorf("a square of %d bytes is within the budget", len(text))
 	}
 }

@@ -35,7 +35,6 @@ func TestMemoryGroup(t *testing.T) {
 }
 
 func FuzzMemoryGroup(f *testing.F) {
-	f.Add("5:memory:/kubepods/pod1/c1\n0::/\n")
 	cost.Attack(f, "5:memory:/kubepods/pod1/c1\n0::/\n")
 	f.Fuzz(func(t *testing.T, content string) {
 		defer cost.Spend(t, len(content))()

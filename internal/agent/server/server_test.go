@@ -422,9 +422,7 @@ func TestLogs(t *testing.T) {
 }
 
 func FuzzLogOptions(f *testing.F) {
-	f.Add("follow=true&tailLines=3&sinceSeconds=9223372036854775807&limitBytes=1&stream=Stdout&tail=all")
 	cost.Attack(f, "follow=true&tailLines=3&sinceSeconds=9223372036854775807&limitBytes=1&stream=Stdout&tail=all")
-	f.Add("sinceTime=2026-11-20T10:00:00Z&previous&timestamps=0")
 	cost.Attack(f, "sinceTime=2026-11-20T10:00:00Z&previous&timestamps=0")
 	f.Fuzz(func(t *testing.T, query string) {
 		defer cost.Spend(t, len(query))()

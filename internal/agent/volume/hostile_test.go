@@ -345,7 +345,7 @@ func TestRejectedUID(t *testing.T) {
 
 func FuzzPayloadPath(f *testing.F) {
 	for _, s := range hostileWords {
-		f.Add(s, "a")
+		cost.Attack(f, s, "a")
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		defer cost.Spend(t, len(a)+len(b))()

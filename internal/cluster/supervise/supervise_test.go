@@ -456,7 +456,6 @@ func TestParseStat(t *testing.T) {
 }
 
 func FuzzParseStat(f *testing.F) {
-	f.Add("42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21")
 	cost.Attack(f, "42 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21")
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
@@ -480,9 +479,7 @@ func TestMarkRoundTrip(t *testing.T) {
 }
 
 func FuzzParseMark(f *testing.F) {
-	f.Add(mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
 	cost.Attack(f, mark{name: "a", digest: "d", argv: "h"}.variable("/o"))
-	f.Add("PATH=/bin")
 	cost.Attack(f, "PATH=/bin")
 	f.Fuzz(func(t *testing.T, variable string) {
 		defer cost.Spend(t, len(variable))()

@@ -99,8 +99,8 @@ func long(n int) string { return strings.Repeat("x", n) }
 
 // FuzzSysctls: whatever is listed, nothing is allowed that a namespace does not keep, and a name and its normal form are the same.
 func FuzzSysctls(f *testing.F) {
-	f.Add("net.core.*", "net/core/somaxconn")
-	f.Add("kernel.shm*", "kernel.shmmax")
+	cost.Attack(f, "net.core.*", "net/core/somaxconn")
+	cost.Attack(f, "kernel.shm*", "kernel.shmmax")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
 		defer cost.Spend(t, len(pattern)+len(name))()
 		s, err := AllowSysctls([]string{pattern}, "6.1")

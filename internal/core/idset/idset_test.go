@@ -98,7 +98,7 @@ func TestAlgebra(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"0-3,8", "", "1-", "8191", "62-129", "3-1", "0,0,0"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		cost.Under(t, cost.Budget{}, len(text), func() { _, _ = Parse(text) })

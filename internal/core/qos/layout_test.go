@@ -149,7 +149,6 @@ func TestReservedGroupIsBounded(t *testing.T) {
 // Names of reserved groups come from a file: whatever they are, the result is a clean path below the root, or an error.
 func FuzzReserved(f *testing.F) {
 	for _, seed := range []string{"/system.slice", "a-b", "..", "/x/../..", "a--b.slice", "-", "\x00"} {
-		f.Add(seed)
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

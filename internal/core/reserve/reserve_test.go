@@ -94,7 +94,7 @@ func TestQuantiles(t *testing.T) {
 
 func FuzzPodsGroup(f *testing.F) {
 	for _, seed := range []string{"/kubepods/pod1234-5678", "kubepods.slice", "//", "/kubepods/kubepods-pod________.slice"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, group string) {
 		defer cost.Spend(t, len(group))()

@@ -272,7 +272,7 @@ func TestReadersSayFileLineAndReason(t *testing.T) {
 
 func FuzzParsers(f *testing.F) {
 	for _, seed := range []string{"usage_usec 1\nuser_usec 2\n", "max 100000", "50000 100000", "18446744073709551615", "-1", "2MB", "4294967295GB", "a", " ", "\n\n", "usage_usec", "0 0"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		defer cost.Spend(t, len(s))()

@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 }
 
 func FuzzRun(f *testing.F) {
-	f.Add("ADD", configWith(`{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
+	cost.Attack(f, "ADD", configWith(`{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
 	f.Fuzz(func(t *testing.T, command, config string) {
 		defer cost.Spend(t, len(command)+len(config))()
 		var out strings.Builder

@@ -207,10 +207,10 @@ func TestRefused(t *testing.T) {
 // FuzzCheck: whatever a plugin says, what is let in names a file directly in the directory.
 func FuzzCheck(f *testing.F) {
 	for _, endpoint := range []string{"x.sock", "../x.sock", "a/b", "", ".", "..", "kubelet.sock", "x\x00y", "/etc/passwd", "...", "\\..\\x"} {
-		f.Add("example.com/gpu", endpoint)
+		cost.Attack(f, "example.com/gpu", endpoint)
 	}
-	f.Add("kubernetes.io/x", "x")
-	f.Add("a/b/c", "x")
+	cost.Attack(f, "kubernetes.io/x", "x")
+	cost.Attack(f, "a/b/c", "x")
 	f.Fuzz(func(t *testing.T, resource, endpoint string) {
 		defer cost.Spend(t, len(resource)+len(endpoint))()
 		if check(&pluginapi.RegisterRequest{Version: pluginapi.Version, ResourceName: resource, Endpoint: endpoint}) != nil {

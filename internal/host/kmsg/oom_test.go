@@ -84,7 +84,7 @@ func FuzzRecords(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(string(text))
+		cost.Attack(f, string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

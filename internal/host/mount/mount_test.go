@@ -24,7 +24,7 @@ short line
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("36 35 98:0 / /mnt\\0402 rw - ext3 /dev/root rw x\n")
+	cost.Attack(f, "36 35 98:0 / /mnt\\0402 rw - ext3 /dev/root rw x\n")
 	f.Fuzz(func(t *testing.T, table string) {
 		defer cost.Spend(t, len(table))()
 		if points := Parse(table); len(points) > strings.Count(table, "\n")+1 {

@@ -145,8 +145,8 @@ func TestParseSockets(t *testing.T) {
 
 // FuzzListeners: whatever the kernel prints, reading it is cheap and ends in ports that a host port can be compared with.
 func FuzzListeners(f *testing.F) {
-	f.Add("heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
-	f.Add("heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")
+	cost.Attack(f, "heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
+	cost.Attack(f, "heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		cost.Under(t, cost.Budget{}, len(text), func() {
 			_, _ = parseSockets(strings.NewReader(text), "udp", "07")

@@ -103,7 +103,7 @@ func TestThisProcess(t *testing.T) {
 
 func FuzzProcessFiles(f *testing.F) {
 	for _, seed := range []string{stat, pidStat, rollup, "", "1 () ", ")(", "cpu 1 2 3 4 5 6 -7 8", "0::/kubepods", "Pss: 99999999999999999999 kB"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

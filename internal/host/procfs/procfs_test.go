@@ -130,7 +130,7 @@ func TestThreads(t *testing.T) {
 
 func FuzzParsers(f *testing.F) {
 	for _, seed := range []string{meminfo, routes4, routes6, "", "MemTotal:", "MemTotal: -1 kB", "h\na b c d e f g h"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

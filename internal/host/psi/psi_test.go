@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
+	cost.Attack(f, "some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		p, err := parse(text)

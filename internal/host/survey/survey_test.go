@@ -104,7 +104,7 @@ func TestThisMachine(t *testing.T) {
 
 func FuzzParseOSRelease(f *testing.F) {
 	for _, seed := range []string{"PRETTY_NAME=\"a\"", "PRETTY_NAME='a b'", "PRETTY_NAME=", "X=1\n\nPRETTY_NAME=\"\\\"\"", strings.Repeat("x", 70000)} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

@@ -82,7 +82,7 @@ func TestSystemUUID(t *testing.T) {
 
 func FuzzParseHugePageDir(f *testing.F) {
 	for _, seed := range []string{"hugepages-2048kB", "hugepages-", "kB", "hugepages-0kB", "hugepages-4294967295kB"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		defer cost.Spend(t, len(name))()
@@ -94,7 +94,7 @@ func FuzzParseHugePageDir(f *testing.F) {
 
 func FuzzNodeFiles(f *testing.F) {
 	for _, seed := range []string{"Node 0 MemTotal:       21457108 kB\n", "\nNode 3 MemTotal: -1 kB", "10 21", "10 20 256", "8000000", "0x10", "0x020000", "FFFFFFFFFFFFFFFF"} {
-		f.Add(seed)
+		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

@@ -406,7 +406,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 }
 
 func FuzzBearer(f *testing.F) {
-	f.Add("Bearer x", "a,base64url.bearer.authorization.k8s.io.Z29vZA")
+	cost.Attack(f, "Bearer x", "a,base64url.bearer.authorization.k8s.io.Z29vZA")
 	f.Fuzz(func(t *testing.T, authorization, protocols string) {
 		defer cost.Spend(t, len(authorization)+len(protocols))()
 		r := httptest.NewRequest("GET", "/", nil)

@@ -69,7 +69,7 @@ func TestReadIsBounded(t *testing.T) {
 // Whatever it is, it is a Recipe without problems, or there are problems.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{head + "grams: 7", head + "parts: {a: 1}\nname: b", "- a", "\x00", head + "grams: 1\ngrams: 2"} {
-		f.Add(text)
+		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()

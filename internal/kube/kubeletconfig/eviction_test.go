@@ -117,7 +117,7 @@ evictionMaxPodGracePeriod: -1
 // FuzzEviction reads thresholds: what is taken is a line that can be compared, what is not is named.
 func FuzzEviction(f *testing.F) {
 	for _, seed := range [][3]string{{"100Mi", "90s", "10%"}, {"10%", "0s", "0"}, {"0%", "-1s", "0%"}, {"1n", "1h", "-1"}, {"NaN%", "", "1e30"}, {"9Ei", "2540400h", "100%"}} {
-		f.Add(seed[0], seed[1], seed[2])
+		cost.Attack(f, seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, line, grace, reclaim string) {
 		defer cost.Spend(t, len(line)+len(grace)+len(reclaim))()

@@ -237,7 +237,7 @@ func TestCheckMachine(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"", head, head + "maxPods: 3\n", head + "evictionHard: {memory.available: 10%}\n", head + "systemReserved: {cpu: 1e3}\n", "{}", "[]", "a: b", head + "reservedMemory: [{numaNode: 0, limits: {memory: 1}}]\n"} {
-		f.Add([]byte(seed))
+		cost.Attack(f, []byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()

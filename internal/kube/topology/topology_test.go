@@ -384,7 +384,7 @@ func FuzzDecode(f *testing.F) {
 		for k, a := range w.encoder.Encode(w.state).Attributes {
 			seed[k] = a.Value
 		}
-		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4], seed[5])
+		cost.Attack(f, seed[0], seed[1], seed[2], seed[3], seed[4], seed[5])
 	}
 	f.Fuzz(func(t *testing.T, policy, scope, machine, config, plugins, pods string) {
 		defer cost.Spend(t, len(policy)+len(scope)+len(machine)+len(config)+len(plugins)+len(pods))()
