@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
 // port is one TCP port that a child will listen on.
@@ -124,17 +126,16 @@ func portHolder(number int) (pid int, name string) {
 		if target, err := os.Readlink(link); err == nil && inodes[target] {
 			parts := strings.Split(link, "/")
 			pid, _ := strconv.Atoi(parts[2])
-			return pid, processName(parts[2])
+			return pid, processName(pid)
 		}
 	}
 	return 0, ""
 }
 
 // processName is the program of a process and, for multi-call programs such as ours, its first word.
-func processName(pid string) string {
-	cmdline, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
-	words := strings.Split(string(cmdline), "\x00")
-	if err != nil || words[0] == "" {
+func processName(pid int) string {
+	words, err := procfs.Default.Arguments(pid)
+	if err != nil || len(words) == 0 || words[0] == "" {
 		return "a process without a command line"
 	}
 	name := filepath.Base(words[0])

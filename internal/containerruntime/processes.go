@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
 // A process is one that we may end: the descriptor stands for it even when its number is given to another.
@@ -98,24 +99,24 @@ func (i *Instance) shims() []process {
 	})
 }
 
-// findProcesses opens every process whose command line is wanted. The line is read after the process is opened, so it
+// findProcesses opens every process whose command line is wanted. The line is read again after the process is opened, so it
 // is the line of the process that was opened.
 func findProcesses(want func(argv []string) bool) []process {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
+	pids, err := procfs.Default.ProcessIDs()
 	if err != nil {
-		panic(err) // the pattern is a constant
+		slog.Warn("processes of the container runtime not found", "err", err)
+		return nil
 	}
 	var found []process
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || !wantedLine(dir, want) {
+	for _, pid := range pids {
+		if !wantedLine(pid, want) {
 			continue
 		}
 		p, err := openProcess(pid)
 		if err != nil {
 			continue // it is gone
 		}
-		if !wantedLine(dir, want) {
+		if !wantedLine(pid, want) {
 			p.close()
 			continue
 		}
@@ -124,12 +125,9 @@ func findProcesses(want func(argv []string) bool) []process {
 	return found
 }
 
-func wantedLine(dir string, want func([]string) bool) bool {
-	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	if err != nil || len(line) == 0 {
-		return false // gone, a zombie or a kernel thread
-	}
-	return want(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"))
+func wantedLine(pid int, want func([]string) bool) bool {
+	argv, err := procfs.Default.Arguments(pid)
+	return err == nil && len(argv) > 0 && want(argv) // else it is gone, a zombie or a kernel thread
 }
 
 // startDetached starts a program in a process group of its own; the channel is closed when it has ended.

@@ -3,6 +3,7 @@ package procfs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -159,9 +160,18 @@ func parseGroups(text string) []string {
 	return groups
 }
 
-// Arguments returns the command line of a process; none for the kernel's own.
+// argumentsMax bounds what is read of a command line, in bytes: a process can make its own as long as its address space (prctl(2),
+// PR_SET_MM). Chosen: half of the longest single argument there is (MAX_ARG_STRLEN, execve(2)); those that we look for have some KiB.
+const argumentsMax = 64 << 10
+
+// Arguments returns the command line of a process, of a longer one what its first 64 KiB hold; none for the kernel's own.
 func (fs FS) Arguments(pid int) ([]string, error) {
-	data, err := os.ReadFile(fs.path(strconv.Itoa(pid) + "/cmdline"))
+	file, err := os.Open(fs.path(strconv.Itoa(pid) + "/cmdline"))
+	if err != nil {
+		return nil, fmt.Errorf("read arguments of process: %w", err)
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, argumentsMax))
 	if err != nil {
 		return nil, fmt.Errorf("read arguments of process: %w", err)
 	}

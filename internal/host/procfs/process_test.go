@@ -53,6 +53,15 @@ func TestProcessFiles(t *testing.T) {
 	}
 }
 
+// A process can make its command line as long as its memory: no more of it is read than of any other.
+func TestLongCommandLineIsCut(t *testing.T) {
+	fs := tree(t, map[string]string{"42/cmdline": "a\x00" + strings.Repeat("b", 1<<20)})
+	args, err := fs.Arguments(42)
+	if err != nil || len(args) != 2 || args[0] != "a" || len(args[1]) != argumentsMax-2 {
+		t.Errorf("%d arguments of %d bytes, %v; want 2 of %d", len(args), len(strings.Join(args, "\x00")), err, argumentsMax)
+	}
+}
+
 func TestBadProcessFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		read func(FS) error
