@@ -132,12 +132,12 @@ func TestTail(t *testing.T) {
 		lines, bytes int
 		want         string
 	}{{80, 2048, "aaaa\nbbbb\ncccc\n"}, {2, 2048, "bbbb\ncccc\n"}, {80, 7, "b\ncccc\n"}, {80, 3, "cc\n"}} {
-		got, err := Tail(path, c.lines, c.bytes)
+		got, err := Tail("", path, c.lines, c.bytes)
 		if err != nil || string(got) != c.want {
 			t.Errorf("tail of %d lines, %d bytes: %q, %v; want %q", c.lines, c.bytes, got, err, c.want)
 		}
 	}
-	if _, err := Tail(path+"x", 1, 1); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Tail("", path+"x", 1, 1); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("tail of a missing log: %v", err)
 	}
 }

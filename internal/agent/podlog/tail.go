@@ -75,11 +75,11 @@ func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 }
 
 // Tail returns the end of the log at path: at most lines lines and of those at most the last bytesMax bytes. It serves
-// termination messages (terminationMessagePolicy FallbackToLogsOnError: 80 lines, 2048 bytes).
-func Tail(path string, lines, bytesMax int) ([]byte, error) {
+// termination messages (terminationMessagePolicy FallbackToLogsOnError: 80 lines, 2048 bytes). root is as in Options.
+func Tail(root, path string, lines, bytesMax int) ([]byte, error) {
 	n := int64(lines)
 	ring := &lastBytes{max: bytesMax}
-	if err := Read(context.Background(), path, Options{Tail: &n}, ring); err != nil {
+	if err := Read(context.Background(), path, Options{Tail: &n, Root: root}, ring); err != nil {
 		return nil, err
 	}
 	return ring.kept, nil

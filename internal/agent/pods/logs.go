@@ -3,6 +3,7 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,45 +32,77 @@ func readBounded(path string, limit int64) string {
 	return strings.ToValidUTF8(string(content), "?")
 }
 
+// logNamesMax is how many names of a log directory, and of the one of links, are looked at: see podlog.Rotator. What a pod that makes
+// more of them keeps goes with its directory.
+const logNamesMax = 10_000
+
 // linkLog keeps the flat directory of links that log collectors follow, as upstream lays it out:
 // <LogDir>/../containers/<pod>_<namespace>_<container>-<id>.log. A link that cannot be made costs the collectors, not
 // the pod.
 func (r *Runner) linkLog(pod *corev1.Pod, c *corev1.Container, id, target string) {
-	dir := r.linkDir()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		slog.Warn("log link not made", "dir", dir, "err", err)
+	if err := os.Mkdir(r.linkDir(), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		slog.Warn("log link not made", "err", err)
 		return
 	}
-	link := filepath.Join(dir, fmt.Sprintf("%s_%s_%s-%s.log", pod.Name, pod.Namespace, c.Name, id))
-	if err := os.Symlink(target, link); err != nil && !errors.Is(err, os.ErrExist) {
-		slog.Warn("log link not made", "link", link, "err", err)
+	dir, err := r.openLinks()
+	if err != nil {
+		slog.Warn("log link not made", "err", err)
+		return
+	}
+	defer dir.Close()
+	name := fmt.Sprintf("%s_%s_%s-%s.log", pod.Name, pod.Namespace, c.Name, id)
+	if err := dir.Symlink(target, name); err != nil && !errors.Is(err, os.ErrExist) {
+		slog.Warn("log link not made", "err", err)
 	}
 }
 
 func (r *Runner) linkDir() string { return filepath.Join(filepath.Dir(r.LogDir), "containers") }
 
+// openLinks opens the directory of links. How what it is in is reached is trusted; a link in its own place is not followed.
+func (r *Runner) openLinks() (*untrusted.Dir, error) {
+	return untrusted.OpenDir(filepath.Dir(r.LogDir), r.linkDir())
+}
+
 // removeLog removes the log of one run, with its rotated parts and its link.
 func (r *Runner) removeLog(e *entry, a podlife.Action) {
-	r.removeLinks(a.ID)
+	r.removeLinks(func(_ *untrusted.Dir, name string) bool { return strings.HasSuffix(name, "-"+a.ID+".log") })
 	e.mu.Lock()
 	pod := e.pod
 	e.mu.Unlock()
 	if pod == nil {
 		return
 	}
-	old, _ := filepath.Glob(filepath.Join(r.requests().LogDirectory(pod), a.Container, fmt.Sprintf("%d.log*", a.Attempt)))
-	for _, path := range old {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			slog.Warn("old log not removed", "path", path, "err", err)
-		}
-	}
+	dir, err := untrusted.OpenDir(r.LogDir, filepath.Join(r.requests().LogDirectory(pod), a.Container))
+	removeNames(dir, err, func(_ *untrusted.Dir, name string) bool {
+		return strings.HasPrefix(name, fmt.Sprintf("%d.log", a.Attempt))
+	})
 }
 
-func (r *Runner) removeLinks(id string) {
-	links, _ := filepath.Glob(filepath.Join(r.linkDir(), "*-"+id+".log"))
-	for _, link := range links {
-		if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-			slog.Warn("log link not removed", "link", link, "err", err)
+func (r *Runner) removeLinks(which func(*untrusted.Dir, string) bool) {
+	dir, err := r.openLinks()
+	removeNames(dir, err, which)
+}
+
+// removeNames removes names of a directory, as far as it could be opened, and closes it.
+func removeNames(dir *untrusted.Dir, err error, which func(*untrusted.Dir, string) bool) {
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		slog.Warn("old logs not removed", "err", err)
+		return
+	}
+	defer dir.Close()
+	names, _, err := dir.Names(logNamesMax)
+	if err != nil {
+		slog.Warn("old logs not removed", "err", err)
+	}
+	for _, name := range names {
+		if !which(dir, name) {
+			continue
+		}
+		if err := dir.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			slog.Warn("old log not removed", "err", err)
 		}
 	}
 }
@@ -77,19 +110,29 @@ func (r *Runner) removeLinks(id string) {
 // removeLogs removes everything a pod that has gone left in the log directory, and the links to it. Only the uid is trusted: it is
 // what makes the directory's name unique, and of remains of an earlier agent's pod nothing else is known.
 func (r *Runner) removeLogs(uid types.UID) {
-	dirs, _ := filepath.Glob(filepath.Join(r.LogDir, "*_"+string(uid)))
+	if err := r.removeLogDirs(uid); err != nil && !errors.Is(err, os.ErrNotExist) {
+		slog.Warn("logs not removed", "uid", uid, "err", err)
+	}
+	r.removeLinks(func(dir *untrusted.Dir, name string) bool {
+		target, err := dir.Readlink(name)
+		return err == nil && strings.Contains(target, "_"+string(uid)+"/")
+	})
+}
+
+func (r *Runner) removeLogDirs(uid types.UID) error {
+	root, err := os.OpenRoot(r.LogDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dirs, err := fs.ReadDir(root.FS(), ".")
+	problems := []error{err}
 	for _, dir := range dirs {
-		if err := os.RemoveAll(dir); err != nil {
-			slog.Warn("logs not removed", "dir", dir, "err", err)
+		if strings.HasSuffix(dir.Name(), "_"+string(uid)) {
+			problems = append(problems, root.RemoveAll(dir.Name()))
 		}
 	}
-	links, _ := os.ReadDir(r.linkDir())
-	for _, link := range links {
-		path := filepath.Join(r.linkDir(), link.Name())
-		if target, err := os.Readlink(path); err == nil && strings.Contains(target, "_"+string(uid)+"/") {
-			_ = os.Remove(path)
-		}
-	}
+	return errors.Join(problems...)
 }
 
 // logDirName is <namespace>_<name>_<uid>; only the uid matters here.

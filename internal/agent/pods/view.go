@@ -208,7 +208,7 @@ func (r *Runner) containerOf(s *runtimeapi.ContainerStatus, old podlife.Containe
 		c.State = podlife.Exited
 		if old.State == podlife.Exited && old.ID == c.ID {
 			c.Reason, c.Message = old.Reason, old.Message // as explained when it ended
-		} else if m := terminationMessage(s); m != "" {
+		} else if m := r.terminationMessage(s); m != "" {
 			c.Message = m
 		}
 	default:
@@ -271,10 +271,10 @@ func cgroupNames(pid int, id string) bool {
 }
 
 // terminationMessage reads what the container left in its termination log, which the status names by annotation.
-func terminationMessage(s *runtimeapi.ContainerStatus) string {
+func (r *Runner) terminationMessage(s *runtimeapi.ContainerStatus) string {
 	text := readBounded(s.Annotations[criconfig.AnnotationMessageHost], terminationMessageMax)
 	if text == "" && s.Annotations[criconfig.AnnotationMessagePolicy] == "FallbackToLogsOnError" && s.ExitCode != 0 {
-		if last, err := podlog.Tail(s.LogPath, terminationLogLines, terminationLogBytes); err == nil {
+		if last, err := podlog.Tail(r.LogDir, s.LogPath, terminationLogLines, terminationLogBytes); err == nil {
 			text = strings.ToValidUTF8(string(last), "?")
 		}
 	}

@@ -14,7 +14,7 @@
 //   - No call reads more than its caller said, whatever the size of the file.
 //   - Open and Read trust the directories on the way and no more; Dir trusts the root that it was given and nothing below it.
 //
-// It writes nothing but new files (Dir.Create), and does not know which files are whose.
+// It writes nothing but new files (Dir.Create) and links (Dir.Symlink), and does not know which files are whose.
 package untrusted
 
 import (
@@ -195,6 +195,30 @@ func (d *Dir) Rename(from, to string) error {
 		return &os.PathError{Op: "rename", Path: d.join(from), Err: err}
 	}
 	return nil
+}
+
+// Symlink makes a link to target, which is not looked at. What has the name already is an error, os.ErrExist.
+func (d *Dir) Symlink(target, name string) error {
+	if err := d.check("symlink", name); err != nil {
+		return err
+	}
+	if err := unix.Symlinkat(target, d.fd, name); err != nil {
+		return &os.PathError{Op: "symlink", Path: d.join(name), Err: err}
+	}
+	return nil
+}
+
+// Readlink returns what the link called name leads to.
+func (d *Dir) Readlink(name string) (string, error) {
+	if err := d.check("readlink", name); err != nil {
+		return "", err
+	}
+	text := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(d.fd, name, text)
+	if err != nil {
+		return "", &os.PathError{Op: "readlink", Path: d.join(name), Err: err}
+	}
+	return string(text[:n]), nil
 }
 
 // Stat describes a name without following it.

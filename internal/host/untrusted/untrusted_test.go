@@ -129,7 +129,18 @@ func TestDirectoryIsReachedWithoutLinks(t *testing.T) {
 		if _, err := d.Open(bad); err == nil {
 			t.Errorf("%q was opened", bad)
 		}
+		if _, err := d.Readlink(bad); err == nil || d.Symlink("to", bad) == nil {
+			t.Errorf("%q was taken for a link's name", bad)
+		}
 	}
+	must(t, d.Symlink("../nowhere", "link"))
+	if to, err := d.Readlink("link"); err != nil || to != "../nowhere" {
+		t.Errorf("%q, %v", to, err)
+	}
+	if err := d.Symlink("elsewhere", "link"); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a second link of the same name: %v", err)
+	}
+	must(t, d.Remove("link"))
 	must(t, os.WriteFile(filepath.Join(root, "pod/c/b"), nil, 0o600))
 	names, whole, err := d.Names(10)
 	if err != nil || !whole || len(names) != 2 {
