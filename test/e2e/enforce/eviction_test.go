@@ -65,7 +65,7 @@ func TestEviction(t *testing.T) {
 
 	n.run(ns, "grower", corev1.ResourceRequirements{}, "memory", "--grow=500Mi")
 	pod := n.evicted(ns, "grower")
-	want := regexp.MustCompile(`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+Ki\. Container c was using \d+Ki, request is 0, has larger consumption of memory\. $`)
+	want := regexp.MustCompile(`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+[KMG]i\. Container c was using \d+[KMG]i, request is 0, has larger consumption of memory\. $`)
 	if !want.MatchString(pod.Status.Message) {
 		t.Errorf("message %q", pod.Status.Message)
 	}
