@@ -81,3 +81,52 @@ func TestMissingBudgetIsFound(t *testing.T) {
 		}
 	}
 }
+
+var (
+	parserName = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?((?:[pP]arse|[dD]ecode)\w*)\(\w+ (?:string|\[\]byte)[,)]`)
+	fuzzName   = regexp.MustCompile(`(?m)^func Fuzz\w+\(`)
+)
+
+// flagsAlone are packages whose parsers read what stands on a command line, which its writer pays for, with why each is small.
+var flagsAlone = map[string]string{
+	"cmd/plimsoll": "the simulator's --policy, split at commas",
+}
+
+// TestParsersAreFuzzed: a package that parses or decodes text has a fuzz target; TestFuzzTargetsHaveBudgets holds it to a budget.
+func TestParsersAreFuzzed(t *testing.T) {
+	parsers, fuzzed := map[string][]string{}, map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && (path == "bench" || path == "test") {
+			return fs.SkipDir // they read what they wrote
+		}
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		if strings.HasSuffix(path, "_test.go") {
+			fuzzed[dir] = fuzzed[dir] || fuzzName.Match(text)
+			return nil
+		}
+		for _, m := range parserName.FindAllSubmatch(text, -1) {
+			parsers[dir] = append(parsers[dir], string(m[1]))
+		}
+		return nil
+	})
+	if err != nil || len(parsers) < 20 {
+		t.Fatalf("%d packages with parsers found, %v", len(parsers), err)
+	}
+	for dir, names := range parsers {
+		if !fuzzed[dir] && flagsAlone[dir] == "" {
+			t.Errorf("%s: %s: no fuzz target in the package: write one, with cost.Attack and cost.Spend", dir, strings.Join(names, ", "))
+		}
+	}
+	for dir := range flagsAlone {
+		if fuzzed[dir] || parsers[dir] == nil {
+			t.Errorf("%s: has a fuzz target or no parser: take it out of flagsAlone", dir)
+		}
+	}
+}
