@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 func TestPlacementRequests(t *testing.T) {
@@ -210,5 +212,43 @@ func TestAgentLacks(t *testing.T) {
 	pod.Spec.NodeName = "n"
 	if got := PlacementPod(pod).NeedsOfAgent; got != nil {
 		t.Errorf("a bound pod needs %v", got)
+	}
+}
+
+// TestVolumesNeedTheirAgent: of every kind of persistent volume, the agent mounts it or publishes that it does not, and the scheduler
+// knows which.
+func TestVolumesNeedTheirAgent(t *testing.T) {
+	kinds := reflect.TypeFor[corev1.PersistentVolumeSource]()
+	for i := range kinds.NumField() {
+		v := &corev1.PersistentVolume{}
+		source := reflect.ValueOf(&v.Spec.PersistentVolumeSource).Elem().Field(i)
+		source.Set(reflect.New(source.Type().Elem()))
+		needs, kind := PlacementVolume(v).NeedsOfAgent, kinds.Field(i).Name
+		if mounted := kind == "HostPath" || kind == "Local"; mounted != (needs == nil) {
+			t.Errorf("%s needs %v", kind, needs)
+		}
+		inline := corev1.Volume{Name: "v"}
+		if same := reflect.ValueOf(&inline.VolumeSource).Elem().FieldByName(kind); same.IsValid() {
+			same.Set(reflect.New(same.Type().Elem()))
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{inline}}}
+			if got := PlacementPod(pod).NeedsOfAgent; !slices.Equal(got, needs) {
+				t.Errorf("%s needs %v, and %v when the pod names it itself", kind, needs, got)
+			}
+		}
+		for _, code := range needs {
+			if !slices.Contains(podfields.Codes(), code) {
+				t.Errorf("%s needs %s, which no agent publishes", kind, code)
+			}
+		}
+		if kind == "CSI" && !slices.Equal(needs, []string{placement.AgentCSI}) {
+			t.Errorf("CSI needs %v", needs)
+		}
+	}
+	moved := PlacementStorageClass(&storagev1.StorageClass{Provisioner: "kubernetes.io/aws-ebs"})
+	if !slices.Equal(moved.NeedsOfAgent, []string{"volumes.in-tree"}) {
+		t.Errorf("volumes of a provisioner that has moved need %v", moved.NeedsOfAgent)
+	}
+	if other := PlacementStorageClass(&storagev1.StorageClass{Provisioner: "rancher.io/local-path"}); other.NeedsOfAgent != nil {
+		t.Errorf("volumes of a provisioner that nobody knows need %v", other.NeedsOfAgent)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach, for which kube-scheduler 1.36 counts them.
@@ -143,6 +144,7 @@ func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
 		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: storagehelpers.GetPersistentVolumeClass(v),
 		Capacity: capacity.Value(), Available: v.Status.Phase == corev1.VolumeAvailable, Deleting: v.DeletionTimestamp != nil,
 		Modes: accessModes(v.Spec.AccessModes), Block: isBlock(v.Spec.VolumeMode), Affinity: volumeAffinity(v),
+		NeedsOfAgent: podfields.CodesOfVolume(v),
 	}
 	if v.Spec.VolumeAttributesClassName != nil {
 		out.Attributes = *v.Spec.VolumeAttributesClassName
@@ -181,7 +183,7 @@ func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
 	out := placement.StorageClass{Name: c.Name, Provisioner: c.Provisioner, Driver: c.Provisioner, Unset: c.VolumeBindingMode == nil}
 	out.Waits = c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	if csi.IsMigratableIntreePluginByName(c.Provisioner) {
-		out.Driver = ""
+		out.Driver, out.NeedsOfAgent = "", podfields.CodesOfInTree()
 		if slices.Contains(movedPlugins, c.Provisioner) {
 			out.Driver, _ = csi.GetCSINameFromInTreeName(c.Provisioner)
 		}

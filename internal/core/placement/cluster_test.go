@@ -448,6 +448,9 @@ func roomy(n Node, pods []Pod, last Pod) bool {
 
 func (h *history) randomNode() Node {
 	n := Node{Name: fmt.Sprintf("n%d", h.rng.IntN(h.names)), PodsMax: int64(h.rng.IntN(6)), Unschedulable: h.rng.IntN(5) == 0}
+	if h.stores && h.rng.IntN(4) == 0 {
+		n.AgentLacks = []string{AgentCSI, "volumes.nfs"}[h.rng.IntN(2):]
+	}
 	n.Allocatable = []Amount{{CPU, int64(h.rng.IntN(4) * 500)}, {Memory, int64(h.rng.IntN(4) * 500)}}
 	if h.rng.IntN(3) == 0 {
 		n.Allocatable = append(n.Allocatable, Amount{"example.com/gpu", int64(h.rng.IntN(3))})

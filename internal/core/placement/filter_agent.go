@@ -5,23 +5,29 @@ import (
 	"strings"
 )
 
-// passesAgent keeps a pod off nodes whose agent says that it lacks what the pod needs: it would hold the pod there. Agents that
-// say nothing, as upstream's, are taken to have everything.
+// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
+const AgentCSI = "volumes.csi"
+
+// passesAgent keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is bound to, needs:
+// it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything. What volumes that are yet to be
+// chosen or made need is passesVolumeBinding's to look at.
 func passesAgent(c *cluster, d *demand, r row) bool {
-	for _, need := range d.ofAgent {
-		if _, lacks := slices.BinarySearch(c.agentLacks[r], need); lacks {
-			return false
-		}
-	}
-	return true
+	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.ofAgent))
+}
+
+func (c *cluster) agentLacksAny(r row, needs []string) bool {
+	return slices.ContainsFunc(needs, func(need string) bool {
+		_, lacks := slices.BinarySearch(c.agentLacks[r], need)
+		return lacks
+	})
 }
 
 func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
-	var lacks []string
-	for _, need := range d.ofAgent {
-		if _, found := slices.BinarySearch(c.agentLacks[r], need); found {
-			lacks = append(lacks, need)
-		}
+	needs := slices.Clone(d.ofAgent)
+	if d.volumes != nil {
+		needs = append(needs, d.volumes.ofAgent...)
 	}
-	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(lacks, ", "))
+	needs = slices.DeleteFunc(needs, func(need string) bool { return !c.agentLacksAny(r, []string{need}) })
+	slices.Sort(needs)
+	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
 }

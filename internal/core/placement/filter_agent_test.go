@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestAgentLacks(t *testing.T) {
 				t.Errorf("%s is kept off a node whose agent says nothing: %v", pod.ID, v)
 			}
 			if v.Node == "ours" && v.Plugin != "" {
-				reason = v.Reasons[0]
+				reason = strings.Join(v.Reasons, "; ")
 				if !v.Final {
 					t.Error("evicting pods would help")
 				}
@@ -47,5 +48,85 @@ func TestAgentLacks(t *testing.T) {
 	p.NodeSeen(later, ours)
 	if d, ok := p.Next(later); !ok || d.Node != "ours" {
 		t.Errorf("the agent has it now, and the pod is not tried again: %+v, %v", d, ok)
+	}
+}
+
+// TestAgentLacksVolumes: a pod goes to no node whose agent does not mount the volumes of its claims, bound or yet to be found or made,
+// goes to others, and is tried again when that changes.
+func TestAgentLacksVolumes(t *testing.T) {
+	const bound = "node(s) had an agent that would hold the pod: it has no volumes.csi"
+	const made = "node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner"
+	const none = "node(s) didn't find available persistent volumes to bind"
+	later := unit.Instant(0).Add(time.Minute)
+	claim := func(p *Placer, now unit.Instant, volume string) {
+		p.ClaimSeen(now, Claim{Namespace: "x", Name: "c", UID: "c", Version: "1", Class: "k", Volume: volume, Bound: volume != ""})
+	}
+	class := func(p *Placer, provisioner string, needs ...string) {
+		p.StorageClassSeen(1, StorageClass{Name: "k", Provisioner: provisioner, Waits: true, NeedsOfAgent: needs})
+	}
+	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{"d", "h"}, NeedsOfAgent: []string{AgentCSI}}
+	local := Volume{Name: "local", Class: "k", Version: "1", Available: true}
+	equipped := func(p *Placer) { p.NodeSeen(later, Node{Name: "ours", PodsMax: 9}) }
+	for name, s := range map[string]struct {
+		facts func(*Placer)
+		why   string // our node is rejected; empty: it is not
+		helps func(*Placer)
+	}{
+		"bound": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound, equipped},
+		"bound to another later": {func(p *Placer) {
+			class(p, noProvisioner)
+			p.VolumeSeen(1, csi)
+			p.VolumeSeen(1, local)
+			claim(p, 1, "csi")
+		}, bound,
+			func(p *Placer) { claim(p, later, "local") }},
+		"bound, and its volume is another": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound,
+			func(p *Placer) { p.VolumeSeen(later, Volume{Name: "csi", Class: "k", Version: "2"}) }},
+		"bound to what it mounts": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, local); claim(p, 1, "local") }, "", nil},
+		"to be found": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "") }, none,
+			func(p *Placer) { p.VolumeSeen(later, local) }},
+		"kept for it": {func(p *Placer) {
+			class(p, noProvisioner)
+			kept := csi
+			kept.Claimed, kept.ClaimSpace, kept.ClaimName = true, "x", "c"
+			p.VolumeSeen(1, kept)
+			claim(p, 1, "")
+		}, none, equipped},
+		"another is found": {func(p *Placer) {
+			class(p, noProvisioner)
+			p.VolumeSeen(1, csi)
+			p.VolumeSeen(1, local)
+			claim(p, 1, "")
+		}, "", nil},
+		"to be made by a driver":    {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, equipped},
+		"the driver goes":           {func(p *Placer) { class(p, "d"); p.DriverSeen(1, "d", false); claim(p, 1, "") }, made, func(p *Placer) { p.DriverGone(later, "d") }},
+		"to be made by who is none": {func(p *Placer) { class(p, "rancher.io/local-path"); claim(p, 1, "") }, "", nil},
+		"to be made in a kind":      {func(p *Placer) { class(p, "kubernetes.io/aws-ebs", "volumes.csi"); claim(p, 1, "") }, made, equipped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := New(Options{})
+			p.NodeSeen(1, Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"resource-claims", AgentCSI}})
+			p.NodeSeen(1, Node{Name: "theirs", PodsMax: 9})
+			s.facts(p)
+			pod := Pod{ID: "p", Namespace: "x", Name: "p", Mounts: []Mount{{Claim: "c"}}}
+			for _, v := range p.Verdicts(pod) {
+				want := map[string]string{"ours": s.why}[v.Node]
+				if got := strings.Join(v.Reasons, "; "); got != want {
+					t.Errorf("%s: %q, want %q", v.Node, got, want)
+				}
+			}
+			p.NodeGone(1, "theirs")
+			p.PodSeen(1, pod)
+			if d, ok := p.Next(1); !ok || (d.Node == "ours") != (s.why == "") {
+				t.Fatalf("placed on %q: %v", d.Node, d.Failure)
+			}
+			if s.helps == nil {
+				return
+			}
+			s.helps(p)
+			if d, ok := p.Next(later); !ok || d.Node != "ours" {
+				t.Errorf("it could be placed now, and is not tried again: %+v, %v", d.Failure, ok)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import "slices"
 //   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies and, if
 //     the driver publishes capacities, one of them for the node be large enough.
 //   - A claim for which a node was selected already is provisioned there, and nowhere else.
+//   - A node whose agent says that it would not mount a volume does not get it: others are looked for.
 //
 // Claims that are bound as soon as they are made have a reason of their own if they are not (volumeAsk.useless).
 func passesVolumeBinding(c *cluster, d *demand, r row) bool {
@@ -23,7 +24,8 @@ const (
 	outOfReach bindingConflict = 1 << iota // a bound volume
 	noMatch                                // for an unbound claim
 	noSpace
-	notThere // a bound volume
+	notThere   // a bound volume
+	notMounted // a volume that would be made
 )
 
 var bindingReasons = []string{
@@ -31,6 +33,7 @@ var bindingReasons = []string{
 	"node(s) didn't find available persistent volumes to bind",
 	"node(s) did not have enough free storage",
 	"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+	"node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner",
 }
 
 func explainVolumeBinding(c *cluster, d *demand, r row, reasons []string) []string {
@@ -103,7 +106,7 @@ func (c *cluster) match(p *provision, r row, chosen []*volume) *volume {
 	claim := p.claim
 	for _, v := range p.stock.kept[claimKey{claim.Namespace, claim.Name}] {
 		if (v.ClaimUID == "" || v.ClaimUID == claim.UID) && !v.Deleting && v.suits(claim) && !slices.Contains(chosen, v) {
-			if !c.allows(&v.affinity, r) {
+			if !c.allows(&v.affinity, r) || c.agentLacksAny(r, v.NeedsOfAgent) {
 				return nil
 			}
 			return v
@@ -115,7 +118,7 @@ func (c *cluster) match(p *provision, r row, chosen []*volume) *volume {
 			if best != nil && smallestFirst(best, v) < 0 {
 				return
 			}
-			if v.suits(claim) && v.offers(claim) && c.allows(&v.affinity, r) && !slices.Contains(chosen, v) {
+			if v.suits(claim) && v.offers(claim) && c.allows(&v.affinity, r) && !c.agentLacksAny(r, v.NeedsOfAgent) && !slices.Contains(chosen, v) {
 				best = v
 				return
 			}
@@ -154,6 +157,9 @@ func (c *cluster) provisions(p *provision, r row, plan *VolumePlan) bindingConfl
 	}
 	if p.claim.Sized && c.storage.opted[k.Provisioner] && !c.hasSpace(k.Name, p.claim.Size, r) {
 		return noSpace
+	}
+	if c.agentLacksAny(r, p.ofAgent) {
+		return notMounted
 	}
 	plan.provision(p.claim, c.name[r])
 	return 0

@@ -17,6 +17,7 @@ type storage struct {
 	volumes map[string]*volume
 	stocks  map[string]*stock // by class: the volumes that a claim may get
 	classes map[string]*storageClass
+	drivers map[string]bool // CSI drivers that there are
 	// opted: drivers that publish capacities, and want them looked at.
 	opted           map[string]bool
 	capacities      map[string]map[claimKey]*capacity // by class, then by namespace and name
@@ -72,7 +73,7 @@ type capacity struct {
 func newStorage() storage {
 	return storage{
 		claims: map[claimKey]*claimState{}, volumes: map[string]*volume{}, stocks: map[string]*stock{}, classes: map[string]*storageClass{},
-		opted: map[string]bool{}, capacities: map[string]map[claimKey]*capacity{}, capacityVersion: map[string]uint64{}, boundTo: map[string]map[*claimState]bool{},
+		drivers: map[string]bool{}, opted: map[string]bool{}, capacities: map[string]map[claimKey]*capacity{}, capacityVersion: map[string]uint64{}, boundTo: map[string]map[*claimState]bool{},
 		attachedTo: map[string]Attachment{}, attaching: map[string]map[string]bool{}, plans: map[PodID]*VolumePlan{}, trueClaims: map[claimKey]*Claim{}, trueVolumes: map[string]*volume{},
 	}
 }

@@ -24,6 +24,7 @@ type volumeAsk struct {
 	chosen   []provision // unbound, for which a node was selected already
 	open     []provision // unbound, from the smallest on: to be bound to a volume that there is, or provisioned
 	zones    []zoneLabel
+	ofAgent  []string // codes of what bound volumes need of a node's agent
 
 	immediate bool // a claim waits for a volume that is not ours to choose
 }
@@ -38,6 +39,8 @@ type provision struct {
 	claim *Claim
 	class *storageClass
 	stock *stock
+	// ofAgent are codes of what a volume that is made for it needs of a node's agent.
+	ofAgent []string
 }
 
 // readVolumes finds out what the volumes of d come down to. Tables that were built on another answer are void.
@@ -72,7 +75,7 @@ func (c *cluster) volumeInputs(k *class, inputs []any) []any {
 		class := s.classes[claim.seen.Class]
 		inputs = append(inputs, claim.seen, class, s.volumes[claim.seen.Volume], claim.attached)
 		if claim.seen.Volume == "" && class != nil {
-			inputs = append(inputs, s.stockOf(class.Name).version, s.opted[class.Provisioner], s.capacityVersion[class.Name])
+			inputs = append(inputs, s.stockOf(class.Name).version, s.drivers[class.Provisioner], s.opted[class.Provisioner], s.capacityVersion[class.Name])
 		}
 	}
 	return inputs
@@ -159,14 +162,26 @@ func (a *volumeAsk) sort(c *cluster, k *class, m *Mount, seen *Claim, class *sto
 	case m.Own && seen.Controller != k.podID:
 		a.findUseless("PVC " + seen.Namespace + "/" + seen.Name + " was not created for pod " + seen.Namespace + "/" + k.podName + " (pod is not owner)")
 	case seen.Volume != "" && seen.Bound:
-		a.bound = append(a.bound, boundVolume{seen.Volume, c.storage.volumes[seen.Volume]})
+		v := c.storage.volumes[seen.Volume]
+		a.bound = append(a.bound, boundVolume{seen.Volume, v})
+		if v != nil {
+			a.ofAgent = append(a.ofAgent, v.NeedsOfAgent...)
+		}
 	case seen.Volume != "" || class == nil || !class.Waits:
 		a.immediate = true
 	case seen.Selected:
-		a.chosen = append(a.chosen, provision{seen, class, c.storage.stockOf(class.Name)})
+		a.chosen = append(a.chosen, c.provisionOf(seen, class))
 	default:
-		a.open = append(a.open, provision{seen, class, c.storage.stockOf(class.Name)})
+		a.open = append(a.open, c.provisionOf(seen, class))
 	}
+}
+
+func (c *cluster) provisionOf(claim *Claim, class *storageClass) provision {
+	p := provision{claim: claim, class: class, stock: c.storage.stockOf(class.Name), ofAgent: class.NeedsOfAgent}
+	if c.storage.drivers[class.Provisioner] {
+		p.ofAgent = []string{AgentCSI}
+	}
+	return p
 }
 
 // locate finds what VolumeZone looks at: the zones in the labels of the volume.

@@ -62,7 +62,11 @@ func (h *history) happenStorage() {
 			p.AttachmentSeen(h.now, a)
 		}
 	case 9:
-		p.DriverSeen(h.now, "d", h.rng.IntN(2) == 0)
+		if h.rng.IntN(3) == 0 {
+			p.DriverGone(h.now, "d")
+		} else {
+			p.DriverSeen(h.now, "d", h.rng.IntN(2) == 0)
+		}
 	case 10:
 		k := Capacity{Namespace: "x", Name: h.one("k0", "k1"), Class: h.one("csi", "csi", "local"), Size: int64(h.rng.IntN(5)), Sized: h.rng.IntN(5) != 0}
 		k.Nodes = &LabelSelector{Requirements: []Requirement{{Key: "zone", Op: In, Values: []string{h.one("a", "b", "c")}}}}
@@ -100,7 +104,9 @@ func (h *history) changeVolume() {
 		v.Affinity = &[]NodeTerm{{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}}}
 	}
 	if h.rng.IntN(3) == 0 {
-		v.CSI, v.Attached = true, Attached{"d", h.one("h0", "h1", "h2", "h3")}
+		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{"d", h.one("h0", "h1", "h2", "h3")}, []string{AgentCSI}
+	} else if h.rng.IntN(4) == 0 {
+		v.NeedsOfAgent = []string{"volumes.nfs"}
 	}
 	if h.rng.IntN(3) == 0 {
 		v.Labels = []Label{{"topology.kubernetes.io/zone", h.one("a", "b", "a__b")}}

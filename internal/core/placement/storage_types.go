@@ -67,6 +67,8 @@ type Volume struct {
 	Affinity *[]NodeTerm // where it can be reached; nil: anywhere
 	Attached Attached
 	CSI      bool // Attached is its own source, not a translation
+	// NeedsOfAgent are codes of what a node's agent must have to mount it that not every agent has; see Pod.NeedsOfAgent.
+	NeedsOfAgent []string
 	// Plugin is the in-tree plugin of a volume that a CSI driver serves on nodes that have moved it; there Moved holds in
 	// place of Affinity.
 	Plugin string
@@ -79,7 +81,10 @@ type StorageClass struct {
 	Provisioner string
 	// Waits: volumes are bound when a pod is placed (WaitForFirstConsumer), not before. Unset: the mode is not known.
 	Waits, Unset bool
-	Driver       string      // that attaches its volumes; empty: none that counts
+	Driver       string // that attaches its volumes; empty: none that counts
+	// NeedsOfAgent are, as a Volume's, of volumes that Provisioner makes, if it is of a kind that is known by its name. Of those that
+	// a CSI driver makes, AgentCSI is one by itself.
+	NeedsOfAgent []string
 	Topologies   *[]NodeTerm // where volumes can be made; nil: anywhere
 }
 

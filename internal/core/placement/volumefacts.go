@@ -64,21 +64,32 @@ func (p *Placer) StorageClassGone(now unit.Instant, name string) {
 
 // DriverSeen folds in a CSIDriver. capacities: it publishes how much room it has, and wants that to be looked at.
 func (p *Placer) DriverSeen(now unit.Instant, name string, capacities bool) {
+	p.setDriver(now, name, true, capacities)
+}
+
+// setDriver folds in whether there is a driver, and whether its capacities are to be looked at. Pods are woken when less is asked.
+func (p *Placer) setDriver(now unit.Instant, name string, there, capacities bool) {
 	s := &p.cluster.storage
-	if s.opted[name] == capacities {
+	wasThere, opted := s.drivers[name], s.opted[name]
+	if wasThere == there && opted == capacities {
 		return
 	}
 	s.version++
-	if capacities {
-		s.opted[name] = true
-		return
+	delete(s.drivers, name)
+	if there {
+		s.drivers[name] = true
 	}
 	delete(s.opted, name)
-	p.wakeVolumes(now, func(d *demand) bool { return d.volumes.provisionedBy(name) })
+	if capacities {
+		s.opted[name] = true
+	}
+	if wasThere && !there || opted && !capacities {
+		p.wakeVolumes(now, func(d *demand) bool { return d.volumes.provisionedBy(name) })
+	}
 }
 
 // DriverGone folds in that one was deleted.
-func (p *Placer) DriverGone(now unit.Instant, name string) { p.DriverSeen(now, name, false) }
+func (p *Placer) DriverGone(now unit.Instant, name string) { p.setDriver(now, name, false, false) }
 
 // CapacitySeen folds in a CSIStorageCapacity.
 func (p *Placer) CapacitySeen(now unit.Instant, k Capacity) {

@@ -36,8 +36,9 @@ Each field of a pod's specification has one of five outcomes.
 - **No effect.** Nobody on a node reads the field, by design; the note says who does.
 
 The agent notes what it lacks in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node, and ` + "`plimsoll scheduler`" + ` sends it no pod that
-it would hold. kube-scheduler does not know the annotation and may do so. Static pods go the same way as all others; their mirror
-pods show it.
+it would hold: for a field, or for the kind of volume that a claim of it is bound to, or would get from a CSI driver (a provisioner with
+a CSIDriver of its name). kube-scheduler does not know the annotation and may do so. Static pods go the same way as all others; their
+mirror pods show it.
 
 ` + "`containers[]`" + ` stands for init containers and ephemeral containers, too.
 `

@@ -137,6 +137,8 @@ func sourceHold(kind, why string, is func(*corev1.VolumeProjection) bool) hold {
 	}
 }
 
+const codeInTree = "volumes.in-tree"
+
 // oldVolumes are the kinds that the API still knows and Kubernetes hands to CSI drivers, or has given up.
 var oldVolumes = map[string]func(*corev1.Volume) bool{
 	"awsElasticBlockStore": func(v *corev1.Volume) bool { return v.AWSElasticBlockStore != nil },
@@ -163,7 +165,7 @@ func oldVolumeHolds() []hold {
 	var out []hold
 	for kind, is := range oldVolumes {
 		h := volumeHold(kind, "this node's agent does not mount volumes of this kind", is)
-		h.code = "volumes.in-tree"
+		h.code = codeInTree
 		out = append(out, h)
 	}
 	slices.SortFunc(out, func(a, b hold) int { return strings.Compare(a.path, b.path) })

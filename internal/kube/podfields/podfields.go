@@ -15,7 +15,8 @@
 // # What it does not do
 //
 // It looks at one pod and nothing else. What upstream rejects a pod for is in core/admission (Suits), since it depends on the
-// node. What a claim's persistent volume asks for is found where the volume is set up.
+// node. A claim's persistent volume is another object: CodesOfVolume is for the scheduler, and the agent finds out where the volume
+// is set up.
 package podfields
 
 import (
