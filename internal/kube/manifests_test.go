@@ -54,6 +54,7 @@ func FuzzParseManifests(f *testing.F) {
 	for _, seed := range []string{"", "---\n", "apiVersion: v1\nkind: Pod\n", "apiVersion: v1\nkind: List\nitems: [{}]\n", `{"apiVersion":"v1","kind":"PodList","items":[{}]}`, "a: b: c", "kind: [", "\xff"} {
 		cost.Attack(f, seed)
 	}
+	f.Add(cost.Aliases("apiVersion: v1\nkind: Pod\n"))
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		objects, err := ParseManifests([]byte(text))

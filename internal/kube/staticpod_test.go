@@ -50,6 +50,7 @@ func FuzzDecodePod(f *testing.F) {
 	} {
 		cost.Attack(f, []byte(seed))
 	}
+	f.Add([]byte(cost.Aliases("apiVersion: v1\nkind: Pod\n")))
 	f.Fuzz(func(t *testing.T, manifest []byte) {
 		defer cost.Spend(t, len(manifest))()
 		pod, err := DecodePod(manifest)

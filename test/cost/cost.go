@@ -18,6 +18,7 @@
 package cost
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -248,4 +249,15 @@ func Attack(f *testing.F, seed ...any) {
 			}
 		}
 	}
+}
+
+// Aliases is YAML in which each of nine lists holds nine times the one before: some 400 bytes that expand to a gigabyte. head stands
+// before it.
+func Aliases(head string) string {
+	var b strings.Builder
+	b.WriteString(head + "a: &a [x,x,x,x,x,x,x,x,x]\n")
+	for c := 'b'; c <= 'i'; c++ {
+		fmt.Fprintf(&b, "%[1]c: &%[1]c [%[2]s]\n", c, strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 9), ","))
+	}
+	return b.String()
 }

@@ -71,6 +71,7 @@ func FuzzDecode(f *testing.F) {
 	for _, text := range []string{head + "grams: 7", head + "parts: {a: 1}\nname: b", "- a", "\x00", head + "grams: 1\ngrams: 2"} {
 		cost.Attack(f, text)
 	}
+	f.Add(cost.Aliases(head))
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		if out, _, err := decode(text); out == nil && err == "" {

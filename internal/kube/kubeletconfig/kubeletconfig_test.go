@@ -239,6 +239,7 @@ func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"", head, head + "maxPods: 3\n", head + "evictionHard: {memory.available: 10%}\n", head + "systemReserved: {cpu: 1e3}\n", "{}", "[]", "a: b", head + "reservedMemory: [{numaNode: 0, limits: {memory: 1}}]\n"} {
 		cost.Attack(f, []byte(seed))
 	}
+	f.Add([]byte(cost.Aliases(head)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
 		c, _, err := Parse(data, "/")

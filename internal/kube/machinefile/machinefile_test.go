@@ -202,6 +202,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	}
+	f.Add(cost.Aliases("apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\n"))
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		got, err := Decode([]byte(text))

@@ -136,6 +136,7 @@ func TestNotAConfiguration(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	cost.Attack(f, []byte(head+"profiles: [{schedulerName: a, plugins: {score: {disabled: [{name: '*'}]}}}]\n"))
 	cost.Attack(f, []byte(head+"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]}]\n"))
+	f.Add([]byte(cost.Aliases(head)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
 		if c, _, err := Parse(data); err == nil {
