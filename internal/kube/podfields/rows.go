@@ -99,7 +99,7 @@ func podAreas() []Area {
 			{"spec", "resources.claims*", NoEffect, "", "the API server lets nobody set it for a pod as a whole"},
 			{"spec", "resourceClaims*", Held, "", "devices of a device plugin are given: name them in `resources.limits`"},
 			{"spec", "runtimeClassName", CarriedOut, "internal/agent/pods.TestRuntimeHandler", ""},
-			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/objects.TestReferences", ""},
+			{"spec", "imagePullSecrets[].name", CarriedOut, "internal/agent/pods.TestPullSecrets", ""},
 		}},
 		{"Names and network of a pod", []Group{
 			{"spec", "hostname subdomain hostnameOverride setHostnameAsFQDN dnsPolicy", CarriedOut, ObserverSandbox, ""},
