@@ -138,7 +138,9 @@ func diskBytes(info fs.FileInfo) uint64 {
 
 // volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not memory, configMaps,
 // and what else is in its directory, since that is bound into its containers: the hosts file and termination logs, which it can make
-// as long as the disk is.
+// as long as the disk is. Writable layers of containers that do not run are left out, as upstream leaves them out before
+// it adds up (removeTerminatedContainers): with them a container that stays within its limit would be over it once it is restarted.
+// At most one dead attempt of each container is kept (package podlife).
 func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 	var bytes, inodes uint64
 	add := func(f *statsapi.FsStats) {
