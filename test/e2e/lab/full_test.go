@@ -23,14 +23,14 @@ modprobe loop
 truncate -s 256M /var/lib/node.disk
 mkfs.ext4 -q -N 2000 -m 0 /var/lib/node.disk`
 	mountStateDisk = `mkdir -p /var/lib/kubelet && modprobe loop && mount -o loop /var/lib/node.disk /var/lib/kubelet`
-	// lastBytes appends to a file until its disk has no block left: what the file system keeps back for itself at first, it gives
-	// back when the writes before are on the disk.
+	// lastBytes fills empty files of a directory until its disk has no block left. In another file for each try: the map of blocks of a
+	// long one may need a block that is no longer there (seen once in two runs), that of an empty file has room in its inode.
 	lastBytes = `set -e
 tries=0
 until [ "$(stat -f -c %a "$0")" = 0 ]; do
 	tries=$((tries+1))
 	[ $tries -le 10 ]
-	cat /dev/zero >> "$0" 2>/dev/null || true
+	cat /dev/zero >> "$0/$tries" 2>/dev/null || true
 	sync
 done`
 )
@@ -68,7 +68,7 @@ func (n evictingNode) fullAndPowerless() {
 	n.Run(t, "sh", "-c", `cd /var/lib/kubelet && : > filled-by-the-lab && rm -rf device-plugins pod-resources pki && mkdir -p journal && printf '0badc0de {"number":4,"kind":"evic' >> journal/decisions`)
 	n.Run(t, "sh", "-c", `mkdir /var/lib/kubelet/many && cd /var/lib/kubelet/many && i=0 && while (: > $i) 2>/dev/null; do i=$((i+1)); done; test $i -gt 100`)
 	full := n.FillDisk(t, "/var/lib/kubelet", unit.MiB)
-	n.Run(t, "sh", "-c", lastBytes, full)
+	n.Run(t, "sh", "-c", lastBytes, "/var/lib/kubelet/many")
 	n.Kill()
 	n.Restart(t)
 	n.Run(t, "sh", "-c", mountStateDisk)
