@@ -23,14 +23,14 @@ modprobe loop
 truncate -s 256M /var/lib/node.disk
 mkfs.ext4 -q -N 2000 -m 0 /var/lib/node.disk`
 	mountStateDisk = `mkdir -p /var/lib/kubelet && modprobe loop && mount -o loop /var/lib/node.disk /var/lib/kubelet`
-	// lastBytes fills empty files of a directory until its disk has no block left. In another file for each try: the map of blocks of a
-	// long one may need a block that is no longer there (seen once in two runs), that of an empty file has room in its inode.
+	// lastBytes fills empty files of a directory until its disk has no block left: in blocks of 1 KiB, the disk's own, since a longer
+	// write may be refused where a part of it had room.
 	lastBytes = `set -e
 tries=0
 until [ "$(stat -f -c %a "$0")" = 0 ]; do
 	tries=$((tries+1))
 	[ $tries -le 10 ]
-	cat /dev/zero >> "$0/$tries" 2>/dev/null || true
+	dd if=/dev/zero bs=1k of="$0/$tries" 2>/dev/null || true
 	sync
 done`
 )
