@@ -84,6 +84,7 @@ func (r *Runner) pass(ctx context.Context, e *entry, slot *startSlot) (wake unit
 	r.letGo(e, d.Status.Phase) // before anybody hears that the pod has ended, and sends another for what it had
 	r.publish(e, pod, o, d)
 	if len(d.Actions) == 0 {
+		slot.release() // what follows may take long, and starts nothing
 		r.adopt(ctx, e, pod, o)
 		r.release(ctx, e, pod, d.Status.Phase)
 		r.clearEvicted(ctx, e, pod)
