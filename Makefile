@@ -86,7 +86,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
-	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
+	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 2000
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle && $(GO) test ./node ./record ./stats ./lifecycle
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
