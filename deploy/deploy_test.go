@@ -42,7 +42,7 @@ var verbs = map[string][]string{
 var others = map[string][]string{
 	"Evict":       {"create pods/eviction"},
 	"NewRenewals": {"list leases", "watch leases"},
-	"NewRecorder": {"create events", "patch events"}, // sink.Create and sink.Patch in internal/kube/recorder.go
+	"NewRecorder": {"create events", "patch events"}, // sink.create and sink.patch in internal/kube/recorder.go
 }
 
 // requests finds in the source of packages what they ask of the API server: "verb resource" or "verb resource/subresource".

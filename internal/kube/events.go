@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,17 +13,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// eventSink lets a recorder write through our client.
+// eventSink lets Recorders write through our client.
 type eventSink struct {
-	ctx context.Context
-	c   *Client
+	c       *Client
+	keepsUp bool // with the other writes; see NewRecorders
 }
 
 // AnnotationOnce marks an Event that is made once, whoever makes it: its name follows from the annotation's value, and the
 // API server refuses a second of that name. (Nodes may make Events, and may not read them.)
 const AnnotationOnce = "plimsoll.dev/once"
 
-func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
+func (s eventSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
 	if once := e.Annotations[AnnotationOnce]; once != "" {
 		h := fnv.New64a()
 		fmt.Fprintf(h, "%s %s", e.InvolvedObject.UID, once)
@@ -30,25 +31,21 @@ func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
 		e.Name = fmt.Sprintf("%s.%016x", name[:min(len(name), 200)], h.Sum64()) // an object's name has at most 253 bytes
 	}
 	out := &corev1.Event{}
-	return out, s.c.Create(s.as(e), Events, namespaceOf(e), "", e, out)
+	return out, s.c.Create(s.as(ctx, since, e), Events, namespaceOf(e), "", e, out)
 }
 
-func (s eventSink) Update(e *corev1.Event) (*corev1.Event, error) {
+func (s eventSink) patch(ctx context.Context, since time.Time, e *corev1.Event, data []byte) (*corev1.Event, error) {
 	out := &corev1.Event{}
-	return out, s.c.Update(s.as(e), Events, namespaceOf(e), e.Name, e, out)
-}
-
-func (s eventSink) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
-	out := &corev1.Event{}
-	return out, s.c.Patch(s.as(e), Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
+	return out, s.c.Patch(s.as(ctx, since, e), Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
 }
 
 // as is the context of a write of e.
-func (s eventSink) as(e *corev1.Event) context.Context {
-	if e.Type == corev1.EventTypeWarning {
-		return As(s.ctx, throttle.Warning)
+func (s eventSink) as(ctx context.Context, since time.Time, e *corev1.Event) context.Context {
+	first, then, after := throttle.EventKind(e.Type == corev1.EventTypeWarning)
+	if !s.keepsUp {
+		return As(ctx, first)
 	}
-	return As(s.ctx, throttle.Event)
+	return AsUntil(ctx, first, since.Add(after), then)
 }
 
 // namespaceOf puts events about cluster-scoped objects where upstream puts them.

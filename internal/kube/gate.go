@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -79,6 +80,19 @@ func As(ctx context.Context, kind throttle.Kind) context.Context {
 
 type kindKey struct{}
 
+// AsUntil makes requests with this context count as first, and those that wait still at the moment of change as then.
+func AsUntil(ctx context.Context, first throttle.Kind, change time.Time, then throttle.Kind) context.Context {
+	return context.WithValue(As(ctx, first), changeKey{}, kindChange{change, then})
+}
+
+type changeKey struct{}
+
+// kindChange is what a request that waits counts as from a moment on.
+type kindChange struct {
+	at   time.Time
+	then throttle.Kind
+}
+
 func (g *Gate) now() unit.Instant { return unit.Instant(time.Since(g.start)) + 1 }
 
 // Limit is how many writes may be on their way now, and how many wait, for those who watch.
@@ -91,8 +105,30 @@ func (g *Gate) Limit() (limit float64, waiting int) {
 	return g.limiter.Limit(), waiting
 }
 
-// enter waits until a write of this kind may begin; an error is ctx's, and then it must not.
-func (g *Gate) enter(ctx context.Context, kind throttle.Kind) error {
+// enter waits until a write of this kind may begin, and says as what it counts then; an error is ctx's, and then it must not.
+func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, error) {
+	change, changes := ctx.Value(changeKey{}).(kindChange)
+	wait := time.Until(change.at)
+	if changes && wait <= 0 {
+		return change.then, g.queue(ctx, change.then, nil)
+	}
+	if !changes {
+		return kind, g.queue(ctx, kind, nil)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	err := g.queue(ctx, kind, timer.C)
+	if errors.Is(err, errOverdue) {
+		return change.then, g.queue(ctx, change.then, nil)
+	}
+	return kind, err
+}
+
+// errOverdue is the end of a wait as one kind.
+var errOverdue = errors.New("overdue")
+
+// queue is enter without a change of kind; it ends with errOverdue when overdue says so first.
+func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan time.Time) (err error) {
 	t := &turn{begin: make(chan struct{})}
 	g.mu.Lock()
 	g.limiter.Want(g.now(), kind)
@@ -103,17 +139,23 @@ func (g *Gate) enter(ctx context.Context, kind throttle.Kind) error {
 	case <-t.begin:
 		return nil
 	case <-ctx.Done():
+		err = ctx.Err()
+	case <-overdue:
+		err = errOverdue
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t.phase == turnBegan { // at the same moment
+		if err == errOverdue {
+			return nil
+		}
 		g.limiter.Done(g.now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
 		g.advance()
-		return ctx.Err()
+		return err
 	}
 	t.phase = turnGaveUp
 	g.limiter.Quit(kind)
-	return ctx.Err()
+	return err
 }
 
 // leave ends a write that entered.
@@ -171,7 +213,8 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !passes {
 		return t.next.RoundTrip(req)
 	}
-	if err := t.gate.enter(req.Context(), kind); err != nil {
+	kind, err := t.gate.enter(req.Context(), kind)
+	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // a RoundTripper must
 		}

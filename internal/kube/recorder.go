@@ -3,8 +3,12 @@ package kube
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,60 +20,123 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// recorder writes Events, aggregated and filtered as client-go's broadcaster does it. Unlike that, it keeps what waits (the broadcaster
-// drops all beyond 1,000), waits for a server that does not answer, and lets no Warning wait behind other Events. Of either it writes one
-// after the other; how fast, and what goes before them, is for the Gate of its client to say.
-type recorder struct {
-	sink       record.EventSink
+// Recorders write Events, aggregated and filtered as client-go's broadcaster does it, under the names of several components. Unlike that,
+// they keep what waits (the broadcaster drops all beyond 1,000), wait for a server that does not answer, and let no Warning wait behind
+// other Events. Events about one object are written one after the other, those about others beside them; how fast, and what goes before
+// them, is for the Gate of their client to say. They are safe for concurrent use.
+type Recorders struct {
+	ctx        context.Context
+	sink       eventWriter
 	correlator *record.EventCorrelator
-	source     corev1.EventSource
+	seed       maphash.Seed
 	lines      map[string]*eventLine // by type of Event
+	away       atomic.Bool           // the server does not answer, and the log says so
 }
 
-// eventLine is the Events of one type that wait.
+// eventWriter sends Events to the API server; since says since when this one waits.
+type eventWriter interface {
+	create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error)
+	patch(ctx context.Context, since time.Time, e *corev1.Event, data []byte) (*corev1.Event, error)
+}
+
+const (
+	// waitingMax bounds the Events of one type that wait behind those that are being written, at about 1 KiB each. Chosen: a burst of pods on
+	// a large cluster. What comes beyond is dropped, and counted in the log and by Dropped.
+	waitingMax = 1 << 15
+	// eventLanes is how many Events of one type are written at once. Chosen: as many as binds that a server on two cores works at; half of
+	// BindsInFlight of the scheduler, whose Events and binds then keep up with each other.
+	eventLanes = 32
+	// waitingOfObjectMax bounds those about one object. It is what client-go's filter lets pass of one object and source at once
+	// (defaultSpamBurst in tools/record/events_cache.go): more would be filtered.
+	waitingOfObjectMax = 25
+)
+
+// eventLine is the Events of one type.
 type eventLine struct {
-	mu      sync.Mutex
-	waiting []*corev1.Event
-	dropped int
-	ready   chan struct{}
+	lanes   [eventLanes]eventLane
+	waiting atomic.Int64 // in all lanes
+	dropped atomic.Int64 // since the log said so
+	lost    atomic.Int64 // ever
 }
 
-// waitingMax bounds the Events of one type that wait behind those that are being written, at about 1 KiB each. Chosen: a burst of pods on
-// a large cluster. What comes beyond is dropped and counted in the log.
-const waitingMax = 1 << 15
+// eventLane is the Events about some of the objects, in their order. Its goroutine runs while there are any.
+type eventLane struct {
+	mu      sync.Mutex
+	running bool
+	waiting []*waitingEvent
+	about   map[corev1.ObjectReference][]*waitingEvent
+}
+
+// waitingEvent is one that has not been sent; if it came again meanwhile, it is still one.
+type waitingEvent struct {
+	*corev1.Event
+	since time.Time
+	times int
+}
 
 // NewRecorder returns a recorder that writes Events as component on this host until ctx ends. Before a Gate those of type Warning count
 // as throttle.Warning, others as throttle.Event.
 func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
-	return newRecorder(ctx, eventSink{ctx, c}, corev1.EventSource{Component: component, Host: host})
+	return newRecorders(ctx, eventSink{c: c}).As(component, host)
 }
 
-func newRecorder(ctx context.Context, sink record.EventSink, source corev1.EventSource) *recorder {
-	r := &recorder{sink: sink, correlator: record.NewEventCorrelator(clock.RealClock{}), source: source, lines: map[string]*eventLine{}}
+// NewRecorders returns recorders for who makes an Event for each of its other writes: before a Gate these Events give way to those writes
+// for a while, and then keep up with them (throttle.EventKind).
+func NewRecorders(ctx context.Context, c *Client) *Recorders {
+	return newRecorders(ctx, eventSink{c: c, keepsUp: true})
+}
+
+func newRecorders(ctx context.Context, sink eventWriter) *Recorders {
+	r := &Recorders{
+		ctx: ctx, sink: sink, correlator: record.NewEventCorrelator(clock.RealClock{}), seed: maphash.MakeSeed(),
+		lines: map[string]*eventLine{},
+	}
 	for _, kind := range []string{corev1.EventTypeNormal, corev1.EventTypeWarning} {
-		line := &eventLine{ready: make(chan struct{}, 1)}
-		r.lines[kind] = line
-		go r.run(ctx, line)
+		r.lines[kind] = &eventLine{}
 	}
 	return r
 }
 
-func (r *recorder) Event(about runtime.Object, kind, reason, message string) {
+// As returns the recorder of component on host.
+func (r *Recorders) As(component, host string) record.EventRecorder {
+	return recorder{r, corev1.EventSource{Component: component, Host: host}}
+}
+
+// Dropped is how many Events were dropped because too many waited.
+func (r *Recorders) Dropped() (n int64) {
+	for _, line := range r.lines {
+		n += line.lost.Load()
+	}
+	return n
+}
+
+// recorder is Recorders under one name.
+type recorder struct {
+	*Recorders
+	source corev1.EventSource
+}
+
+func (r recorder) Event(about runtime.Object, kind, reason, message string) {
 	r.keep(about, nil, kind, reason, message)
 }
 
-func (r *recorder) Eventf(about runtime.Object, kind, reason, format string, args ...any) {
+func (r recorder) Eventf(about runtime.Object, kind, reason, format string, args ...any) {
 	r.keep(about, nil, kind, reason, fmt.Sprintf(format, args...))
 }
 
-func (r *recorder) AnnotatedEventf(about runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
+func (r recorder) AnnotatedEventf(about runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
 	r.keep(about, annotations, kind, reason, fmt.Sprintf(format, args...))
 }
 
-func (r *recorder) keep(about runtime.Object, annotations map[string]string, kind, reason, message string) {
+func (r recorder) keep(about runtime.Object, annotations map[string]string, kind, reason, message string) {
 	ref, err := reference.GetReference(scheme, about)
 	if err != nil {
 		slog.Error("event about an unknown object", "reason", reason, "message", message, "err", err)
+		return
+	}
+	line := r.lines[kind]
+	if line == nil { // an API server refuses other types
+		slog.Error("event of an unknown type", "type", kind, "reason", reason, "message", message)
 		return
 	}
 	now := metav1.Now()
@@ -81,78 +148,125 @@ func (r *recorder) keep(about runtime.Object, annotations map[string]string, kin
 	if e.Namespace == "" {
 		e.Namespace = metav1.NamespaceDefault
 	}
-	line := r.lines[kind]
-	if line == nil { // an API server refuses other types
-		slog.Error("event of an unknown type", "type", kind, "reason", reason, "message", message)
-		return
+	lane := &line.lanes[maphash.String(r.seed, ref.Namespace+"/"+ref.Name)%eventLanes]
+	if lane.put(line, &waitingEvent{Event: e, since: now.Time, times: 1}) {
+		go r.run(line, lane)
 	}
-	line.put(e)
 }
 
-func (l *eventLine) put(e *corev1.Event) {
+// put keeps e, and reports whether the lane must be run. The same Event that waits already happened once more; of an object about which
+// too many wait, the oldest goes.
+func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) == waitingMax {
-		l.dropped++
-		return
+	object := e.object()
+	for _, w := range l.about[object] {
+		if w.sameAs(e) {
+			w.times++
+			w.LastTimestamp = e.LastTimestamp
+			return false
+		}
 	}
-	l.waiting = append(l.waiting, e)
-	select {
-	case l.ready <- struct{}{}:
-	default:
+	if ofIt := l.about[object]; len(ofIt) >= waitingOfObjectMax {
+		*ofIt[0] = waitingEvent{} // its place in the line stays, empty
+		l.about[object] = slices.Delete(ofIt, 0, 1)
+		line.waiting.Add(-1)
 	}
+	if line.waiting.Load() >= waitingMax {
+		line.dropped.Add(1)
+		line.lost.Add(1)
+		return false
+	}
+	line.waiting.Add(1)
+	if l.about == nil {
+		l.about = map[corev1.ObjectReference][]*waitingEvent{}
+	}
+	l.waiting, l.about[object] = append(l.waiting, e), append(l.about[object], e)
+	run, l.running = !l.running, true
+	return run
 }
 
-// take returns all that waits, and how many were dropped for want of room.
-func (l *eventLine) take() (waiting []*corev1.Event, dropped int) {
+// object is what it is about, whatever part and version of that.
+func (e *waitingEvent) object() corev1.ObjectReference {
+	object := e.InvolvedObject
+	object.FieldPath, object.ResourceVersion = "", ""
+	return object
+}
+
+// sameAs reports whether two Events about one object say the same.
+func (e *waitingEvent) sameAs(o *waitingEvent) bool {
+	return e.Reason == o.Reason && e.Message == o.Message && e.Source == o.Source &&
+		e.InvolvedObject.FieldPath == o.InvolvedObject.FieldPath && len(e.Annotations)+len(o.Annotations) == 0
+}
+
+// take returns the next Event; nil if there is none: then the lane has stopped.
+func (l *eventLane) take(line *eventLine) *waitingEvent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting, dropped = l.waiting, l.dropped
-	l.waiting, l.dropped = nil, 0
-	return waiting, dropped
+	for len(l.waiting) > 0 {
+		e := l.waiting[0]
+		l.waiting[0], l.waiting = nil, l.waiting[1:]
+		if e.Event == nil {
+			continue
+		}
+		line.waiting.Add(-1)
+		object := e.object()
+		if l.about[object] = slices.Delete(l.about[object], 0, 1); len(l.about[object]) == 0 {
+			delete(l.about, object)
+		}
+		return e
+	}
+	l.running, l.waiting, l.about = false, nil, nil
+	return nil
 }
 
-func (r *recorder) run(ctx context.Context, line *eventLine) {
-	for {
-		select {
-		case <-line.ready:
-		case <-ctx.Done():
-			return
+func (r *Recorders) run(line *eventLine, lane *eventLane) {
+	for e := lane.take(line); e != nil && r.ctx.Err() == nil; e = lane.take(line) {
+		if dropped := line.dropped.Swap(0); dropped > 0 {
+			slog.Warn("events dropped: they came faster than the API server takes them", "dropped", dropped, "waiting", line.waiting.Load())
 		}
-		events, dropped := line.take()
-		if dropped > 0 {
-			slog.Warn("events dropped: they came faster than the API server takes them", "dropped", dropped, "waiting", len(events))
-		}
-		for i, e := range events {
-			if ctx.Err() != nil {
-				return
-			}
-			events[i] = nil
-			r.write(ctx, e)
-		}
+		r.write(e)
 	}
 }
 
 // write sends one Event, waiting for a server that does not answer. What the server refuses is left: it would refuse it again.
-func (r *recorder) write(ctx context.Context, e *corev1.Event) {
-	result, err := r.correlator.EventCorrelate(e)
-	if err != nil || result.Skip {
+func (r *Recorders) write(w *waitingEvent) {
+	e, patch, isNew := r.correlate(w)
+	if e == nil {
 		return
 	}
-	e = result.Event
-	written, err := patiently(ctx, func() (*corev1.Event, error) {
-		if e.Count > 1 {
-			if written, err := r.sink.Patch(e, result.Patch); !apierrors.IsNotFound(err) {
+	written, err := patientlyTelling(r.ctx, func() (*corev1.Event, error) {
+		if !isNew {
+			if written, err := r.sink.patch(r.ctx, w.since, e, patch); !apierrors.IsNotFound(err) {
 				return written, err
 			}
 			e.ResourceVersion = "" // it has expired meanwhile
 		}
-		return r.sink.Create(e)
+		return r.sink.create(r.ctx, w.since, e)
+	}, func(err error) {
+		if r.away.CompareAndSwap(false, true) { // once, not from each lane
+			tellAway(err)
+		}
 	})
 	switch {
 	case err == nil:
+		r.away.Store(false)
 		r.correlator.UpdateState(written)
-	case ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	case r.ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		slog.Warn("event refused", "object", e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "reason", e.Reason, "err", err)
 	}
+}
+
+// correlate tells the correlator of each time that an Event happened, and returns what it makes of the last; nil: nothing is to be
+// written. isNew: the server has none of the kind yet.
+func (r *Recorders) correlate(w *waitingEvent) (e *corev1.Event, patch []byte, isNew bool) {
+	for i := range min(w.times, waitingOfObjectMax) { // more are filtered
+		result, err := r.correlator.EventCorrelate(w.Event)
+		if err != nil || result.Skip {
+			break
+		}
+		isNew = isNew || i == 0 && result.Event.Count <= 1
+		e, patch = result.Event, result.Patch
+	}
+	return e, patch, isNew
 }

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
 // sink is an API server that takes a millisecond for an Event, when it is there.
@@ -26,7 +28,7 @@ type sink struct {
 	patched int
 }
 
-func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
+func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
 	if s.away.Load() {
 		return nil, &url.Error{Op: "Post", URL: "/", Err: syscall.ECONNREFUSED}
 	}
@@ -47,9 +49,9 @@ func (s *sink) has(pod string) int {
 	return slices.IndexFunc(s.created, func(e *corev1.Event) bool { return e.InvolvedObject.Name == pod })
 }
 
-func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return e, nil }
-
-func (s *sink) Patch(e *corev1.Event, _ []byte) (*corev1.Event, error) {
+func (s *sink) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.patched++
 	return e, nil
 }
@@ -65,7 +67,7 @@ func TestRecorder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := &sink{}
-		r := newRecorder(ctx, s, corev1.EventSource{Component: "test", Host: "here"})
+		r := newRecorders(ctx, s).As("test", "here")
 		r.Event(eventPod(-1), corev1.EventTypeNormal, "Broken", "refused")
 		for i := range 5000 {
 			r.Eventf(eventPod(i), corev1.EventTypeNormal, "Scheduled", "to %d", i)
@@ -86,9 +88,9 @@ func TestRecorder(t *testing.T) {
 		}
 		for range 3 {
 			r.Event(eventPod(7), corev1.EventTypeWarning, "FailedScheduling", "again")
+			time.Sleep(time.Second)
+			synctest.Wait()
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
 		if len(s.created) != 5002 || s.patched != 2 {
 			t.Errorf("%d events, %d patches: want one more event that says it happened three times", len(s.created), s.patched)
 		}
@@ -106,13 +108,118 @@ func TestRecorderIsBounded(t *testing.T) {
 		defer cancel()
 		s := &sink{}
 		s.away.Store(true)
-		r := newRecorder(ctx, s, corev1.EventSource{Component: "test"})
+		all := newRecorders(ctx, s)
+		r := all.As("test", "")
 		for i := range 3 * waitingMax {
 			r.Event(eventPod(i), corev1.EventTypeNormal, "Scheduled", "")
 		}
-		line := r.lines[corev1.EventTypeNormal]
-		if len(line.waiting) > waitingMax || line.dropped == 0 {
-			t.Errorf("%d wait, %d dropped", len(line.waiting), line.dropped)
+		synctest.Wait()
+		if n := all.lines[corev1.EventTypeNormal].waiting.Load(); n > waitingMax || all.Dropped() < waitingMax {
+			t.Errorf("%d wait, %d dropped", n, all.Dropped())
 		}
 	})
+}
+
+// TestEventsOfOneObjectAreBounded: one that happened again while it waited is one Event that says how often, and a pod that fails with
+// ever new words keeps no more than its share, the last of them among them.
+func TestEventsOfOneObjectAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &sink{}
+		s.away.Store(true)
+		all := newRecorders(ctx, s)
+		r := all.As("test", "")
+		r.Event(eventPod(0), corev1.EventTypeNormal, "Scheduled", "is being written")
+		synctest.Wait()
+		for i := range 7 {
+			pod := eventPod(0)
+			pod.ResourceVersion = fmt.Sprint(i)
+			r.Event(pod, corev1.EventTypeNormal, "Again", "and again")
+		}
+		for i := range 1000 {
+			r.Eventf(eventPod(1), corev1.EventTypeWarning, "FailedScheduling", "the %dth reason", i)
+		}
+		if n := all.lines[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
+			t.Errorf("%d Events about one pod wait", n)
+		}
+		s.away.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, e := range s.created {
+			if e.Reason == "Again" && e.Count != 7 {
+				t.Errorf("count %d, want 7", e.Count)
+			}
+		}
+		if last := s.created[len(s.created)-1]; len(s.created) > 2+waitingOfObjectMax+1 || s.patched > 1+waitingOfObjectMax {
+			t.Errorf("%d Events and %d patches, the last: %s", len(s.created), s.patched, last.Message)
+		}
+	})
+}
+
+// TestEventsKeepUpWithBinds: while binds go out as fast as the server takes them, and more always wait, there is an Event of each before
+// long; without keeping up there are a few hundredths of them. Warnings wait a second or so.
+func TestEventsKeepUpWithBinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		gate := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 16, Tolerance: 30}})
+		s := &gatedSink{gate: gate, took: map[throttle.Kind]int{}}
+		all := newRecorders(ctx, s)
+		r := all.As("test", "")
+		bound := 0
+		for range 32 {
+			go func() {
+				for ctx.Err() == nil && s.write(As(ctx, throttle.Bind)) == nil {
+					s.mu.Lock()
+					n := bound
+					bound++
+					s.mu.Unlock()
+					r.Event(eventPod(n), corev1.EventTypeNormal, "Scheduled", "")
+				}
+			}()
+		}
+		for range 120 {
+			time.Sleep(time.Second)
+			r.Event(eventPod(-1), corev1.EventTypeWarning, "FailedScheduling", time.Now().String())
+		}
+		cancel()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		events := s.took[throttle.Event] + s.took[throttle.Overdue] + s.took[throttle.Warning]
+		if all.Dropped() > 0 || bound < 5000 || 4*events < 3*bound {
+			t.Errorf("%d binds, %d Events, %d of them overdue, %d dropped", bound, events, s.took[throttle.Overdue], all.Dropped())
+		}
+		if waiting := all.lines[corev1.EventTypeWarning].waiting.Load(); waiting > 2 {
+			t.Errorf("%d Warnings wait", waiting)
+		}
+	})
+}
+
+// gatedSink is an API server behind a Gate that takes 10 ms for a write.
+type gatedSink struct {
+	gate *Gate
+	mu   sync.Mutex
+	took map[throttle.Kind]int
+}
+
+func (s *gatedSink) write(ctx context.Context) error {
+	kind, err := s.gate.enter(ctx, ctx.Value(kindKey{}).(throttle.Kind))
+	if err != nil {
+		return err
+	}
+	time.Sleep(10 * time.Millisecond)
+	s.gate.leave(throttle.Outcome{Kind: kind, Class: "x", Took: 10 * time.Millisecond})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.took[kind]++
+	return nil
+}
+
+func (s *gatedSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
+	return e, s.write(eventSink{keepsUp: true}.as(ctx, since, e))
+}
+
+func (s *gatedSink) patch(ctx context.Context, since time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	return s.create(ctx, since, e)
 }

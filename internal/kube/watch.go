@@ -82,13 +82,20 @@ const (
 
 // patiently asks until the server answers, be it with a refusal: what to do about those the caller knows.
 func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	return patientlyTelling(ctx, ask, tellAway)
+}
+
+func tellAway(err error) { slog.Warn("API server does not answer, asking until it does", "err", err) }
+
+// patientlyTelling is patiently for who has other words for the first attempt that got no answer.
+func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell func(error)) (T, error) {
 	for pause := unreachableFirst; ; pause = min(2*pause, unreachableMax) {
 		answer, err := ask()
 		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) {
 			return answer, err
 		}
 		if pause == unreachableFirst {
-			slog.Warn("API server does not answer, asking until it does", "err", err)
+			tell(err)
 		}
 		select {
 		case <-ctx.Done():

@@ -108,8 +108,8 @@ func TestFirstThings(t *testing.T) {
 	for parallel := 1; parallel <= 64; parallel *= 2 {
 		w := &world{now: start, l: New(start, Options{InFlightMax: 64, Tolerance: ToleranceDefault}), server: server{base: 5 * time.Millisecond, parallel: parallel}}
 		for _, k := range Kinds() {
-			if k == Bind {
-				continue // nobody who marks binds
+			if k == Bind || k == Overdue {
+				continue // nobody who marks binds, or lets Events become overdue
 			}
 			for range 100_000 {
 				w.l.Want(w.now, k)
@@ -120,7 +120,7 @@ func TestFirstThings(t *testing.T) {
 		all := 0
 		for _, k := range Kinds() {
 			all += w.began[k]
-			if w.began[k] < 10 && k != Bind {
+			if w.began[k] < 10 && k != Bind && k != Overdue {
 				t.Errorf("%d at once: %d of kind %s in 10 s: at least one a second", parallel, w.began[k], k)
 			}
 		}
@@ -170,5 +170,36 @@ func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
 		if n := w.began[Mark] - before; n < 160 || n > 220 || most > floorInFlight {
 			t.Errorf("%d others: %d writes in 10 s, %d in flight, want not quite 200, and %d", others, n, most, floorInFlight)
 		}
+	}
+}
+
+// TestHangingBindsHoldUpNobody: while as many writes of one kind as the limit allows get no answer, each other kind starts one a second.
+func TestHangingBindsHoldUpNobody(t *testing.T) {
+	l := New(start, Options{InFlightMax: 72, Tolerance: 30})
+	now := start
+	for range 1000 {
+		l.Want(now, Bind)
+	}
+	for n := 0; n < 200; n++ { // the limit rises to what the server bears
+		if _, ok := l.Next(now); ok {
+			now = now.Add(time.Millisecond)
+			l.Done(now, Outcome{Kind: Bind, Class: "bind", Took: time.Millisecond})
+		}
+	}
+	for _, ok := l.Next(now); ok; _, ok = l.Next(now) { // and from now on nothing is answered
+	}
+	began := map[Kind]int{}
+	for end := now.Add(20 * time.Second); now < end; now = now.Add(100 * time.Millisecond) {
+		for _, k := range []Kind{Evict, Status} {
+			l.Want(now, k)
+		}
+		for k, ok := l.Next(now); ok; k, ok = l.Next(now) {
+			if began[k]++; k != Bind {
+				l.Done(now, Outcome{Kind: k, Class: "other", Took: time.Millisecond})
+			}
+		}
+	}
+	if began[Evict] < 15 || began[Status] < 15 || l.InFlight() > 72 {
+		t.Errorf("in 20 s of hanging binds: %v, %d in flight", began, l.InFlight())
 	}
 }

@@ -27,7 +27,8 @@
 // # Invariants
 //
 //   - Never more than Options.InFlightMax in flight.
-//   - As long as writes end, each kind that waits starts one per StarveAfter and pause (RetryAfterMax at most).
+//   - Each kind that waits and has nothing in flight starts one per StarveAfter and pause (RetryAfterMax at most), as long as writes end
+//     or there are fewer than InFlightMax: writes of one kind that hang, at a webhook of theirs, do not hold up the others.
 //   - The same history gives the same decisions.
 //
 // It queues nothing itself and knows no request: the shell keeps those that wait, first come first served within their kind. Reads, and
@@ -54,6 +55,7 @@ const (
 	Evict                 // the end of pods that have to leave
 	Bind                  // a pod's node
 	Status                // what a pod is doing, or why it waits
+	Overdue               // Events that have waited for too long (EventKind)
 	Warning               // Events of type Warning
 	Event                 // other Events
 	kindCount
@@ -61,7 +63,8 @@ const (
 
 // kinds says of each what it is called, and its share while something more important is active: of the writes that start, and of
 // the limit. Chosen so that marks keep two thirds of a busy server when all else waits too, binds nine tenths beside what follows
-// them, and so that Events, which cost the server as much as a bind, cost a burst of binds or marks a few hundredths.
+// them, and so that Events, which cost the server as much as a bind, cost a burst of binds or marks a few hundredths. Those that are
+// overdue go out one for each other write: whoever lets its Events become overdue makes one per write, and more than that are never left behind.
 var kinds = [kindCount]struct {
 	name  string
 	share float64
@@ -71,6 +74,7 @@ var kinds = [kindCount]struct {
 	Evict:     {"evict", 1. / 8},
 	Bind:      {"bind", 3. / 4},
 	Status:    {"status", 1. / 16},
+	Overdue:   {"overdue", 1},
 	Warning:   {"warning", 1. / 32},
 	Event:     {"event", 1. / 64},
 }
@@ -89,6 +93,22 @@ func (k Kind) String() string {
 		return fmt.Sprintf("kind %d", int(k))
 	}
 	return kinds[k].name
+}
+
+const (
+	// WarningOverdueAfter and EventOverdueAfter are how long Events give way to a burst. Chosen: who looks why a pod is not placed waits a
+	// second; a burst of some thousand pods, which takes a server that bears 800 binds a second 10 s, is not slowed by telling of it.
+	WarningOverdueAfter = time.Second
+	EventOverdueAfter   = 10 * time.Second
+)
+
+// EventKind says as what an Event counts at first, and as what after it has waited for so long, for who makes an Event for each of its
+// writes: in a burst they give way, in a rush that does not end they keep up with it.
+func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
+	if warning {
+		return Warning, Overdue, WarningOverdueAfter
+	}
+	return Event, Overdue, EventOverdueAfter
 }
 
 // Class is what a write asks of the server: method and resource. Those of one class take about as long.
@@ -281,9 +301,23 @@ func (l *Limiter) mayStart(now unit.Instant) unit.Instant {
 		if l.probe.isOn(now) {
 			floor = l.probe.until
 		}
-		return max(floor, l.notBefore)
+		return max(min(floor, l.starvesAt()), l.notBefore)
 	}
 	return max(min(l.nextTurn, floor), l.notBefore, now)
+}
+
+// starvesAt is when the first kind that waits and has nothing in flight may start one beyond the limit.
+func (l *Limiter) starvesAt() unit.Instant {
+	at := never
+	if l.flying >= l.o.InFlightMax {
+		return at
+	}
+	for k := range kindCount {
+		if l.waiting[k] > 0 && l.inFlight[k] == 0 {
+			at = min(at, l.since[k].Add(StarveAfter))
+		}
+	}
+	return at
 }
 
 func (l *Limiter) anyWaits() bool {
