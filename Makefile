@@ -86,7 +86,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
-	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 2000
+	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle && $(GO) test ./node ./record ./stats ./lifecycle
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
@@ -140,7 +140,7 @@ conformance: conformance-build ## run upstream's e2e suite against our parts (ro
 
 .PHONY: campaign-pods
 campaign-pods: ## play the agent's pods through random trouble for long (ARGS='-histories 1000000 -first 20000'; a failure prints its seed)
-	$(GO) test -count=1 -timeout 24h -run TestHistories ./internal/agent/pods -args -histories 200000 -first 10001 $(ARGS)
+	$(GO) test -count=1 -timeout 24h -run TestHistories ./internal/agent/pods -args -histories 1000000 -first 10001 $(ARGS)
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

@@ -3,13 +3,14 @@ package pods
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ type apiServer struct {
 	w       *world
 	pods    map[string]*corev1.Pod // by name; replaced, never written to
 	version int
-	events  []apiEvent
+	events  []apiEvent    // versions grow
 	changed chan struct{} // closed at the next event
 	cut     chan struct{} // closed when watches are cut
 
@@ -89,12 +90,42 @@ func (a *apiServer) tell(kind string, pod *corev1.Pod) {
 	a.changed = make(chan struct{})
 }
 
-func line(kind string, object any) []byte {
-	raw, err := json.Marshal(object)
+// protoType is the form in which the API server answers an agent that takes it, as ours does (kube.NewClientForConfig).
+const protoType = "application/vnd.kubernetes.protobuf"
+
+// proto is an object in that form.
+func proto(kind string, object interface{ Marshal() ([]byte, error) }) []byte {
+	raw := must(object.Marshal())
+	envelope := k8sruntime.Unknown{TypeMeta: k8sruntime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: raw}
+	return append([]byte(protoMagic), must(envelope.Marshal())...)
+}
+
+// protoMagic is before every object of that form (apimachinery, serializer/protobuf).
+const protoMagic = "k8s\x00"
+
+// unproto reads what proto writes.
+func unproto(body []byte, into interface{ Unmarshal([]byte) error }) {
+	var envelope k8sruntime.Unknown
+	if err := envelope.Unmarshal(body[len(protoMagic):]); err != nil {
+		panic(err)
+	}
+	if err := into.Unmarshal(envelope.Raw); err != nil {
+		panic(err)
+	}
+}
+
+func must(raw []byte, err error) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return fmt.Appendf(nil, "{\"type\":%q,\"object\":%s}\n", kind, raw)
+	return raw
+}
+
+// line is an event of a watch: its length in four bytes, then itself.
+func line(kind string, pod *corev1.Pod) []byte {
+	event := metav1.WatchEvent{Type: kind, Object: k8sruntime.RawExtension{Raw: proto("Pod", pod)}}
+	raw := must(event.Marshal())
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
 }
 
 // cutWatches ends every watch.
@@ -123,9 +154,9 @@ type door struct{ l *life }
 
 func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 	w := d.l.w
-	kind := "api " + q.Method
+	name := "api " + q.Method
 	if q.URL.Query().Get("watch") != "" {
-		kind = "api watch"
+		name = "api watch"
 	}
 	var body []byte
 	if q.Body != nil {
@@ -134,13 +165,15 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	code, answer, stream := 0, any(nil), io.ReadCloser(nil)
+	code, answer, stream := 0, []byte(nil), io.ReadCloser(nil)
 	ctx, cancel := context.WithTimeout(q.Context(), 40*time.Second) // what a connection that hangs takes to be noticed
 	defer cancel()
-	err := d.l.call(ctx, kind, types.UID(q.URL.Path), func() error {
-		if r := w.dice("refuse", kind, q.URL.Path, w.turns[kind+q.URL.Path]); !w.calm && r.IntN(300) < w.trouble {
-			code = []int{http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusConflict}[r.IntN(4)]
-			return nil
+	err := d.l.call(ctx, name, types.UID(q.URL.Path), func() error {
+		if !w.calm {
+			if r := w.dice("refuse", name, q.URL.Path, w.turns[name+q.URL.Path]); r.IntN(300) < w.trouble {
+				code = troubles[r.IntN(len(troubles))]
+				return nil
+			}
 		}
 		code, answer, stream = w.api.serve(d.l, q, body)
 		return nil
@@ -149,16 +182,20 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, errors.New("connection lost")
 	}
 	if code != http.StatusOK && answer == nil {
-		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(code), Reason: apiReasons[code], Message: "trouble"}
+		answer = proto("Status", &metav1.Status{Status: "Failure", Code: int32(code), Reason: apiReasons[code], Message: "trouble"})
 	}
+	kind := protoType
 	if stream == nil {
-		raw, err := json.Marshal(answer)
-		if err != nil {
-			return nil, err
-		}
-		stream = io.NopCloser(bytes.NewReader(raw))
+		stream = io.NopCloser(bytes.NewReader(answer))
+	} else {
+		kind += ";stream=watch"
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: stream, Request: q}, nil
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: stream, Request: q}, nil
+}
+
+// troubles are what an API server answers that has some.
+var troubles = []int{
+	http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusConflict,
 }
 
 var apiReasons = map[int]metav1.StatusReason{
@@ -168,20 +205,20 @@ var apiReasons = map[int]metav1.StatusReason{
 }
 
 // serve answers a request. Caller holds world.mu.
-func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answer any, stream io.ReadCloser) {
+func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answer []byte, stream io.ReadCloser) {
 	query, parts := q.URL.Query(), strings.Split(strings.Trim(q.URL.Path, "/"), "/")
 	switch {
 	case q.Method == http.MethodGet && query.Get("watch") != "":
 		return http.StatusOK, nil, a.watch(l, q)
 	case q.Method == http.MethodGet && len(parts) == 3, q.Method == http.MethodGet && len(parts) == 5:
-		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}}
+		list := corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}}
 		_, name, _ := strings.Cut(query.Get("fieldSelector"), "metadata.name=")
 		for _, key := range slices.Sorted(maps.Keys(a.pods)) {
 			if name == "" || name == key {
 				list.Items = append(list.Items, *a.pods[key])
 			}
 		}
-		return http.StatusOK, list, nil
+		return http.StatusOK, proto("PodList", &list), nil
 	case q.Method == http.MethodPatch && len(parts) == 7:
 		return a.patch(parts[5], body)
 	case q.Method == http.MethodDelete && len(parts) == 6:
@@ -191,7 +228,7 @@ func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answ
 }
 
 // patch takes a status as the API server does, as far as we send it; and judges it.
-func (a *apiServer) patch(name string, body []byte) (int, any, io.ReadCloser) {
+func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser) {
 	pod := a.pods[name]
 	if pod == nil {
 		return http.StatusNotFound, nil, nil
@@ -221,7 +258,9 @@ func (a *apiServer) patch(name string, body []byte) (int, any, io.ReadCloser) {
 	into := &pod.Status
 	into.Conditions = was.Conditions
 	for _, lists := range [][2]*[]corev1.ContainerStatus{
-		{&into.InitContainerStatuses, &was.InitContainerStatuses}, {&into.ContainerStatuses, &was.ContainerStatuses}, {&into.EphemeralContainerStatuses, &was.EphemeralContainerStatuses},
+		{&into.InitContainerStatuses, &was.InitContainerStatuses},
+		{&into.ContainerStatuses, &was.ContainerStatuses},
+		{&into.EphemeralContainerStatuses, &was.EphemeralContainerStatuses},
 	} {
 		if *lists[0] == nil {
 			*lists[0] = *lists[1]
@@ -247,7 +286,7 @@ func (a *apiServer) patch(name string, body []byte) (int, any, io.ReadCloser) {
 		}
 	}
 	a.put(pod)
-	return http.StatusOK, pod, nil
+	return http.StatusOK, proto("Pod", pod), nil
 }
 
 // judge holds a status to what was told before.
@@ -278,15 +317,9 @@ func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 }
 
 // remove is the agent's own deletion: nothing of the pod may run any more.
-func (a *apiServer) remove(name string, body []byte) (int, any, io.ReadCloser) {
+func (a *apiServer) remove(name string, body []byte) (int, []byte, io.ReadCloser) {
 	var o metav1.DeleteOptions
-	var envelope k8sruntime.Unknown // protobuf, behind four bytes that say so
-	if err := envelope.Unmarshal(body[4:]); err != nil {
-		panic(err)
-	}
-	if err := o.Unmarshal(envelope.Raw); err != nil {
-		panic(err)
-	}
+	unproto(body, &o)
 	pod := a.pods[name]
 	if pod == nil {
 		return http.StatusNotFound, nil, nil
@@ -302,7 +335,7 @@ func (a *apiServer) remove(name string, body []byte) (int, any, io.ReadCloser) {
 	}
 	a.w.say("  %s is gone", pod.UID)
 	a.drop(pod)
-	return http.StatusOK, pod, nil
+	return http.StatusOK, proto("Pod", pod), nil
 }
 
 // watching is the body of a watch.
@@ -347,22 +380,27 @@ func (s *watching) hear(pod *corev1.Pod, gone bool) {
 	}
 }
 
+// next puts the next event into the buffer, if there is one. Caller holds world.mu.
+func (s *watching) next() {
+	w, events := s.a.w, s.a.events
+	i := sort.Search(len(events), func(i int) bool { return events[i].version > s.version })
+	if i == len(events) {
+		return
+	}
+	e := events[i]
+	s.buffer, s.version = e.line, e.version
+	if !w.calm && w.dice("twice", e.version, s.l.number).IntN(20) == 0 {
+		s.buffer = slices.Concat(e.line, e.line)
+	}
+	s.hear(e.pod, e.gone)
+}
+
 func (s *watching) Read(into []byte) (int, error) {
 	for {
 		w := s.a.w
 		w.mu.Lock()
 		if len(s.buffer) == 0 {
-			for _, e := range s.a.events {
-				if e.version <= s.version {
-					continue
-				}
-				s.buffer, s.version = e.line, e.version
-				if r := w.dice("twice", e.version, s.l.number); !w.calm && r.IntN(20) == 0 {
-					s.buffer = slices.Concat(e.line, e.line)
-				}
-				s.hear(e.pod, e.gone)
-				break
-			}
+			s.next()
 		}
 		for _, pod := range s.first {
 			s.hear(pod, false)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 var (
@@ -34,7 +38,8 @@ var (
 // world judges meanwhile (judged): a stop is obeyed within its grace, no slot is held while a user's code runs or a grace passes, a
 // program is started once for each attempt, a status never goes back, and nobody else's condition is written.
 //
-// make test-unit plays 10,000, make campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that are ready at the same instant.
+// make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make campaign-pods as
+// many as one likes. A history is fixed by its seed, but for the order in which goroutines run that are ready at the same instant.
 func TestHistories(t *testing.T) {
 	seeds := make(chan uint64)
 	go func() {
@@ -53,7 +58,10 @@ func TestHistories(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	defer func() { utilruntime.ErrorHandlers = handlers }()
 	utilruntime.ErrorHandlers = nil // one of them sleeps by when it was last called: in another bubble, at another time
-	dir := t.TempDir()
+	kube.LogToSlog()
+	defer klog.ClearLogger()
+	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // the heap is small: by default it is cleared all the time
+	dir := historiesDir(t)
 	var players sync.WaitGroup
 	var failed atomic.Bool
 	for range runtime.GOMAXPROCS(0) {
@@ -63,7 +71,7 @@ func TestHistories(t *testing.T) {
 					continue
 				}
 				if log, err := playHistory(t, seed, filepath.Join(dir, fmt.Sprint(seed))); err != nil || *historySeed != 0 {
-					t.Logf("%s", log)
+					t.Logf("%s", log())
 					if err != nil {
 						failed.Store(true)
 						t.Errorf("seed %d: %v\nagain: go test ./internal/agent/pods -run TestHistories -history %d", seed, err, seed)
@@ -75,8 +83,18 @@ func TestHistories(t *testing.T) {
 	players.Wait()
 }
 
+// historiesDir is in memory where it can be: what histories have on disks is small, and is made and removed all the time.
+func historiesDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "histories")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // playHistory plays one in a bubble, which ends only when no goroutine of it is left.
-func playHistory(t *testing.T, seed uint64, dir string) (log string, err error) {
+func playHistory(t *testing.T, seed uint64, dir string) (log func() string, err error) {
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(seed, dir)
@@ -85,7 +103,7 @@ func playHistory(t *testing.T, seed uint64, dir string) (log string, err error) 
 		}
 		h := &history{w: w, r: rand.New(rand.NewPCG(seed, 1))}
 		h.play()
-		err, log = w.wrong, strings.Join(w.log, "\n")
+		err, log = w.wrong, w.text
 	})
 	return log, err
 }

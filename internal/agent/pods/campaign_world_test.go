@@ -28,7 +28,7 @@ type world struct {
 	turns   map[string]int
 	life    *life // the agent that lives; calls of those before it have no effect
 	down    bool  // none does
-	log     []string
+	log     []happening
 	wrong   error // the first thing that was
 	flying  map[*call]bool
 	faults  []fault
@@ -86,9 +86,29 @@ func newWorld(seed uint64, logDir string) *world {
 
 func (w *world) since() time.Duration { return time.Since(w.birth) }
 
-// say notes what happens. Caller holds mu.
+// happening is what happened, put into words only if somebody wants to read it: that is dear.
+type happening struct {
+	at     time.Duration
+	format string
+	args   []any
+}
+
+func (s happening) String() string {
+	return fmt.Sprintf("%-12s ", s.at.Round(time.Millisecond)) + fmt.Sprintf(s.format, s.args...)
+}
+
+// say notes what happens; args are values that do not change. Caller holds mu.
 func (w *world) say(format string, args ...any) {
-	w.log = append(w.log, fmt.Sprintf("%-12s ", w.since().Round(time.Millisecond))+fmt.Sprintf(format, args...))
+	w.log = append(w.log, happening{w.since(), format, args})
+}
+
+// text is the log as a text.
+func (w *world) text() string {
+	var b strings.Builder
+	for _, s := range w.log {
+		fmt.Fprintln(&b, s)
+	}
+	return b.String()
 }
 
 // judged notes what is wrong. Caller holds mu.

@@ -2,10 +2,10 @@ package pods
 
 import (
 	"encoding/json"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // What is written to the API of a status, as a difference from what it is known to have.
@@ -40,102 +40,100 @@ func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition
 	return set, over
 }
 
+// statusPatch is a status as a strategic merge patch takes it: what is named here goes before what the status has.
+type statusPatch struct {
+	corev1.PodStatus
+	Reason             *string                     `json:"reason"` // null: what the patch does not mention would stay
+	Message            *string                     `json:"message"`
+	PodIP              *string                     `json:"podIP"`
+	PodIPs             []any                       `json:"podIPs,omitempty"`
+	HostIPs            []any                       `json:"hostIPs,omitempty"`
+	Conditions         []any                       `json:"conditions,omitempty"`
+	AllocatedResources map[corev1.ResourceName]any `json:"allocatedResources,omitempty"`
+	Resources          any                         `json:"resources,omitempty"`
+}
+
 // patchBody is the status as a strategic merge patch: all of it but for conditions, which merge by type. Of them only those are in it
 // that known has otherwise; addresses are replaced. The uid makes the server refuse it for another pod of the same name.
 func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
 	set, over := conditionsToWrite(known, status)
-	status.Conditions = set
-	plain, err := json.Marshal(status)
-	if err != nil {
-		return nil, err
+	patch := statusPatch{
+		PodStatus: status, Reason: nonEmpty(status.Reason), Message: nonEmpty(status.Message), PodIP: nonEmpty(status.PodIP),
+		PodIPs: replacing(status.PodIPs), HostIPs: replacing(status.HostIPs), Conditions: conditionsIn(set, over),
+		Resources: resourcesIn(known.Resources, status.Resources),
 	}
-	parts := map[string]json.RawMessage{}
-	if err := json.Unmarshal(plain, &parts); err != nil {
-		return nil, err
-	}
-	for _, list := range []string{"podIPs", "hostIPs"} {
-		if raw, ok := parts[list]; ok {
-			var items []json.RawMessage
-			if err := json.Unmarshal(raw, &items); err != nil {
-				return nil, err
-			}
-			items = append([]json.RawMessage{json.RawMessage(`{"$patch":"replace"}`)}, items...)
-			if parts[list], err = json.Marshal(items); err != nil {
-				return nil, err
-			}
-		}
-	}
-	absentToNull(parts, "reason", "message", "podIP")
-	if err := clearResources(parts, known, status); err != nil {
-		return nil, err
-	}
-	if err := clearConditions(parts, over); err != nil {
-		return nil, err
-	}
-	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": parts})
-}
-
-// clearResources says null where known has an amount and status has not: these maps are merged key by key. (Replacing them as
-// a whole loses them where the server has none.)
-func clearResources(parts map[string]json.RawMessage, known, status corev1.PodStatus) error {
-	merged := func(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
-		out := map[corev1.ResourceName]any{}
-		for name := range known {
-			out[name] = nil
-		}
-		for name, q := range ours {
-			out[name] = q
-		}
-		return out
-	}
-	var err error
 	if len(known.AllocatedResources)+len(status.AllocatedResources) > 0 {
-		if parts["allocatedResources"], err = json.Marshal(merged(known.AllocatedResources, status.AllocatedResources)); err != nil {
-			return err
-		}
+		patch.AllocatedResources = merged(known.AllocatedResources, status.AllocatedResources)
 	}
-	var was corev1.ResourceRequirements
-	switch is := status.Resources; {
-	case known.Resources == nil && is == nil: // naming them would make the server have some, though empty
-	case is == nil:
-		parts["resources"] = json.RawMessage("null")
-	default:
-		if known.Resources != nil {
-			was = *known.Resources
-		}
-		parts["resources"], err = json.Marshal(map[string]any{"requests": merged(was.Requests, is.Requests), "limits": merged(was.Limits, is.Limits)})
-	}
-	return err
+	body := struct {
+		Metadata struct {
+			UID types.UID `json:"uid"`
+		} `json:"metadata"`
+		Status statusPatch `json:"status"`
+	}{Status: patch}
+	body.Metadata.UID = pod.UID
+	return json.Marshal(body)
 }
 
-// clearConditions says null where a condition has no reason or message: conditions are merged field by field, and what the
-// patch does not mention would stay. Conditions that are over are deleted.
-func clearConditions(parts map[string]json.RawMessage, over []corev1.PodConditionType) error {
-	var list []map[string]json.RawMessage
-	if raw, ok := parts["conditions"]; ok {
-		if err := json.Unmarshal(raw, &list); err != nil {
-			return err
-		}
+func nonEmpty(s string) *string {
+	if s == "" {
+		return nil
 	}
-	for _, c := range list {
-		absentToNull(c, "reason", "message")
-	}
-	for _, t := range over {
-		list = append(list, map[string]json.RawMessage{"$patch": json.RawMessage(`"delete"`), "type": json.RawMessage(strconv.Quote(string(t)))})
-	}
-	delete(parts, "conditions")
+	return &s
+}
+
+// replacing has a list put in the place of the server's instead of merged into it.
+func replacing[T any](list []T) []any {
 	if len(list) == 0 {
 		return nil
 	}
-	raw, err := json.Marshal(list)
-	parts["conditions"] = raw
-	return err
+	out := []any{map[string]string{"$patch": "replace"}}
+	for _, item := range list {
+		out = append(out, item)
+	}
+	return out
 }
 
-func absentToNull(object map[string]json.RawMessage, keys ...string) {
-	for _, key := range keys {
-		if _, ok := object[key]; !ok {
-			object[key] = json.RawMessage("null")
-		}
+// merged says null where known has an amount and ours has not: these maps are merged key by key. (Replacing them as a whole loses
+// them where the server has none.)
+func merged(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
+	out := map[corev1.ResourceName]any{}
+	for name := range known {
+		out[name] = nil
 	}
+	for name, q := range ours {
+		out[name] = q
+	}
+	return out
+}
+
+func resourcesIn(known, ours *corev1.ResourceRequirements) any {
+	var was corev1.ResourceRequirements
+	switch {
+	case known == nil && ours == nil:
+		return nil // naming them would make the server have some, though empty
+	case ours == nil:
+		return json.RawMessage("null")
+	case known != nil:
+		was = *known
+	}
+	return map[string]any{"requests": merged(was.Requests, ours.Requests), "limits": merged(was.Limits, ours.Limits)}
+}
+
+// conditionPatch says null where a condition has no reason or message: conditions are merged field by field.
+type conditionPatch struct {
+	corev1.PodCondition
+	Reason  *string `json:"reason"`
+	Message *string `json:"message"`
+}
+
+// conditionsIn are those that are set, and those that are over, which are deleted.
+func conditionsIn(set []corev1.PodCondition, over []corev1.PodConditionType) (out []any) {
+	for _, c := range set {
+		out = append(out, conditionPatch{PodCondition: c, Reason: nonEmpty(c.Reason), Message: nonEmpty(c.Message)})
+	}
+	for _, t := range over {
+		out = append(out, map[string]string{"$patch": "delete", "type": string(t)})
+	}
+	return out
 }
