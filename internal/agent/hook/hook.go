@@ -22,6 +22,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // bodyMax is how many bytes of a response's body are read, and thrown away.
@@ -67,7 +68,7 @@ func (r Runner) exec(ctx context.Context, id string, command []string) error {
 		// The runtime ends the command itself, in case our connection is gone by then. It counts whole seconds.
 		request.Timeout = max(int64((time.Until(deadline)+time.Second-1)/time.Second), 1)
 	}
-	response, err := r.Runtime.ExecSync(ctx, request)
+	response, err := r.Runtime.ExecSync(ctx, request, cri.KeepOutput(0))
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("exec: not finished in time: %w", ctx.Err())

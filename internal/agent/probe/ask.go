@@ -26,6 +26,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 const (
@@ -226,7 +227,8 @@ func askGRPC(ctx context.Context, action *corev1.GRPCAction, ip string, timeout 
 func askExec(ctx context.Context, runtime Runtime, id string, command []string, timeout time.Duration) answer {
 	limited, cancel := context.WithTimeout(ctx, timeout+execMargin)
 	defer cancel()
-	response, err := runtime.ExecSync(limited, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64((timeout + time.Second - 1) / time.Second)})
+	request := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64((timeout + time.Second - 1) / time.Second)}
+	response, err := runtime.ExecSync(limited, request, cri.KeepOutput(outputMax))
 	switch {
 	case err != nil && limited.Err() == nil && status.Code(err) == codes.DeadlineExceeded:
 		return failure("command timed out: %q timed out after %s", strings.Join(command, " "), timeout)
