@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // smallDisk is a file system of its own with these options, size=1m among them.
@@ -270,6 +272,46 @@ func TestPathsWithoutEnd(t *testing.T) {
 		if _, err := r.render(context.Background(), s, &pod.Spec.Volumes[i]); !noRoom(err) {
 			t.Errorf("%s was collected: %v", pod.Spec.Volumes[i].Name, err)
 		}
+	}
+}
+
+// Of a text that many files have one copy is made: a volume of 300 files that are one annotation, or 60 times one configMap, costs
+// the agent what these are made of, not the 60 MiB that its files will have.
+func TestTextsAreHeldOnce(t *testing.T) {
+	r := newRig(t)
+	text := strings.Repeat("x", 200<<10)
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": text}))
+	var fields []corev1.DownwardAPIVolumeFile
+	var sources []corev1.VolumeProjection
+	for i := range 300 {
+		item := corev1.DownwardAPIVolumeFile{Path: fmt.Sprint("p", i), FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations"}}
+		fields = append(fields, item)
+		source := corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{item}}}
+		if i%2 == 0 {
+			source = corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: fmt.Sprint("p", i)}},
+			}}
+		}
+		sources = append(sources, source)
+	}
+	pod := podWith("u1", volumeOf("fields", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: fields}}),
+		volumeOf("sources", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}))
+	pod.Annotations = map[string]string{"a": text}
+	s := r.lockPlace("u1")
+	defer s.mu.Unlock()
+	s.pod = pod
+	for i := range pod.Spec.Volumes {
+		cost.Under(t, cost.Budget{Bytes: 4 << 20, BytesPerByte: 4, CPU: time.Second}, len(text), func() {
+			content, err := r.render(context.Background(), s, &pod.Spec.Volumes[i])
+			if err != nil || len(content) != 300 {
+				t.Fatalf("%s: %d files, %v", pod.Spec.Volumes[i].Name, len(content), err)
+			}
+			for name, f := range content {
+				if len(f.data) < len(text) {
+					t.Fatalf("%s: %s has %d bytes", pod.Spec.Volumes[i].Name, name, len(f.data))
+				}
+			}
+		})
 	}
 }
 

@@ -278,7 +278,8 @@ type payloadSum [sha256.Size]byte
 
 func (p payload) sum(own owner) (sum payloadSum) {
 	h := sha256.New()
-	number := func(n int64) { _ = binary.Write(h, binary.LittleEndian, n) } // a hash takes every write
+	var eight [8]byte
+	number := func(n int64) { binary.LittleEndian.PutUint64(eight[:], uint64(n)); h.Write(eight[:]) }
 	optional := func(n *int64) {
 		if n == nil {
 			number(-1)

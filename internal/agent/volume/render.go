@@ -20,16 +20,26 @@ type rendering struct {
 	payload
 	use    room.Use // of payload
 	medium room.Medium
+	texts  map[string][]byte // what the texts of configMaps and fields are as bytes, by where they come from
 }
 
 func (r *rendering) add(path string, f file) error {
 	return r.payload.add(&r.use, r.medium, path, f)
 }
 
+// once returns the bytes of a text that many files may have: one copy for all of them, so that what a volume asks for costs no more
+// memory than what it is made of.
+func (r *rendering) once(from, text string) []byte {
+	if _, had := r.texts[from]; !had {
+		r.texts[from] = []byte(text)
+	}
+	return r.texts[from]
+}
+
 // render collects what v should hold now. Every problem is reported, not only the first; of content without end no more is made
 // than one pod may have.
 func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
-	out := &rendering{payload: payload{}, medium: mediumOf(v)}
+	out := &rendering{payload: payload{}, medium: mediumOf(v), texts: map[string][]byte{}}
 	switch {
 	case v.ConfigMap != nil:
 		c := v.ConfigMap
@@ -96,17 +106,12 @@ func (k *Keeper) addConfigMap(ctx context.Context, out *rendering, namespace, na
 		}
 		return err
 	}
-	bytes := map[string][]byte{} // by key: one copy, however many paths a key has
 	lookup := func(key string) ([]byte, bool) {
-		text, ok := cm.Data[key]
-		if !ok {
-			data, ok := cm.BinaryData[key]
-			return data, ok
+		if text, ok := cm.Data[key]; ok {
+			return out.once("configMap/"+name+"/"+key, text), true
 		}
-		if _, had := bytes[key]; !had {
-			bytes[key] = []byte(text)
-		}
-		return bytes[key], true
+		data, ok := cm.BinaryData[key]
+		return data, ok
 	}
 	keys := append(slices.Collect(maps.Keys(cm.Data)), slices.Collect(maps.Keys(cm.BinaryData))...)
 	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
@@ -152,18 +157,31 @@ func addKeys(out *rendering, complaint string, keys []string, lookup func(string
 func (k *Keeper) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
 	var problems []error
 	for _, item := range items {
-		var value string
-		var err error
-		switch {
-		case item.FieldRef != nil:
-			value, err = env.Metadata(pod, item.FieldRef.FieldPath)
-		case item.ResourceFieldRef != nil:
-			value, err = env.Resource(pod, nil, item.ResourceFieldRef, k.Allocatable())
-		}
+		data, err := k.fieldData(out, pod, item)
 		problems = append(problems, err)
-		if err := out.add(item.Path, file{data: []byte(value), mode: modeOf(item.Mode, mode)}); err != nil {
+		if err := out.add(item.Path, file{data: data, mode: modeOf(item.Mode, mode)}); err != nil {
 			return err
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// fieldData is what a file of the pod's own fields holds.
+func (k *Keeper) fieldData(out *rendering, pod *corev1.Pod, item corev1.DownwardAPIVolumeFile) ([]byte, error) {
+	switch {
+	case item.FieldRef != nil:
+		from := "field/" + item.FieldRef.FieldPath
+		if data, had := out.texts[from]; had {
+			return data, nil
+		}
+		value, err := env.Metadata(pod, item.FieldRef.FieldPath)
+		if err != nil {
+			return nil, err
+		}
+		return out.once(from, value), nil
+	case item.ResourceFieldRef != nil:
+		value, err := env.Resource(pod, nil, item.ResourceFieldRef, k.Allocatable())
+		return []byte(value), err
+	}
+	return nil, nil
 }
