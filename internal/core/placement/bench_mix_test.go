@@ -1,0 +1,159 @@
+package placement
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// A mixture is a way in which pods, or what goes on around them, differ.
+type mixture struct {
+	name string
+	// node changes the i-th node, pod the i-th pod; between happens before each pod.
+	node    func(i int, n *Node)
+	prepare func(p *Placer)
+	pod     func(p *Placer, i int, x *Pod)
+	between func(p *Placer, i int)
+}
+
+const mixKinds = 1000
+
+// spreadByOwner makes x one of a ReplicaSet of its kind, which gives it the default spread.
+func spreadByOwner(x *Pod, kind int) {
+	name := "rs-" + strconv.Itoa(kind)
+	x.Labels, x.Owner = []Label{{"app", name}}, Owner{"ReplicaSet", name}
+}
+
+func replicaSets(n int) func(*Placer) {
+	return func(p *Placer) {
+		for k := range n {
+			p.GroupSeen(1, replicaSet(k))
+		}
+	}
+}
+
+func replicaSet(kind int) Group {
+	name := "rs-" + strconv.Itoa(kind)
+	return Group{Kind: "ReplicaSet", Namespace: "d", Name: name,
+		Selector: LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{name}}}}}
+}
+
+func kindOf(_ *Placer, i int, x *Pod) {
+	k := i % mixKinds
+	spreadByOwner(x, k)
+	x.Requests = []Amount{{CPU, int64(50 + 50*(k%8))}, {Memory, int64(64+64*(k%4)) << 20}}
+	x.Asked = Load{unit.MilliCPU(50 + 50*(k%8)), unit.Bytes(64+64*(k%4)) << 20}
+	x.Held = x.Asked
+}
+
+var mixes = []mixture{
+	{name: "identical", pod: func(_ *Placer, _ int, x *Pod) { x.Labels = []Label{{"app", "web"}} }},
+	{name: "kinds", prepare: replicaSets(mixKinds), pod: kindOf},
+	{name: "kinds-own-requests", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) {
+		k := i % mixKinds
+		spreadByOwner(x, k)
+		x.Requests = []Amount{{CPU, int64(100 + k)}, {Memory, int64(64+k) << 20}}
+		x.Asked = Load{unit.MilliCPU(100 + k), unit.Bytes(64+k) << 20}
+		x.Held = x.Asked
+	}},
+	{name: "own-job", pod: func(_ *Placer, i int, x *Pod) {
+		job := strconv.Itoa(i)
+		x.Labels = []Label{{"app", "job"}, {"job", job}}
+		own := LabelSelector{Requirements: []Requirement{{Key: "job", Op: In, Values: []string{job}}}}
+		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{Selector: own, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}}
+	}},
+	{name: "own-claim", prepare: func(p *Placer) {
+		p.StorageClassSeen(1, StorageClass{Name: "disk", Provisioner: "disk.example.com"})
+	}, pod: func(p *Placer, i int, x *Pod) {
+		name := strconv.Itoa(i)
+		zone := &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: In, Values: []string{strconv.Itoa(i % 3)}}}}}
+		p.VolumeSeen(2, Volume{Name: "pv-" + name, Class: "disk", Affinity: zone, Claimed: true, ClaimSpace: "d", ClaimName: "c-" + name})
+		p.ClaimSeen(2, Claim{Namespace: "d", Name: "c-" + name, Class: "disk", Volume: "pv-" + name, Bound: true})
+		x.Mounts = []Mount{{Claim: "c-" + name}}
+	}},
+	{name: "racks", node: func(i int, n *Node) { n.Labels = append(n.Labels, Label{"rack", strconv.Itoa(i / 2)}) },
+		prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
+			kindOf(p, i, x)
+			own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{x.Labels[0].Value}}}}
+			x.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "rack", Selector: own, MinDomains: 1}, {MaxSkew: 5, TopologyKey: "zone", Hard: true, Selector: own, MinDomains: 1}}
+		}},
+	{name: "doubled-hosts", node: func(i int, n *Node) {
+		if i%100 == 1 {
+			n.Labels[0].Value = "node-" + strconv.Itoa(i-1)
+		}
+	}, prepare: replicaSets(mixKinds), pod: kindOf},
+	{name: "labels-change", prepare: replicaSets(mixKinds), pod: kindOf, between: func(p *Placer, i int) {
+		for k := range 5 {
+			n := benchNode((i*5 + k) % 1000)
+			n.Labels = append(n.Labels, Label{"load", strconv.Itoa(i % 100)})
+			p.NodeSeen(2, n)
+		}
+	}},
+	{name: "selectors", prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
+		kindOf(p, i, x)
+		x.NodeSelector = []Label{{"zone", strconv.Itoa(i % 3)}}
+		x.Tolerations = []Toleration{{Key: "k" + strconv.Itoa(i%20), Exists: true}}
+	}},
+}
+
+// BenchmarkMix measures a pod's way through the mind where pods, or nodes, differ. Nodes hold four pods each.
+func BenchmarkMix(b *testing.B) {
+	for _, m := range mixes {
+		for _, nodes := range []int{5000, 50000} {
+			b.Run(fmt.Sprintf("%s/%d", m.name, nodes), func(b *testing.B) {
+				p := mixCluster(&m, nodes)
+				i := 0
+				one := func() {
+					if m.between != nil {
+						m.between(p, i)
+					}
+					x := benchPod("p" + strconv.Itoa(i))
+					m.pod(p, i, &x)
+					p.PodSeen(2, x)
+					d, _ := p.Next(2)
+					if d.Node == "" {
+						b.Fatalf("pod %d: %v", i, d.Failure)
+					}
+					x.Node = d.Node
+					p.PodSeen(2, x)
+					i++
+				}
+				for range 100 {
+					one()
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					one()
+				}
+			})
+		}
+	}
+}
+
+func mixCluster(m *mixture, nodes int) *Placer {
+	p := New(Options{})
+	for i := range nodes {
+		n := benchNode(i)
+		if m.node != nil {
+			m.node(i, &n)
+		}
+		p.NodeSeen(1, n)
+		for k := range 4 {
+			x := benchPod(fmt.Sprintf("old-%d-%d", i, k))
+			x.Labels, x.Node = []Label{{"app", "old"}}, n.Name
+			p.PodSeen(1, x)
+		}
+	}
+	if m.prepare != nil {
+		m.prepare(p)
+	}
+	return p
+}
+
+func benchNode(i int) Node {
+	name := "node-" + strconv.Itoa(i)
+	return Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{hostKey, name}, {"zone", strconv.Itoa(i % 3)}, {"topology.kubernetes.io/zone", strconv.Itoa(i % 3)}},
+		Allocatable: []Amount{{CPU, 64000}, {Memory, int64(256 * unit.GiB)}}}
+}
