@@ -43,17 +43,18 @@ type cluster struct {
 
 	classes    map[string]*class
 	identities map[string]*identity
-	peers      map[string]map[*identity]bool // by namespace
+	peers      map[string]*peers // by namespace
 	namespaces map[string][]Label
 	groups     groups
 
 	aims     map[string]*aim
-	aimsIn   map[string][]*aim // by the namespace they are about, everyNamespace for the others
+	aimsIn   map[string]*aimList // by the namespace they are about, everyNamespace for the others
 	aimsMade int32
 
 	topologies map[int32]*topology // by label key
 	counters   map[counterKey]*counter
 	scopes     map[string]*scope
+	grounds    map[groundKey]*ground
 	// termsVersion grows when a counter of held terms comes or goes.
 	termsVersion uint64
 	images       map[string]*image
@@ -128,9 +129,9 @@ type held struct {
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
 		seed: seed, intern: newInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
-		identities: map[string]*identity{}, peers: map[string]map[*identity]bool{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
-		aims: map[string]*aim{}, aimsIn: map[string][]*aim{},
-		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, images: map[string]*image{},
+		identities: map[string]*identity{}, peers: map[string]*peers{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
+		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
+		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
 		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 		storage: newStorage(),
 	}
@@ -210,12 +211,6 @@ func (c *cluster) rowOf(name string) row {
 	for i := range c.resources {
 		c.allocatable[i] = append(c.allocatable[i], 0)
 		c.requested[i] = append(c.requested[i], 0)
-	}
-	for _, t := range c.topologies {
-		t.domain = append(t.domain, noDomain)
-	}
-	for _, s := range c.scopes {
-		s.in = append(s.in, false)
 	}
 	c.changes.addRow()
 	return r
@@ -326,7 +321,7 @@ func (c *cluster) moveRow(r row, change func()) {
 		}
 	}
 	for _, s := range c.scopes {
-		s.in[r] = s.admits(c, r)
+		s.judge(c, r)
 	}
 	c.standIn(r, 1)
 }
@@ -336,10 +331,8 @@ func (c *cluster) standIn(r row, sign int32) {
 	for _, h := range c.held[r] {
 		c.countAround(h, sign)
 	}
-	for _, k := range c.counters {
-		if s := k.of.scope; s != nil && s.in[r] {
-			k.addRow(r, sign)
-		}
+	for _, g := range c.grounds {
+		g.addRow(r, sign)
 	}
 }
 

@@ -327,7 +327,7 @@ func (h *history) checkCounters() {
 		want, rows := map[int32]int32{}, map[int32]int32{}
 		for r := range c.name {
 			value, ok := c.topologyValue(row(r), key.topo.key)
-			if got := key.topo.domain[r]; ok != (got != noDomain) || ok && key.topo.value[got] != value {
+			if got := key.topo.at(row(r)); ok != (got != noDomain) || ok && key.topo.value[got] != value {
 				h.t.Errorf("row %d (%s) is in domain %d", r, c.name[r], got)
 			}
 			if ok && (key.scope == nil || key.scope.admits(c, row(r))) {
@@ -343,14 +343,37 @@ func (h *history) checkCounters() {
 			total += int64(want[value])
 			least = min(least, want[value])
 		}
-		for d, n := range k.count {
-			if value := key.topo.value[d]; n != 0 && want[value] != n || key.scope != nil && k.rows[d] != 0 && k.rows[d] != rows[value] {
-				h.t.Errorf("counter %v: domain %d has %d pods on %d rows, want %d on %d", key.what, d, n, k.rows[d], want[value], rows[value])
+		having := 0
+		k.count.each(func(d, n int32) {
+			having++
+			if value := key.topo.value[d]; n == 0 || want[value] != n {
+				h.t.Errorf("counter %v: domain %d has %d pods, want %d", key.what, d, n, want[value])
+			}
+		})
+		for _, n := range want {
+			if n != 0 {
+				having--
 			}
 		}
-		if k.total != total || key.scope != nil && (k.domains != len(rows) || len(rows) > 0 && k.fewest() != least) {
-			h.t.Errorf("counter %v: total %d, domains %d, fewest %d; want %d, %d, %d", key.what, k.total, k.domains, k.fewest(), total, len(rows), least)
+		if k.total != total || having != 0 {
+			h.t.Errorf("counter %v: total %d, want %d, %d domains too many", key.what, k.total, total, having)
 		}
+		h.checkGround(k, rows, least)
+	}
+}
+
+// checkGround holds the ground of a counter to a count of its rows, and its fewest to the smallest count.
+func (h *history) checkGround(k *counter, rows map[int32]int32, least int32) {
+	if k.of.scope == nil {
+		return
+	}
+	for d, n := range k.ground.rows {
+		if n != 0 && n != rows[k.of.topo.value[d]] {
+			h.t.Errorf("ground: domain %d has %d rows, want %d", d, n, rows[k.of.topo.value[d]])
+		}
+	}
+	if k.ground.domains != len(rows) || len(rows) > 0 && k.fewest() != least {
+		h.t.Errorf("ground: %d domains, fewest %d; want %d, %d", k.ground.domains, k.fewest(), len(rows), least)
 	}
 }
 

@@ -94,6 +94,7 @@ func (c *cluster) dropDemand(d *demand) {
 			if list[i].counter != nil {
 				c.releaseCounter(list[i].counter)
 			}
+			c.releaseTopology(list[i].topo)
 		}
 	}
 	for _, list := range [][]*counter{d.together, d.apart} {
@@ -129,7 +130,7 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 	}
 	for i := range terms {
 		t := &terms[i]
-		ask := spreadAsk{key: t.key, topo: c.topologyOf(t.key), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
+		ask := spreadAsk{key: t.key, topo: c.holdTopology(c.topologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
 		if who.meantBy(t.aim) {
 			ask.self = 1
 		}

@@ -36,7 +36,7 @@ func (d *demand) joins(r row) bool {
 	}
 	met, anywhere := true, int64(0)
 	for _, k := range d.together {
-		domain := k.of.topo.domain[r]
+		domain := k.of.topo.at(r)
 		if domain == noDomain {
 			return false
 		}
@@ -48,7 +48,7 @@ func (d *demand) joins(r row) bool {
 
 func (d *demand) avoids(r row) bool {
 	for _, k := range d.apart {
-		if k.at(k.of.topo.domain[r]) > 0 {
+		if k.on(r) > 0 {
 			return false
 		}
 	}
@@ -57,7 +57,7 @@ func (d *demand) avoids(r row) bool {
 
 func (d *demand) isAdmitted(r row) bool {
 	for _, k := range d.shunnedBy {
-		if k.at(k.of.topo.domain[r]) > 0 {
+		if k.on(r) > 0 {
 			return false
 		}
 	}

@@ -13,7 +13,7 @@ func passesSpread(c *cluster, d *demand, r row) bool {
 }
 
 func (a *spreadAsk) allows(r row) bool {
-	domain := a.topo.domain[r]
+	domain := a.topo.at(r)
 	if domain == noDomain {
 		return false
 	}
@@ -21,7 +21,7 @@ func (a *spreadAsk) allows(r row) bool {
 		return true
 	}
 	fewest := a.counter.fewest()
-	if a.counter.domains < int(a.minDomains) {
+	if a.counter.ground.domains < int(a.minDomains) {
 		fewest = 0
 	}
 	return a.counter.at(domain)+a.self-fewest <= a.maxSkew
@@ -29,7 +29,7 @@ func (a *spreadAsk) allows(r row) bool {
 
 func explainSpread(c *cluster, d *demand, r row, reasons []string) []string {
 	for i := range d.hard {
-		if d.hard[i].topo.domain[r] == noDomain {
+		if d.hard[i].topo.at(r) == noDomain {
 			return append(reasons, "node(s) didn't match pod topology spread constraints (missing required label)")
 		}
 		if !d.hard[i].allows(r) {
@@ -42,7 +42,7 @@ func explainSpread(c *cluster, d *demand, r row, reasons []string) []string {
 // spreadIsFinal: no eviction gives a node the label that it lacks.
 func spreadIsFinal(c *cluster, d *demand, r row) bool {
 	for i := range d.hard {
-		if d.hard[i].topo.domain[r] == noDomain {
+		if d.hard[i].topo.at(r) == noDomain {
 			return true
 		}
 		if !d.hard[i].allows(r) {
@@ -56,7 +56,7 @@ func spreadIsFinal(c *cluster, d *demand, r row) bool {
 func keySpread(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == nil {
-			key = append(key, min(a.topo.domain[r], 0))
+			key = append(key, min(a.topo.at(r), 0))
 		} else {
 			key = append(key, keyOf(a.topo, a.counter, r))
 		}
@@ -67,7 +67,7 @@ func keySpread(c *cluster, d *demand, r row, key []int32) []int32 {
 // keyOf tells rows apart whose domains have different counts, as coarsely as it can: by the count where what happens
 // to a domain happens to one row, else by the domain.
 func keyOf(t *topology, k *counter, r row) int32 {
-	domain := t.domain[r]
+	domain := t.at(r)
 	if domain == noDomain || !t.single() {
 		return domain
 	}

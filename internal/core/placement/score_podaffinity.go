@@ -9,7 +9,7 @@ func podAffinityWeight(c *cluster, d *demand, r row) int64 {
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
 			k := list[i].counter
-			sum += list[i].weight * int64(k.at(k.of.topo.domain[r]))
+			sum += list[i].weight * int64(k.on(r))
 		}
 	}
 	return sum

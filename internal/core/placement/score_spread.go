@@ -19,7 +19,7 @@ func weighSpread(c *cluster, d *demand, rows []row, alike []int32) {
 			if !d.scoresSpread(r) {
 				continue
 			}
-			domain := a.topo.domain[r]
+			domain := a.topo.at(r)
 			switch {
 			case a.isHost(c):
 				size += int(alike[j])
@@ -56,7 +56,7 @@ func (d *demand) scoresSpread(r row) bool {
 		return true
 	}
 	for i := range d.soft {
-		if d.soft[i].topo.domain[r] == noDomain {
+		if d.soft[i].topo.at(r) == noDomain {
 			return false
 		}
 	}
@@ -71,12 +71,12 @@ func spreadScore(c *cluster, d *demand, r row) int64 {
 	sum := 0.0
 	for i := range d.soft {
 		a := &d.soft[i]
-		if a.topo.domain[r] == noDomain {
+		if a.topo.at(r) == noDomain {
 			continue
 		}
 		count := int32(0)
 		if a.counter != nil {
-			count = a.counter.at(a.counter.of.topo.domain[r])
+			count = a.counter.on(r)
 		}
 		sum += float64(count)*d.weights[i] + float64(a.maxSkew-1)
 	}
@@ -87,11 +87,11 @@ func spreadScore(c *cluster, d *demand, r row) int64 {
 func keySoftSpread(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]
-		domain := a.topo.domain[r]
+		domain := a.topo.at(r)
 		if domain != noDomain && a.isHost(c) {
 			domain = 0
 			if a.counter != nil {
-				domain = a.counter.at(a.counter.of.topo.domain[r])
+				domain = a.counter.on(r)
 			}
 		}
 		key = append(key, domain)

@@ -93,9 +93,6 @@ func (a *aim) local() (string, bool) {
 	return p.namespaces[0], true
 }
 
-// everyNamespace is where aims are kept that may mean pods of more than one namespace. It is no name of one.
-const everyNamespace = ""
-
 // aimAt returns the aim of parts and takes hold of it; release lets go.
 func (c *cluster) aimAt(parts ...aimPart) *aim {
 	b := c.scratch[:0]
@@ -112,12 +109,8 @@ func (c *cluster) aimAt(parts ...aimPart) *aim {
 	c.aimsMade++
 	a := &aim{id: c.aimsMade, key: string(b), parts: parts, refs: 1}
 	c.aims[a.key] = a
-	home, ok := a.local()
-	if !ok {
-		home = everyNamespace
-	}
-	c.aimsIn[home] = append(c.aimsIn[home], a)
-	for _, who := range c.identitiesIn(home) {
+	c.listAim(a)
+	for _, who := range c.mayMean(a) {
 		if a.means(c, who) {
 			who.add(a)
 		}
@@ -130,15 +123,8 @@ func (c *cluster) releaseAim(a *aim) {
 		return
 	}
 	delete(c.aims, a.key)
-	home, ok := a.local()
-	if !ok {
-		home = everyNamespace
-	}
-	c.aimsIn[home] = without(c.aimsIn[home], a)
-	if len(c.aimsIn[home]) == 0 {
-		delete(c.aimsIn, home)
-	}
-	for _, who := range c.identitiesIn(home) {
+	c.unlistAim(a)
+	for _, who := range c.mayMean(a) {
 		who.drop(a)
 	}
 }
@@ -153,6 +139,7 @@ type identity struct {
 	key       string
 	namespace string
 	labels    []Label
+	places    []int // in c.peers, by label
 	refs      int
 
 	aims  []*aim // that mean it, sorted by id
@@ -201,16 +188,13 @@ func (c *cluster) identify(pod *Pod) *identity {
 	}
 	who := &identity{key: string(b), namespace: pod.Namespace, labels: pod.Labels, refs: 1}
 	c.identities[who.key] = who
-	if c.peers[who.namespace] == nil {
-		c.peers[who.namespace] = map[*identity]bool{}
-	}
-	c.peers[who.namespace][who] = true
-	for _, home := range []string{who.namespace, everyNamespace} {
-		for _, a := range c.aimsIn[home] {
+	c.listIdentity(who)
+	for _, home := range [...]string{who.namespace, everyNamespace} {
+		c.eachAimFor(home, who, func(a *aim) {
 			if a.means(c, who) {
 				who.add(a)
 			}
-		}
+		})
 	}
 	return who
 }
@@ -220,28 +204,10 @@ func (c *cluster) releaseIdentity(who *identity) {
 		return
 	}
 	delete(c.identities, who.key)
-	delete(c.peers[who.namespace], who)
-	if len(c.peers[who.namespace]) == 0 {
-		delete(c.peers, who.namespace)
-	}
+	c.unlistIdentity(who)
 	if who.spreading.aim != nil {
 		c.releaseAim(who.spreading.aim)
 	}
-}
-
-// identitiesIn lists those of one namespace, or of all.
-func (c *cluster) identitiesIn(namespace string) []*identity {
-	var out []*identity
-	if namespace == everyNamespace {
-		for _, who := range c.identities {
-			out = append(out, who)
-		}
-		return out
-	}
-	for who := range c.peers[namespace] {
-		out = append(out, who)
-	}
-	return out
 }
 
 // setNamespace folds in the labels of a namespace: wider aims may now mean its pods, or no longer.
@@ -254,13 +220,16 @@ func (c *cluster) setNamespace(name string, labels []Label) (changed bool) {
 	} else {
 		c.namespaces[name] = labels
 	}
-	for _, who := range c.identitiesIn(name) {
-		for _, a := range c.aimsIn[everyNamespace] {
+	if c.peers[name] == nil {
+		return false
+	}
+	for who := range c.peers[name].all {
+		c.eachAimFor(everyNamespace, who, func(a *aim) {
 			if means := a.means(c, who); means != who.meantBy(a) {
 				changed = true
 				c.turn(who, a, means)
 			}
-		}
+		})
 	}
 	return changed
 }

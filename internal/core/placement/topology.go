@@ -3,8 +3,14 @@ package placement
 // A topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were not
 // seen, and nodes without the label, are in none.
 type topology struct {
-	key    int32   // of the label; nodeItself for the topology in which every row is a domain of its own
-	domain []int32 // by row; none: -1
+	key  int32 // of the label; nodeItself for the topology in which every row is a domain of its own
+	refs int   // of counters and demands
+
+	domain []int32 // by row; none: noDomain, or beyond the end
+	placed mask    // the rows that are in a domain
+	// The rows of a domain are a list.
+	next, prev []row // by row
+	first      []row // by domain
 
 	values map[int32]int32 // of the label, to domain
 	value  []int32         // by domain: of the label
@@ -18,53 +24,135 @@ const (
 	noDomain   = -1
 )
 
+// at is the domain of row r, or noDomain.
+func (t *topology) at(r row) int32 {
+	if int(r) >= len(t.domain) {
+		return noDomain
+	}
+	return t.domain[r]
+}
+
 // single reports whether no domain has two rows: what happens to a domain then happens to one row.
 func (t *topology) single() bool { return t.shared == 0 }
 
+// domains is how many domains there are.
+func (t *topology) domains() int { return len(t.rows) - len(t.free) }
+
+// each calls see for the rows of domain d.
+func (t *topology) each(d int32, see func(row)) {
+	for r := t.first[d]; r != noRow; r = t.next[r] {
+		see(r)
+	}
+}
+
 // place puts row r into the domain of value, or into none.
 func (t *topology) place(r row, value int32, ok bool) {
-	if d := t.domain[r]; d != noDomain {
-		if t.rows[d]--; t.rows[d] == 1 {
-			t.shared--
-		} else if t.rows[d] == 0 {
-			t.free = append(t.free, d)
-			delete(t.values, t.value[d])
-		}
-	}
-	if !ok {
-		t.domain[r] = noDomain
+	d := t.at(r)
+	if ok && d != noDomain && t.value[d] == value || !ok && d == noDomain {
 		return
 	}
-	d, known := t.values[value]
-	if !known {
-		if n := len(t.free); n > 0 {
-			d, t.free = t.free[n-1], t.free[:n-1]
-		} else {
-			d, t.rows, t.value = int32(len(t.rows)), append(t.rows, 0), append(t.value, 0)
-		}
-		t.values[value], t.value[d] = d, value
+	if d != noDomain {
+		t.takeOut(r, d)
 	}
-	t.domain[r] = d
+	if ok {
+		t.putIn(r, t.domainOf(value))
+	}
+}
+
+func (t *topology) takeOut(r row, d int32) {
+	if after := t.next[r]; after != noRow {
+		t.prev[after] = t.prev[r]
+	}
+	if before := t.prev[r]; before != noRow {
+		t.next[before] = t.next[r]
+	} else {
+		t.first[d] = t.next[r]
+	}
+	t.domain[r] = noDomain
+	t.placed.clear(r)
+	if t.rows[d]--; t.rows[d] == 1 {
+		t.shared--
+	} else if t.rows[d] == 0 {
+		t.free = append(t.free, d)
+		delete(t.values, t.value[d])
+	}
+}
+
+func (t *topology) putIn(r row, d int32) {
+	for int(r) >= len(t.domain) {
+		t.domain, t.next, t.prev = append(t.domain, noDomain), append(t.next, noRow), append(t.prev, noRow)
+	}
+	t.next[r], t.prev[r] = t.first[d], noRow
+	if t.first[d] != noRow {
+		t.prev[t.first[d]] = r
+	}
+	t.first[d], t.domain[r] = r, d
+	t.placed = t.placed.with(r)
 	if t.rows[d]++; t.rows[d] == 2 {
 		t.shared++
 	}
 }
 
-// topologyOf returns the topology of a label key.
+// domainOf returns the domain of a value, a new one if there is none.
+func (t *topology) domainOf(value int32) int32 {
+	d, known := t.values[value]
+	if known {
+		return d
+	}
+	if n := len(t.free); n > 0 {
+		d, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		d = int32(len(t.rows))
+		t.rows, t.value, t.first = append(t.rows, 0), append(t.value, 0), append(t.first, noRow)
+	}
+	t.values[value], t.value[d], t.first[d] = d, value, noRow
+	return d
+}
+
+// topologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see holdTopology.
 func (c *cluster) topologyOf(key int32) *topology {
 	if t := c.topologies[key]; t != nil {
 		return t
 	}
-	t := &topology{key: key, values: map[int32]int32{}, domain: make([]int32, len(c.name))}
-	for r := range t.domain {
-		t.domain[r] = noDomain
-		if c.seen[r] {
-			value, ok := c.topologyValue(row(r), key)
-			t.place(row(r), value, ok)
+	t := &topology{key: key, values: map[int32]int32{}}
+	for r := range c.name {
+		if value, ok := c.topologyValue(row(r), key); ok {
+			t.place(row(r), value, true)
 		}
 	}
 	c.topologies[key] = t
 	return t
+}
+
+// topologiesIdle is how many topologies that nobody holds are kept, as long as nodes are in them: pods of the next kind often
+// ask for the same. Chosen: more than keys by which pods are commonly spread; each takes about 25 bytes a node.
+const topologiesIdle = 8
+
+func (c *cluster) holdTopology(t *topology) *topology {
+	t.refs++
+	return t
+}
+
+// releaseTopology lets go of t. A topology without rows, as of a key that no node has, goes at once.
+func (c *cluster) releaseTopology(t *topology) {
+	if t.refs--; t.refs > 0 {
+		return
+	}
+	idle := 0
+	for key, x := range c.topologies {
+		if x.refs == 0 && x.domains() == 0 {
+			delete(c.topologies, key)
+		} else if x.refs == 0 {
+			idle++
+		}
+	}
+	if idle > topologiesIdle {
+		for key, x := range c.topologies {
+			if x.refs == 0 {
+				delete(c.topologies, key)
+			}
+		}
+	}
 }
 
 // topologyValue is what places row r in the topology of key.
@@ -78,172 +166,6 @@ func (c *cluster) topologyValue(r row, key int32) (value int32, ok bool) {
 	return c.label(r, key)
 }
 
-// A counter counts, by domain, the pods that an aim means or what held terms with that aim weigh.
-type counter struct {
-	of    counterKey
-	refs  int
-	count []int32 // by domain; domains beyond its end have none
-	total int64
-	// version grows with each change.
-	version uint64
-
-	// For counters with a scope: over the domains with rows in it, whose number is domains, least is no larger than the
-	// smallest count, and having is how many domains have a given one.
-	rows    []int32
-	domains int
-	least   int32
-	having  []int32
-}
-
-// counterKey says what is counted.
-type counterKey struct {
-	aim   *aim
-	topo  *topology
-	scope *scope // pods on other rows do not count; nil: all rows
-	what  counted
-}
-
-type counted uint8
-
-const (
-	countPods        counted = iota // that the aim means
-	countLivePods                   // of them, those whose deletion was not asked for
-	countAntiTerms                  // required anti-affinity terms with the aim, on the rows of their holders
-	countTerms                      // likewise, required affinity terms
-	countTermWeights                // likewise, the weights of preferred terms, anti-affinity negative
-)
-
-func (k *counter) at(d int32) int32 {
-	if d < 0 || int(d) >= len(k.count) {
-		return 0
-	}
-	return k.count[d]
-}
-
-// add counts n more on row r.
-func (k *counter) add(r row, n int32) {
-	d := k.of.topo.domain[r]
-	if d == noDomain || n == 0 || k.of.scope != nil && !k.of.scope.in[r] {
-		return
-	}
-	k.grow(d)
-	was := k.count[d]
-	k.count[d] += n
-	k.total += int64(n)
-	k.version++
-	if k.of.scope != nil && k.rows[d] > 0 {
-		k.tally(was, -1)
-		k.tally(was+n, 1)
-	}
-}
-
-// countPod counts a pod that the aim means.
-func (k *counter) countPod(h *held, sign int32) {
-	if k.of.what == countLivePods && h.deleting {
-		return
-	}
-	k.add(h.row, sign)
-}
-
-// addRow lets row r, which is in the scope, stand in its domain or no longer.
-func (k *counter) addRow(r row, sign int32) {
-	d := k.of.topo.domain[r]
-	if d == noDomain {
-		return
-	}
-	k.grow(d)
-	k.version++
-	k.rows[d] += sign
-	switch {
-	case sign > 0 && k.rows[d] == 1:
-		k.domains++
-		k.tally(k.count[d], 1)
-	case sign < 0 && k.rows[d] == 0:
-		k.domains--
-		k.tally(k.count[d], -1)
-	}
-}
-
-func (k *counter) grow(d int32) {
-	for int(d) >= len(k.count) {
-		k.count, k.rows = append(k.count, 0), append(k.rows, 0)
-	}
-}
-
-func (k *counter) tally(count, n int32) {
-	count = max(count, 0)
-	for int(count) >= len(k.having) {
-		k.having = append(k.having, 0)
-	}
-	k.having[count] += n
-	k.least = min(k.least, count)
-}
-
-// fewest is the smallest count of a domain with rows in the scope; 0 if there is none.
-func (k *counter) fewest() int32 {
-	if k.domains == 0 {
-		return 0
-	}
-	for k.having[k.least] == 0 {
-		k.least++
-	}
-	return k.least
-}
-
-// counterAt returns the counter of key, counted, and takes hold of it and of its parts; releaseCounter lets go.
-func (c *cluster) counterAt(key counterKey) *counter {
-	if known := c.counters[key]; known != nil {
-		known.refs++
-		return known
-	}
-	k := &counter{of: key, refs: 1}
-	c.counters[key] = k
-	key.aim.refs++
-	if key.scope != nil {
-		key.scope.refs++
-		for r := range c.name {
-			if key.scope.in[r] {
-				k.addRow(row(r), 1)
-			}
-		}
-	}
-	if key.what > countLivePods {
-		key.aim.held = append(key.aim.held, k)
-		c.termsVersion++
-		return k // its holders count themselves
-	}
-	key.aim.counters = append(key.aim.counters, k)
-	home, ok := key.aim.local()
-	if !ok {
-		home = everyNamespace
-	}
-	for _, who := range c.identitiesIn(home) {
-		if who.meantBy(key.aim) {
-			for _, h := range who.held {
-				k.countPod(h, 1)
-			}
-		}
-	}
-	return k
-}
-
-func (c *cluster) releaseCounter(k *counter) {
-	if k.refs--; k.refs > 0 {
-		return
-	}
-	delete(c.counters, k.of)
-	if k.of.what > countLivePods {
-		k.of.aim.held = without(k.of.aim.held, k)
-		c.termsVersion++
-	} else {
-		k.of.aim.counters = without(k.of.aim.counters, k)
-	}
-	if k.of.scope != nil {
-		c.releaseScope(k.of.scope)
-	}
-	c.releaseAim(k.of.aim)
-}
-
 // A scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that the pod's
 // affinity and tolerations allow where the constraint's policies ask.
 type scope struct {
@@ -253,7 +175,7 @@ type scope struct {
 	affinity bool
 	taints   bool
 	keys     []int32
-	in       []bool // by row
+	in       mask
 }
 
 func (c *cluster) scopeAt(k *class, affinity, taints bool, keys []int32) *scope {
@@ -272,10 +194,10 @@ func (c *cluster) scopeAt(k *class, affinity, taints bool, keys []int32) *scope 
 		known.refs++
 		return known
 	}
-	s := &scope{key: string(b), refs: 1, class: k, affinity: affinity, taints: taints, keys: keys, in: make([]bool, len(c.name))}
+	s := &scope{key: string(b), refs: 1, class: k, affinity: affinity, taints: taints, keys: keys}
 	c.scopes[s.key] = s
 	for r := range c.name {
-		s.in[r] = s.admits(c, row(r))
+		s.judge(c, row(r))
 	}
 	return s
 }
@@ -283,6 +205,15 @@ func (c *cluster) scopeAt(k *class, affinity, taints bool, keys []int32) *scope 
 func (c *cluster) releaseScope(s *scope) {
 	if s.refs--; s.refs == 0 {
 		delete(c.scopes, s.key)
+	}
+}
+
+// judge finds out whether row r is in the scope.
+func (s *scope) judge(c *cluster, r row) {
+	if s.admits(c, r) {
+		s.in = s.in.with(r)
+	} else {
+		s.in.clear(r)
 	}
 }
 
@@ -296,4 +227,55 @@ func (s *scope) admits(c *cluster, r row) bool {
 		}
 	}
 	return (!s.affinity || affinityAllows(c, s.class, r)) && (!s.taints || toleratesAll(s.class, c.taints[r]))
+}
+
+// A ground is what a scope leaves of a topology. All counters with both share it.
+type ground struct {
+	of      groundKey
+	refs    int     // of counters
+	rows    []int32 // by domain: how many are in the scope
+	domains int     // those that have any
+}
+
+type groundKey struct {
+	scope *scope
+	topo  *topology
+}
+
+func (c *cluster) groundAt(s *scope, t *topology) *ground {
+	key := groundKey{s, t}
+	g := c.grounds[key]
+	if g == nil {
+		g = &ground{of: key}
+		c.grounds[key] = g
+		for r := range c.name {
+			g.addRow(row(r), 1)
+		}
+	}
+	g.refs++
+	return g
+}
+
+func (c *cluster) releaseGround(g *ground) {
+	if g.refs--; g.refs == 0 {
+		delete(c.grounds, g.of)
+	}
+}
+
+// addRow lets row r, if it is in the scope, stand in its domain or no longer.
+func (g *ground) addRow(r row, sign int32) {
+	d := g.of.topo.at(r)
+	if d == noDomain || !g.of.scope.in.has(r) {
+		return
+	}
+	for int(d) >= len(g.rows) {
+		g.rows = append(g.rows, 0)
+	}
+	g.rows[d] += sign
+	switch {
+	case sign > 0 && g.rows[d] == 1:
+		g.domains++
+	case sign < 0 && g.rows[d] == 0:
+		g.domains--
+	}
 }
