@@ -17,7 +17,8 @@ var numbers = map[string]bool{
 
 var fuzzTarget = regexp.MustCompile(`(?ms)^func (Fuzz\w+)\((\w+) \*testing\.F\) \{.*?^\}`)
 
-// wantsBudget returns the fuzz targets in a test file, and what is wrong with those that are not held to a budget, one line each.
+// wantsBudget returns the fuzz targets in a test file, and what is wrong with those that are not held to a budget, one
+// line each.
 func wantsBudget(path, text string) (targets int, problems []string) {
 	for _, m := range fuzzTarget.FindAllStringSubmatch(text, -1) {
 		targets++
@@ -35,8 +36,8 @@ func wantsBudget(path, text string) (targets int, problems []string) {
 	return targets, problems
 }
 
-// TestFuzzTargetsHaveBudgets: a parser of text that others bring is held to a budget of memory and CPU by its fuzz target, with
-// long hostile texts whenever tests run.
+// TestFuzzTargetsHaveBudgets: a parser of text that others bring is held to a budget of memory and CPU by its fuzz
+// target, with long hostile texts whenever tests run.
 func TestFuzzTargetsHaveBudgets(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -87,12 +88,14 @@ var (
 	fuzzName   = regexp.MustCompile(`(?m)^func Fuzz\w+\(`)
 )
 
-// flagsAlone are packages whose parsers read what stands on a command line, which its writer pays for, with why each is small.
+// flagsAlone are packages whose parsers read what stands on a command line, which its writer pays for, with why each is
+// small.
 var flagsAlone = map[string]string{
 	"cmd/plimsoll": "the simulator's --policy, split at commas",
 }
 
-// TestParsersAreFuzzed: a package that parses or decodes text has a fuzz target; TestFuzzTargetsHaveBudgets holds it to a budget.
+// TestParsersAreFuzzed: a package that parses or decodes text has a fuzz target; TestFuzzTargetsHaveBudgets holds it to
+// a budget.
 func TestParsersAreFuzzed(t *testing.T) {
 	parsers, fuzzed := map[string][]string{}, map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

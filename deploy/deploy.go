@@ -1,5 +1,5 @@
-// Package deploy is the manifests for clusters that `plimsoll up` did not make. It installs them too: they are embedded, so
-// that there is one copy. It has no code and decides nothing.
+// Package deploy is the manifests for clusters that `plimsoll up` did not make. It installs them too: they are
+// embedded, so that there is one copy. It has no code and decides nothing.
 package deploy
 
 import _ "embed"

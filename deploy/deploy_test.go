@@ -45,7 +45,8 @@ var others = map[string][]string{
 	"NewRecorder": {"create events", "patch events"}, // sink.create and sink.patch in internal/kube/recorder.go
 }
 
-// requests finds in the source of packages what they ask of the API server: "verb resource" or "verb resource/subresource".
+// requests finds in the source of packages what they ask of the API server: "verb resource" or "verb
+// resource/subresource".
 func requests(t *testing.T, packages ...string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -152,8 +153,8 @@ func granted(t *testing.T, manifest string) map[string]bool {
 	return all
 }
 
-// TestRolesAreWhatIsAsked: each program may do what its source asks for, and nothing else. That a program asks for no more than this
-// test finds shows in test/e2e, where it runs under its role.
+// TestRolesAreWhatIsAsked: each program may do what its source asks for, and nothing else. That a program asks for no
+// more than this test finds shows in test/e2e, where it runs under its role.
 func TestRolesAreWhatIsAsked(t *testing.T) {
 	for _, c := range []struct {
 		name, manifest string

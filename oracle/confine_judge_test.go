@@ -13,7 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
 )
 
-// difference is a field of a request in which we differ from upstream. A field that a side leaves out has its zero value.
+// difference is a field of a request in which we differ from upstream. A field that a side leaves out has its zero
+// value.
 type difference struct {
 	path         string // of fields as the protocol names them
 	ours, theirs protoreflect.Value
@@ -134,8 +135,8 @@ func mapOf(m protoreflect.Map) map[string]string {
 	return out
 }
 
-// differences walks two messages of one type. Absent and empty lists and maps are the same to the protocol; an absent message
-// and an empty one are not.
+// differences walks two messages of one type. Absent and empty lists and maps are the same to the protocol; an absent
+// message and an empty one are not.
 func differences(path string, ours, theirs protoreflect.Message) []difference {
 	var out []difference
 	fields := theirs.Descriptor().Fields()
@@ -164,8 +165,8 @@ func differences(path string, ours, theirs protoreflect.Message) []difference {
 	return out
 }
 
-// refused reports whether a side refuses, and fails the test where only upstream does, or where we do for a reason that is
-// not among confineRefusals.
+// refused reports whether a side refuses, and fails the test where only upstream does, or where we do for a reason that
+// is not among confineRefusals.
 func (c *confiner) refused(what string, ours, theirs error) bool {
 	c.t.Helper()
 	switch {

@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// leaning is what a drawn pod tries to be admitted by. Most of its fields are such that Pod Security's level admits them,
-// some are not.
+// leaning is what a drawn pod tries to be admitted by. Most of its fields are such that Pod Security's level admits
+// them, some are not.
 type leaning int
 
 const (

@@ -42,8 +42,8 @@ func upstreamSandboxConfig(manager unsafe.Pointer, ctx context.Context, pod *cor
 func upstreamContainerConfig(manager unsafe.Pointer, ctx context.Context, c *corev1.Container, pod *corev1.Pod, restartCount int, podIP, imageRef string,
 	podIPs []string, target *kubecontainer.ContainerID, volumes kubecontainer.ImageVolumes) (*runtimeapi.ContainerConfig, func(), error)
 
-// nodeFacts is what upstream's runtime manager asks of the rest of the kubelet, and of the runtime: the facts that both sides
-// are told.
+// nodeFacts is what upstream's runtime manager asks of the rest of the kubelet, and of the runtime: the facts that both
+// sides are told.
 type nodeFacts struct {
 	containertest.FakeRuntimeHelper
 	critesting.FakeImageService
@@ -74,7 +74,8 @@ func (f *nodeFacts) GenerateRunContainerOptions(context.Context, *corev1.Pod, *c
 	return &kubecontainer.RunContainerOptions{Envs: factEnv}, nil, nil
 }
 
-// GetOrCreateUserNamespaceMappings answers as the kubelet's manager of user namespaces does on a node whose runtime has them.
+// GetOrCreateUserNamespaceMappings answers as the kubelet's manager of user namespaces does on a node whose runtime has
+// them.
 func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.Pod, _ string) (*runtimeapi.UserNamespace, error) {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}, nil
@@ -178,10 +179,10 @@ func drawn(seed uint64, n int) (*corev1.Pod, *runtimeapi.Image) {
 	return pod, t.image()
 }
 
-// TestConfinement holds what the runtime is asked to make for a pod against what the kubelet 1.36.3 asks of it for the same
-// pod, image and node: pods that Pod Security admits at baseline or restricted, and as many others, with the host's
-// namespaces, privileged, or such as the API server refuses. No field may confine less; every other difference is of a kind
-// that confineKinds knows.
+// TestConfinement holds what the runtime is asked to make for a pod against what the kubelet 1.36.3 asks of it for the
+// same pod, image and node: pods that Pod Security admits at baseline or restricted, and as many others, with the
+// host's namespaces, privileged, or such as the API server refuses. No field may confine less; every other difference
+// is of a kind that confineKinds knows.
 func TestConfinement(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {

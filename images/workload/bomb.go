@@ -11,7 +11,8 @@ import (
 	"unsafe"
 )
 
-// bombPause is how long a fork bomb rests when it may not fork: bombs of many pods should leave something of the machine.
+// bombPause is how long a fork bomb rests when it may not fork: bombs of many pods should leave something of the
+// machine.
 const bombPause = 100 * time.Millisecond
 
 // bomb forks children that fork, for ever: it ends only with its pod. What the kernel refuses is tried again.
@@ -56,8 +57,8 @@ func segfault(_ context.Context, _ process, flags *flag.FlagSet, args []string) 
 		return err
 	}
 	runtime.LockOSThread()
-	// The kernel says nothing of a signal that the program handles, and Go's runtime does. The zero structure is SIG_DFL
-	// without flags or mask (struct kernel_sigaction, 8 bytes of mask).
+	// The kernel says nothing of a signal that the program handles, and Go's runtime does. The zero structure is
+	// SIG_DFL without flags or mask (struct kernel_sigaction, 8 bytes of mask).
 	var byDefault [4]uint64
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGSEGV), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0); errno != 0 {
 		return fmt.Errorf("give SIGSEGV its default action: %w", errno)

@@ -1,8 +1,8 @@
 // Command workload is the program inside Plimsoll's workload image: one static binary that can behave like the pods a
 // node has to live with. It burns CPU, holds and grows memory, fills disks, opens ports, serves HTTP, fails, forks and
-// ignores signals, each on request and in measured amounts; it can be a hostile tenant (bomb, churn, deep, odd, rude and
-// their like); and it has the few file verbs (cat, ls, write, tar, test) that volume tests, `kubectl exec` and `kubectl cp`
-// need in an image without a shell.
+// ignores signals, each on request and in measured amounts; it can be a hostile tenant (bomb, churn, deep, odd, rude
+// and their like); and it has the few file verbs (cat, ls, write, tar, test) that volume tests, `kubectl exec` and
+// `kubectl cp` need in an image without a shell.
 //
 // One file holds one verb or a family of them. A verb is also found by the name the program is started under, so that
 // /bin/tar and /bin/cat in the image are links to it. It uses the standard library only.

@@ -98,8 +98,8 @@ func mode(_ context.Context, _ process, flags *flag.FlagSet, args []string) erro
 	return nil
 }
 
-// odd fills a directory with what a reader may stumble over: a FIFO, device nodes, links that lead out, in circles and nowhere,
-// names with control characters, and directories that nobody may read. It says what the kernel did not allow.
+// odd fills a directory with what a reader may stumble over: a FIFO, device nodes, links that lead out, in circles and
+// nowhere, names with control characters, and directories that nobody may read. It says what the kernel did not allow.
 func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error {
 	rest, err := parse(flags, args)
 	if err != nil {

@@ -80,8 +80,8 @@ type Options struct {
 }
 
 // StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
-// for the runtime's own lookups about as long as it computes (measured 2026-11-20, containerd 1.6, runc 1.1: 110 pods on
-// two CPUs take longest with 1 and with 16); more of them only make each take longer, and the first ones late.
+// for the runtime's own lookups about as long as it computes (measured 2026-11-20, containerd 1.6, runc 1.1: 110 pods
+// on two CPUs take longest with 1 and with 16); more of them only make each take longer, and the first ones late.
 const StartsPerCPU = 4
 
 // gcPercent trades a little CPU for memory: the agent allocates in bursts and then sits for hours. The default of 100
@@ -141,8 +141,8 @@ func Run(ctx context.Context, o Options) error {
 	return a.loops(ctx)
 }
 
-// serve answers others. Its certificate is made first, where it has none: on a full disk that has to wait, and what frees the disk
-// must not.
+// serve answers others. Its certificate is made first, where it has none: on a full disk that has to wait, and what
+// frees the disk must not.
 func (a *Agent) serve(ctx context.Context) error {
 	if a.server == nil {
 		if err := a.prepareServer(ctx); err != nil {

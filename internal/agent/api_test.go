@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// TestNodeIsNotBehindItsPods: as many statuses of pods as may be on their way have no answer, and others wait; the node's status and Lease
-// go out all the same.
+// TestNodeIsNotBehindItsPods: as many statuses of pods as may be on their way have no answer, and others wait; the
+// node's status and Lease go out all the same.
 func TestNodeIsNotBehindItsPods(t *testing.T) {
 	nodeCame := make(chan string, 10)
 	podCame, end := make(chan struct{}, 100), make(chan struct{})
@@ -70,7 +70,8 @@ func kubeconfigOf(t *testing.T, server string) string {
 	return file
 }
 
-// TestRatesAreTheConfigurations: pods and Events each have the limit that the file gives them, and the node's own status has none.
+// TestRatesAreTheConfigurations: pods and Events each have the limit that the file gives them, and the node's own
+// status has none.
 func TestRatesAreTheConfigurations(t *testing.T) {
 	file := kubeconfigOf(t, "http://127.0.0.1:1")
 	for _, c := range []struct {

@@ -34,8 +34,8 @@ type admit struct {
 	conditions func() []eviction.Condition // the pressures that hold
 }
 
-// Admit gives the pod what is to be its own and counts what it requests, both or neither, in upstream's order: what cannot be
-// its own is told first.
+// Admit gives the pod what is to be its own and counts what it requests, both or neither, in upstream's order: what
+// cannot be its own is told first.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	if r := a.underPressure(pod); r != nil {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}

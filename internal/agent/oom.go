@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 )
 
-// oomEvery is how often the scores are looked at again: the runtime may have been restarted. Upstream looks at its own as
-// often.
+// oomEvery is how often the scores are looked at again: the runtime may have been restarted. Upstream looks at its own
+// as often.
 const oomEvery = 5 * time.Minute
 
 // keepOOMScores keeps the agent and the runtime alive when memory runs out.

@@ -17,8 +17,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// suits returns what judges whether pods can run on this system at all. What the kernel has is looked at once, as upstream has
-// it. What the runtime can is asked when a pod needs to know: it may have been replaced by another release.
+// suits returns what judges whether pods can run on this system at all. What the kernel has is looked at once, as
+// upstream has it. What the runtime can is asked when a pod needs to know: it may have been replaced by another
+// release.
 func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, error) {
 	sysctls, err := admission.AllowSysctls(a.o.Config.AllowedUnsafeSysctls, a.machine.Identity.KernelVersion)
 	if err != nil {

@@ -51,11 +51,13 @@ func (i *Instance) prepareNetwork() error {
 	return err
 }
 
-// KeepPortsPeriod is how often KeepPorts has to be called. Chosen: a client on this machine that a listener has just won back finds
-// it at its next try. Each call costs two questions to the kernel, and the machine's sockets where pods have host ports.
+// KeepPortsPeriod is how often KeepPorts has to be called. Chosen: a client on this machine that a listener has just
+// won back finds it at its next try. Each call costs two questions to the kernel, and the machine's sockets where pods
+// have host ports.
 const KeepPortsPeriod = time.Second
 
-// KeepPorts leaves to this machine's own listeners what they have begun to wait on since a pod opened it as a host port.
+// KeepPorts leaves to this machine's own listeners what they have begun to wait on since a pod opened it as a host
+// port.
 func (i *Instance) KeepPorts() error {
 	if i.external() {
 		return nil

@@ -99,8 +99,8 @@ func (i *Instance) shims() []process {
 	})
 }
 
-// findProcesses opens every process whose command line is wanted. The line is read again after the process is opened, so it
-// is the line of the process that was opened.
+// findProcesses opens every process whose command line is wanted. The line is read again after the process is opened,
+// so it is the line of the process that was opened.
 func findProcesses(want func(argv []string) bool) []process {
 	pids, err := procfs.Default.ProcessIDs()
 	if err != nil {

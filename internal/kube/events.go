@@ -19,8 +19,8 @@ type eventSink struct {
 	keepsUp bool // with the other writes; see NewRecorders
 }
 
-// AnnotationOnce marks an Event that is made once, whoever makes it: its name follows from the annotation's value, and the
-// API server refuses a second of that name. (Nodes may make Events, and may not read them.)
+// AnnotationOnce marks an Event that is made once, whoever makes it: its name follows from the annotation's value, and
+// the API server refuses a second of that name. (Nodes may make Events, and may not read them.)
 const AnnotationOnce = "plimsoll.dev/once"
 
 func (s eventSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {

@@ -10,7 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 )
 
-// TestFieldsOfResources: what decides about cgroups, classes and NUMA nodes changes with every field of which the table says so.
+// TestFieldsOfResources: what decides about cgroups, classes and NUMA nodes changes with every field of which the table
+// says so.
 func TestFieldsOfResources(t *testing.T) {
 	err := sample.Unproved(podfields.ObserverResources, func(pod *corev1.Pod) (any, error) {
 		return []any{kube.QoSPod(pod), kube.NUMAPod(pod)}, nil

@@ -5,8 +5,8 @@
 // clientset registers every group of Kubernetes, several MiB that a node agent would carry for nothing. Objects on
 // the wire are protobuf, in memory the ordinary k8s.io/api types.
 //
-// It decides nothing; how many writes may be on their way core/throttle says (Gate). Kubernetes types stop here and in the shells; the
-// core never sees them.
+// It decides nothing; how many writes may be on their way core/throttle says (Gate). Kubernetes types stop here and in
+// the shells; the core never sees them.
 package kube
 
 import (
@@ -211,7 +211,8 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o m
 	return c.at(c.groups[k.GroupVersion].Delete(), k, namespace).Name(name).Body(&o).Do(ctx).Error()
 }
 
-// Evict asks for the end of a pod, once: when a PodDisruptionBudget refuses it, it is for the caller to say when it is asked again.
+// Evict asks for the end of a pod, once: when a PodDisruptionBudget refuses it, it is for the caller to say when it is
+// asked again.
 func (c *Client) Evict(ctx context.Context, e *policyv1.Eviction) error {
 	return c.at(c.groups[Pods.GroupVersion].Post(), Pods, e.Namespace).Name(e.Name).SubResource("eviction").MaxRetries(0).Body(e).Do(ctx).Error()
 }

@@ -153,7 +153,8 @@ func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A watch that ends is taken up where it was; one whose version is too old is replaced by a list, which tells what went.
+// A watch that ends is taken up where it was; one whose version is too old is replaced by a list, which tells what
+// went.
 func TestFollow(t *testing.T) {
 	when := time.Unix(1000, 0)
 	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410, Reason: "Expired", Message: "too old"}

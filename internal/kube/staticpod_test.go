@@ -41,7 +41,8 @@ func TestDefaultPod(t *testing.T) {
 	}
 }
 
-// FuzzDecodePod: whatever a manifest holds, it is decoded or refused, and what was decoded can be defaulted and checked.
+// FuzzDecodePod: whatever a manifest holds, it is decoded or refused, and what was decoded can be defaulted and
+// checked.
 func FuzzDecodePod(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",

@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzPlacementPod: what a pod says of where it wants to be (selectors, tolerations, spread, ports) costs the scheduler and the
-// lifecycle controller that read it no more than its length explains.
+// FuzzPlacementPod: what a pod says of where it wants to be (selectors, tolerations, spread, ports) costs the scheduler
+// and the lifecycle controller that read it no more than its length explains.
 func FuzzPlacementPod(f *testing.F) {
 	for _, spec := range []string{
 		`"tolerations":[{"key":"a","operator":"Exists","effect":"NoExecute","tolerationSeconds":5}]`,

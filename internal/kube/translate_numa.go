@@ -35,8 +35,8 @@ func NUMAPod(pod *corev1.Pod) numa.Pod {
 	return out
 }
 
-// AnnotationBerth is where whoever placed a pod expects it to lie on its node (numa.Berth). A bind brings it: the API server
-// adds a Binding's annotations to the pod's.
+// AnnotationBerth is where whoever placed a pod expects it to lie on its node (numa.Berth). A bind brings it: the API
+// server adds a Binding's annotations to the pod's.
 //
 //	[{"name":"main","cpus":"2-3","nodes":[0]}]
 //
@@ -62,13 +62,14 @@ func BerthAnnotation(berth numa.Berth) string {
 	return string(text)
 }
 
-// berthMax bounds what is read of an annotation that anybody may have written, in bytes. Chosen: some dozens of containers with
-// CPUs all over a large machine.
+// berthMax bounds what is read of an annotation that anybody may have written, in bytes. Chosen: some dozens of
+// containers with CPUs all over a large machine.
 const berthMax = 1 << 14
 
-// readBerth returns what the annotation says of the pod's containers; nil when it says nothing that can be understood: a pod
-// without a berth lies anywhere, and its owner is not the one who could mend it. What is returned is bounded by the pod: an
-// entry for each of its containers at most, with ids that machines have (idset.Max, machine.NUMAIDMax), each once.
+// readBerth returns what the annotation says of the pod's containers; nil when it says nothing that can be understood:
+// a pod without a berth lies anywhere, and its owner is not the one who could mend it. What is returned is bounded by
+// the pod: an entry for each of its containers at most, with ids that machines have (idset.Max, machine.NUMAIDMax),
+// each once.
 func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	var wire []wireBerth
 	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {

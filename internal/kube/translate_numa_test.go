@@ -73,8 +73,8 @@ func hostileBerths() map[string]string {
 	}
 }
 
-// TestBerthCost: what a pod writes into its annotation costs a scheduler that reads it no more than its length explains, and
-// what is kept of it for a bound pod is bounded by the pod's containers.
+// TestBerthCost: what a pod writes into its annotation costs a scheduler that reads it no more than its length
+// explains, and what is kept of it for a bound pod is bounded by the pod's containers.
 func TestBerthCost(t *testing.T) {
 	for name, text := range hostileBerths() {
 		t.Run(name, func(t *testing.T) {

@@ -76,8 +76,8 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	return out
 }
 
-// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes, nil: nothing; and where it lies there by
-// who bound it.
+// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes, nil: nothing; and where it lies
+// there by who bound it.
 func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 	devices := false
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -126,11 +126,12 @@ func PlacementNode(node *corev1.Node) placement.Node {
 	return out
 }
 
-// AnnotationLacks of a Node names what its agent cannot do, by the codes of podfields, with commas: it holds pods that need it.
+// AnnotationLacks of a Node names what its agent cannot do, by the codes of podfields, with commas: it holds pods that
+// need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
 
-// OurAgent reports whether a Node's status was written by this project's agent, of whatever release. What it noted on the Node
-// outlives it when a kubelet takes the node over.
+// OurAgent reports whether a Node's status was written by this project's agent, of whatever release. What it noted on
+// the Node outlives it when a kubelet takes the node over.
 func OurAgent(node *corev1.Node) bool {
 	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
 }
@@ -144,8 +145,8 @@ func agentLacks(node *corev1.Node) []string {
 	return strings.Split(text, ",")
 }
 
-// agentLacksMax bounds the annotation, in bytes: nobody is to make the scheduler keep megabytes for each node (chosen: ten times
-// what the agent writes).
+// agentLacksMax bounds the annotation, in bytes: nobody is to make the scheduler keep megabytes for each node (chosen:
+// ten times what the agent writes).
 const agentLacksMax = 8 << 10
 
 // preempted reports whether a scheduler has evicted pod to make room.
@@ -192,12 +193,13 @@ func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, hel
 		asked = placementLoad(podresource.PodRequests(pod, options))
 		return requests, asked, asked
 	}
-	// While it scores a pod, NodeResourcesFit 1.36 does not look at pod-level requests at all (NewFit leaves its scorer's
-	// enablePodLevelResources unset; found by oracle/). Same scores is our promise, so neither do we.
+	// While it scores a pod, NodeResourcesFit 1.36 does not look at pod-level requests at all (NewFit leaves its
+	// scorer's enablePodLevelResources unset; found by oracle/). Same scores is our promise, so neither do we.
 	withoutPodLevel := options
 	withoutPodLevel.SkipPodLevelResources = true
 	asked = placementLoad(podresource.PodRequests(pod, withoutPodLevel))
-	// Once it is on a node, upstream does, and fills in for containers only what neither they nor the pod as a whole ask for.
+	// Once it is on a node, upstream does, and fills in for containers only what neither they nor the pod as a whole
+	// ask for.
 	for name := range options.NonMissingContainerRequests {
 		if _, ok := list[name]; ok {
 			delete(options.NonMissingContainerRequests, name)

@@ -127,8 +127,8 @@ func TestPlacementNode(t *testing.T) {
 	}
 }
 
-// TestPlacementBadPods: what cannot be meant keeps a pod pending with its name, or matches nothing; it never panics, wraps around
-// or is left out.
+// TestPlacementBadPods: what cannot be meant keeps a pod pending with its name, or matches nothing; it never panics,
+// wraps around or is left out.
 func TestPlacementBadPods(t *testing.T) {
 	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near", Values: []string{"b"}}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "p", UID: "p"}, Spec: corev1.PodSpec{
@@ -215,8 +215,8 @@ func TestAgentLacks(t *testing.T) {
 	}
 }
 
-// TestVolumesNeedTheirAgent: of every kind of persistent volume, the agent mounts it or publishes that it does not, and the scheduler
-// knows which.
+// TestVolumesNeedTheirAgent: of every kind of persistent volume, the agent mounts it or publishes that it does not, and
+// the scheduler knows which.
 func TestVolumesNeedTheirAgent(t *testing.T) {
 	kinds := reflect.TypeFor[corev1.PersistentVolumeSource]()
 	for i := range kinds.NumField() {

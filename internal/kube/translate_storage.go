@@ -19,7 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach, for which kube-scheduler 1.36 counts them.
+// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach, for which kube-scheduler 1.36 counts
+// them.
 var movedPlugins = []string{
 	csiplugins.AWSEBSInTreePluginName, csiplugins.GCEPDInTreePluginName, csiplugins.AzureDiskInTreePluginName,
 	csiplugins.CinderInTreePluginName, csiplugins.PortworxVolumePluginName,

@@ -1,5 +1,5 @@
-// Command sbom writes what is in programs that Go built: a software bill of materials in CycloneDX 1.5 JSON, from what the
-// linker notes in every program (debug/buildinfo). So it says what was built, not what a go.mod would allow.
+// Command sbom writes what is in programs that Go built: a software bill of materials in CycloneDX 1.5 JSON, from what
+// the linker notes in every program (debug/buildinfo). So it says what was built, not what a go.mod would allow.
 //
 //	sbom bin/plimsoll bin/plimsoll-controlplane > sbom.json
 package main

@@ -1,16 +1,16 @@
-// Package cost holds parsers to budgets of CPU and memory in proportion to what they read: no text that a pod, a node, a
-// plugin or a file brings may cost its reader more than its length explains.
+// Package cost holds parsers to budgets of CPU and memory in proportion to what they read: no text that a pod, a node,
+// a plugin or a file brings may cost its reader more than its length explains.
 //
 // # Model
 //
-// Under runs a parser on one input and fails the test when the run allocates more bytes, or keeps its thread on a CPU for
-// longer, than Budget allows for an input of that length. Hostile makes long inputs of a seed: what is linear stays within
-// the budget at every length, what is quadratic or expands ranges, aliases or references does not.
+// Under runs a parser on one input and fails the test when the run allocates more bytes, or keeps its thread on a CPU
+// for longer, than Budget allows for an input of that length. Hostile makes long inputs of a seed: what is linear stays
+// within the budget at every length, what is quadratic or expands ranges, aliases or references does not.
 //
-// Allocations are counted exactly (runtime.MemStats.TotalAlloc). Work that allocates nothing has no counter of its own that
-// a test could read without another build; so it is the CPU time of the test's own thread, which neither a busy machine
-// nor other threads lengthen. It is bounded some hundred times above what the parsers here take, and the smallest of a few
-// runs counts: it finds loops of millions of steps for kilobytes of text, not slow code.
+// Allocations are counted exactly (runtime.MemStats.TotalAlloc). Work that allocates nothing has no counter of its own
+// that a test could read without another build; so it is the CPU time of the test's own thread, which neither a busy
+// machine nor other threads lengthen. It is bounded some hundred times above what the parsers here take, and the
+// smallest of a few runs counts: it finds loops of millions of steps for kilobytes of text, not slow code.
 //
 // # When not to use it
 //
@@ -37,9 +37,9 @@ type Budget struct {
 	CPUPerByte   time.Duration // for each byte of input
 }
 
-// Usual is the budget of a parser of text. Chosen: decoding JSON into Kubernetes' types takes some 20 ns and 30 bytes for
-// each byte, YAML some 300 ns and 300 bytes; a loop over the numbers of a range that costs 8 bytes of text takes at least
-// 8,000 ns for each byte.
+// Usual is the budget of a parser of text. Chosen: decoding JSON into Kubernetes' types takes some 20 ns and 30 bytes
+// for each byte, YAML some 300 ns and 300 bytes; a loop over the numbers of a range that costs 8 bytes of text takes at
+// least 8,000 ns for each byte.
 var Usual = Budget{
 	Bytes:        256 << 10,
 	BytesPerByte: 1 << 10,
@@ -111,10 +111,10 @@ func threadTime() time.Duration {
 // allows; read at 300 ns a byte it still takes only 10 ms.
 const hostileLength = 32 << 10
 
-// Hostile returns what a hostile writer makes of a seed first: the seed over and over, joined in the ways in which lists, lines
-// and words are; a byte of each kind over and over where it stands, so that brackets open and never close; and what stands
-// between two brackets over and over, each time with another name, so that what understands the seed understands this too.
-// None is much longer than 32 KiB and a seed.
+// Hostile returns what a hostile writer makes of a seed first: the seed over and over, joined in the ways in which
+// lists, lines and words are; a byte of each kind over and over where it stands, so that brackets open and never close;
+// and what stands between two brackets over and over, each time with another name, so that what understands the seed
+// understands this too. None is much longer than 32 KiB and a seed.
 func Hostile(seed string) []string {
 	if seed == "" {
 		return nil
@@ -146,11 +146,12 @@ func Hostile(seed string) []string {
 
 func repeat(s string) string { return strings.Repeat(s, max(1, hostileLength/len(s))) }
 
-// crowdsMax is how many of a seed's brackets are filled. Chosen: the outer ones of a manifest; more only makes tests longer.
+// crowdsMax is how many of a seed's brackets are filled. Chosen: the outer ones of a manifest; more only makes tests
+// longer.
 const crowdsMax = 8
 
-// crowds returns seed with the content of each pair of brackets many times instead of once, joined by commas. Where it begins
-// with a quote, a number follows that: names stay different.
+// crowds returns seed with the content of each pair of brackets many times instead of once, joined by commas. Where it
+// begins with a quote, a number follows that: names stay different.
 func crowds(seed string) []string {
 	var out []string
 	for start := range len(seed) {
@@ -200,11 +201,12 @@ func closing(seed string, start int) int {
 	return -1
 }
 
-// whole is the budget of all that a fuzz target does with one input: it reads, often several times, and compares what it read.
+// whole is the budget of all that a fuzz target does with one input: it reads, often several times, and compares what
+// it read.
 var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond, CPUPerByte: 5 * time.Microsecond}
 
-// Spend holds the rest of the calling function to a budget for an input of length bytes: defer cost.Spend(t, len(text))(). It
-// measures one run, so its budget is larger than Under's: a fuzz target's own comparisons count too.
+// Spend holds the rest of the calling function to a budget for an input of length bytes: defer cost.Spend(t,
+// len(text))(). It measures one run, so its budget is larger than Under's: a fuzz target's own comparisons count too.
 func Spend(t testing.TB, length int) func() {
 	runtime.LockOSThread()
 	var before, after runtime.MemStats
@@ -227,9 +229,9 @@ func Spend(t testing.TB, length int) func() {
 	}
 }
 
-// Attack adds to a fuzz target a seed and what a hostile writer makes of it, so that the target is held to its budget on long
-// inputs whenever its tests run. seed is what the target's function takes after its T; each text in it is made long, one at a
-// time.
+// Attack adds to a fuzz target a seed and what a hostile writer makes of it, so that the target is held to its budget
+// on long inputs whenever its tests run. seed is what the target's function takes after its T; each text in it is made
+// long, one at a time.
 func Attack(f *testing.F, seed ...any) {
 	f.Add(seed...)
 	for i := range seed {
@@ -251,8 +253,8 @@ func Attack(f *testing.F, seed ...any) {
 	}
 }
 
-// Aliases is YAML in which each of nine lists holds nine times the one before: some 400 bytes that expand to a gigabyte. head stands
-// before it.
+// Aliases is YAML in which each of nine lists holds nine times the one before: some 400 bytes that expand to a
+// gigabyte. head stands before it.
 func Aliases(head string) string {
 	var b strings.Builder
 	b.WriteString(head + "a: &a [x,x,x,x,x,x,x,x,x]\n")

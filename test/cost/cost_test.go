@@ -70,8 +70,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestAttackFindsSquares: a parser that looks at the text before it for each byte goes over the budget that fuzz targets have,
-// with what Hostile makes of a small seed, though each step is a nanosecond.
+// TestAttackFindsSquares: a parser that looks at the text before it for each byte goes over the budget that fuzz
+// targets have, with what Hostile makes of a small seed, though each step is a nanosecond.
 func TestAttackFindsSquares(t *testing.T) {
 	if instrumented {
 		t.Skip("the race detector's budget is ten times as large, and these steps do not become slower with it")

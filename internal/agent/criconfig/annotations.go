@@ -1,7 +1,7 @@
 package criconfig
 
-// Labels and annotations of sandboxes and containers, spelled as the kubelet spells them, so that either can adopt what the
-// other left.
+// Labels and annotations of sandboxes and containers, spelled as the kubelet spells them, so that either can adopt what
+// the other left.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"

@@ -1,9 +1,9 @@
 // Package criconfig translates a pod into the requests that the Container Runtime Interface takes for it: the
 // configuration of its sandbox (RunPodSandbox) and of each of its containers (CreateContainer).
 //
-// It is a translation only: the same pod and the same facts give the same request. It reads no file and asks nobody; what
-// has to be looked up first (variables, mounts, DNS, the image's user, the cgroup, resources) comes in as facts. The
-// package oracle holds its answers against the kubelet's own.
+// It is a translation only: the same pod and the same facts give the same request. It reads no file and asks nobody;
+// what has to be looked up first (variables, mounts, DNS, the image's user, the cgroup, resources) comes in as facts.
+// The package oracle holds its answers against the kubelet's own.
 package criconfig
 
 import (
@@ -22,8 +22,8 @@ import (
 type Node struct {
 	SeccompDir     string // where Localhost seccomp profiles are, an absolute path
 	SeccompDefault bool   // seccompDefault: RuntimeDefault for containers that name no profile
-	// MaskedPaths are hidden from containers beside those that every machine has: the directories of CPUs' thermal throttling,
-	// whose counters tell what others do.
+	// MaskedPaths are hidden from containers beside those that every machine has: the directories of CPUs' thermal
+	// throttling, whose counters tell what others do.
 	MaskedPaths []string
 	LogDir      string // <LogDir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
 }
@@ -74,8 +74,8 @@ type ContainerFacts struct {
 	Running         map[string]string // ids of the pod's running containers by name
 }
 
-// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same facts. An
-// error says what of the pod cannot be done, in upstream's words.
+// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same
+// facts. An error says what of the pod cannot be done, in upstream's words.
 func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
 	security, err := n.sandboxSecurity(pod)
 	if err != nil {
@@ -107,7 +107,8 @@ func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxCo
 	return config, nil
 }
 
-// Container describes a container of the pod to the runtime. An error says what of it cannot be done, in upstream's words.
+// Container describes a container of the pod to the runtime. An error says what of it cannot be done, in upstream's
+// words.
 func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) (*runtimeapi.ContainerConfig, error) {
 	security, err := n.containerSecurity(pod, c, f.Image)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Paths of /proc and /sys that a container must not see, or must not write, unless it is privileged: kernel memory, keys,
-// timers of others, hardware controls (KEP-4265; the lists of upstream 1.36 and of the OCI runtimes). The runtime lifts them
-// for privileged containers. Node.MaskedPaths adds those that only some machines have.
+// Paths of /proc and /sys that a container must not see, or must not write, unless it is privileged: kernel memory,
+// keys, timers of others, hardware controls (KEP-4265; the lists of upstream 1.36 and of the OCI runtimes). The runtime
+// lifts them for privileged containers. Node.MaskedPaths adds those that only some machines have.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -24,8 +24,8 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// errHostUsers refuses what would otherwise run with the host's users and, by procMount Unmasked, with the host's /proc: Pod
-// Security relaxes its rules for pods that ask for users of their own.
+// errHostUsers refuses what would otherwise run with the host's users and, by procMount Unmasked, with the host's
+// /proc: Pod Security relaxes its rules for pods that ask for users of their own.
 var errHostUsers = errors.New("pod has hostUsers: false, and user namespaces are not supported by this agent: " +
 	"it would run as the host's users")
 
@@ -36,8 +36,8 @@ func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	return &corev1.PodSecurityContext{}
 }
 
-// namespacesOf says which namespaces the pod shares with the host, and its containers with each other. It is an error if the
-// pod asks for one that cannot be given.
+// namespacesOf says which namespaces the pod shares with the host, and its containers with each other. It is an error
+// if the pod asks for one that cannot be given.
 func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
 		return nil, errHostUsers
@@ -107,8 +107,9 @@ func groupsPolicy(s *corev1.PodSecurityContext) (runtimeapi.SupplementalGroupsPo
 	return runtimeapi.SupplementalGroupsPolicy(policy), nil
 }
 
-// sandboxSecurity confines the sandbox's own process, which only waits: with the runtime's seccomp profile whatever the pod
-// asks for, so that a narrow profile of the pod need not allow what that process does (kubernetes/kubernetes#84623).
+// sandboxSecurity confines the sandbox's own process, which only waits: with the runtime's seccomp profile whatever the
+// pod asks for, so that a narrow profile of the pod need not allow what that process does
+// (kubernetes/kubernetes#84623).
 func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	s := securityOf(pod)
 	namespaces, err := namespacesOf(pod)
@@ -136,8 +137,8 @@ func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurity
 	return out, nil
 }
 
-// containerSecurity merges the pod's and the container's wishes; the container's win. What of them cannot be done is an error:
-// the container must not start with less.
+// containerSecurity merges the pod's and the container's wishes; the container's win. What of them cannot be done is an
+// error: the container must not start with less.
 func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := securityOf(pod), c.SecurityContext
 	if cs == nil {
@@ -201,8 +202,8 @@ func words(capabilities []corev1.Capability) []string {
 	return out
 }
 
-// runAs sets the user and group to run as: what was asked for, else what the image says, else root. (A user that is left out
-// would be the same; but CRI refuses a group without a user.)
+// runAs sets the user and group to run as: what was asked for, else what the image says, else root. (A user that is
+// left out would be the same; but CRI refuses a group without a user.)
 func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, image Image) {
 	switch {
 	case user != nil:
@@ -219,8 +220,8 @@ func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, im
 	}
 }
 
-// nonRoot enforces runAsNonRoot, with upstream's texts. user is the one asked for, nil: the image's is taken. A number beyond
-// the kernel's could come out as 0.
+// nonRoot enforces runAsNonRoot, with upstream's texts. user is the one asked for, nil: the image's is taken. A number
+// beyond the kernel's could come out as 0.
 func nonRoot(user *int64, image Image) error {
 	switch {
 	case user != nil && *user == 0:
@@ -270,8 +271,8 @@ func (n Node) seccompOf(profile *corev1.SeccompProfile) (*runtimeapi.SecurityPro
 	return nil, fmt.Errorf("unknown seccomp profile type: %q", profile.Type)
 }
 
-// apparmorProfile is the container's own, else that of the annotation of old (static pods may have it; the API server turns
-// it into the field), else the pod's.
+// apparmorProfile is the container's own, else that of the annotation of old (static pods may have it; the API server
+// turns it into the field), else the pod's.
 func apparmorProfile(pod *corev1.Pod, container string, s *corev1.SecurityContext) *corev1.AppArmorProfile {
 	if s.AppArmorProfile != nil {
 		return s.AppArmorProfile

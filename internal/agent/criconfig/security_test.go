@@ -146,7 +146,8 @@ func TestSeccomp(t *testing.T) {
 	}
 }
 
-// TestSandboxSeccomp: what a pod asks for is for its containers; the sandbox's process always has the runtime's profile.
+// TestSandboxSeccomp: what a pod asks for is for its containers; the sandbox's process always has the runtime's
+// profile.
 func TestSandboxSeccomp(t *testing.T) {
 	pod := testPod()
 	for _, profile := range []*corev1.SeccompProfile{nil, {Type: corev1.SeccompProfileTypeUnconfined}} {
@@ -158,8 +159,8 @@ func TestSandboxSeccomp(t *testing.T) {
 	}
 }
 
-// TestUserNamespace: without user namespaces nothing of a pod that asks for one is made, and no container sees the host's
-// /proc unmasked, whatever procMount says.
+// TestUserNamespace: without user namespaces nothing of a pod that asks for one is made, and no container sees the
+// host's /proc unmasked, whatever procMount says.
 func TestUserNamespace(t *testing.T) {
 	pod := testPod()
 	unmasked := corev1.UnmaskedProcMount

@@ -27,7 +27,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Objects reads the configMaps and secrets of this node's pods. An object that does not exist is an API not-found error.
+// Objects reads the configMaps and secrets of this node's pods. An object that does not exist is an API not-found
+// error.
 type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
@@ -133,7 +134,8 @@ type fold struct {
 	secrets    map[string]*corev1.Secret
 }
 
-// set gives a variable its value. One that no process can be given is an error; the value may be secret and is not repeated.
+// set gives a variable its value. One that no process can be given is an error; the value may be secret and is not
+// repeated.
 func (f *fold) set(name, value string) error {
 	if err := fits(len(name) + len("=") + len(value)); err != nil {
 		return fmt.Errorf("environment variable %.100s: %w; mount it as a volume instead", name, err)

@@ -295,7 +295,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// A pod's text may ask for any multiple of its size. What no process can be given is refused while it is small, by name.
+// A pod's text may ask for any multiple of its size. What no process can be given is refused while it is small, by
+// name.
 func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 	half := strings.Repeat("x", stringMax/2)
 	var doubling, many []corev1.EnvVar

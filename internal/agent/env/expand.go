@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a Linux process can be given when it is started, in bytes (execve(2), "Limits on size of arguments and environment"). A
-// pod's text may ask for any multiple of its own size: each of forty variables may be the one before, twice. What no process could
-// be given is refused before it takes the agent's memory.
+// What a Linux process can be given when it is started, in bytes (execve(2), "Limits on size of arguments and
+// environment"). A pod's text may ask for any multiple of its own size: each of forty variables may be the one before,
+// twice. What no process could be given is refused before it takes the agent's memory.
 var (
 	stringMax = 32 * os.Getpagesize() // of one argument, or one variable with its name: MAX_ARG_STRLEN in linux/binfmts.h
 	totalMax  = 6 << 20               // of all: three quarters of the default stack, whatever its limit (bprm_set_stack_limits in fs/exec.c)

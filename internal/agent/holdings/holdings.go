@@ -2,14 +2,15 @@
 //
 // # Model
 //
-// The Keeper owns the node's one numa.State. Admit has core/numa make an offer for a new pod and commits it; Release takes
-// everything back when the pod has ended. In between Start tells the runtime where each container may run, before its first
-// instruction.
+// The Keeper owns the node's one numa.State. Admit has core/numa make an offer for a new pod and commits it; Release
+// takes everything back when the pod has ended. In between Start tells the runtime where each container may run, before
+// its first instruction.
 //
-// Containers without CPUs of their own run on the shared pool. It is kept in the cgroups of pods, not of containers, and not
-// through the runtime: the group of a pod is confined to the pool and to what the pod itself owns. What a container
-// has no cpuset of its own for follows its pod, so that one write moves a pod at once and the runtime knows of nothing that it
-// could write back later. Only shared containers of a pod that has CPUs of its own get the pool through the runtime.
+// Containers without CPUs of their own run on the shared pool. It is kept in the cgroups of pods, not of containers,
+// and not through the runtime: the group of a pod is confined to the pool and to what the pod itself owns. What a
+// container has no cpuset of its own for follows its pod, so that one write moves a pod at once and the runtime knows
+// of nothing that it could write back later. Only shared containers of a pod that has CPUs of its own get the pool
+// through the runtime.
 //
 // # No overlap
 //
@@ -24,10 +25,11 @@
 //
 // # What outlives the agent
 //
-// Nothing is written to disk. What a pod owns stands in an annotation of its sandbox and containers (Note), which the runtime
-// keeps as long as there is anything of the pod; the newest counts. Recover reads all of them, and what the kernel has for running containers, and makes the
-// State again. What cannot be so any more (a CPU went offline or is reserved now) is told and left to the container that has
-// it: nothing that runs is moved, stopped or refused. The kubelet's checkpoint files are not read.
+// Nothing is written to disk. What a pod owns stands in an annotation of its sandbox and containers (Note), which the
+// runtime keeps as long as there is anything of the pod; the newest counts. Recover reads all of them, and what the
+// kernel has for running containers, and makes the State again. What cannot be so any more (a CPU went offline or is
+// reserved now) is told and left to the container that has it: nothing that runs is moved, stopped or refused. The
+// kubelet's checkpoint files are not read.
 //
 // # What it does not do
 //
@@ -81,8 +83,8 @@ type Keeper struct {
 	changed  chan struct{}        // holds one: something is to be published
 	announce chan chan<- struct{} // to be closed when that was tried
 
-	// moving is held for writing while groups are confined, and for reading while the runtime starts a container with the
-	// pool as its cpuset. Taken before mu.
+	// moving is held for writing while groups are confined, and for reading while the runtime starts a container with
+	// the pool as its cpuset. Taken before mu.
 	moving sync.RWMutex
 
 	mu        sync.Mutex // guards everything that follows
@@ -128,9 +130,10 @@ type consultation struct {
 	question *numa.Question // the next; nil: none
 }
 
-// Admit gives a pod what it asks for of its own, if fits says that it fits the node otherwise, and says why not. A pod that has
-// it already, from before a restart of the agent, keeps it. If asks is true, a device plugin has to be asked first: then the pod has
-// nothing yet, and Consult is to be called before it is admitted again. Admit itself waits for nobody.
+// Admit gives a pod what it asks for of its own, if fits says that it fits the node otherwise, and says why not. A pod
+// that has it already, from before a restart of the agent, keeps it. If asks is true, a device plugin has to be asked
+// first: then the pod has nothing yet, and Consult is to be called before it is admitted again. Admit itself waits for
+// nobody.
 func (k *Keeper) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
 	done := k.counts.admission()
 	refusal, asks = k.admit(p, fits)
@@ -179,8 +182,9 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}, false
 }
 
-// Consult asks the device plugin that Admit could not do without, and keeps its answer for the next Admit of that pod. It may take as
-// long as the plugin does; nobody else has to wait. Without an answer from one that has an opinion the pod is refused, as upstream does.
+// Consult asks the device plugin that Admit could not do without, and keeps its answer for the next Admit of that pod.
+// It may take as long as the plugin does; nobody else has to wait. Without an answer from one that has an opinion the
+// pod is refused, as upstream does.
 func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 	k.mu.Lock()
 	c := k.consulted[pod]
@@ -209,8 +213,8 @@ func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 	return nil
 }
 
-// Release takes back what a pod owns. It must be called when none of its containers runs any more. What is left of the pod, its
-// sandbox, moves to the pool.
+// Release takes back what a pod owns. It must be called when none of its containers runs any more. What is left of the
+// pod, its sandbox, moves to the pool.
 func (k *Keeper) Release(pod string) {
 	k.mu.Lock()
 	released := k.state.Release(pod)
@@ -297,8 +301,8 @@ func (k *Keeper) Anew(pod string) bool {
 	return k.anew[pod]
 }
 
-// Exclusive reports whether the CFS quota is lifted: of a container that has CPUs of its own, or with an empty name of a pod
-// with such a container.
+// Exclusive reports whether the CFS quota is lifted: of a container that has CPUs of its own, or with an empty name of
+// a pod with such a container.
 func (k *Keeper) Exclusive(pod, container string) bool {
 	if k.Quota {
 		return false

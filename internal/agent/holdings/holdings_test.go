@@ -190,7 +190,8 @@ func TestNoStartWithoutRoom(t *testing.T) {
 	}
 }
 
-// A pod that is refused by the count of its requests has nothing of its own; one that is refused for its own learns why.
+// A pod that is refused by the count of its requests has nothing of its own; one that is refused for its own learns
+// why.
 func TestRefusals(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	if r := k.letIn(t, pod("a", 2), func() bool { return false }); r != nil {
@@ -264,8 +265,8 @@ func TestOpinionThatComesLate(t *testing.T) {
 	}
 }
 
-// Long random histories with agents that die: nothing is owned twice, the kernel's groups never overlap, and the next agent
-// knows what the one before gave, whatever the configuration has become.
+// Long random histories with agents that die: nothing is owned twice, the kernel's groups never overlap, and the next
+// agent knows what the one before gave, whatever the configuration has become.
 func TestHistories(t *testing.T) {
 	const seed, histories, steps = 5, 40, 80
 	configs := []numa.Config{static, {}, static, static}
@@ -405,7 +406,8 @@ func TestRecoverPrefersWhatRuns(t *testing.T) {
 	}
 }
 
-// What only the kernel knows to be a container's own outlives any number of agents, and ends with that run of the container.
+// What only the kernel knows to be a container's own outlives any number of agents, and ends with that run of the
+// container.
 func TestKept(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(0, 2), 2
@@ -431,7 +433,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// A container all of whose CPUs are reserved by now is its own still: it gets no quota, and no update moves it to the pool.
+// A container all of whose CPUs are reserved by now is its own still: it gets no quota, and no update moves it to the
+// pool.
 func TestKeptWhole(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(1, 2), 2

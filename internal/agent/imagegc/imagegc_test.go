@@ -121,7 +121,8 @@ func FuzzSandboxImage(f *testing.F) {
 	})
 }
 
-// An image that came between two collections is known in time: its least age is over when room is needed, before the next one.
+// An image that came between two collections is known in time: its least age is over when room is needed, before the
+// next one.
 func TestImagesAgeBetweenCollections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}

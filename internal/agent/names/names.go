@@ -48,7 +48,8 @@ func Of(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err err
 	return hostname, domain, nil
 }
 
-// nodenameMax is the longest name that the kernel keeps of a host, in bytes: __NEW_UTS_LEN of uname(2), without the final NUL.
+// nodenameMax is the longest name that the kernel keeps of a host, in bytes: __NEW_UTS_LEN of uname(2), without the
+// final NUL.
 const nodenameMax = 64
 
 // Kernel returns the name that the kernel tells pod's containers (hostname(1), uname(2)): its host name, or with

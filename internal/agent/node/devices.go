@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 )
 
-// annotationPlugins names the resources that device plugins of this node have, or had: a list with commas. It is how the next
-// agent tells them from resources that somebody else put into the Node's status, which are not its business.
+// annotationPlugins names the resources that device plugins of this node have, or had: a list with commas. It is how
+// the next agent tells them from resources that somebody else put into the Node's status, which are not its business.
 const annotationPlugins = "plimsoll.dev/device-plugins"
 
 // notePlugins writes the annotation.
@@ -72,8 +72,8 @@ func (k *Keeper) recall(theirs *corev1.Node) {
 	}
 }
 
-// recalled returns what a Node says of plugins' resources: those of our annotation. A Node that a kubelet kept has none; then
-// every extended resource counts as a plugin's, as upstream has it for a node without a checkpoint.
+// recalled returns what a Node says of plugins' resources: those of our annotation. A Node that a kubelet kept has
+// none; then every extended resource counts as a plugin's, as upstream has it for a node without a checkpoint.
 func recalled(node *corev1.Node) []plugin.Amount {
 	if node == nil {
 		return nil

@@ -83,8 +83,8 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 	return problems
 }
 
-// hasUserNamespaces says that this agent gives pods user namespaces. Else a runtime that could must not be advertised: others,
-// as Pod Security, count on it.
+// hasUserNamespaces says that this agent gives pods user namespaces. Else a runtime that could must not be advertised:
+// others, as Pod Security, count on it.
 const hasUserNamespaces = false
 
 func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandler {
@@ -226,8 +226,8 @@ func (k *Keeper) fillMeta(node *corev1.Node) {
 	node.Annotations[annotationNodeIP] = strings.Join(ips, ",")
 }
 
-// fillAddresses publishes the machine's addresses. A cloud's are not touched; before it speaks, and unless we were told by
-// --node-ip what it will say, only the host name is known.
+// fillAddresses publishes the machine's addresses. A cloud's are not touched; before it speaks, and unless we were told
+// by --node-ip what it will say, only the host name is known.
 func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 	switch {
 	case k.addresses == nil: // they could not be found: those that others see stay
@@ -241,8 +241,8 @@ func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 	}
 }
 
-// fillResources writes capacity and allocatable. Extended resources that others put into the capacity are allocatable, all of
-// them, as upstream has it.
+// fillResources writes capacity and allocatable. Extended resources that others put into the capacity are allocatable,
+// all of them, as upstream has it.
 func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	if s.Capacity == nil {
 		s.Capacity = corev1.ResourceList{}

@@ -33,8 +33,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// answerMax bounds the wait for an object's first answer. Chosen: the Node authorizer learns of a new pod within tens of
-// milliseconds, a loaded API server answers within a second or two; longer waits hold up a pod's worker for nothing,
+// answerMax bounds the wait for an object's first answer. Chosen: the Node authorizer learns of a new pod within tens
+// of milliseconds, a loaded API server answers within a second or two; longer waits hold up a pod's worker for nothing,
 // because it is told when the answer comes.
 const answerMax = 5 * time.Second
 

@@ -1,9 +1,9 @@
-// Package pullsecret finds, among the secrets that a pod names as its imagePullSecrets, the credentials that are meant for an
-// image.
+// Package pullsecret finds, among the secrets that a pod names as its imagePullSecrets, the credentials that are meant
+// for an image.
 //
-// A Keyring holds what several secrets say of registries. Asked for an image it gives every credential that covers it, the
-// most specific first: which one the registry takes, only a pull can tell (two may stand side by side while a password is
-// being changed). It reads no API and pulls nothing.
+// A Keyring holds what several secrets say of registries. Asked for an image it gives every credential that covers it,
+// the most specific first: which one the registry takes, only a pull can tell (two may stand side by side while a
+// password is being changed). It reads no API and pulls nothing.
 package pullsecret
 
 import (
@@ -28,7 +28,8 @@ type entry struct {
 	auth *runtimeapi.AuthConfig
 }
 
-// dockerAuth is an entry of a docker configuration, as `docker login` and `kubectl create secret docker-registry` write it.
+// dockerAuth is an entry of a docker configuration, as `docker login` and `kubectl create secret docker-registry` write
+// it.
 type dockerAuth struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
@@ -36,8 +37,8 @@ type dockerAuth struct {
 	IdentityToken string `json:"identitytoken"`
 }
 
-// Add takes up a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Of another one, or one that cannot
-// be read, it takes up nothing; the error does not hold what is in it.
+// Add takes up a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Of another one, or one that
+// cannot be read, it takes up nothing; the error does not hold what is in it.
 func (k *Keyring) Add(secret *corev1.Secret) error {
 	auths, err := parse(secret)
 	if err != nil {
@@ -56,7 +57,8 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	return nil
 }
 
-// For returns the credentials that cover an image: the longest keys first, those of one key in the order of their secrets.
+// For returns the credentials that cover an image: the longest keys first, those of one key in the order of their
+// secrets.
 func (k *Keyring) For(image string) []*runtimeapi.AuthConfig {
 	var found []entry
 	for _, e := range k.entries {
@@ -90,8 +92,8 @@ func parse(s *corev1.Secret) (map[string]dockerAuth, error) {
 	return auths, nil
 }
 
-// registryKey strips what old clients put around a registry's name: scheme, API version and trailing slash; and gives Docker
-// Hub the name that images have.
+// registryKey strips what old clients put around a registry's name: scheme, API version and trailing slash; and gives
+// Docker Hub the name that images have.
 func registryKey(server string) string {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
 	host, below, _ := strings.Cut(strings.TrimRight(server, "/"), "/")
@@ -123,8 +125,8 @@ func fullName(image string) string {
 	return dockerHub + "/" + image
 }
 
-// covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts of
-// its name, or a path below one. Another port is another registry.
+// covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts
+// of its name, or a path below one. Another port is another registry.
 func covers(key, image string) bool {
 	registry, below, _ := strings.Cut(key, "/")
 	of, name, _ := strings.Cut(image, "/")

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Bounds on what clients can hold open, where the process may have many descriptors. Chosen: an API server with 5,000 nodes has one
-// or two connections to each; somebody who follows the logs of every container of a full node (110 pods) has some hundred
-// streams. Raising them lets clients hold more memory, some 100 KiB for each stream.
+// Bounds on what clients can hold open, where the process may have many descriptors. Chosen: an API server with 5,000
+// nodes has one or two connections to each; somebody who follows the logs of every container of a full node (110 pods)
+// has some hundred streams. Raising them lets clients hold more memory, some 100 KiB for each stream.
 const (
 	connectionsMax   = 4096
 	streamsMax       = 1024
@@ -24,8 +24,9 @@ type limits struct {
 	streamsPerPod int // so that who may reach one pod leaves room for the others
 }
 
-// limitsFor returns the limits of a process that may have that many descriptors. A stream takes two beside its connection; all
-// together the server leaves half of them to the rest of the agent, above all to whatever has to end a pod.
+// limitsFor returns the limits of a process that may have that many descriptors. A stream takes two beside its
+// connection; all together the server leaves half of them to the rest of the agent, above all to whatever has to end a
+// pod.
 func limitsFor(files uint64) limits {
 	files = min(files, 1<<20)
 	l := limits{connections: min(connectionsMax, int(files/4)), streams: min(streamsMax, int(files/8))}
@@ -105,8 +106,8 @@ func (s *Server) slotted(path string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// stream makes h one of the requests that go on for as long as both sides like: counted, without the bounds of ordinary requests,
-// and tied to the life of the server.
+// stream makes h one of the requests that go on for as long as both sides like: counted, without the bounds of ordinary
+// requests, and tied to the life of the server.
 func (s *Server) stream(path string, h http.HandlerFunc) http.HandlerFunc {
 	return s.slotted(path, func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)

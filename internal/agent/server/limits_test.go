@@ -15,7 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestLimitsFor: whatever the process may have open, half of it is not the server's, and a small process serves somebody.
+// TestLimitsFor: whatever the process may have open, half of it is not the server's, and a small process serves
+// somebody.
 func TestLimitsFor(t *testing.T) {
 	for files, want := range map[uint64]limits{
 		1024:    {connections: 256, streams: 128, streamsPerPod: 32},
@@ -37,7 +38,8 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: one pod's streams leave room for another's, all together end at the limit, and an ended one makes room.
+// TestStreamsAreBounded: one pod's streams leave room for another's, all together end at the limit, and an ended one
+// makes room.
 func TestStreamsAreBounded(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Descriptors = 64 }) // 8 streams, 2 for each pod
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -83,8 +85,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// TestStrangersLeaveRoom: a flood of connections from nobody, most of them half-way through a request, neither keeps out who is
-// known nor ends their streams, and never takes more descriptors than the limit.
+// TestStrangersLeaveRoom: a flood of connections from nobody, most of them half-way through a request, neither keeps
+// out who is known nor ends their streams, and never takes more descriptors than the limit.
 func TestStrangersLeaveRoom(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Descriptors = 64 }) // 16 connections
 	r.pods.pods = []*corev1.Pod{testPod("p", "c")}

@@ -12,10 +12,11 @@
 //
 // Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
 //
-// Every request passes the guard (internal/kube/authn) before anything else looks at it. Ordinary requests are
-// bounded in size and time; streams (logs, exec, attach, port-forward) end when either side does, or with the server; those
-// of exec, attach and port-forward also when nothing has passed for streamingConnectionIdleTimeout. How many connections and
-// streams can be open is bounded, well below the descriptors of the process (limitsFor). The server keeps no state of its own: pods come from Pods, usage from stats, everything else from the runtime.
+// Every request passes the guard (internal/kube/authn) before anything else looks at it. Ordinary requests are bounded
+// in size and time; streams (logs, exec, attach, port-forward) end when either side does, or with the server; those of
+// exec, attach and port-forward also when nothing has passed for streamingConnectionIdleTimeout. How many connections
+// and streams can be open is bounded, well below the descriptors of the process (limitsFor). The server keeps no state
+// of its own: pods come from Pods, usage from stats, everything else from the runtime.
 //
 // A stream's bytes are copied between the client and the runtime's streaming server without a look inside, so SPDY and
 // WebSocket pass alike, in the versions the runtime speaks. (The 1.36 API server translates kubectl's newer WebSocket
@@ -50,7 +51,8 @@ import (
 )
 
 const (
-	// headerTime bounds the TLS handshake and the request's header. Chosen: a client that takes longer is not one of ours.
+	// headerTime bounds the TLS handshake and the request's header. Chosen: a client that takes longer is not one of
+	// ours.
 	headerTime = 10 * time.Second
 	// answerTime bounds an ordinary request from its header to the last byte of the answer. A client that reads slower
 	// than a /metrics answer in this time is cut off; raising it lets slow clients hold more memory.
@@ -74,8 +76,8 @@ type Pods interface {
 	List() []*corev1.Pod
 	// Sandbox returns the CRI id of the pod's running sandbox. An empty uid means any.
 	Sandbox(namespace, name string, uid types.UID) (id string, err error)
-	// Container returns the latest attempt of a container that the runtime knows, or the one before it. An error about a
-	// container that has not started says what it waits for. It is called often and must not ask the runtime.
+	// Container returns the latest attempt of a container that the runtime knows, or the one before it. An error about
+	// a container that has not started says what it waits for. It is called often and must not ask the runtime.
 	Container(namespace, name, container string, uid types.UID, previous bool) (Container, error)
 }
 
@@ -126,7 +128,8 @@ type Options struct {
 	Metrics  *metrics.Set
 	Healthy  func() error // nil while the agent's loop makes progress
 	LogDir   string       // served at /logs/; empty: /var/log
-	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them alone.
+	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them
+	// alone.
 	Descriptors uint64
 	// Journal finds what the node decided about pods of that name; empty words are any. Optional.
 	Journal func(namespace, name string) ([]journal.Record, error)

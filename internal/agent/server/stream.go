@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// runtimeTime bounds the call that prepares a stream and the handshake with the runtime's streaming server. containerd
-	// forgets a prepared stream after 60 s.
+	// runtimeTime bounds the call that prepares a stream and the handshake with the runtime's streaming server.
+	// containerd forgets a prepared stream after 60 s.
 	runtimeTime = 30 * time.Second
 	// runTime bounds a command of /run; the answer must be out before answerTime.
 	runTime = 50 * time.Second
@@ -148,7 +148,8 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// run executes a command to its end and answers with its output. It is older than exec and splits the command at spaces.
+// run executes a command to its end and answers with its output. It is older than exec and splits the command at
+// spaces.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	c, err := s.runningContainer(targetOf(r))
 	if err != nil {
@@ -286,9 +287,10 @@ func sendHead(w *bufio.Writer, answer *http.Response) error {
 // errIdle ends a stream.
 var errIdle = errors.New("nothing passed for streamingConnectionIdleTimeout")
 
-// splice copies between the two connections until either side ends, ctx does, or nothing has passed either way for idle (zero:
-// for ever), which is errIdle. Neither protocol that we pass closes one direction only, so the end of one is the end of both;
-// what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for the runtime's own timeout.
+// splice copies between the two connections until either side ends, ctx does, or nothing has passed either way for idle
+// (zero: for ever), which is errIdle. Neither protocol that we pass closes one direction only, so the end of one is the
+// end of both; what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for the
+// runtime's own timeout.
 func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader, idle time.Duration) error {
 	closeBoth := func() { front.Close(); back.Close() }
 	stop := context.AfterFunc(ctx, closeBoth)

@@ -133,9 +133,9 @@ var (
 	transmitDesc       = prometheus.NewDesc("container_network_transmit_bytes_total", "Bytes sent by the pod", ofInterface, nil)
 )
 
-// cadvisorFamilies is the part of /metrics/cadvisor that dashboards of pods use: CPU, memory and network under cAdvisor's
-// names, with the labels that identify a container. Pods, which have no container label, have an empty one. The
-// rest of cAdvisor (per-CPU, disks, file descriptors, cgroup ids) is not collected here.
+// cadvisorFamilies is the part of /metrics/cadvisor that dashboards of pods use: CPU, memory and network under
+// cAdvisor's names, with the labels that identify a container. Pods, which have no container label, have an empty one.
+// The rest of cAdvisor (per-CPU, disks, file descriptors, cgroup ids) is not collected here.
 func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	one := func(cpu *statsapi.CPUStats, memory *statsapi.MemoryStats, labels ...string) {
 		put.cpu(containerCPUDesc, cpu, labels...)
@@ -164,9 +164,9 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	}
 }
 
-// StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started again, since
-// what they have on the disk stays. group names a pod's cgroup, empty if it has none, inner
-// the one that the runtime made below it for a container. rootDir is the agent's directory.
+// StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started
+// again, since what they have on the disk stays. group names a pod's cgroup, empty if it has none, inner the one that
+// the runtime made below it for a container. rootDir is the agent's directory.
 func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// count is a walk that may be interrupted between two directories. What it walks is a container's, who moves, removes and exchanges
-// directories under its feet, and makes them so deep that no path can name them.
+// count is a walk that may be interrupted between two directories. What it walks is a container's, who moves, removes
+// and exchanges directories under its feet, and makes them so deep that no path can name them.
 //
 // # Invariants
 //
-//   - It goes from a directory to the next by descriptor, a step down or a step up at a time: each directory costs the steps from the
-//     one before, and not its depth, whatever the tree. Steps are counted as entries are.
-//   - A directory is read only if it is the one that was seen, by its inode: no symbolic link is followed, and a step up that leads
-//     elsewhere is taken back.
+//   - It goes from a directory to the next by descriptor, a step down or a step up at a time: each directory costs the
+//     steps from the one before, and not its depth, whatever the tree. Steps are counted as entries are.
+//   - A directory is read only if it is the one that was seen, by its inode: no symbolic link is followed, and a step
+//     up that leads elsewhere is taken back.
 //   - It remembers the names of directories that are still to be read, and of those above them, never their paths.
 type count struct {
 	top           *place
@@ -50,8 +50,8 @@ func newCount(top *os.File, without []string) (*count, error) {
 	return c, nil
 }
 
-// goOn reads directories until walked reaches until, and reports whether there are no more. The way down to the first is not for
-// nothing: walkShareMin entries are looked at beside it.
+// goOn reads directories until walked reaches until, and reports whether there are no more. The way down to the first
+// is not for nothing: walkShareMin entries are looked at beside it.
 func (c *count) goOn(ctx context.Context, top int, walked *int, until int) (done bool) {
 	w := walker{count: c, top: top, walked: walked, at: c.top, fd: -1}
 	defer w.leave()
@@ -132,8 +132,8 @@ func (w *walker) step(name string, to *place) error {
 	return nil
 }
 
-// enter goes to a directory: up to the one above it, which is at or above at since the last that was seen is read first, and down.
-// Where a container has moved what lies between, it goes down from the volume once more.
+// enter goes to a directory: up to the one above it, which is at or above at since the last that was seen is read
+// first, and down. Where a container has moved what lies between, it goes down from the volume once more.
 func (w *walker) enter(to *place) error {
 	if to.above == nil {
 		w.leave()

@@ -31,8 +31,8 @@ func comb(t *testing.T, dir string, deep, wide int) uint64 {
 	return uint64(1 + deep + wide)
 }
 
-// Directories that are deeper than a path is long are counted, at the cost of their number: whoever went down from the volume to each
-// would take millions of steps here.
+// Directories that are deeper than a path is long are counted, at the cost of their number: whoever went down from the
+// volume to each would take millions of steps here.
 func TestDepthCostsNothing(t *testing.T) {
 	dir := t.TempDir()
 	want := comb(t, dir, 4000, 3000)

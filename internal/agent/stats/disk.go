@@ -21,8 +21,8 @@ import (
 const (
 	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
 	runtimeTime = 10 * time.Second
-	// emptyDirs and configMaps are where a pod's volumes of these kinds lie below its volumes directory: those whose content is on the
-	// node's disk and is the pod's.
+	// emptyDirs and configMaps are where a pod's volumes of these kinds lie below its volumes directory: those whose
+	// content is on the node's disk and is the pod's.
 	emptyDirs  = "kubernetes.io~empty-dir"
 	configMaps = "kubernetes.io~configmap"
 	// subPaths are mounts of what is counted as volumes, beside the volumes directory.
@@ -136,11 +136,12 @@ func diskBytes(info fs.FileInfo) uint64 {
 	return uint64(info.Size())
 }
 
-// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not memory, configMaps,
-// and what else is in its directory, since that is bound into its containers: the hosts file and termination logs, which it can make
-// as long as the disk is. Writable layers of containers that do not run are left out, as upstream leaves them out before
-// it adds up (removeTerminatedContainers): with them a container that stays within its limit would be over it once it is restarted.
-// At most one dead attempt of each container is kept (package podlife).
+// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not
+// memory, configMaps, and what else is in its directory, since that is bound into its containers: the hosts file and
+// termination logs, which it can make as long as the disk is. Writable layers of containers that do not run are left
+// out, as upstream leaves them out before it adds up (removeTerminatedContainers): with them a container that stays
+// within its limit would be over it once it is restarted. At most one dead attempt of each container is kept (package
+// podlife).
 func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 	var bytes, inodes uint64
 	add := func(f *statsapi.FsStats) {
@@ -200,8 +201,8 @@ func escape(path string) string {
 	return string(out)
 }
 
-// volume describes one volume: a file system of its own by what it says, a part of the node's by the kernel's sum where it
-// keeps one (host/quota), else by a walk.
+// volume describes one volume: a file system of its own by what it says, a part of the node's by the kernel's sum where
+// it keeps one (host/quota), else by a walk.
 func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -12,9 +12,9 @@ const (
 	// walkLife is how long the size of a volume is used again before it is walked anew; upstream walks every minute
 	// whether asked or not (volumeStatsAggPeriod).
 	walkLife = time.Minute
-	// walkEntriesMax is about how many directory entries one reading looks at, and directories it opens. Chosen: 0.2 s of stat
-	// calls. More makes a reading longer, less makes large volumes take more readings. (Upstream's unbounded walks took 70 CPUs:
-	// k/k #61793.)
+	// walkEntriesMax is about how many directory entries one reading looks at, and directories it opens. Chosen: 0.2 s
+	// of stat calls. More makes a reading longer, less makes large volumes take more readings. (Upstream's unbounded
+	// walks took 70 CPUs: k/k #61793.)
 	walkEntriesMax = 100_000
 	// recountEntriesMax is the same for a reading that counts anew, on which somebody waits: 4 s of stat calls.
 	recountEntriesMax = 2_000_000
@@ -24,9 +24,9 @@ const (
 
 // walks counts what directories hold, a part in each reading where one is not enough, and remembers it.
 //
-// Rejected: to count by difference. That a directory has not changed says nothing of the sizes of its files, and watching each of
-// them (inotify, fanotify) costs kernel memory for every inode and loses events under load; what counts by difference
-// and is right is the kernel's own project quota, which is used where there is one.
+// Rejected: to count by difference. That a directory has not changed says nothing of the sizes of its files, and
+// watching each of them (inotify, fanotify) costs kernel memory for every inode and loses events under load; what
+// counts by difference and is right is the kernel's own project quota, which is used where there is one.
 type walks struct {
 	most  int // entries in a reading
 	known map[string]*walk
@@ -39,8 +39,9 @@ type walk struct {
 	next          *count // under way; nil: none
 }
 
-// size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife; anew counts
-// now, however old that is. walked counts the entries of this reading. What is called as one of without in dir itself is left out.
+// size returns what lies below dir, as last counted to the end, and goes on counting where that is older than walkLife;
+// anew counts now, however old that is. walked counts the entries of this reading. What is called as one of without in
+// dir itself is left out.
 func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool, without ...string) (bytes, inodes uint64, ok bool) {
 	key := strings.Join(append([]string{dir}, without...), "\x00") // with others left out it is another sum
 	k := w.known[key]

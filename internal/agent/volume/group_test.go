@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestFSGroupChangePolicy: with OnRootMismatch a volume whose root is the group's already is left as it is; else all of it is
-// given to the group.
+// TestFSGroupChangePolicy: with OnRootMismatch a volume whose root is the group's already is left as it is; else all of
+// it is given to the group.
 func TestFSGroupChangePolicy(t *testing.T) {
 	needRoot(t)
 	always, mismatch, group := corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch, int64(1004)

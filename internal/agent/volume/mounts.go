@@ -23,7 +23,8 @@ const (
 	etcHosts = "/etc/hosts"
 
 	// logsKept is how many termination logs of a container stay: its last ones, the newest being read when it ends.
-	// Chosen: more than the dead containers that are kept; without a bound a container that crashes forever fills the disk.
+	// Chosen: more than the dead containers that are kept; without a bound a container that crashes forever fills the
+	// disk.
 	logsKept = 8
 )
 
@@ -205,8 +206,8 @@ func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	return file, overwrite(file, text, 0o644)
 }
 
-// hostsMax bounds the host's own hosts file, in bytes. Chosen: a large one that blocks advertisements has 6 MB; a pod with a
-// hostPath of /etc can make it longer than the memory of the machine.
+// hostsMax bounds the host's own hosts file, in bytes. Chosen: a large one that blocks advertisements has 6 MB; a pod
+// with a hostPath of /etc can make it longer than the memory of the machine.
 const hostsMax = 16 << 20
 
 // readHostsOfHost returns the host's hosts file, which some distributions make a link; without one there is no text.
@@ -247,8 +248,9 @@ func attemptHash(container string, attempt uint32) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// overwrite makes file hold text with exactly mode, keeping the file itself if it exists. Where the disk is full it keeps what it
-// held: room is taken before anything is written. It waits for nobody who holds the file (O_NONBLOCK: a container may have a lease).
+// overwrite makes file hold text with exactly mode, keeping the file itself if it exists. Where the disk is full it
+// keeps what it held: room is taken before anything is written. It waits for nobody who holds the file (O_NONBLOCK: a
+// container may have a lease).
 func overwrite(file string, text []byte, mode uint32) error {
 	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, mode)
 	if err != nil {

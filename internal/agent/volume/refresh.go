@@ -26,13 +26,13 @@ const (
 	retryMin = 5 * time.Second
 	retryMax = 2 * time.Minute
 
-	// clockEvery is how often the calendar is compared with the tokens' lives. A timer alone stands still while the machine is
-	// suspended, and knows of no clock that is set. Chosen: the least life of a token is 10 min, a fifth of which is left when it
-	// is renewed.
+	// clockEvery is how often the calendar is compared with the tokens' lives. A timer alone stands still while the
+	// machine is suspended, and knows of no clock that is set. Chosen: the least life of a token is 10 min, a fifth of
+	// which is left when it is renewed.
 	clockEvery = time.Minute
 
-	// goneMin is how long an object that a running pod shows has to be gone before that is worth a warning: the objects of a
-	// namespace that is being deleted go some moments before its pods do. Chosen: the default grace of pods.
+	// goneMin is how long an object that a running pod shows has to be gone before that is worth a warning: the objects
+	// of a namespace that is being deleted go some moments before its pods do. Chosen: the default grace of pods.
 	goneMin = 30 * time.Second
 )
 
@@ -180,8 +180,8 @@ type missing struct {
 	told  bool          // a warning said so
 }
 
-// complain says in the log what could not be brought up to date. Objects that are gone are no news as long as their pod may be on its
-// way, too.
+// complain says in the log what could not be brought up to date. Objects that are gone are no news as long as their pod
+// may be on its way, too.
 func (k *Keeper) complain(s *place, failures Failures) {
 	level := slog.LevelWarn
 	now := k.clock().since

@@ -26,8 +26,8 @@ const (
 	// day, however long it could live.
 	tokenAgeMax = 24 * time.Hour
 
-	// tokenSpread is the part of a token's life, as a divisor, over which renewals are spread ahead of 80% of it. Chosen:
-	// 110 pods that started together renew over 3 minutes of their hour instead of upstream's 10 seconds.
+	// tokenSpread is the part of a token's life, as a divisor, over which renewals are spread ahead of 80% of it.
+	// Chosen: 110 pods that started together renew over 3 minutes of their hour instead of upstream's 10 seconds.
 	tokenSpread = 20
 
 	// tokenBytesMax bounds a token that is read back. Chosen: far above the kilobyte or two that they have.
@@ -44,8 +44,8 @@ type tokenKey struct {
 	seconds  int64
 }
 
-// token is a service-account token with the moment at which it came. How long it lives is what its server said; how much of that
-// has passed is what this machine's own clocks say, so that they need not agree with the server's.
+// token is a service-account token with the moment at which it came. How long it lives is what its server said; how
+// much of that has passed is what this machine's own clocks say, so that they need not agree with the server's.
 type token struct {
 	value string
 	got   moment
@@ -53,7 +53,8 @@ type token struct {
 	renew time.Duration // from got until the next is asked for
 }
 
-// moment is now, by two clocks. The calendar goes on while the machine is suspended, and may be set; time since start does neither.
+// moment is now, by two clocks. The calendar goes on while the machine is suspended, and may be set; time since start
+// does neither.
 type moment struct {
 	wall  time.Time     // without a monotonic part
 	since time.Duration // the Keeper began
@@ -67,10 +68,12 @@ func clockFrom(start time.Time) func() moment {
 	}
 }
 
-// skewMax is how far the calendar may go back before that means that it was set. Chosen: what time daemons step by at once.
+// skewMax is how far the calendar may go back before that means that it was set. Chosen: what time daemons step by at
+// once.
 const skewMax = 10 * time.Second
 
-// reached reports whether d has passed since t.got. A calendar that was set back tells nothing of that: yes, to be safe.
+// reached reports whether d has passed since t.got. A calendar that was set back tells nothing of that: yes, to be
+// safe.
 func (t *token) reached(now moment, d time.Duration) bool {
 	return now.since-t.got.since >= d || now.wall.Sub(t.got.wall) >= d || now.wall.Sub(t.got.wall) < -skewMax
 }
@@ -162,8 +165,8 @@ func newToken(value string, got moment, life time.Duration) *token {
 
 // readToken takes up a token that this agent wrote before it was restarted, so that a restart does not ask for every
 // pod's token again. The file is in our own closed directory and is not verified; that it is about this pod is checked
-// because a token of another would fail later and less clearly. Any doubt is nil: also a token from the future, since one of the
-// two clocks that it and we go by is wrong then.
+// because a token of another would fail later and less clearly. Any doubt is nil: also a token from the future, since
+// one of the two clocks that it and we go by is wrong then.
 func readToken(path string, uid types.UID, now moment) *token {
 	text, err := untrusted.Read(path, tokenBytesMax)
 	if err != nil {

@@ -35,9 +35,9 @@
 //
 // # Not here
 //
-// Volumes that need a driver (CSI, NFS, ...) are refused by name, also where a claim stands before them. Volumes of kind local
-// are directories here: no device is formatted or mounted. Quotas and usage belong to eviction.
-// Nothing here talks to the container runtime.
+// Volumes that need a driver (CSI, NFS, ...) are refused by name, also where a claim stands before them. Volumes of
+// kind local are directories here: no device is formatted or mounted. Quotas and usage belong to eviction. Nothing here
+// talks to the container runtime.
 package volume
 
 import (
@@ -167,7 +167,8 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// prepareDirs makes what New prepares. On a full disk that has to wait until somebody has freed it, who may be this agent.
+// prepareDirs makes what New prepares. On a full disk that has to wait until somebody has freed it, who may be this
+// agent.
 func (k *Keeper) prepareDirs() error {
 	k.preparing.Lock()
 	defer k.preparing.Unlock()

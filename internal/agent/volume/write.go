@@ -31,10 +31,9 @@ const (
 // A crash between any two steps leaves a volume that readers can use and that the next write completes. The replaced
 // payload is the caller's to remove, a little later: a reader may be between reading the link ..data and entering the
 // directory that it named, and whoever opens ..data itself first, as upstream documents, sees one payload throughout.
-// (Upstream removes it at once, and such readers fail.) The cost is one more copy of the content for that long.
-// A fresh dir is known to be empty.
-// After an error before step 2 nothing of the new payload stays: whoever tries again on a full disk must not fill it further.
-// replaced is returned with an error of step 3, too.
+// (Upstream removes it at once, and such readers fail.) The cost is one more copy of the content for that long. A fresh
+// dir is known to be empty. After an error before step 2 nothing of the new payload stays: whoever tries again on a
+// full disk must not fill it further. replaced is returned with an error of step 3, too.
 func write(dir string, content payload, own owner, fresh bool) (replaced string, err error) {
 	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + fmt.Sprintf("%09d", rand.IntN(1e9))
 	err = fill(filepath.Join(dir, name), content, own)

@@ -57,8 +57,8 @@ type sysctlPattern struct {
 	space  string // namespace that the kernel keeps it in: IPC or Net
 }
 
-// Parameters that every pod may set, since the kernel keeps them by namespace and they hurt nobody else, with the first kernel
-// that does (upstream's pkg/kubelet/sysctl/safe_sysctls.go; ip-sysctl.rst of the kernel).
+// Parameters that every pod may set, since the kernel keeps them by namespace and they hurt nobody else, with the first
+// kernel that does (upstream's pkg/kubelet/sysctl/safe_sysctls.go; ip-sysctl.rst of the kernel).
 var safeSysctls = []struct{ name, kernel string }{
 	{"kernel.shm_rmid_forced", "0.0"},
 	{"net.ipv4.ip_local_port_range", "0.0"},
@@ -75,8 +75,8 @@ var safeSysctls = []struct{ name, kernel string }{
 }
 
 // AllowSysctls allows the safe parameters that a kernel of this release (as uname -r prints it) has, and those that an
-// administrator lists (allowedUnsafeSysctls): names, or beginnings of names with a star after them. It returns an error for each
-// entry that is not a pattern or that the kernel does not keep by namespace.
+// administrator lists (allowedUnsafeSysctls): names, or beginnings of names with a star after them. It returns an error
+// for each entry that is not a pattern or that the kernel does not keep by namespace.
 func AllowSysctls(unsafe []string, kernel string) (Sysctls, error) {
 	var s Sysctls
 	for _, safe := range safeSysctls {
@@ -97,8 +97,8 @@ func AllowSysctls(unsafe []string, kernel string) (Sysctls, error) {
 // sysctlMax is the longest name of a parameter, in bytes (upstream's SysctlMaxLength).
 const sysctlMax = 253
 
-// sysctlPatterns are parts of lower-case letters, digits, - and _ between dots or slashes; the last part may end in a star
-// (upstream's SysctlContainSlashPatternFmt).
+// sysctlPatterns are parts of lower-case letters, digits, - and _ between dots or slashes; the last part may end in a
+// star (upstream's SysctlContainSlashPatternFmt).
 var sysctlPatterns = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
 
 // CheckSysctlPattern says what is wrong with an entry of allowedUnsafeSysctls; empty: nothing.
@@ -115,7 +115,8 @@ func CheckSysctlPattern(text string) string {
 }
 
 // NormalSysctl is a parameter's name with dots between its parts. As sysctl(8) has it, what separates first separates
-// throughout, and the other of dot and slash belongs to names: net/ipv4/conf/eth0.1/rp_filter is net.ipv4.conf.eth0/1.rp_filter.
+// throughout, and the other of dot and slash belongs to names: net/ipv4/conf/eth0.1/rp_filter is
+// net.ipv4.conf.eth0/1.rp_filter.
 func NormalSysctl(name string) string {
 	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
 		return name
@@ -129,7 +130,8 @@ const (
 	spaceNet = "Net"
 )
 
-// ipcSysctls are the parameters of namespaces(7)' IPC namespace below kernel, and the beginnings that upstream accepts for them.
+// ipcSysctls are the parameters of namespaces(7)' IPC namespace below kernel, and the beginnings that upstream accepts
+// for them.
 var ipcSysctls = []string{
 	"kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced", "kernel.shm",
 	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.msg",
@@ -160,7 +162,8 @@ func (s Sysctls) objection(name string, hostNetwork, hostIPC bool) string {
 	return ""
 }
 
-// atLeast compares a kernel's release (6.1.0-18-amd64) with major.minor. A release that cannot be read is older than any.
+// atLeast compares a kernel's release (6.1.0-18-amd64) with major.minor. A release that cannot be read is older than
+// any.
 func atLeast(release, want string) bool {
 	var have, least [2]int
 	if _, err := fmt.Sscanf(want, "%d.%d", &least[0], &least[1]); err != nil {

@@ -97,7 +97,8 @@ func TestSysctlPatterns(t *testing.T) {
 
 func long(n int) string { return strings.Repeat("x", n) }
 
-// FuzzSysctls: whatever is listed, nothing is allowed that a namespace does not keep, and a name and its normal form are the same.
+// FuzzSysctls: whatever is listed, nothing is allowed that a namespace does not keep, and a name and its normal form
+// are the same.
 func FuzzSysctls(f *testing.F) {
 	cost.Attack(f, "net.core.*", "net/core/somaxconn")
 	cost.Attack(f, "kernel.shm*", "kernel.shmmax")

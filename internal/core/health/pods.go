@@ -167,9 +167,10 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
 }
 
-// Renew returns what is to be written now in the place of an action that waited for its turn: about a node, what follows from what was
-// last seen of it; about a pod the same, if it is still wanted. If nothing is, the action counts as never begun, and what is wanted instead,
-// or later, Advance says. The shell asks just before it acts, and reports no outcome of what was not wanted.
+// Renew returns what is to be written now in the place of an action that waited for its turn: about a node, what
+// follows from what was last seen of it; about a pod the same, if it is still wanted. If nothing is, the action counts
+// as never begun, and what is wanted instead, or later, Advance says. The shell asks just before it acts, and reports
+// no outcome of what was not wanted.
 func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
 	if a.Pod != nil {
 		return a, m.stillWanted(now, a)

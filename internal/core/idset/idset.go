@@ -2,8 +2,8 @@
 // format, as in /sys/devices/system/cpu/online and cpuset.cpus: "0-3,8,10-11" (cpuset(7), Formats).
 //
 // An id is a name, never an index: ids may be sparse. A Set is a value: operations return new sets. The zero Set is
-// empty. It is no set of large numbers: ids are bounded by Max, so that no set takes more than a kilobyte, whoever wrote
-// the list, and reading one takes time in proportion to its text.
+// empty. It is no set of large numbers: ids are bounded by Max, so that no set takes more than a kilobyte, whoever
+// wrote the list, and reading one takes time in proportion to its text.
 package idset
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 // Max is the largest id. No Linux has more CPUs than 8192 (arch/x86/Kconfig, NR_CPUS_RANGE_END; arch/powerpc/Kconfig,
-// NR_CPUS; others allow fewer), and none more than 1024 NUMA nodes (NODES_SHIFT of at most 10). Lists come from pods and
-// from nodes too: raising Max raises what each of them can make a reader hold.
+// NR_CPUS; others allow fewer), and none more than 1024 NUMA nodes (NODES_SHIFT of at most 10). Lists come from pods
+// and from nodes too: raising Max raises what each of them can make a reader hold.
 const Max = 8191
 
 // partsMax bounds the entries of a list. More than every other id there is would say something twice.

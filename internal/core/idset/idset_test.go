@@ -37,7 +37,8 @@ func span(first, last int) (ids []int) {
 	return ids
 }
 
-// TestParseBounds: no list, whoever wrote it, makes a set of more than a kilobyte, and none has more entries than sets need.
+// TestParseBounds: no list, whoever wrote it, makes a set of more than a kilobyte, and none has more entries than sets
+// need.
 func TestParseBounds(t *testing.T) {
 	whole := strings.TrimSuffix(strings.Repeat("0-8191,", partsMax), ",")
 	cost.Under(t, cost.Budget{Bytes: 2048, BytesPerByte: 1}, 0, func() {

@@ -183,8 +183,8 @@ func (m Machine) checkTopology(p *problems) {
 // noSocket is where a CPU is that is in none: after all that there are.
 const noSocket = SocketID(math.MaxInt)
 
-// splitSocket returns the lowest socket that has some of cpus, but not all. It takes one step for each CPU: a machine can have as
-// many cores as it has sockets.
+// splitSocket returns the lowest socket that has some of cpus, but not all. It takes one step for each CPU: a machine
+// can have as many cores as it has sockets.
 func splitSocket(cpus idset.Set, socketOf []SocketID) (lowest SocketID, split bool) {
 	lowest = noSocket
 	highest := SocketID(math.MinInt)

@@ -34,9 +34,9 @@ func New(backoffMax time.Duration) *Life {
 	}
 }
 
-// Failed records that an action of the last decision failed. Pulls are retried with the crash back-off's curve beginning
-// at its base, other starts and resizes at its base, stops and removals after a second. reason is a waiting reason in upstream's words
-// (ErrImagePull, CreateContainerError, ...).
+// Failed records that an action of the last decision failed. Pulls are retried with the crash back-off's curve
+// beginning at its base, other starts and resizes at its base, stops and removals after a second. reason is a waiting
+// reason in upstream's words (ErrImagePull, CreateContainerError, ...).
 func (l *Life) Failed(now unit.Instant, a Action, reason, message string) {
 	key := troubleKey(a)
 	t := l.troubles[key]
@@ -83,14 +83,15 @@ func (l *Life) tidy(now unit.Instant, spec Spec) {
 }
 
 // Crash and retry back-off, upstream's curve: the first restart is immediate, then 10 s doubling to 5 min, and a
-// container that ran twice the maximum starts afresh (kubelet: crash loop back-off; backOffPeriod, MaxContainerBackOff).
-// Raising the base makes crash loops cheaper and recovery slower.
+// container that ran twice the maximum starts afresh (kubelet: crash loop back-off; backOffPeriod,
+// MaxContainerBackOff). Raising the base makes crash loops cheaper and recovery slower.
 const (
 	backoffBase  = 10 * time.Second
 	backoffReset = 2
 )
 
-// BackoffMax is upstream's default ceiling; a node's configuration may lower it (crashLoopBackOff.maxContainerRestartPeriod).
+// BackoffMax is upstream's default ceiling; a node's configuration may lower it
+// (crashLoopBackOff.maxContainerRestartPeriod).
 const BackoffMax = 300 * time.Second
 
 // retryEnd is the wait before an end (stop, removal) that failed or had no effect is tried again: the runtime is
@@ -110,10 +111,10 @@ type stopped struct {
 	since unit.Wall // the end before it; zero: there is none
 }
 
-// note counts an exit once and sets the back-off that follows it. A container that was stopped in order to run again (its liveness or
-// startup probe failed) is treated as upstream does, which looks for the last exit before it stops the container: the first such
-// stop does not count, and for later ones what has passed since the end before counts as waited, if that is long enough; else
-// they wait in full.
+// note counts an exit once and sets the back-off that follows it. A container that was stopped in order to run again
+// (its liveness or startup probe failed) is treated as upstream does, which looks for the last exit before it stops the
+// container: the first such stop does not count, and for later ones what has passed since the end before counts as
+// waited, if that is long enough; else they wait in full.
 func (c *crash) note(now unit.Instant, wall unit.Wall, ended Container, by *stopped, ceiling time.Duration) {
 	if c.id == ended.ID {
 		return
@@ -166,8 +167,8 @@ var (
 // ErrImagePull, then ImagePullBackOff, as users know it; upstream changes with its next sync of the pod (1 to 2 s).
 const shownFor = 2 * time.Second
 
-// sandboxKey is where the trouble of creating a sandbox is kept, resizeKey that of a resize; endKey begins where that of
-// ending a thing is. No container has such a name.
+// sandboxKey is where the trouble of creating a sandbox is kept, resizeKey that of a resize; endKey begins where that
+// of ending a thing is. No container has such a name.
 const (
 	sandboxKey = ""
 	resizeKey  = "resize "

@@ -6,42 +6,44 @@
 // actions; then it sleeps until Decision.Wake or the next event. One Life per pod, used by one goroutine at a time.
 //
 // Invariants:
-//   - A container that runs as it should is never touched. One that only has another size than it should is resized, and
-//     not restarted unless its resize policy asks for that.
-//   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral one is started
-//     only once, ever.
-//   - A container whose postStart hook has not succeeded is not reported as running, and no main after it is started. All else
-//     goes on: its hook keeps nobody from being stopped.
+//   - A container that runs as it should is never touched. One that only has another size than it should is resized,
+//     and not restarted unless its resize policy asks for that.
+//   - A container is started only in a ready sandbox, and only if no container of its name runs. An ephemeral one is
+//     started only once, ever.
+//   - A container whose postStart hook has not succeeded is not reported as running, and no main after it is started.
+//     All else goes on: its hook keeps nobody from being stopped.
 //   - A pod that reached Succeeded or Failed never runs again, and neither phase is reported while a process is alive.
 //   - What a Life remembers (back-off, troubles) may be lost at any instant: a new Life fed the same observation harms
 //     nothing, it only forgets how often it had to wait.
 //   - The same action on the same thing is not planned twice within a second, whatever the runtime claims to have done.
 //
-// Sizes (core/resize) are levels, not events: a step compares what each cgroup has with what the pod's allocation asks for
-// and plans the way between them. So a resize that was interrupted anywhere is taken up by whoever comes next. What demands
-// a restart of the container is part of its identity, as its image is (Fixed). Whether there is room for what the
-// specification asks for is not decided here (core/admission): Spec is what was granted.
+// Sizes (core/resize) are levels, not events: a step compares what each cgroup has with what the pod's allocation asks
+// for and plans the way between them. So a resize that was interrupted anywhere is taken up by whoever comes next. What
+// demands a restart of the container is part of its identity, as its image is (Fixed). Whether there is room for what
+// the specification asks for is not decided here (core/admission): Spec is what was granted.
 //
 // What the runtime forgot, the API may still know (Past): an end that was reported counts as an exit, and a container
 // that was reported as running and is nowhere to be found was killed (137, ContainerStatusUnknown).
 //
 // Phases, reasons, messages, conditions and restart counts are upstream's (kubelet 1.36). Deliberate differences:
 //   - A container that ended for good is not run again because the runtime forgot it; upstream runs it again.
-//   - A container whose image changed is started again whatever its policy, even if the agent restarted between its stop
-//     and its start; upstream then leaves it ended. The new image starts without the back-off of the old one: as upstream.
+//   - A container whose image changed is started again whatever its policy, even if the agent restarted between its
+//     stop and its start; upstream then leaves it ended. The new image starts without the back-off of the old one: as
+//     upstream.
 //   - A failed start other than a pull is retried every 10 s; upstream waits 5 to 15 s at random.
 //   - A termination grace of zero kills at once; upstream waits 2 s. Sidecars, whose turn comes when the grace may be
 //     spent, get at least 2 s, as upstream gives everybody.
 //   - Once a container was started after a sidecar, a restart of that sidecar holds up nothing; upstream holds up mains
 //     that are down at the same moment.
-//   - While a postStart hook runs, containers before it, ephemeral ones and all stops go on; upstream does nothing for a pod then.
+//   - While a postStart hook runs, containers before it, ephemeral ones and all stops go on; upstream does nothing for
+//     a pod then.
 //   - A pod without restarts whose sandbox dies before its mains ran begins again; upstream leaves it Pending for ever.
 //   - A pod whose containers have all ended is finished even if its active deadline passes before that was reported;
 //     upstream reports DeadlineExceeded.
-//   - Between a failed pull and its retry ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes with its
-//     next look at the pod.
-//   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random. Drift of a
-//     cgroup that an agent finds when it adopts a pod is repaired without a word.
+//   - Between a failed pull and its retry ErrImagePull is shown for 2 s, then ImagePullBackOff; upstream changes with
+//     its next look at the pod.
+//   - A resize is tried again every 10 s while memory in use forbids it; upstream tries every 5 to 15 s at random.
+//     Drift of a cgroup that an agent finds when it adopts a pod is repaired without a word.
 //   - A static pod that ends is reported Failed or Succeeded like any other.
 //
 // It does no I/O and knows nothing of images, volumes or networks: those belong to the shell, which reports their
@@ -89,8 +91,8 @@ type ContainerSpec struct {
 	PostStart bool // it has a postStart hook: the mains after it start once that has succeeded
 }
 
-// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains, then ephemeral
-// ones.
+// Spec is what a pod should be. Containers are in starting order: inits and sidecars as written, then mains, then
+// ephemeral ones.
 type Spec struct {
 	Name           string // name_namespace(uid); only for messages
 	Containers     []ContainerSpec
@@ -128,8 +130,8 @@ const (
 	Unknown // the runtime lost track; it must be stopped before it counts as exited
 )
 
-// HookState is how far a container's postStart hook is. The hook is a user's code: it may take for ever, and the shell runs it
-// beside everything else that it does for the pod.
+// HookState is how far a container's postStart hook is. The hook is a user's code: it may take for ever, and the shell
+// runs it beside everything else that it does for the pod.
 type HookState int
 
 // The states of a hook.

@@ -374,8 +374,8 @@ func settled(w *world, d Decision) error {
 	return nil
 }
 
-// TestRandomHistories disturbs random pods, checks every decision, then heals the world and wants them where they belong
-// within an hour (the longest waits are 5 min each).
+// TestRandomHistories disturbs random pods, checks every decision, then heals the world and wants them where they
+// belong within an hour (the longest waits are 5 min each).
 func TestRandomHistories(t *testing.T) {
 	eachSeed(t, func(r *rand.Rand, say func(string, ...any)) error {
 		w := newWorld()

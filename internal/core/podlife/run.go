@@ -61,8 +61,8 @@ func (p *plan) stray(c Container) bool {
 }
 
 // startInOrder starts what may start now: inits one after the other, then all mains; sidecars stay up throughout. What
-// comes before a container that exists in this sandbox is behind us, whatever became of it. A main's postStart hook is waited for by
-// the mains after it.
+// comes before a container that exists in this sandbox is behind us, whatever became of it. A main's postStart hook is
+// waited for by the mains after it.
 func (p *plan) startInOrder() {
 	for i, s := range p.o.Spec.Containers {
 		c, exists := p.newest(s.Name)
@@ -90,8 +90,8 @@ func (p *plan) starts(name string) bool {
 	return slices.ContainsFunc(p.actions, func(a Action) bool { return a.Kind == StartContainer && a.Container == name })
 }
 
-// startEphemeral starts containers that somebody added to look at the pod: even while its inits run. One that has run, in
-// this sandbox or one before, has had its time.
+// startEphemeral starts containers that somebody added to look at the pod: even while its inits run. One that has run,
+// in this sandbox or one before, has had its time.
 func (p *plan) startEphemeral() {
 	for _, s := range p.o.Spec.Containers {
 		c, exists := p.newest(s.Name)
@@ -143,8 +143,8 @@ func (p *plan) stopWithin(c Container, grace time.Duration, text string) {
 	p.doOnce(Action{Kind: StopContainer, Container: c.Name, ID: c.ID, Grace: grace, Why: text, Event: text})
 }
 
-// stopDead stops a container whose liveness or startup probe failed for good. Unless it is never restarted, it is to run
-// again, even if it ends with success.
+// stopDead stops a container whose liveness or startup probe failed for good. Unless it is never restarted, it is to
+// run again, even if it ends with success.
 func (p *plan) stopDead(s ContainerSpec, c Container) {
 	text := cmp.Or(p.o.Probes[s.Name].Message, "Container "+s.Name+" failed liveness probe")
 	if s.Policy != Never {

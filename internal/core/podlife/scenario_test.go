@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time on a simulated runtime. A block is one command and what came of it.
-// CONTRIBUTING.md says how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt in virtual time on a simulated runtime. A block is one command and what came of
+// it. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	pod [grace=30s] [deadline=D] [gates=(a,b)]   a new pod, agent and runtime; one container per line of input:
 //	    init|sidecar|main|ephemeral NAME [policy=Always|OnFailure|Never] [image=I] [runs=CODE@TIME,...] [term=CODE@TIME|never]

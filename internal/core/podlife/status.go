@@ -26,9 +26,10 @@ func (p *plan) status() Status {
 	return s
 }
 
-// Bounds on what the containers of one pod may say together: bytes of messages about ends, each in the state and in the last state
-// (kubelet: MaxPodTerminationMessageLogLength), and about waits, which upstream does not bound. A runtime's message may repeat a
-// command of 100 KiB. Raised, the status of a pod with many containers outgrows what the API takes; lowered, messages are cut.
+// Bounds on what the containers of one pod may say together: bytes of messages about ends, each in the state and in the
+// last state (kubelet: MaxPodTerminationMessageLogLength), and about waits, which upstream does not bound. A runtime's
+// message may repeat a command of 100 KiB. Raised, the status of a pod with many containers outgrows what the API
+// takes; lowered, messages are cut.
 const (
 	endMessagesMax  = 12 << 10
 	waitMessagesMax = 64 << 10
@@ -131,8 +132,8 @@ func (p *plan) containerStatus(spec ContainerSpec) ContainerStatus {
 	return st
 }
 
-// begun returns the newest container of that name that was started. One that was only created is not a run, nor is one whose
-// postStart hook has not succeeded.
+// begun returns the newest container of that name that was started. One that was only created is not a run, nor is one
+// whose postStart hook has not succeeded.
 func (p *plan) begun(name string) (Container, bool) {
 	for _, c := range p.byName[name] {
 		if c.State != Created && !c.hooked() && !p.history(c) {

@@ -175,8 +175,8 @@ func (p *plan) wakeWhenShown(t *trouble) {
 	}
 }
 
-// orderToEnd returns the order that the pod is under: somebody's, or what follows from its own state. The latter is kept,
-// so that a pod which is over stays over whatever happens to clocks and specifications, within one grace.
+// orderToEnd returns the order that the pod is under: somebody's, or what follows from its own state. The latter is
+// kept, so that a pod which is over stays over whatever happens to clocks and specifications, within one grace.
 func (p *plan) orderToEnd() *StopOrder {
 	l := p.life
 	if p.o.Stop != nil {
@@ -260,8 +260,8 @@ func outgrown(s ContainerSpec, c Container) bool {
 	return c.Fixed != "" && s.Fixed != "" && c.Fixed != s.Fixed
 }
 
-// sweep removes containers that never ran, dead ones beyond the newest two of a name (the current one and the one before
-// it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one replaced.
+// sweep removes containers that never ran, dead ones beyond the newest two of a name (the current one and the one
+// before it, whose log `kubectl logs --previous` reads), and sandboxes that a newer one replaced.
 func (p *plan) sweep() {
 	const keep = 2 // kubelet: MaxPerPodContainer 1 dead beside the current one
 	used, alive := map[string]bool{}, map[string]bool{}

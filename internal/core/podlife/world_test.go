@@ -270,7 +270,8 @@ func (w *world) perform(a Action) bool {
 	return true
 }
 
-// resize takes the steps of a resize as the shell does: none if memory in use forbids one, else up to the first that fails.
+// resize takes the steps of a resize as the shell does: none if memory in use forbids one, else up to the first that
+// fails.
 func (w *world) resize(a Action, line string) bool {
 	var refusals []string
 	for _, step := range a.Steps {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Driver is who makes a node's cgroups, spelled as in a KubeletConfiguration. The container runtime must use the same one.
+// Driver is who makes a node's cgroups, spelled as in a KubeletConfiguration. The container runtime must use the same
+// one.
 type Driver string
 
 // Drivers.
@@ -15,8 +16,8 @@ const (
 	Systemd  Driver = "systemd"  // slices that systemd makes for us
 )
 
-// Layout names the cgroups of a node. Under systemd a group is a slice, whose name repeats the names above it, joined by
-// "-" (systemd.slice(5)): the pod group /kubepods/burstable/pod7-8 is
+// Layout names the cgroups of a node. Under systemd a group is a slice, whose name repeats the names above it, joined
+// by "-" (systemd.slice(5)): the pod group /kubepods/burstable/pod7-8 is
 //
 //	/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7_8.slice
 //
@@ -29,7 +30,8 @@ type Layout struct {
 // sliceSuffix ends the name of a slice unit.
 const sliceSuffix = ".slice"
 
-// Longest names of groups in bytes. cgroup v2 itself takes longer names of groups (seen on Linux 6.18); systemd makes none.
+// Longest names of groups in bytes. cgroup v2 itself takes longer names of groups (seen on Linux 6.18); systemd makes
+// none.
 const (
 	nameMax = 255  // NAME_MAX of Linux (limits.h); UNIT_NAME_MAX of systemd (unit-name.h) is this and the final NUL
 	pathMax = 4095 // PATH_MAX of Linux (limits.h) without the final NUL
@@ -38,8 +40,8 @@ const (
 // longestUID is a pod's uid as the API server makes it (RFC 9562).
 const longestUID = "00000000-0000-0000-0000-000000000000"
 
-// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root). A root that is so long or so deep that
-// Linux or systemd would not take a pod's group below it is an error.
+// NewLayout returns the names below cgroupRoot ("" and "/" are the machine's root). A root that is so long or so deep
+// that Linux or systemd would not take a pod's group below it is an error.
 func NewLayout(driver Driver, cgroupRoot string) (Layout, error) {
 	if driver != Cgroupfs && driver != Systemd {
 		return Layout{}, fmt.Errorf("name cgroups: cgroupDriver: %q: want %s or %s", driver, Cgroupfs, Systemd)
@@ -168,10 +170,10 @@ func slicePath(parts []string) string {
 	return out.String()
 }
 
-// Reserved returns the path of a group that the configuration names for the system or for Kubernetes' own daemons. Under
-// cgroupfs it is a path. Under systemd it is a unit, and only its last element counts: a slice, with or without its
-// suffix, stands where its name says; any other unit where the configuration says. A name or a path that is longer than
-// Linux or systemd takes is an error.
+// Reserved returns the path of a group that the configuration names for the system or for Kubernetes' own daemons.
+// Under cgroupfs it is a path. Under systemd it is a unit, and only its last element counts: a slice, with or without
+// its suffix, stands where its name says; any other unit where the configuration says. A name or a path that is longer
+// than Linux or systemd takes is an error.
 func (l Layout) Reserved(name string) (string, error) {
 	if err := checkLength(name); err != nil {
 		return "", fmt.Errorf("name cgroups: reserved group %w", err)

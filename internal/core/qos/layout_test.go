@@ -119,7 +119,8 @@ func TestReservedGroup(t *testing.T) {
 	}
 }
 
-// A group's name and path have the limits of Linux and of systemd, whatever a slice's name expands to. The longest are taken.
+// A group's name and path have the limits of Linux and of systemd, whatever a slice's name expands to. The longest are
+// taken.
 func TestReservedGroupIsBounded(t *testing.T) {
 	fs, sd := layout(t, Cgroupfs, "/"), layout(t, Systemd, "/")
 	longest := strings.Repeat("a", 249) + ".slice"

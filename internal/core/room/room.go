@@ -1,23 +1,24 @@
-// Package room says how much of what all pods of a node share one pod may take for the content of its volumes: the objects
-// that it names, and the files that are made of them.
+// Package room says how much of what all pods of a node share one pod may take for the content of its volumes: the
+// objects that it names, and the files that are made of them.
 //
 // # Model
 //
-// Secrets and tokens of all pods are files on one file system in memory, configMaps are files on the node's disk. An object is a
-// mebibyte at most, but a pod may mount it a thousand times, with a thousand paths each, and every empty key is a file. What is
-// made for a pod is therefore bounded twice:
+// Secrets and tokens of all pods are files on one file system in memory, configMaps are files on the node's disk. An
+// object is a mebibyte at most, but a pod may mount it a thousand times, with a thousand paths each, and every empty
+// key is a file. What is made for a pod is therefore bounded twice:
 //
 //   - by itself: PodMax on each medium, which is far above what programs are given;
-//   - in memory also by the others: each pod of the node has a *share*, an equal part of half of the file system. Up to it nobody
-//     else's content counts. What is more than the share is given as long as half of the file system stays free. So however many
-//     pods take all they may, the next one still gets its share, and every pod can be given its next token.
+//   - in memory also by the others: each pod of the node has a *share*, an equal part of half of the file system. Up to
+//     it nobody else's content counts. What is more than the share is given as long as half of the file system stays
+//     free. So however many pods take all they may, the next one still gets its share, and every pod can be given its
+//     next token.
 //
 // A pod that is refused keeps what it has; only what it asks for in addition is not made.
 //
 // # What it does not do
 //
-// It counts nothing and knows no file system: its caller says what content takes (Files) and what is free. What pods write
-// themselves is the business of core/eviction.
+// It counts nothing and knows no file system: its caller says what content takes (Files) and what is free. What pods
+// write themselves is the business of core/eviction.
 package room
 
 import (
@@ -42,8 +43,8 @@ func (u Use) within(v Use) bool { return u.Bytes <= v.Bytes && u.Inodes <= v.Ino
 
 func (u Use) String() string { return fmt.Sprintf("%s in %d files", u.Bytes, u.Inodes) }
 
-// page is what a file's content is rounded up to, in bytes: the page of a tmpfs and the usual block of a disk. Larger pages (arm64
-// has 64 KiB) take more than is counted, on file systems whose size grows alike.
+// page is what a file's content is rounded up to, in bytes: the page of a tmpfs and the usual block of a disk. Larger
+// pages (arm64 has 64 KiB) take more than is counted, on file systems whose size grows alike.
 const page = 4096
 
 // File is the use of one file of that many bytes: its pages, its inode and that of the link which programs open.
@@ -60,9 +61,10 @@ const (
 	Disk                 // configMaps
 )
 
-// PodMax returns the most that the content of one pod's volumes may take together on a medium. Chosen: in memory sixty-four
-// objects of the greatest size that the API admits (1 MiB), on a disk, where it also counts for eviction, four times as many, and
-// thousands of files. Raising it lets a pod take more of the node's memory, which nobody counts as the pod's.
+// PodMax returns the most that the content of one pod's volumes may take together on a medium. Chosen: in memory
+// sixty-four objects of the greatest size that the API admits (1 MiB), on a disk, where it also counts for eviction,
+// four times as many, and thousands of files. Raising it lets a pod take more of the node's memory, which nobody counts
+// as the pod's.
 func PodMax(m Medium) Use {
 	if m == Memory {
 		return Use{64 * unit.MiB, 1 << 14}
@@ -70,8 +72,8 @@ func PodMax(m Medium) Use {
 	return Use{256 * unit.MiB, 1 << 16}
 }
 
-// ObjectsMax is the most Secrets and ConfigMaps that one pod may name. Each is one watch at the API server for as long as the pod is
-// here (about 40 KiB of memory on each side). Chosen: several times what the largest dashboards mount.
+// ObjectsMax is the most Secrets and ConfigMaps that one pod may name. Each is one watch at the API server for as long
+// as the pod is here (about 40 KiB of memory on each side). Chosen: several times what the largest dashboards mount.
 const ObjectsMax = 256
 
 // Objects says why a pod may not name that many objects; empty: it may.
@@ -99,7 +101,8 @@ func (fs FS) share(pods int) Use {
 	return Use{fs.Total.Bytes / 2 / unit.Bytes(n), fs.Total.Inodes / 2 / n}
 }
 
-// Shared says why a pod that has some of fs already may not have wants in all; empty: it may. pods is how many the node takes.
+// Shared says why a pod that has some of fs already may not have wants in all; empty: it may. pods is how many the node
+// takes.
 func Shared(fs FS, pods int, has, wants Use) string {
 	more := wants.Minus(has)
 	half := Use{fs.Total.Bytes / 2, fs.Total.Inodes / 2}

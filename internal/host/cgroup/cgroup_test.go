@@ -62,7 +62,8 @@ func TestUsage(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("v2: %+v, %v\nwant %+v", got, err, want)
 	}
-	// The v1 tree was read between two charges: inactive_file exceeds the usage, and the working set is zero, not negative.
+	// The v1 tree was read between two charges: inactive_file exceeds the usage, and the working set is zero, not
+	// negative.
 	want.CPU, want.WorkingSet = unit.Of(time.Duration(1500000123)), unit.Of(unit.Bytes(0))
 	got, err = open(t, "testdata/v1-comounted").Usage(pod7)
 	if err != nil || got != want {

@@ -69,8 +69,8 @@ func TestQuotaIsRoundedUpToPercents(t *testing.T) {
 	}
 }
 
-// fakeUnits plays systemd over the directories of a kernel2. It is not enough for how a systemd behaves, which the lab tests, but for
-// what we ask of it.
+// fakeUnits plays systemd over the directories of a kernel2. It is not enough for how a systemd behaves, which the lab
+// tests, but for what we ask of it.
 type fakeUnits struct {
 	kernel2
 	mount string

@@ -2,18 +2,18 @@
 //
 // # Model
 //
-// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then those to come. Follow hands them to
-// one function, in order. Sync hands over what is there now, before it returns: the kernel logs a kill before the killed
-// process ends, so whoever learns of an end and then calls Sync has been told of the kill.
+// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then those to come. Follow hands them
+// to one function, in order. Sync hands over what is there now, before it returns: the kernel logs a kill before the
+// killed process ends, so whoever learns of an end and then calls Sync has been told of the kill.
 //
-// A Parser turns records into kills (core/oom). It knows the wordings of Linux 4.14 to 6.18; a report is several records,
-// between which others may come.
+// A Parser turns records into kills (core/oom). It knows the wordings of Linux 4.14 to 6.18; a report is several
+// records, between which others may come.
 //
 // # Invariants
 //
 //   - Records that the kernel did not write itself are ignored: whoever may write to /dev/kmsg cannot make up a kill.
-//   - Of what the kernel did write only lines that begin as a kill does count: whoever chooses the name of a command, a firewall rule or
-//     a disk cannot make one up.
+//   - Of what the kernel did write only lines that begin as a kill does count: whoever chooses the name of a command, a
+//     firewall rule or a disk cannot make one up.
 //   - A lost record (the buffer is a ring) costs that record, never the reading.
 //
 // It needs CAP_SYSLOG where kernel.dmesg_restrict is set; Open says so. It interprets nothing but kills.
@@ -77,7 +77,8 @@ type Log struct {
 	buffer []byte
 }
 
-// recordMax is the kernel's own bound of a record for readers (CONSOLE_EXT_LOG_MAX, 8 KiB): a shorter buffer is an error.
+// recordMax is the kernel's own bound of a record for readers (CONSOLE_EXT_LOG_MAX, 8 KiB): a shorter buffer is an
+// error.
 const recordMax = 8192
 
 // Open opens the log at path (/dev/kmsg). handle is called with one record at a time, from Follow and Sync.

@@ -21,11 +21,10 @@ import (
 //	oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=NAME,mems_allowed=0,global_oom,task_memcg=GROUP,task=COMM,pid=N,uid=N
 //	Memory cgroup out of memory: Killed process N (COMM) total-vm:NkB, anon-rss:NkB, file-rss:NkB, shmem-rss:NkB, UID:N pgtables:NkB oom_score_adj:N
 //
-// The first lines are rationed, the last is not. Before 5.0 the groups were told as "Task in GROUP killed as a result of
-// limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or sacrifice
-// child", came before the kill. Before 5.4 the last line
-// ends after shmem-rss, or (4.4) after file-rss. With memory.oom.group one report is followed by a kill line for each
-// process of the group.
+// The first lines are rationed, the last is not. Before 5.0 the groups were told as "Task in GROUP killed as a result
+// of limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or
+// sacrifice child", came before the kill. Before 5.4 the last line ends after shmem-rss, or (4.4) after file-rss. With
+// memory.oom.group one report is followed by a kill line for each process of the group.
 type Parser struct {
 	report  oom.Kill      // only what a report says
 	open    bool          // report is of a kill that is still to come
@@ -33,9 +32,9 @@ type Parser struct {
 	wholeAt time.Duration // when a line of that came last
 }
 
-// wholeFor is how long after the line before it a kill line without a report of its own is taken for one of a group that is
-// killed as a whole. They follow at once, under one lock (measured: 25 ms in a slow guest); a rationed kill elsewhere may come at
-// any time after (chosen).
+// wholeFor is how long after the line before it a kill line without a report of its own is taken for one of a group
+// that is killed as a whole. They follow at once, under one lock (measured: 25 ms in a slow guest); a rationed kill
+// elsewhere may come at any time after (chosen).
 const wholeFor = 100 * time.Millisecond
 
 // Record takes a record and returns the kill that it completes.
@@ -78,8 +77,9 @@ func isInvoked(text string) bool {
 	return i >= 0 && i <= commandMax
 }
 
-// killedAfter are the beginnings of the line of a kill (oom_kill_process and __oom_kill_process in mm/oom_kill.c). Other lines of the
-// kernel quote users, too: names of commands, options of mounts, prefixes of firewall rules. None of them begins so.
+// killedAfter are the beginnings of the line of a kill (oom_kill_process and __oom_kill_process in mm/oom_kill.c).
+// Other lines of the kernel quote users, too: names of commands, options of mounts, prefixes of firewall rules. None of
+// them begins so.
 var killedAfter = []string{
 	"Memory cgroup out of memory: Killed process ",
 	"Out of memory: Killed process ",
@@ -89,8 +89,8 @@ var killedAfter = []string{
 
 const wholeSuffix = " are going to be killed due to memory.oom.group set"
 
-// killed completes a kill. A report belongs to the next kill, since one lock is held over both; that it speaks of the same
-// process or command guards against lost records.
+// killed completes a kill. A report belongs to the next kill, since one lock is held over both; that it speaks of the
+// same process or command guards against lost records.
 func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	k, ok := parseKilled(r.Text)
 	if !ok {

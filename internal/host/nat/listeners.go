@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// listener is a port that a process of this machine waits on: a TCP or SCTP socket that listens, a UDP socket that is connected
-// to nobody.
+// listener is a port that a process of this machine waits on: a TCP or SCTP socket that listens, a UDP socket that is
+// connected to nobody.
 type listener struct {
 	protocol string
 	address  netip.Addr // IPv4; unspecified: all of the machine's
@@ -38,15 +38,15 @@ func (l listener) meets(p Port) bool {
 	return l.protocol == p.Protocol && l.port == p.HostPort && (everywhere || l.address.IsUnspecified() || l.address == p.HostIP)
 }
 
-// The states in which a socket of a protocol waits for whoever comes (linux/net/tcp_states.h): TCP_LISTEN, and TCP_CLOSE for UDP,
-// which knows no other that is not connected. SCTP lists such sockets in a file of their own.
+// The states in which a socket of a protocol waits for whoever comes (linux/net/tcp_states.h): TCP_LISTEN, and
+// TCP_CLOSE for UDP, which knows no other that is not connected. SCTP lists such sockets in a file of their own.
 var sockets = []struct{ file, protocol, state string }{
 	{"tcp", "tcp", "0A"}, {"tcp6", "tcp", "0A"}, {"udp", "udp", "07"}, {"udp6", "udp", "07"},
 }
 
-// listeners returns the ports that processes of the calling thread's network wait on for IPv4, each once, in order. A socket on
-// all IPv6 addresses counts as one on all IPv4 addresses too, as it is unless its owner asked for IPV6_V6ONLY, which the
-// kernel does not show here: such an owner takes the port for itself alone.
+// listeners returns the ports that processes of the calling thread's network wait on for IPv4, each once, in order. A
+// socket on all IPv6 addresses counts as one on all IPv4 addresses too, as it is unless its owner asked for
+// IPV6_V6ONLY, which the kernel does not show here: such an owner takes the port for itself alone.
 func listeners() ([]listener, error) {
 	var all []listener
 	read := func(file string, parse func(io.Reader) ([]listener, error)) error {
@@ -77,8 +77,8 @@ func listeners() ([]listener, error) {
 	return slices.Compact(all), nil
 }
 
-// parseSockets reads the form of proc_net_tcp(5): the local address as HEX-IP:HEX-PORT in column 2, the state in column 4.
-// Sockets that listen come first in TCP's files, so that reading ends with them.
+// parseSockets reads the form of proc_net_tcp(5): the local address as HEX-IP:HEX-PORT in column 2, the state in column
+// 4. Sockets that listen come first in TCP's files, so that reading ends with them.
 func parseSockets(r io.Reader, protocol, state string) ([]listener, error) {
 	var out []listener
 	lines := bufio.NewScanner(r)
@@ -107,8 +107,8 @@ func parseSockets(r io.Reader, protocol, state string) ([]listener, error) {
 	return out, lines.Err()
 }
 
-// parseLocal reads an address as the kernel prints it: words of 32 bits in the machine's order. It reports whether IPv4 reaches
-// it.
+// parseLocal reads an address as the kernel prints it: words of 32 bits in the machine's order. It reports whether IPv4
+// reaches it.
 func parseLocal(text string) (l listener, serves bool, err error) {
 	host, port, ok := strings.Cut(text, ":")
 	number, err := strconv.ParseUint(port, 16, 16)
@@ -127,8 +127,8 @@ func parseLocal(text string) (l listener, serves bool, err error) {
 	return listener{address: address, port: uint16(number)}, address.Is4() && number > 0, nil
 }
 
-// parseEndpoints reads SCTP's endpoints: the state in column 4 (10 is SCTP_SS_LISTENING, as TCP_LISTEN), the port in column 6,
-// local addresses from column 9 on.
+// parseEndpoints reads SCTP's endpoints: the state in column 4 (10 is SCTP_SS_LISTENING, as TCP_LISTEN), the port in
+// column 6, local addresses from column 9 on.
 func parseEndpoints(r io.Reader) ([]listener, error) {
 	var out []listener
 	lines := bufio.NewScanner(r)

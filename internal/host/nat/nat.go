@@ -22,11 +22,12 @@
 // directly and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1, which
 // also takes route_localnet on the bridge; guard keeps pods from using that to reach services on the loopback.
 //
-// What a process of the machine waits on stays its own, whatever pods ask for. A host port of which it has all addresses is
-// refused (ErrTaken). Of one that it has on some addresses, pods get the others. One that it begins to wait on later is its own
-// from then on: for whoever comes over the network by the rule with `socket`, which finds it in the packet's path; for this
-// machine's own clients, whose packets have their sender's socket and no other, by the chain of listeners, which Open and Keep
-// write. Keep is called every second or so: for that long a client on this machine can still be led to the pod.
+// What a process of the machine waits on stays its own, whatever pods ask for. A host port of which it has all
+// addresses is refused (ErrTaken). Of one that it has on some addresses, pods get the others. One that it begins to
+// wait on later is its own from then on: for whoever comes over the network by the rule with `socket`, which finds it
+// in the packet's path; for this machine's own clients, whose packets have their sender's socket and no other, by the
+// chain of listeners, which Open and Keep write. Keep is called every second or so: for that long a client on this
+// machine can still be led to the pod.
 //
 // Write is one transaction and keeps the hostports chain, so it may be repeated under running pods. Old flows are not
 // flushed: a UDP client that keeps its source port may talk to the port's former pod until the kernel forgets the flow
@@ -81,8 +82,8 @@ var (
 	multicast = netip.MustParsePrefix("224.0.0.0/4")
 )
 
-// Write creates the table or brings it up to date. On a kernel that has no `socket` expression Keep alone tells who waits on a
-// port that was opened before.
+// Write creates the table or brings it up to date. On a kernel that has no `socket` expression Keep alone tells who
+// waits on a port that was opened before.
 func Write(n Network) error {
 	err := write(n, socketOfThisMachine())
 	if errors.Is(err, ErrUnsupported) {
@@ -159,8 +160,8 @@ func Delete(bridge string) error {
 	return nil
 }
 
-// Open leads ports to a pod. The owner names them for Close. The error has ErrTaken in its chain when a process of the machine waits
-// on one of them; then none is opened.
+// Open leads ports to a pod. The owner names them for Close. The error has ErrTaken in its chain when a process of the
+// machine waits on one of them; then none is opened.
 func Open(bridge, owner string, ports []Port) error {
 	if len(ports) == 0 {
 		return nil
@@ -233,7 +234,8 @@ func Close(bridge, owner string) error {
 	return nil
 }
 
-// Keep brings the chain of listeners up to date with who waits on open host ports now. Without a table there is nothing to do.
+// Keep brings the chain of listeners up to date with who waits on open host ports now. Without a table there is nothing
+// to do.
 func Keep(bridge string) error {
 	if err := keep(bridge); err != nil {
 		return fmt.Errorf("keep host ports from this machine's listeners: table %s: %w", bridge, err)
@@ -364,8 +366,8 @@ func transport(protocol byte, port uint16) []expr.Any {
 	}
 }
 
-// socketOfThisMachine matches packets for which a socket of this machine waits or is connected: the expression ends the rule
-// when there is none (nft_socket_eval in net/netfilter/nft_socket.c). What it loads does not matter.
+// socketOfThisMachine matches packets for which a socket of this machine waits or is connected: the expression ends the
+// rule when there is none (nft_socket_eval in net/netfilter/nft_socket.c). What it loads does not matter.
 func socketOfThisMachine() []expr.Any {
 	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}}
 }

@@ -42,8 +42,8 @@ func TestPortRule(t *testing.T) {
 	}
 }
 
-// TestTable writes, opens, closes and deletes in the kernel; that packets follow is internal/containerruntime's to test,
-// with pods.
+// TestTable writes, opens, closes and deletes in the kernel; that packets follow is internal/containerruntime's to
+// test, with pods.
 func TestTable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: changes nftables")
@@ -143,7 +143,8 @@ func TestParseSockets(t *testing.T) {
 	}
 }
 
-// FuzzListeners: whatever the kernel prints, reading it is cheap and ends in ports that a host port can be compared with.
+// FuzzListeners: whatever the kernel prints, reading it is cheap and ends in ports that a host port can be compared
+// with.
 func FuzzListeners(f *testing.F) {
 	cost.Attack(f, "heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
 	cost.Attack(f, "heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")

@@ -144,8 +144,8 @@ func (s *space) ask(network, address string) string {
 	return string(answer[:n])
 }
 
-// TestWhosePort: a host port leads to the pod from everywhere, and what a process of the machine waits on stays that process's,
-// whether it came first or later, over the network and on the machine itself.
+// TestWhosePort: a host port leads to the pod from everywhere, and what a process of the machine waits on stays that
+// process's, whether it came first or later, over the network and on the machine itself.
 func TestWhosePort(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
@@ -228,7 +228,8 @@ func TestWhosePort(t *testing.T) {
 	}
 	want("a port shared by address", "tcp", 2379, "pod", "pod", "host")
 
-	// A listener that comes later: at once for who comes over the network, and for the machine itself once Keep has seen it.
+	// A listener that comes later: at once for who comes over the network, and for the machine itself once Keep has
+	// seen it.
 	late := host.serve(t, "tcp4", "0.0.0.0:8080", "host")
 	if who := remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
 		t.Errorf("a later listener's client from the network reaches %s", who)

@@ -16,9 +16,9 @@ import (
 // tick is the unit of CPU time in /proc: USER_HZ is 100 on every architecture that Go runs on (proc_pid_stat(5)).
 const tick = time.Second / 100
 
-// BusyTime returns the CPU time since boot in which the machine's CPUs were not idle, from the first line of /proc/stat:
-// "cpu  user nice system idle iowait irq softirq steal guest guest_nice" (proc_stat(5)). What the hypervisor took (steal)
-// is nobody's here, and guests are part of user.
+// BusyTime returns the CPU time since boot in which the machine's CPUs were not idle, from the first line of
+// /proc/stat: "cpu  user nice system idle iowait irq softirq steal guest guest_nice" (proc_stat(5)). What the
+// hypervisor took (steal) is nobody's here, and guests are part of user.
 func (fs FS) BusyTime() (time.Duration, error) {
 	text, err := fs.text("stat")
 	if err != nil {
@@ -117,8 +117,9 @@ func (fs FS) Process(pid int) (Process, error) {
 	return p, nil
 }
 
-// parseProcess reads "pid (name) state ppid ...", where the name may hold anything, parentheses and line breaks too: it ends
-// with the last parenthesis. Fields are numbered as in proc_pid_stat(5): 14 and 15 are CPU time, 20 threads, 22 the start.
+// parseProcess reads "pid (name) state ppid ...", where the name may hold anything, parentheses and line breaks too: it
+// ends with the last parenthesis. Fields are numbered as in proc_pid_stat(5): 14 and 15 are CPU time, 20 threads, 22
+// the start.
 func parseProcess(text string) (Process, error) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -160,11 +161,13 @@ func parseGroups(text string) []string {
 	return groups
 }
 
-// argumentsMax bounds what is read of a command line, in bytes: a process can make its own as long as its address space (prctl(2),
-// PR_SET_MM). Chosen: half of the longest single argument there is (MAX_ARG_STRLEN, execve(2)); those that we look for have some KiB.
+// argumentsMax bounds what is read of a command line, in bytes: a process can make its own as long as its address space
+// (prctl(2), PR_SET_MM). Chosen: half of the longest single argument there is (MAX_ARG_STRLEN, execve(2)); those that
+// we look for have some KiB.
 const argumentsMax = 64 << 10
 
-// Arguments returns the command line of a process, of a longer one what its first 64 KiB hold; none for the kernel's own.
+// Arguments returns the command line of a process, of a longer one what its first 64 KiB hold; none for the kernel's
+// own.
 func (fs FS) Arguments(pid int) ([]string, error) {
 	file, err := os.Open(fs.path(strconv.Itoa(pid) + "/cmdline"))
 	if err != nil {
@@ -187,8 +190,8 @@ type Footprint struct {
 	Private  unit.Bytes // of that, without pages that come from files
 }
 
-// Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14), which takes the right to trace the process, and walks its
-// pages: some tenths of a millisecond.
+// Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14), which takes the right to trace the process, and walks
+// its pages: some tenths of a millisecond.
 func (fs FS) Footprint(pid int) (Footprint, error) {
 	name := strconv.Itoa(pid) + "/smaps_rollup"
 	text, err := fs.text(name)
@@ -202,8 +205,8 @@ func (fs FS) Footprint(pid int) (Footprint, error) {
 	return p, nil
 }
 
-// parseFootprint reads lines like "Pss:   1234 kB". The split into Pss_Anon, Pss_File and Pss_Shmem is there since Linux
-// 5.4; without it all counts as private.
+// parseFootprint reads lines like "Pss:   1234 kB". The split into Pss_Anon, Pss_File and Pss_Shmem is there since
+// Linux 5.4; without it all counts as private.
 func parseFootprint(text string) (Footprint, error) {
 	found := map[string]unit.Bytes{}
 	for number, line := range strings.Split(text, "\n") {

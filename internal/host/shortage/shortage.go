@@ -1,7 +1,8 @@
 // Package shortage tells errors that say what a machine is short of from all others, and tries again what met one.
 //
-// A full disk, one that became read-only, or a process without file descriptors is no reason to end: whoever is to free the disk must
-// come up and go on. What failed so may work later with nothing changed here; other errors would be the same.
+// A full disk, one that became read-only, or a process without file descriptors is no reason to end: whoever is to free
+// the disk must come up and go on. What failed so may work later with nothing changed here; other errors would be the
+// same.
 package shortage
 
 import (
@@ -13,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Is reports whether err says that room, inodes, file descriptors or memory are short, or that a disk cannot be written now.
+// Is reports whether err says that room, inodes, file descriptors or memory are short, or that a disk cannot be written
+// now.
 func Is(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
@@ -23,8 +25,8 @@ func Is(err error) bool {
 	return false
 }
 
-// The waits between two tries, doubled each time. Chosen: what frees a disk takes some seconds; a minute later than it could be is no
-// harm to a part that others go on without.
+// The waits between two tries, doubled each time. Chosen: what frees a disk takes some seconds; a minute later than it
+// could be is no harm to a part that others go on without.
 const (
 	waitMin = time.Second
 	waitMax = time.Minute

@@ -1,9 +1,10 @@
-// Package survey looks at this machine and returns it as a machine.Machine: what it has, from /proc, /sys and statfs, and
-// who it is, from /etc. It is the only place that puts these together.
+// Package survey looks at this machine and returns it as a machine.Machine: what it has, from /proc, /sys and statfs,
+// and who it is, from /etc. It is the only place that puts these together.
 //
-// What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must be there
-// and fit together, else an error names it: a wrong machine would be decided upon. What the kernel does not tell at all is
-// filled in by machine.Complete. What merely describes the machine is left empty when it cannot be read, and said in a note.
+// What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must be
+// there and fit together, else an error names it: a wrong machine would be decided upon. What the kernel does not tell
+// at all is filled in by machine.Complete. What merely describes the machine is left empty when it cannot be read, and
+// said in a note.
 //
 // It needs no root. It writes nothing but a machine id of its own where the machine has none.
 package survey

@@ -74,8 +74,8 @@ func (fs FS) Topology(online idset.Set) (Topology, error) {
 	return t, nil
 }
 
-// ThermalThrottles returns the directories that count how often each CPU was slowed down for heat. Machines without such
-// counters, most guests among them, have none.
+// ThermalThrottles returns the directories that count how often each CPU was slowed down for heat. Machines without
+// such counters, most guests among them, have none.
 func (fs FS) ThermalThrottles() []string {
 	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle")) // fails for a bad pattern only
 	return dirs
@@ -108,8 +108,8 @@ func (fs FS) sockets(online idset.Set) (map[machine.SocketID]idset.Set, error) {
 	return sockets, nil
 }
 
-// groups reads one of the topology files in which each CPU lists those it shares something with. The first name that the
-// kernel has is read.
+// groups reads one of the topology files in which each CPU lists those it shares something with. The first name that
+// the kernel has is read.
 func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 	for _, name := range names {
 		var p partition
@@ -204,8 +204,8 @@ func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 	return groups, nil
 }
 
-// numbered gives each group its id. Where an id is not told, or told of two groups, as some hypervisors do, each group is
-// named by its lowest CPU.
+// numbered gives each group its id. Where an id is not told, or told of two groups, as some hypervisors do, each group
+// is named by its lowest CPU.
 func numbered(groups []idset.Set, ids []int64) map[machine.CacheID]idset.Set {
 	out := map[machine.CacheID]idset.Set{}
 	for i, group := range groups {

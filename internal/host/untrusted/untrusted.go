@@ -2,17 +2,19 @@
 //
 // # Model
 //
-// A container with a bind mount of a file may make it terabytes long without a block on the disk (truncate(2)); one with a
-// directory may put anything in the place of a file: a link to a file of the host, a FIFO whose opening waits for ever, a device
-// whose opening does something, a file with a lease (fcntl(2), F_SETLEASE), which makes whoever opens it wait for 45 s. So a
-// path is opened without any effect first (O_PATH, open(2)), without following a link in its last element; what was found is
-// looked at; and only a regular file is opened for reading, by /proc/self/fd, so that nothing can take its place in between.
+// A container with a bind mount of a file may make it terabytes long without a block on the disk (truncate(2)); one
+// with a directory may put anything in the place of a file: a link to a file of the host, a FIFO whose opening waits
+// for ever, a device whose opening does something, a file with a lease (fcntl(2), F_SETLEASE), which makes whoever
+// opens it wait for 45 s. So a path is opened without any effect first (O_PATH, open(2)), without following a link in
+// its last element; what was found is looked at; and only a regular file is opened for reading, by /proc/self/fd, so
+// that nothing can take its place in between.
 //
 // # Invariants
 //
 //   - No call waits for another process, and none has an effect on what it refuses.
 //   - No call reads more than its caller said, whatever the size of the file.
-//   - Open and Read trust the directories on the way and no more; Dir trusts the root that it was given and nothing below it.
+//   - Open and Read trust the directories on the way and no more; Dir trusts the root that it was given and nothing
+//     below it.
 //
 // It writes nothing but new files (Dir.Create) and links (Dir.Symlink), and does not know which files are whose.
 package untrusted
@@ -104,13 +106,15 @@ func again(open func() (int, error)) (int, error) {
 	}
 }
 
-// Dir is an open directory below a trusted root, whatever is done to its name afterwards. All names are single elements of it.
+// Dir is an open directory below a trusted root, whatever is done to its name afterwards. All names are single elements
+// of it.
 type Dir struct {
 	fd   int
 	path string
 }
 
-// OpenDir opens the directory at path, which is root or below it. root may be reached by links; below it no link is followed.
+// OpenDir opens the directory at path, which is root or below it. root may be reached by links; below it no link is
+// followed.
 func OpenDir(root, path string) (*Dir, error) {
 	below, err := filepath.Rel(root, path)
 	if err != nil || !filepath.IsLocal(below) {
@@ -236,7 +240,8 @@ func (d *Dir) Stat(name string) (unix.Stat_t, error) {
 // IsRegular reports whether st is of a regular file.
 func IsRegular(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Names lists d, at most most names: a container may make as many as the disk has inodes. whole is false if there are more.
+// Names lists d, at most most names: a container may make as many as the disk has inodes. whole is false if there are
+// more.
 func (d *Dir) Names(most int) (names []string, whole bool, err error) {
 	fd, err := again(func() (int, error) { return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

@@ -5,8 +5,8 @@
 // allows that. A credential that was offered and does not hold is an error, never a reason to go on as anonymous.
 //
 // May they: the API server's SubjectAccessReview on the resource nodes/<this node>, with the subresources and verbs the
-// kubelet asks for, so that existing RBAC rules mean the same here, but for one: what runs code in a container or speaks with
-// it asks for `create` whatever the method (VerbOf). For a server that is no node's, on the path itself, as
+// kubelet asks for, so that existing RBAC rules mean the same here, but for one: what runs code in a container or
+// speaks with it asks for `create` whatever the method (VerbOf). For a server that is no node's, on the path itself, as
 // upstream's controllers and scheduler ask; or everything, with authorization mode AlwaysAllow.
 //
 // Answers are remembered for the configured times in bounded caches, keyed by a keyed hash so that a memory dump holds

@@ -21,9 +21,10 @@ var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
-// VerbOf returns the verb that must be allowed on a node for a request, and false when its method has none. What runs code in
-// a container, or speaks with it, creates something whatever the method: WebSocket clients open streams with GET. (Upstream
-// takes the method's verb there too, so that there `get` on nodes/proxy, which reads logs and lists, runs commands in any pod.)
+// VerbOf returns the verb that must be allowed on a node for a request, and false when its method has none. What runs
+// code in a container, or speaks with it, creates something whatever the method: WebSocket clients open streams with
+// GET. (Upstream takes the method's verb there too, so that there `get` on nodes/proxy, which reads logs and lists,
+// runs commands in any pod.)
 func VerbOf(method, path string) (string, bool) {
 	verb, ok := verbs[method]
 	for _, prefix := range []string{"/exec", "/attach", "/run", "/portForward"} {
@@ -53,7 +54,8 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 		return nil
 	}
 	subresources := g.targets(r.URL.Path)
-	// What is remembered counts first, so that a remembered yes holds when another answer has expired and the API server is away.
+	// What is remembered counts first, so that a remembered yes holds when another answer has expired and the API
+	// server is away.
 	for _, sub := range subresources {
 		if allowed, known := g.decisions.remembered(decisionKey(id, verb, sub)); known && allowed {
 			return nil

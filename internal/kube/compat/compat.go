@@ -1,8 +1,9 @@
-// Package compat writes docs/compatibility.md: what becomes of every field of a pod and of a KubeletConfiguration on a node of this
-// agent, from the tables that the agent itself goes by (podfields, kubeletconfig).
+// Package compat writes docs/compatibility.md: what becomes of every field of a pod and of a KubeletConfiguration on a
+// node of this agent, from the tables that the agent itself goes by (podfields, kubeletconfig).
 //
-// The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository is another, so that
-// whoever changes what the agent does cannot leave the page behind. Nothing in the product uses this package.
+// The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository is
+// another, so that whoever changes what the agent does cannot leave the page behind. Nothing in the product uses this
+// package.
 package compat
 
 import (

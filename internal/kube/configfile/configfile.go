@@ -1,11 +1,12 @@
-// Package configfile reads what the configuration files of Kubernetes' components have in common: one YAML or JSON document of a
-// stated apiVersion and kind, that is decoded strictly into an upstream type, with every problem in one error.
+// Package configfile reads what the configuration files of Kubernetes' components have in common: one YAML or JSON
+// document of a stated apiVersion and kind, that is decoded strictly into an upstream type, with every problem in one
+// error.
 //
 // # Model
 //
-// Read bounds what is read. Decode goes field by field, so that one bad field does not hide the next, and leaves a field that
-// does not decode as if it were absent, never half filled: what could be decoded can be checked further. Problems collects
-// what is wrong, from Decode and from the checks of the package that knows the fields.
+// Read bounds what is read. Decode goes field by field, so that one bad field does not hide the next, and leaves a
+// field that does not decode as if it were absent, never half filled: what could be decoded can be checked further.
+// Problems collects what is wrong, from Decode and from the checks of the package that knows the fields.
 //
 // # What it does not do
 //
@@ -39,8 +40,9 @@ func Read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// Decode reads a document of a kind into a T, and notes in p what is wrong. has tells which fields the document has, but for the
-// two that say what it is. An empty document is one without fields. Where there is no such document at all, it returns nil.
+// Decode reads a document of a kind into a T, and notes in p what is wrong. has tells which fields the document has,
+// but for the two that say what it is. An empty document is one without fields. Where there is no such document at all,
+// it returns nil.
 func Decode[T any](data []byte, apiVersion, kind string, p *Problems) (out *T, has map[string]bool) {
 	out, has = new(T), map[string]bool{}
 	if len(strings.TrimSpace(string(data))) == 0 {
@@ -90,8 +92,8 @@ func Plain(err error, kind string) string {
 // Problems are what is wrong with a file, in no order.
 type Problems []string
 
-// problemsMax bounds how many problems are kept. Chosen: nobody reads more at once, and a file that a node or a pod brings could
-// otherwise make an error of many times its length.
+// problemsMax bounds how many problems are kept. Chosen: nobody reads more at once, and a file that a node or a pod
+// brings could otherwise make an error of many times its length.
 const problemsMax = 100
 
 // Add notes what is wrong at path; an empty path is the file as a whole. What comes after the hundredth is left out.

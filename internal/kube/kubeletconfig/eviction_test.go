@@ -52,7 +52,8 @@ memory.available 100Mi`},
 	}
 }
 
-// TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is no resource of the node, and its limits evict nobody.
+// TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is no resource of the node, and its
+// limits evict nobody.
 func TestLocalStorageUncounted(t *testing.T) {
 	for yaml, counted := range map[string]bool{"": true, "localStorageCapacityIsolation: true": true, "localStorageCapacityIsolation: false": false} {
 		c, warnings, err := Parse([]byte(head+yaml+"\n"), "/")

@@ -45,8 +45,8 @@ func instead(text, path, only string) []field {
 	return []field{{path: path, only: []string{only}, instead: text, matters: true}}
 }
 
-// Notes tells what the kubelet does for a configuration with its defaults, asked for or not, that this agent does not: what
-// somebody who puts it in the kubelet's place may count on.
+// Notes tells what the kubelet does for a configuration with its defaults, asked for or not, that this agent does not:
+// what somebody who puts it in the kubelet's place may count on.
 func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	now := leafMap(c)
 	var notes []string
@@ -151,8 +151,8 @@ func Fields() []Field {
 	return out
 }
 
-// unhonoured returns a warning for each field that the configuration sets, and not to its default, and that we do not do.
-// asked is the configuration as written, c the same with its defaults.
+// unhonoured returns a warning for each field that the configuration sets, and not to its default, and that we do not
+// do. asked is the configuration as written, c the same with its defaults.
 func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	plain := &kubeletconfigv1beta1.KubeletConfiguration{}
 	defaults(plain)

@@ -7,7 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzAmounts reads reservations and thresholds: what is taken is an amount that can be subtracted, what is not is named.
+// FuzzAmounts reads reservations and thresholds: what is taken is an amount that can be subtracted, what is not is
+// named.
 func FuzzAmounts(f *testing.F) {
 	for _, seed := range []string{"500Mi", "250m", "1e3", "0.5", "10%", "0%", "100%", "-1", "9Ei", "1e18", "9223372036854775807", "NaN%", "1n", "", " 1", "0x10%", "9227000000000000000"} {
 		cost.Attack(f, seed)

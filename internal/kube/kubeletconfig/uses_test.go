@@ -123,7 +123,8 @@ func goNames(prefix string, t reflect.Type, names map[string]string) {
 	}
 }
 
-// TestNotes: what the kubelet does by default and this agent does not is told, and no longer when the configuration says so.
+// TestNotes: what the kubelet does by default and this agent does not is told, and no longer when the configuration
+// says so.
 func TestNotes(t *testing.T) {
 	plain, warnings, err := Parse([]byte(head), "/")
 	if err != nil || len(warnings) > 0 {

@@ -35,8 +35,8 @@ const (
 // idsPerPodUnit is the least number of ids in a pod's user namespace, and what it must be a multiple of (upstream).
 const idsPerPodUnit = 65536
 
-// validate checks a configuration with its defaults filled in. The rules are the kubelet's at v1.36.3, and those that it
-// checks only after it started.
+// validate checks a configuration with its defaults filled in. The rules are the kubelet's at v1.36.3, and those that
+// it checks only after it started.
 func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validateNumbers(c, p)
 	validateDurations(c, p)
@@ -348,8 +348,8 @@ func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems)
 	}
 }
 
-// CheckMachine returns, in one error, what a loaded configuration asks for that this machine does not allow. unified says
-// that the machine has cgroup v2.
+// CheckMachine returns, in one error, what a loaded configuration asks for that this machine does not allow. unified
+// says that the machine has cgroup v2.
 func CheckMachine(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unified bool) error {
 	var p problems
 	if *c.FailSwapOn && m.Swap > 0 {

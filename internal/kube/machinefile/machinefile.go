@@ -42,8 +42,8 @@
 //
 // # What it does not do
 //
-// It reads no machine (internal/host/survey does). Who the machine is (machine.Identity) is not in the file: the ids of one
-// boot have no meaning elsewhere.
+// It reads no machine (internal/host/survey does). Who the machine is (machine.Identity) is not in the file: the ids of
+// one boot have no meaning elsewhere.
 package machinefile
 
 import (
@@ -59,8 +59,8 @@ const (
 	apiVersion = "plimsoll.dev/v1alpha1"
 	kind       = "Machine"
 
-	// sizeMax bounds a file, in bytes. A machine of 1024 NUMA nodes has about a million distances, 8 MiB of text; a path to
-	// something else should not be read whole.
+	// sizeMax bounds a file, in bytes. A machine of 1024 NUMA nodes has about a million distances, 8 MiB of text; a
+	// path to something else should not be read whole.
 	sizeMax = 16 << 20
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
-// TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with an argument in
-// json or as a table, or its problems. What was written must read back as the same machine, and be written the same again.
+// TestFiles runs testdata: "decode" reads a file and prints it as we write it, in YAML, or with an argument in json or
+// as a table, or its problems. What was written must read back as the same machine, and be written the same again.
 func TestFiles(t *testing.T) {
 	scenario.Play(t, "testdata", "decode", func(t *testing.T, d *datadriven.TestData) string {
 		f, err := Decode([]byte(d.Input))

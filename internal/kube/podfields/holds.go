@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container says whether it is
-// there, in what its path begins with.
+// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container says
+// whether it is there, in what its path begins with.
 type hold struct {
 	path      string // of the field, as rows have it
 	code      string
@@ -85,7 +85,8 @@ const (
 	helpSeccomp = "name a profile by a relative path without \"..\", or use type RuntimeDefault"
 )
 
-// unnameable reports whether a profile is one of the node's files and does not say which, or leads out of their directory.
+// unnameable reports whether a profile is one of the node's files and does not say which, or leads out of their
+// directory.
 func unnameable(p *corev1.SeccompProfile) bool {
 	if p == nil || p.Type != corev1.SeccompProfileTypeLocalhost {
 		return false

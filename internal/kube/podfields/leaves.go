@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// AllLeaves are the paths of all fields of a pod's specification that are no structs of the API's own, sorted. Those of init and
-// ephemeral containers are written as spec.containers[] where these have them, too.
+// AllLeaves are the paths of all fields of a pod's specification that are no structs of the API's own, sorted. Those of
+// init and ephemeral containers are written as spec.containers[] where these have them, too.
 func AllLeaves() []string { return slices.Clone(leaves) }
 
 // Leaves are those that a row's path means: itself, or with a star, all below it.

@@ -1,22 +1,22 @@
-// Package podfields says of every field of a pod's specification what becomes of it on a node of this agent: it is carried
-// out, the pod is rejected or held for it, or it is without effect on a node by design.
+// Package podfields says of every field of a pod's specification what becomes of it on a node of this agent: it is
+// carried out, the pod is rejected or held for it, or it is without effect on a node by design.
 //
 // # Model
 //
 // rows.go has a row for every field of corev1.PodSpec and of all that it contains; a test walks the type, so that a new
 // k8s.io/api cannot bring a field that is ignored in silence. A row says what becomes of the field, and for one that is
-// carried out how that is proved: the agent's tests set the field, clear it, and fail if what the agent makes of the pod is the
-// same. docs/compatibility.md is written from the rows.
+// carried out how that is proved: the agent's tests set the field, clear it, and fail if what the agent makes of the
+// pod is the same. docs/compatibility.md is written from the rows.
 //
-// holds.go has the fields, and the values of fields, for which a pod is held: none of its containers starts, and a condition and
-// an Event say which field it is and what would help. The agent asks Refused before it starts anything, publishes Codes with
-// its Node, and the scheduler compares these with CodesOf a pod.
+// holds.go has the fields, and the values of fields, for which a pod is held: none of its containers starts, and a
+// condition and an Event say which field it is and what would help. The agent asks Refused before it starts anything,
+// publishes Codes with its Node, and the scheduler compares these with CodesOf a pod.
 //
 // # What it does not do
 //
-// It looks at one pod and nothing else. What upstream rejects a pod for is in core/admission (Suits), since it depends on the
-// node. A claim's persistent volume is another object: CodesOfVolume is for the scheduler, and the agent finds out where the volume
-// is set up.
+// It looks at one pod and nothing else. What upstream rejects a pod for is in core/admission (Suits), since it depends
+// on the node. A claim's persistent volume is another object: CodesOfVolume is for the scheduler, and the agent finds
+// out where the volume is set up.
 package podfields
 
 import (
@@ -83,8 +83,8 @@ var codes = func() []string {
 	return slices.Compact(out)
 }()
 
-// CodesOf are the codes of the holds that apply to a pod, sorted: it is held by an agent that publishes one of them. nil, as for
-// most pods: there is none.
+// CodesOf are the codes of the holds that apply to a pod, sorted: it is held by an agent that publishes one of them.
+// nil, as for most pods: there is none.
 func CodesOf(pod *corev1.Pod) []string {
 	var out []string
 	for hold := range found(pod) {
@@ -108,7 +108,8 @@ func (h *hold) field(at place) string {
 	return h.path
 }
 
-// found yields the holds that apply to a pod. It runs for each pod that a scheduler sees: most have nothing, and nothing is made.
+// found yields the holds that apply to a pod. It runs for each pod that a scheduler sees: most have nothing, and
+// nothing is made.
 func found(pod *corev1.Pod) iter.Seq2[*hold, place] {
 	return func(yield func(*hold, place) bool) {
 		s := &pod.Spec

@@ -22,8 +22,8 @@ const (
 type Row struct {
 	Path    string // spec.containers[] stands for init and ephemeral containers, too
 	Outcome Outcome
-	// By says who proves it: an observer (ObserverLife and the others), or a test as package.TestName, with the package's path
-	// in the repository. Rows that are held or without effect have none.
+	// By says who proves it: an observer (ObserverLife and the others), or a test as package.TestName, with the
+	// package's path in the repository. Rows that are held or without effect have none.
 	By   string
 	Note string
 }

@@ -20,8 +20,8 @@ import (
 // root is the repository, seen from here.
 const root = "../../.."
 
-// TestEveryFieldHasARow: a field that k8s.io/api has and the table has not would be ignored in silence; a row that means no field
-// hides a misspelling.
+// TestEveryFieldHasARow: a field that k8s.io/api has and the table has not would be ignored in silence; a row that
+// means no field hides a misspelling.
 func TestEveryFieldHasARow(t *testing.T) {
 	rows := map[string]int{}
 	for _, row := range podfields.Rows() {

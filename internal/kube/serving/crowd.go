@@ -16,9 +16,9 @@ import (
 //	idle        admitted before, between requests
 //	busy        a request of it was admitted and is being answered, or its stream goes on
 //
-// When it is full, a newcomer takes the place of the stranger that came first, else of the connection that is idle for the
-// longest; while all are busy it is closed at once. So strangers push out each other, and hardly ever somebody known: who is
-// admitted within the time in which strangers fill all places keeps its own.
+// When it is full, a newcomer takes the place of the stranger that came first, else of the connection that is idle for
+// the longest; while all are busy it is closed at once. So strangers push out each other, and hardly ever somebody
+// known: who is admitted within the time in which strangers fill all places keeps its own.
 type Crowd struct {
 	net.Listener
 	max     int
@@ -30,8 +30,8 @@ type Crowd struct {
 	idle      list.List // of *member, the longest idle first
 }
 
-// NewCrowd returns a listener on l that has at most max connections open. refused, if not nil, is called for each that finds
-// no place.
+// NewCrowd returns a listener on l that has at most max connections open. refused, if not nil, is called for each that
+// finds no place.
 func NewCrowd(l net.Listener, max int, refused func()) *Crowd {
 	if refused == nil {
 		refused = func() {}

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// Refusals that are logged: so many a second, and so many at once. Chosen: a misconfigured scraper shows, a scan of the
-	// port writes less than a gigabyte a month.
+	// Refusals that are logged: so many a second, and so many at once. Chosen: a misconfigured scraper shows, a scan of
+	// the port writes less than a gigabyte a month.
 	refusalsPerSecond = 1
 	refusalsAtOnce    = 20
-	// textMax is how much of what a client sent goes into the log or into an answer, in bytes. Chosen: the paths that exist are
-	// shorter, but for the names of a pod and a container of 253 and 63.
+	// textMax is how much of what a client sent goes into the log or into an answer, in bytes. Chosen: the paths that
+	// exist are shorter, but for the names of a pod and a container of 253 and 63.
 	textMax = 512
 )
 
-// Refusals logs refused requests: of each no more than helps, and no more of them than somebody reads. The zero Refusals is
-// ready to use.
+// Refusals logs refused requests: of each no more than helps, and no more of them than somebody reads. The zero
+// Refusals is ready to use.
 type Refusals struct {
 	limit   atomic.Pointer[rate.Limiter]
 	unsaid  atomic.Int64

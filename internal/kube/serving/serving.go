@@ -1,14 +1,15 @@
 // Package serving is the HTTPS port of a component that is no node: its measurements, for those who may read them, and
-// whether it is well, for everybody. It also holds what every HTTPS server of ours needs: certificates that are read again
-// when they change, and self-signed ones.
+// whether it is well, for everybody. It also holds what every HTTPS server of ours needs: certificates that are read
+// again when they change, and self-signed ones.
 //
 // # Model
 //
 //	/healthz /livez /readyz    "ok", or 500 and why not; open, as upstream's are
 //	/metrics                   the registry's measurements; authn decides who may, by SubjectAccessReview on the path
 //
-// Upstream's components take the CA of client certificates from a ConfigMap (extension-apiserver-authentication) when no
-// file is given. This one does not: without a file only tokens are accepted, which is what scrapers in a cluster have.
+// Upstream's components take the CA of client certificates from a ConfigMap (extension-apiserver-authentication) when
+// no file is given. This one does not: without a file only tokens are accepted, which is what scrapers in a cluster
+// have.
 package serving
 
 import (
@@ -49,7 +50,8 @@ const (
 	stopTime                    = time.Second
 	// idleTime is how long a connection is kept between requests, as upstream's servers do.
 	idleTime = 90 * time.Second
-	// connectionsMax bounds the open connections. Chosen: a scraper has one; the rest is room for those of several clusters.
+	// connectionsMax bounds the open connections. Chosen: a scraper has one; the rest is room for those of several
+	// clusters.
 	connectionsMax = 256
 )
 
@@ -108,8 +110,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// newServer returns a server whose clients cannot hold a connection for longer than these times, known or not: a body that is
-// announced and does not come counts too.
+// newServer returns a server whose clients cannot hold a connection for longer than these times, known or not: a body
+// that is announced and does not come counts too.
 func newServer(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler:           handler,

@@ -90,7 +90,8 @@ func TestHostileObjects(t *testing.T) {
 			for _, text := range said {
 				length += len(text)
 			}
-			// The largest machine that is read takes 12 MB and 25 ms. Its description is YAML to its reader, which costs 500 ns a byte.
+			// The largest machine that is read takes 12 MB and 25 ms. Its description is YAML to its reader, which
+			// costs 500 ns a byte.
 			cost.Under(t, cost.Budget{Bytes: 48 << 20, BytesPerByte: 256, CPU: 250 * time.Millisecond, CPUPerByte: 3 * time.Microsecond}, length, func() {
 				if _, err := Decode(object(said), nil); err != nil && len(err.Error()) > 64<<10 {
 					t.Errorf("an error of %d bytes", len(err.Error()))

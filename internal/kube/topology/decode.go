@@ -19,9 +19,10 @@ import (
 // ErrForeign says that an object holds sums by zone only: somebody else than our agent wrote it.
 var ErrForeign = errors.New("holds no state: another than plimsoll's agent wrote it")
 
-// Bounds on what is read of a node: any node's credentials can write its object, and every scheduler reads it. Chosen above the
-// machines that there are (1,920 CPUs and 64 NUMA nodes of 16 and 32 sockets; some hundred containers with devices of a dozen
-// resources); what is beyond them counts as no report, so that its node is taken as upstream takes all.
+// Bounds on what is read of a node: any node's credentials can write its object, and every scheduler reads it. Chosen
+// above the machines that there are (1,920 CPUs and 64 NUMA nodes of 16 and 32 sockets; some hundred containers with
+// devices of a dozen resources); what is beyond them counts as no report, so that its node is taken as upstream takes
+// all.
 const (
 	cpusMax      = 4096
 	nodesMax     = 128
@@ -37,8 +38,8 @@ type Node struct {
 	described string // by which attributes Layout was made
 }
 
-// Decode reads an object. before is what the node's object said last, nil if nothing: its Layout serves again when machine
-// and configuration are the same, as they nearly always are.
+// Decode reads an object. before is what the node's object said last, nil if nothing: its Layout serves again when
+// machine and configuration are the same, as they nearly always are.
 func Decode(o *Object, before *Node) (*Node, error) {
 	n, err := decode(o, func(described string) *numa.Layout {
 		if before != nil && before.described == described {
@@ -141,8 +142,8 @@ func layout(said map[string]string, p *problems) *numa.Layout {
 	return l
 }
 
-// checkSize finds a machine that is too large to be read, before its parts are worked out: what they cost is the square of some
-// of these numbers.
+// checkSize finds a machine that is too large to be read, before its parts are worked out: what they cost is the square
+// of some of these numbers.
 func checkSize(text string, p *problems) {
 	var size struct {
 		Spec struct {

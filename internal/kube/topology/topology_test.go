@@ -164,8 +164,8 @@ func TestNodesOfOneKind(t *testing.T) {
 	}
 }
 
-// TestSameOffers holds the promise of the package: whatever happened to a node, who decodes its object gets the same offers
-// and refusals, also after further pods came and went on both sides.
+// TestSameOffers holds the promise of the package: whatever happened to a node, who decodes its object gets the same
+// offers and refusals, also after further pods came and went on both sides.
 func TestSameOffers(t *testing.T) {
 	const seed, histories, steps = 11, 60, 60
 	admitted, refused := 0, 0

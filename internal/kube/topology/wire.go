@@ -28,7 +28,8 @@ const (
 	scopePod       = "pod"
 )
 
-// The forms of attributes, in JSON. Fields may be added with a new meaning of absence only: readers refuse what they do not know.
+// The forms of attributes, in JSON. Fields may be added with a new meaning of absence only: readers refuse what they do
+// not know.
 
 // wireConfig is a numa.Config without what the usual attributes say.
 type wireConfig struct {

@@ -50,8 +50,8 @@ func (n node) pressed(want corev1.ConditionStatus) {
 	})
 }
 
-// A pod grows past what all pods may have together, twice: once with a runtime that answers, once with one that hangs. It goes
-// before the kernel kills anybody, alone, for good, and everybody who asks is told.
+// A pod grows past what all pods may have together, twice: once with a runtime that answers, once with one that hangs.
+// It goes before the kernel kills anybody, alone, for good, and everybody who asks is told.
 func TestEviction(t *testing.T) {
 	n := at(t)
 	memory, err := procfs.Default.Memory()

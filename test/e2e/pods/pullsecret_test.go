@@ -33,8 +33,9 @@ func pulls(image string, secrets ...string) corev1.PodSpec {
 	return spec
 }
 
-// An image of a registry with a password: without one it is refused; with several credentials each is tried, the most specific
-// first; old forms of secrets count; secrets that are no credentials, or not there, are told of and passed over.
+// An image of a registry with a password: without one it is refused; with several credentials each is tried, the most
+// specific first; old forms of secrets count; secrets that are no credentials, or not there, are told of and passed
+// over.
 func TestImagePullSecrets(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t, "team", "right")

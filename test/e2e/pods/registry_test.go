@@ -20,8 +20,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
-// registry serves our workload image, under any name, to who gives the right password: the pull side of the OCI distribution
-// specification 1.1 with basic authentication, in plain HTTP, which containerd takes of loopback addresses.
+// registry serves our workload image, under any name, to who gives the right password: the pull side of the OCI
+// distribution specification 1.1 with basic authentication, in plain HTTP, which containerd takes of loopback
+// addresses.
 type registry struct {
 	*httptest.Server
 	blobs    map[string][]byte // by digest

@@ -46,8 +46,8 @@ func (b bench) tellings(pod string, reasons ...string) (count int32) {
 	return count
 }
 
-// What the agent cannot carry out holds a pod: nothing of it runs, it is told of once, and it goes at once when it is deleted. The
-// node says so, and the scheduler sends it nothing that it would hold.
+// What the agent cannot carry out holds a pod: nothing of it runs, it is told of once, and it goes at once when it is
+// deleted. The node says so, and the scheduler sends it nothing that it would hold.
 func TestUnsupportedFields(t *testing.T) {
 	b := at(t)
 	for name, c := range map[string]struct {

@@ -1,8 +1,9 @@
-// Package sample has pods that between them set every field that the agent carries out, and finds out whether somebody looks at a
-// field: what he makes of a pod with it, and of the same pod without it, must differ.
+// Package sample has pods that between them set every field that the agent carries out, and finds out whether somebody
+// looks at a field: what he makes of a pod with it, and of the same pod without it, must differ.
 //
-// Tests of the packages that make something of pods ask Unproved with what they make, for the rows of podfields that name them.
-// A field that no sample sets cannot be proved; a sample that an observer cannot do anything with proves nothing.
+// Tests of the packages that make something of pods ask Unproved with what they make, for the rows of podfields that
+// name them. A field that no sample sets cannot be proved; a sample that an observer cannot do anything with proves
+// nothing.
 //
 // It is imported by tests only, and does not know what a right answer would be: that is the other tests' business.
 package sample
@@ -82,8 +83,8 @@ func Unproved(observer string, observe Observe) error {
 	return errors.Join(problems...)
 }
 
-// steady returns what is made of each sample, and an error if that is another thing each time: then nothing that differs proves
-// anything.
+// steady returns what is made of each sample, and an error if that is another thing each time: then nothing that
+// differs proves anything.
 func steady(observe Observe) (map[string]string, error) {
 	whole := map[string]string{}
 	for _, pod := range Pods() {
