@@ -9,10 +9,12 @@ import (
 
 // Bounds of what the agent writes of its pods, beside kubeAPIQPS and eventRecordQPS.
 const (
-	// writesInFlight is above what the reporter of statuses has (pods.reportWriters), for mirror pods, ends of pods and Events. Chosen.
+	// writesInFlight is above what the reporter of statuses has (pods.reportWriters), for mirror pods, ends of pods and
+	// Events. Chosen.
 	writesInFlight = 8
-	// writeTolerance is how many times its rest value an answer may take before there are fewer. Where the API server is on this machine,
-	// it takes several times as long while pods start, and their statuses are what people wait for. Chosen.
+	// writeTolerance is how many times its rest value an answer may take before there are fewer. Where the API server
+	// is on this machine, it takes several times as long while pods start, and their statuses are what people wait for.
+	// Chosen.
 	writeTolerance = 10
 )
 
@@ -27,7 +29,8 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 	return nil
 }
 
-// clients are those of the API server. What is written of pods passes a Gate, which gives way to an API server in trouble.
+// clients are those of the API server. What is written of pods passes a Gate, which gives way to an API server in
+// trouble.
 type clients struct {
 	beats  *kube.Client // the node's own status and Lease: no limit, as upstream's, or a burst of pods made the node look dead
 	pods   *kube.Client // everything else
@@ -40,6 +43,7 @@ func (a *Agent) clients() (clients, error) {
 		Component: "agent",
 		Options:   throttle.Options{InFlightMax: writesInFlight, Tolerance: writeTolerance},
 	})
+	a.metrics.Registry.MustRegister(gate)
 	client := func(qps float32, burst int32) (*kube.Client, error) {
 		return kube.NewClient(kube.Options{Kubeconfig: a.o.Kubeconfig, UserAgent: "plimsoll-agent", QPS: qps, Burst: int(burst)})
 	}

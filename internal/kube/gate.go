@@ -15,11 +15,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A Gate is what the writes of one component pass through on their way to the API server, those of all its clients: core/throttle
-// decides how many may be on their way and which goes next, from what the server's answers say. Reads pass it by, and so do leases and
-// reviews (see kindOf), which must not be late.
+// A Gate is what the writes of one component pass through on their way to the API server, those of all its clients:
+// core/throttle decides how many may be on their way and which goes next, from what the server's answers say. Reads
+// pass it by, and so do leases and reviews (see kindOf), which must not be late.
 //
-// It stands below client-go, so that every attempt passes it, and what client-go repeats by itself too. It is safe for concurrent use.
+// It stands below client-go, so that every attempt passes it, and what client-go repeats by itself too. It is safe for
+// concurrent use.
 type Gate struct {
 	o     GateOptions
 	start time.Time
@@ -27,6 +28,7 @@ type Gate struct {
 	mu      sync.Mutex
 	limiter *throttle.Limiter
 	lines   map[throttle.Kind][]*turn
+	ended   gateCounts
 	alarm   *time.Timer
 }
 
@@ -49,11 +51,13 @@ const (
 type GateOptions struct {
 	Component string // for the log
 	throttle.Options
-	// AnswerMax bounds the wait for the answer to one write that passed; without one by then it has failed. Zero: AnswerMaxDefault.
+	// AnswerMax bounds the wait for the answer to one write that passed; without one by then it has failed. Zero:
+	// AnswerMaxDefault.
 	AnswerMax time.Duration
 }
 
-// AnswerMaxDefault is below the shortest sensible grace of a node, and as long as the API server's Retry-After at most. Chosen.
+// AnswerMaxDefault is below the shortest sensible grace of a node, and as long as the API server's Retry-After at most.
+// Chosen.
 const AnswerMaxDefault = 10 * time.Second
 
 // NewGate returns a Gate that knows nothing of its server yet.
@@ -61,7 +65,7 @@ func NewGate(o GateOptions) *Gate {
 	if o.AnswerMax == 0 {
 		o.AnswerMax = AnswerMaxDefault
 	}
-	g := &Gate{o: o, start: time.Now(), lines: map[throttle.Kind][]*turn{}}
+	g := &Gate{o: o, start: time.Now(), lines: map[throttle.Kind][]*turn{}, ended: gateCounts{}}
 	g.limiter = throttle.New(g.now(), o.Options)
 	return g
 }
@@ -105,7 +109,8 @@ func (g *Gate) Limit() (limit float64, waiting int) {
 	return g.limiter.Limit(), waiting
 }
 
-// enter waits until a write of this kind may begin, and says as what it counts then; an error is ctx's, and then it must not.
+// enter waits until a write of this kind may begin, and says as what it counts then; an error is ctx's, and then it
+// must not.
 func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, error) {
 	change, changes := ctx.Value(changeKey{}).(kindChange)
 	wait := time.Until(change.at)
@@ -149,6 +154,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 		if err == errOverdue {
 			return nil
 		}
+		g.ended[gateCount{kind: kind, answer: throttle.Withdrawn}]++
 		g.limiter.Done(g.now(), throttle.Outcome{Kind: kind, Answer: throttle.Withdrawn})
 		g.advance()
 		return err
@@ -162,6 +168,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 func (g *Gate) leave(o throttle.Outcome) {
 	g.mu.Lock()
 	why := g.limiter.Done(g.now(), o)
+	g.ended[gateCount{kind: o.Kind, answer: o.Answer}]++
 	g.advance()
 	g.mu.Unlock()
 	if why != "" {
@@ -257,8 +264,8 @@ func classOf(method, resource, subresource string) throttle.Class {
 	return throttle.Class(method + " " + resource)
 }
 
-// answerOf says what an answer means to the limit. An eviction that a PodDisruptionBudget refuses is answered with the status of a server
-// that has too much to do, but by an object, where priority and fairness answer with text.
+// answerOf says what an answer means to the limit. An eviction that a PodDisruptionBudget refuses is answered with the
+// status of a server that has too much to do, but by an object, where priority and fairness answer with text.
 func answerOf(resp *http.Response, err error, subresource string) (throttle.Answer, time.Duration) {
 	switch {
 	case err != nil:
@@ -283,8 +290,9 @@ func retryAfter(resp *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// kindOf says what a request is for, and whether it passes the Gate: what its context says, or else every write. Not leases, which are a
-// component's or a node's sign of life; not reviews and tokens, which are questions that somebody waits for.
+// kindOf says what a request is for, and whether it passes the Gate: what its context says, or else every write. Not
+// leases, which are a component's or a node's sign of life; not reviews and tokens, which are questions that somebody
+// waits for.
 func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind, passes bool) {
 	if kind, passes = req.Context().Value(kindKey{}).(throttle.Kind); passes {
 		return kind, true
@@ -309,8 +317,8 @@ func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind
 	return throttle.Status, true
 }
 
-// resourceOf reads the path of a request: /api/v1 or /apis/GROUP/VERSION, then namespaces/NAME where there is one, then the resource, its
-// name and a subresource. A namespace is a resource itself when nothing follows it.
+// resourceOf reads the path of a request: /api/v1 or /apis/GROUP/VERSION, then namespaces/NAME where there is one, then
+// the resource, its name and a subresource. A namespace is a resource itself when nothing follows it.
 func resourceOf(path string) (resource, subresource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	for i, part := range parts { // a server may be below a path of its own

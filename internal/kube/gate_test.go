@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,8 +70,8 @@ func gatedClient(t *testing.T, h http.Handler, o GateOptions) (*Client, *Gate) {
 	return c, g
 }
 
-// TestGateOrdersWrites: over real connections one write at a time passes, the most important first; leases, reads and questions pass
-// beside it, unless a write needs them.
+// TestGateOrdersWrites: over real connections one write at a time passes, the most important first; leases, reads and
+// questions pass beside it, unless a write needs them.
 func TestGateOrdersWrites(t *testing.T) {
 	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
 	c, g := gatedClient(t, h, GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
@@ -182,8 +183,8 @@ func write(ctx context.Context, via http.RoundTripper, path string) error {
 	return resp.Body.Close()
 }
 
-// TestGateGivesUp: who gives up while he waits frees his place, and a server that does not answer holds a write for AnswerMax, not for ever;
-// the time before the Gate does not count.
+// TestGateGivesUp: who gives up while he waits frees his place, and a server that does not answer holds a write for
+// AnswerMax, not for ever; the time before the Gate does not count.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -306,4 +307,65 @@ func TestGateWaitsAsAsked(t *testing.T) {
 			t.Errorf("came at %v", server.came)
 		}
 	})
+}
+
+// TestGateMetrics: what /metrics says of a Gate, while one write waits after a refusal.
+func TestGateMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(GateOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}})
+		registry := prometheus.NewRegistry()
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := g.Register(ctx, registry); err != nil {
+			t.Fatal(err)
+		}
+		via := &gated{g, &refusing{}}
+		if err := write(ctx, via, "/api/v1/nodes/n"); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = write(ctx, via, "/api/v1/namespaces/x/events") }()
+		synctest.Wait()
+		got := samples(t, registry)
+		for name, want := range map[string]float64{
+			"plimsoll_api_writes_limit":                              0.5, // half of one, after the refusal
+			"plimsoll_api_writes_in_flight":                          0,
+			"plimsoll_api_writes_waiting{kind=event}":                1,
+			"plimsoll_api_writes_waiting{kind=mark}":                 0,
+			"plimsoll_api_writes_total{answer=refused,kind=mark}":    1,
+			"plimsoll_api_writes_total{answer=answered,kind=event}":  0,
+			"plimsoll_api_writes_total{answer=withdrawn,kind=event}": 0,
+		} {
+			if got[name] != want {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
+			}
+		}
+		cancel()
+		synctest.Wait()
+		if got := samples(t, registry); len(got) != 0 {
+			t.Errorf("after its end: %v", got)
+		}
+	})
+}
+
+// samples are the values in a registry, by name and labels.
+func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			name := f.GetName()
+			if labels != nil {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			out[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return out
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// A lane is a queue of writes of one kind. No lane waits behind another here: which write goes first is for the Gate to say, and it
-// sees only what stands before it.
+// A lane is a queue of writes of one kind. No lane waits behind another here: which write goes first is for the Gate to
+// say, and it sees only what stands before it.
 type lane struct {
 	mu    sync.Mutex
 	queue []func(context.Context)

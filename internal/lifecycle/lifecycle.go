@@ -1,13 +1,14 @@
-// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/health and
-// writes what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on silent
-// nodes, and the end of pods that do not tolerate their node's taints or whose node is gone.
+// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/health
+// and writes what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on
+// silent nodes, and the end of pods that do not tolerate their node's taints or whose node is gone.
 //
 // # Model
 //
-// One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the outcome
-// of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is scanned.
-// Writes run beside it, at most WritesInFlight at once and as many as the API server bears: they pass a kube.Gate, nodes first, Events
-// last. Of what waits its turn there are a few of each kind before the Gate and the rest in lanes.go.
+// One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the
+// outcome of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is
+// scanned. Writes run beside it, at most WritesInFlight at once and as many as the API server bears: they pass a
+// kube.Gate, nodes first, Events last. Of what waits its turn there are a few of each kind before the Gate and the rest
+// in lanes.go.
 //
 // # Invariants
 //
@@ -17,13 +18,14 @@
 //     removed, the node: a watch that lags condemns nobody.
 //   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
 //     brings later is dropped. So nothing is written twice because the watch was slow.
-//   - What waited for its turn is decided anew when it comes: on the latest version of a node, and if a pod still has to go.
+//   - What waited for its turn is decided anew when it comes: on the latest version of a node, and if a pod still has
+//     to go.
 //   - Nothing is judged before all three watches have delivered their first lists.
 //   - Nothing is written while Options.Leads says no.
 //
-// It keeps nothing on disk: what a next leader must know is written in the API. It does not elect the leader (kube/election)
-// and opens no port. Nodes and pods that upstream's controllers would handle differently are named in core/health and in
-// oracle/README.md.
+// It keeps nothing on disk: what a next leader must know is written in the API. It does not elect the leader
+// (kube/election) and opens no port. Nodes and pods that upstream's controllers would handle differently are named in
+// core/health and in oracle/README.md.
 package lifecycle
 
 import (
@@ -47,12 +49,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work at once. A server
-// that does not bear them gets fewer: core/throttle.
+// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work
+// at once. A server that does not bear them gets fewer: core/throttle.
 const WritesInFlightDefault = 32
 
-// contactEvery is how often the API server is asked whether it is there. Chosen: half of health.Options.DeafAfter, less a
-// little, so that one lost probe is not deafness.
+// contactEvery is how often the API server is asked whether it is there. Chosen: half of health.Options.DeafAfter, less
+// a little, so that one lost probe is not deafness.
 const contactEvery = 5 * time.Second
 
 // Options configure the controller.
@@ -61,8 +63,8 @@ type Options struct {
 	Events         *kube.Client // for Events, so that they do not wait behind writes; nil: Client
 	Health         health.Options
 	WritesInFlight int // zero: WritesInFlightDefault
-	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be broken.
-	// Upstream deletes them.
+	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be
+	// broken. Upstream deletes them.
 	RespectBudgets bool
 	// Leads is asked before every write; nil: always.
 	Leads   func() bool
@@ -74,7 +76,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := check(&o); err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
-	writes, events, err := o.behindGate()
+	writes, events, err := o.behindGate(ctx)
 	if err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
 	}
@@ -116,11 +118,14 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // behindGate returns the clients for writes and for Events, which pass one Gate.
-func (o *Options) behindGate() (writes, events *kube.Client, err error) {
+func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "lifecycle",
 		Options:   throttle.Options{InFlightMax: o.WritesInFlight, Tolerance: throttle.ToleranceDefault},
 	})
+	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
+		return nil, nil, err
+	}
 	if writes, err = o.Client.Through(gate); err != nil {
 		return nil, nil, err
 	}
@@ -141,6 +146,9 @@ func check(o *Options) error {
 	}
 	if o.Events == nil {
 		o.Events = o.Client
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
 	}
 	return errors.Join(errs...)
 }
@@ -192,9 +200,6 @@ type controller struct {
 const factsMax = 1024
 
 func newController(o Options, a api, r recorders) *controller {
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	if o.Leads == nil {
 		o.Leads = func() bool { return true }
 	}
@@ -334,8 +339,8 @@ type turn struct {
 	pod     *corev1.Pod
 }
 
-// renew asks the goroutine that owns the Monitor what is to be written in the place of what waited for its turn: the node may have changed,
-// which would refuse a write decided on an older version, or be back.
+// renew asks the goroutine that owns the Monitor what is to be written in the place of what waited for its turn: the
+// node may have changed, which would refuse a write decided on an older version, or be back.
 func (c *controller) renew(ctx context.Context, a health.Action) (turn, bool) {
 	type answer struct {
 		turn

@@ -189,7 +189,8 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &server{podReady: map[string]string{}, refuse: map[string][]error{}, renewed: time.Now()}
-		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4}, s, recorders{record.NewFakeRecorder(1000), record.NewFakeRecorder(1000)})
+		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
+			recorders{nodes: record.NewFakeRecorder(1000), evictions: record.NewFakeRecorder(1000)})
 		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
 		s.mu.Lock()
 		s.store(&corev1.Node{

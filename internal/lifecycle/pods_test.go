@@ -70,8 +70,9 @@ func TestPodsLeaveASilentNode(t *testing.T) {
 	})
 }
 
-// A pod is marked not Ready while its node comes back: its agent says at once that it is Ready, and the watch brings that before
-// the answer to our own write comes. What the agent said is what counts: when the node is silent, the pod is marked again.
+// A pod is marked not Ready while its node comes back: its agent says at once that it is Ready, and the watch brings
+// that before the answer to our own write comes. What the agent said is what counts: when the node is silent, the pod
+// is marked again.
 func TestAnswerThatComesAfterTheWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		var patches atomic.Int32
@@ -207,8 +208,8 @@ func TestLanes(t *testing.T) {
 	<-done
 }
 
-// TestWhatWaitedIsAskedAgain: pods have to leave, and the server takes its time. Meanwhile the node is back: those whose turn has not come
-// stay, and are told so.
+// TestWhatWaitedIsAskedAgain: pods have to leave, and the server takes its time. Meanwhile the node is back: those
+// whose turn has not come stay, and are told so.
 func TestWhatWaitedIsAskedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		turns := make(chan struct{})
@@ -241,8 +242,9 @@ func TestWhatWaitedIsAskedAgain(t *testing.T) {
 	})
 }
 
-// TestMarkIsDecidedAnewAtItsTurn: a node changes again and again while its mark waits behind others. When its turn comes it is written once, on
-// the node as it is; else, with thousands in line, each write would be refused for its version and stand in line again.
+// TestMarkIsDecidedAnewAtItsTurn: a node changes again and again while its mark waits behind others. When its turn
+// comes it is written once, on the node as it is; else, with thousands in line, each write would be refused for its
+// version and stand in line again.
 func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *server, c *controller) {
 		wait(time.Second)
@@ -275,7 +277,8 @@ func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 	})
 }
 
-// TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and Events wait behind it.
+// TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and
+// Events wait behind it.
 func TestWritesPassTheGate(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
@@ -295,8 +298,8 @@ func TestWritesPassTheGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Client: client, Events: client, WritesInFlight: 1}
-	writes, events, err := o.behindGate()
+	o := Options{Client: client, Events: client, WritesInFlight: 1, Metrics: NewMetrics()}
+	writes, events, err := o.behindGate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

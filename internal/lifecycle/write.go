@@ -145,8 +145,8 @@ func (c *controller) confirmSilence(ctx context.Context, node string, renewed un
 	return errAlive
 }
 
-// conditionsPatch sets conditions to Unknown with upstream's reasons. When the node last spoke (lastHeartbeatTime) stays
-// as it was; a condition that was never posted gets the node's creation.
+// conditionsPatch sets conditions to Unknown with upstream's reasons. When the node last spoke (lastHeartbeatTime)
+// stays as it was; a condition that was never posted gets the node's creation.
 func conditionsPatch(node *corev1.Node, unknown []health.UnknownCondition, now time.Time) ([]byte, error) {
 	var conditions []map[string]any
 	for _, u := range unknown {
@@ -163,8 +163,8 @@ func conditionsPatch(node *corev1.Node, unknown []health.UnknownCondition, now t
 	return guarded(node, "status", map[string]any{"conditions": conditions})
 }
 
-// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so that others' taints are kept by
-// writing them back, and the resourceVersion makes sure that none was added meanwhile.
+// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so that others' taints are kept
+// by writing them back, and the resourceVersion makes sure that none was added meanwhile.
 func taintsPatch(node *corev1.Node, a health.Action, now time.Time) ([]byte, error) {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
 		return slices.ContainsFunc(a.Drop, health.Taint{Key: t.Key, Effect: health.Effect(t.Effect)}.Same)

@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	writes, events, err := o.behindGate()
+	writes, events, err := o.behindGate(ctx)
 	if err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
@@ -129,12 +129,15 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // behindGate returns the clients for writes and for Events, which pass one Gate.
-func (o *Options) behindGate() (writes, events *kube.Client, err error) {
+func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "scheduler",
 		Options:   throttle.Options{InFlightMax: o.BindsInFlight + besideBinds, Tolerance: tolerance},
 		AnswerMax: answerMax,
 	})
+	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
+		return nil, nil, err
+	}
 	if writes, err = o.Client.Through(gate); err != nil {
 		return nil, nil, err
 	}

@@ -345,8 +345,8 @@ func TestWritesPassTheGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Client: client, Events: client, BindsInFlight: 1}
-	writes, events, err := o.behindGate()
+	o := Options{Client: client, Events: client, BindsInFlight: 1, Metrics: NewMetrics()}
+	writes, events, err := o.behindGate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ type Result struct {
 	Evicted int `json:"podsEvicted"`
 	// EvictedWell counts those of them that served when they were evicted.
 	EvictedWell int `json:"podsEvictedThatServed"`
-	// Outage is how long nobody served in the place of a pod whose node was silent or cut off, until its node returned or a
-	// successor ran.
+	// Outage is how long nobody served in the place of a pod whose node was silent or cut off, until its node returned
+	// or a successor ran.
 	Outage      Spread  `json:"podOutage"`
 	Waiting     int     `json:"podsOutAtEnd"`
 	Requests    int     `json:"requests"` // of the controller

@@ -10,9 +10,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// serverParallel is how many requests of the controller the API server works at as fast as at one. With it a request takes latency, and as
-// much again for each serverParallel others that are in flight: 800 a second at most, which is what kube-apiserver and etcd on two
-// cores bore of binds (measured 2026-11-20). Nodes' heartbeats are taken to leave it so much.
+// serverParallel is how many requests of the controller the API server works at as fast as at one. With it a request
+// takes latency, and as much again for each serverParallel others that are in flight: 800 a second at most, which is
+// what kube-apiserver and etcd on two cores bore of binds (measured 2026-11-20). Nodes' heartbeats are taken to leave
+// it so much.
 const serverParallel = 4
 
 // takes is how long a request takes that begins while so many are in flight, itself one of them.
@@ -20,8 +21,8 @@ func takes(flying int) time.Duration {
 	return latency + latency*time.Duration(flying-1)/serverParallel
 }
 
-// sender is how the writes of a policy go out: of each kind a number of orders at once, and their requests one after the other, as the
-// Limiter lets them, or as the rate of the policy does.
+// sender is how the writes of a policy go out: of each kind a number of orders at once, and their requests one after
+// the other, as the Limiter lets them, or as the rate of the policy does.
 type sender struct {
 	limiter *throttle.Limiter // nil: the policy has a rate
 	waiting [3][]*order       // by kind: not begun
@@ -153,7 +154,8 @@ func (c *control) request(w *world, o *order) {
 	c.next[o.kind()] = append(c.next[o.kind()], o)
 }
 
-// fly makes a request at the moment begins. What it does happens when it is answered, before the controller looks again.
+// fly makes a request at the moment begins. What it does happens when it is answered, before the controller looks
+// again.
 func (c *control) fly(w *world, o *order, begins unit.Instant, took time.Duration) {
 	if begins > w.now {
 		w.at(begins, w.countWrite)

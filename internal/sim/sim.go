@@ -1,32 +1,33 @@
-// Package sim plays a cluster's nodes and the controller that watches over them in virtual time, through the same cores as
-// the real ones: core/heartbeat decides when a node speaks, core/health what silence means, core/fault what nodes suffer. It
-// answers "what happens if a zone is cut off for an hour, under this policy and that one?" in seconds.
+// Package sim plays a cluster's nodes and the controller that watches over them in virtual time, through the same cores
+// as the real ones: core/heartbeat decides when a node speaks, core/health what silence means, core/fault what nodes
+// suffer. It answers "what happens if a zone is cut off for an hour, under this policy and that one?" in seconds.
 //
 // # Model
 //
-// A world is nodes, pods, an API server and one controller, moved by one queue of events. A node's requests take a moment,
-// fail while the API server is away or the node is cut off, and change what the API shows; the controller hears of it and
-// its Monitor decides; its writes take their time, as many at once as core/throttle allows or at a bounded rate, and change what the
-// API shows too. The more of them are in flight, the longer each takes (serverParallel). A pod that is evicted gets a successor on another node, if one has room.
+// A world is nodes, pods, an API server and one controller, moved by one queue of events. A node's requests take a
+// moment, fail while the API server is away or the node is cut off, and change what the API shows; the controller hears
+// of it and its Monitor decides; its writes take their time, as many at once as core/throttle allows or at a bounded
+// rate, and change what the API shows too. The more of them are in flight, the longer each takes (serverParallel). A
+// pod that is evicted gets a successor on another node, if one has room.
 //
 // Every policy plays the same day: the same faults for the same nodes at the same moments.
 //
 // # What is not played one by one
 //
-// A node to which nothing happens coasts (heartbeat.Beat.Coast) to the next moment at which something can happen to it, and
-// the Monitor is assured of its signs until then (health.Monitor.Assured). Options.Exact plays each heartbeat by itself: the
-// outcome and the hash of the trace are the same, which a test holds.
+// A node to which nothing happens coasts (heartbeat.Beat.Coast) to the next moment at which something can happen to it,
+// and the Monitor is assured of its signs until then (health.Monitor.Assured). Options.Exact plays each heartbeat by
+// itself: the outcome and the hash of the trace are the same, which a test holds.
 //
 // # Invariants
 //
 //   - Options and seed alone decide the outcome. Result.Trace is a hash of everything the controller did and of every
 //     change of a node that it could see, each with its moment.
-//   - The order in which things of one moment are visited is shuffled from Options.Shuffle; the outcome must not depend on
-//     it.
+//   - The order in which things of one moment are visited is shuffled from Options.Shuffle; the outcome must not depend
+//     on it.
 //
-// What it simplifies: pods start in two seconds; a zone has the same number of nodes as another; the scheduler takes any
-// node with room; Events are not written. "upstream" is a model of upstream's controllers: their pace, their scan every five seconds, their twenty
-// requests a second. bench/lifecycle measures the real ones.
+// What it simplifies: pods start in two seconds; a zone has the same number of nodes as another; the scheduler takes
+// any node with room; Events are not written. "upstream" is a model of upstream's controllers: their pace, their scan
+// every five seconds, their twenty requests a second. bench/lifecycle measures the real ones.
 package sim
 
 import (
@@ -59,9 +60,11 @@ type Policy struct {
 	Health health.Options
 	// Scan is how often the controller looks; zero: when there is something to see.
 	Scan time.Duration
-	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as the server bears, by core/throttle.
+	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as the server bears, by
+	// core/throttle.
 	QPS, Burst float64
-	// InFlight is how many writes of each kind it has begun at once; and without a QPS, how many requests are in flight at most.
+	// InFlight is how many writes of each kind it has begun at once; and without a QPS, how many requests are in flight
+	// at most.
 	InFlight int
 }
 

@@ -125,8 +125,8 @@ func TestOrderOfVisitsDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestLoadOnTheServer: while a large zone dies, ours asks no more of the API server in any second than what it bears while it answers well,
-// and yet marks the zone many times sooner than upstream's.
+// TestLoadOnTheServer: while a large zone dies, ours asks no more of the API server in any second than what it bears
+// while it answers well, and yet marks the zone many times sooner than upstream's.
 func TestLoadOnTheServer(t *testing.T) {
 	script, err := ParseScript("at 5m silence zone=zone-1")
 	if err != nil {

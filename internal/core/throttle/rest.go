@@ -17,14 +17,15 @@ type rest struct {
 }
 
 const (
-	// restSamples are reduced to their median before they count: one slow answer is nobody's nature. Chosen: at 5 ms each they
-	// cost a burst 40 ms of every probeEvery.
+	// restSamples are reduced to their median before they count: one slow answer is nobody's nature. Chosen: at 5 ms
+	// each they cost a burst 40 ms of every probeEvery.
 	restSamples = 8
-	// restDoubles is how fast a rest value may rise: twice as much in this time. A server that others keep busy for less is not
-	// taken to be slow by nature. Chosen: a minute; raising it leaves a server that has become slow with fewer writes for longer.
-	restDoubles = time.Minute
-	// classesMax bounds the classes: there are some twenty resources that we write. Beyond it a class has no rest value, and
-	// only refusals and failures count.
+	// restDoubles is how fast a rest value may rise: twice as much in this time. A server that others keep busy for
+	// less is not taken to be slow by nature. Chosen: 20 s; raising it leaves a server that has become slow with
+	// fewer writes for longer.
+	restDoubles = 20 * time.Second
+	// classesMax bounds the classes: there are some twenty resources that we write. Beyond it a class has no rest
+	// value, and only refusals and failures count.
 	classesMax = 64
 )
 
@@ -62,8 +63,8 @@ const (
 	restDoublesMax = 32
 )
 
-// isSlow compares an answer with its class at rest. One of a class of which nothing is known is compared with the slowest that is
-// known, and makes the next probe come soon.
+// isSlow compares an answer with its class at rest. One of a class of which nothing is known is compared with the
+// slowest that is known, and makes the next probe come soon.
 func (l *Limiter) isSlow(now unit.Instant, o Outcome) bool {
 	value := time.Duration(0)
 	if r := l.rests[o.Class]; r != nil {

@@ -21,7 +21,8 @@ import (
 //	want KIND=N ...                        so many more writes wait
 //	run for=D every=D                      virtual time passes; prints a line each period
 //
-// A line has the moment, the limit, what is in flight, and of each kind that was wanted how many began in the period and how many wait.
+// A line has the moment, the limit, what is in flight, and of each kind that was wanted how many began in the period
+// and how many wait.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{}

@@ -1,38 +1,42 @@
-// Package throttle decides how many writes of one component may wait for the API server at once, which goes next, and when: an
-// adaptive concurrency limit, as congestion control has it.
+// Package throttle decides how many writes of one component may wait for the API server at once, which goes next, and
+// when: an adaptive concurrency limit, as congestion control has it.
 //
 // # Model
 //
-// A shell says what wants to be written (Want), starts what may start (Next), and says what came of each write (Done): how long the
-// server took, or how it refused. From that alone the Limiter learns what the server bears; it is told no rate.
+// A shell says what wants to be written (Want), starts what may start (Next), and says what came of each write (Done):
+// how long the server took, or how it refused. From that alone the Limiter learns what the server bears; it is told no
+// rate.
 //
-//   - The limit rises by one for each round of writes that the server answered about as fast as ever, and falls when it took
-//     longer, refused or failed: additive increase, multiplicative decrease (RFC 5681). After the start, after a pause and after a
-//     failure it doubles from one, until the first sign of trouble.
-//   - "As fast as ever" is a class's rest value: what its writes took while no other of ours was in flight. A class is a kind of
-//     request, because a deletion takes longer than a patch. Under load the Limiter goes down to one write at a time every few
-//     seconds to measure it (as BBR does). It falls at once and rises slowly, so that a server which others keep busy is left alone
-//     for a while before its slowness is taken as its nature.
-//   - A limit below one is a pause between writes.
+//   - The limit rises by one for each round of writes that the server answered about as fast as ever, and falls when it
+//     took longer, refused or failed: additive increase, multiplicative decrease (RFC 5681). After the start, after a
+//     pause and after a failure it doubles from one, until the first sign of trouble.
+//   - "As fast as ever" is a class's rest value: what its writes took while no other of ours was in flight. A class is
+//     a kind of request, because a deletion takes longer than a patch. Under load the Limiter goes down to one write at
+//     a time every few seconds to measure it (as BBR does). It falls at once and rises slowly, so that a server which
+//     others keep busy is left alone for a while before its slowness is taken as its nature.
+//   - Slow answers alone leave two writes in flight (slowMin): a server may be slow because of others, and what it is
+//     asked for is due all the same. Refusals and failures go below that; a limit below one is a pause between writes.
 //   - What the server says in a Retry-After is obeyed. Failures one after another are followed by growing pauses.
-//   - Else one write may start in each PeriodMax, whatever the limit, as long as there are few in flight (floorInFlight): what is due to a
-//     server that is slow because of others is not to wait for them for ever, and is not more than upstream's controllers send.
+//   - Else one write may start in each PeriodMax, whatever the limit, as long as there are few in flight
+//     (floorInFlight): what is due to a server that is slow because of others is not to wait for them for ever, and is
+//     not more than upstream's controllers send.
 //
 // # Who goes next
 //
-// Kinds stand in the order in which they protect the cluster. While something more important is in flight or waits, a kind has its
-// share of the writes that start, and at most its share of the limit, or one write. A kind that has waited for StarveAfter with
-// nothing in flight goes first.
+// Kinds stand in the order in which they protect the cluster. While something more important is in flight or waits, a
+// kind has its share of the writes that start, and at most its share of the limit, or one write. A kind that has waited
+// for StarveAfter with nothing in flight goes first.
 //
 // # Invariants
 //
 //   - Never more than Options.InFlightMax in flight.
-//   - Each kind that waits and has nothing in flight starts one per StarveAfter and pause (RetryAfterMax at most), as long as writes end
-//     or there are fewer than InFlightMax: writes of one kind that hang, at a webhook of theirs, do not hold up the others.
+//   - Each kind that waits and has nothing in flight starts one per StarveAfter and pause (RetryAfterMax at most), as
+//     long as writes end or there are fewer than InFlightMax: writes of one kind that hang, at a webhook of theirs, do
+//     not hold up the others.
 //   - The same history gives the same decisions.
 //
-// It queues nothing itself and knows no request: the shell keeps those that wait, first come first served within their kind. Reads, and
-// what must not be late (the renewal of a lease), are not its business.
+// It queues nothing itself and knows no request: the shell keeps those that wait, first come first served within their
+// kind. Reads, and what must not be late (the renewal of a lease), are not its business.
 //
 // It is not safe for concurrent use.
 package throttle
@@ -61,10 +65,11 @@ const (
 	kindCount
 )
 
-// kinds says of each what it is called, and its share while something more important is active: of the writes that start, and of
-// the limit. Chosen so that marks keep two thirds of a busy server when all else waits too, binds nine tenths beside what follows
-// them, and so that Events, which cost the server as much as a bind, cost a burst of binds or marks a few hundredths. Those that are
-// overdue go out one for each other write: whoever lets its Events become overdue makes one per write, and more than that are never left behind.
+// kinds says of each what it is called, and its share while something more important is active: of the writes that
+// start, and of the limit. Chosen so that marks keep two thirds of a busy server when all else waits too, binds nine
+// tenths beside what follows them, and so that Events, which cost the server as much as a bind, cost a burst of binds
+// or marks a few hundredths. Those that are overdue go out one for each other write: whoever lets its Events become
+// overdue makes one per write, and more than that are never left behind.
 var kinds = [kindCount]struct {
 	name  string
 	share float64
@@ -96,14 +101,15 @@ func (k Kind) String() string {
 }
 
 const (
-	// WarningOverdueAfter and EventOverdueAfter are how long Events give way to a burst. Chosen: who looks why a pod is not placed waits a
-	// second; a burst of some thousand pods, which takes a server that bears 800 binds a second 10 s, is not slowed by telling of it.
+	// WarningOverdueAfter and EventOverdueAfter are how long Events give way to a burst. Chosen: who looks why a pod is
+	// not placed waits a second; a burst of some thousand pods, which takes a server that bears 800 binds a second 10
+	// s, is not slowed by telling of it.
 	WarningOverdueAfter = time.Second
 	EventOverdueAfter   = 10 * time.Second
 )
 
-// EventKind says as what an Event counts at first, and as what after it has waited for so long, for who makes an Event for each of its
-// writes: in a burst they give way, in a rush that does not end they keep up with it.
+// EventKind says as what an Event counts at first, and as what after it has waited for so long, for who makes an Event
+// for each of its writes: in a burst they give way, in a rush that does not end they keep up with it.
 func EventKind(warning bool) (first Kind, then Kind, after time.Duration) {
 	if warning {
 		return Warning, Overdue, WarningOverdueAfter
@@ -125,6 +131,15 @@ const (
 	Withdrawn               // the caller gave up: says nothing
 )
 
+var answers = [...]string{Answered: "answered", Refused: "refused", Failed: "failed", Withdrawn: "withdrawn"}
+
+func (a Answer) String() string {
+	if a < 0 || int(a) >= len(answers) {
+		return fmt.Sprintf("answer %d", int(a))
+	}
+	return answers[a]
+}
+
 // Outcome is what came of a write.
 type Outcome struct {
 	Kind       Kind
@@ -138,50 +153,58 @@ type Outcome struct {
 type Options struct {
 	// InFlightMax is the most writes in flight. It bounds what a server that answers in no time is given.
 	InFlightMax int
-	// Tolerance is how many times its rest value an answer may take and the server count as well. It is what our writes may add to
-	// everybody's latency. Raising it fills the server's queue more; 1 would take noise for trouble.
+	// Tolerance is how many times its rest value an answer may take and the server count as well. It is what our writes
+	// may add to everybody's latency. Raising it fills the server's queue more; 1 would take noise for trouble.
 	Tolerance float64
 }
 
-// ToleranceDefault is for who writes in bursts that nobody waits for within the second: half of what the project allows others to
-// feel, a p99 of twice its value at rest.
+// ToleranceDefault is for who writes in bursts that nobody waits for within the second: half of what the project allows
+// others to feel, a p99 of twice its value at rest.
 const ToleranceDefault = 1.5
 
 const (
-	// slack is added to what Tolerance allows. Below it lies the noise of a machine's scheduler, at rest too. Chosen: 1 ms.
+	// slack is added to what Tolerance allows. Below it lies the noise of a machine's scheduler, at rest too. Chosen: 1
+	// ms.
 	slack = time.Millisecond
 	// cutSlow is what remains of the limit after a round of slow answers: CUBIC's, RFC 9438 section 4.6.
 	cutSlow = 0.7
 	// cutRefused is the same after a refusal or a failure: RFC 5681 section 3.1.
 	cutRefused = 0.5
-	// limitMin is the least limit: a quarter of the time one write is in flight. Lower waits longer for a server that is slow by
-	// nature.
+	// slowMin is the least limit for slow answers. Measured (bench/lifecycle, 5,000 nodes that beat, two cores): with
+	// 0.25 the noise of the nodes' own renewals held 200 silent nodes up for 14 s. Raising it adds to what others feel.
+	slowMin = 2
+	// limitMin is the least limit for refusals and failures: a quarter of the time one write is in flight. Lower waits
+	// longer for a server that is slow by nature.
 	limitMin = 0.25
-	// roundMin is how many answers make a round at least. Chosen: fewer tell nothing about a server whose garbage collector runs.
+	// roundMin is how many answers make a round at least. Chosen: fewer tell nothing about a server whose garbage
+	// collector runs.
 	roundMin = 8
-	// probeEvery is how often the rest value is measured under load: BBR's 10 s (draft-cardwell-iccrg-bbr, ProbeRTTInterval).
+	// probeEvery is how often the rest value is measured under load: BBR's 10 s (draft-cardwell-iccrg-bbr,
+	// ProbeRTTInterval).
 	probeEvery = 10 * time.Second
-	// probeMax is how long that lasts at most, on a server that takes longer for its answers. Chosen: a tenth of the time.
+	// probeMax is how long that lasts at most, on a server that takes longer for its answers. Chosen: a tenth of the
+	// time.
 	probeMax = time.Second
 	// probeSoon is the least time between two probes, for a class that appears in the middle of a burst.
 	probeSoon = time.Second
-	// idleAfter is the pause after which the server is felt for anew: what it bore then says little (RFC 5681 section 4.1).
+	// idleAfter is the pause after which the server is felt for anew: what it bore then says little (RFC 5681 section
+	// 4.1).
 	idleAfter = 5 * time.Second
-	// failurePause is the pause after a failure, doubled with each that follows without an answer between. Chosen: ten attempts a second,
-	// and in the end one every two, are nothing to a server that fails.
+	// failurePause is the pause after a failure, doubled with each that follows without an answer between. Chosen: ten
+	// attempts a second, and in the end one every two, are nothing to a server that fails.
 	failurePause    = 100 * time.Millisecond
 	failurePauseMax = 2 * time.Second
 )
 
 const (
-	// StarveAfter is how long a kind waits at most for what is more important. Chosen: one Event a second is nothing beside hundreds of
-	// binds, and tells a user that somebody is there.
+	// StarveAfter is how long a kind waits at most for what is more important. Chosen: one Event a second is nothing
+	// beside hundreds of binds, and tells a user that somebody is there.
 	StarveAfter = time.Second
-	// PeriodMax is the longest time from one write to the next that the limit makes: 20 writes a second, at which upstream's
-	// controllers write at all times (--kube-api-qps).
+	// PeriodMax is the longest time from one write to the next that the limit makes: 20 writes a second, at which
+	// upstream's controllers write at all times (--kube-api-qps).
 	PeriodMax = 50 * time.Millisecond
-	// floorInFlight is how many writes may be in flight because of it: the workers with which upstream's node lifecycle controller writes
-	// nodes (scheduler.UpdateWorkerSize). A server that answers nothing has so many to answer.
+	// floorInFlight is how many writes may be in flight because of it: the workers with which upstream's node lifecycle
+	// controller writes nodes (scheduler.UpdateWorkerSize). A server that answers nothing has so many to answer.
 	floorInFlight = 8
 	// RetryAfterMax bounds what a Retry-After can ask for. The API server asks for 1 s (priority and fairness) to 10 s.
 	RetryAfterMax = 10 * time.Second
@@ -251,7 +274,8 @@ func (l *Limiter) Want(now unit.Instant, k Kind) {
 // Quit notes that one of those that waited does not want to any more.
 func (l *Limiter) Quit(k Kind) { l.waiting[k]-- }
 
-// Next starts a write, if one may start now, and says of which kind. Call it until it says no, after Want and Done and at Wake.
+// Next starts a write, if one may start now, and says of which kind. Call it until it says no, after Want and Done and
+// at Wake.
 func (l *Limiter) Next(now unit.Instant) (k Kind, ok bool) {
 	if !l.anyWaits() {
 		return 0, false
@@ -337,8 +361,8 @@ func (l *Limiter) slots(now unit.Instant) int {
 	return min(max(int(l.limit), 1), l.o.InFlightMax)
 }
 
-// choose returns the kind that has waited too long, else one to which a write is due by its share, else the most important; those that
-// have their share of the limit wait.
+// choose returns the kind that has waited too long, else one to which a write is due by its share, else the most
+// important; those that have their share of the limit wait.
 func (l *Limiter) choose(now unit.Instant) (chosen Kind, ok bool) {
 	starving, due, first := kindCount, kindCount, kindCount
 	active := false // something more important is
@@ -409,7 +433,8 @@ func (l *Limiter) Done(now unit.Instant, o Outcome) (why string) {
 	return ""
 }
 
-// judge ends a round that has enough answers: most of them slow, and the limit falls; few, and it rises, if it was reached.
+// judge ends a round that has enough answers: most of them slow, and the limit falls; few, and it rises, if it was
+// reached.
 func (l *Limiter) judge(now unit.Instant) {
 	r := l.round
 	if r.answers < max(roundMin, int(l.limit)) {
@@ -417,7 +442,7 @@ func (l *Limiter) judge(now unit.Instant) {
 	}
 	switch {
 	case 2*r.slow > r.answers:
-		l.cut(now, cutSlow)
+		l.cut(now, cutSlow, slowMin)
 	case 4*r.slow > r.answers:
 		l.phase = steady
 		l.round = round{most: l.flying}
@@ -445,9 +470,10 @@ func (l *Limiter) rise(now unit.Instant, most int) {
 	l.restart(now)
 }
 
-func (l *Limiter) cut(now unit.Instant, to float64) {
+// cut lowers the limit to a share of what it is, but not below least.
+func (l *Limiter) cut(now unit.Instant, to, least float64) {
 	l.phase = steady
-	l.limit = max(l.limit*to, limitMin)
+	l.limit = min(l.limit, max(l.limit*to, least))
 	l.restart(now)
 }
 
@@ -465,7 +491,7 @@ func (l *Limiter) pushedBack(now unit.Instant, o Outcome) (why string) {
 		return ""
 	}
 	before := l.limit
-	l.cut(now, cutRefused)
+	l.cut(now, cutRefused, limitMin)
 	what := "refused: too many requests"
 	if o.Answer == Failed {
 		what = "failed or did not answer"

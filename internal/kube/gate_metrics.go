@@ -1,0 +1,66 @@
+package kube
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+)
+
+// The measurements of a Gate, for whoever asks why writes to the API server are slow. Upstream has none of these: its
+// clients have a fixed rate.
+var (
+	gateLimit = prometheus.NewDesc("plimsoll_api_writes_limit",
+		"Writes that may be on their way to the API server at once; below one, the share of the time that one may", nil, nil)
+	gateInFlight = prometheus.NewDesc("plimsoll_api_writes_in_flight",
+		"Writes that are on their way to the API server", nil, nil)
+	gateWaiting = prometheus.NewDesc("plimsoll_api_writes_waiting",
+		"Writes that wait for their turn, by what they are for", []string{"kind"}, nil)
+	gateTotal = prometheus.NewDesc("plimsoll_api_writes_total",
+		"Writes that have ended, by what they were for and how: answered, refused (429), failed (5xx, no answer), withdrawn",
+		[]string{"kind", "answer"}, nil)
+)
+
+// gateCounts are writes that have ended.
+type gateCounts map[gateCount]uint64
+
+type gateCount struct {
+	kind   throttle.Kind
+	answer throttle.Answer
+}
+
+// Register shows the Gate's measurements in a registry until ctx ends.
+func (g *Gate) Register(ctx context.Context, registry prometheus.Registerer) error {
+	if err := registry.Register(g); err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { registry.Unregister(g) })
+	return nil
+}
+
+// Describe is part of prometheus.Collector.
+func (g *Gate) Describe(out chan<- *prometheus.Desc) {
+	out <- gateLimit
+	out <- gateInFlight
+	out <- gateWaiting
+	out <- gateTotal
+}
+
+// Collect is part of prometheus.Collector.
+func (g *Gate) Collect(out chan<- prometheus.Metric) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(gateLimit, g.limiter.Limit())
+	gauge(gateInFlight, float64(g.limiter.InFlight()))
+	for _, k := range throttle.Kinds() {
+		gauge(gateWaiting, float64(g.limiter.Waiting(k)), k.String())
+	}
+	for c, n := range g.ended {
+		out <- prometheus.MustNewConstMetric(gateTotal, prometheus.CounterValue, float64(n),
+			c.kind.String(), c.answer.String())
+	}
+}
