@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plimsoll-dev/plimsoll/bench/bare"
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
@@ -39,7 +40,7 @@ type config struct {
 const (
 	ours     = "plimsoll"
 	upstream = "upstream"
-	bare     = "bare loop"
+	bareLoop = "bare loop"
 )
 
 // The scenarios.
@@ -56,7 +57,7 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.zones, "zones", 10, "zones they are spread over")
 	f.IntVar(&c.pods, "pods", 5000, "pods that wait")
 	f.IntVar(&c.limited, "limited", 500, "pods for upstream with its default limit of requests; 0: leave that out")
-	f.IntVar(&c.workers, "workers", 64, "bindings that the bare loop has in flight")
+	f.IntVar(&c.workers, "workers", bare.Workers, "bindings that the bare loop has in flight")
 	f.IntVar(&c.gcPercent, "gc-percent", 400, "the control plane's --gc-percent; 0: Go's default")
 	f.BoolVar(&c.controllers, "controllers", false, "run kube-controller-manager too")
 	scenarios := f.String("scenarios", basic+","+spread, "what to measure: basic, spread or both")
@@ -95,7 +96,7 @@ func parseFlags(args []string) (config, error) {
 			bad("scenarios", s, "want basic or spread")
 		}
 	}
-	if c.only != "" && c.only != ours && c.only != upstream && c.only != bare {
+	if c.only != "" && c.only != ours && c.only != upstream && c.only != bareLoop {
 		bad("only", c.only, "want upstream, plimsoll or \"bare loop\"")
 	}
 	if c.upstream == "" {
@@ -105,12 +106,9 @@ func parseFlags(args []string) (config, error) {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == bareCommand {
-		os.Args = os.Args[1:]
-		record.Main(bareCommand, parseBare, runBare)
-		return
+	if !bare.Main() {
+		record.Main("binds", parseFlags, run)
 	}
-	record.Main("binds", parseFlags, run)
 }
 
 // run measures all rounds, then upstream as its default limit lets it.
@@ -130,7 +128,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 			record.Progress("state and logs are kept in %s", c.dir)
 		}
 	}()
-	sides := slices.DeleteFunc([]string{upstream, bare, ours}, func(side string) bool { return c.only != "" && c.only != side })
+	sides := slices.DeleteFunc([]string{upstream, bareLoop, ours}, func(side string) bool { return c.only != "" && c.only != side })
 	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
 		if err := r.renew(ctx); err != nil {
 			return err

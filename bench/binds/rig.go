@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/bench/bare"
+	"github.com/plimsoll-dev/plimsoll/bench/events"
 	"github.com/plimsoll-dev/plimsoll/bench/plane"
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -240,24 +241,11 @@ func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
 	log := filepath.Join(r.dir, name+".log")
 	switch side {
 	case ours:
-		return plane.Start(log, r.plimsoll, "scheduler", "--kubeconfig", r.plane.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
-	case bare:
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		return plane.Start(log, self, bareCommand, "--kubeconfig", r.plane.Kubeconfig(), "--workers", fmt.Sprint(r.workers))
+		return r.plane.Scheduler(log)
+	case bareLoop:
+		return bare.Start(log, bare.Options{Kubeconfig: r.plane.Kubeconfig(), Workers: r.workers, Namespace: namespace})
 	}
-	connection := "{kubeconfig: " + r.plane.Kubeconfig() + ", qps: 5000, burst: 5000}"
-	if limited {
-		connection = "{kubeconfig: " + r.plane.Kubeconfig() + "}"
-	}
-	file := filepath.Join(r.dir, name+".yaml")
-	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: " + connection + "\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return plane.Start(log, r.upstream, "--config", file, "--secure-port=0")
+	return r.plane.KubeScheduler(log, r.upstream, limited)
 }
 
 // measure lets one side bind all pods of a scenario. What pods are, and that they wait, is settled before it starts.
@@ -276,7 +264,11 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	r.seen.mu.Lock()
 	r.seen.first = time.Time{}
 	r.seen.mu.Unlock()
-	before, err := r.use(0)
+	before, err := record.Use(r.ups, 0)
+	if err != nil {
+		return err
+	}
+	told, err := events.Count(ctx, r.client)
 	if err != nil {
 		return err
 	}
@@ -290,17 +282,26 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	if err != nil {
 		return errors.Join(err, p.Check())
 	}
-	after, err := r.use(p.PID())
+	bound, err := record.Use(r.ups, p.PID())
 	if err != nil {
 		return err
 	}
+	wall := time.Since(began).Seconds()
 	rate := float64(pods-1) / last.Sub(first).Seconds()
 	if limited {
 		m.Put("rate_limited", rate, pods)
 		record.Progress("%s with its default limit: %.0f binds/s", m.Side, rate)
 		return nil
 	}
-	wall, each := time.Since(began).Seconds(), 1000/float64(pods)
+	drained, err := events.Wait(ctx, r.client, p.PID())
+	if err != nil {
+		return err
+	}
+	after, err := record.Use(r.ups, p.PID())
+	if err != nil {
+		return err
+	}
+	each := 1000 / float64(pods)
 	rss, err := record.StatusMiB(p.PID(), "VmRSS")
 	if err != nil {
 		return err
@@ -309,15 +310,16 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	if err != nil {
 		return err
 	}
+	binding, all := bound.Less(before), after.Less(before)
 	for name, value := range map[string]float64{
-		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": after.side * each, "control": (after.control - before.control) * each, "rss": rss, "server_rss": serverRSS,
-		"others": (after.machine - before.machine - after.side - (after.control - before.control) - (after.harness - before.harness)) / wall,
-		"idle":   (after.idle - before.idle) / wall, "stolen": (after.stolen - before.stolen) / wall,
+		"rate": rate, "all": last.Sub(began).Seconds(), "cpu": drained.CPU * each, "cpu_bound": bound.Side * each, "control": all.Control * each,
+		"rss": rss, "server_rss": serverRSS, "events": float64(drained.Events-told) / float64(pods), "drain": max(0, drained.At.Sub(last).Seconds()),
+		"others": binding.Others() / wall, "idle": binding.Idle / wall, "stolen": binding.Stolen / wall,
 	} {
 		m.Put(name+"_"+scenario, value, pods)
 	}
 	for name := range r.ups {
-		m.Put("of_"+name+"_"+scenario, (after.parts[name]-before.parts[name])*each, pods)
+		m.Put("of_"+name+"_"+scenario, all.Parts[name]*each, pods)
 	}
 	record.Progress("%s: %s: %.0f binds/s; CPU per pod: %.2f ms, control plane %.2f ms; cores: others %.2f, idle %.2f, stolen %.2f", m.Side, scenario, rate,
 		m.Values["cpu_"+scenario], m.Values["control_"+scenario], m.Values["others_"+scenario], m.Values["idle_"+scenario], m.Values["stolen_"+scenario])
@@ -365,34 +367,6 @@ func (r *rig) clear(ctx context.Context) error {
 		}
 		return err
 	})
-}
-
-// cpu is CPU seconds so far; parts are the control plane's, by name.
-type cpu struct {
-	side, control, harness, machine, idle, stolen float64
-	parts                                         map[string]float64
-}
-
-func (r *rig) use(side int) (u cpu, err error) {
-	u.parts = map[string]float64{}
-	add := func(to *float64, pid int) {
-		s, e := record.CPUSeconds(pid)
-		*to, err = *to+s, errors.Join(err, e)
-	}
-	for name, pid := range r.ups {
-		part := 0.0
-		add(&part, pid)
-		u.parts[name], u.control = part, u.control+part
-	}
-	if side != 0 {
-		add(&u.side, side)
-	}
-	add(&u.harness, os.Getpid())
-	for to, read := range map[*float64]func() (float64, error){&u.machine: record.MachineSeconds, &u.idle: record.IdleSeconds, &u.stolen: record.StolenSeconds} {
-		s, e := read()
-		*to, err = s, errors.Join(err, e)
-	}
-	return u, err
 }
 
 // parallel calls do for 0 to n-1, several at a time, and returns the first error.

@@ -160,6 +160,9 @@ func Start(log string, argv ...string) (*Process, error) {
 // PID is its process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
+// Log is the file of its output.
+func (p *Process) Log() string { return p.log }
+
 // Check returns an error if it has ended.
 func (p *Process) Check() error {
 	select {

@@ -42,6 +42,36 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJudgeEither: a share of what is possible does as well as a ratio to upstream's.
+func TestJudgeEither(t *testing.T) {
+	unknown := math.NaN()
+	bar := Bar{RatioMin: 3, Or: "share", OrMin: 0.8}
+	for _, c := range []struct {
+		name      string
+		ratio, or float64
+		verdict   string
+	}{
+		{"by the ratio", 3, 0.5, "pass: "},
+		{"by the share", 2, 0.8, "pass: "},
+		{"by neither", 2, 0.79, "MISSED: "},
+		{"by the ratio alone", 3, unknown, "pass: "},
+		{"neither measured", unknown, unknown, "not measured ("},
+	} {
+		w := row{Line: Line{Bar: bar}, ratio: c.ratio, or: c.or}
+		w.judge()
+		if !strings.HasPrefix(w.verdict, c.verdict) || w.missed != (c.verdict != "pass: ") {
+			t.Errorf("%s: %q, missed %v", c.name, w.verdict, w.missed)
+		}
+	}
+	m := NewMeasurement("ours", 1)
+	m.Put("rate", 10, 1)
+	m.Put("share", 0.9, 1)
+	r := &Report{Ours: "ours", Theirs: "theirs", Measurements: []*Measurement{m}}
+	if w := r.row(Line{Name: "rate", Bar: bar}); w.or != 0.9 {
+		t.Errorf("the report takes %v for the share", w.or)
+	}
+}
+
 func TestReportWarns(t *testing.T) {
 	m := func(side string, round int, p99 float64) *Measurement {
 		m := NewMeasurement(side, round)

@@ -1,0 +1,60 @@
+package record
+
+import (
+	"errors"
+	"os"
+)
+
+// Usage is CPU seconds so far.
+type Usage struct {
+	Side    float64            // the process that is measured
+	Parts   map[string]float64 // of the control plane, by name
+	Control float64            // their sum
+	Harness float64            // this process
+	Machine float64            // everything; idle and stolen time are not in it
+	Idle    float64
+	Stolen  float64
+}
+
+// Use reads what processes and the machine have used. side 0: none is measured yet.
+func Use(parts map[string]int, side int) (u Usage, err error) {
+	u.Parts = map[string]float64{}
+	add := func(to *float64, pid int) {
+		s, e := CPUSeconds(pid)
+		*to, err = *to+s, errors.Join(err, e)
+	}
+	for name, pid := range parts {
+		part := 0.0
+		add(&part, pid)
+		u.Parts[name], u.Control = part, u.Control+part
+	}
+	if side != 0 {
+		add(&u.Side, side)
+	}
+	add(&u.Harness, os.Getpid())
+	for to, read := range map[*float64]func() (float64, error){&u.Machine: MachineSeconds, &u.Idle: IdleSeconds, &u.Stolen: StolenSeconds} {
+		s, e := read()
+		*to, err = s, errors.Join(err, e)
+	}
+	return u, err
+}
+
+// Less is what was used since an earlier look.
+func (u Usage) Less(before Usage) Usage {
+	parts := map[string]float64{}
+	for name, used := range u.Parts {
+		parts[name] = used - before.Parts[name]
+	}
+	return Usage{
+		Side:    u.Side - before.Side,
+		Parts:   parts,
+		Control: u.Control - before.Control,
+		Harness: u.Harness - before.Harness,
+		Machine: u.Machine - before.Machine,
+		Idle:    u.Idle - before.Idle,
+		Stolen:  u.Stolen - before.Stolen,
+	}
+}
+
+// Others is what neither the measured process nor the control plane nor this process used.
+func (u Usage) Others() float64 { return u.Machine - u.Side - u.Control - u.Harness }
