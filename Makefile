@@ -88,7 +88,7 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
 	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
-	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle && $(GO) test ./node ./record ./stats ./lifecycle
+	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events && $(GO) test ./node ./record ./stats ./lifecycle ./perf
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 
@@ -189,6 +189,11 @@ bench-node: build bench-build ## measure our agent beside upstream's kubelet (ro
 .PHONY: bench-numa
 bench-numa: ## measure decisions on CPUs and NUMA nodes beside the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)
 	cd bench && $(GO) run ./numa --out results/numa.md $(ARGS)
+
+.PHONY: bench-perf
+bench-perf: build ## play upstream's scheduler_perf workloads against both schedulers, process beside process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
+	cd bench && $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../bin/upstream-scheduler ./upstream-scheduler
+	cd bench && $(GO) run ./perf $(ARGS)
 
 .PHONY: bench-scheduler
 bench-scheduler: ## measure our scheduler's mind beside kube-scheduler's (ARGS='-rounds 1 -only basic' for a quick look)

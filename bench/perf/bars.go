@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+// Bars, from the project's issue on the scheduler ("Numbers"): at least 3 times upstream's rate or the API server's
+// limit, and less CPU.
+const (
+	barUpstream = 3.0
+	barCPU      = 1.0 // of upstream's
+	// barLimit is what share of the bare loop's rate counts as the API server's limit: that loop writes no Events, as
+	// in bench/binds.
+	barLimit = 0.8
+	// barPaced is for workloads in which pods wait for operations that go at a rate of their own: no slower than
+	// upstream, but for chance.
+	barPaced = 0.95
+)
+
+func lines(play []*workload) (out []record.Line) {
+	for _, w := range play {
+		of := func(name string) string { return name + "_" + w.title() }
+		rate := record.Bar{RatioMin: barUpstream, Or: of("share"), OrMin: barLimit}
+		if w.paced() {
+			rate = record.Bar{RatioMin: barPaced}
+		}
+		group := w.title()
+		out = append(out, record.Line{Name: of("rate"), Title: "pods scheduled per second", Unit: "1/s", Bar: rate, Group: group})
+		if !w.paced() {
+			out = append(out,
+				record.Line{Name: of("bare"), Title: "the API server's limit (bare loop)", Unit: "1/s", Group: group},
+				record.Line{Name: of("share"), Title: "share of it", Group: group})
+		}
+		out = append(out,
+			record.Line{Name: of("cpu"), Title: "CPU of the scheduler per pod, Events drained", Unit: "ms", Bar: record.Bar{RatioMax: barCPU}, Group: group},
+			record.Line{Name: of("peak"), Title: "peak of its resident memory", Unit: "MiB", Group: group},
+			record.Line{Name: of("control"), Title: "CPU of the control plane per pod", Unit: "ms", Group: group},
+			record.Line{Name: of("events"), Title: "Events per pod", Group: group},
+			record.Line{Name: of("drain"), Title: "Events drained, after the last bind", Unit: "s", Group: group})
+	}
+	return out
+}
+
+func newReport(ctx context.Context, c config, play []*workload, out []left) *record.Report {
+	facts := append(record.Machine(ctx),
+		record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")},
+		record.Fact{Name: "upstream", Value: record.Output(ctx, c.upstream, "--version")})
+	notes := []string{
+		"workloads of " + kubernetesModule + ", " + workloadsDir + ", labelled " + fmt.Sprint(c.labels),
+		fmt.Sprintf("API server and etcd of `plimsoll up --gc-percent %d` on the same machine; no kube-controller-manager", c.gcPercent),
+		"upstream: default configuration and feature gates, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
+	}
+	if len(c.upstreamArgs) > 0 {
+		notes = append(notes, fmt.Sprintf("upstream has these arguments more: %v", c.upstreamArgs))
+	}
+	if c.scale != 1 {
+		notes = append(notes, fmt.Sprintf("**a look at %v of each workload's nodes and pods, not the workloads themselves**", c.scale))
+	}
+	for _, l := range out {
+		notes = append(notes, "not played: "+l.title+": "+l.reason)
+	}
+	return &record.Report{
+		Title: "Upstream's scheduler_perf workloads, process beside process", Program: "perf", Ours: ours, Theirs: upstream, Lines: lines(play),
+		Rounds: c.rounds, Args: os.Args[1:], Began: time.Now(), Machine: facts, Notes: notes,
+	}
+}
+
+// compare puts the bare loop's rate, and the share of it, into the others' measurements.
+func compare(of map[string]*record.Measurement, w *workload) {
+	b := of[bareLoop]
+	if b == nil {
+		return
+	}
+	most, ok := b.Values["rate_"+w.title()]
+	if !ok {
+		return
+	}
+	for side, m := range of {
+		reached, ok := m.Values["rate_"+w.title()]
+		if side == bareLoop || !ok {
+			continue
+		}
+		m.Put("share_"+w.title(), reached/most, m.Samples["rate_"+w.title()])
+		if side == ours {
+			m.Put("bare_"+w.title(), most, b.Samples["rate_"+w.title()])
+		}
+	}
+}
+
+// othersMax is how many cores others may use before the report warns; eventsMin how many Events per pod may be missing.
+const (
+	othersMax = 0.2
+	eventsMin = 0.999
+)
+
+// doubts says what to doubt, and what a scheduler lost.
+func doubts(measurements []*record.Measurement, play []*workload) (warnings []string) {
+	for _, m := range measurements {
+		for _, w := range play {
+			say := func(format string, args ...any) {
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: ", m.Side, m.Round, w.title())+fmt.Sprintf(format, args...))
+			}
+			if cores := m.Values["others_"+w.title()]; cores > othersMax {
+				say("others used %.2f cores of this machine", cores)
+			}
+			if cores := m.Values["stolen_"+w.title()]; cores > othersMax {
+				say("the hypervisor gave %.2f cores to others", cores)
+			}
+			if n, ok := m.Values["events_"+w.title()]; ok && m.Side != bareLoop && n < eventsMin {
+				say("%.3f Events per pod: some were lost", n)
+			}
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/plimsoll-dev/plimsoll/bench/bare"
+	"github.com/plimsoll-dev/plimsoll/bench/events"
+	"github.com/plimsoll-dev/plimsoll/bench/plane"
+	"github.com/plimsoll-dev/plimsoll/bench/record"
+)
+
+const apiServer = "kube-apiserver" // its name among the instance's processes
+
+// rig is the control plane of one measurement.
+type rig struct {
+	config
+	plane   *plane.Plane
+	ups     map[string]int // pids of the control plane, by name
+	writer  *writer
+	pods    *pods
+	deafen  context.CancelFunc // ends our watch
+	started bool
+}
+
+func newRig(c config) *rig {
+	return &rig{config: c, deafen: func() {}, plane: &plane.Plane{
+		Plimsoll: c.plimsoll, Instance: "bench-perf", Dir: c.dir, Port: c.port,
+		Flags: []string{"--no-scheduler", "--no-lifecycle", "--no-controller-manager", "--gc-percent", strconv.Itoa(c.gcPercent)},
+	}}
+}
+
+// renew replaces the control plane, if there is one, by one that has seen nothing.
+func (r *rig) renew(ctx context.Context) (err error) {
+	r.deafen()
+	if r.started {
+		if err := r.plane.Purge(ctx); err != nil {
+			return err
+		}
+	}
+	r.started = true
+	if err := r.plane.Up(ctx); err != nil {
+		return err
+	}
+	if r.ups, err = r.plane.Children(ctx); err != nil {
+		return err
+	}
+	config, err := r.plane.Config()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	r.writer, r.pods = &writer{client: client, dynamic: objects, classes: map[int32]bool{}}, newPods()
+	listening, deafen := context.WithCancel(ctx)
+	r.deafen = deafen
+	return r.pods.follow(listening, config)
+}
+
+// start runs one side's program.
+func (r *rig) start(side, log string) (*plane.Process, error) {
+	switch side {
+	case ours:
+		return r.plane.Scheduler(log)
+	case bareLoop:
+		return bare.Start(log, bare.Options{Kubeconfig: r.plane.Kubeconfig(), Workers: bare.Workers, Follow: true})
+	}
+	return r.plane.KubeScheduler(log, r.upstream, false, r.upstreamArgs...)
+}
+
+// measure plays a workload against one side.
+func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (err error) {
+	began := time.Now()
+	if err := r.renew(ctx); err != nil {
+		return err
+	}
+	before, err := record.Use(r.ups, 0)
+	if err != nil {
+		return err
+	}
+	process, err := r.start(m.Side, filepath.Join(r.dir, fmt.Sprintf("%d-%.8s.log", len(m.Values), m.Side)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, process.Stop()) }()
+	played := &player{workload: w, writer: r.writer, pods: r.pods, scale: r.scale, limit: r.limit, check: process.Check}
+	span, err := played.play(ctx)
+	if err != nil {
+		return errors.Join(err, process.Check())
+	}
+	rate, err := span.rate()
+	if err != nil {
+		return err
+	}
+	bound := time.Now()
+	drained, err := events.Wait(ctx, r.writer.client, process.PID())
+	if err != nil {
+		return err
+	}
+	after, err := record.Use(r.ups, process.PID())
+	if err != nil {
+		return err
+	}
+	peak, err := record.StatusMiB(process.PID(), "VmHWM")
+	if err != nil {
+		return err
+	}
+	pods := r.pods.boundInAll()
+	used, wall, each := after.Less(before), time.Since(began).Seconds(), 1000/float64(pods)
+	for name, value := range map[string]float64{
+		"rate": rate, "cpu": drained.CPU * each, "control": used.Control * each, "peak": peak, "events": float64(drained.Events) / float64(pods),
+		"drain": max(0, drained.At.Sub(bound).Seconds()), "others": used.Others() / wall, "stolen": used.Stolen / wall, "pods": float64(span.bound),
+	} {
+		m.Put(name+"_"+w.title(), value, pods)
+	}
+	record.Progress("%s: %s: %.0f of %d pods/s; CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; cores: others %.2f, stolen %.2f; took %.0f s",
+		m.Side, w.title(), rate, span.bound, drained.CPU*each, used.Control*each, peak, drained.At.Sub(bound).Seconds(), used.Others()/wall, used.Stolen/wall, wall)
+	if m.Side == bareLoop || r.keep {
+		return nil
+	}
+	return os.Remove(process.Log())
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// podSeen is what our watch has shown of a pod.
+type podSeen struct {
+	metav1.ObjectMeta // namespace, name, UID and labels only
+	attempted, bound  bool
+}
+
+// pods is what our watch of pods without a node has shown. A pod that leaves it without our having deleted it is bound.
+type pods struct {
+	mu      sync.Mutex
+	all     map[types.UID]*podSeen
+	ending  map[string]bool // namespace/name of pods that we delete
+	bound   int
+	measure *measure
+	wake    chan struct{}
+}
+
+// measure is what is being measured: pods of some namespaces that have some labels.
+type measure struct {
+	namespaces  map[string]bool
+	labels      map[string]string
+	bound       int
+	first, last time.Time // of the binds
+}
+
+func newPods() *pods {
+	return &pods{all: map[types.UID]*podSeen{}, ending: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// unbound selects the pods that wait for a node.
+var unbound = fields.OneTermEqualSelector("spec.nodeName", "")
+
+// follow starts the watch and returns when it has its first list. Pods come in bursts; a look in 5 ms is cheap and
+// near enough.
+func (p *pods) follow(ctx context.Context, config *rest.Config) error {
+	client, err := kube.NewClientForConfig(config)
+	if err != nil {
+		return err
+	}
+	if client, err = client.Gathering(kube.GatherBursts); err != nil {
+		return err
+	}
+	_, informer := client.Informer(kube.Pods, kube.Selection{Fields: unbound, Keep: keepSeen}, cache.ResourceEventHandlerFuncs{
+		AddFunc:    p.see,
+		UpdateFunc: func(_, pod any) { p.see(pod) },
+		DeleteFunc: p.gone,
+	})
+	go informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// keepSeen is what is kept of a pod's object.
+func keepSeen(obj any) any {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj
+	}
+	s := &podSeen{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
+	}}
+	for i := range pod.Status.Conditions {
+		s.attempted = s.attempted || pod.Status.Conditions[i].Type == corev1.PodScheduled
+	}
+	return s
+}
+
+// see folds in a pod that waits.
+func (p *pods) see(obj any) {
+	s := obj.(*podSeen)
+	p.mu.Lock()
+	p.all[s.UID] = s
+	p.mu.Unlock()
+	p.tell()
+}
+
+// gone folds in that a pod waits no more.
+func (p *pods) gone(obj any) {
+	now := time.Now()
+	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = missed.Obj
+	}
+	id := obj.(metav1.Object).GetUID()
+	p.mu.Lock()
+	defer p.tell()
+	defer p.mu.Unlock()
+	s := p.all[id]
+	switch {
+	case s == nil:
+	case p.ending[s.Namespace+"/"+s.Name]:
+		delete(p.all, id)
+	default:
+		s.bound = true
+		p.bound++
+		p.measure.see(s, now)
+	}
+}
+
+func (p *pods) tell() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end notes that a pod is about to be deleted by us.
+func (p *pods) end(namespace, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending[namespace+"/"+name] = true
+}
+
+func (m *measure) see(s *podSeen, now time.Time) {
+	if m == nil || !m.namespaces[s.Namespace] || !labelled(s.Labels, m.labels) {
+		return
+	}
+	if m.bound++; m.first.IsZero() {
+		m.first = now
+	}
+	m.last = now
+}
+
+func labelled(labels, wanted map[string]string) bool {
+	for k, v := range wanted {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// start begins to measure, stop ends it.
+func (p *pods) start(namespaces []string, labels map[string]string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.measure != nil {
+		return fmt.Errorf("start measuring %v: it is being measured already", namespaces)
+	}
+	p.measure = &measure{namespaces: map[string]bool{}, labels: labels}
+	for _, n := range namespaces {
+		p.measure.namespaces[n] = true
+	}
+	return nil
+}
+
+func (p *pods) stop() (measure, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.measure == nil {
+		return measure{}, fmt.Errorf("stop measuring: nothing is being measured")
+	}
+	m := *p.measure
+	p.measure = nil
+	return m, nil
+}
+
+// rate is in pods a second, from the first to the last bind.
+func (m measure) rate() (float64, error) {
+	took := m.last.Sub(m.first).Seconds()
+	if m.bound < 2 || took <= 0 {
+		return 0, fmt.Errorf("%d pods bound within %v: too few for a rate", m.bound, m.last.Sub(m.first))
+	}
+	return float64(m.bound-1) / took, nil
+}
+
+// count is how many pods of a namespace with such labels are bound, and how many were tried in vain.
+func (p *pods) count(namespace string, labels map[string]string) (bound, attempted int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.all {
+		switch {
+		case s.Namespace != namespace || !labelled(s.Labels, labels):
+		case s.bound:
+			bound++
+		case s.attempted:
+			attempted++
+		}
+	}
+	return bound, attempted
+}
+
+// lookEvery is how often a wait counts pods anew. Chosen: counting 50,000 takes a millisecond or two.
+const lookEvery = 20 * time.Millisecond
+
+// await waits until so many pods are bound, or, with tried, were tried at least. It gives up at the limit and when
+// check has an error.
+func (p *pods) await(ctx context.Context, namespace string, labels map[string]string, tried bool, count int, limit time.Duration, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		bound, attempted := p.count(namespace, labels)
+		if bound >= count || tried && bound+attempted >= count {
+			return nil
+		}
+		select {
+		case <-p.wake:
+			select { // others come with it
+			case <-time.After(lookEvery):
+			case <-ctx.Done():
+			}
+		case <-tick.C:
+			if err := check(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("namespace %s: %d pods bound and %d tried in vain, not %d, after %v: %w", namespace, bound, attempted, count, limit, context.Cause(ctx))
+		}
+	}
+}
+
+// boundInAll is how many pods were bound.
+func (p *pods) boundInAll() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bound
+}
