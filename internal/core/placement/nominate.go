@@ -1,11 +1,28 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
+
 // nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority or
 // lower must fit beside it as well as without it.
 type nominated struct {
 	held
 	victims []PodID // whose eviction was decided for it, and may not have been seen yet
 	awaits  bool    // when it was asked about last, they were still ending
+	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
+}
+
+// heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided ourselves goes
+// before that; what the API shows of our own decisions is no news.
+func (p *Placer) heedNomination(now unit.Instant, pod *Pod) {
+	e, w := p.queue.entries[pod.ID], p.cluster.wishes[pod.ID]
+	switch {
+	case e != nil && e.pod.Nominated == pod.Nominated, w != nil && !w.foreign:
+	case pod.Nominated != "":
+		p.cluster.nominate(pod, pod.Nominated)
+		p.cluster.wishes[pod.ID].foreign = true
+	case w != nil:
+		p.dismiss(now, pod.ID)
+	}
 }
 
 // nominate makes room for pod on node, instead of where it was being made.

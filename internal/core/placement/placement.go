@@ -207,9 +207,7 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		p.PodGone(now, pod.ID)
 		return
 	}
-	if pod.Nominated != "" && p.queue.entries[pod.ID] == nil {
-		p.cluster.nominate(&pod, pod.Nominated) // by the scheduler before us; from now on we know better
-	}
+	p.heedNomination(now, &pod)
 	p.queue.put(now, pod)
 }
 
