@@ -85,7 +85,8 @@ agent will find them; NodeResourceTopologyMatch is the name of that rule in the 
 		o.Metrics = scheduler.NewMetrics()
 		port.API, port.Registry = o.Events, o.Metrics.Registry
 		return port.beside(c.Context(), func(ctx context.Context) error {
-			return leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, _ func() bool) error {
+			return leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
+				o.Leads = leads
 				return scheduler.Run(ctx, o)
 			})
 		})

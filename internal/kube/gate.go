@@ -91,6 +91,25 @@ func AsUntil(ctx context.Context, first throttle.Kind, change time.Time, then th
 
 type changeKey struct{}
 
+// Withdrawable lets requests with this context end, when withdrawn is closed, as long as they wait before a Gate. What was sent by then is
+// let through: a server may finish what a client has given up, and whoever withdraws wants to know when it is over.
+func Withdrawable(ctx context.Context, withdrawn <-chan struct{}) context.Context {
+	return context.WithValue(ctx, withdrawnKey{}, withdrawn)
+}
+
+type withdrawnKey struct{}
+
+// IsWithdrawn reports whether requests with ctx are not wanted any more; see Withdrawable.
+func IsWithdrawn(ctx context.Context) bool {
+	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
+	select {
+	case <-withdrawn: // nil blocks
+		return true
+	default:
+		return false
+	}
+}
+
 // kindChange is what a request that waits counts as from a moment on.
 type kindChange struct {
 	at   time.Time
@@ -134,6 +153,7 @@ var errOverdue = errors.New("overdue")
 
 // queue is enter without a change of kind; it ends with errOverdue when overdue says so first.
 func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan time.Time) (err error) {
+	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
 	t := &turn{begin: make(chan struct{})}
 	g.mu.Lock()
 	g.limiter.Want(g.now(), kind)
@@ -145,6 +165,8 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 		return nil
 	case <-ctx.Done():
 		err = ctx.Err()
+	case <-withdrawn:
+		err = context.Canceled
 	case <-overdue:
 		err = errOverdue
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,86 +81,25 @@ func (r remote) remove(ctx context.Context, namespace, name string, uid types.UI
 // failureWriters bounds status patches before the Gate. Chosen: below BindsInFlightDefault, as binds matter more.
 const failureWriters = 8
 
-// failureWriter keeps the PodScheduled condition of unplaced pods up to date. Per pod only the latest failure is
-// written, so that a slow API server is asked less, not later.
-type failureWriter struct {
-	api api
-
-	mu      sync.Mutex
-	pending map[types.UID]failure
-	order   []types.UID // of pending, oldest first
-	ready   chan struct{}
-}
-
+// failure is why a pod was not placed. Per pod only the latest is written, so that a slow API server is asked less, not later.
 type failure struct {
 	pod             *corev1.Pod
 	reason, message string
 	nominated       string
 }
 
-func newFailureWriter(a api) *failureWriter {
-	return &failureWriter{api: a, pending: map[types.UID]failure{}, ready: make(chan struct{}, 1)}
-}
-
-// write notes a failure to be written; it does not wait.
-func (w *failureWriter) write(pod *corev1.Pod, reason, message, nominated string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, ok := w.pending[pod.UID]; !ok {
-		w.order = append(w.order, pod.UID)
+// writeFailure keeps the PodScheduled condition of an unplaced pod up to date. A pod that is placed by now has its condition from the
+// API server.
+func (m *mind) writeFailure(ctx context.Context, f failure) {
+	if pod := m.lookUp(placement.Pod{ID: placement.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name}); pod == nil ||
+		pod.Spec.NodeName != "" || !m.o.Leads() {
+		return
 	}
-	w.pending[pod.UID] = failure{pod, reason, message, nominated}
-	w.signal()
-}
-
-func (w *failureWriter) signal() {
-	select {
-	case w.ready <- struct{}{}:
-	default:
-	}
-}
-
-func (w *failureWriter) take() (failure, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.order) == 0 {
-		return failure{}, false
-	}
-	uid := w.order[0]
-	w.order = w.order[1:]
-	f := w.pending[uid]
-	delete(w.pending, uid)
-	if len(w.order) > 0 {
-		w.signal()
-	}
-	return f, true
-}
-
-func (w *failureWriter) run(ctx context.Context) {
-	var workers sync.WaitGroup
-	for range failureWriters {
-		workers.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-w.ready:
-				}
-				for f, ok := w.take(); ok; f, ok = w.take() {
-					w.patch(ctx, f)
-				}
-			}
-		})
-	}
-	workers.Wait()
-}
-
-func (w *failureWriter) patch(ctx context.Context, f failure) {
 	body, needed, err := conditionPatch(f, time.Now())
 	if err == nil && needed {
-		err = w.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body)
+		err = m.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body)
 	}
-	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil && !kube.IsWithdrawn(ctx) {
 		slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)
 	}
 }

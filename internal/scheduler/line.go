@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"context"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -16,7 +18,21 @@ type lines map[string][]placed
 // placed is a decision to be bound.
 type placed struct {
 	placement.Decision
-	began unit.Instant // when it was made
+	began unit.Instant    // when it was made
+	after <-chan struct{} // closed when nothing is written any more about why it was not placed before; nil: nothing is
+}
+
+// mayGo waits until nothing is on its way any more about why p was not placed before; false: ctx ended.
+func (p *placed) mayGo(ctx context.Context) bool {
+	if p.after == nil {
+		return true
+	}
+	select {
+	case <-p.after:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // enter puts p in the line of its node, and reports whether it may go at once.

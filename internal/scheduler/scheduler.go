@@ -5,14 +5,17 @@
 //
 // One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
 // facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
-// patches and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on everything heard so far, and an API server
-// that is slow or away slows the binds, not the mind.
+// patches, evictions and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on everything heard
+// so far, and an API server that is slow or away slows the binds, not the mind. When no bind is answered any more, as behind a webhook that
+// hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of it and those who may evict do.
 //
 // # Invariants
 //
 //   - Nothing is placed before all watches have delivered their first lists: until then a node looks emptier than
 //     it is.
-//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first.
+//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first; never by a process that may lead
+//     no more (Options.Leads).
+//   - Nothing about why a pod was not placed is written once its bind has been sent.
 //   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
 //     was, the watch decides what is true.
 //   - Pods that ask something of their node's agent reach it in the order in which they were placed there (line.go).
@@ -56,6 +59,12 @@ const (
 	// in which pods would else wait in here. What others feel of it is bounded by BindsInFlight; beyond that something is wrong with the
 	// server. Chosen.
 	tolerance = 30
+	// hungAfter is how long all slots may be taken and no bind be answered before the mind decides ahead. Chosen: ten times what a busy
+	// server takes.
+	hungAfter = time.Second
+	// aheadMax is for how many pods it decides ahead then. Chosen: what a server takes in some seconds when it is back; their decisions, of
+	// about 1 KiB, are as old as that.
+	aheadMax = 4096
 )
 
 // Options configure a Scheduler.
@@ -69,6 +78,8 @@ type Options struct {
 	Metrics                  *Metrics      // nil: kept, and shown to nobody
 	Seed                     uint64        // decides between nodes of equal score; see placement
 	BindsInFlight            int           // zero: BindsInFlightDefault
+	Leads                    func() bool   // asked before each write: may this process act? nil: it may
+	Health                   *Health       // nil: nobody asks
 }
 
 // Run schedules until ctx ends. It returns an error only for options that cannot work.
@@ -100,8 +111,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
-	m := newMind(o, remote{writes}, nil)
-	m.recorder = kube.NewRecorder(ctx, events, o.Name, "")
+	recorders := kube.NewRecorders(ctx, events)
+	m := newMind(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
+	m.o.Health.running.Store(true)
 
 	bursts, err := o.Client.Gathering(kube.GatherBursts)
 	if err != nil {
@@ -121,7 +133,7 @@ func Run(ctx context.Context, o Options) error {
 	synced = append(synced, m.followReports(ctx, o.Client))
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
-			m.tell(ctx, func(unit.Instant) { m.synced = true })
+			m.tell(ctx, func(unit.Instant) { m.synced = true; m.o.Health.synced.Store(true) })
 		}
 	}()
 	m.run(ctx)
@@ -163,33 +175,55 @@ type fact func(now unit.Instant)
 
 // mind is the goroutine that owns the Placer.
 type mind struct {
-	o        Options
-	api      api
-	recorder record.EventRecorder
-	lookUp   func(placement.Pod) *corev1.Pod
-	failures *failureWriter
+	o         Options
+	api       api
+	recorder  func(profile string) record.EventRecorder
+	lookUp    func(placement.Pod) *corev1.Pod
+	failures  *latest[placement.PodID, failure]
+	evictions *latest[placement.PodID, eviction] // by preemptor
 
 	facts  chan fact
 	start  time.Time
 	placer *placement.Placer
 
-	synced  bool
-	binding int // binds, and writes of volumes before them, in flight, and those in line
-	lines   lines
+	synced   bool
+	binding  int          // binds, and writes of volumes before them, in flight, and those in line or held
+	held     []placed     // decided ahead, to be sent when there is a slot
+	answered unit.Instant // when a slot was free, or a bind answered, last
+	lines    lines
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
 // behind, a shorter one makes watches wait for it sooner.
 const factsMax = 1024
 
-func newMind(o Options, a api, recorder record.EventRecorder) *mind {
+func newMind(o Options, a api, recorder func(profile string) record.EventRecorder) *mind {
+	if o.Leads == nil {
+		o.Leads = func() bool { return true }
+	}
+	if o.Health == nil {
+		o.Health = NewHealth()
+	}
 	return &mind{
-		o: o, api: a, recorder: recorder, failures: newFailureWriter(a),
-		lines: lines{},
-		facts: make(chan fact, factsMax), start: time.Now(), placer: placement.New(placement.Options{Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax}),
+		o: o, api: a, recorder: recorder, lines: lines{}, facts: make(chan fact, factsMax), start: time.Now(),
+		failures: newLatest[placement.PodID, failure](), evictions: newLatest[placement.PodID, eviction](),
+		placer: placement.New(placement.Options{
+			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
+		}),
 		lookUp: func(placement.Pod) *corev1.Pod { return nil },
 	}
 }
+
+// nameFor is the name under which we act for a pod: that of the profile that places it.
+func (m *mind) nameFor(p placement.Pod) string {
+	if m.answersTo(p.Profile) {
+		return p.Profile
+	}
+	return m.o.Name
+}
+
+// recorderFor is where Events about a pod go, or about others because of it.
+func (m *mind) recorderFor(p placement.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
 
 // now is above zero, as Instants want to be.
 func (m *mind) now() unit.Instant { return unit.Instant(time.Since(m.start)) + 1 }
@@ -203,31 +237,73 @@ func (m *mind) tell(ctx context.Context, f fact) {
 }
 
 func (m *mind) run(ctx context.Context) {
-	go m.failures.run(ctx)
+	go m.failures.run(ctx, failureWriters, m.writeFailure)
+	go m.evictions.run(ctx, evictors, m.evictAll)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer m.o.Health.waits()
 	slog.Info("scheduler starts", "name", m.o.Name, "binds_in_flight", m.o.BindsInFlight)
 	reported := false
 	for {
+		m.o.Health.begins()
 		m.hearAll()
 		m.settleVolumes(ctx)
+		m.sendHeld(ctx)
 		if m.synced && !reported {
 			reported = true
 			slog.Info("scheduler has its first lists", "after", time.Since(m.start).Round(time.Millisecond), "pending", m.placer.Pending())
 		}
-		if m.synced && m.binding < m.o.BindsInFlight && m.placeOne(ctx) {
+		if m.mayPlace(m.now()) && m.placeOne(ctx) {
 			continue
 		}
-		if wake := m.placer.Wake(); !wake.IsZero() {
-			timer.Reset(max(0, wake.Sub(m.now())))
+		now := m.now()
+		if wake := m.wakeAt(now); !wake.IsZero() {
+			timer.Reset(max(0, wake.Sub(now)))
 		}
+		m.o.Health.waits()
 		select {
 		case f := <-m.facts:
+			m.o.Health.begins()
 			f(m.now())
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// mayPlace reports whether a decision may be made now.
+func (m *mind) mayPlace(now unit.Instant) bool {
+	switch {
+	case !m.synced:
+		return false
+	case m.binding < m.o.BindsInFlight:
+		m.answered = now
+		return true
+	}
+	return m.binding < m.o.BindsInFlight+aheadMax && now.Sub(m.answered) >= hungAfter
+}
+
+// wakeAt is when to look again if nothing happens; zero: never. While no decision may be made, what is due waits: it could not be taken up.
+func (m *mind) wakeAt(now unit.Instant) unit.Instant {
+	switch {
+	case !m.synced:
+		return 0
+	case m.mayPlace(now):
+		return m.placer.Wake()
+	}
+	if hung := m.answered.Add(hungAfter); hung > now {
+		return hung
+	}
+	return now.Add(hungAfter)
+}
+
+// sendHeld sends what was decided ahead, as far as there are slots.
+func (m *mind) sendHeld(ctx context.Context) {
+	for len(m.held) > 0 && m.binding-len(m.held) < m.o.BindsInFlight {
+		p := m.held[0]
+		m.held[0], m.held = placed{}, m.held[1:]
+		m.send(ctx, p)
 	}
 }
 
@@ -278,24 +354,41 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		if d.Preemption != nil {
 			m.o.Metrics.victims.Observe(float64(len(d.Preemption.Victims)))
 			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node, "victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
-			go m.evictAll(ctx, d)
+			m.evictions.put(d.Pod.ID, eviction{d.Pod, d.Preemption})
 		}
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
-	m.binding++
-	if p := (placed{d, began}); d.Volumes != nil {
-		go m.writeVolumes(ctx, p)
-	} else if m.lines.enter(p) {
-		go m.bind(ctx, p)
+	m.evictions.withdraw(d.Pod.ID)
+	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID)}
+	if m.binding++; m.binding > m.o.BindsInFlight {
+		m.held = append(m.held, p)
+	} else {
+		m.send(ctx, p)
 	}
 	return true
 }
 
+// send begins to carry out a placement.
+func (m *mind) send(ctx context.Context, p placed) {
+	if p.Volumes != nil {
+		go m.writeVolumes(ctx, p)
+	} else if m.lines.enter(p) {
+		go m.bind(ctx, p)
+	}
+}
+
 // bind runs beside the mind; the outcome comes back as a fact.
 func (m *mind) bind(ctx context.Context, p placed) {
-	outcome, err := m.api.bind(ctx, p.Decision)
+	if !p.mayGo(ctx) {
+		return
+	}
+	outcome, err := placement.BindRefused, error(errNotLeading)
+	if m.o.Leads() {
+		outcome, err = m.api.bind(ctx, p.Decision)
+	}
 	m.tell(ctx, func(now unit.Instant) {
+		m.answered = now
 		m.settle(now, p, outcome)
 		m.reportBind(p.Decision, outcome, err)
 		next, withdrawn := m.lines.leave(p, outcome)
@@ -325,9 +418,12 @@ func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err e
 	name := d.Pod.Namespace + "/" + d.Pod.Name
 	if outcome == placement.BindDone {
 		if pod := m.lookUp(d.Pod); pod != nil {
-			m.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, d.Node)
+			m.recorderFor(d.Pod).Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, d.Node)
 		}
 		return
+	}
+	if errors.Is(err, errNotLeading) {
+		return // this process is about to end, and its words may be wrong
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
@@ -348,6 +444,6 @@ func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
 	if len(short) > messageMax {
 		short = short[:messageMax-4] + " ..."
 	}
-	m.recorder.Event(pod, corev1.EventTypeWarning, "FailedScheduling", short)
-	m.failures.write(pod, reason, message, nominated)
+	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", short)
+	m.failures.put(p.ID, failure{pod, reason, message, nominated})
 }

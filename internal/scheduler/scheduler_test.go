@@ -131,7 +131,7 @@ func testNode(name, cpu string) *corev1.Node {
 func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{{Name: DefaultName, Weights: placement.DefaultProfile().Weights, Strategy: placement.DefaultProfile().Strategy}}}, c, recorder)
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{{Name: DefaultName, Weights: placement.DefaultProfile().Weights, Strategy: placement.DefaultProfile().Strategy}}}, c, func(string) record.EventRecorder { return recorder })
 	m.lookUp = c.lookUp
 	c.onBound = func(pod *corev1.Pod) {
 		time.Sleep(3 * time.Millisecond)

@@ -20,11 +20,17 @@ import (
 // writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears from
 // the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
 func (m *mind) writeVolumes(ctx context.Context, p placed) {
-	err := m.writePlan(ctx, p.Volumes)
+	if !p.mayGo(ctx) {
+		return
+	}
+	err := error(errNotLeading)
+	if m.o.Leads() {
+		err = m.writePlan(ctx, p.Volumes)
+	}
 	m.tell(ctx, func(now unit.Instant) {
 		if err != nil {
 			m.settle(now, p, placement.BindRefused)
-			m.reportBind(p.Decision, placement.BindRefused, volumesError(err.Error()))
+			m.reportBind(p.Decision, placement.BindRefused, fmt.Errorf("binding volumes: %w", err))
 			return
 		}
 		m.binding--
@@ -59,7 +65,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
 		m.binding++
-		p := placed{s.Decision, s.Since}
+		p := placed{Decision: s.Decision, began: s.Since}
 		if s.Why != "" {
 			m.settle(now, p, placement.BindRefused)
 			m.reportBind(s.Decision, placement.BindRefused, volumesError(s.Why))

@@ -33,9 +33,15 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		if p.Node == "" && !m.answersTo(k.profile) {
 			return // another scheduler's; it counts once it is bound
 		}
+		if p.Node != "" {
+			m.failures.withdraw(p.ID) // whoever has bound it
+			m.evictions.withdraw(p.ID)
+		}
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodSeen(now, p) })
 	}
 	gone := func(uid types.UID) {
+		m.failures.withdraw(placement.PodID(uid))
+		m.evictions.withdraw(placement.PodID(uid))
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodGone(now, placement.PodID(uid)) })
 	}
 	return cache.ResourceEventHandlerFuncs{

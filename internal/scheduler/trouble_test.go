@@ -1,0 +1,392 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// hanging is a cluster of which some answers do not come until they are let go.
+type hanging struct {
+	*cluster
+	binds, patches, removes chan struct{} // closed: answered at once; nil: likewise
+	mu                      sync.Mutex
+	removing, most          int
+}
+
+func await(ctx context.Context, gate chan struct{}) {
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	await(ctx, h.binds)
+	return h.cluster.bind(ctx, d)
+}
+
+func (h *hanging) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	await(ctx, h.patches)
+	return h.cluster.patchStatus(ctx, namespace, name, patch)
+}
+
+func (h *hanging) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	h.mu.Lock()
+	h.removing++
+	h.most = max(h.most, h.removing)
+	h.mu.Unlock()
+	await(ctx, h.removes)
+	h.mu.Lock()
+	h.removing--
+	h.mu.Unlock()
+	return h.cluster.remove(ctx, namespace, name, uid)
+}
+
+// startHanging is start with an API that hangs.
+func startHanging(t *testing.T, limit int, h *hanging) (*mind, *record.FakeRecorder, func()) {
+	h.cluster = newCluster(t)
+	m, recorder, stop := start(h.cluster, limit)
+	m.api = h
+	return m, recorder, stop
+}
+
+func withPriority(pod *corev1.Pod, priority int32) *corev1.Pod {
+	pod.Spec.Priority = &priority
+	return pod
+}
+
+func onNode(pod *corev1.Pod, node string) *corev1.Pod {
+	pod.Spec.NodeName = node
+	return pod
+}
+
+// TestNoSpinWhileSlotsAreTaken: a failed bind that is due is no reason to look again at once while no decision may be made.
+func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
+	m.synced = true
+	now := unit.Instant(time.Hour)
+	m.placer.NodeSeen(now, kube.PlacementNode(testNode("n", "4")))
+	m.placer.PodSeen(now, kube.PlacementPod(testPod("p", "1")))
+	if !m.mayPlace(now) {
+		t.Fatal("no decision may be made although nothing is in flight")
+	}
+	d, ok := m.placer.Next(now)
+	if !ok || d.Node == "" {
+		t.Fatalf("not placed: %+v", d)
+	}
+	m.placer.Bound(now, d.Pod, placement.BindRefused)
+	m.binding = 2
+	for _, now := range []unit.Instant{now.Add(hungAfter / 2), now.Add(20 * time.Second), now.Add(time.Hour)} {
+		if m.binding = 2; now > m.answered.Add(hungAfter) {
+			m.binding += aheadMax
+		}
+		if wake := m.wakeAt(now); wake <= now || wake > now.Add(hungAfter) {
+			t.Errorf("%v after the last answer: look again in %v", now.Sub(m.answered), wake.Sub(now))
+		}
+	}
+}
+
+// TestHungBindsHoldUpNobody: while every slot has a bind that is not answered, a pod that fits nowhere hears of it, an important one
+// evicts, and what was placed meanwhile is bound when the server is back; never more binds than slots are sent.
+func TestHungBindsHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{})}
+		m, recorder, stop := startHanging(t, 2, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "10"), true)
+		h.add(m, onNode(withPriority(testPod("low", "5"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		for i := range 5 {
+			h.add(m, withPriority(testPod(fmt.Sprint("p", i), "1"), 5))
+		}
+		time.Sleep(10 * time.Millisecond)
+		h.add(m, withPriority(testPod("big", "20"), 5))
+		h.add(m, withPriority(testPod("high", "5"), 10))
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		told := ""
+		for len(recorder.Events) > 0 {
+			told += <-recorder.Events + "\n"
+		}
+		if !strings.Contains(told, "Insufficient cpu") || !slices.Contains(h.removed, "low") {
+			t.Errorf("told %q, evicted %v", told, h.removed)
+		}
+		close(h.binds)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(h.bound) != 6 {
+			t.Errorf("%d bound, want all but the big one", len(h.bound))
+		}
+	})
+}
+
+// TestNoConditionOnBoundPods: why pods were not placed waits for a server that takes no patches. Those that are bound meanwhile are left
+// alone; the others get their condition, once.
+func TestNoConditionOnBoundPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{})}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 30 {
+			h.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		h.add(m, testPod("never", "1000"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		m.nodeHandler().OnAdd(testNode("large", "30"), false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		early := len(h.bound)
+		close(h.patches)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if early < 20 || len(h.bound) != 30 {
+			t.Errorf("%d bound while patches hung, %d after", early, len(h.bound))
+		}
+		// Those that were on the wire are written, before the bind; no others.
+		if len(h.cluster.patches) > failureWriters+1 || !slices.ContainsFunc(h.cluster.patches, func(p string) bool { return strings.HasPrefix(p, "never ") }) {
+			t.Errorf("%d patches: %.300q", len(h.cluster.patches), h.cluster.patches)
+		}
+	})
+}
+
+// TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get their place.
+func TestEvictionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{removes: make(chan struct{})}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		for i := range 100 {
+			m.nodeHandler().OnAdd(testNode(fmt.Sprint("n", i), "1"), true)
+			h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), fmt.Sprint("n", i)))
+		}
+		m.tell(context.Background(), synced(m))
+		for i := range 100 {
+			h.add(m, withPriority(testPod(fmt.Sprint("high", i), "1"), 10))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if h.most == 0 || h.most > besideBinds {
+			t.Errorf("%d deletions at once, want at most %d", h.most, besideBinds)
+		}
+		close(h.removes)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(h.bound) != 100 {
+			t.Errorf("%d bound", len(h.bound))
+		}
+	})
+}
+
+// TestExLeaderWritesNothing: a process that may lead no more evicts, binds and explains nothing, whatever it had decided.
+func TestExLeaderWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{})}
+		m, recorder, stop := startHanging(t, 10, h)
+		defer stop()
+		var leads atomic.Bool
+		leads.Store(true)
+		m.o.Leads = leads.Load
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		h.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		h.add(m, withPriority(testPod("high", "1"), 10))
+		time.Sleep(time.Second)
+		synctest.Wait() // the victim is being marked
+		leads.Store(false)
+		close(h.patches)
+		m.nodeHandler().OnAdd(testNode("other", "1"), false)
+		h.add(m, testPod("another", "1"))
+		h.add(m, testPod("unplaced", "20"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(h.removed) > 0 || len(h.bound) > 0 || len(h.cluster.patches) > 2 { // those that were on the wire
+			t.Errorf("removed %v, bound %v, %d patches", h.removed, h.bound, len(h.cluster.patches))
+		}
+		for len(recorder.Events) > 0 {
+			if e := <-recorder.Events; strings.Contains(e, "leads") {
+				t.Errorf("told: %s", e)
+			}
+		}
+	})
+}
+
+// TestEventsCarryTheirProfilesName, and so does the mark on the victim of a preemption.
+func TestEventsCarryTheirProfilesName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := start(c, 10)
+		defer stop()
+		second := placement.DefaultProfile()
+		second.Name = "second"
+		m.o.Profiles = append(m.o.Profiles, second)
+		var mu sync.Mutex
+		told := map[string]*record.FakeRecorder{}
+		m.recorder = func(profile string) record.EventRecorder {
+			mu.Lock()
+			defer mu.Unlock()
+			if told[profile] == nil {
+				told[profile] = record.NewFakeRecorder(100)
+			}
+			return told[profile]
+		}
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		c.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		high := withPriority(testPod("high", "1"), 10)
+		high.Spec.SchedulerName = "second"
+		c.add(m, high)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(told) != 1 || len(told["second"].Events) != 3 {
+			t.Errorf("told as %v", told)
+		}
+		if !strings.Contains(strings.Join(c.patches, ""), "second: preempting to accommodate") {
+			t.Errorf("patches %q", c.patches)
+		}
+	})
+}
+
+// TestLatest: of what was put about one object only the latest is done, never two at once about one, and none that was withdrawn.
+func TestLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLatest[string, int]()
+		var mu sync.Mutex
+		var did []int
+		busy := map[int]int{}
+		go l.run(ctx, 3, func(ctx context.Context, v int) {
+			mu.Lock()
+			if busy[v/100]++; busy[v/100] > 1 {
+				t.Errorf("two at once about %d", v/100)
+			}
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			busy[v/100]--
+			if !kube.IsWithdrawn(ctx) {
+				did = append(did, v)
+			}
+		})
+		l.put("a", 100)
+		synctest.Wait()
+		l.put("a", 101)
+		l.put("a", 102) // in place of 101, after 100
+		l.put("b", 200)
+		l.put("c", 300)
+		l.put("d", 400) // all three workers are busy
+		synctest.Wait()
+		if l.withdraw("d") != nil {
+			t.Error("d is being done")
+		}
+		l.put("d", 401)
+		done := l.withdraw("c")
+		<-done
+		time.Sleep(10 * time.Second)
+		slices.Sort(did)
+		if !slices.Equal(did, []int{100, 102, 200, 401}) {
+			t.Errorf("did %v", did)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestHealth: a scheduler is alive before it runs and while it works or waits, not when one turn does not end; it is ready when it has
+// its first lists.
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := start(c, 10)
+		defer stop()
+		h := m.o.Health
+		h.running.Store(true)
+		if h.Synced() == nil {
+			t.Error("ready before the first lists")
+		}
+		m.tell(context.Background(), func(unit.Instant) { m.synced = true; h.synced.Store(true) })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if h.Synced() != nil || h.Alive() != nil {
+			t.Errorf("waits for an hour: %v, %v", h.Synced(), h.Alive())
+		}
+		release := make(chan struct{})
+		m.tell(context.Background(), func(unit.Instant) { <-release })
+		time.Sleep(stuckAfter + time.Second)
+		synctest.Wait()
+		if h.Alive() == nil {
+			t.Error("alive, and one turn does not end")
+		}
+		close(release)
+		synctest.Wait()
+		if h.Alive() != nil {
+			t.Errorf("goes on: %v", h.Alive())
+		}
+	})
+}
+
+// TestOthersNominate: where another nominates a waiting pod, it goes as soon as it fits there, whatever else is free; not when the
+// nomination was taken back, and what we nominated ourselves is not undone by what the API shows late.
+func TestOthersNominate(t *testing.T) {
+	for _, takenBack := range []bool{false, true} {
+		chosen := map[string]int{}
+		for i := range 8 { // the choice among equals differs by the pod's name
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				m, _, stop := start(c, 10)
+				defer stop()
+				m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+				m.tell(context.Background(), synced(m))
+				pod := testPod(fmt.Sprint("p", i), "1")
+				c.add(m, pod)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				show := func(nominated string) {
+					pod = pod.DeepCopy()
+					pod.Status.NominatedNodeName = nominated
+					c.mu.Lock()
+					c.pods[pod.UID] = pod
+					c.mu.Unlock()
+					m.podHandler().OnUpdate(pod, pod)
+				}
+				show("late")
+				if takenBack {
+					show("")
+				}
+				begin, told := make(chan struct{}), make(chan struct{})
+				go m.tell(context.Background(), func(unit.Instant) { close(told); <-begin })
+				<-told
+				for _, name := range []string{"a", "b", "late", "c", "d"} { // heard before the next decision
+					m.nodeHandler().OnAdd(testNode(name, "4"), false)
+				}
+				close(begin)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				chosen[c.pods[pod.UID].Spec.NodeName]++
+			})
+		}
+		if late := chosen["late"] == 8; late == takenBack {
+			t.Errorf("taken back %v: placed %v", takenBack, chosen)
+		}
+	}
+}
