@@ -14,26 +14,26 @@ type choice struct {
 	failure  *Failure
 }
 
-// choose judges and scores every node for pod. A demand that is asked about a second time gets tables.
+// choose judges and scores every node for pod.
 func (c *cluster) choose(d *demand, self PodID) choice {
 	c.decisions++
 	if w := c.wishes[self]; w != nil && c.present(w.row) && c.verdict(d, self, w.row).Plugin == "" {
 		return choice{row: w.row, feasible: 1} // what was made for it is taken without comparing
 	}
-	first := d.used == 0
 	d.used = c.decisions
 	if n := c.sampleOf(d); n < c.seenCount {
 		return c.chooseAmong(d, self, c.around(d), n)
 	}
-	if first || len(c.name) < tablesMin {
+	switch {
+	case len(c.name) < tablesMin:
 		return c.choosePlain(d, self)
+	case c.tablesPay(d):
+		return c.chooseFast(d, self)
 	}
-	return c.chooseFast(d, self)
+	return c.chooseBySurvey(d, self)
 }
 
-// choosePlain asks every rule about every row: the plain form of what tables answer faster, and what the first pod of its
-// kind gets. That is 0.1 to 0.2 microseconds a row, so pods of which no two are alike are placed a thousand times a second on
-// 5,000 nodes (measured 2026-11-20). What is kept of one pod's answers for another would have to be kept rule by rule.
+// choosePlain asks every rule about every row: the plain form of what surveys and tables answer faster.
 func (c *cluster) choosePlain(d *demand, self PodID) choice {
 	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)
 }
@@ -136,6 +136,12 @@ func (c *cluster) turnOf(pod PodID) uint64 { return mix(hashText(string(pod)) ^ 
 // winsTie reports whether row a comes before row b on the ring, from mine on; of equal places the smaller name.
 func (c *cluster) winsTie(a, b row, mine uint64) bool {
 	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
+}
+
+// beats is winsTie, quickly.
+func (c *cluster) beats(a, b row, mine uint64) bool {
+	x, y := c.ring[a]-mine, c.ring[b]-mine
+	return x < y || x == y && c.name[a] < c.name[b]
 }
 
 // mix is the finalizer of splitmix64: every input bit reaches every output bit.

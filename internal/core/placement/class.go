@@ -45,6 +45,7 @@ type class struct {
 	containers int
 	fit        []scored // what NodeResourcesFit scores
 	balanced   []scored // what NodeResourcesBalancedAllocation scores
+	fitKey     string   // what of it decides about resources
 	features   []string // sorted
 	ofAgent    []string // codes of what it needs of the node's agent
 
@@ -70,6 +71,7 @@ type compiledTerm struct {
 	labels []compiledRequirement
 	names  []Requirement
 	never  bool
+	text   string // of the term: equal terms have equal texts
 }
 
 type compiledRequirement struct {
@@ -130,6 +132,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.compileNodeTerms(k, pod)
 	c.compileAround(k, pod)
 	c.compileScored(k)
+	k.fitKey = k.makeFitKey()
 	c.classes[k.key] = k
 	return k
 }
@@ -241,7 +244,7 @@ func (c *cluster) releaseClass(k *class) {
 }
 
 func (c *cluster) compileTerm(t NodeTerm) compiledTerm {
-	out := compiledTerm{names: t.Names, never: t.Broken || len(t.Labels)+len(t.Names) == 0}
+	out := compiledTerm{names: t.Names, never: t.Broken || len(t.Labels)+len(t.Names) == 0, text: string(appendNodeTerm(nil, &t))}
 	for _, r := range t.Labels {
 		q := compiledRequirement{key: c.intern.id(r.Key), op: r.Op, bound: r.Bound}
 		for _, v := range r.Values {

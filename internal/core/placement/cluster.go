@@ -104,7 +104,13 @@ type cluster struct {
 	assumed   int // counted pods that are not confirmed
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
-	changes    changeLog
+	changes    changeLog // of rows: anything about them
+	moves      changeLog // likewise, but only what a node says of itself
+
+	marks  marks
+	atoms  atoms
+	fits   map[string]*fit
+	survey survey
 }
 
 // held is a pod that counts on a row.
@@ -133,7 +139,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
 		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
-		storage: newStorage(),
+		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{},
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.column(r)
@@ -213,6 +219,7 @@ func (c *cluster) rowOf(name string) row {
 		c.requested[i] = append(c.requested[i], 0)
 	}
 	c.changes.addRow()
+	c.moves.addRow()
 	return r
 }
 
@@ -276,6 +283,7 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 	}
 	if changed {
 		c.touch(r)
+		c.moves.add(r)
 	}
 	return r, better
 }
@@ -305,6 +313,7 @@ func (c *cluster) removeNode(name string) (r row, ok bool) {
 		c.allocatable[i][r] = 0
 	}
 	c.touch(r)
+	c.moves.add(r)
 	c.release(r)
 	return r, true
 }

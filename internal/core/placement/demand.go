@@ -34,7 +34,10 @@ type demand struct {
 
 	images  []*image  // one for each of imageNames
 	weights []float64 // of soft, as things are while nodes are scored; see weighSpread
+	spans   []int     // likewise; see measureSpread
 	tables  *tables
+	// When it was asked about last, as a place in the change log, and how often in a row with few changes between.
+	asked, often int
 }
 
 // spreadAsk is one spread constraint, ready to be read.

@@ -37,6 +37,11 @@ type filter struct {
 	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same answer
 	// at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
 	key func(c *cluster, d *demand, r row, key []int32) []int32
+	// narrow takes out of m the rows that the rule rejects; nil: they are asked one by one.
+	narrow func(c *cluster, d *demand, m mask)
+	// alike: it gives the same reasons for all rows. tell, if there is one, adds to failure the reasons for those in m.
+	alike bool
+	tell  func(c *cluster, failure *Failure, d *demand, m mask)
 	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges before
 	// the rules that look at nodes.
 	whole func(a *volumeAsk) string
@@ -45,39 +50,78 @@ type filter struct {
 // Rules that look at the row alone come first. What a later one says of a row can be asked once for all rows with
 // the same keys.
 var filters = []filter{
-	{RuleSupported, "Plimsoll", isSupported, explainSupported, always, nil, nil},
-	{RuleAgent, "Plimsoll", passesAgent, explainAgent, always, nil, nil},
+	{rule: RuleSupported, plugin: "Plimsoll", judge: isSupported, explain: explainSupported, final: always, narrow: narrowSupported, alike: true},
+	{rule: RuleAgent, plugin: "Plimsoll", judge: passesAgent, explain: explainAgent, final: always, narrow: narrowAgent},
 	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumeAsk) string { return a.unknown }),
 	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumeAsk) string { return a.useless }),
 	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumeAsk) string { return a.astray }),
-	{RuleNames, "NodeAffinity", passesNames, explainNames, always, nil, nil},
-	{RuleUnschedulable, "NodeUnschedulable", passesCordon, constantly("node(s) were unschedulable"), always, nil, nil},
-	{RuleTaints, "TaintToleration", passesTaints, constantly("node(s) had untolerated taint(s)"), always, nil, nil},
-	{RuleNodeAffinity, "NodeAffinity", passesNodeAffinity, explainNodeAffinity, always, nil, nil},
-	{RulePorts, "NodePorts", passesPorts, constantly("node(s) didn't have free ports for the requested pod ports"), never, nil, nil},
-	{RuleResources, "NodeResourcesFit", passesResources, explainResources, resourcesAreFinal, nil, nil},
-	{RuleVolumeRestrictions, "VolumeRestrictions", passesDisks, constantly("node(s) had no available disk"), never, nil, nil},
-	{RuleNUMA, "NodeResourceTopologyMatch", passesNUMA, explainNUMA, numaIsFinal, nil, nil},
-	{RuleVolumeRestrictions, "VolumeRestrictions", passesOncePod, constantly("node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"), never, keyOncePod, nil},
-	{RuleVolumeLimits, "NodeVolumeLimits", passesVolumeLimits, constantly("node(s) exceed max volume count"), never, keyVolumeLimits, nil},
-	{RuleVolumeBinding, "VolumeBinding", passesVolumeBinding, explainVolumeBinding, always, keyVolumeBinding, nil},
-	{RuleVolumeZone, "VolumeZone", passesVolumeZone, constantly("node(s) had no available volume zone"), always, keyVolumeZone, nil},
-	{RuleSpread, "PodTopologySpread", passesSpread, explainSpread, spreadIsFinal, keySpread, nil},
-	{RulePodAffinity, "InterPodAffinity", passesPodAffinity, explainPodAffinity, podAffinityIsFinal, keyPodAffinity, nil},
-	{RuleFeatures, "NodeDeclaredFeatures", passesFeatures, constantly("node(s) didn't match Pod's required features"), always, keyFeatures, nil},
+	{rule: RuleNames, plugin: "NodeAffinity", judge: passesNames, explain: explainNames, final: always, narrow: narrowNames, alike: true},
+	{
+		rule: RuleUnschedulable, plugin: "NodeUnschedulable", judge: passesCordon, explain: constantly("node(s) were unschedulable"), final: always,
+		narrow: narrowCordon, alike: true,
+	},
+	{
+		rule: RuleTaints, plugin: "TaintToleration", judge: passesTaints, explain: constantly("node(s) had untolerated taint(s)"), final: always,
+		narrow: narrowTaints, alike: true,
+	},
+	{rule: RuleNodeAffinity, plugin: "NodeAffinity", judge: passesNodeAffinity, explain: explainNodeAffinity, final: always, narrow: narrowNodeAffinity},
+	{
+		rule: RulePorts, plugin: "NodePorts", judge: passesPorts, explain: constantly("node(s) didn't have free ports for the requested pod ports"), final: never,
+		narrow: narrowPorts, alike: true,
+	},
+	{
+		rule: RuleResources, plugin: "NodeResourcesFit", judge: passesResources, explain: explainResources, final: resourcesAreFinal,
+		narrow: narrowResources, tell: tellResources,
+	},
+	{
+		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", judge: passesDisks, explain: constantly("node(s) had no available disk"), final: never,
+		narrow: narrowDisks, alike: true,
+	},
+	{rule: RuleNUMA, plugin: "NodeResourceTopologyMatch", judge: passesNUMA, explain: explainNUMA, final: numaIsFinal, narrow: narrowNUMA},
+	{
+		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", judge: passesOncePod, explain: constantly(reasonOncePod), final: never,
+		key: keyOncePod, narrow: narrowOncePod, alike: true,
+	},
+	{
+		rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", judge: passesVolumeLimits, explain: constantly("node(s) exceed max volume count"), final: never,
+		key: keyVolumeLimits, narrow: narrowVolumeLimits, alike: true,
+	},
+	{
+		rule: RuleVolumeBinding, plugin: "VolumeBinding", judge: passesVolumeBinding, explain: explainVolumeBinding, final: always,
+		key: keyVolumeBinding, narrow: narrowVolumeBinding,
+	},
+	{
+		rule: RuleVolumeZone, plugin: "VolumeZone", judge: passesVolumeZone, explain: constantly("node(s) had no available volume zone"), final: always,
+		key: keyVolumeZone, narrow: narrowVolumeZone, alike: true,
+	},
+	{
+		rule: RuleSpread, plugin: "PodTopologySpread", judge: passesSpread, explain: explainSpread, final: spreadIsFinal,
+		key: keySpread, narrow: narrowSpread,
+	},
+	{
+		rule: RulePodAffinity, plugin: "InterPodAffinity", judge: passesPodAffinity, explain: explainPodAffinity, final: podAffinityIsFinal,
+		key: keyPodAffinity, narrow: narrowPodAffinity,
+	},
+	{
+		rule: RuleFeatures, plugin: "NodeDeclaredFeatures", judge: passesFeatures, explain: constantly("node(s) didn't match Pod's required features"), final: always,
+		key: keyFeatures, narrow: narrowFeatures, alike: true,
+	},
 }
+
+const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 
 // wholeRule is what a rule says before any node is looked at. Terms that contradict each other have the first word.
 func wholeRule(rule RuleSet, plugin string, whole func(*volumeAsk) string) filter {
+	rejects := func(d *demand) bool { return d.volumes != nil && !d.conflict && whole(d.volumes) != "" }
 	return filter{
-		rule, plugin,
-		func(_ *cluster, d *demand, _ row) bool {
-			return d.volumes == nil || d.conflict || whole(d.volumes) == ""
-		},
-		func(_ *cluster, d *demand, _ row, reasons []string) []string {
+		rule: rule, plugin: plugin,
+		judge: func(_ *cluster, d *demand, _ row) bool { return !rejects(d) },
+		explain: func(_ *cluster, d *demand, _ row, reasons []string) []string {
 			return append(reasons, whole(d.volumes))
 		},
-		always, nil, whole,
+		final:  always,
+		narrow: func(_ *cluster, d *demand, m mask) { m.unless(rejects(d)) },
+		alike:  true, whole: whole,
 	}
 }
 

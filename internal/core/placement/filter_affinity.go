@@ -80,3 +80,14 @@ func (c *cluster) requirementMatches(q *compiledRequirement, r row) bool {
 	}
 	return n < q.bound
 }
+
+func narrowNodeAffinity(c *cluster, d *demand, m mask) {
+	if p := d.profile; p.hasAdded {
+		c.scratch = appendString(append(c.scratch[:0], asksAdded), p.Name)
+		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })
+	}
+	if k := d.class; len(k.nodeSelector) > 0 || k.hasTerms {
+		c.scratch = append(append(c.scratch[:0], asksAffinity), k.affinityKey...)
+		c.narrowBy(m, c.scratch, func(r row) bool { return affinityAllows(c, k, r) })
+	}
+}

@@ -31,3 +31,9 @@ func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
 	slices.Sort(needs)
 	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
 }
+
+func narrowAgent(c *cluster, d *demand, m mask) {
+	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.ofAgent) > 0 {
+		c.narrowAmong(passesAgent, d, m, c.marks.lacking)
+	}
+}

@@ -22,3 +22,10 @@ func keyFeatures(c *cluster, d *demand, r row, key []int32) []int32 {
 	}
 	return append(key, 0)
 }
+
+func narrowFeatures(c *cluster, d *demand, m mask) {
+	if k := d.class; len(k.features) > 0 {
+		c.scratch = appendStrings(append(c.scratch[:0], asksFeatures), k.features)
+		c.narrowBy(m, c.scratch, func(r row) bool { return passesFeatures(c, &demand{class: k}, r) })
+	}
+}

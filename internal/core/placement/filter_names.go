@@ -18,3 +18,16 @@ func explainNames(_ *cluster, d *demand, _ row, reasons []string) []string {
 	}
 	return append(reasons, "node(s) didn't satisfy plugin(s) [NodeAffinity]")
 }
+
+func narrowNames(c *cluster, d *demand, m mask) {
+	if d.onlyNames == nil {
+		return
+	}
+	named := c.emptyMask(len(m))
+	for _, name := range d.onlyNames {
+		if r, known := c.rows[name]; known && m.has(r) {
+			named.set(r)
+		}
+	}
+	m.only(named)
+}

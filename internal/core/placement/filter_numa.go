@@ -11,3 +11,9 @@ func explainNUMA(c *cluster, d *demand, r row, reasons []string) []string {
 
 // numaIsFinal: what the empty machine would refuse, no eviction makes possible.
 func numaIsFinal(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).final }
+
+func narrowNUMA(c *cluster, d *demand, m mask) {
+	if d.numa != nil {
+		c.narrowAmong(passesNUMA, d, m, c.marks.reporting)
+	}
+}

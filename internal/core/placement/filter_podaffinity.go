@@ -85,3 +85,37 @@ func keyPodAffinity(c *cluster, d *demand, r row, key []int32) []int32 {
 	}
 	return key
 }
+
+// narrowPodAffinity looks at the domains only that have pods.
+func narrowPodAffinity(c *cluster, d *demand, m mask) {
+	anywhere := int64(0)
+	for _, k := range d.together {
+		m.only(k.of.topo.placed)
+		anywhere += k.total
+	}
+	if len(d.together) > 0 && (anywhere != 0 || !d.togetherSelf) {
+		for _, k := range d.together {
+			m.only(c.rowsWith(k, len(m)))
+		}
+	}
+	for _, list := range [...][]*counter{d.apart, d.shunnedBy} {
+		for _, k := range list {
+			k.count.each(func(domain, count int32) {
+				if count > 0 {
+					k.of.topo.each(domain, m.clear)
+				}
+			})
+		}
+	}
+}
+
+// rowsWith is the set of rows in whose domain k counts any, in working space.
+func (c *cluster) rowsWith(k *counter, words int) mask {
+	in := c.emptyMask(words)
+	k.count.each(func(domain, count int32) {
+		if count > 0 {
+			k.of.topo.each(domain, in.set)
+		}
+	})
+	return in
+}

@@ -27,3 +27,9 @@ func (c *cluster) portTaken(r row, want HostPort) bool {
 	anywhere.IP = AnyIP
 	return c.ports[r][want] > 0 || c.ports[r][anywhere] > 0
 }
+
+func narrowPorts(c *cluster, d *demand, m mask) {
+	if len(d.ports) > 0 {
+		c.narrowAmong(passesPorts, d, m, c.marks.ports)
+	}
+}

@@ -39,3 +39,40 @@ func resourcesAreFinal(c *cluster, d *demand, r row) bool {
 	}
 	return false
 }
+
+func narrowResources(c *cluster, d *demand, m mask) {
+	f := c.knownFit(d)
+	if f == nil && m.count() >= len(c.name)/16 {
+		f = c.fitFor(d)
+	}
+	if f == nil {
+		c.narrowAmong(passesResources, d, m, m)
+		return
+	}
+	m.only(f.rows)
+}
+
+// tellResources counts by resource: a full cluster has the same few reasons on every row.
+func tellResources(c *cluster, failure *Failure, d *demand, m mask) {
+	crowded := 0
+	lacking := make([]int, len(d.requests))
+	m.each(func(r row) {
+		if c.podsHeld[r]+1 > c.podsMax[r] {
+			crowded++
+		}
+		for i, q := range d.requests {
+			if c.lacks(d, r, q) {
+				lacking[i]++
+			}
+		}
+	})
+	by := &filter{rule: RuleResources}
+	if failure.Rejected |= by.rule; crowded > 0 {
+		failure.add(by, []string{"Too many pods"}, crowded)
+	}
+	for i, q := range d.requests {
+		if lacking[i] > 0 {
+			failure.add(by, []string{c.insufficient[q.column]}, lacking[i])
+		}
+	}
+}

@@ -73,3 +73,37 @@ func keyOf(t *topology, k *counter, r row) int32 {
 	}
 	return k.at(domain)
 }
+
+// narrowSpread looks at the domains only that have pods: of all others a constraint says the same.
+func narrowSpread(c *cluster, d *demand, m mask) {
+	for i := range d.hard {
+		a := &d.hard[i]
+		m.only(a.topo.placed)
+		if a.counter != nil {
+			a.narrow(c, m)
+		}
+	}
+}
+
+func (a *spreadAsk) narrow(c *cluster, m mask) {
+	fewest := a.counter.fewest()
+	if a.counter.ground.domains < int(a.minDomains) {
+		fewest = 0
+	}
+	allows := func(count int32) bool { return count+a.self-fewest <= a.maxSkew }
+	if allows(0) {
+		a.counter.count.each(func(domain, count int32) {
+			if !allows(count) {
+				a.topo.each(domain, m.clear)
+			}
+		})
+		return
+	}
+	in := c.emptyMask(len(m))
+	a.counter.count.each(func(domain, count int32) {
+		if allows(count) {
+			a.topo.each(domain, in.set)
+		}
+	})
+	m.only(in)
+}

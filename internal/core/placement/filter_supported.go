@@ -13,3 +13,5 @@ func explainSupported(_ *cluster, d *demand, _ row, reasons []string) []string {
 func unsupportedReason(d *demand) string {
 	return "this scheduler does not support " + strings.Join(d.unsupported, ", ") + " yet"
 }
+
+func narrowSupported(_ *cluster, d *demand, m mask) { m.unless(len(d.unsupported) > 0) }

@@ -29,3 +29,15 @@ func (t *Toleration) matches(taint Taint) bool {
 	}
 	return t.Exists || t.Value == taint.Value
 }
+
+func narrowTaints(c *cluster, d *demand, m mask) {
+	if len(d.tolerations) == 0 {
+		m.less(c.marks.tainted)
+		return
+	}
+	if m.meets(c.marks.tainted) {
+		k := d.class
+		c.scratch = appendTolerations(append(c.scratch[:0], asksTaints), k.tolerations)
+		c.narrowBy(m, c.scratch, func(r row) bool { return toleratesAll(k, c.taints[r]) })
+	}
+}

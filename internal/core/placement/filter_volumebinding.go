@@ -178,3 +178,52 @@ func (c *cluster) hasSpace(class string, size int64, r row) bool {
 func (c *cluster) selects(t *compiledTerm, r row) bool {
 	return !t.never && !slices.ContainsFunc(t.labels, func(q compiledRequirement) bool { return !c.requirementMatches(&q, r) })
 }
+
+// narrowVolumeBinding asks for each bound volume once where it can be reached from: most volumes are to be reached from the nodes
+// of one zone, as many others are.
+func narrowVolumeBinding(c *cluster, d *demand, m mask) {
+	a := d.volumes
+	if a == nil {
+		return
+	}
+	if len(a.chosen)+len(a.open) > 0 {
+		c.narrowAmong(passesVolumeBinding, d, m, m)
+		return
+	}
+	for _, b := range a.bound {
+		if b.volume == nil {
+			clear(m)
+			return
+		}
+		c.narrowReached(b.volume, m)
+	}
+}
+
+// narrowReached takes out of m the rows from which v cannot be reached.
+func (c *cluster) narrowReached(v *volume, m mask) {
+	if v.Plugin == "" && !v.affinity.bound {
+		return
+	}
+	reached := func(r row) bool { return c.reaches(v, r) }
+	if v.Plugin != "" || v.Volume.Affinity == nil {
+		c.keepIn(m, m, reached)
+		return
+	}
+	if v.affinity.hosts != nil {
+		there := c.emptyMask(len(m))
+		byHost := c.topologyOf(c.hostKey)
+		for _, host := range v.affinity.hosts {
+			if domain, known := byHost.values[host]; known {
+				byHost.each(domain, there.set)
+			}
+		}
+		m.only(there)
+		c.keepIn(m, m, reached)
+		return
+	}
+	c.scratch = append(c.scratch[:0], asksVolume)
+	for i := range *v.Volume.Affinity {
+		c.scratch = appendNodeTerm(c.scratch, &(*v.Volume.Affinity)[i])
+	}
+	c.narrowBy(m, c.scratch, func(r row) bool { return c.allows(&v.affinity, r) })
+}

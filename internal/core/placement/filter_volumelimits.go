@@ -75,3 +75,9 @@ func verdictKey(passes bool) int32 {
 	}
 	return 0
 }
+
+func narrowVolumeLimits(c *cluster, d *demand, m mask) {
+	if d.volumes != nil && len(d.volumes.attached) > 0 {
+		c.narrowAmong(passesVolumeLimits, d, m, c.marks.limited)
+	}
+}

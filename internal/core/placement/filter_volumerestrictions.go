@@ -44,3 +44,11 @@ func (a *volumeAsk) taken(d *demand) bool {
 
 // keyOncePod: the answer is the same for all rows.
 func keyOncePod(_ *cluster, _ *demand, _ row, key []int32) []int32 { return key }
+
+func narrowDisks(c *cluster, d *demand, m mask) {
+	if len(d.disks) > 0 {
+		c.narrowAmong(passesDisks, d, m, c.marks.disks)
+	}
+}
+
+func narrowOncePod(_ *cluster, d *demand, m mask) { m.unless(d.volumes.taken(d)) }

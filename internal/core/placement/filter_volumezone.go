@@ -35,3 +35,9 @@ func keyVolumeZone(c *cluster, d *demand, r row, key []int32) []int32 {
 	}
 	return append(key, verdictKey(passesVolumeZone(c, d, r)))
 }
+
+func narrowVolumeZone(c *cluster, d *demand, m mask) {
+	if d.volumes != nil && len(d.volumes.zones) > 0 {
+		c.narrowAmong(passesVolumeZone, d, m, m)
+	}
+}

@@ -7,11 +7,13 @@
 // holds four things. The queue keeps pending pods in pools: active (ready to be placed), back-off (waiting for a
 // moment), unschedulable (waiting for an event that helps) and gated. The cluster keeps nodes as rows of columns, counts
 // what bound and assumed pods take from each, and keeps live counters of who is where. The rules, one per file, judge
-// one demand against one row: filter_*.go say whether, score_*.go say how well. Tables remember what the rules said and
-// ask again only where something changed.
+// one demand against one row: filter_*.go say whether, score_*.go say how well. A survey asks them about all rows at once.
 //
-// To read a rule, read its file: it is written for one row, in plain form, against counters that are always right.
-// choose.go asks every rule about every row; tables.go gives the same answers by asking less.
+// To read a rule, read its file: it is written for one row, in plain form, against counters that are always right, and then for
+// many rows, against masks. choosePlain (choose.go) asks every rule about every row in its plain form. survey.go gives the same
+// answers by what pods of all kinds share: masks of what nodes say of themselves (atom.go), what resources say to a vector of
+// requests (fit.go), the few domains that have pods (counter.go). tables.go gives them for pods of which many alike come one
+// after another, by remembering what the rules said and asking again only where something changed.
 //
 // A pod placed by Next is assumed: it counts on its node from that instant, before the API has heard of it. The shell
 // binds it and reports the outcome with Bound. A watch that shows the pod on a node is always the truth: it confirms the
@@ -38,8 +40,12 @@
 //	aim       a set of pods that a constraint or term means
 //	identity  who a pod is to others, namespace and labels; it knows the aims that mean it
 //	topology  rows divided into domains by the value of a label
-//	counter   how many pods of an aim, or terms with it, each domain of a topology holds
+//	counter   how many pods of an aim, or terms with it, the domains of a topology hold
 //	scope     the rows on which pods count for a spread constraint
+//	ground    the domains of a topology that have rows in a scope
+//	mask      a set of rows, one bit each
+//	atom      a question about nodes that pods of many kinds ask, with the mask of its answers
+//	fit       what resources say of every row to pods that ask for the same
 //	demand    a class with the counters that its rules read
 //	group     rows of which every rule that looks around says the same
 //	nominate  make room for a pending pod on a row
@@ -62,8 +68,8 @@
 //     the waiting demands against exactly that row, or, if they look around, against what has changed; so a pod is
 //     woken by the event that lets it fit, and by no other. The same holds of what makes an eviction help it; only pods that
 //     look around may learn of that some seconds later (see sweep).
-//   - Columns and counters equal what a fresh count over nodes and pods would give, and tables what the rules say
-//     without them (cluster_test.go and tables_test.go hold them to that).
+//   - Columns and counters equal what a fresh count over nodes and pods would give, and surveys and tables what the rules say
+//     without them (cluster_test.go, survey_test.go and tables_test.go hold them to that).
 //
 // # What it does not do yet
 //

@@ -16,18 +16,23 @@ type scorer struct {
 	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter. nil: raw looks at
 	// the row alone, and needs no normalizing.
 	key func(c *cluster, d *demand, r row, key []int32) []int32
+	// split moves the rows in m of which raw is out of the ordinary to groups of their own.
+	split func(c *cluster, d *demand, m mask, g *grouping)
 	// prepare is told the feasible rows before raw is asked, each standing for so many alike.
 	prepare func(c *cluster, d *demand, rows []row, alike []int32)
 }
 
 var scorers = []scorer{
-	{"TaintToleration", anyDemand, softTaintsAgainst, normalizeReversed, keySoftTaints, nil},
-	{"NodeAffinity", prefersNodes, preferredWeight, normalizeByMax, keyPreferred, nil},
-	{"NodeResourcesFit", anyDemand, resourceScore, nil, nil, nil},
-	{"PodTopologySpread", spreadsSoftly, spreadScore, normalizeSpread, keySoftSpread, weighSpread},
-	{"InterPodAffinity", isDrawn, podAffinityWeight, normalizeByRange, keyDrawn, nil},
-	{"NodeResourcesBalancedAllocation", takesBalanced, balanceScore, nil, nil, nil},
-	{"ImageLocality", runsImages, imageScore, nil, keyImages, nil},
+	{plugin: "TaintToleration", applies: anyDemand, raw: softTaintsAgainst, normalize: normalizeReversed, key: keySoftTaints, split: splitSoftTaints},
+	{plugin: "NodeAffinity", applies: prefersNodes, raw: preferredWeight, normalize: normalizeByMax, key: keyPreferred, split: splitPreferred},
+	{plugin: "NodeResourcesFit", applies: anyDemand, raw: resourceScore},
+	{
+		plugin: "PodTopologySpread", applies: spreadsSoftly, raw: spreadScore, normalize: normalizeSpread, key: keySoftSpread, split: splitSoftSpread,
+		prepare: weighSpread,
+	},
+	{plugin: "InterPodAffinity", applies: isDrawn, raw: podAffinityWeight, normalize: normalizeByRange, key: keyDrawn, split: splitDrawn},
+	{plugin: "NodeResourcesBalancedAllocation", applies: takesBalanced, raw: balanceScore},
+	{plugin: "ImageLocality", applies: runsImages, raw: imageScore, key: keyImages, split: splitImages},
 }
 
 func anyDemand(*demand) bool { return true }

@@ -11,6 +11,7 @@ type image struct {
 	size  int64 // bytes, as the first node that has it says
 	nodes int64 // how many have it
 	refs  int   // of demands
+	on    mask  // rows that have it, while a demand asks for it and somebody wanted to know; else nil
 }
 
 // The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold and
@@ -70,7 +71,10 @@ func (c *cluster) imageAt(name string) *image {
 }
 
 func (c *cluster) releaseImage(i *image) {
-	if i.refs--; i.refs == 0 && i.nodes == 0 {
+	if i.refs--; i.refs > 0 {
+		return
+	}
+	if i.on = nil; i.nodes == 0 {
 		delete(c.images, i.name)
 	}
 }
@@ -98,7 +102,11 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 	}
 	for _, i := range c.pictures[r] {
 		i.nodes--
-		i.refs++
+		i.on.clear(r)
+		if i.refs++; i.refs > 1 {
+			i.refs--
+			continue
+		}
 		c.releaseImage(i)
 	}
 	c.pictures[r] = nil
@@ -108,8 +116,32 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 		if i.nodes++; i.nodes == 1 {
 			i.size = size
 		}
+		if i.on != nil {
+			i.on = i.on.with(r)
+		}
 		c.pictures[r] = append(c.pictures[r], i)
 	}
 	slices.SortFunc(c.pictures[r], func(a, b *image) int { return cmp.Compare(a.name, b.name) })
 	return true
+}
+
+func splitImages(c *cluster, d *demand, m mask, g *grouping) {
+	for _, i := range d.images {
+		if i.nodes > 0 {
+			g.moveAll(m, c.rowsWithImage(i))
+		}
+	}
+}
+
+// rowsWithImage is the set of rows that have an image that some demand asks for.
+func (c *cluster) rowsWithImage(i *image) mask {
+	if i.on == nil {
+		i.on = make(mask, (len(c.name)+63)/64)
+		for r := range c.name {
+			if c.hasImage(row(r), i) {
+				i.on.set(row(r))
+			}
+		}
+	}
+	return i.on
 }

@@ -33,3 +33,32 @@ func preferredWeight(c *cluster, d *demand, r row) int64 {
 func keyPreferred(c *cluster, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(preferredWeight(c, d, r)))
 }
+
+func splitSoftTaints(c *cluster, d *demand, m mask, g *grouping) {
+	step := g.step()
+	m.both(c.marks.discouraged, func(r row) {
+		if n := softTaintsAgainst(c, d, r); n > 0 {
+			g.move(step, r, n)
+		}
+	})
+}
+
+func splitPreferred(c *cluster, d *demand, m mask, g *grouping) {
+	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
+		for i := range list {
+			term := &list[i].term
+			c.scratch = append(append(c.scratch[:0], asksTerm), term.text...)
+			holds := func(r row) bool { return c.termMatches(term, r) }
+			if a := c.atomOf(m, c.scratch, holds); a != nil {
+				g.moveAll(m, a.rows)
+				continue
+			}
+			step := g.step()
+			m.each(func(r row) {
+				if holds(r) {
+					g.move(step, r, 1)
+				}
+			})
+		}
+	}
+}

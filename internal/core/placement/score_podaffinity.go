@@ -23,3 +23,27 @@ func keyDrawn(c *cluster, d *demand, r row, key []int32) []int32 {
 	}
 	return key
 }
+
+// splitDrawn adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows already.
+func splitDrawn(_ *cluster, d *demand, m mask, g *grouping) {
+	weigh := func(see func(r row, weight int64)) {
+		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+			for _, w := range list {
+				if g.isCoarse(w.counter.of.topo) {
+					continue
+				}
+				w.counter.count.each(func(domain, count int32) {
+					w.counter.of.topo.each(domain, func(r row) { see(r, w.weight*int64(count)) })
+				})
+			}
+		}
+	}
+	weigh(func(r row, weight int64) { g.sums[r] += weight })
+	step := g.step()
+	weigh(func(r row, _ int64) {
+		if sum := g.sums[r]; sum != 0 && m.has(r) {
+			g.move(step, r, sum)
+		}
+		g.sums[r] = 0
+	})
+}

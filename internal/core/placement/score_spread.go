@@ -15,6 +15,10 @@ func weighSpread(c *cluster, d *demand, rows []row, alike []int32) {
 		a := &d.soft[i]
 		c.stamp++
 		size, missing := 0, false
+		measured := i < len(d.spans) && d.spans[i] != unmeasured
+		if measured {
+			size = d.spans[i]
+		}
 		for j, r := range rows {
 			if !d.scoresSpread(r) {
 				continue
@@ -25,7 +29,7 @@ func weighSpread(c *cluster, d *demand, rows []row, alike []int32) {
 				size += int(alike[j])
 			case domain == noDomain:
 				missing = true // to upstream the absent label is a domain like any other
-			case c.isFresh(domain):
+			case !measured && c.isFresh(domain):
 				size++
 			}
 		}
@@ -119,3 +123,52 @@ func normalizeSpread(scores []int64) {
 		}
 	}
 }
+
+// splitSoftSpread tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies divide the rows
+// already.
+func splitSoftSpread(c *cluster, d *demand, m mask, g *grouping) {
+	for i := range d.soft {
+		a := &d.soft[i]
+		if g.isCoarse(a.topo) && !a.isHost(c) {
+			continue
+		}
+		lacking := m.copyOf(c.survey.before)
+		c.survey.before = lacking
+		lacking.less(a.topo.placed)
+		g.moveAll(m, lacking)
+		if a.counter == nil {
+			continue
+		}
+		step := g.step()
+		a.counter.count.each(func(domain, count int32) {
+			a.counter.of.topo.each(domain, func(r row) {
+				if m.has(r) {
+					g.move(step, r, int64(count))
+				}
+			})
+		})
+	}
+}
+
+// measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not tell.
+func (c *cluster) measureSpread(d *demand, m mask) {
+	d.spans = d.spans[:0]
+	for i := range d.soft {
+		a := &d.soft[i]
+		if a.isHost(c) || c.survey.groups.isCoarse(a.topo) {
+			d.spans = append(d.spans, unmeasured)
+			continue
+		}
+		c.stamp++
+		n := 0
+		m.both(a.topo.placed, func(r row) {
+			if d.scoresSpread(r) && c.isFresh(a.topo.domain[r]) {
+				n++
+			}
+		})
+		d.spans = append(d.spans, n)
+	}
+}
+
+// unmeasured is the span of a constraint whose domains the groups tell apart.
+const unmeasured = -1

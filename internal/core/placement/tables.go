@@ -2,15 +2,41 @@ package placement
 
 import "slices"
 
-// tablesMin is the number of rows from which tables pay. Chosen: below it, asking every rule about every row takes less
-// than 20 microseconds.
+// tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it, that takes
+// less than 20 microseconds.
 const tablesMin = 64
 
-// tableRowsMax bounds the rows of all tables together, at 24 bytes each. Chosen: 100 MiB, that is the tables of 800 demands
-// on 5,000 nodes. Raising it costs memory, lowering it builds tables anew when more kinds of pods arrive in turn.
-const tableRowsMax = 4 << 20
+// tablesMax is how many demands have tables, at 24 bytes a row each. Chosen: kinds that come one after another in long runs,
+// and a few at a time; more in turn are better surveyed.
+const tablesMax = 16
 
-// tables keep what the rules said of every row to one demand, and correct it only where a row changed.
+// Tables pay for a demand that is asked about often: to correct them for one changed row costs about as much as to survey
+// tableRowCost rows, to build them as much as tablesAfter surveys. Measured.
+const (
+	tableRowCost = 256
+	tablesAfter  = 8
+)
+
+// tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so few changes
+// between, that correcting them costs less than a survey.
+func (c *cluster) tablesPay(d *demand) bool {
+	since := c.changes.end() - d.asked
+	d.asked = c.changes.end()
+	if d.tables != nil && len(d.tables.groups) > 64+len(c.name)/tableRowCost {
+		c.dropTables(d)
+		d.often = -tablesAfter * tablesAfter // too much is different around it
+	}
+	if since*tableRowCost > len(c.name) {
+		c.dropTables(d)
+		d.often = min(d.often, 0)
+		return false
+	}
+	d.often++
+	return d.often >= tablesAfter
+}
+
+// tables keep what the rules said of every row to one demand, and correct it only where a row changed. They are for the pods of
+// which many alike come one after another; see tablesPay.
 //
 // Rows are in groups: rows of one group get the same answer from every rule that looks around, whatever the counters say
 // at the moment, and the same raw score from every scorer that is normalized. So such a rule is asked about one row of
@@ -204,9 +230,9 @@ func (c *cluster) buildTables(d *demand) *tables {
 	return t
 }
 
-// makeRoom drops the tables that were used longest ago until the others are small enough together.
+// makeRoom drops the tables that were used longest ago until the others are few enough.
 func (c *cluster) makeRoom() {
-	for len(c.tables) > 1 && len(c.tables)*len(c.name) > tableRowsMax {
+	for len(c.tables) > tablesMax {
 		c.dropTables(slices.MinFunc(c.tables, func(a, b *demand) int { return int(int64(a.used) - int64(b.used)) }))
 	}
 }

@@ -22,6 +22,7 @@ func (h *history) checkTables() {
 		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || fmt.Sprint(plain.failure) != fmt.Sprint(fast.failure) {
 			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
 		}
+		h.sameChoice(d, id, plain, c.chooseBySurvey(d, id))
 		if plain.failure == nil {
 			continue
 		}

@@ -1,0 +1,192 @@
+package placement
+
+import "slices"
+
+// A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks, each rule
+// taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer tells apart; and of
+// each group one row, the best by the scores that look at a row alone, stands for all. What differs from pod to pod costs what
+// it differs by: rows in domains that have pods it means, rows with taints or ports. Nothing is kept for one kind of pods.
+//
+// The answers equal those of choosePlain; TestSurveysAgree holds them to it.
+
+// marks are rows of which something holds whatever the demand: most rules look at few rows besides.
+type marks struct {
+	position int // in cluster.changes
+
+	seen        mask
+	cordoned    mask
+	tainted     mask // by taints that keep pods off
+	discouraged mask // by those that only discourage
+	lacking     mask // their agent says that it lacks something
+	ports       mask // pods there hold some
+	wished      mask // pods are nominated there
+	reporting   mask // their agent says what its NUMA nodes have
+	disks       mask // pods there name some
+	limited     mask // drivers there attach so many volumes only
+}
+
+// look brings the marks up to date.
+func (c *cluster) look() *marks {
+	m := &c.marks
+	m.position = c.catchUp(&c.changes, m.position, func(r row) {
+		m.seen = m.seen.put(r, c.seen[r])
+		m.cordoned = m.cordoned.put(r, c.unschedulable[r])
+		m.tainted = m.tainted.put(r, len(c.taints[r]) > 0)
+		m.discouraged = m.discouraged.put(r, len(c.softTaints[r]) > 0)
+		m.lacking = m.lacking.put(r, len(c.agentLacks[r]) > 0)
+		m.ports = m.ports.put(r, len(c.ports[r]) > 0)
+		m.wished = m.wished.put(r, len(c.nominated[r]) > 0)
+		m.reporting = m.reporting.put(r, c.beliefs[r] != nil)
+		s := c.stored[r]
+		m.disks = m.disks.put(r, s != nil && len(s.disks) > 0)
+		m.limited = m.limited.put(r, s != nil && s.node != nil && len(s.node.Limits) > 0)
+	})
+	return m
+}
+
+// survey is working space, of no meaning between calls.
+type survey struct {
+	rows, before, other mask
+	groups              grouping
+	totals, one         []int64
+}
+
+// chooseBySurvey is choosePlain for all rows at once.
+func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
+	rows := c.feasibleRows(d, self)
+	n := rows.count()
+	switch n {
+	case 0:
+		return choice{row: noRow, failure: c.explainSurvey(d, self)}
+	case 1:
+		only := row(noRow)
+		rows.each(func(r row) { only = r })
+		return choice{row: only, feasible: 1}
+	}
+	mine := c.turnOf(self)
+	g := c.group(d, rows)
+	best := c.bestOfGroups(d, rows, g, mine)
+	c.measureSpread(d, rows)
+	totals := append(c.survey.totals[:0], g.scores...)
+	for _, s := range d.profile.scorers {
+		if s.key == nil || !s.applies(d) {
+			continue
+		}
+		one := c.rawScores(s.scorer, d, best, g.sizes, c.survey.one[:0])
+		if s.normalize != nil {
+			s.normalize(one)
+		}
+		for i := range one {
+			totals[i] += s.weight * one[i]
+		}
+		c.survey.one = one
+	}
+	d.spans = d.spans[:0]
+	c.survey.totals = totals
+	top := 0
+	for i := 1; i < len(best); i++ {
+		if totals[i] > totals[top] || totals[i] == totals[top] && c.winsTie(best[i], best[top], mine) {
+			top = i
+		}
+	}
+	return choice{row: best[top], score: totals[top], feasible: n}
+}
+
+// feasibleRows is the set of rows that no rule rejects, in working space.
+func (c *cluster) feasibleRows(d *demand, self PodID) mask {
+	marks := c.look()
+	rows := marks.seen.copyOf(c.survey.rows)
+	c.survey.rows = rows
+	rows.less(marks.wished)
+	for _, f := range d.profile.filters {
+		c.narrow(f, d, rows)
+	}
+	marks.wished.both(marks.seen, func(r row) {
+		if c.feasible(d, self, r) {
+			rows.set(r)
+		}
+	})
+	return rows
+}
+
+// narrow takes out of m the rows that f rejects.
+func (c *cluster) narrow(f *filter, d *demand, m mask) {
+	if f.narrow != nil {
+		f.narrow(c, d, m)
+		return
+	}
+	c.narrowAmong(f.judge, d, m, m)
+}
+
+// narrowAmong takes out of m the rows among some that judge rejects.
+func (c *cluster) narrowAmong(judge func(*cluster, *demand, row) bool, d *demand, m, some mask) {
+	c.keepIn(m, some, func(r row) bool { return judge(c, d, r) })
+}
+
+// unless empties m if a rule that does not look at rows rejects d.
+func (m mask) unless(rejected bool) {
+	if rejected {
+		clear(m)
+	}
+}
+
+// explainSurvey says why every row is rejected.
+func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
+	failure := newFailure(c.seenCount, d)
+	marks := c.look()
+	rows := marks.seen.copyOf(c.survey.rows)
+	c.survey.rows = rows
+	rows.less(marks.wished)
+	for _, f := range d.profile.filters {
+		rejected := rows.copyOf(c.survey.before)
+		c.survey.before = rejected
+		c.narrow(f, d, rows)
+		if rejected.less(rows); !rejected.none() {
+			c.tell(failure, f, d, rejected)
+		}
+	}
+	marks.wished.both(marks.seen, func(r row) {
+		c.asIfNominated(d, self, r, func() bool {
+			by := c.objection(d.profile.filters, d, r)
+			if by != nil {
+				failure.add(by, by.explain(c, d, r, nil), 1)
+			}
+			return by == nil
+		})
+	})
+	return failure
+}
+
+// tell adds to failure why f rejects the rows in m.
+func (c *cluster) tell(failure *Failure, f *filter, d *demand, m mask) {
+	if f.tell != nil {
+		f.tell(c, failure, d, m)
+		return
+	}
+	var reasons, last []string
+	same := 0
+	m.each(func(r row) {
+		if f.alike && same > 0 {
+			same++
+			return
+		}
+		reasons = f.explain(c, d, r, reasons[:0])
+		if same > 0 && !slices.Equal(reasons, last) {
+			failure.add(f, last, same)
+			same = 0
+		}
+		last = append(last[:0], reasons...)
+		same++
+	})
+	failure.add(f, last, same)
+}
+
+// emptyMask is an empty set of rows in working space, until the next is asked for.
+func (c *cluster) emptyMask(words int) mask {
+	if cap(c.survey.other) < words {
+		c.survey.other = make(mask, words)
+	}
+	m := c.survey.other[:words]
+	clear(m)
+	return m
+}

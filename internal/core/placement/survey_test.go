@@ -1,0 +1,176 @@
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// sameChoice holds the answer of a survey to that of the plain form.
+func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
+	h.t.Helper()
+	if plain.row != survey.row || plain.score != survey.score || plain.feasible != survey.feasible {
+		h.t.Fatalf("pod %s: plain %+v %v, survey %+v %v", id, plain, plain.failure, survey, survey.failure)
+	}
+	if plain.failure == nil {
+		return
+	}
+	a, b := plain.failure, survey.failure
+	if a.Nodes != b.Nodes || a.Whole != b.Whole || a.Rejected != b.Rejected || !maps.Equal(a.Reasons, b.Reasons) {
+		h.t.Fatalf("pod %s: plain %+v, survey %+v", id, *a, *b)
+	}
+}
+
+// TestSurveysAgree drives random histories of clusters that have everything that rules look at, and holds surveys to the plain
+// form for every pod that waits and for pods that nobody has seen. It must have met failures, ties, and choices by each scorer.
+func TestSurveysAgree(t *testing.T) {
+	chosen, failed := 0, 0
+	for seed := range uint64(24) {
+		h := newHistory(t, 7000+seed)
+		h.names = []int{8, 40, 150}[seed%3]
+		h.stores = seed%4 == 3
+		if seed%5 == 4 {
+			odd := oddProfile(seed)
+			h.placer, h.overcommits = New(Options{Seed: seed, Profiles: []Profile{odd}}), odd.Skip["NodeResourcesFit"]
+		}
+		c := h.placer.cluster
+		for range h.names {
+			h.meetNode()
+		}
+		for step := range 120 {
+			switch {
+			case step%4 == 0:
+				h.meetNode()
+			case step%4 == 1:
+				p := h.randomPod()
+				decoratePod(h.rng, &p)
+				h.pods[p.ID] = p
+				h.placer.PodSeen(h.now, p)
+			default:
+				h.step()
+			}
+			ask := func(p Pod) {
+				c.ask(&p, func(d *demand) {
+					plain := c.choosePlain(d, p.ID)
+					h.sameChoice(d, p.ID, plain, c.chooseBySurvey(d, p.ID))
+					if plain.failure != nil {
+						failed++
+					} else {
+						chosen++
+					}
+				})
+			}
+			for range 3 {
+				p := h.randomPod()
+				decoratePod(h.rng, &p)
+				ask(p)
+			}
+			for _, id := range slices.Sorted(maps.Keys(h.placer.queue.entries)) {
+				if e := h.placer.queue.entries[id]; c.wishes[id] == nil && e.pool != binding && e.pool != unsettled {
+					ask(e.pod)
+				}
+			}
+		}
+	}
+	if chosen < 1000 || failed < 500 {
+		t.Errorf("%d chosen, %d failed: the histories do not ask enough", chosen, failed)
+	}
+}
+
+// meetNode shows a random node, old or new.
+func (h *history) meetNode() {
+	n := h.randomNode()
+	decorateNode(h.rng, &n)
+	h.nodes[n.Name] = n
+	h.placer.NodeSeen(h.now, n)
+}
+
+// decorateNode adds what scores and rarer rules look at.
+func decorateNode(rng *rand.Rand, n *Node) {
+	n.PodsMax += 4
+	if rng.IntN(3) > 0 {
+		n.Allocatable = []Amount{{CPU, int64(1+rng.IntN(3)) * 4000}, {Memory, int64(1+rng.IntN(3)) * 4000}}
+	}
+	if rng.IntN(8) > 0 {
+		n.Labels = append(n.Labels, Label{"rack", fmt.Sprint(rng.IntN(70))})
+	}
+	if rng.IntN(3) == 0 {
+		n.Labels = append(n.Labels, Label{"region", fmt.Sprint(rng.IntN(2))})
+	}
+	for i := range n.Labels {
+		if n.Labels[i].Key == hostKey && rng.IntN(6) == 0 {
+			n.Labels[i].Value = "twin"
+		}
+	}
+	for i := range 3 {
+		if rng.IntN(4) == 0 {
+			n.Taints = append(n.Taints, Taint{"soft" + fmt.Sprint(i), "", PreferNoSchedule})
+		}
+		if rng.IntN(3) == 0 {
+			n.Images = append(n.Images, Image{[]string{"image" + fmt.Sprint(i)}, int64(i+1) * 100 << 20})
+		}
+	}
+	if rng.IntN(2) == 0 {
+		n.Features = []string{"f"}
+	}
+	if rng.IntN(6) == 0 {
+		n.AgentLacks = []string{"x"}
+	}
+}
+
+func decoratePod(rng *rand.Rand, p *Pod) {
+	if rng.IntN(2) == 0 {
+		p.Requests = []Amount{{CPU, int64(rng.IntN(12) * 250)}, {Memory, int64(rng.IntN(12) * 250)}}
+	}
+	term := func() NodeTerm {
+		key := []string{"zone", "disk", "region", hostKey, "rack"}[rng.IntN(5)]
+		return NodeTerm{Labels: []Requirement{{Key: key, Op: []Operator{In, NotIn, Exists}[rng.IntN(3)], Values: []string{"a", "ssd", "1", "n3"}}}}
+	}
+	for rng.IntN(3) == 0 {
+		p.Preferred = append(p.Preferred, WeightedTerm{int64(1 + rng.IntN(50)), term()})
+	}
+	if rng.IntN(6) == 0 {
+		p.NodeAffinity = &[]NodeTerm{term(), term()}
+	}
+	if rng.IntN(12) == 0 {
+		p.NodeAffinity = &[]NodeTerm{{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{"n1", "n2"}}}}}
+	}
+	if rng.IntN(4) == 0 {
+		p.Tolerations = append(p.Tolerations, Toleration{Key: "soft1", Exists: true})
+	}
+	for i := range 3 {
+		if rng.IntN(4) == 0 {
+			p.Images, p.Containers = append(p.Images, "image"+fmt.Sprint(i)), p.Containers+1
+		}
+	}
+	if rng.IntN(8) == 0 {
+		p.Features = []string{"f"}
+	}
+	if rng.IntN(8) == 0 {
+		p.NeedsOfAgent = []string{"x"}
+	}
+	app := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"web", "db"}[rng.IntN(2):]}}}
+	key := func() string { return []string{"rack", "region", "zone", hostKey, "nobody/has"}[rng.IntN(5)] }
+	if rng.IntN(3) == 0 {
+		p.Spread = append(p.Spread, SpreadConstraint{MaxSkew: 1 + int32(rng.IntN(3)), TopologyKey: key(), Selector: app, MinDomains: 1})
+	}
+	if rng.IntN(3) == 0 {
+		t := PodTerm{Selector: app, Namespaces: []string{p.Namespace}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key()}
+		p.PreferredAffinity = append(p.PreferredAffinity, WeightedPodTerm{int64(rng.IntN(100)), t})
+	}
+}
+
+// oddProfile differs from the default in what surveys treat in ways of their own.
+func oddProfile(seed uint64) Profile {
+	p := DefaultProfile()
+	p.Weights["NodeResourcesFit"] = int64(1 + seed*3) // beyond one byte, for some seeds
+	p.Strategy.Type = []string{MostAllocated, LeastAllocated}[seed%2]
+	if seed%3 == 0 {
+		p.Skip = map[string]bool{"NodeResourcesFit": true}
+	}
+	p.AddedAffinity = &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: NotIn, Values: []string{"b"}}}}}
+	p.AddedPreferred = []WeightedTerm{{7, NodeTerm{Labels: []Requirement{{Key: "disk", Op: Exists}}}}}
+	return p
+}
