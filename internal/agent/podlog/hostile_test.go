@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
 // A pod that may write to the directory of all logs puts links in the place of logs, of rotated logs and of directories. Nothing that
@@ -83,47 +84,24 @@ func TestLinksAmongLogs(t *testing.T) {
 // On a full disk a log is rotated though there is no room for the archive of the one before, so that it does not grow without end; and
 // what stays plain goes when its turn comes.
 func TestRotateOnAFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: mounts a small file system")
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,nr_inodes=8"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := smallfs.Tmpfs(t, "size=64k,nr_inodes=8")
 	for _, short := range []string{"blocks", "inodes"} {
 		log := &runtimeLog{path: filepath.Join(dir, short+".log")}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		r := &Rotator{MaxBytes: 4096, MaxFiles: 3, Workers: 1, Logs: func() []Log { return []Log{{"c", log.path}} }, Reopen: log.reopen, Now: func() time.Time { return now }}
 		for range 4 {
 			write(t, log.path, strings.Repeat("x", 4096))
-			filler := filepath.Join(dir, "filler")
-			f, err := os.Create(filler)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for err == nil && short == "blocks" {
-				_, err = f.Write(make([]byte, 4096))
-			}
-			f.Close()
-			var taken []string
-			for free := inodesFree(t, dir); short == "inodes" && free > 1; free-- { // one for the runtime's new log
-				taken = append(taken, filepath.Join(dir, "taken"+string(rune('a'+free))))
-				write(t, taken[len(taken)-1], "")
+			var full *smallfs.Filler
+			if short == "blocks" {
+				full = smallfs.Fill(t, dir)
+			} else {
+				full = smallfs.FillInodes(t, dir, 1) // for the runtime's new log
 			}
 			r.Pass(t.Context())
 			if info, err := os.Stat(log.path); err != nil || info.Size() != 0 {
 				t.Errorf("short of %s: not rotated: %v, %v", short, info, err)
 			}
-			for _, name := range append(taken, filler) {
-				if err := os.Remove(name); err != nil {
-					t.Fatal(err)
-				}
-			}
+			full.Free()
 			now = now.Add(time.Second)
 		}
 		if n := strings.Count(names(t, dir), short+".log"); n > 3 {
@@ -135,13 +113,4 @@ func TestRotateOnAFullDisk(t *testing.T) {
 			}
 		}
 	}
-}
-
-func inodesFree(t *testing.T, dir string) uint64 {
-	t.Helper()
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		t.Fatal(err)
-	}
-	return fs.Ffree
 }

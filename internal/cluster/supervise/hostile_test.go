@@ -2,8 +2,6 @@ package supervise
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
 // TestForgedChildren has processes that carry a child's mark and its command line, as any process may: another program, another user,
@@ -92,28 +92,10 @@ func TestRunsAs(t *testing.T) {
 	}
 }
 
-// smallDisk is a file system of its own, with a log of a full one's size and nothing free.
-func smallDisk(t *testing.T, options string) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: mounts a small file system")
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // On a full disk a log is cut all the same, and its end is kept if there is room for that: what filled the disk may be the log.
 func TestTrimLogOnAFullDisk(t *testing.T) {
-	for _, left := range []int{0, 1 << 20} {
-		dir := smallDisk(t, "size=24m")
+	for _, left := range []int64{0, 1 << 20} {
+		dir := smallfs.Tmpfs(t, "size=24m")
 		path := filepath.Join(dir, "log")
 		writer, err := openLog(path)
 		if err != nil {
@@ -123,15 +105,10 @@ func TestTrimLogOnAFullDisk(t *testing.T) {
 		if _, err := writer.WriteString(strings.Repeat("a", LogBytesMax) + "the last words"); err != nil {
 			t.Fatal(err)
 		}
-		filler, err := os.Create(filepath.Join(dir, "filler"))
-		if err != nil {
-			t.Fatal(err)
+		full := smallfs.Fill(t, dir)
+		if left > 0 {
+			full.Shrink(left)
 		}
-		size, _ := io.CopyBuffer(filler, neverEnds{}, make([]byte, 4096))
-		if err := filler.Truncate(max(0, size-int64(left))); err != nil {
-			t.Fatal(err)
-		}
-		filler.Close()
 		err = TrimLog(path)
 		if left == 0 && !errors.Is(err, unix.ENOSPC) || left > 0 && err != nil {
 			t.Errorf("%d bytes free: %v", left, err)
@@ -148,14 +125,10 @@ func TestTrimLogOnAFullDisk(t *testing.T) {
 	}
 }
 
-type neverEnds struct{}
-
-func (neverEnds) Read(p []byte) (int, error) { return len(p), nil }
-
 // A child starts on a disk without inodes and on one that is read-only, with the older log or none: it may be the one that frees it.
 // The record of children stays whole.
 func TestChildStartsWithoutALog(t *testing.T) {
-	dir := smallDisk(t, "size=1m,nr_inodes=6")
+	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=6")
 	s, err := Open(Options{Record: filepath.Join(dir, "record"), Owner: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -175,11 +148,7 @@ func TestChildStartsWithoutALog(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply("a", "a.log")
-	for i := 0; ; i++ {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("inode", i)), nil, 0o600); err != nil {
-			break
-		}
-	}
+	smallfs.FillInodes(t, dir, 0)
 	apply("b", "b.log")
 	awaitLog(t, filepath.Join(dir, "b.log.1"), "ready")
 	if status, err := Read(filepath.Join(dir, "record")); err != nil || len(status) != 1 || status[0].Name != "a" {
