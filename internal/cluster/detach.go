@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 // detachedVariable tells a process that it is the detached one, and which descriptor leads to its parent.
@@ -34,6 +35,9 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 	}
 	defer r.Close()
 	output, err := os.OpenFile(l.log("supervisor"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if shortage.Is(err) { // the supervisor goes on without a log, too
+		output, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
 	if err != nil {
 		return fmt.Errorf("start supervisor: %w", err)
 	}

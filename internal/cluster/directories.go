@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
@@ -56,26 +58,57 @@ func (l layout) makeDirectories() error {
 	return l.checkSpace()
 }
 
-// stateBytesMin is the free space that `up` asks for: etcd's write-ahead log alone preallocates 64 MB.
-const stateBytesMin = 256 << 20
+// What a new instance wants to be free. etcd's write-ahead log alone preallocates 64 MB; the inodes cover certificates, logs and
+// etcd's files several times over.
+const (
+	stateBytesMin = 256 << 20
+	stateFilesMin = 256
+)
 
+// checkSpace refuses a new instance where there is no room for one. An instance that is there must come up on a full disk: it is its
+// agent that frees it.
 func (l layout) checkSpace() error {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(l.o.StateDir, &fs); err != nil {
-		return fmt.Errorf("check space: statfs %s: %w", l.o.StateDir, err)
+	short, err := l.shortOfSpace()
+	if err != nil || short == "" || l.exists() {
+		return err
 	}
-	if free := int64(fs.Bavail) * fs.Bsize; free < stateBytesMin {
-		return fmt.Errorf("check space: %s: %d MiB free, need %d MiB (free some, or choose another place with --state-dir)",
-			l.o.StateDir, free>>20, stateBytesMin>>20)
-	}
-	if fs.Files > 0 && fs.Ffree < stateFilesMin {
-		return fmt.Errorf("check space: %s: %d inodes free, need %d (remove files, or choose another place with --state-dir)", l.o.StateDir, fs.Ffree, stateFilesMin)
-	}
-	return nil
+	return fmt.Errorf("check space: %s: %s (free some, or choose another place with --state-dir)", l.o.StateDir, short)
 }
 
-// stateFilesMin covers certificates, logs and etcd's files several times over.
-const stateFilesMin = 256
+// exists reports whether the instance has been up: then it has its keys and its options.
+func (l layout) exists() bool {
+	_, err := os.Stat(l.options())
+	return err == nil
+}
+
+// shortOfSpace says what the disk of the state directory has too little of for a new instance; empty: nothing.
+func (l layout) shortOfSpace() (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(l.o.StateDir, &fs); err != nil {
+		return "", fmt.Errorf("check space: statfs %s: %w", l.o.StateDir, err)
+	}
+	var short []string
+	if free := int64(fs.Bavail) * fs.Bsize; free < stateBytesMin {
+		short = append(short, fmt.Sprintf("%d MiB free, a new instance needs %d MiB", free>>20, stateBytesMin>>20))
+	}
+	if fs.Files > 0 && fs.Ffree < stateFilesMin {
+		short = append(short, fmt.Sprintf("%d inodes free, a new instance needs %d", fs.Ffree, stateFilesMin))
+	}
+	return strings.Join(short, "; "), nil
+}
+
+// warnOfSpace tells who starts an instance that its disk is full, and what will be done about it.
+func (c *cluster) warnOfSpace() {
+	short, err := c.shortOfSpace()
+	if err != nil || short == "" {
+		return // checkSpace has said it
+	}
+	then := "going on without more room: free some"
+	if c.o.Agent {
+		then = "going on: the agent will remove dead containers and unused images, then evict pods, as its configuration says; or free some yourself"
+	}
+	c.sink.Show(progress.Event{Step: "full disk " + c.o.StateDir, Phase: progress.Note, Detail: short + "; " + then})
+}
 
 // supervisorLog opens the log that this process writes about its children. On a full disk it goes on without one.
 func (l layout) supervisorLog() (*slog.Logger, func(), error) {

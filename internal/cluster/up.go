@@ -145,6 +145,7 @@ func (c *cluster) doChores(ctx context.Context) {
 
 // bringUp takes the steps from nothing, or from anything that an earlier run left, to a Ready node.
 func (c *cluster) bringUp(ctx context.Context) error {
+	c.warnOfSpace()
 	if err := progress.Step(c.sink, "check this machine", func() (string, error) { return "", c.preflight() }); err != nil {
 		return err
 	}

@@ -10,24 +10,34 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 // probeOverlay mounts an overlay where containerd will: whether a file system can carry one (ext4, xfs with ftype=1 can,
-// overlay itself cannot) shows only then, and containerd would say so as a plugin that did not load.
+// overlay itself cannot) shows only then, and containerd would say so as a plugin that did not load. On a disk that is full or cannot be
+// written it finds nothing out: an instance that was there before must come up all the same.
 func probeOverlay(dir string) (err error) {
 	probe, err := os.MkdirTemp(dir, "overlay-probe-")
+	if shortage.Is(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(probe)) }()
 	at := func(name string) string { return filepath.Join(probe, name) }
 	for _, name := range []string{"lower", "upper", "work", "merged"} {
-		if err := os.Mkdir(at(name), 0o700); err != nil {
+		if err := os.Mkdir(at(name), 0o700); shortage.Is(err) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}
 	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", at("lower"), at("upper"), at("work"))
-	if err := unix.Mount("overlay", at("merged"), "overlay", 0, layers); err != nil {
+	if err := unix.Mount("overlay", at("merged"), "overlay", 0, layers); shortage.Is(err) { // it makes a directory in workdir
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("mount an overlay below %s: %w: containers need one: choose a state directory on ext4 or xfs, without : or , in its name", dir, err)
 	}
 	return unix.Unmount(at("merged"), 0)

@@ -1,0 +1,23 @@
+package containerruntime
+
+import (
+	"os"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
+)
+
+// On a disk without blocks or inodes nothing is found out about overlays, and nothing of the probe is left.
+func TestProbeOverlayOnAFullDisk(t *testing.T) {
+	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=12")
+	for leave := range uint64(8) {
+		full := smallfs.FillInodes(t, dir, leave)
+		if err := probeOverlay(dir); err != nil {
+			t.Errorf("%d inodes left: %v", leave, err)
+		}
+		full.Free()
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Fatalf("%d inodes left: there are %v, %v", leave, left, err)
+		}
+	}
+}
