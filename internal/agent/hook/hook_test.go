@@ -16,12 +16,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 type runtime func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 
 func (r runtime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return r(ctx, in)
+}
+
+// saving notes how much of a command's outputs it is asked to keep.
+type saving struct{ kept int }
+
+func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+	s.kept = cri.KeptOutput(options)
+	return &runtimeapi.ExecSyncResponse{}, nil
+}
+
+// TestOutputIsNotKept: what a hook prints is read by nobody, so none of it is held.
+func TestOutputIsNotKept(t *testing.T) {
+	s := &saving{kept: -1}
+	c := with(&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})
+	if err := (Runner{Runtime: s}).PostStart(t.Context(), &corev1.Pod{}, c, "id", ""); err != nil || s.kept != 0 {
+		t.Errorf("%d bytes of each output are kept, %v", s.kept, err)
+	}
 }
 
 func with(h *corev1.LifecycleHandler) *corev1.Container {

@@ -22,6 +22,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
 // check compares an answer with "ok", "warning", "fails: <part of output>" or "none: <part of error>".
@@ -180,6 +181,22 @@ type execs func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeap
 
 func (e execs) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return e(ctx, in)
+}
+
+// saving notes how much of a command's outputs it is asked to keep.
+type saving struct{ kept int }
+
+func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+	s.kept = cri.KeptOutput(options)
+	return &runtimeapi.ExecSyncResponse{}, nil
+}
+
+// TestLittleOutputIsKept: of what a command prints no more is held than an Event could say.
+func TestLittleOutputIsKept(t *testing.T) {
+	s := &saving{kept: -1}
+	if a := askExec(t.Context(), s, "id", []string{"x"}, time.Second); a.err != nil || s.kept != outputMax {
+		t.Errorf("%d bytes of each output are kept, want %d; %v", s.kept, outputMax, a.err)
+	}
 }
 
 func TestExec(t *testing.T) {

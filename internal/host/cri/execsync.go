@@ -43,8 +43,8 @@ type outputOption struct {
 // code only. Without it all is kept that the runtime sends.
 func KeepOutput(bytes int) grpc.CallOption { return outputOption{bytes: bytes} }
 
-// keptOf is what a call's options say is kept of each output, in bytes.
-func keptOf(options []grpc.CallOption) int {
+// KeptOutput is how much of each output a call's options have ExecSync keep, in bytes.
+func KeptOutput(options []grpc.CallOption) int {
 	kept := messageMax
 	for _, o := range options {
 		if output, ok := o.(outputOption); ok {
@@ -73,7 +73,7 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 			return invoke(ctx, method, in, out, conn, options...)
 		}
 		err := call(ctx, transport, method, in.(*runtimeapi.ExecSyncRequest), func(body io.Reader) error {
-			return readExecSync(body, keptOf(options), response)
+			return readExecSync(body, KeptOutput(options), response)
 		})
 		if err != nil && ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
