@@ -86,6 +86,7 @@ func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // createSandbox prepares what the pod's containers share, then the sandbox.
 func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+	slot.release() // of an attempt before this one: volumes may take long
 	if err := r.setUp(ctx, e, pod); err != nil {
 		return err
 	}
@@ -155,6 +156,7 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		ips = r.HostIPs
 	}
 	if !e.prepared { // an adopted sandbox: the agent before us set it up, which is not known to our volumes
+		slot.release()
 		if err := r.setUp(ctx, e, pod); err != nil {
 			return err
 		}

@@ -53,24 +53,36 @@ func (r *Runner) watchAPI(ctx context.Context) {
 	controller.RunWithContext(ctx)
 }
 
-// Synced reports whether the API has told every pod that should be here.
+// Synced reports whether the API and the directory of manifests have told every pod that should be here.
 func (r *Runner) Synced() bool {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.synced
+	synced := r.synced
+	r.mu.Unlock()
+	return synced && r.static.told()
 }
 
-// apiSynced marks the moment from which a pod that the API does not have is an orphan.
+// apiSynced notes that the API has told every pod that should be here.
 func (r *Runner) apiSynced() {
 	r.mu.Lock()
 	r.synced = true
+	r.mu.Unlock()
+	r.static.apiSynced()
+	r.sourceTold()
+}
+
+// sourceTold is called when the API, or the directory of manifests, has told every pod that should be here. From when both have, a
+// pod that neither has is an orphan.
+func (r *Runner) sourceTold() {
+	if !r.Synced() {
+		return
+	}
+	r.mu.Lock()
 	r.sweepLater()
 	r.mu.Unlock()
 	slog.Info("pods of this node known", "node", r.Node)
 	for _, e := range r.entries() {
 		r.kick(e)
 	}
-	r.static.apiSynced()
 	r.sweep()
 }
 
@@ -89,8 +101,9 @@ const sweepFor = time.Minute
 // and a runtime that was interrupted while it made a sandbox may make the pod's cgroup once more when the pod is gone.
 func (r *Runner) sweep() {
 	now, _ := r.now()
+	synced := r.Synced()
 	r.mu.Lock()
-	due := r.synced && now < r.sweepEnd
+	due := synced && now < r.sweepEnd
 	r.mu.Unlock()
 	if !due {
 		return

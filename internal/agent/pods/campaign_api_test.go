@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -26,6 +27,7 @@ type apiServer struct {
 	w       *world
 	pods    map[string]*corev1.Pod // by name; replaced, never written to
 	version int
+	mirrors int           // that were made
 	events  []apiEvent    // versions grow
 	changed chan struct{} // closed at the next event
 	cut     chan struct{} // closed when watches are cut
@@ -181,7 +183,7 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, errors.New("connection lost")
 	}
-	if code != http.StatusOK && answer == nil {
+	if code >= http.StatusBadRequest && answer == nil {
 		answer = proto("Status", &metav1.Status{Status: "Failure", Code: int32(code), Reason: apiReasons[code], Message: "trouble"})
 	}
 	kind := protoType
@@ -219,12 +221,34 @@ func (a *apiServer) serve(l *life, q *http.Request, body []byte) (code int, answ
 			}
 		}
 		return http.StatusOK, proto("PodList", &list), nil
+	case q.Method == http.MethodGet && len(parts) == 4 && parts[2] == "nodes":
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: parts[3], UID: "node-uid"}}
+		return http.StatusOK, proto("Node", node), nil
+	case q.Method == http.MethodPost && len(parts) == 5:
+		return a.create(body)
 	case q.Method == http.MethodPatch && len(parts) == 7:
 		return a.patch(parts[5], body)
 	case q.Method == http.MethodDelete && len(parts) == 6:
 		return a.remove(parts[5], body)
 	}
 	panic("the agent asks the API for " + q.Method + " " + q.URL.String())
+}
+
+// create takes a mirror.
+func (a *apiServer) create(body []byte) (int, []byte, io.ReadCloser) {
+	pod := &corev1.Pod{}
+	unproto(body, pod)
+	if a.pods[pod.Name] != nil {
+		return http.StatusConflict, proto("Status", &metav1.Status{
+			Status: "Failure", Code: http.StatusConflict, Reason: metav1.StatusReasonAlreadyExists, Message: "it exists",
+		}), nil
+	}
+	a.mirrors++
+	pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprintf("mirror-%d", a.mirrors)), metav1.Now()
+	pod.Status.Phase = corev1.PodPending
+	a.w.say("  %s, the mirror of %s, is there", pod.UID, pod.Annotations[annotationMirror])
+	a.put(pod)
+	return http.StatusCreated, proto("Pod", pod), nil
 }
 
 // patch takes a status as the API server does, as far as we send it; and judges it.
@@ -291,20 +315,24 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 
 // judge holds a status to what was told before.
 func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
-	a.w.say("  %s is told to be %s %s", pod.UID, s.Phase, s.Reason)
-	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
-	if was := a.final[pod.UID]; was != "" && was != s.Phase {
-		a.w.judged("%s is told to be %s after %s", pod.UID, s.Phase, was)
+	uid := pod.UID
+	if isMirror(pod) {
+		uid = types.UID(pod.Annotations[annotationMirror])
 	}
-	if alive := a.w.alive(pod.UID); ended && a.final[pod.UID] == "" && len(alive) > 0 {
-		a.w.judged("%s is told to be %s while %v run", pod.UID, s.Phase, alive)
+	a.w.say("  %s is told to be %s %s", uid, s.Phase, s.Reason)
+	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
+	if was := a.final[uid]; was != "" && was != s.Phase {
+		a.w.judged("%s is told to be %s after %s", uid, s.Phase, was)
+	}
+	if alive := a.w.alive(uid); ended && a.final[uid] == "" && len(alive) > 0 {
+		a.w.judged("%s is told to be %s while %v run", uid, s.Phase, alive)
 	}
 	if ended {
-		a.final[pod.UID] = s.Phase
+		a.final[uid] = s.Phase
 	}
 	for _, list := range statusLists(s) {
 		for i := range list {
-			key := string(pod.UID) + " " + list[i].Name
+			key := string(uid) + " " + list[i].Name
 			if list[i].RestartCount < a.restarts[key] {
 				a.w.judged("%s: the restart count falls from %d to %d", key, a.restarts[key], list[i].RestartCount)
 			}

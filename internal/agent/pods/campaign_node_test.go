@@ -32,10 +32,16 @@ func (w *world) begin() {
 	if w.life != nil {
 		number = w.life.number + 1
 	}
-	l := &life{w: w, number: number, cancel: cancel, gone: make(chan struct{}), done: make(chan struct{})}
+	l := &life{w: w, number: number, cancel: cancel, gone: make(chan struct{}), done: make(chan struct{}),
+		files: make(chan struct{}, 1)}
 	w.life, w.down = l, false
 	clear(w.orders)
 	clear(w.told)
+	for uid := range w.statics {
+		if !w.hasRun(uid) {
+			delete(w.api.final, uid) // one that was refused: another agent lets it in anew, as upstream's does
+		}
+	}
 	w.say("agent %d begins", number)
 	w.mu.Unlock()
 	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api", Transport: door{l}, QPS: -1})
@@ -45,7 +51,7 @@ func (w *world) begin() {
 	runtime := fakeRuntime{l: l}
 	events := &record.FakeRecorder{}
 	r := newRunner(Options{
-		Node: "node-1", RootDir: w.logDir, LogDir: filepath.Join(w.logDir, "pods"), HostIPs: []string{"192.0.2.1"}, Client: client,
+		Node: "node-1", RootDir: w.logDir, StaticDir: w.staticDir(), LogDir: filepath.Join(w.logDir, "pods"), HostIPs: []string{"192.0.2.1"}, Client: client,
 		Runtime: &cri.Client{RuntimeServiceClient: runtime, Images: fakeImages{l: l}}, RuntimeName: "fake",
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: events,
 		Volumes: fakeVolumes{l}, Env: &env.Builder{Services: func(string) ([]*corev1.Service, error) { return nil, nil }},
@@ -61,6 +67,7 @@ func (w *world) begin() {
 		},
 	}, l, "/nowhere")
 	r.stops, r.removals = make(chan struct{}, 2), make(chan struct{}, 2) // so few that a slot which is held is missed
+	r.static.watch = l.watchFiles
 	l.runner = r
 	go func() {
 		defer close(l.done)
@@ -127,6 +134,9 @@ func (v fakeVolumes) TearDown(ctx context.Context, uid types.UID) error {
 func (v fakeVolumes) Orphans(known map[types.UID]bool) (orphans []types.UID, err error) {
 	v.l.w.mu.Lock()
 	defer v.l.w.mu.Unlock()
+	if v.l.w.fails("read directories") {
+		return nil, outage
+	}
 	for uid := range v.l.w.volumes {
 		if !known[uid] {
 			orphans = append(orphans, uid)
@@ -142,6 +152,9 @@ func (g fakeGroups) Ensure(pod *corev1.Pod) (string, error) {
 	g.l.w.mu.Lock()
 	defer g.l.w.mu.Unlock()
 	if g.l.w.life != g.l || g.l.w.down {
+		return "", outage
+	}
+	if g.l.w.fails("make group") {
 		return "", outage
 	}
 	g.l.w.groups[pod.UID] = true
@@ -163,6 +176,9 @@ func (g fakeGroups) Remove(ctx context.Context, uid types.UID) error {
 func (g fakeGroups) Pods() (all []types.UID, err error) {
 	g.l.w.mu.Lock()
 	defer g.l.w.mu.Unlock()
+	if g.l.w.fails("read groups") {
+		return nil, outage
+	}
 	for uid := range g.l.w.groups {
 		all = append(all, uid)
 	}

@@ -109,6 +109,7 @@ func (w *world) end(b *box, code int32) {
 		if b.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			b.state = runtimeapi.ContainerState_CONTAINER_EXITED
 			close(b.ended)
+			w.emit(b.uid, b.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 		}
 	})
 }
@@ -120,6 +121,7 @@ func (w *world) fall(s *sandbox) {
 	}
 	s.ready = false
 	w.exited(s.pid)
+	w.emit(s.uid, s.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	for _, b := range w.containers {
 		if b.sandbox == s.id {
 			w.end(b, 137)
@@ -143,10 +145,6 @@ func (f fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grp
 
 func (f fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{}, nil
-}
-
-func (f fakeRuntime) GetContainerEvents(context.Context, *runtimeapi.GetEventsRequest, ...grpc.CallOption) (runtimeapi.RuntimeService_GetContainerEventsClient, error) {
-	return nil, status.Error(codes.Unimplemented, "no events")
 }
 
 func (f fakeRuntime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
@@ -250,6 +248,7 @@ func (f fakeRuntime) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSan
 		w.lastID++
 		out.PodSandboxId = fmt.Sprintf("s%d", w.lastID)
 		w.sandboxes[out.PodSandboxId] = &sandbox{id: out.PodSandboxId, uid: uid, config: in.Config, ready: true, created: time.Now(), pid: 1000 + w.lastID}
+		w.emit(uid, out.PodSandboxId, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		w.say("  %s has sandbox %s, attempt %d", uid, out.PodSandboxId, in.Config.Metadata.Attempt)
 		return nil
 	})
@@ -279,6 +278,7 @@ func (f fakeRuntime) RemovePodSandbox(ctx context.Context, in *runtimeapi.Remove
 		}
 		w.fall(s)
 		delete(w.sandboxes, s.id)
+		w.emit(s.uid, s.id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 		maps.DeleteFunc(w.containers, func(_ string, b *box) bool { return b.sandbox == s.id })
 		return nil
 	})
@@ -302,6 +302,7 @@ func (f fakeRuntime) CreateContainer(ctx context.Context, in *runtimeapi.CreateC
 			id: out.ContainerId, name: m.Name, sandbox: s.id, uid: s.uid, attempt: m.Attempt, config: in.Config, created: time.Now(), pid: 1000 + w.lastID,
 			ended: make(chan struct{}), state: runtimeapi.ContainerState_CONTAINER_CREATED,
 		}
+		w.emit(s.uid, out.ContainerId, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 		return nil
 	})
 }
@@ -319,6 +320,7 @@ func (f fakeRuntime) StartContainer(ctx context.Context, in *runtimeapi.StartCon
 		w.judgeStart(b)
 		b.state, b.alive, b.started = runtimeapi.ContainerState_CONTAINER_RUNNING, true, time.Now()
 		w.say("  %s %s#%d starts as %s", b.uid, b.name, b.attempt, b.id)
+		w.emit(b.uid, b.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		r := w.dice("program", b.uid, b.name, b.attempt)
 		if init := w.api.isInit(b.uid, b.name); init || r.IntN(4) == 0 {
 			code := int32(r.IntN(3) / 2)
@@ -346,6 +348,7 @@ func (w *world) judgeStart(b *box) {
 			w.judged("%s is started while #%d runs", run, o.attempt)
 		}
 	}
+	w.judgeTwins(b)
 	if phase := w.api.final[b.uid]; phase != "" {
 		w.judged("%s is started after the pod was told to be %s", run, phase)
 	}
@@ -414,6 +417,7 @@ func (f fakeRuntime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveC
 				w.judged("%s %s#%d is removed while it runs", b.uid, b.name, b.attempt)
 			}
 			delete(w.containers, b.id)
+			w.emit(b.uid, b.id, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 		}
 		return nil
 	})

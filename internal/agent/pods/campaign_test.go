@@ -62,6 +62,7 @@ func TestHistories(t *testing.T) {
 	defer klog.ClearLogger()
 	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // the heap is small: by default it is cleared all the time
 	dir := historiesDir(t)
+	t.Chdir(dir)
 	var players sync.WaitGroup
 	var failed atomic.Bool
 	for range runtime.GOMAXPROCS(0) {
@@ -132,7 +133,11 @@ type history struct {
 func (h *history) play() {
 	w := h.w
 	w.trouble = []int{0, 5, 15, 40}[h.r.IntN(4)]
-	w.images["here"] = true
+	w.images["here"], w.images["here:1"] = true, true
+	w.evented = h.r.IntN(3) > 0
+	if err := os.MkdirAll(w.staticDir(), 0o700); err != nil {
+		panic(err)
+	}
 	w.begin()
 	for range 3 + h.r.IntN(12) {
 		pause := time.Duration(h.r.IntN(8_000)) * time.Millisecond
@@ -182,8 +187,8 @@ func (h *history) act() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pod := h.anyPod()
-	what := h.r.IntN(14)
-	if pod == nil || what < 3 && len(w.api.pods) < 4 {
+	what := h.r.IntN(20)
+	if what < 14 && pod == nil || what < 3 && len(w.api.pods) < 4 {
 		h.create()
 		return
 	}
@@ -220,6 +225,17 @@ func (h *history) act() {
 		w.mu.Unlock() // the agent has locks of its own
 		w.life.runner.Retry(pod.UID)
 		w.mu.Lock()
+	case 14, 15:
+		h.writeManifest()
+	case 16:
+		h.removeManifest()
+	case 17:
+		h.breakDir(w.staticDir())
+	case 18:
+		h.breakDir(filepath.Join(w.logDir, "pods"))
+	case 19:
+		w.say("event streams are cut")
+		w.cutStreams()
 	}
 }
 
@@ -276,7 +292,9 @@ func (h *history) evict(pod *corev1.Pod) {
 	w.mu.Lock()
 	if here {
 		w.say("node evicts %s", pod.UID)
-		w.evicted[pod.UID] = v
+		if h.r.IntN(4) > 0 { // else its record could not be written: the next agent does not know
+			w.evicted[pod.UID] = v
+		}
 		w.ordered(pod.UID, time.Until(v.KillAt))
 	}
 }
@@ -366,9 +384,29 @@ func (h *history) end() {
 	w.mu.Lock()
 	w.calm, w.trouble = true, 0
 	w.say("the world heals")
+	w.mendDir(w.staticDir())
+	w.mendDir(filepath.Join(w.logDir, "pods"))
 	w.mu.Unlock()
 	h.pass(time.Minute)
+	// The longest wait that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox is.
+	for range 10 {
+		if w.missing() == "" || w.wrong != nil {
+			break
+		}
+		h.pass(time.Minute)
+	}
+	missing := w.missing()
 	w.mu.Lock()
+	if missing != "" {
+		w.judged("long after the last trouble: %s", missing)
+	}
+	for path := range w.files {
+		if err := os.Remove(path); err != nil {
+			panic(err)
+		}
+		w.forsake(path)
+		w.tellFiles()
+	}
 	for _, pod := range w.api.pods {
 		w.api.toEnd(pod, int64(1+h.r.IntN(30)))
 	}

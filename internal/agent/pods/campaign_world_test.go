@@ -40,6 +40,12 @@ type world struct {
 	starts     map[string]int // of programs, by pod, container and attempt
 	watches    map[int]*watch // by pid
 
+	evented bool                  // the runtime has an event stream
+	streams map[*eventStream]bool // that are open
+
+	statics map[types.UID]*manifest // static pods that there ever were
+	files   map[string]types.UID    // of which there is a file now, by path
+
 	api     *apiServer
 	volumes map[types.UID]bool
 	groups  map[types.UID]bool
@@ -56,6 +62,7 @@ type life struct {
 	cancel context.CancelFunc
 	gone   chan struct{} // closed when it crashes: what it waits for is cut
 	done   chan struct{} // closed when nothing of it runs
+	files  chan struct{} // tells that the directory of manifests has changed
 }
 
 // call is one under way.
@@ -78,6 +85,7 @@ func newWorld(seed uint64, logDir string) *world {
 		seed: seed, logDir: logDir, birth: time.Now(), turns: map[string]int{}, flying: map[*call]bool{},
 		sandboxes: map[string]*sandbox{}, containers: map[string]*box{}, images: map[string]bool{}, starts: map[string]int{},
 		watches: map[int]*watch{}, volumes: map[types.UID]bool{}, groups: map[types.UID]bool{},
+		streams: map[*eventStream]bool{}, statics: map[types.UID]*manifest{}, files: map[string]types.UID{},
 		evicted: map[types.UID]Eviction{}, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
 	}
 	w.api = newAPIServer(w)
@@ -248,6 +256,15 @@ func (l *life) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// fails says whether something fails that answers at once. Caller holds mu.
+func (w *world) fails(kind string) bool {
+	if w.calm {
+		return false
+	}
+	w.turns[kind]++
+	return w.dice("fails", kind, w.turns[kind]).IntN(300) < w.trouble
+}
+
 // alive are the containers of a pod that have a process. Caller holds mu.
 func (w *world) alive(uid types.UID) (names []string) {
 	for _, b := range w.containers {
@@ -308,7 +325,7 @@ func (w *world) judgeStops() {
 // yields tells calls that a stop order interrupts, or that it does not wait for.
 func yields(kind string) bool {
 	switch kind {
-	case "set up", "pull", "give", "configure", "stop waits":
+	case "set up", "pull", "give", "configure", "stop waits", "events":
 		return true
 	}
 	return strings.HasPrefix(kind, "api ")

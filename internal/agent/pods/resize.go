@@ -50,9 +50,7 @@ func (r *Runner) settleOnce() (granted bool) {
 	}
 	r.admission.Lock()
 	defer r.admission.Unlock()
-	r.mu.Lock()
-	synced := r.synced
-	r.mu.Unlock()
+	synced := r.Synced()
 	var asking []*entry
 	var requests []ResizeRequest
 	for _, e := range all {

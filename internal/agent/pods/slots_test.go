@@ -136,3 +136,45 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 		})
 	}
 }
+
+// slowVolumes tell when they are made, and never are.
+type slowVolumes struct {
+	Volumes
+	asked chan struct{}
+}
+
+func (v slowVolumes) SetUp(ctx context.Context, _ *corev1.Pod) error {
+	close(v.asked)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A pod tries again what failed after it had its start slot: while its volumes are made, others start.
+func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
+	for name, start := range map[string]func(context.Context, *Runner, *entry, *startSlot) error{
+		"sandbox": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
+			return r.createSandbox(ctx, e, testPod(), podlife.Action{Kind: podlife.CreateSandbox}, slot)
+		},
+		"container": func(ctx context.Context, r *Runner, e *entry, slot *startSlot) error {
+			return r.startContainer(ctx, e, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
+		},
+	} {
+		r, slot := testRunner(), &startSlot{slots: make(chan struct{}, 1)}
+		volumes := slowVolumes{asked: make(chan struct{})}
+		r.Volumes = volumes
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := slot.take(ctx); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan error)
+		go func() { over <- start(ctx, r, newEntry("uid-1", 0), slot) }()
+		<-volumes.asked
+		if len(slot.slots) > 0 {
+			t.Errorf("%s: the slot is held while volumes are made", name)
+		}
+		cancel()
+		if err := <-over; err == nil {
+			t.Errorf("%s: no volumes, and no error", name)
+		}
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,8 +34,13 @@ type staticPods struct {
 	pods    map[string]*corev1.Pod // wanted, by namespace/name
 	mirrors map[string]*corev1.Pod // in the API, by namespace/name
 	bad     map[string]string      // what is wrong with a file, so that it is said once per content
-	synced  bool
+	synced  bool                   // the API has told every mirror
+	whole   bool                   // every file has been read, at one time or another
+	known   bool                   // and the pods that they have are here
 	wake    chan struct{}
+	reflect chan struct{} // wakes who keeps mirrors
+
+	watch func(ctx context.Context, dir string) (changed <-chan struct{}, err error) // watchDir, but in tests
 }
 
 // The directory is re-read when it changes and, for file systems that cannot notify, at this period (upstream's
@@ -43,17 +50,33 @@ const staticPeriod = 20 * time.Second
 // settle lets an editor finish writing before its file is read.
 const settle = 100 * time.Millisecond
 
+// settleLongest bounds how long changes that do not end are waited for (chosen).
+const settleLongest = 2 * time.Second
+
 func newStaticPods(r *Runner) *staticPods {
-	return &staticPods{r: r, pods: map[string]*corev1.Pod{}, mirrors: map[string]*corev1.Pod{}, bad: map[string]string{}, wake: make(chan struct{}, 1)}
+	return &staticPods{
+		r: r, pods: map[string]*corev1.Pod{}, mirrors: map[string]*corev1.Pod{}, bad: map[string]string{},
+		wake: make(chan struct{}, 1), reflect: make(chan struct{}, 1), watch: watchDir,
+	}
 }
 
 func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
+// poke has pods and mirrors compared with what they should be.
 func (s *staticPods) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	for _, wake := range []chan struct{}{s.wake, s.reflect} {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// told reports whether the directory has told every pod that should be here. Until then a pod that nobody asks for may be one of its.
+func (s *staticPods) told() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known || s.r.StaticDir == ""
 }
 
 func (s *staticPods) apiSynced() {
@@ -82,22 +105,51 @@ func (s *staticPods) mirrorGone(mirror *corev1.Pod) {
 	s.poke()
 }
 
-func (s *staticPods) run(ctx context.Context) {
-	var changes <-chan fsnotify.Event
-	if s.r.StaticDir != "" {
-		if watcher, err := fsnotify.NewWatcher(); err == nil {
-			defer watcher.Close()
-			if err := watcher.Add(s.r.StaticDir); err != nil {
-				slog.Warn("static pods: no change notification, reading every "+staticPeriod.String(), "dir", s.r.StaticDir, "err", err)
+// watchDir tells of changes in a directory until ctx ends. It tells, too, where the kernel lost count of them.
+func watchDir(ctx context.Context, dir string) (<-chan struct{}, error) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := watcher.Add(dir); err != nil {
+		return nil, errors.Join(err, watcher.Close())
+	}
+	changed := make(chan struct{}, 1)
+	go func() {
+		defer watcher.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-watcher.Events:
+			case err := <-watcher.Errors: // read, or the watcher waits for ever
+				slog.Warn("static pods: changes may have gone unnoticed, reading all", "dir", dir, "err", err)
 			}
-			changes = watcher.Events
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return changed, nil
+}
+
+func (s *staticPods) run(ctx context.Context) {
+	var changes <-chan struct{}
+	if s.r.StaticDir != "" {
+		var err error
+		if changes, err = s.watch(ctx, s.r.StaticDir); err != nil {
+			slog.Warn("static pods: no change notification, reading every "+staticPeriod.String(), "dir", s.r.StaticDir, "err", err)
 		}
 	}
+	var mirrors sync.WaitGroup
+	defer mirrors.Wait()
+	mirrors.Go(func() { s.keepMirrors(ctx) })
 	tick := time.NewTicker(staticPeriod)
 	defer tick.Stop()
 	s.read()
 	for {
-		s.reconcile(ctx)
+		s.reconcile()
 		select {
 		case <-ctx.Done():
 			return
@@ -111,11 +163,14 @@ func (s *staticPods) run(ctx context.Context) {
 	}
 }
 
-// drain waits for a quiet moment.
-func drain(ctx context.Context, changes <-chan fsnotify.Event) {
+// drain waits for a quiet moment, though not for ever: somebody may write there all the time.
+func drain(ctx context.Context, changes <-chan struct{}) {
+	longest := time.After(settleLongest)
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-longest:
 			return
 		case <-changes:
 		case <-time.After(settle):
@@ -125,7 +180,7 @@ func drain(ctx context.Context, changes <-chan fsnotify.Event) {
 }
 
 // read reads the directory. A file that cannot be read or decoded keeps the pod it had: a half-written edit must not
-// end a running pod.
+// end a running pod. Nor may a directory or file that fails while the agent starts: see told.
 func (s *staticPods) read() {
 	if s.r.StaticDir == "" {
 		return
@@ -134,12 +189,16 @@ func (s *staticPods) read() {
 	if err != nil {
 		if !os.IsNotExist(err) {
 			slog.Error("static pods: directory not read, keeping what runs", "dir", s.r.StaticDir, "err", err)
+			return
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.whole = true // there are none
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, wanted := s.pods, map[string]*corev1.Pod{}
+	before, wanted, whole := s.pods, map[string]*corev1.Pod{}, true
 	for _, f := range files {
 		path := filepath.Join(s.r.StaticDir, f.Name())
 		if f.IsDir() || strings.HasPrefix(f.Name(), ".") {
@@ -147,6 +206,7 @@ func (s *staticPods) read() {
 		}
 		pod, err := s.decode(path)
 		if err != nil {
+			whole = whole && !unread(err)
 			if s.bad[path] != err.Error() {
 				slog.Error("static pod refused", "file", path, "err", err)
 				s.bad[path] = err.Error()
@@ -166,6 +226,13 @@ func (s *staticPods) read() {
 		wanted[key(pod)] = pod
 	}
 	s.pods = wanted
+	s.whole = s.whole || whole
+}
+
+// unread tells a file that is there and could not be read from one whose content is wrong.
+func unread(err error) bool {
+	var failed *fs.PathError
+	return errors.As(err, &failed) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // annotationPath remembers in memory which file a static pod came from.
@@ -218,14 +285,9 @@ func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev
 	return pod, nil
 }
 
-// reconcile starts what the directory has, ends what it no longer has, and keeps the mirrors.
-func (s *staticPods) reconcile(ctx context.Context) {
-	s.mu.Lock()
-	wanted := make(map[string]*corev1.Pod, len(s.pods))
-	for k, pod := range s.pods {
-		wanted[k] = pod
-	}
-	s.mu.Unlock()
+// reconcile starts what the directory has and ends what it no longer has.
+func (s *staticPods) reconcile() {
+	wanted := s.wanted()
 	live := s.endUnwanted(wanted)
 	for k, pod := range wanted {
 		if uid, busy := live[k]; busy && uid != pod.UID {
@@ -235,13 +297,28 @@ func (s *staticPods) reconcile(ctx context.Context) {
 			s.r.take(pod, true)
 		}
 	}
-	s.reconcileMirrors(ctx, wanted, live)
+	s.mu.Lock()
+	first := s.whole && !s.known
+	s.known = s.whole
+	s.mu.Unlock()
+	if first {
+		s.r.sourceTold()
+	}
+	select {
+	case s.reflect <- struct{}{}:
+	default:
+	}
 }
 
-// endUnwanted orders the end of static pods that the directory no longer has and returns the static pods that still are
-// here, by name.
+// wanted are the pods that the directory has, by namespace/name.
+func (s *staticPods) wanted() map[string]*corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.pods)
+}
+
+// endUnwanted orders the end of static pods that the directory no longer has and returns those that still are here, as live does.
 func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types.UID {
-	live := map[string]types.UID{}
 	now, _ := s.r.now()
 	for _, e := range s.r.entries() {
 		e.mu.Lock()
@@ -250,7 +327,6 @@ func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types
 			e.mu.Unlock()
 			continue
 		}
-		live[key(pod)] = e.uid
 		w := wanted[key(pod)]
 		going := e.stop != nil && e.stop.Remove // else it was rejected or evicted, and stays until its manifest goes
 		end := (w == nil || w.UID != e.uid) && !going
@@ -262,7 +338,41 @@ func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types
 			s.r.kick(e)
 		}
 	}
+	return s.live(wanted)
+}
+
+// live returns the static pods that are here, by name: of two with one name that which is not wanted. A pod of which only the runtime
+// knows may be one, too: a version of before this agent.
+func (s *staticPods) live(wanted map[string]*corev1.Pod) map[string]types.UID {
+	live := map[string]types.UID{}
+	for _, e := range s.r.entries() {
+		e.mu.Lock()
+		pod, static, k := e.pod, e.static, e.fallback.namespace+"/"+e.fallback.name
+		e.mu.Unlock()
+		if pod != nil {
+			k = key(pod)
+		}
+		if pod != nil && !static {
+			continue
+		}
+		if w := wanted[k]; live[k] == "" || w != nil && live[k] == w.UID {
+			live[k] = e.uid
+		}
+	}
 	return live
+}
+
+// keepMirrors has the API show the static pods. It waits for the API server; what starts and ends them does not.
+func (s *staticPods) keepMirrors(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.reflect:
+		}
+		wanted := s.wanted()
+		s.reconcileMirrors(ctx, wanted, s.live(wanted))
+	}
 }
 
 // reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone. The mirror of a
@@ -309,6 +419,8 @@ func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*co
 
 // createMirror posts the image of a static pod. The API server admits it only with the node as its owner.
 func (s *staticPods) createMirror(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
 	node := &corev1.Node{}
 	if err := s.r.Client.Get(ctx, kube.Nodes, "", s.r.Node, node); err != nil {
 		return fmt.Errorf("read node %s: %w", s.r.Node, err)

@@ -1,16 +1,22 @@
 package pods
 
 import (
+	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 const goodManifest = `
@@ -186,4 +192,128 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 			t.Errorf("%s: stop order %+v", uid, e.stop)
 		}
 	}
+}
+
+// A pod that only the runtime knows may be one of a manifest, as long as the directory, or a file of it, could not be read: an agent
+// that starts while the disk fails must not end the node's static pods.
+func TestUnreadManifestsEndNothing(t *testing.T) {
+	dir := t.TempDir()
+	r := testRunner()
+	r.StaticDir, r.pods, r.synced = filepath.Join(dir, "manifests"), map[types.UID]*entry{}, true
+	l := &life{w: newWorld(1, dir)}
+	r.Volumes, r.Groups = fakeVolumes{l}, fakeGroups{l}
+	e := newEntry("uid-1", 0)
+	r.pods[e.uid] = e
+	ends := func() bool {
+		r.static.read()
+		r.static.reconcile()
+		_, _, ok := r.observe(e)
+		return ok
+	}
+	if err := os.WriteFile(r.StaticDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ends() {
+		t.Error("the directory cannot be read, and a pod of before is ended")
+	}
+	loop := filepath.Join(r.StaticDir, "loop.yaml")
+	for _, err := range []error{os.Remove(r.StaticDir), os.Mkdir(r.StaticDir, 0o700), os.Symlink("loop.yaml", loop)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ends() {
+		t.Error("a file cannot be read, and a pod of before is ended")
+	}
+	if err := os.Remove(loop); err != nil {
+		t.Fatal(err)
+	}
+	if !ends() {
+		t.Error("the directory has no such pod, and the one of before is not ended")
+	}
+}
+
+// silent is an API server that never answers.
+type silent struct{}
+
+func (silent) RoundTrip(q *http.Request) (*http.Response, error) {
+	<-q.Context().Done()
+	return nil, q.Context().Err()
+}
+
+// Static pods come and go whether the API server answers or not: that is what they are for.
+func TestManifestsDoNotWaitForMirrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api", Transport: silent{}, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := testRunner()
+		r.Client, r.StaticDir, r.pods = client, t.TempDir(), map[types.UID]*entry{}
+		changed := make(chan struct{}, 1)
+		r.static.watch = func(context.Context, string) (<-chan struct{}, error) { return changed, nil }
+		path := filepath.Join(r.StaticDir, "pod.yaml")
+		if err := os.WriteFile(path, []byte(goodManifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pod, err := r.static.decode(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := newEntry(pod.UID, 0) // it runs
+		e.pod, e.static, r.pods[pod.UID] = pod, true, e
+		ctx, cancel := context.WithCancel(t.Context())
+		go r.static.run(ctx)
+		r.static.apiSynced()
+		synctest.Wait() // the mirror is being made
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		changed <- struct{}{}
+		time.Sleep(2 * settle)
+		synctest.Wait()
+		if !e.stopping() {
+			t.Error("its manifest is gone, and the pod goes on while the API server does not answer")
+		}
+		cancel()
+	})
+}
+
+// Two versions of a static pod never run at once, not even where an agent before this one started the first.
+func TestStaticPodWaitsForVersionOfBefore(t *testing.T) {
+	r := testRunner()
+	r.pods, r.Volumes = map[types.UID]*entry{}, fakeVolumes{}
+	old, now := newEntry("old", 0), testPod()
+	old.fallback = identity{namespace: now.Namespace, name: now.Name}
+	r.pods[old.uid] = old
+	r.static.pods = map[string]*corev1.Pod{key(now): now}
+	r.static.reconcile()
+	if r.entryOf(now.UID) != nil {
+		t.Error("it is here beside the version before it")
+	}
+}
+
+// Somebody who writes into the directory all the time does not keep it from being read.
+func TestDirectoryWithoutRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				select {
+				case changes <- struct{}{}:
+				case <-ctx.Done():
+				}
+				time.Sleep(settle / 2)
+			}
+		}()
+		begun := time.Now()
+		time.AfterFunc(time.Minute, cancel)
+		drain(ctx, changes)
+		if took := time.Since(begun); took > settleLongest {
+			t.Errorf("the directory is left unread for %s", took)
+		}
+		cancel()
+		time.Sleep(settle) // the writer ends
+	})
 }

@@ -187,12 +187,10 @@ func (r *Runner) addressOf(e *entry, pod *corev1.Pod) string {
 	return ""
 }
 
-// observe assembles what the step may look at. ok is false when the pod must be left alone for now: it is unknown to
-// the API as far as we heard it, and we have not heard all of it yet.
+// observe assembles what the step may look at. ok is false when the pod must be left alone for now: nobody asks for it as
+// far as we heard, and we have not heard the whole of the API and of the directory of manifests yet.
 func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok bool) {
-	r.mu.Lock()
-	synced := r.synced
-	r.mu.Unlock()
+	synced := r.Synced()
 	r.followHooks(e, e.object())
 	r.track(e)
 	r.adoptSizes(e)
