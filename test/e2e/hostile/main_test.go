@@ -5,14 +5,15 @@
 // stop, whether its secrets and tokens come, whether it is killed when it should be, and what the agent costs.
 //
 //	make build && go test -tags e2e ./test/e2e/hostile
-//	PLIMSOLL_E2E_LONG=1 go test -tags e2e -timeout 90m ./test/e2e/hostile -run TestOneByOne
+//	PLIMSOLL_E2E_LONG=1 go test -tags e2e -timeout 2h ./test/e2e/hostile -run TestOneByOne
+//	PLIMSOLL_E2E_LONG=1 go test -tags e2e ./test/e2e/hostile -run TestOneByOne -attacks '^port-' -rounds 10
 //
 // # Model
 //
-// An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of
-// one kind come together; TestOneByOne is the long form: each attack alone, in more pods, again and again. In both the neighbour is measured before, and again
-// from the first attacker's coming to the last one's going; bounds are ratios of the two (neighbour_test.go), so that a slow machine
-// fails nothing.
+// An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of one kind come
+// together; TestOneByOne is the long form: each attack alone, in more pods. The neighbour is measured before the first attack, and then
+// in each from the first attacker's coming to the last one's going; bounds are ratios of the two (neighbour_test.go), so that a slow
+// machine fails nothing. The agent is one and the same from the first attack to the last: what it does not give back adds up.
 //
 // # Safety
 //
