@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	componentv1alpha1 "k8s.io/component-base/config/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/election"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
 // leaderElection is upstream's flags of leader election.
@@ -16,6 +20,29 @@ type leaderElection struct {
 	on   bool
 	lock string
 	election.Config
+	// Client makes the client that renews; nil: by the kubeconfig that run is told.
+	Client func(agent string) (*kube.Client, error)
+
+	leading   atomic.Bool
+	candidate atomic.Pointer[election.Candidate]
+}
+
+// health is whether this process, if it leads, holds its Lease: one that waits is well.
+func (l *leaderElection) health() serving.Check {
+	return serving.Check{Name: "leaderElection", Do: func() error {
+		if c := l.candidate.Load(); c != nil && l.leading.Load() && !c.Holds() {
+			return fmt.Errorf("this process leads, and has not renewed its Lease for %v", l.LeaseDuration)
+		}
+		return nil
+	}}
+}
+
+// inForce is the election as its configuration file would say it.
+func (l *leaderElection) inForce() componentv1alpha1.LeaderElectionConfiguration {
+	return componentv1alpha1.LeaderElectionConfiguration{
+		LeaderElect: &l.on, LeaseDuration: metav1.Duration{Duration: l.LeaseDuration}, RenewDeadline: metav1.Duration{Duration: l.RenewDeadline},
+		RetryPeriod: metav1.Duration{Duration: l.RetryPeriod}, ResourceLock: l.lock, ResourceName: l.Name, ResourceNamespace: l.Namespace,
+	}
 }
 
 func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
@@ -65,7 +92,13 @@ func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead
 		return lead(ctx, func() bool { return true })
 	}
 	// A client of its own, so that renewals never wait behind other requests of this process.
-	client, err := kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: agent + "-election", QPS: -1})
+	connect := l.Client
+	if connect == nil {
+		connect = func(agent string) (*kube.Client, error) {
+			return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: agent, QPS: -1})
+		}
+	}
+	client, err := connect(agent + "-election")
 	if err != nil {
 		return usageError{err}
 	}
@@ -73,7 +106,12 @@ func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead
 	if err != nil {
 		return usageError{err}
 	}
-	return candidate.Run(ctx, func(ctx context.Context) error { return lead(ctx, candidate.Holds) })
+	l.candidate.Store(candidate)
+	return candidate.Run(ctx, func(ctx context.Context) error {
+		l.leading.Store(true)
+		defer l.leading.Store(false)
+		return lead(ctx, candidate.Holds)
+	})
 }
 
 type errUnknownLock string

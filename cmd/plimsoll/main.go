@@ -28,7 +28,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
+	err := run(ctx, asUpstream(os.Args[0], os.Args[1:]))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "plimsoll:", err)

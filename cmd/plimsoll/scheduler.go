@@ -6,18 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
 func newSchedulerCommand() *cobra.Command {
-	var kubeconfig, config string
-	sampling := "all"
-	o := scheduler.Options{}
+	s := schedulerCommand{sampling: "all"}
 	c := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Place pods on nodes",
@@ -27,6 +28,9 @@ Every node is considered for every pod, by the default profile of kube-scheduler
 KubeSchedulerConfiguration, the file that kube-scheduler reads: --config. What it says yields to flags that are given. Resource claims and gangs
 are not supported yet: a pod that demands one stays pending with an event that says so.
 
+It takes kube-scheduler's flags, so that its command lines and manifests start this; those without an effect say so here and in the log.
+Started under the name kube-scheduler, plimsoll is this.
+
 Where agents report their NUMA nodes (NodeResourceTopology), pods that want CPUs, memory or devices of their own go only where the
 agent will find them; NodeResourceTopologyMatch is the name of that rule in the file.`,
 		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
@@ -34,68 +38,118 @@ agent will find them; NodeResourceTopologyMatch is the name of that rule in the 
 		Args: cobra.NoArgs,
 	}
 	f := c.Flags()
-	leader := leaderElectionFlags(f, "kube-scheduler")
-	port := servingFlags(f, portScheduler)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		file, warnings, err := schedulerconfig.Load(config)
-		if err != nil {
-			return usageError{err}
-		}
-		switch sampling {
-		case "all":
-		case "compat":
-			warnings = file.Compat(warnings)
-		default:
-			return usageError{fmt.Errorf("--sampling: %q: want all or compat", sampling)}
-		}
-		for _, w := range warnings {
-			slog.Warn("scheduler configuration", "file", config, "field", w)
-		}
-		if config != "" && f.Changed("scheduler-name") {
-			return usageError{errors.New("--scheduler-name: not with --config: the names are those of its profiles")}
-		}
-		if kubeconfig = cmp.Or(kubeconfig, file.Kubeconfig); kubeconfig == "" {
-			return usageError{errors.New("--kubeconfig: required, here or as clientConnection.kubeconfig in the file of --config")}
-		}
-		if config != "" {
-			o.Name, o.Profiles = file.Profiles[0].Name, file.Profiles
-		} else if sampling == "compat" {
-			o.Profiles = file.Profiles
-			o.Profiles[0].Name = o.Name
-		}
-		o.BackoffFirst, o.BackoffMax = file.BackoffFirst, file.BackoffMax
-		if file.LeaderElection != nil {
-			leader.fill(f, file.LeaderElection)
-		}
-		// Binds are bounded by --binds-in-flight and by the server's priority and fairness, not by a rate.
-		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler", QPS: -1}); err != nil {
-			return usageError{err}
-		}
-		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-scheduler-events", QPS: -1}); err != nil {
-			return usageError{err}
-		}
-		// Those who answer to one name compete with each other, upstream's scheduler among them, and with nobody else.
-		named := f.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
-		if o.Name != scheduler.DefaultName && !named {
-			leader.Name = o.Name
-		}
-		if err := port.Check(); err != nil {
-			return usageError{err}
-		}
-		o.Metrics = scheduler.NewMetrics()
-		port.API, port.Registry = o.Events, o.Metrics.Registry
-		return port.beside(c.Context(), func(ctx context.Context) error {
-			return leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
-				o.Leads = leads
-				return scheduler.Run(ctx, o)
-			})
-		})
-	}
-	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server")
-	f.StringVar(&config, "config", "", "KubeSchedulerConfiguration `file`; none: upstream's defaults")
-	f.StringVar(&o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
-	f.IntVar(&o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
-	f.StringVar(&sampling, "sampling", sampling, "nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
-	f.Uint64Var(&o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
+	s.flags = f
+	s.leader = leaderElectionFlags(f, schedulerName)
+	s.upstream = schedulerFlags(f)
+	f.StringVar(&s.config, "config", "", "KubeSchedulerConfiguration `file`; none: upstream's defaults")
+	f.StringVar(&s.writeTo, "write-config-to", "", "write the configuration in force to this `file`, and end")
+	f.StringVar(&s.o.Name, "scheduler-name", scheduler.DefaultName, "place pods whose spec.schedulerName is this")
+	f.IntVar(&s.o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "binds that may wait for the API server at once")
+	f.StringVar(&s.sampling, "sampling", s.sampling, "nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
+	f.Uint64Var(&s.o.Seed, "seed", 0, "decides between nodes of equal score; the same seed and history give the same placements")
+	c.RunE = func(c *cobra.Command, _ []string) error { return s.run(c.Context()) }
 	return c
+}
+
+// schedulerCommand is what the command line says.
+type schedulerCommand struct {
+	config, writeTo, sampling string
+
+	o        scheduler.Options
+	flags    *pflag.FlagSet
+	leader   *leaderElection
+	upstream *upstreamFlags
+}
+
+func (s *schedulerCommand) run(ctx context.Context) error {
+	file, err := s.compile()
+	if err != nil {
+		return usageError{err}
+	}
+	if s.writeTo != "" {
+		return file.WriteTo(s.writeTo)
+	}
+	u, kubeconfig := s.upstream, cmp.Or(s.upstream.kubeconfig, file.Kubeconfig)
+	if s.o.Client, err = u.client("plimsoll-scheduler", kubeconfig); err != nil {
+		return usageError{err}
+	}
+	if s.o.Events, err = u.client("plimsoll-scheduler-events", kubeconfig); err != nil {
+		return usageError{err}
+	}
+	if err := errors.Join(u.port.Check(), s.leader.Check()); err != nil {
+		return usageError{err}
+	}
+	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
+	port := &u.port.Options
+	port.Registry = s.o.Metrics.Registry
+	// As kube-scheduler's: /livez asks for this process alone, so that waiting for others never restarts it.
+	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync", Do: s.o.Health.Synced}
+	port.Live = []serving.Check{loop}
+	port.Well = []serving.Check{s.leader.health(), loop}
+	port.Ready = []serving.Check{s.leader.health(), lists, loop}
+	port.Handlers = map[string]http.Handler{"GET /configz": file}
+	if err := u.open(ctx, kubeconfig); err != nil {
+		return err
+	}
+	s.leader.Client = func(agent string) (*kube.Client, error) { return u.client(agent, kubeconfig) }
+	return u.port.beside(ctx, func(ctx context.Context) error {
+		return s.leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
+			s.o.Leads = leads
+			return scheduler.Run(ctx, s.o)
+		})
+	})
+}
+
+// compile reads the file and lets the flags go before it.
+func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
+	gates, err := s.upstream.begin()
+	if err != nil {
+		return nil, err
+	}
+	file, warnings, err := schedulerconfig.Load(s.config)
+	if err != nil {
+		return nil, err
+	}
+	switch s.sampling {
+	case "all":
+	case "compat":
+		warnings = file.Compat(warnings)
+	default:
+		return nil, fmt.Errorf("--sampling: %q: want all or compat", s.sampling)
+	}
+	for _, w := range warnings {
+		slog.Warn("scheduler configuration", "file", s.config, "field", w)
+	}
+	if s.config != "" && s.flags.Changed("scheduler-name") {
+		return nil, errors.New("--scheduler-name: not with --config: the names are those of its profiles")
+	}
+	if s.config == "" {
+		file.Profiles[0].Name = s.o.Name
+	}
+	if !gates.On(gateDeclaredFeatures) {
+		file.Disable("NodeDeclaredFeatures")
+	}
+	s.o.Name, s.o.Profiles = file.Profiles[0].Name, file.Profiles
+	s.o.BackoffFirst, s.o.BackoffMax = file.BackoffFirst, file.BackoffMax
+	if file.LeaderElection != nil {
+		s.leader.fill(s.flags, file.LeaderElection)
+	}
+	// Those who answer to one name compete with each other, upstream's scheduler among them, and with nobody else.
+	named := s.flags.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
+	if s.o.Name != scheduler.DefaultName && !named {
+		s.leader.Name = s.o.Name
+	}
+	file.Elect(s.leader.inForce())
+	profiling, contention := file.Profiling()
+	agree(s.flags.Changed("profiling"), &s.upstream.profiling, profiling)
+	agree(s.flags.Changed("contention-profiling"), &s.upstream.contention, contention)
+	return file, nil
+}
+
+// agree lets a flag that was given, or else the file, decide.
+func agree[T any](given bool, flag, file *T) {
+	if given {
+		*file = *flag
+	}
+	*flag = *file
 }

@@ -12,8 +12,8 @@ import (
 // list, so that both may run on one machine.
 const portLifecycle = 10267
 
-// portScheduler is where `plimsoll scheduler` answers; likewise beside upstream's 10259.
-const portScheduler = 10269
+// portScheduler is where `plimsoll scheduler` answers: upstream's, as it stands in its place. Beside it, --secure-port is another.
+const portScheduler = 10259
 
 // securePort is upstream's secure serving flags.
 type securePort struct{ serving.Options }

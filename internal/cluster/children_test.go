@@ -80,8 +80,8 @@ func TestSecurePorts(t *testing.T) {
 			t.Errorf("a port of %s is open that nobody asked for: %q", spec.Name, spec.Argv)
 		}
 	}
-	o.SchedulerPort, o.LifecyclePort = 10269, 10267
-	for want, spec := range map[string]supervise.Spec{"10269": testBuilder(t, o).scheduler(), "10267": testBuilder(t, o).lifecycle()} {
+	o.SchedulerPort, o.LifecyclePort = 10259, 10267
+	for want, spec := range map[string]supervise.Spec{"10259": testBuilder(t, o).scheduler(), "10267": testBuilder(t, o).lifecycle()} {
 		for _, arg := range []string{"--secure-port=" + want, "--bind-address=127.0.0.1", "--client-ca-file=" + pki.CertPath(layout{o}.pki(), caCluster)} {
 			if !slices.Contains(spec.Argv, arg) {
 				t.Errorf("%s: no %s in %q", spec.Name, arg, spec.Argv)

@@ -95,7 +95,8 @@ func newScheme() *runtime.Scheme {
 
 // Options say how to reach an API server.
 type Options struct {
-	Kubeconfig string  // path of a kubeconfig; required
+	Kubeconfig string  // path of a kubeconfig; empty with Master: that of the pod in which this process runs
+	Master     string  // address of the API server, in place of the kubeconfig's; empty: that one
 	UserAgent  string  // component name, shown in audit logs
 	QPS        float32 // client-side limit in requests per second; negative: none
 	Burst      int     // requests that may exceed QPS at once; ignored when QPS is negative
@@ -109,7 +110,7 @@ type Client struct {
 
 // NewClient reads the kubeconfig and prepares a connection; it does not dial.
 func NewClient(o Options) (*Client, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags(o.Master, o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %s: %w", o.Kubeconfig, err)
 	}

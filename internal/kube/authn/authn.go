@@ -19,6 +19,7 @@ package authn
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"time"
@@ -52,14 +53,17 @@ type Reviewer interface {
 type Options struct {
 	NodeName     string   // whose server it is; empty: no node's, and access is to paths
 	API          Reviewer // nil: tokens are not accepted and Webhook authorization is an error
-	ClientCAFile string   // PEM bundle; empty: client certificates are not accepted
-	Tokens       bool     // authentication.webhook.enabled
-	TokenTTL     time.Duration
-	Anonymous    bool // authentication.anonymous.enabled
-	AlwaysAllow  bool // authorization.mode AlwaysAllow; otherwise Webhook
-	AllowTTL     time.Duration
-	DenyTTL      time.Duration
-	Now          func() time.Time // nil: time.Now
+	AccessAPI    Reviewer // asked what an identity may; nil: API
+	ClientCAFile string   // PEM bundle; empty: see ClientCAs
+	// ClientCAs, where there is no file, says whose client certificates are accepted; nil, or nil from it: nobody's.
+	ClientCAs   func() *x509.CertPool
+	Tokens      bool // authentication.webhook.enabled
+	TokenTTL    time.Duration
+	Anonymous   bool // authentication.anonymous.enabled
+	AlwaysAllow bool // authorization.mode AlwaysAllow; otherwise Webhook
+	AllowTTL    time.Duration
+	DenyTTL     time.Duration
+	Now         func() time.Time // nil: time.Now
 }
 
 // Guard decides on requests. It is safe for concurrent use.
@@ -75,10 +79,13 @@ func New(o Options) (*Guard, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.AccessAPI == nil {
+		o.AccessAPI = o.API
+	}
 	if o.API == nil && o.Tokens {
 		return nil, fmt.Errorf("guard the server: authentication.webhook.enabled: no API server to ask; set it to false or give --kubeconfig")
 	}
-	if o.API == nil && !o.AlwaysAllow {
+	if o.AccessAPI == nil && !o.AlwaysAllow {
 		return nil, fmt.Errorf("guard the server: authorization.mode Webhook: no API server to ask; set AlwaysAllow or give --kubeconfig")
 	}
 	g := &Guard{

@@ -138,7 +138,7 @@ func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target str
 		}
 	}
 	out := &authorizationv1.SubjectAccessReview{}
-	if err := g.o.API.Create(ctx, kube.SubjectAccessReviews, "", "", review, out); err != nil {
+	if err := g.o.AccessAPI.Create(ctx, kube.SubjectAccessReviews, "", "", review, out); err != nil {
 		return false, err
 	}
 	return out.Status.Allowed && !out.Status.Denied, nil

@@ -27,12 +27,12 @@ var uidOID = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 // fromCertificate returns the identity of a verified client certificate, nil if none was offered, and an error if one
 // was offered that the client CA did not sign, that has expired or that is not for clients.
 func (g *Guard) fromCertificate(r *http.Request) (*Identity, error) {
-	if g.ca == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
 	}
 	leaf := r.TLS.PeerCertificates[0]
-	roots, err := g.ca.pool()
-	if err != nil {
+	roots, err := g.clientCAs()
+	if err != nil || roots == nil {
 		return nil, err
 	}
 	intermediates := x509.NewCertPool()
@@ -55,6 +55,17 @@ func (g *Guard) fromCertificate(r *http.Request) (*Identity, error) {
 		Groups: withGroup(leaf.Subject.Organization, groupAuthenticated),
 		Extra:  map[string][]string{credentialID: {"X509SHA256=" + hex.EncodeToString(print[:])}},
 	}, nil
+}
+
+// clientCAs is whose client certificates are accepted; nil: nobody's.
+func (g *Guard) clientCAs() (*x509.CertPool, error) {
+	switch {
+	case g.ca != nil:
+		return g.ca.pool()
+	case g.o.ClientCAs != nil:
+		return g.o.ClientCAs(), nil
+	}
+	return nil, nil
 }
 
 func subjectUID(subject pkix.Name) string {

@@ -39,7 +39,7 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	}
 	c.BackoffFirst, c.BackoffMax = time.Duration(first)*time.Second, time.Duration(most)*time.Second
 
-	if n := valueOr(file.Parallelism, 16); n <= 0 {
+	if n := valueOr(file.Parallelism, parallelismDefault); n <= 0 {
 		p.add("parallelism", "%d: want a number above 0", n)
 	} else if has["parallelism"] {
 		warn("parallelism", "has no effect: a decision asks only about what has changed, and needs no helpers")
@@ -57,10 +57,8 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	if cc := file.ClientConnection; cc.QPS != 0 || cc.Burst != 0 || cc.ContentType != "" || cc.AcceptContentTypes != "" {
 		warn("clientConnection", "only kubeconfig has an effect: requests are bounded by --binds-in-flight and by the server, and are protobuf")
 	}
-	for _, name := range []string{"enableProfiling", "enableContentionProfiling", "delayCacheUntilActive"} {
-		if has[name] {
-			warn(name, "has no effect")
-		}
+	if has["delayCacheUntilActive"] {
+		warn("delayCacheUntilActive", "has no effect: only the process that leads keeps a cache")
 	}
 	compileProfiles(file, c, p, warn)
 	return c, warnings

@@ -1,6 +1,8 @@
 package schedulerconfig
 
 import (
+	"net/http/httptest"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -184,5 +186,33 @@ func TestVolumeBindingArgs(t *testing.T) {
 	c, err := parse("", "multiPoint: {disabled: [{name: VolumeBinding}]}")
 	if err != nil || !c.Profiles[0].Skip["VolumeBinding"] {
 		t.Errorf("disabled: %+v, %v", c, err)
+	}
+}
+
+// TestShow: what is in force is shown as upstream shows it, with defaults, and written so that it can be read again.
+func TestShow(t *testing.T) {
+	c, _, err := Parse([]byte(head + "podMaxBackoffSeconds: 60\nprofiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, nil)
+	for _, part := range []string{`{"componentconfig":{"kind":"KubeSchedulerConfiguration","apiVersion":"kubescheduler.config.k8s.io/v1"`, `"parallelism":16`,
+		`"podInitialBackoffSeconds":1,"podMaxBackoffSeconds":60`, `"schedulerName":"a"`, `"hardPodAffinityWeight":5`, `"enableProfiling":true`} {
+		if !strings.Contains(w.Body.String(), part) {
+			t.Errorf("not shown: %s\n%s", part, w.Body)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	if err := c.WriteTo(path); err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := Load(path)
+	if err != nil || !reflect.DeepEqual(again.Profiles, c.Profiles) || again.BackoffMax != c.BackoffMax {
+		t.Errorf("read again: %v", err)
+	}
+	c.Disable("NodePorts")
+	if !c.Profiles[0].Skip["NodePorts"] {
+		t.Error("not disabled")
 	}
 }

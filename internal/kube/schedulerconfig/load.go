@@ -37,6 +37,8 @@ type Config struct {
 	LeaderElection *componentv1alpha1.LeaderElectionConfiguration
 	// Kubeconfig is clientConnection.kubeconfig, if any.
 	Kubeconfig string
+
+	file *schedulerv1.KubeSchedulerConfiguration // with defaults
 }
 
 const (
@@ -72,6 +74,8 @@ func Parse(data []byte) (*Config, []string, error) {
 	if len(p) > 0 {
 		return nil, nil, p.err()
 	}
+	fill(file, c)
+	c.file = file
 	return c, warnings, nil
 }
 

@@ -13,6 +13,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -21,7 +22,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,10 +41,21 @@ type Options struct {
 	KeyFile     string // --tls-private-key-file
 	ClientCA    string // --client-ca-file; empty: no client certificates
 
-	API      authn.Reviewer // asked who has a token, and who may read
-	Registry *prometheus.Registry
-	Healthy  func() error // nil while all is well
+	TLS         TLS
+	ClusterCA   *ClusterCA // whose client certificates count where there is no ClientCA; nil: nobody's
+	AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end for all below; nil: AlwaysAllowDefault
+
+	API                         authn.Reviewer // asked who has a token, and who may read
+	AccessAPI                   authn.Reviewer // asked who may read; nil: API
+	TokenTTL, AllowTTL, DenyTTL time.Duration  // how long its answers hold; zero: upstream's 10 s; below zero: not at all
+
+	Registry          *prometheus.Registry
+	Well, Live, Ready []Check                 // for /healthz, /livez and /readyz
+	Handlers          map[string]http.Handler // by pattern; GET only is the handler's own business
 }
+
+// AlwaysAllowDefault is what everybody may ask; upstream's default.
+var AlwaysAllowDefault = []string{"/healthz", "/readyz", "/livez"}
 
 // Times of the kubelet's and the API server's defaults for delegated decisions, and bounds on slow clients (chosen).
 const (
@@ -63,6 +77,9 @@ func (o Options) Check() error {
 	}
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address: %q: not an IP address", o.BindAddress))
+	}
+	if _, err := o.TLS.config(); err != nil {
+		errs = append(errs, err)
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: give both or neither", o.CertFile, o.KeyFile))
@@ -125,7 +142,10 @@ func newServer(handler http.Handler, config *tls.Config) *http.Server {
 }
 
 func (o Options) tls() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
+	config, err := o.TLS.config()
+	if err != nil {
+		return nil, err
+	}
 	if o.CertFile != "" {
 		pair := &KeyPair{CertFile: o.CertFile, KeyFile: o.KeyFile}
 		config.GetCertificate = pair.Get
@@ -146,31 +166,56 @@ func (o Options) tls() (*tls.Config, error) {
 }
 
 func (o Options) handler() (http.Handler, error) {
-	guard, err := authn.New(authn.Options{
-		API: o.API, ClientCAFile: o.ClientCA, Tokens: true, TokenTTL: tokenTTL, AllowTTL: allowTTL, DenyTTL: denyTTL,
-	})
+	access := authn.Options{
+		API: o.API, AccessAPI: o.AccessAPI, ClientCAFile: o.ClientCA, Tokens: true,
+		TokenTTL: cmp.Or(o.TokenTTL, tokenTTL), AllowTTL: cmp.Or(o.AllowTTL, allowTTL), DenyTTL: cmp.Or(o.DenyTTL, denyTTL),
+	}
+	if o.ClusterCA != nil {
+		access.ClientCAs = o.ClusterCA.Pool
+	}
+	guard, err := authn.New(access)
 	if err != nil {
 		return nil, err
 	}
 	var refusals Refusals
+	paths := o.paths()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !o.isOpen(r.URL.Path) {
+			if who, err := guard.Admit(r); err != nil {
+				refuse(&refusals, w, r, who, err)
+				return
+			}
+			Admitted(r.Context())
+		}
+		paths.ServeHTTP(w, r)
+	}), nil
+}
+
+// paths answers whoever may ask.
+func (o Options) paths() *http.ServeMux {
 	mux := http.NewServeMux()
-	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		mux.HandleFunc("GET "+path, o.health)
+	for name, checks := range map[string][]Check{"healthz": o.Well, "livez": o.Live, "readyz": o.Ready} {
+		answer := health(name, checks)
+		mux.HandleFunc("GET /"+name, answer)
+		mux.HandleFunc("GET /"+name+"/{check}", answer)
 	}
-	metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if who, err := guard.Admit(r); err != nil {
-			refuse(&refusals, w, r, who, err)
-			return
-		}
-		Admitted(r.Context())
-		if r.URL.Path != "/metrics" || r.Method != http.MethodGet {
-			http.NotFound(w, r)
-			return
-		}
-		metrics.ServeHTTP(w, r)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	for pattern, answer := range o.Handlers {
+		mux.Handle(pattern, answer)
+	}
+	return mux
+}
+
+// isOpen reports whether everybody may ask for path.
+func (o Options) isOpen(path string) bool {
+	open := o.AlwaysAllow
+	if open == nil {
+		open = AlwaysAllowDefault
+	}
+	return slices.ContainsFunc(open, func(allowed string) bool {
+		below, all := strings.CutSuffix(allowed, "*")
+		return path == allowed || all && strings.HasPrefix(path, below)
 	})
-	return mux, nil
 }
 
 func refuse(refusals *Refusals, w http.ResponseWriter, r *http.Request, who *authn.Identity, err error) {
@@ -184,14 +229,4 @@ func refuse(refusals *Refusals, w http.ResponseWriter, r *http.Request, who *aut
 	}
 	refusals.Log(r, status, name, err)
 	http.Error(w, Brief(text), status)
-}
-
-func (o Options) health(w http.ResponseWriter, _ *http.Request) {
-	if o.Healthy != nil {
-		if err := o.Healthy(); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-	}
-	fmt.Fprint(w, "ok")
 }

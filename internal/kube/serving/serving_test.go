@@ -52,12 +52,13 @@ func TestServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, Options{BindAddress: "127.0.0.1", Port: port, API: api{}, Registry: registry, Healthy: func() error {
+		ended <- Run(ctx, Options{BindAddress: "127.0.0.1", Port: port, API: api{}, Registry: registry, Well: []Check{{"loop", func() error {
 			if ill.Load() {
 				return errors.New("the loop stands still")
 			}
 			return nil
-		}})
+		}}}, Ready: []Check{{"lists", func() error { return nil }}}, AlwaysAllow: append(AlwaysAllowDefault, "/open/*"),
+			Handlers: map[string]http.Handler{"GET /open/here": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })}})
 	}()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
 	ask := func(path, token string) (int, string) {
@@ -93,6 +94,8 @@ func TestServer(t *testing.T) {
 	}{
 		{"/healthz", "", 200, "ok"}, {"/readyz", "", 200, "ok"}, {"/livez", "bad", 200, "ok"},
 		{"/metrics", "good", 200, "things_total 0"}, {"/metrics", "poor", 403, "path=/metrics"}, {"/metrics", "", 401, "Unauthorized"},
+		{"/readyz?verbose", "", 200, "[+]lists ok\nreadyz check passed"}, {"/readyz/lists", "good", 403, "path=/readyz/lists"},
+		{"/readyz?verbose&exclude=lists", "", 200, "[+]lists excluded: ok"}, {"/open/here", "", 200, "hello"},
 		{"/metrics", "bad", 401, "Unauthorized"}, {"/debug/pprof/", "good", 403, "Forbidden"},
 	} {
 		if status, body := ask(q.path, q.token); status != q.status || !strings.Contains(body, q.body) {
@@ -100,7 +103,7 @@ func TestServer(t *testing.T) {
 		}
 	}
 	ill.Store(true)
-	if status, body := ask("/healthz", ""); status != 500 || !strings.Contains(body, "stands still") {
+	if status, body := ask("/healthz", ""); status != 500 || !strings.Contains(body, "[-]loop failed: the loop stands still\nhealthz check failed") {
 		t.Errorf("ill: %d %s", status, body)
 	}
 	cancel()
@@ -138,8 +141,8 @@ func TestRotation(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	err := Options{BindAddress: "here", Port: 70000, CertFile: "x"}.Check()
-	for _, flag := range []string{"--bind-address", "--secure-port", "--tls-private-key-file"} {
+	err := Options{BindAddress: "here", Port: 70000, CertFile: "x", TLS: TLS{MinVersion: "1", CipherSuites: []string{"X"}, Curves: []int32{-1}}}.Check()
+	for _, flag := range []string{"--bind-address", "--secure-port", "--tls-private-key-file", "--tls-min-version", "--tls-cipher-suites", "--tls-curve-preferences"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s is not named in: %v", flag, err)
 		}

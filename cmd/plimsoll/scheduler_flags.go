@@ -1,0 +1,212 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
+)
+
+// upstreamFlags are those of kube-scheduler that are about how it runs, and not about where pods go.
+type upstreamFlags struct {
+	kubeconfig, master          string
+	authentication, access      string // kubeconfigs
+	skipLookup, tolerate        bool
+	tokenTTL, allowTTL, denyTTL time.Duration
+	profiling, contention       bool
+	verbosity                   int
+	logFormat                   string
+	gates                       []string
+	port                        *securePort
+	flags                       *pflag.FlagSet
+}
+
+// idleFlags are flags of kube-scheduler that are taken, so that its command lines start this, and do nothing: by name, with the reason. A
+// value is text here; those without one are switches.
+var idleFlags = []struct{ name, value, why string }{
+	{"allow-metric-labels", "map", "labels of metrics are bounded as they are"},
+	{"allow-metric-labels-manifest", "file", "labels of metrics are bounded as they are"},
+	{"cert-dir", "directory", "a certificate that is made is kept in memory"},
+	{"disable-http2-serving", "", "the server takes HTTP/2 and HTTP/1.1"},
+	{"disabled-metrics", "names", "all metrics are cheap"},
+	{"emulated-version", "versions", "there is one version of the behaviour: 1.36"},
+	{"http2-max-streams-per-connection", "number", "the number of connections is bounded"},
+	{"kube-api-burst", "number", "writes are bounded by how the API server answers"},
+	{"kube-api-content-type", "type", "requests are protobuf"},
+	{"kube-api-qps", "number", "writes are bounded by how the API server answers"},
+	{"log-flush-frequency", "duration", "logs are not buffered"},
+	{"log-json-info-buffer-size", "size", "logs are not buffered"},
+	{"log-json-split-stream", "", "logs go to standard error"},
+	{"log-text-info-buffer-size", "size", "logs are not buffered"},
+	{"log-text-split-stream", "", "logs go to standard error"},
+	{"min-compatibility-version", "versions", "there is one version of the behaviour: 1.36"},
+	{"permit-address-sharing", "", "the port is its own"},
+	{"permit-port-sharing", "", "the port is its own"},
+	{"pod-max-in-unschedulable-pods-duration", "duration", "a pod is tried again by the event that helps it"},
+	{"requestheader-allowed-names", "names", "nobody asks through a front proxy"},
+	{"requestheader-client-ca-file", "file", "nobody asks through a front proxy"},
+	{"requestheader-extra-headers-prefix", "prefixes", "nobody asks through a front proxy"},
+	{"requestheader-group-headers", "names", "nobody asks through a front proxy"},
+	{"requestheader-uid-headers", "names", "nobody asks through a front proxy"},
+	{"requestheader-username-headers", "names", "nobody asks through a front proxy"},
+	{"show-hidden-metrics-for-version", "version", "no metric is hidden"},
+	{"tls-sni-cert-key", "files", "there is one certificate"},
+	{"vmodule", "patterns", "the level is that of --v everywhere"},
+}
+
+// schedulerFlags defines the flags of kube-scheduler but for those of leader election and its file.
+func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
+	u := &upstreamFlags{flags: f, port: servingFlags(f, portScheduler)}
+	f.StringVar(&u.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; none: as a pod of the cluster")
+	f.StringVar(&u.master, "master", "", "address of the API server, in place of the kubeconfig's")
+	f.StringVar(&u.authentication, "authentication-kubeconfig", "", "kubeconfig `file` for asking who somebody is; none: --kubeconfig")
+	f.StringVar(&u.access, "authorization-kubeconfig", "", "kubeconfig `file` for asking what somebody may; none: --kubeconfig")
+	f.BoolVar(&u.skipLookup, "authentication-skip-lookup", false, "without --client-ca-file, do not take the CA of client certificates from the cluster")
+	f.BoolVar(&u.tolerate, "authentication-tolerate-lookup-failure", true, "start although that CA cannot be read; client certificates are refused then")
+	f.DurationVar(&u.tokenTTL, "authentication-token-webhook-cache-ttl", 10*time.Second, "how long an answer about who somebody is holds")
+	f.DurationVar(&u.allowTTL, "authorization-webhook-cache-authorized-ttl", 10*time.Second, "how long an answer that somebody may holds")
+	f.DurationVar(&u.denyTTL, "authorization-webhook-cache-unauthorized-ttl", 10*time.Second, "how long an answer that somebody may not holds")
+	f.StringSliceVar(&u.port.AlwaysAllow, "authorization-always-allow-paths", serving.AlwaysAllowDefault, "paths that everybody may ask for")
+	f.StringVar(&u.port.TLS.MinVersion, "tls-min-version", "", "least version of TLS: VersionTLS10 to VersionTLS13; none: VersionTLS12")
+	f.StringSliceVar(&u.port.TLS.CipherSuites, "tls-cipher-suites", nil, "cipher suites to offer, by their names; none: Go's own choice")
+	f.Int32SliceVar(&u.port.TLS.Curves, "tls-curve-preferences", nil, "key exchanges to offer, by their numbers; none: Go's own choice")
+	f.BoolVar(&u.profiling, "profiling", true, "serve /debug/pprof/ to whoever may read it")
+	f.BoolVar(&u.contention, "contention-profiling", false, "record where goroutines block, for /debug/pprof/block; costs time")
+	f.IntVarP(&u.verbosity, "v", "v", 0, "how much to log: from 4 on every decision")
+	f.StringVar(&u.logFormat, "logging-format", "text", "format of the log: text or json")
+	f.StringArrayVar(&u.gates, "feature-gates", nil, "`name=bool,...` of Kubernetes 1.36's feature gates; a warning names those without an effect")
+	for _, idle := range idleFlags {
+		if idle.value == "" {
+			f.Bool(idle.name, false, "no effect: "+idle.why)
+		} else {
+			f.String(idle.name, "", "no effect: `"+idle.value+"`; "+idle.why)
+		}
+	}
+	return u
+}
+
+// begin checks the flags, sets up the log and the profiles, and warns of what has no effect.
+func (u *upstreamFlags) begin() (featuregate.Set, error) {
+	switch u.logFormat {
+	case "text":
+		if u.verbosity >= verboseDebug {
+			slog.SetLogLoggerLevel(slog.LevelDebug)
+		}
+	case "json":
+		level := slog.LevelInfo
+		if u.verbosity >= verboseDebug {
+			level = slog.LevelDebug
+		}
+		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	default:
+		return nil, fmt.Errorf("--logging-format: %q: want text or json", u.logFormat)
+	}
+	for _, idle := range idleFlags {
+		if u.flags.Changed(idle.name) {
+			slog.Warn("flag without effect", "flag", "--"+idle.name, "why", idle.why)
+		}
+	}
+	set, idle, err := featuregate.Parse(u.gates, gateDeclaredFeatures)
+	if err != nil {
+		return nil, fmt.Errorf("--feature-gates: %w", err)
+	}
+	for _, name := range idle {
+		slog.Warn("feature gate without effect: what upstream has on by default is on as far as it is supported, the rest is off", "gate", name)
+	}
+	return set, nil
+}
+
+// gateDeclaredFeatures switches the rule of its name. The other gates have no effect.
+const gateDeclaredFeatures = "NodeDeclaredFeatures"
+
+// verboseDebug is the --v from which on every decision is logged: upstream's debug level.
+const verboseDebug = 4
+
+// client makes a client for agent by the kubeconfig that is not empty first.
+func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Client, error) {
+	kubeconfig := cmp.Or(kubeconfigs...)
+	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return nil, errors.New("--kubeconfig: required outside of a pod, here or as clientConnection.kubeconfig in the file of --config")
+	}
+	// Writes are bounded by --binds-in-flight and by how the server answers, not by a rate.
+	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})
+}
+
+// open prepares the port: who is asked about others, and what is served.
+func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
+	authentication, err := u.client("plimsoll-scheduler-authentication", u.authentication, kubeconfig)
+	if err != nil {
+		return err
+	}
+	access, err := u.client("plimsoll-scheduler-authorization", u.access, kubeconfig)
+	if err != nil {
+		return err
+	}
+	o := &u.port.Options
+	o.API, o.AccessAPI = authentication, access
+	o.TokenTTL, o.AllowTTL, o.DenyTTL = orNone(u.tokenTTL), orNone(u.allowTTL), orNone(u.denyTTL)
+	if o.Port != 0 && o.ClientCA == "" && !u.skipLookup {
+		o.ClusterCA = &serving.ClusterCA{}
+		if !u.tolerate {
+			if err := o.ClusterCA.Read(ctx, authentication); err != nil {
+				return err
+			}
+		}
+		go o.ClusterCA.Follow(ctx, authentication)
+	}
+	if u.profiling {
+		if u.contention {
+			runtime.SetBlockProfileRate(1)
+		}
+		for pattern, answer := range map[string]http.HandlerFunc{
+			"GET /debug/pprof/": pprof.Index, "GET /debug/pprof/cmdline": pprof.Cmdline,
+			"GET /debug/pprof/profile": pprof.Profile, "GET /debug/pprof/symbol": pprof.Symbol, "GET /debug/pprof/trace": pprof.Trace,
+		} {
+			o.Handlers[pattern] = unhurried(answer)
+		}
+	}
+	return nil
+}
+
+// orNone turns the zero of a flag into what a server takes for none.
+func orNone(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// profileTime bounds a profile: upstream's default of 30 s, and as much as anybody asks for by hand. Chosen.
+const profileTime = 5 * time.Minute
+
+// unhurried lets an answer take longer than others; net/http/pprof looks for the server's own bound in the context.
+func unhurried(answer http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profileTime))
+		answer(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, &http.Server{WriteTimeout: profileTime})))
+	})
+}
+
+// schedulerName is what upstream's program is called: under that name this one is it.
+const schedulerName = "kube-scheduler"
+
+// asUpstream returns the arguments of a program that was started as name: under upstream's name it is that verb.
+func asUpstream(name string, args []string) []string {
+	if name[strings.LastIndexByte(name, '/')+1:] == schedulerName {
+		return append([]string{"scheduler"}, args...)
+	}
+	return args
+}

@@ -1,0 +1,87 @@
+// Package featuregate knows the feature gates of Kubernetes' components: which there are, what they are by default, and which are locked.
+//
+// # Model
+//
+// gates.txt is what kube-scheduler 1.36 accepts for --feature-gates, one gate a line: its name, its default, whether it is locked to that,
+// and how mature it is. oracle/ holds it against upstream's own registry. Parse reads a command line's value: a name that upstream does not
+// know is an error, and so is another value for a gate that is locked; a gate that is set to its default says nothing.
+//
+// # What it does not do
+//
+// It switches nothing: what a gate means its caller knows, and says which ones mean something to it.
+package featuregate
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+//go:embed gates.txt
+var text string
+
+// Gate is one feature gate.
+type Gate struct {
+	Name     string
+	On       bool // by default
+	Locked   bool // to that
+	Maturity string
+}
+
+// All are the gates by name.
+var All = sync.OnceValue(func() map[string]Gate {
+	all := map[string]Gate{}
+	for line := range strings.Lines(text) {
+		f := append(strings.Fields(line), "", "", "", "")
+		all[f[0]] = Gate{Name: f[0], On: f[1] == "true", Locked: f[2] == "true", Maturity: f[3]}
+	}
+	return all
+})
+
+// Set is what was said of gates.
+type Set map[string]bool
+
+// On reports whether the gate of that name is on.
+func (s Set) On(name string) bool {
+	if on, said := s[name]; said {
+		return on
+	}
+	return All()[name].On
+}
+
+// Parse reads values of --feature-gates, "name=bool,..." each, a later one before an earlier. idle names those that are set to something else
+// than their default and that are not among the honoured. All problems come at once.
+func Parse(values []string, honoured ...string) (set Set, idle []string, err error) {
+	set = Set{}
+	var errs []error
+	for _, part := range strings.Split(strings.Join(values, ","), ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(part, "=")
+		name = strings.TrimPrefix(name, "kube:") // the component's name in upstream's longer form
+		gate, known := All()[name]
+		on, bad := strconv.ParseBool(strings.TrimSpace(value))
+		switch {
+		case !ok || bad != nil:
+			errs = append(errs, fmt.Errorf("%.200q: want name=true or name=false", part))
+		case !known:
+			errs = append(errs, fmt.Errorf("%.200q: no feature gate of Kubernetes 1.36", name))
+		case gate.Locked && on != gate.On:
+			errs = append(errs, fmt.Errorf("%s=%v: is locked to %v in Kubernetes 1.36", name, on, gate.On))
+		default:
+			set[name] = on
+		}
+	}
+	for name, on := range set {
+		if on != All()[name].On && !slices.Contains(honoured, name) {
+			idle = append(idle, name)
+		}
+	}
+	slices.Sort(idle)
+	return set, idle, errors.Join(errs...)
+}

@@ -1,0 +1,80 @@
+package schedulerconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+
+	componentv1alpha1 "k8s.io/component-base/config/v1alpha1"
+	schedulerv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// parallelismDefault is upstream's.
+const parallelismDefault = 16
+
+// fill writes upstream's defaults into what the file leaves out, so that it says what is in force.
+func fill(file *schedulerv1.KubeSchedulerConfiguration, c *Config) {
+	file.APIVersion, file.Kind = apiVersion, kind
+	orDefault(&file.Parallelism, parallelismDefault)
+	orDefault(&file.PodInitialBackoffSeconds, backoffFirstDefault)
+	orDefault(&file.PodMaxBackoffSeconds, backoffMaxDefault)
+	orDefault(&file.PercentageOfNodesToScore, 0)
+	orDefault(&file.EnableProfiling, true)
+	orDefault(&file.EnableContentionProfiling, false) // upstream: true; it costs time at every lock
+	if len(file.Profiles) == 0 {
+		file.Profiles = make([]schedulerv1.KubeSchedulerProfile, 1)
+	}
+	for i := range c.Profiles {
+		file.Profiles[i].SchedulerName = &c.Profiles[i].Name
+	}
+}
+
+func orDefault[T any](p **T, otherwise T) {
+	if *p == nil {
+		*p = &otherwise
+	}
+}
+
+// Disable takes a rule out of every profile.
+func (c *Config) Disable(name string) {
+	for i := range c.Profiles {
+		p := &c.Profiles[i]
+		if p.Skip == nil {
+			p.Skip = map[string]bool{}
+		}
+		p.Skip[name] = true
+	}
+}
+
+// Elect notes the election that is in force, which flags may have changed.
+func (c *Config) Elect(e componentv1alpha1.LeaderElectionConfiguration) { c.file.LeaderElection = e }
+
+// Profiling is whether profiles may be asked for, and whether blocking is recorded for them. They may be changed.
+func (c *Config) Profiling() (profiling, contention *bool) {
+	return c.file.EnableProfiling, c.file.EnableContentionProfiling
+}
+
+// ServeHTTP answers /configz as kube-scheduler does.
+func (c *Config) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	text, err := json.Marshal(map[string]any{"componentconfig": c.file})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text)
+}
+
+// WriteTo writes the configuration in force to a file, which Load reads.
+func (c *Config) WriteTo(path string) error {
+	text, err := yaml.Marshal(c.file)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write scheduler configuration: %s: %w", path, err)
+	}
+	return nil
+}
