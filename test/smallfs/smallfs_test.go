@@ -2,8 +2,10 @@ package smallfs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,4 +63,15 @@ func TestNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
+}
+
+// What watches over a disk does not look like something that is left of an instance on it.
+func TestGuardIsNoTrace(t *testing.T) {
+	d := ForTest(t, "", 16*unit.MiB)
+	for _, file := range []string{"cmdline", "environ"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", d.guard.Process.Pid, file))
+		if err != nil || strings.Contains(string(text), d.Dir) {
+			t.Errorf("%s of the guard: %q, %v", file, text, err)
+		}
+	}
 }

@@ -23,19 +23,15 @@
 package hostile
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
 // What attackers can use up (chosen).
@@ -49,7 +45,7 @@ const (
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
-	d, err := mountDisk()
+	d, err := smallfs.New(diskBytes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hostile: the instance's own disk:", err)
 		if os.Geteuid() == 0 {
@@ -57,12 +53,12 @@ func runTests(m *testing.M) int {
 		}
 		return rig.Main(m, "hostil", rig.Options{}) // which says why it skips
 	}
-	config := filepath.Join(d.dir, "agent.yaml")
+	config := filepath.Join(d.Dir, "agent.yaml")
 	if err := os.WriteFile(config, []byte(configuration()), 0o600); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	os.Setenv("TMPDIR", d.dir)
+	os.Setenv("TMPDIR", d.Dir)
 	code := rig.Main(m, "hostil", rig.Options{UpFlags: []string{"--agent-config", config}})
 	if err := d.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
@@ -85,62 +81,4 @@ podPidsLimit: %d
 kubeReserved: {memory: %q}
 evictionPressureTransitionPeriod: 1s
 `, podsMax, pidsMax, kept.String())
-}
-
-// ownDisk is a file system in a sparse file.
-type ownDisk struct {
-	dir, file string
-	guard     *exec.Cmd
-	life      io.Closer // the guard unmounts when it is closed
-}
-
-// mountDisk makes it, without quota accounting: nodes seldom have it, and what tenants write is then counted by walks. A guard unmounts it when this process has died; it waits until the
-// rig's guard has taken the instance down.
-func mountDisk() (*ownDisk, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("needs root")
-	}
-	dir, err := os.MkdirTemp("/tmp", "plh") // short: socket paths have 107 characters
-	if err != nil {
-		return nil, err
-	}
-	d := &ownDisk{dir: dir, file: dir + ".img"}
-	file, err := os.Create(d.file)
-	if err == nil {
-		err = errors.Join(file.Truncate(int64(diskBytes)), file.Close())
-	}
-	if err == nil {
-		err = execute("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", "-m", "0", d.file)
-	}
-	if err == nil {
-		err = execute("mount", "-o", "loop,discard", d.file, dir)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(dir), os.Remove(d.file))
-	}
-	const unmount = `read end; for i in $(seq 300); do umount "$0" && break; sleep 1; done 2>/dev/null; rmdir "$0"; rm -f "$0.img"`
-	d.guard = exec.Command("/bin/sh", "-c", unmount, dir)
-	d.guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if d.life, err = d.guard.StdinPipe(); err == nil {
-		err = d.guard.Start()
-	}
-	return d, err
-}
-
-// Close unmounts the file system, which must not be in use any more, and waits for that.
-func (d *ownDisk) Close() error {
-	if err := errors.Join(d.life.Close(), d.guard.Wait()); err != nil {
-		return err
-	}
-	if _, err := os.Stat(d.dir); err == nil {
-		return fmt.Errorf("%s is still mounted", d.dir)
-	}
-	return nil
-}
-
-func execute(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
-	}
-	return nil
 }
