@@ -138,12 +138,6 @@ func (c *cluster) winsTie(a, b row, mine uint64) bool {
 	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
 }
 
-// beats is winsTie, quickly.
-func (c *cluster) beats(a, b row, mine uint64) bool {
-	x, y := c.ring[a]-mine, c.ring[b]-mine
-	return x < y || x == y && c.name[a] < c.name[b]
-}
-
 // mix is the finalizer of splitmix64: every input bit reaches every output bit.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -10,8 +10,9 @@ import (
 // share it; there are few such vectors beside the kinds of pods.
 type fit struct {
 	of       *demand // with what the rules about resources look at, and nothing else
-	position int     // in cluster.changes
-	used     uint64  // when it was asked last, in decisions
+	scorers  []weightedScorer
+	position int    // in cluster.changes
+	used     uint64 // when it was asked last, in decisions
 
 	rows mask // that have room
 	// The weighted sum of the scores that look at a row alone, by row, where there is room: the low byte and, where the
@@ -65,6 +66,11 @@ func (c *cluster) fitFor(d *demand) *fit {
 		c.dropFits()
 	}
 	f := &fit{position: -1, of: &demand{class: &class{profile: d.profile, requests: d.requests, fit: d.fit, balanced: d.balanced}}}
+	for _, s := range d.profile.scorers {
+		if s.key == nil && s.applies(f.of) {
+			f.scorers = append(f.scorers, s)
+		}
+	}
 	if most >= 1<<8 {
 		f.high = []uint8{}
 	}
@@ -103,7 +109,10 @@ func (c *cluster) correct(f *fit) {
 			return
 		}
 		f.rows.set(r)
-		score := c.scoreAlone(f.of, r)
+		score := int64(0)
+		for i := range f.scorers {
+			score += f.scorers[i].weight * f.scorers[i].raw(c, f.of, r)
+		}
 		if f.low[r] = uint8(score); f.high != nil {
 			f.high[r] = uint8(score >> 8)
 		}

@@ -11,10 +11,13 @@ type grouping struct {
 	halves []int32 // by group: where its rows of some set go; 0: nowhere yet
 	sums   []int64 // by row, while they are added up; else 0
 
-	best   []row // by group: its best row
-	sizes  []int32
-	scores []int64 // of best
 	coarse []*topology
+
+	contenders []contender // by group
+	// Of the groups that have rows: the best one, how many there are, and the score of the best.
+	best   []row
+	sizes  []int32
+	scores []int64
 }
 
 // move says where rows of a group go of which a scorer says value. step tells scorers apart.
@@ -145,38 +148,52 @@ func (g *grouping) moveAll(m, some mask) {
 	})
 }
 
+// contender is the best row of a group so far.
+type contender struct {
+	score int64
+	after uint64 // where on the ring row lies, from the pod's turn on
+	row   row
+	size  int32 // of the group
+}
+
 // bestOfGroups finds the best row of each group that has any in m, by the scores that look at a row alone and, of equal ones,
 // by place on the ring; with the scores and sizes of these groups.
 func (c *cluster) bestOfGroups(d *demand, m mask, g *grouping, mine uint64) []row {
-	if cap(g.best) < g.groups {
-		g.best, g.sizes, g.scores = make([]row, g.groups), make([]int32, g.groups), make([]int64, g.groups)
+	if cap(g.contenders) < g.groups {
+		g.contenders = make([]contender, g.groups, 2*g.groups)
 	}
-	best, sizes, scores := g.best[:g.groups], g.sizes[:g.groups], g.scores[:g.groups]
-	clear(sizes)
+	best := g.contenders[:g.groups]
+	clear(best)
+	of, ring := g.of[:len(c.name)], c.ring
 	f := c.fitFor(d)
+	plain := f != nil && f.high == nil && m.within(f.rows)
 	for w, word := range m {
 		for ; word != 0; word &= word - 1 {
-			r := row(w<<6 | bits.TrailingZeros64(word))
+			r := w<<6 | bits.TrailingZeros64(word)
 			var score int64
-			if f != nil && f.rows.has(r) {
-				score = f.score(r)
-			} else {
-				score = c.scoreAlone(d, r) // a profile without the rule, or with weights beyond it
+			switch {
+			case plain:
+				score = int64(f.low[r])
+			case f != nil && f.rows.has(row(r)):
+				score = f.score(row(r))
+			default:
+				score = c.scoreAlone(d, row(r)) // a profile without the rule, or with weights beyond it
 			}
-			i := g.of[r]
-			if sizes[i]++; sizes[i] > 1 && (score < scores[i] || score == scores[i] && !c.beats(r, best[i], mine)) {
+			b := &best[of[r]]
+			if b.size++; b.size > 1 && score < b.score {
 				continue
 			}
-			best[i], scores[i] = r, score
+			after := ring[r] - mine
+			if b.size == 1 || score > b.score || after < b.after || after == b.after && c.name[r] < c.name[b.row] {
+				b.row, b.score, b.after = row(r), score, after
+			}
 		}
 	}
-	n := 0
+	g.best, g.sizes, g.scores = g.best[:0], g.sizes[:0], g.scores[:0]
 	for i := range best {
-		if sizes[i] > 0 {
-			best[n], sizes[n], scores[n] = best[i], sizes[i], scores[i]
-			n++
+		if b := &best[i]; b.size > 0 {
+			g.best, g.sizes, g.scores = append(g.best, b.row), append(g.sizes, b.size), append(g.scores, b.score)
 		}
 	}
-	g.best, g.sizes, g.scores = best[:n], sizes[:n], scores[:n]
 	return g.best
 }

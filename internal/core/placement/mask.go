@@ -87,6 +87,16 @@ func (m mask) meets(o mask) bool {
 	return false
 }
 
+// within reports whether every row in m is in o.
+func (m mask) within(o mask) bool {
+	for i, w := range m {
+		if w != 0 && (i >= len(o) || w&^o[i] != 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // each calls see for the rows in m, in order. see may take the row out.
 func (m mask) each(see func(row)) {
 	for i, w := range m {

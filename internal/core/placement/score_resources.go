@@ -115,8 +115,23 @@ func takesBalanced(d *demand) bool {
 // balanceScore rates how much the pod would even out the shares taken of each resource, about 75 for no change.
 // Real requests count, without the defaults of LeastAllocated.
 func balanceScore(c *cluster, d *demand, r row) int64 {
+	if len(d.balanced) == 2 {
+		a, b := &d.balanced[0], &d.balanced[1]
+		if haveA, haveB := c.allocatable[a.column][r], c.allocatable[b.column][r]; haveA > 0 && haveB > 0 {
+			return balanceOfTwo(a.value, c.requested[a.column][r], haveA, b.value, c.requested[b.column][r], haveB)
+		}
+	}
 	with, without := balance(c, d, r, true), balance(c, d, r, false)
 	return scoreMax/2 + (scoreMax/2+with-without)/2
+}
+
+// balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and what there
+// is of each.
+func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
+	a, b := float64(haveA), float64(haveB)
+	with := math.Abs((min(float64(takenA+addA)/a, 1) - min(float64(takenB+addB)/b, 1)) / 2)
+	without := math.Abs((min(float64(takenA)/a, 1) - min(float64(takenB)/b, 1)) / 2)
+	return scoreMax/2 + (scoreMax/2+int64((1-with)*scoreMax)-int64((1-without)*scoreMax))/2
 }
 
 // balance is scoreMax less the standard deviation, in percent, of the shares taken.
