@@ -150,8 +150,8 @@ func (c *cluster) fitsSomewhere(d *demand) bool {
 	if d.volumes.taken(d) || d.whole() != "" {
 		return false
 	}
-	if d.tables != nil {
-		return c.feasibleGroups(d, c.tablesOf(d)) > 0
+	if len(c.name) >= tablesMin {
+		return !c.feasibleRows(d, "").none()
 	}
 	for r := range c.candidates(d) {
 		if c.seen[r] && c.feasible(d, "", r) {

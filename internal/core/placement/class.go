@@ -111,6 +111,7 @@ func (c *cluster) compile(pod *Pod) *class {
 		known.refs++
 		return known
 	}
+	c.sweepStrings()
 	k := &class{
 		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
 		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
@@ -123,7 +124,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	}
 	for _, a := range pod.Requests {
 		if a.Value != 0 {
-			k.requests = append(k.requests, request{c.column(a.Resource), a.Value})
+			k.requests = append(k.requests, request{c.columns.of(a.Resource), a.Value})
 		}
 	}
 	compileMounts(k, pod)
@@ -133,6 +134,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.compileAround(k, pod)
 	c.compileScored(k)
 	k.fitKey = k.makeFitKey()
+	c.holdColumns(k)
 	c.classes[k.key] = k
 	return k
 }
@@ -227,6 +229,7 @@ func (c *cluster) releaseClass(k *class) {
 	for _, d := range k.demands {
 		c.dropDemand(d)
 	}
+	c.releaseColumns(k)
 	for _, t := range k.holds {
 		c.releaseCounter(t.counter)
 	}

@@ -83,11 +83,8 @@ type cluster struct {
 	beliefs       []*belief      // of what its NUMA nodes have; nil: no report
 	stored        []*rowStorage
 
-	columns      map[string]int // resource name to column
-	resources    []string       // column to resource name
-	insufficient []string       // column to the reason for which it keeps pods off
-	allocatable  [][]int64      // [column][row]
-	requested    [][]int64      // [column][row]
+	columns columns
+	demands demands
 
 	alikes map[alikeKey]*alike
 	turns  uint64 // of pods, as they were placed
@@ -138,11 +135,11 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		identities: map[string]*identity{}, peers: map[string]*peers{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
-		rows: map[string]row{}, columns: map[string]int{}, pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
+		rows: map[string]row{}, columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{},
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
-		c.column(r)
+		c.columns.hold(c.columns.of(r)) // for good
 	}
 	c.hostKey = c.intern.id("kubernetes.io/hostname")
 	for _, key := range zoneKeys {
@@ -159,25 +156,6 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		}
 	}
 	return c
-}
-
-// The columns every cluster has.
-const (
-	cpuColumn = iota
-	memoryColumn
-)
-
-func (c *cluster) column(resource string) int {
-	if i, ok := c.columns[resource]; ok {
-		return i
-	}
-	i := len(c.resources)
-	c.columns[resource] = i
-	c.resources = append(c.resources, resource)
-	c.insufficient = append(c.insufficient, "Insufficient "+resource)
-	c.allocatable = append(c.allocatable, make([]int64, len(c.name)))
-	c.requested = append(c.requested, make([]int64, len(c.name)))
-	return i
 }
 
 func (c *cluster) present(r row) bool { return r != noRow && c.seen[r] }
@@ -214,10 +192,6 @@ func (c *cluster) rowOf(name string) row {
 	c.nominated = append(c.nominated, nil)
 	c.beliefs = append(c.beliefs, nil)
 	c.stored = append(c.stored, nil)
-	for i := range c.resources {
-		c.allocatable[i] = append(c.allocatable[i], 0)
-		c.requested[i] = append(c.requested[i], 0)
-	}
 	c.changes.addRow()
 	c.moves.addRow()
 	return r
@@ -237,6 +211,7 @@ func (c *cluster) release(r row) {
 // a heartbeat that changes nothing does not.
 func (c *cluster) setNode(n Node) (r row, better bool) {
 	r = c.rowOf(n.Name)
+	c.sweepStrings()
 	labels := make([]labelID, 0, len(n.Labels))
 	for _, l := range n.Labels {
 		labels = append(labels, labelID{c.intern.id(l.Key), c.intern.id(l.Value)})
@@ -269,32 +244,13 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 	c.agentLacks[r] = lacks
 	changed = c.setImages(r, n.Images) || changed
 
-	for i := range c.resources {
-		if value := amountIn(n.Allocatable, c.resources[i]); value != c.allocatable[i][r] {
-			better, changed = better || value > c.allocatable[i][r], true
-			c.allocatable[i][r] = value
-		}
-	}
-	for _, a := range n.Allocatable {
-		if _, known := c.columns[a.Resource]; !known {
-			c.allocatable[c.column(a.Resource)][r] = a.Value
-			better, changed = better || a.Value > 0, true
-		}
-	}
+	more, other := c.setAllocatable(r, n.Allocatable)
+	better, changed = better || more, changed || other
 	if changed {
 		c.touch(r)
 		c.moves.add(r)
 	}
 	return r, better
-}
-
-func amountIn(list []Amount, resource string) int64 {
-	for i := range list {
-		if list[i].Resource == resource {
-			return list[i].Value
-		}
-	}
-	return 0
 }
 
 func (c *cluster) removeNode(name string) (r row, ok bool) {
@@ -309,9 +265,7 @@ func (c *cluster) removeNode(name string) (r row, ok bool) {
 	})
 	c.setImages(r, nil)
 	c.unschedulable[r], c.softTaints[r], c.features[r], c.agentLacks[r], c.podsMax[r] = false, nil, nil, nil, 0
-	for i := range c.resources {
-		c.allocatable[i][r] = 0
-	}
+	c.setAllocatable(r, nil)
 	c.touch(r)
 	c.moves.add(r)
 	c.release(r)
@@ -440,7 +394,7 @@ func (c *cluster) count(h *held, sign int64) {
 func (c *cluster) countOnRow(r row, k *class, sign int64) {
 	c.podsHeld[r] += sign
 	for _, q := range k.requests {
-		c.requested[q.column][r] += sign * q.value
+		c.columns.take(q.column, r, sign*q.value)
 	}
 	c.scoreCPU[r] += sign * int64(k.held.CPU)
 	c.scoreMemory[r] += sign * int64(k.held.Memory)

@@ -441,10 +441,10 @@ func dump(c *cluster) []string {
 			continue // a pod is nominated there
 		}
 		line := fmt.Sprintf("%s seen %v held %d/%d score %d %d ports %v cordon %v", name, c.seen[r], c.podsHeld[r], c.podsMax[r], c.scoreCPU[r], c.scoreMemory[r], len(c.ports[r]), c.unschedulable[r])
-		for _, res := range slices.Sorted(maps.Keys(c.columns)) {
-			i := c.columns[res]
-			if c.allocatable[i][r] != 0 || c.requested[i][r] != 0 {
-				line += fmt.Sprintf(" %s %d/%d", res, c.requested[i][r], c.allocatable[i][r])
+		for _, res := range slices.Sorted(maps.Keys(c.columns.byName)) {
+			i := c.columns.byName[res]
+			if c.columns.has(i, r) != 0 || c.columns.takes(i, r) != 0 {
+				line += fmt.Sprintf(" %s %d/%d", res, c.columns.takes(i, r), c.columns.has(i, r))
 			}
 		}
 		out = append(out, line+dumpStorage(c, r))

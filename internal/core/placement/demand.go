@@ -8,6 +8,10 @@ type demand struct {
 	*class
 	key  string
 	used uint64 // when it was asked about last, in decisions
+	// identities have used it, and stamp is when one did last; see demands.
+	identities int
+	stamp      uint64
+	dropped    bool
 	// checked is where the change log ended when pods that wait with this demand were last known to fit nowhere. looked:
 	// it looked around then or when a row changed since, and may have ceased to with the last pod that shunned it.
 	checked int
@@ -75,7 +79,9 @@ func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
 			d.images = append(d.images, c.imageAt(name))
 		}
 		k.demands[d.key] = d
+		c.demands.add(c, d)
 	}
+	c.demands.use(d, who)
 	c.refresh(d)
 	return d
 }
@@ -91,7 +97,9 @@ func (c *cluster) refresh(d *demand) {
 }
 
 func (c *cluster) dropDemand(d *demand) {
-	delete(d.demands, d.key)
+	delete(d.class.demands, d.key)
+	delete(c.demands.all, d)
+	d.dropped = true
 	for _, list := range [][]spreadAsk{d.hard, d.soft} {
 		for i := range list {
 			if list[i].counter != nil {

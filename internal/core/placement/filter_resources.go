@@ -15,7 +15,7 @@ func passesResources(c *cluster, d *demand, r row) bool {
 }
 
 func (c *cluster) lacks(d *demand, r row, q request) bool {
-	return q.value > c.allocatable[q.column][r]-c.requested[q.column][r] && !d.profile.ignores(c.resources[q.column])
+	return q.value > c.columns.has(q.column, r)-c.columns.takes(q.column, r) && !d.profile.ignores(c.columns.all[q.column].resource)
 }
 
 func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
@@ -24,7 +24,7 @@ func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
 	}
 	for _, q := range d.requests {
 		if c.lacks(d, r, q) {
-			reasons = append(reasons, c.insufficient[q.column])
+			reasons = append(reasons, c.columns.all[q.column].insufficient)
 		}
 	}
 	return reasons
@@ -33,7 +33,7 @@ func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
 // resourcesAreFinal: what the whole node does not have, no eviction frees.
 func resourcesAreFinal(c *cluster, d *demand, r row) bool {
 	for _, q := range d.requests {
-		if c.lacks(d, r, q) && q.value > c.allocatable[q.column][r] {
+		if c.lacks(d, r, q) && q.value > c.columns.has(q.column, r) {
 			return true
 		}
 	}
@@ -72,7 +72,7 @@ func tellResources(c *cluster, failure *Failure, d *demand, m mask) {
 	}
 	for i, q := range d.requests {
 		if lacking[i] > 0 {
-			failure.add(by, []string{c.insufficient[q.column]}, lacking[i])
+			failure.add(by, []string{c.columns.all[q.column].insufficient}, lacking[i])
 		}
 	}
 }

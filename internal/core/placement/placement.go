@@ -9,6 +9,10 @@
 // what bound and assumed pods take from each, and keeps live counters of who is where. The rules, one per file, judge
 // one demand against one row: filter_*.go say whether, score_*.go say how well. A survey asks them about all rows at once.
 //
+// What is kept follows the cluster: classes, identities, aims, counters and columns are counted by who holds them, demands go with
+// the identities that used them (demands.go), strings that nobody uses are swept (intern.go), and what only saves work, atoms,
+// fits, tables and topologies that nobody holds, is bounded in number.
+//
 // To read a rule, read its file: it is written for one row, in plain form, against counters that are always right, and then for
 // many rows, against masks. choosePlain (choose.go) asks every rule about every row in its plain form. survey.go gives the same
 // answers by what pods of all kinds share: masks of what nodes say of themselves (atom.go), what resources say to a vector of
@@ -119,7 +123,9 @@ type Placer struct {
 // New returns a Placer that knows no nodes and no pods.
 func New(o Options) *Placer {
 	c := newCluster(o.Seed, o.Profiles...)
-	return &Placer{cluster: c, queue: newQueue(c, cmp.Or(o.BackoffFirst, backoffMin), cmp.Or(o.BackoffMax, backoffMax))}
+	q := newQueue(c, cmp.Or(o.BackoffFirst, backoffMin), cmp.Or(o.BackoffMax, backoffMax))
+	c.demands.waits = func(d *demand) bool { return len(q.waiting[d]) > 0 }
+	return &Placer{cluster: c, queue: q}
 }
 
 // A Decision is what Next found out about one pod.

@@ -24,10 +24,10 @@ func (c *cluster) compileScored(k *class) {
 		if asked == 0 && resource != CPU && resource != Memory && resource != EphemeralStorage {
 			return list
 		}
-		return append(list, scored{c.column(resource), asked, weight})
+		return append(list, scored{c.columns.of(resource), asked, weight})
 	}
 	for _, w := range k.profile.Strategy.Resources {
-		asked := value(c.column(w.Resource))
+		asked := value(c.columns.of(w.Resource))
 		switch w.Resource {
 		case CPU:
 			asked = int64(k.asked.CPU)
@@ -37,7 +37,7 @@ func (c *cluster) compileScored(k *class) {
 		k.fit = add(k.fit, w.Resource, w.Weight, asked)
 	}
 	for _, resource := range k.profile.Balanced {
-		k.balanced = add(k.balanced, resource, 1, value(c.column(resource)))
+		k.balanced = add(k.balanced, resource, 1, value(c.columns.of(resource)))
 	}
 }
 
@@ -48,7 +48,7 @@ func resourceScore(c *cluster, d *demand, r row) int64 {
 	sum, weights := int64(0), int64(0)
 	for i := range d.fit {
 		s := &d.fit[i]
-		capacity := c.allocatable[s.column][r]
+		capacity := c.columns.has(s.column, r)
 		if capacity == 0 {
 			continue
 		}
@@ -59,7 +59,7 @@ func resourceScore(c *cluster, d *demand, r row) int64 {
 		case memoryColumn:
 			taken += c.scoreMemory[r]
 		default:
-			taken += c.requested[s.column][r]
+			taken += c.columns.takes(s.column, r)
 		}
 		one := int64(0)
 		switch strategy.Type {
@@ -117,8 +117,8 @@ func takesBalanced(d *demand) bool {
 func balanceScore(c *cluster, d *demand, r row) int64 {
 	if len(d.balanced) == 2 {
 		a, b := &d.balanced[0], &d.balanced[1]
-		if haveA, haveB := c.allocatable[a.column][r], c.allocatable[b.column][r]; haveA > 0 && haveB > 0 {
-			return balanceOfTwo(a.value, c.requested[a.column][r], haveA, b.value, c.requested[b.column][r], haveB)
+		if haveA, haveB := c.columns.has(a.column, r), c.columns.has(b.column, r); haveA > 0 && haveB > 0 {
+			return balanceOfTwo(a.value, c.columns.takes(a.column, r), haveA, b.value, c.columns.takes(b.column, r), haveB)
 		}
 	}
 	with, without := balance(c, d, r, true), balance(c, d, r, false)
@@ -140,11 +140,11 @@ func balance(c *cluster, d *demand, r row, withPod bool) int64 {
 	shares, sum := few[:0], 0.0
 	for i := range d.balanced {
 		s := &d.balanced[i]
-		capacity := c.allocatable[s.column][r]
+		capacity := c.columns.has(s.column, r)
 		if capacity == 0 {
 			continue
 		}
-		taken := c.requested[s.column][r]
+		taken := c.columns.takes(s.column, r)
 		if withPod {
 			taken += s.value
 		}

@@ -147,6 +147,7 @@ type identity struct {
 	held  []*held
 
 	spreading defaultSpread // see defaultsOf
+	demands   []*demand     // that it has used
 }
 
 func (who *identity) add(a *aim) {
@@ -204,6 +205,7 @@ func (c *cluster) releaseIdentity(who *identity) {
 		return
 	}
 	delete(c.identities, who.key)
+	c.demands.forget(c, who)
 	c.unlistIdentity(who)
 	if who.spreading.aim != nil {
 		c.releaseAim(who.spreading.aim)
