@@ -59,6 +59,9 @@ import (
 type Options struct {
 	UpFlags []string // more flags of `plimsoll up`
 	NoNode  bool     // --no-agent: needs no root
+
+	// Prepare is called before anything is started. It may put the state directory elsewhere, on a disk of its own.
+	Prepare func(*Cluster) error
 }
 
 // Cluster is a running instance.
@@ -153,6 +156,11 @@ func (c *Cluster) start(o Options, number int) error {
 		return err
 	}
 	c.AgentPort = ports[2]
+	if o.Prepare != nil {
+		if err := o.Prepare(c); err != nil {
+			return err
+		}
+	}
 	if err := c.watchOver(); err != nil {
 		return err
 	}

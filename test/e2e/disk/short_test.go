@@ -1,0 +1,157 @@
+//go:build e2e
+
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
+)
+
+// agentDisk mounts a disk of 256 MiB and 2,000 inodes where the agent's files will be.
+func agentDisk(t *testing.T) func(*rig.Cluster) error {
+	return func(c *rig.Cluster) error {
+		// The lock file says that the directory is plimsoll's.
+		err := errors.Join(os.MkdirAll(c.AgentRoot(), 0o700), os.WriteFile(filepath.Join(c.StateDir, "lock"), nil, 0o600))
+		if err == nil {
+			smallfs.ForTest(t, c.AgentRoot(), 256*unit.MiB, "-N", "2000")
+		}
+		return err
+	}
+}
+
+// TestShort takes from an agent what it can be short of, one thing after the other.
+func TestShort(t *testing.T) {
+	n := start(t, "short", agentDisk(t))
+	steady := n.run("steady")
+	for _, c := range []struct {
+		what string
+		of   func(node)
+	}{
+		{"blocks", node.blocks},
+		{"blocks at its start", node.blocksAtStart},
+		{"inodes", node.inodes},
+		{"writing", node.writing},
+		{"descriptors", node.descriptors},
+		{"time", node.time},
+	} {
+		whole := t.Run(c.what, func(t *testing.T) {
+			inner := n
+			inner.t = t
+			c.of(inner)
+			inner.untouched(steady)
+		})
+		if !whole {
+			break // the next one would not find what it expects
+		}
+	}
+}
+
+// fillBy has a pod take most of the disk, and the rest too.
+func (n node) fillBy(pod *corev1.Pod) *smallfs.Filler {
+	n.t.Helper()
+	big, err := os.Create(filepath.Join(n.volume(pod), "big"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer big.Close()
+	if err := unix.Fallocate(int(big.Fd()), 0, 0, 120<<20); err != nil {
+		n.t.Fatal(err)
+	}
+	return smallfs.Fill(n.t, n.AgentRoot())
+}
+
+// blocks: the last is taken while the agent runs. It frees the disk by evicting who took most, and takes pods.
+func (n node) blocks() {
+	pid := n.pid(agent)
+	full := n.fillBy(n.run("data"))
+	n.until("data", "is evicted", evicted)
+	n.takesPods("after-blocks")
+	full.Free()
+	n.remove("data")
+	n.same(pid)
+}
+
+// blocksAtStart: the agent is killed when the last block has been taken, and the next one comes up without one.
+func (n node) blocksAtStart() {
+	pod := n.run("more-data")
+	pid := n.pid(agent)
+	n.signal(pid, syscall.SIGSTOP) // or it would have freed some by now
+	full := n.fillBy(pod)
+	n.signal(pid, syscall.SIGKILL)
+	pid = n.another(pid)
+	n.until("more-data", "is evicted", evicted)
+	n.takesPods("after-a-start-without-blocks")
+	full.Free()
+	n.remove("more-data")
+	n.same(pid)
+}
+
+// inodes: there is none when an agent comes up. A new pod is told so, and starts when somebody has removed files.
+func (n node) inodes() {
+	full := smallfs.FillInodes(n.t, n.AgentRoot(), 0)
+	pid := n.pid(agent)
+	n.signal(pid, syscall.SIGKILL)
+	pid = n.another(pid)
+	n.post("wants-inodes")
+	n.fails("wants-inodes", "FailedMount", "no space left on device")
+	full.Free()
+	n.until("wants-inodes", "is ready", ready)
+	n.remove("wants-inodes")
+	n.same(pid)
+}
+
+// writing: an agent comes up on a disk that is read-only. A new pod is told so, and starts when it can be written.
+func (n node) writing() {
+	parent, pid := n.pid(supervisor), n.pid(agent)
+	n.signal(parent, syscall.SIGSTOP) // or there would be another agent before the disk is read-only
+	n.signal(pid, syscall.SIGKILL)
+	smallfs.RemountIdle(n.t, n.AgentRoot(), unix.MS_RDONLY)
+	n.signal(parent, syscall.SIGCONT)
+	pid = n.another(pid)
+	n.post("wants-to-write")
+	n.fails("wants-to-write", "FailedMount", "read-only file system")
+	smallfs.Remount(n.t, n.AgentRoot(), 0)
+	n.until("wants-to-write", "is ready", ready)
+	n.remove("wants-to-write")
+	n.same(pid)
+}
+
+// descriptors: the agent may open no file more than it has open.
+func (n node) descriptors() {
+	pid, said := n.pid(agent), n.logSize()
+	restore := smallfs.NoDescriptorsOf(n.t, pid)
+	n.post("wants-files")
+	n.inLog(said, "too many open files")
+	began := time.Now()
+	n.renews(began)
+	restore()
+	n.until("wants-files", "is ready", ready)
+	n.remove("wants-files")
+	n.same(pid)
+}
+
+// time: the agent stands still for longer than its lease lasts, as in a suspend of the machine.
+func (n node) time() {
+	pid := n.pid(agent)
+	n.signal(pid, syscall.SIGSTOP)
+	began := time.Now()
+	select {
+	case <-time.After((leaseSeconds + 2) * time.Second): // the outage has a length
+	case <-n.t.Context().Done():
+	}
+	n.signal(pid, syscall.SIGCONT)
+	n.renews(began.Add(leaseSeconds * time.Second))
+	n.takesPods("after-time")
+	n.same(pid)
+}
