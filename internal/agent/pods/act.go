@@ -20,9 +20,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its network
-// and gets twice that, as upstream has it. stopMargin is added to the grace of a stop. settleMax is far above what a start
-// takes (a tenth of a second, seconds on a busy machine), and what a pod whose network hangs may take longer to go.
+// Time limits of calls that work, beside Options.WorkTimeout (runtimeRequestTimeout). A sandbox may wait for its
+// network and gets twice that, as upstream has it. stopMargin is added to the grace of a stop. settleMax is far above
+// what a start takes (a tenth of a second, seconds on a busy machine), and what a pod whose network hangs may take
+// longer to go.
 const (
 	stopMargin   = 2 * time.Minute
 	mountTimeout = 2 * time.Minute
@@ -66,9 +67,9 @@ func limited(ctx context.Context, limit time.Duration, call func(context.Context
 	return call(ctx)
 }
 
-// settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves behind
-// what it then refuses to remove (cri.Client.RemoveContainer), so that a call whose time is up, since its pod is to stop,
-// has settleMax to come to its end.
+// settled makes a call that has the runtime make something. Told to give up at the wrong moment, containerd leaves
+// behind what it then refuses to remove (cri.Client.RemoveContainer), so that a call whose time is up, since its pod is
+// to stop, has settleMax to come to its end.
 func settled(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -85,7 +86,9 @@ func settled(ctx context.Context, limit time.Duration, call func(context.Context
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // createSandbox prepares what the pod's containers share, then the sandbox.
-func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+func (r *Runner) createSandbox(
+	ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+) error {
 	slot.release() // of an attempt before this one: volumes may take long
 	if err := r.setUp(ctx, e, pod); err != nil {
 		return err
@@ -95,7 +98,9 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 	}
 	parent, err := r.Groups.Ensure(pod)
 	if err != nil {
-		return &failure{"FailedCreatePodContainer", "FailedCreatePodContainer", "unable to ensure pod container exists: ", err}
+		return &failure{
+			"FailedCreatePodContainer", "FailedCreatePodContainer", "unable to ensure pod container exists: ", err,
+		}
 	}
 	if e.size == (resize.Size{}) {
 		e.size, _ = r.Groups.Sizes(pod)
@@ -117,7 +122,9 @@ func (r *Runner) createSandbox(ctx context.Context, e *entry, pod *corev1.Pod, a
 	}
 	var id string
 	err = settled(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {
-		response, err := r.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		response, err := r.Runtime.RunPodSandbox(
+			ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler},
+		)
 		id = response.GetPodSandboxId()
 		return err
 	})
@@ -143,12 +150,15 @@ func (r *Runner) setUp(ctx context.Context, e *entry, pod *corev1.Pod) error {
 	return nil
 }
 
-func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot) error {
+func (r *Runner) startContainer(
+	ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action, slot *startSlot,
+) error {
 	c := containerNamed(pod, a.Container)
 	if c == nil {
 		return fmt.Errorf("start container %q: the pod has no such container", a.Container)
 	}
-	if refused := podfields.Blocks(pod, c.Name); refused != nil { // another agent made the sandbox, or the container came later
+	// Another agent made the sandbox, or the container came later.
+	if refused := podfields.Blocks(pod, c.Name); refused != nil {
 		return &failure{"CreateContainerConfigError", "Failed", "Error: ", errors.New(refused.String())}
 	}
 	ips := e.view.sandboxes[a.ID].IPs
@@ -168,7 +178,10 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 	if err := slot.take(ctx); err != nil {
 		return err
 	}
-	config, err := r.containerConfig(ctx, pod, c, a, image, e.view.containers, volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)})
+	config, err := r.containerConfig(
+		ctx, pod, c, a, image, e.view.containers,
+		volume.ContainerFacts{Attempt: a.Attempt, PodIPs: ips, RecursiveReadOnly: r.canReadOnly(e.handler)},
+	)
 	if err != nil {
 		return err
 	}
@@ -196,7 +209,8 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 		return err
 	}
 	if group := r.Groups.Container(pod, id); group != "" {
-		if err := r.Holdings.Check(string(pod.UID), c.Name, group); err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
+		err := r.Holdings.Check(string(pod.UID), c.Name, group)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended already
 			r.log(e).Error("container is not where it was put", "err", err)
 		}
 	}
@@ -211,9 +225,14 @@ func (r *Runner) startContainer(ctx context.Context, e *entry, pod *corev1.Pod, 
 }
 
 // createAndStart has the runtime do both, and notes the container in between.
-func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, a podlife.Action, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) (id string, err error) {
+func (r *Runner) createAndStart(
+	ctx context.Context, e *entry, pod *corev1.Pod, c *corev1.Container, a podlife.Action,
+	config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig,
+) (id string, err error) {
 	err = limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		response, err := r.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox})
+		response, err := r.Runtime.CreateContainer(
+			ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: a.ID, Config: config, SandboxConfig: sandbox},
+		)
 		id = response.GetContainerId()
 		return err
 	})
@@ -234,8 +253,8 @@ func (r *Runner) createAndStart(ctx context.Context, e *entry, pod *corev1.Pod, 
 	return id, nil
 }
 
-// stopContainer asks a container to end, and has it killed when its grace is over. A hook and the grace are waits, which cost the
-// runtime nothing: no slot is held for them.
+// stopContainer asks a container to end, and has it killed when its grace is over. A hook and the grace are waits,
+// which cost the runtime nothing: no slot is held for them.
 func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
 	killAt := time.Now().Add(a.Grace)
 	ctx, hookCtx, done := e.awaitEnd(ctx, a.ID)
@@ -262,9 +281,9 @@ func (r *Runner) stopContainer(ctx context.Context, e *entry, pod *corev1.Pod, a
 	return nil
 }
 
-// awaitEnd says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing to wait for: hook
-// is done, and stop a little later, in which a runtime that is there has answered. Without that, a runtime that lost the answer would
-// hold up the pod for the whole grace.
+// awaitEnd says that a container is to end, which ends its postStart hook. Once its process is gone there is nothing to
+// wait for: hook is done, and stop a little later, in which a runtime that is there has answered. Without that, a
+// runtime that lost the answer would hold up the pod for the whole grace.
 func (e *entry) awaitEnd(ctx context.Context, id string) (stop, hook context.Context, done func()) {
 	stop, endStop := context.WithCancel(ctx)
 	hook, endHook := context.WithCancel(stop)

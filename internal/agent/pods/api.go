@@ -44,7 +44,9 @@ func (r *Runner) watchAPI(ctx context.Context) {
 			}
 		},
 	}
-	_, controller := r.Client.Informer(kube.Pods, kube.Selection{Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node)}, handler)
+	_, controller := r.Client.Informer(
+		kube.Pods, kube.Selection{Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node)}, handler,
+	)
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
 			r.apiSynced()
@@ -70,8 +72,8 @@ func (r *Runner) apiSynced() {
 	r.sourceTold()
 }
 
-// sourceTold is called when the API, or the directory of manifests, has told every pod that should be here. From when both have, a
-// pod that neither has is an orphan.
+// sourceTold is called when the API, or the directory of manifests, has told every pod that should be here. From when
+// both have, a pod that neither has is an orphan.
 func (r *Runner) sourceTold() {
 	if !r.Synced() {
 		return
@@ -92,8 +94,8 @@ func (r *Runner) sweepLater() {
 	r.sweepEnd = now.Add(sweepFor)
 }
 
-// sweepFor is how long after the last pod went, and after the start, its remains are looked for: far longer than a runtime
-// works on after its caller gave up (chosen; seconds were seen on a busy machine).
+// sweepFor is how long after the last pod went, and after the start, its remains are looked for: far longer than a
+// runtime works on after its caller gave up (chosen; seconds were seen on a busy machine).
 const sweepFor = time.Minute
 
 // sweep takes down what pods of earlier times left outside the runtime, while anything can be left: a crash between the

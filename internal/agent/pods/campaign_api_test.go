@@ -62,7 +62,9 @@ func (a *apiServer) byUID(uid types.UID) *corev1.Pod {
 
 func (a *apiServer) isInit(uid types.UID, name string) bool {
 	pod := a.byUID(uid)
-	return pod != nil && slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name && c.RestartPolicy == nil })
+	return pod != nil && slices.ContainsFunc(
+		pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name && c.RestartPolicy == nil },
+	)
 }
 
 // put stores a pod and tells the watches.
@@ -184,7 +186,9 @@ func (d door) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, errors.New("connection lost")
 	}
 	if code >= http.StatusBadRequest && answer == nil {
-		answer = proto("Status", &metav1.Status{Status: "Failure", Code: int32(code), Reason: apiReasons[code], Message: "trouble"})
+		answer = proto(
+			"Status", &metav1.Status{Status: "Failure", Code: int32(code), Reason: apiReasons[code], Message: "trouble"},
+		)
 	}
 	kind := protoType
 	if stream == nil {
@@ -201,9 +205,12 @@ var troubles = []int{
 }
 
 var apiReasons = map[int]metav1.StatusReason{
-	http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests, http.StatusInternalServerError: metav1.StatusReasonInternalError,
-	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable, http.StatusConflict: metav1.StatusReasonConflict,
-	http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusMethodNotAllowed: metav1.StatusReasonMethodNotAllowed,
+	http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
+	http.StatusInternalServerError: metav1.StatusReasonInternalError,
+	http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
+	http.StatusConflict:            metav1.StatusReasonConflict,
+	http.StatusNotFound:            metav1.StatusReasonNotFound,
+	http.StatusMethodNotAllowed:    metav1.StatusReasonMethodNotAllowed,
 }
 
 // serve answers a request. Caller holds world.mu.
@@ -340,7 +347,9 @@ func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 		}
 	}
 	if pod.Status.ObservedGeneration > s.ObservedGeneration {
-		a.w.judged("%s: the observed generation falls from %d to %d", pod.UID, pod.Status.ObservedGeneration, s.ObservedGeneration)
+		a.w.judged(
+			"%s: the observed generation falls from %d to %d", pod.UID, pod.Status.ObservedGeneration, s.ObservedGeneration,
+		)
 	}
 }
 
@@ -387,7 +396,9 @@ func (a *apiServer) watch(l *life, q *http.Request) io.ReadCloser {
 		}
 		s.version = a.version
 		mark := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
-		mark.ResourceVersion, mark.Annotations = strconv.Itoa(a.version), map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		mark.ResourceVersion, mark.Annotations = strconv.Itoa(a.version), map[string]string{
+			metav1.InitialEventsAnnotationKey: "true",
+		}
 		s.buffer = append(s.buffer, line("BOOKMARK", mark)...)
 		return s
 	}

@@ -13,7 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventStream is what an agent hears from the runtime about containers. Guarded by world.mu, but for what never changes.
+// eventStream is what an agent hears from the runtime about containers. Guarded by world.mu, but for what never
+// changes.
 type eventStream struct {
 	grpc.ClientStream
 	l      *life

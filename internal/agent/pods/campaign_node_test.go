@@ -51,13 +51,17 @@ func (w *world) begin() {
 	runtime := fakeRuntime{l: l}
 	events := &record.FakeRecorder{}
 	r := newRunner(Options{
-		Node: "node-1", RootDir: w.logDir, StaticDir: w.staticDir(), LogDir: filepath.Join(w.logDir, "pods"), HostIPs: []string{"192.0.2.1"}, Client: client,
+		Node: "node-1", RootDir: w.logDir, StaticDir: w.staticDir(), LogDir: filepath.Join(w.logDir, "pods"),
+		HostIPs: []string{"192.0.2.1"}, Client: client,
 		Runtime: &cri.Client{RuntimeServiceClient: runtime, Images: fakeImages{l: l}}, RuntimeName: "fake",
 		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: events,
 		Volumes: fakeVolumes{l}, Env: &env.Builder{Services: func(string) ([]*corev1.Service, error) { return nil, nil }},
-		Allocatable: func() corev1.ResourceList { return nil }, Groups: fakeGroups{l}, Admission: fakeAdmission{l}, Holdings: fakeHoldings{},
-		Devices: fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
-		Probes:      probe.New(ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Kick(uid) }}),
+		Allocatable: func() corev1.ResourceList { return nil }, Groups: fakeGroups{l}, Admission: fakeAdmission{l},
+		Holdings: fakeHoldings{},
+		Devices:  fakeDevices{l: l}, Hooks: hook.Runner{Runtime: runtime, Recorder: events},
+		Probes: probe.New(
+			ctx, probe.Options{Runtime: runtime, Recorder: events, Changed: func(uid types.UID) { l.runner.Kick(uid) }},
+		),
 		WorkTimeout: 2 * time.Minute, Starts: 2, Relist: 30 * time.Second, Metrics: measurements(),
 		Evicted: func(uid types.UID) (Eviction, bool) {
 			w.mu.Lock()
@@ -190,7 +194,9 @@ func (g fakeGroups) Sizes(*corev1.Pod) (resize.Size, func(*corev1.Container) res
 }
 func (g fakeGroups) Has(*corev1.Pod, string) (resize.Size, error) { return resize.Size{}, nil }
 func (g fakeGroups) Resize(*corev1.Pod, resize.Step) error        { return nil }
-func (g fakeGroups) Update(*corev1.Pod, *corev1.Container, resize.Step, resize.Size) *runtimeapi.LinuxContainerResources {
+func (g fakeGroups) Update(
+	*corev1.Pod, *corev1.Container, resize.Step, resize.Size,
+) *runtimeapi.LinuxContainerResources {
 	return nil
 }
 func (g fakeGroups) MemoryInUse(*corev1.Pod, string) (unit.Bytes, error) { return 0, nil }

@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -139,21 +138,33 @@ func podOf(labels map[string]string) types.UID { return types.UID(labels[criconf
 
 func notFound(id string) error { return status.Errorf(codes.NotFound, "%q: not found", id) }
 
-func (f fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+func (f fakeRuntime) Version(
+	context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption,
+) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{RuntimeName: "fake", RuntimeApiVersion: "v1"}, nil
 }
 
-func (f fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+func (f fakeRuntime) Status(
+	context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption,
+) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{}, nil
 }
 
-func (f fakeRuntime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+func (f fakeRuntime) ListPodSandbox(
+	ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListPodSandboxResponse, error) {
 	out, uid := &runtimeapi.ListPodSandboxResponse{}, podOf(in.GetFilter().GetLabelSelector())
 	return out, f.l.call(ctx, "list sandboxes", uid, func() error {
 		for _, id := range slices.Sorted(maps.Keys(f.l.w.sandboxes)) {
 			s := f.l.w.sandboxes[id]
 			if uid == "" || s.uid == uid {
-				out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: s.config.Metadata, State: s.state(), CreatedAt: s.created.UnixNano(), Labels: s.config.Labels, Annotations: s.config.Annotations})
+				out.Items = append(
+					out.Items,
+					&runtimeapi.PodSandbox{
+						Id: id, Metadata: s.config.Metadata, State: s.state(), CreatedAt: s.created.UnixNano(), Labels: s.config.Labels,
+						Annotations: s.config.Annotations,
+					},
+				)
 			}
 		}
 		return nil
@@ -167,35 +178,49 @@ func (s *sandbox) state() runtimeapi.PodSandboxState {
 	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 }
 
-func (f fakeRuntime) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (f fakeRuntime) ListContainers(
+	ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListContainersResponse, error) {
 	out, uid := &runtimeapi.ListContainersResponse{}, podOf(in.GetFilter().GetLabelSelector())
 	return out, f.l.call(ctx, "list containers", uid, func() error {
 		for _, id := range slices.Sorted(maps.Keys(f.l.w.containers)) {
 			b := f.l.w.containers[id]
 			if uid == "" || b.uid == uid {
-				out.Containers = append(out.Containers, &runtimeapi.Container{Id: id, PodSandboxId: b.sandbox, Metadata: b.config.Metadata, State: b.state, CreatedAt: b.created.UnixNano(), Labels: b.config.Labels, Annotations: b.config.Annotations})
+				out.Containers = append(
+					out.Containers,
+					&runtimeapi.Container{
+						Id: id, PodSandboxId: b.sandbox, Metadata: b.config.Metadata, State: b.state, CreatedAt: b.created.UnixNano(),
+						Labels: b.config.Labels, Annotations: b.config.Annotations,
+					},
+				)
 			}
 		}
 		return nil
 	})
 }
 
-func (f fakeRuntime) PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (out *runtimeapi.PodSandboxStatusResponse, err error) {
+func (f fakeRuntime) PodSandboxStatus(
+	ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption,
+) (out *runtimeapi.PodSandboxStatusResponse, err error) {
 	w := f.l.w
 	err = f.l.call(ctx, "read sandbox", w.owner(in.PodSandboxId), func() error {
 		s := w.sandboxes[in.PodSandboxId]
 		if s == nil {
 			return notFound(in.PodSandboxId)
 		}
-		out = &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, s.pid)}, Status: &runtimeapi.PodSandboxStatus{
-			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
+		info := map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, s.pid)}
+		out = &runtimeapi.PodSandboxStatusResponse{Info: info, Status: &runtimeapi.PodSandboxStatus{
+			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels,
+			Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
 		}}
 		return nil
 	})
 	return out, err
 }
 
-func (f fakeRuntime) ContainerStatus(ctx context.Context, in *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (out *runtimeapi.ContainerStatusResponse, err error) {
+func (f fakeRuntime) ContainerStatus(
+	ctx context.Context, in *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption,
+) (out *runtimeapi.ContainerStatusResponse, err error) {
 	w := f.l.w
 	err = f.l.call(ctx, "read container", w.owner(in.ContainerId), func() error {
 		b := w.containers[in.ContainerId]
@@ -205,8 +230,9 @@ func (f fakeRuntime) ContainerStatus(ctx context.Context, in *runtimeapi.Contain
 		out = &runtimeapi.ContainerStatusResponse{
 			Info: map[string]string{"info": fmt.Sprintf(`{"pid":%d,"sandboxID":%q}`, b.pid, b.sandbox)},
 			Status: &runtimeapi.ContainerStatus{
-				Id: b.id, Metadata: b.config.Metadata, State: b.state, CreatedAt: nanos(b.created), StartedAt: nanos(b.started), ImageRef: "sha256:1",
-				Labels: b.config.Labels, Annotations: b.config.Annotations,
+				Id: b.id, Metadata: b.config.Metadata, State: b.state, CreatedAt: nanos(b.created), StartedAt: nanos(b.started),
+				ImageRef: "sha256:1",
+				Labels:   b.config.Labels, Annotations: b.config.Annotations,
 			},
 		}
 		if b.state == runtimeapi.ContainerState_CONTAINER_EXITED {
@@ -237,7 +263,9 @@ func (w *world) owner(id string) types.UID {
 	return "removed"
 }
 
-func (f fakeRuntime) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RunPodSandboxResponse, error) {
+func (f fakeRuntime) RunPodSandbox(
+	ctx context.Context, in *runtimeapi.RunPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RunPodSandboxResponse, error) {
 	w, out, uid := f.l.w, &runtimeapi.RunPodSandboxResponse{}, types.UID(in.Config.Metadata.Uid)
 	return out, f.l.call(ctx, "run sandbox", uid, func() error {
 		for _, s := range w.sandboxes {
@@ -247,14 +275,18 @@ func (f fakeRuntime) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSan
 		}
 		w.lastID++
 		out.PodSandboxId = fmt.Sprintf("s%d", w.lastID)
-		w.sandboxes[out.PodSandboxId] = &sandbox{id: out.PodSandboxId, uid: uid, config: in.Config, ready: true, created: time.Now(), pid: 1000 + w.lastID}
+		w.sandboxes[out.PodSandboxId] = &sandbox{
+			id: out.PodSandboxId, uid: uid, config: in.Config, ready: true, created: time.Now(), pid: 1000 + w.lastID,
+		}
 		w.emit(uid, out.PodSandboxId, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		w.say("  %s has sandbox %s, attempt %d", uid, out.PodSandboxId, in.Config.Metadata.Attempt)
 		return nil
 	})
 }
 
-func (f fakeRuntime) StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.StopPodSandboxResponse, error) {
+func (f fakeRuntime) StopPodSandbox(
+	ctx context.Context, in *runtimeapi.StopPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StopPodSandboxResponse, error) {
 	w := f.l.w
 	return &runtimeapi.StopPodSandboxResponse{}, f.l.call(ctx, "stop sandbox", w.owner(in.PodSandboxId), func() error {
 		if s := w.sandboxes[in.PodSandboxId]; s != nil {
@@ -264,7 +296,9 @@ func (f fakeRuntime) StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodS
 	})
 }
 
-func (f fakeRuntime) RemovePodSandbox(ctx context.Context, in *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (f fakeRuntime) RemovePodSandbox(
+	ctx context.Context, in *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
 	w := f.l.w
 	return &runtimeapi.RemovePodSandboxResponse{}, f.l.call(ctx, "remove sandbox", w.owner(in.PodSandboxId), func() error {
 		s := w.sandboxes[in.PodSandboxId]
@@ -284,7 +318,9 @@ func (f fakeRuntime) RemovePodSandbox(ctx context.Context, in *runtimeapi.Remove
 	})
 }
 
-func (f fakeRuntime) CreateContainer(ctx context.Context, in *runtimeapi.CreateContainerRequest, _ ...grpc.CallOption) (*runtimeapi.CreateContainerResponse, error) {
+func (f fakeRuntime) CreateContainer(
+	ctx context.Context, in *runtimeapi.CreateContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.CreateContainerResponse, error) {
 	w, out := f.l.w, &runtimeapi.CreateContainerResponse{}
 	return out, f.l.call(ctx, "create", podOf(in.Config.Labels), func() error {
 		s, m := w.sandboxes[in.PodSandboxId], in.Config.Metadata
@@ -299,7 +335,8 @@ func (f fakeRuntime) CreateContainer(ctx context.Context, in *runtimeapi.CreateC
 		w.lastID++
 		out.ContainerId = fmt.Sprintf("c%d", w.lastID)
 		w.containers[out.ContainerId] = &box{
-			id: out.ContainerId, name: m.Name, sandbox: s.id, uid: s.uid, attempt: m.Attempt, config: in.Config, created: time.Now(), pid: 1000 + w.lastID,
+			id: out.ContainerId, name: m.Name, sandbox: s.id, uid: s.uid, attempt: m.Attempt, config: in.Config,
+			created: time.Now(), pid: 1000 + w.lastID,
 			ended: make(chan struct{}), state: runtimeapi.ContainerState_CONTAINER_CREATED,
 		}
 		w.emit(s.uid, out.ContainerId, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
@@ -307,7 +344,9 @@ func (f fakeRuntime) CreateContainer(ctx context.Context, in *runtimeapi.CreateC
 	})
 }
 
-func (f fakeRuntime) StartContainer(ctx context.Context, in *runtimeapi.StartContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StartContainerResponse, error) {
+func (f fakeRuntime) StartContainer(
+	ctx context.Context, in *runtimeapi.StartContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StartContainerResponse, error) {
 	w := f.l.w
 	return &runtimeapi.StartContainerResponse{}, f.l.call(ctx, "start", w.owner(in.ContainerId), func() error {
 		b := w.containers[in.ContainerId]
@@ -357,7 +396,9 @@ func (w *world) judgeStart(b *box) {
 	}
 }
 
-func (f fakeRuntime) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
+func (f fakeRuntime) StopContainer(
+	ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StopContainerResponse, error) {
 	w := f.l.w
 	var b *box
 	begun := time.Now()
@@ -409,7 +450,9 @@ func (f fakeRuntime) StopContainer(ctx context.Context, in *runtimeapi.StopConta
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-func (f fakeRuntime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, _ ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
+func (f fakeRuntime) RemoveContainer(
+	ctx context.Context, in *runtimeapi.RemoveContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RemoveContainerResponse, error) {
 	w := f.l.w
 	return &runtimeapi.RemoveContainerResponse{}, f.l.call(ctx, "remove", w.owner(in.ContainerId), func() error {
 		if b := w.containers[in.ContainerId]; b != nil {
@@ -423,60 +466,8 @@ func (f fakeRuntime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveC
 	})
 }
 
-func (f fakeRuntime) UpdateContainerResources(context.Context, *runtimeapi.UpdateContainerResourcesRequest, ...grpc.CallOption) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (f fakeRuntime) UpdateContainerResources(
+	context.Context, *runtimeapi.UpdateContainerResourcesRequest, ...grpc.CallOption,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
-}
-
-// ExecSync runs a user's code: it succeeds, fails, or does not end. It is over when its container is.
-func (f fakeRuntime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
-	w := f.l.w
-	w.mu.Lock()
-	b := w.containers[in.ContainerId]
-	if b == nil || !b.alive || w.life != f.l || w.down {
-		w.mu.Unlock()
-		return nil, notFound(in.ContainerId)
-	}
-	w.turns["exec"+in.Cmd[0]+b.id]++
-	r := w.dice("exec", in.Cmd[0], b.id, w.turns["exec"+in.Cmd[0]+b.id])
-	w.mu.Unlock()
-	wait, code := time.Duration(r.IntN(900))*time.Millisecond, int32(0)
-	switch r.IntN(8) {
-	case 0:
-		code = 1
-	case 1:
-		wait = -1
-	}
-	answered := make(chan error, 1)
-	cut, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() { answered <- f.l.wait(cut, wait) }()
-	select {
-	case err := <-answered:
-		return &runtimeapi.ExecSyncResponse{ExitCode: code}, err
-	case <-b.ended:
-		return nil, errors.New("the container has ended")
-	}
-}
-
-// fakeImages has an image once somebody has pulled it.
-type fakeImages struct {
-	runtimeapi.ImageServiceClient
-	l *life
-}
-
-func (f fakeImages) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
-	out := &runtimeapi.ImageStatusResponse{}
-	return out, f.l.call(ctx, "image", "images", func() error {
-		if f.l.w.images[in.Image.Image] {
-			out.Image = &runtimeapi.Image{Id: "sha256:1"}
-		}
-		return nil
-	})
-}
-
-func (f fakeImages) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
-	return &runtimeapi.PullImageResponse{}, f.l.call(ctx, "pull", types.UID(in.Image.Image), func() error {
-		f.l.w.images[in.Image.Image] = true
-		return nil
-	})
 }

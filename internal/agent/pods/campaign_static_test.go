@@ -18,7 +18,8 @@ type manifest struct {
 	grace time.Duration
 }
 
-// staticDir has the same name wherever the test runs: the uids of static pods follow it, and with them what is drawn for them.
+// staticDir has the same name wherever the test runs: the uids of static pods follow it, and with them what is drawn
+// for them.
 func (w *world) staticDir() string { return filepath.Join(filepath.Base(w.logDir), "manifests") }
 
 // watchFiles is the kernel's word on the directory of manifests, to one agent.
@@ -56,7 +57,7 @@ func (h *history) writeManifest() {
 	name := fmt.Sprintf("s%d", r.IntN(2))
 	path := filepath.Join(w.staticDir(), name+".yaml")
 	grace := []int64{0, 1, 10, 30}[r.IntN(4)]
-	policy := []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[r.IntN(3)]
+	policy := restartPolicies[r.IntN(3)]
 	hooks := ""
 	if r.IntN(3) == 0 {
 		hooks = ", lifecycle: {preStop: {exec: {command: [prestop]}}}"
@@ -116,7 +117,16 @@ func (h *history) breakDir(dir string) {
 	}
 	_ = os.WriteFile(dir, nil, 0o600)
 	w.say("%s fails", dir)
-	time.AfterFunc(time.Duration(h.r.IntN(90_000))*time.Millisecond, func() {
+	lasts := time.Duration(h.r.IntN(90_000)) * time.Millisecond
+	if dir == w.staticDir() { // what has been forsaken may not have been seen, and is not until then
+		for uid, by := range w.orders {
+			if w.statics[uid] != nil {
+				w.orders[uid] = by.Add(lasts + staticPeriod)
+				w.told[uid] = w.told[uid].Add(lasts + staticPeriod)
+			}
+		}
+	}
+	time.AfterFunc(lasts, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.mendDir(dir)

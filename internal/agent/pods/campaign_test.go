@@ -33,13 +33,15 @@ var (
 	historyCount = flag.Int("histories", historiesShort, "how many histories to play")
 )
 
-// TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order with stop
-// orders, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is deleted, and nothing may be left. The
-// world judges meanwhile (judged): a stop is obeyed within its grace, no slot is held while a user's code runs or a grace passes, a
-// program is started once for each attempt, a status never goes back, and nobody else's condition is written.
+// TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order
+// with stop orders, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is deleted, and
+// nothing may be left. The world judges meanwhile (judged): a stop is obeyed within its grace, no slot is held while a
+// user's code runs or a grace passes, a program is started once for each attempt, a status never goes back, and nobody
+// else's condition is written.
 //
-// make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make campaign-pods as
-// many as one likes. A history is fixed by its seed, but for the order in which goroutines run that are ready at the same instant.
+// make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make
+// campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that
+// are ready at the same instant.
 func TestHistories(t *testing.T) {
 	seeds := make(chan uint64)
 	go func() {
@@ -84,7 +86,8 @@ func TestHistories(t *testing.T) {
 	players.Wait()
 }
 
-// historiesDir is in memory where it can be: what histories have on disks is small, and is made and removed all the time.
+// historiesDir is in memory where it can be: what histories have on disks is small, and is made and removed all the
+// time.
 func historiesDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "histories")
 	if err != nil {
@@ -281,7 +284,9 @@ func (h *history) anySandbox() *sandbox {
 
 func (h *history) evict(pod *corev1.Pod) {
 	w := h.w
-	v := Eviction{Reason: "Evicted", Message: "The node was low", KillAt: time.Now().Add(time.Duration(h.r.IntN(20)) * time.Second)}
+	v := Eviction{
+		Reason: "Evicted", Message: "The node was low", KillAt: time.Now().Add(time.Duration(h.r.IntN(20)) * time.Second),
+	}
 	if _, twice := w.evicted[pod.UID]; twice {
 		return
 	}
@@ -303,9 +308,15 @@ func (h *history) evict(pod *corev1.Pod) {
 func (h *history) gate(pod *corev1.Pod) {
 	pod = pod.DeepCopy()
 	state := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[h.r.IntN(2)]
-	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "example.com/lb" })
+	pod.Status.Conditions = slices.DeleteFunc(
+		pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "example.com/lb" },
+	)
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: "example.com/lb", Status: state})
 	h.w.api.put(pod)
+}
+
+var restartPolicies = []corev1.RestartPolicy{
+	corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever,
 }
 
 // create makes a pod of up to an init, a sidecar and three mains.
@@ -315,10 +326,13 @@ func (h *history) create() {
 	grace := []int64{0, 1, 10, 30, 3600}[r.IntN(5)]
 	name := fmt.Sprintf("p%d", h.made)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%08d-0000-0000-0000-000000000000", h.made)), Generation: 1, CreationTimestamp: metav1.Now()},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(fmt.Sprintf("%08d-0000-0000-0000-000000000000", h.made)), Generation: 1,
+			CreationTimestamp: metav1.Now(),
+		},
 		Spec: corev1.PodSpec{
 			NodeName: "node-1", TerminationGracePeriodSeconds: &grace, DNSPolicy: corev1.DNSDefault,
-			RestartPolicy: []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[r.IntN(3)],
+			RestartPolicy: restartPolicies[r.IntN(3)],
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
@@ -340,7 +354,10 @@ func (h *history) create() {
 		h.decorate(&c)
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
-	h.w.say("user creates %s: grace %ds, %s, %d inits, %d mains", pod.UID, grace, pod.Spec.RestartPolicy, len(pod.Spec.InitContainers), len(pod.Spec.Containers))
+	h.w.say(
+		"user creates %s: grace %ds, %s, %d inits, %d mains", pod.UID, grace, pod.Spec.RestartPolicy,
+		len(pod.Spec.InitContainers), len(pod.Spec.Containers),
+	)
 	h.w.api.put(pod)
 }
 
@@ -370,7 +387,8 @@ func (h *history) decorate(c *corev1.Container) {
 	if h.r.IntN(5) == 0 {
 		own := int64(1 + h.r.IntN(9))
 		c.LivenessProbe = &corev1.Probe{
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"probe"}}}, PeriodSeconds: 5, FailureThreshold: 1 + int32(h.r.IntN(2)), TimeoutSeconds: 1,
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"probe"}}}, PeriodSeconds: 5,
+			FailureThreshold: 1 + int32(h.r.IntN(2)), TimeoutSeconds: 1,
 		}
 		if h.r.IntN(2) == 0 {
 			c.LivenessProbe.TerminationGracePeriodSeconds = &own
@@ -416,7 +434,8 @@ func (h *history) end() {
 		}
 	}
 	w.mu.Unlock()
-	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal, then the sweep.
+	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal, then
+	// the sweep.
 	for range 20 {
 		if h.left() == "" || w.wrong != nil {
 			return
@@ -439,8 +458,16 @@ func (h *history) left() string {
 	links, _ := os.ReadDir(filepath.Join(w.logDir, "containers"))
 	out := ""
 	for what, n := range map[string]int{
-		"sandboxes": len(w.sandboxes), "containers": len(w.containers), "volumes": len(w.volumes), "groups": len(w.groups), "pods in the API": len(w.api.pods),
-		"entries": entries, "log directories": len(logs), "log links": len(links), "watches of processes": len(w.watches), "calls": len(w.flying),
+		"sandboxes":            len(w.sandboxes),
+		"containers":           len(w.containers),
+		"volumes":              len(w.volumes),
+		"groups":               len(w.groups),
+		"pods in the API":      len(w.api.pods),
+		"entries":              entries,
+		"log directories":      len(logs),
+		"log links":            len(links),
+		"watches of processes": len(w.watches),
+		"calls":                len(w.flying),
 	} {
 		if n > 0 {
 			out += fmt.Sprintf("%d %s; ", n, what)

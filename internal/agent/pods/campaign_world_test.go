@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It carries facts and trouble,
-// and judges what it sees; it knows no rule of how pods run. It outlives agents.
+// world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It carries
+// facts and trouble, and judges what it sees; it knows no rule of how pods run. It outlives agents.
 type world struct {
 	seed   uint64
 	logDir string
@@ -290,15 +290,15 @@ func (w *world) ordered(uid types.UID, grace time.Duration) {
 
 // Margins that judges grant.
 const (
-	// stopSlack is what a stop takes beyond its grace when nothing goes wrong: whole seconds of the runtime, 2 s that follow a preStop
-	// hook, 2 s for each sidecar, a turn among those that stop.
+	// stopSlack is what a stop takes beyond its grace when nothing goes wrong: whole seconds of the runtime, 2 s that
+	// follow a preStop hook, 2 s for each sidecar, a turn among those that stop.
 	stopSlack = 10 * time.Second
 	// retrySlack is what passes after a call that failed: retries come after a second.
 	retrySlack = 2 * time.Second
 )
 
-// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they should is granted.
-// Caller holds mu.
+// judgeStops finds processes that outlive their orders. What calls of the runtime took beyond what they should is
+// granted. Caller holds mu.
 func (w *world) judgeStops() {
 	for uid, by := range w.orders {
 		alive := w.alive(uid)
@@ -317,7 +317,10 @@ func (w *world) judgeStops() {
 			}
 		}
 		if over := time.Since(by); over > granted {
-			w.judged("%s: %s run %s after the end of their grace, with %s granted for trouble", uid, strings.Join(alive, ", "), over, granted)
+			w.judged(
+				"%s: %s run %s after the end of their grace, with %s granted for trouble", uid, strings.Join(alive, ", "), over,
+				granted,
+			)
 		}
 	}
 }
@@ -338,8 +341,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// slotsHeld finds slots that are held while nothing of the runtime's work is under way: during a hook, a pull, a grace. It is asked
-// when everything waits. Caller holds mu.
+// slotsHeld finds slots that are held while nothing of the runtime's work is under way: during a hook, a pull, a grace.
+// It is asked when everything waits. Caller holds mu.
 func (w *world) slotsHeld() string {
 	stopping, working, removing := 0, 0, 0
 	for c := range w.flying {

@@ -20,8 +20,8 @@ func sameStatus(server, ours corev1.PodStatus) bool {
 	return equality.Semantic.DeepEqual(server, ours)
 }
 
-// conditionsToWrite are those of our conditions that the server has not, or has otherwise, and those that it still has and that are
-// over. Conditions of others are never written: what we saw of them may be old.
+// conditionsToWrite are those of our conditions that the server has not, or has otherwise, and those that it still has
+// and that are over. Conditions of others are never written: what we saw of them may be old.
 func conditionsToWrite(server, ours corev1.PodStatus) (set []corev1.PodCondition, over []corev1.PodConditionType) {
 	for _, c := range ours.Conditions {
 		has := conditionNamed(server, c.Type)
@@ -53,8 +53,9 @@ type statusPatch struct {
 	Resources          any                         `json:"resources,omitempty"`
 }
 
-// patchBody is the status as a strategic merge patch: all of it but for conditions, which merge by type. Of them only those are in it
-// that known has otherwise; addresses are replaced. The uid makes the server refuse it for another pod of the same name.
+// patchBody is the status as a strategic merge patch: all of it but for conditions, which merge by type. Of them only
+// those are in it that known has otherwise; addresses are replaced. The uid makes the server refuse it for another pod
+// of the same name.
 func patchBody(pod *corev1.Pod, known, status corev1.PodStatus) ([]byte, error) {
 	set, over := conditionsToWrite(known, status)
 	patch := statusPatch{
@@ -94,8 +95,8 @@ func replacing[T any](list []T) []any {
 	return out
 }
 
-// merged says null where known has an amount and ours has not: these maps are merged key by key. (Replacing them as a whole loses
-// them where the server has none.)
+// merged says null where known has an amount and ours has not: these maps are merged key by key. (Replacing them as a
+// whole loses them where the server has none.)
 func merged(known, ours corev1.ResourceList) map[corev1.ResourceName]any {
 	out := map[corev1.ResourceName]any{}
 	for name := range known {

@@ -35,9 +35,9 @@ type Verdict struct {
 	Reason, Message string // if not granted: Deferred or Infeasible, and why
 }
 
-// settle gives the pods that ask for other resources the node's word, all of them together, from what is here now. It is
-// called in every pass, before and after: whatever makes room (a pod that ends, one that gives something back) happens in a
-// pass, so nobody who fits waits for longer than that, and nobody polls.
+// settle gives the pods that ask for other resources the node's word, all of them together, from what is here now. It
+// is called in every pass, before and after: whatever makes room (a pod that ends, one that gives something back)
+// happens in a pass, so nobody who fits waits for longer than that, and nobody polls.
 func (r *Runner) settle() {
 	for r.settleOnce() {
 	}
@@ -71,11 +71,13 @@ func (r *Runner) settleOnce() (granted bool) {
 	return granted
 }
 
-// unheard reports whether the pod is known and was not let in, refused or told to wait yet; nor is a plugin thinking about it.
+// unheard reports whether the pod is known and was not let in, refused or told to wait yet; nor is a plugin thinking
+// about it.
 func (e *entry) unheard() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.pod != nil && !e.static && e.let == outside && !e.admitted && e.hold == nil && e.stop == nil && !e.gone && terminal(e.pod) == ""
+	return e.pod != nil && !e.static && e.let == outside && !e.admitted && e.hold == nil && e.stop == nil && !e.gone &&
+		terminal(e.pod) == ""
 }
 
 // asks returns what the pod asks for, if that is not what it was granted.
@@ -112,11 +114,17 @@ func (r *Runner) rule(e *entry, asked ResizeRequest, v Verdict) (granted bool) {
 	switch {
 	case v.Granted:
 		r.log(e).Info("resize granted", "generation", generation)
-		r.event(asked.Desired, "", corev1.EventTypeNormal, "ResizeStarted", resizeText("Pod resize started", asked.Desired, generation, ""))
+		r.event(
+			asked.Desired, "", corev1.EventTypeNormal, "ResizeStarted",
+			resizeText("Pod resize started", asked.Desired, generation, ""),
+		)
 		r.Volumes.Update(asked.Desired)
 	case before == nil || before.Reason != v.Reason || before.Generation != generation:
 		r.log(e).Info("resize not granted", "generation", generation, "reason", v.Reason, "message", v.Message)
-		r.event(asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason, resizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message))
+		r.event(
+			asked.Desired, "", corev1.EventTypeWarning, "Resize"+v.Reason,
+			resizeText("Pod resize "+v.Reason, asked.Desired, generation, v.Message),
+		)
 	case *before == *now:
 		return false
 	}
@@ -137,7 +145,9 @@ func (r *Runner) RoomChanged() {
 func (r *Runner) resize(ctx context.Context, e *entry, pod *corev1.Pod, a podlife.Action) error {
 	begun := time.Now()
 	err := r.resizeSteps(ctx, e, pod, a.Steps)
-	r.Metrics.ResizeDuration.WithLabelValues(strconv.FormatBool(err == nil)).Observe(float64(time.Since(begun).Milliseconds()))
+	r.Metrics.ResizeDuration.WithLabelValues(strconv.FormatBool(err == nil)).Observe(
+		float64(time.Since(begun).Milliseconds()),
+	)
 	return err
 }
 
@@ -184,7 +194,9 @@ func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step
 	update := r.Groups.Update(pod, c, step, e.view.containers[step.ID].Size)
 	updated := r.Holdings.Update(string(pod.UID), c.Name, update)
 	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update})
+		_, err := r.Runtime.UpdateContainerResources(
+			ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: step.ID, Linux: update},
+		)
 		return err
 	})
 	updated()
@@ -206,7 +218,9 @@ func (r *Runner) tellSandbox(ctx context.Context, e *entry, pod *corev1.Pod) err
 	e.mu.Unlock()
 	overhead, resources := r.Groups.SandboxResources(pod)
 	err := limited(ctx, r.WorkTimeout, func(ctx context.Context) error {
-		_, err := r.Runtime.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Overhead: overhead, Resources: resources})
+		_, err := r.Runtime.UpdatePodSandboxResources(
+			ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Overhead: overhead, Resources: resources},
+		)
 		return err
 	})
 	if err != nil && status.Code(err) != codes.Unimplemented {
@@ -215,8 +229,8 @@ func (r *Runner) tellSandbox(ctx context.Context, e *entry, pod *corev1.Pod) err
 	return nil
 }
 
-// adoptSizes finds out what the cgroups of a pod have that this process did not make: the kernel knows, and where it is not
-// asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
+// adoptSizes finds out what the cgroups of a pod have that this process did not make: the kernel knows, and where it is
+// not asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
 func (r *Runner) adoptSizes(e *entry) {
 	e.mu.Lock()
 	pod := e.pod
@@ -273,7 +287,9 @@ func statusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 // generation to announce, zero for none.
 func (e *entry) resized(o podlife.Observation, s podlife.Status) int64 {
 	generation := o.Resizing.Generation
-	under := slices.ContainsFunc(s.Conditions, func(c podlife.Condition) bool { return c.Type == podlife.ResizeInProgress })
+	under := slices.ContainsFunc(
+		s.Conditions, func(c podlife.Condition) bool { return c.Type == podlife.ResizeInProgress },
+	)
 	if generation == 0 || e.resizing != generation || under {
 		return 0
 	}
@@ -312,8 +328,12 @@ func resizeText(prefix string, pod *corev1.Pod, generation int64, problem string
 type resizeCounts struct{ r *Runner }
 
 var (
-	pendingResizes  = prometheus.NewDesc("kubelet_pod_pending_resizes", "Resizes that the node has not granted, by reason", []string{"reason"}, nil)
-	resizesUnderWay = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Resizes that are granted and not complete", nil, nil)
+	pendingResizes = prometheus.NewDesc(
+		"kubelet_pod_pending_resizes", "Resizes that the node has not granted, by reason", []string{"reason"}, nil,
+	)
+	resizesUnderWay = prometheus.NewDesc(
+		"kubelet_pod_in_progress_resizes", "Resizes that are granted and not complete", nil, nil,
+	)
 )
 
 // Describe implements prometheus.Collector.
@@ -368,7 +388,9 @@ func reportResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observati
 	}
 	options := podresource.PodResourcesOptions{}
 	out.AllocatedResources = podresource.PodRequests(pod, options)
-	level := &corev1.ResourceRequirements{Requests: maps.Clone(out.AllocatedResources), Limits: podresource.PodLimits(pod, options)}
+	level := &corev1.ResourceRequirements{
+		Requests: maps.Clone(out.AllocatedResources), Limits: podresource.PodLimits(pod, options),
+	}
 	if len(o.Sandboxes) > 0 {
 		// The sum of the limits bounds the pod only where each container has one.
 		if o.Size.Quota.IsUnlimited() {
@@ -396,8 +418,8 @@ func sameAmounts(a, b corev1.ResourceRequirements) bool {
 	return true
 }
 
-// fixedOf covers the resources of a container whose resize policy asks for a restart: they are part of what it is, as its
-// image is. Empty: there are none.
+// fixedOf covers the resources of a container whose resize policy asks for a restart: they are part of what it is, as
+// its image is. Empty: there are none.
 func fixedOf(pod *corev1.Pod, c *corev1.Container) string {
 	var parts []string
 	for _, p := range c.ResizePolicy {

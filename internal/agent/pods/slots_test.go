@@ -16,7 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// More containers than there are slots take an hour to end, half of them in their preStop hooks; the next one is asked to end at once.
+// More containers than there are slots take an hour to end, half of them in their preStop hooks; the next one is asked
+// to end at once.
 func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &patient{}
@@ -46,7 +47,9 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 // endless is a runtime whose commands in containers never end by themselves.
 type endless struct{ ended chan error }
 
-func (h *endless) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (h *endless) ExecSync(
+	ctx context.Context, _ *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ExecSyncResponse, error) {
 	<-ctx.Done()
 	h.ended <- ctx.Err()
 	return nil, ctx.Err()

@@ -72,7 +72,8 @@ func (s *staticPods) poke() {
 	}
 }
 
-// told reports whether the directory has told every pod that should be here. Until then a pod that nobody asks for may be one of its.
+// told reports whether the directory has told every pod that should be here. Until then a pod that nobody asks for may
+// be one of its.
 func (s *staticPods) told() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +140,9 @@ func (s *staticPods) run(ctx context.Context) {
 	if s.r.StaticDir != "" {
 		var err error
 		if changes, err = s.watch(ctx, s.r.StaticDir); err != nil {
-			slog.Warn("static pods: no change notification, reading every "+staticPeriod.String(), "dir", s.r.StaticDir, "err", err)
+			slog.Warn(
+				"static pods: no change notification, reading every "+staticPeriod.String(), "dir", s.r.StaticDir, "err", err,
+			)
 		}
 	}
 	var mirrors sync.WaitGroup
@@ -220,7 +223,10 @@ func (s *staticPods) read() {
 		}
 		delete(s.bad, path)
 		if twin := wanted[key(pod)]; twin != nil {
-			slog.Error("static pod refused: another file has a pod of this name", "file", path, "pod", key(pod), "other", twin.Annotations[annotationPath])
+			slog.Error(
+				"static pod refused: another file has a pod of this name", "file", path, "pod", key(pod), "other",
+				twin.Annotations[annotationPath],
+			)
 			continue
 		}
 		wanted[key(pod)] = pod
@@ -245,7 +251,9 @@ func (s *staticPods) decode(path string) (*corev1.Pod, error) {
 		return nil, err
 	}
 	if info.Mode()&fs.ModeType != 0 || info.Size() > fileMax {
-		return nil, fmt.Errorf("want a regular file of at most %d bytes, have %v of %d", fileMax, info.Mode().Type(), info.Size())
+		return nil, fmt.Errorf(
+			"want a regular file of at most %d bytes, have %v of %d", fileMax, info.Mode().Type(), info.Size(),
+		)
 	}
 	body, err := os.ReadFile(path)
 	if err != nil {
@@ -268,7 +276,10 @@ func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev
 		pod.Namespace = metav1.NamespaceDefault
 	}
 	pod.Spec.NodeName = s.r.Node
-	annotations := map[string]string{annotationFile: hash, annotationSource: "file", annotationPath: path, annotationSeen: time.Now().Format(time.RFC3339Nano)}
+	annotations := map[string]string{
+		annotationFile: hash, annotationSource: "file", annotationPath: path,
+		annotationSeen: time.Now().Format(time.RFC3339Nano),
+	}
 	for k, v := range pod.Annotations {
 		if _, ours := annotations[k]; !ours {
 			annotations[k] = v
@@ -277,7 +288,9 @@ func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev
 	pod.Annotations = annotations
 	pod.CreationTimestamp = metav1.Now()
 	// A static pod has nowhere else to go: no taint evicts it.
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	pod.Spec.Tolerations = append(
+		pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	)
 	kube.DefaultPod(pod)
 	if err := kube.CheckStaticPod(pod); err != nil {
 		return nil, err
@@ -317,7 +330,8 @@ func (s *staticPods) wanted() map[string]*corev1.Pod {
 	return maps.Clone(s.pods)
 }
 
-// endUnwanted orders the end of static pods that the directory no longer has and returns those that still are here, as live does.
+// endUnwanted orders the end of static pods that the directory no longer has and returns those that still are here, as
+// live does.
 func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types.UID {
 	now, _ := s.r.now()
 	for _, e := range s.r.entries() {
@@ -341,8 +355,8 @@ func (s *staticPods) endUnwanted(wanted map[string]*corev1.Pod) map[string]types
 	return s.live(wanted)
 }
 
-// live returns the static pods that are here, by name: of two with one name that which is not wanted. A pod of which only the runtime
-// knows may be one, too: a version of before this agent.
+// live returns the static pods that are here, by name: of two with one name that which is not wanted. A pod of which
+// only the runtime knows may be one, too: a version of before this agent.
 func (s *staticPods) live(wanted map[string]*corev1.Pod) map[string]types.UID {
 	live := map[string]types.UID{}
 	for _, e := range s.r.entries() {
@@ -375,8 +389,8 @@ func (s *staticPods) keepMirrors(ctx context.Context) {
 	}
 }
 
-// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone. The mirror of a
-// pod that is ending stays and shows its end: live are the static pods that still are here.
+// reconcileMirrors creates missing mirrors, and deletes those of other content and of pods that are gone. The mirror of
+// a pod that is ending stays and shows its end: live are the static pods that still are here.
 func (s *staticPods) reconcileMirrors(ctx context.Context, wanted map[string]*corev1.Pod, live map[string]types.UID) {
 	s.mu.Lock()
 	synced := s.synced
@@ -431,7 +445,9 @@ func (s *staticPods) createMirror(ctx context.Context, pod *corev1.Pod) error {
 	delete(mirror.Annotations, annotationPath)
 	mirror.Annotations[annotationMirror] = string(pod.UID)
 	controller := true
-	mirror.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &controller}}
+	mirror.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &controller},
+	}
 	err := s.r.Client.Create(ctx, kube.Pods, mirror.Namespace, "", mirror, &corev1.Pod{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // the watch will show it

@@ -176,7 +176,8 @@ func TestReadKeepsPodsOfBrokenFiles(t *testing.T) {
 	}
 }
 
-// TestFailedStaticPodGoesWithItsManifest: one that was rejected or evicted has a stop order already, and goes all the same.
+// TestFailedStaticPodGoesWithItsManifest: one that was rejected or evicted has a stop order already, and goes all the
+// same.
 func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	r := testRunner()
 	r.pods = map[types.UID]*entry{}
@@ -194,8 +195,8 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	}
 }
 
-// A pod that only the runtime knows may be one of a manifest, as long as the directory, or a file of it, could not be read: an agent
-// that starts while the disk fails must not end the node's static pods.
+// A pod that only the runtime knows may be one of a manifest, as long as the directory, or a file of it, could not be
+// read: an agent that starts while the disk fails must not end the node's static pods.
 func TestUnreadManifestsEndNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := testRunner()

@@ -167,7 +167,8 @@ func (r *Runner) track(e *entry) {
 	}
 	running := map[string]probe.Container{}
 	for _, c := range containers {
-		if c.State == podlife.Running && c.Hook == podlife.HookOver { // upstream probes none before its postStart hook has succeeded
+		// Upstream probes none before its postStart hook has succeeded.
+		if c.State == podlife.Running && c.Hook == podlife.HookOver {
 			running[c.Name] = probe.Container{ID: c.ID, StartedAt: c.StartedAt.Time()}
 		}
 	}
@@ -187,8 +188,8 @@ func (r *Runner) addressOf(e *entry, pod *corev1.Pod) string {
 	return ""
 }
 
-// observe assembles what the step may look at. ok is false when the pod must be left alone for now: nobody asks for it as
-// far as we heard, and we have not heard the whole of the API and of the directory of manifests yet.
+// observe assembles what the step may look at. ok is false when the pod must be left alone for now: nobody asks for it
+// as far as we heard, and we have not heard the whole of the API and of the directory of manifests yet.
 func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok bool) {
 	synced := r.Synced()
 	r.followHooks(e, e.object())
@@ -260,9 +261,9 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 	e.mu.Unlock()
 }
 
-// letIn lets a pod of which nothing is here in, or one that has lost what it had. Admissions go one at a time, as pods came: each
-// sees the pods that the ones before let in. What device plugins say and do about a pod is waited for by this pod alone: it holds
-// nothing while one thinks, and is admitted beside the pods that are here by then.
+// letIn lets a pod of which nothing is here in, or one that has lost what it had. Admissions go one at a time, as pods
+// came: each sees the pods that the ones before let in. What device plugins say and do about a pod is waited for by
+// this pod alone: it holds nothing while one thinks, and is admitted beside the pods that are here by then.
 func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejection {
 	asked := allocationIn(pod).in(pod)
 	for range consultationsMax {
@@ -279,11 +280,14 @@ func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejectio
 			return rejected
 		}
 	}
-	return &Rejection{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax), Later: true}
+	return &Rejection{
+		Reason:  "UnexpectedAdmissionError",
+		Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax), Later: true,
+	}
 }
 
-// consultationsMax bounds how often plugins are asked before a pod is let in: once for each resource of each container, while what is
-// free changes (chosen: more than any pod has of both).
+// consultationsMax bounds how often plugins are asked before a pod is let in: once for each resource of each container,
+// while what is free changes (chosen: more than any pod has of both).
 const consultationsMax = 1000
 
 // admitBeside lets a pod in beside those that are here. anew is false for one that was let in by an agent before this.
@@ -305,8 +309,11 @@ func (r *Runner) admitBeside(e *entry, asked *corev1.Pod) (rejected *Rejection, 
 	return rejected, true
 }
 
-// waitFor has device plugins do something about a pod, as long as it is not to stop. A pod that is rejected holds nothing.
-func (r *Runner) waitFor(ctx context.Context, e *entry, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection) *Rejection {
+// waitFor has device plugins do something about a pod, as long as it is not to stop. A pod that is rejected holds
+// nothing.
+func (r *Runner) waitFor(
+	ctx context.Context, e *entry, asked *corev1.Pod, do func(context.Context, *corev1.Pod) *Rejection,
+) *Rejection {
 	r.turns.leave(e)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -363,9 +370,11 @@ func (r *Runner) entries() []*entry {
 	return slices.Collect(maps.Values(r.pods))
 }
 
-// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period. known is the
-// stop order under which they were decided on.
-func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *startSlot) {
+// perform does the actions in order, except that neighbouring stops go together: each may take a whole grace period.
+// known is the stop order under which they were decided on.
+func (r *Runner) perform(
+	ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, actions []podlife.Action, slot *startSlot,
+) {
 	for i := 0; i < len(actions); {
 		n := 1
 		if actions[i].Kind == podlife.StopContainer {
@@ -381,7 +390,9 @@ func (r *Runner) perform(ctx context.Context, e *entry, pod *corev1.Pod, known *
 }
 
 // performGroup does actions at once and reports whether all succeeded.
-func (r *Runner) performGroup(ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot) bool {
+func (r *Runner) performGroup(
+	ctx context.Context, e *entry, pod *corev1.Pod, known *podlife.StopOrder, group []podlife.Action, slot *startSlot,
+) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	kind := group[0].Kind
