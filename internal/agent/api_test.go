@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -37,7 +38,10 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{o: Options{Kubeconfig: file, Config: config, NodeName: "n"}}
+	a := &Agent{
+		o:       Options{Kubeconfig: file, Config: config, NodeName: "n"},
+		metrics: metrics.New("n"),
+	}
 	if err := a.dialAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +87,10 @@ func TestRatesAreTheConfigurations(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%v, %v", warnings, err)
 		}
-		got, err := (&Agent{o: Options{Kubeconfig: file, Config: config, NodeName: "n"}}).clients()
+		got, err := (&Agent{
+			o:       Options{Kubeconfig: file, Config: config, NodeName: "n"},
+			metrics: metrics.New("n"),
+		}).clients()
 		if err != nil {
 			t.Fatal(err)
 		}
