@@ -22,6 +22,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +71,7 @@ var (
 	Leases                 = Kind{coordinationv1.SchemeGroupVersion, "leases", true, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }}
 	TokenReviews           = Kind{authenticationv1.SchemeGroupVersion, "tokenreviews", false, func() runtime.Object { return &authenticationv1.TokenReview{} }, nil}
 	Topologies             = Kind{topology.GroupVersion, topology.Resource, false, func() runtime.Object { return &topology.Object{} }, func() runtime.Object { return &topology.List{} }}
+	DeviceClasses          = Kind{resourcev1.SchemeGroupVersion, "deviceclasses", false, func() runtime.Object { return &resourcev1.DeviceClass{} }, func() runtime.Object { return &resourcev1.DeviceClassList{} }}
 	SubjectAccessReviews   = Kind{authorizationv1.SchemeGroupVersion, "subjectaccessreviews", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }, nil}
 )
 
@@ -84,7 +86,7 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, coordinationv1.AddToScheme, storagev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
-		topology.AddToScheme,
+		topology.AddToScheme, resourcev1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // a type registered twice: a programming error, found by any test
@@ -136,7 +138,7 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	c := &Client{config: config, groups: map[schema.GroupVersion]rest.Interface{}}
 	for _, gv := range []schema.GroupVersion{
 		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, storagev1.SchemeGroupVersion,
-		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion,
+		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion, resourcev1.SchemeGroupVersion,
 	} {
 		group := rest.CopyConfig(config)
 		if gv == topology.GroupVersion { // custom resources have no protobuf form

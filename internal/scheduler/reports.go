@@ -17,27 +17,36 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// reportsRetry is how long to wait before asking again whether nodes report their NUMA state where they did not: the API may not
-// have such objects, or we may not read them. Chosen: an administrator who installs them sees the effect within a minute.
-const reportsRetry = time.Minute
+// servedRetry is how long to wait before asking again whether the API serves a kind that it did not: it may not have such objects, or we
+// may not read them. Chosen: an administrator who installs them sees the effect within a minute.
+const servedRetry = time.Minute
 
 // followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the beginning
 // have been heard, or that there are none to wait for.
 func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
+	return whereServed(ctx, client, kube.Topologies, "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them", func() cache.Controller {
+		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
+		return watch
+	})
+}
+
+// whereServed watches a kind that not every API server has, as soon as it has it. The returned function says when all objects of the
+// beginning have been heard, or that there are none to wait for.
+func whereServed(ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller) cache.InformerSynced {
 	var settled atomic.Bool
 	go func() {
 		for told := false; ; told = true {
-			err := client.List(ctx, kube.Topologies, "", metav1.ListOptions{Limit: 1}, &topology.List{})
+			err := client.List(ctx, k, "", metav1.ListOptions{Limit: 1}, k.NewList())
 			if err == nil {
 				break
 			}
 			if missing := apierrors.IsNotFound(err) || apierrors.IsForbidden(err); missing {
 				settled.Store(true)
 				if !told {
-					slog.Info("no reports of NUMA nodes are to be had: nodes are taken as upstream takes them", "err", err)
+					slog.Info(otherwise, "err", err)
 				}
 			}
-			wait := reportsRetry
+			wait := servedRetry
 			if !settled.Load() {
 				wait = time.Second // the API server is away: nothing can be placed either
 			}
@@ -47,7 +56,7 @@ func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.Inf
 			case <-time.After(wait):
 			}
 		}
-		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
+		watch := open()
 		go watch.RunWithContext(ctx)
 		if cache.WaitForCacheSync(ctx.Done(), watch.HasSynced) {
 			settled.Store(true)

@@ -125,12 +125,12 @@ func Run(ctx context.Context, o Options) error {
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
 	watches := append(append(m.lesserWatches(o.Client), m.storageWatches(o.Client)...), podWatch, nodeWatch)
-	synced := make([]cache.InformerSynced, len(watches), len(watches)+1)
+	synced := make([]cache.InformerSynced, len(watches), len(watches)+2)
 	for i, w := range watches {
 		synced[i] = w.HasSynced
 		go w.RunWithContext(ctx)
 	}
-	synced = append(synced, m.followReports(ctx, o.Client))
+	synced = append(synced, m.followReports(ctx, o.Client), m.followClasses(ctx, o.Client))
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			m.tell(ctx, func(unit.Instant) { m.synced = true; m.o.Health.synced.Store(true) })
@@ -191,6 +191,7 @@ type mind struct {
 	held     []placed     // decided ahead, to be sent when there is a slot
 	answered unit.Instant // when a slot was free, or a bind answered, last
 	lines    lines
+	classes  deviceClasses
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
@@ -347,7 +348,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	if d.Failure != nil {
 		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
 		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
-		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.String(), d.Nominated)
+		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
 		if d.Preemption != nil || d.Failure.Preemption != "" {
 			m.o.Metrics.preemptions.Inc()
 		}

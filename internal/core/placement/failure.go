@@ -41,7 +41,11 @@ func (f *Failure) add(by *filter, reasons []string, n int) {
 
 // String is upstream's message: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).", and what
 // came of preemption after it.
-func (f *Failure) String() string {
+func (f *Failure) String() string { return f.Explain(nil) }
+
+// Explain is String, with a word more on each extended resource that a device class serves, by its name: it may be there, and nobody here
+// hands it out.
+func (f *Failure) Explain(served map[string]string) string {
 	if f.Nodes == 0 {
 		return "no nodes available to schedule pods"
 	}
@@ -53,14 +57,37 @@ func (f *Failure) String() string {
 	if f.Whole != "" {
 		return head + " " + f.Whole + "." + tail
 	}
-	return head + " " + countedReasons(f.Reasons) + "." + tail
+	return head + " " + countedReasons(f.Reasons, served) + "." + tail
 }
 
+// implicitClass begins the name of the resource under which each device class can be asked for (resource.k8s.io/v1,
+// ResourceDeviceClassPrefix).
+const implicitClass = "deviceclass.resource.kubernetes.io/"
+
+// servedBy adds to a reason the device class that serves the resource of which there is not enough, if one does.
+func servedBy(reason string, served map[string]string) string {
+	resource, is := strings.CutPrefix(reason, insufficientPrefix)
+	if !is {
+		return reason
+	}
+	class, ok := served[resource]
+	if !ok {
+		class, ok = strings.CutPrefix(resource, implicitClass)
+	}
+	if !ok {
+		return reason
+	}
+	return fmt.Sprintf("%s (device class %q serves it: dynamic resource allocation is not supported)", reason, class)
+}
+
+// insufficientPrefix begins the reason of a node that has not enough of a resource.
+const insufficientPrefix = "Insufficient "
+
 // countedReasons lists reasons with their counts, ordered as text: upstream's order.
-func countedReasons(reasons map[string]int) string {
+func countedReasons(reasons map[string]int, served map[string]string) string {
 	parts := make([]string, 0, len(reasons))
 	for reason, n := range reasons {
-		parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+		parts = append(parts, fmt.Sprintf("%d %s", n, servedBy(reason, served)))
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ", ")

@@ -80,7 +80,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *placement.Pr
 				compileVolumeBinding(at, &a, out, p)
 			}
 		case "DynamicResources":
-			warn(at, "has no effect: dynamic resource allocation is not supported")
+			p.add(fmt.Sprintf("%s[%d].name", path, i), "%s: %s", name, claims)
 		default:
 			p.add(fmt.Sprintf("%s[%d].name", path, i), "%.200q: no plugin of that name takes arguments here", name)
 		}

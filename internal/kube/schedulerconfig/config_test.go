@@ -216,3 +216,18 @@ func TestShow(t *testing.T) {
 		t.Error("not disabled")
 	}
 }
+
+// TestNoDynamicResources: whoever names the plugin hears that it is not there, wherever; taking it away is what is so anyhow.
+func TestNoDynamicResources(t *testing.T) {
+	for _, profile := range []string{
+		"plugins: {multiPoint: {enabled: [{name: DynamicResources}]}}", "plugins: {filter: {enabled: [{name: DynamicResources}]}}",
+		"pluginConfig: [{name: DynamicResources, args: {}}]",
+	} {
+		if _, _, err := Parse([]byte(head + "profiles: [{" + profile + "}]\n")); err == nil || !strings.Contains(err.Error(), "DynamicResources: dynamic resource allocation is not supported") {
+			t.Errorf("%s: %v", profile, err)
+		}
+	}
+	if _, _, err := Parse([]byte(head + "profiles: [{plugins: {multiPoint: {disabled: [{name: DynamicResources}]}}}]\n")); err != nil {
+		t.Error(err)
+	}
+}

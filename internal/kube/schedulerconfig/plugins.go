@@ -25,7 +25,8 @@ type role struct {
 }
 
 const (
-	gangs = "gang scheduling is not supported"
+	gangs  = "gang scheduling is not supported"
+	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, or run kube-scheduler for them"
 )
 
 // known are kube-scheduler 1.36's in-tree plugins, and by the name of the out-of-tree plugin that looks at NUMA nodes ours that does.
@@ -45,7 +46,7 @@ var known = map[string]role{
 	"VolumeZone":                      {filters: true},
 	"PodTopologySpread":               {filters: true, scores: true, weight: 2},
 	"InterPodAffinity":                {filters: true, scores: true, weight: 2},
-	"DynamicResources":                {idle: true},
+	"DynamicResources":                {refused: claims},
 	"DefaultPreemption":               {preempts: true},
 	"NodeResourcesBalancedAllocation": {scores: true, weight: 1},
 	"ImageLocality":                   {scores: true, weight: 1},

@@ -1,0 +1,49 @@
+package scheduler
+
+import (
+	"context"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// deviceClasses are the extended resources that device classes serve, and by which. Dynamic resource allocation is not supported: a pod
+// that asks for one where no device plugin has it hears the name of the class, and not only that there is too little.
+type deviceClasses struct {
+	resourceOf map[string]string // by class
+	classOf    map[string]string // by resource
+}
+
+// set notes what a class serves; empty: nothing, or it is gone.
+func (d *deviceClasses) set(class, resource string) {
+	if d.resourceOf == nil {
+		d.resourceOf, d.classOf = map[string]string{}, map[string]string{}
+	}
+	if before := d.resourceOf[class]; before != "" && d.classOf[before] == class {
+		delete(d.classOf, before)
+	}
+	delete(d.resourceOf, class)
+	if resource != "" {
+		d.resourceOf[class], d.classOf[resource] = resource, class
+	}
+}
+
+// followClasses watches device classes where the API has them.
+func (m *mind) followClasses(ctx context.Context, client *kube.Client) cache.InformerSynced {
+	return whereServed(ctx, client, kube.DeviceClasses, "no device classes are to be had", func() cache.Controller {
+		return follow(m, client, kube.DeviceClasses, as[*resourcev1.DeviceClass], m.classSeen, byName(m.classGone))
+	})
+}
+
+func (m *mind) classSeen(_ unit.Instant, c *resourcev1.DeviceClass) {
+	resource := ""
+	if c.Spec.ExtendedResourceName != nil {
+		resource = *c.Spec.ExtendedResourceName
+	}
+	m.classes.set(c.Name, resource)
+}
+
+func (m *mind) classGone(_ unit.Instant, name string) { m.classes.set(name, "") }
