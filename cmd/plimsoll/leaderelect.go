@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	componentv1alpha1 "k8s.io/component-base/config/v1alpha1"
@@ -35,6 +36,21 @@ func (l *leaderElection) health() serving.Check {
 		}
 		return nil
 	}}
+}
+
+// acts reports whether this process acts: it leads, or there is no election.
+func (l *leaderElection) acts() bool { return !l.on || l.leading.Load() }
+
+// status measures whether this process leads, under upstream's name.
+func (l *leaderElection) status() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "leader_election_master_status", Help: "1: this process leads; 0: another may", ConstLabels: prometheus.Labels{"name": l.Name},
+	}, func() float64 {
+		if l.acts() {
+			return 1
+		}
+		return 0
+	})
 }
 
 // inForce is the election as its configuration file would say it.

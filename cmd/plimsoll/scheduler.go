@@ -81,13 +81,17 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	}
 	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
 	port := &u.port.Options
-	port.Registry = s.o.Metrics.Registry
 	// As kube-scheduler's: /livez asks for this process alone, so that waiting for others never restarts it.
 	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync", Do: s.o.Health.Synced}
 	port.Live = []serving.Check{loop}
 	port.Well = []serving.Check{s.leader.health(), loop}
 	port.Ready = []serving.Check{s.leader.health(), lists, loop}
-	port.Handlers = map[string]http.Handler{"GET /configz": file}
+	registry := s.o.Metrics.Registry
+	port.Registry = registry
+	kube.ClientMetrics(registry)
+	registry.MustRegister(s.leader.status())
+	resources := &scheduler.PodResources{Client: s.o.Events, Leads: s.leader.acts}
+	port.Handlers = map[string]http.Handler{"GET /configz": file, "GET /metrics/resources": resources}
 	if err := u.open(ctx, kubeconfig); err != nil {
 		return err
 	}

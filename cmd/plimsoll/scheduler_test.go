@@ -186,6 +186,8 @@ func TestSchedulerServes(t *testing.T) {
 		expect("/readyz?verbose", 200, "[+]leaderElection ok")
 		expect("/healthz", 200, "ok")
 		expect("/metrics", 200, "scheduler_pending_pods")
+		expect("/metrics", 200, `leader_election_master_status{name="kube-scheduler"} 1`)
+		expect("/metrics/resources", 200, "")
 		expect("/configz", 200, `{"componentconfig":{"kind":"KubeSchedulerConfiguration","apiVersion":"kubescheduler.config.k8s.io/v1"`)
 		expect("/configz", 200, fmt.Sprintf(`"enableProfiling":%v`, profiling))
 		expect("/debug/pprof/cmdline", map[bool]int{true: 200, false: 404}[profiling], "")

@@ -97,7 +97,10 @@ func (m *mind) writeFailure(ctx context.Context, f failure) {
 	}
 	body, needed, err := conditionPatch(f, time.Now())
 	if err == nil && needed {
-		err = m.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body)
+		began := time.Now()
+		if err = m.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body); !kube.IsWithdrawn(ctx) {
+			m.o.Metrics.call(callStatus, began, err)
+		}
 	}
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil && !kube.IsWithdrawn(ctx) {
 		slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)

@@ -34,6 +34,7 @@ type eviction struct {
 // which room was to be made tries again after a back-off. Nobody is evicted for a pod that is gone or placed meanwhile.
 func (m *mind) evictAll(ctx context.Context, e eviction) {
 	ctx = kube.As(ctx, throttle.Evict)
+	began := time.Now()
 	for _, v := range e.Victims {
 		if pod := m.lookUp(e.preemptor); pod == nil || pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
 			return
@@ -41,10 +42,12 @@ func (m *mind) evictAll(ctx context.Context, e eviction) {
 		if err := m.evict(ctx, e.preemptor, v, e.Node); err != nil && ctx.Err() == nil && !kube.IsWithdrawn(ctx) {
 			slog.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", e.Node,
 				"for", e.preemptor.Namespace+"/"+e.preemptor.Name, "err", err)
+			m.o.Metrics.evicted(began, err)
 			m.tell(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, e.preemptor.ID) })
 			return
 		}
 	}
+	m.o.Metrics.evicted(began, nil)
 }
 
 // evict marks a victim as disrupted by the scheduler, for those who ask why it ended, and deletes it. A victim that is gone

@@ -101,6 +101,13 @@ func (l *latest[K, V]) finish(k K) {
 	}
 }
 
+// waiting is how much is to be done.
+func (l *latest[K, V]) waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending)
+}
+
 // run lets so many workers do what is put, until ctx ends.
 func (l *latest[K, V]) run(ctx context.Context, workers int, do func(context.Context, V)) {
 	var all sync.WaitGroup

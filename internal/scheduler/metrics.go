@@ -10,7 +10,7 @@ import (
 )
 
 // Metrics are the scheduler's own measurements, under upstream's names, so that existing dashboards and alerts read them.
-// What upstream measures of its plugins, its queueing hints and its goroutines has no counterpart here.
+// docs/scheduler.md lists those of upstream's that have no counterpart here, and why.
 type Metrics struct {
 	Registry *prometheus.Registry
 
@@ -21,18 +21,35 @@ type Metrics struct {
 	untilPlaced  *prometheus.HistogramVec // by tries
 	preemptions  prometheus.Counter
 	victims      prometheus.Histogram
+	heard        *prometheus.HistogramVec // by event
+	points       *prometheus.HistogramVec // by extension point, status, profile
+	evictions    *prometheus.CounterVec   // by result
+	evictionTime *prometheus.HistogramVec // likewise
+	calls        *prometheus.CounterVec   // by call type, result
+	callTime     *prometheus.HistogramVec // likewise
+	volumeErrors *prometheus.CounterVec   // by operation
+	flushed      prometheus.Counter
 
 	mu      sync.Mutex
 	ask     func() (census, bool) // nil: nobody schedules here
 	pending *prometheus.Desc
 	cache   *prometheus.Desc
+	by      *prometheus.Desc // who rejected pods
+	busy    *prometheus.Desc
+	queued  *prometheus.Desc // calls
 }
 
 // census is what the mind holds at one moment.
 type census struct {
 	pending              map[string]int
 	nodes, pods, assumed int
+	rejected             map[rejection]int // pods by who rejected them
+	binding              int
+	calls                map[string]int // that wait, by type
 }
+
+// rejection is a rule, by upstream's name of its plugin, and the profile under which it rejected.
+type rejection struct{ plugin, profile string }
 
 // Results of an attempt, as upstream spells them.
 const (
@@ -40,6 +57,20 @@ const (
 	resultUnschedulable = "unschedulable"
 	resultError         = "error"
 )
+
+// Types of calls beside the mind, as upstream spells them.
+const (
+	callStatus = "pod_status_patch"
+	callBind   = "pod_binding"
+)
+
+// resultOf is how upstream spells the end of a call.
+func resultOf(err error) string {
+	if err != nil {
+		return resultError
+	}
+	return "success"
+}
 
 // NewMetrics returns a set with a registry of its own. Buckets are upstream's, but for decisions, which are shorter.
 func NewMetrics() *Metrics {
@@ -61,11 +92,31 @@ func NewMetrics() *Metrics {
 			Help: "Attempts to make room for a pod by eviction"}),
 		victims: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: subsystem, Name: "preemption_victims",
 			Help: "Pods evicted to make room for one", Buckets: prometheus.ExponentialBuckets(1, 2, 7)}),
+		heard: prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: "event_handling_duration_seconds",
+			Help: "Seconds that it took to take up one change in the cluster", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 12)}, []string{"event"}),
+		points: prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: "framework_extension_point_duration_seconds",
+			Help: "Seconds of PreBind, what is written of volumes, and of Bind", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 12)}, []string{"extension_point", "status", "profile"}),
+		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: subsystem, Name: "preemption_goroutines_execution_total",
+			Help: "Times that the victims of one preemption were evicted"}, []string{"result"}),
+		evictionTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: "preemption_goroutines_duration_seconds",
+			Help: "Seconds that it took to ask for the end of the victims of one preemption", Buckets: prometheus.ExponentialBuckets(0.01, 2, 20)}, []string{"result"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: subsystem, Name: "async_api_call_execution_total",
+			Help: "Binds and status patches sent"}, []string{"call_type", "result"}),
+		callTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: "async_api_call_execution_duration_seconds",
+			Help: "Seconds of a bind or status patch, with its wait for a turn", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"call_type", "result"}),
+		volumeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "scheduler_volume", Name: "scheduling_stage_error_total",
+			Help: "Times that what pods need of volumes could not be had"}, []string{"operation"}),
+		flushed: prometheus.NewCounter(prometheus.CounterOpts{Subsystem: subsystem, Name: "pod_scheduled_after_flush_total",
+			Help: "Pods placed that no event had woken, and that only a look after a long wait found: always 0, or a bug"}),
+		by:      prometheus.NewDesc(name("unschedulable_pods"), "Pods that fit nowhere, by each plugin that rejected a node for them", []string{"plugin", "profile"}, nil),
+		busy:    prometheus.NewDesc(name("goroutines"), "Binds on their way, and those that wait for a slot", []string{"operation"}, nil),
+		queued:  prometheus.NewDesc(name("pending_async_api_calls"), "Binds and status patches that wait", []string{"call_type"}, nil),
 		pending: prometheus.NewDesc(name("pending_pods"), "Pending pods by queue: active, backoff, unschedulable or gated", []string{"queue"}, nil),
 		cache:   prometheus.NewDesc(name("cache_size"), "What is counted: nodes, pods on them, and of these the assumed ones", []string{"type"}, nil),
 	}
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.attempts, m.attemptTime, m.decisionTime, m.tries, m.untilPlaced, m.preemptions, m.victims, m)
+		m.attempts, m.attemptTime, m.decisionTime, m.tries, m.untilPlaced, m.preemptions, m.victims,
+		m.heard, m.points, m.evictions, m.evictionTime, m.calls, m.callTime, m.volumeErrors, m.flushed, m)
 	return m
 }
 
@@ -73,6 +124,27 @@ func NewMetrics() *Metrics {
 func (m *Metrics) attempt(result, profile string, took time.Duration) {
 	m.attempts.WithLabelValues(result, profile).Inc()
 	m.attemptTime.WithLabelValues(result, profile).Observe(took.Seconds())
+}
+
+// call notes one call that began then; what was withdrawn does not count.
+func (m *Metrics) call(kind string, began time.Time, err error) {
+	m.calls.WithLabelValues(kind, resultOf(err)).Inc()
+	m.callTime.WithLabelValues(kind, resultOf(err)).Observe(time.Since(began).Seconds())
+}
+
+// point notes one run of an extension point that began then.
+func (m *Metrics) point(name, profile string, began time.Time, err error) {
+	status := "Success"
+	if err != nil {
+		status = "Error"
+	}
+	m.points.WithLabelValues(name, status, profile).Observe(time.Since(began).Seconds())
+}
+
+// evicted notes the end of what one preemption asked for.
+func (m *Metrics) evicted(began time.Time, err error) {
+	m.evictions.WithLabelValues(resultOf(err)).Inc()
+	m.evictionTime.WithLabelValues(resultOf(err)).Observe(time.Since(began).Seconds())
 }
 
 // triesShown is upstream's bound on distinct values of a label: from 16 attempts on it says "15+".
@@ -96,7 +168,11 @@ func (m *Metrics) count(ask func() (census, bool)) {
 }
 
 // Describe is part of prometheus.Collector.
-func (m *Metrics) Describe(out chan<- *prometheus.Desc) { out <- m.pending; out <- m.cache }
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.pending, m.cache, m.by, m.busy, m.queued} {
+		out <- d
+	}
+}
 
 // Collect is part of prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
@@ -112,6 +188,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, queue := range []string{"active", "backoff", "unschedulable", "gated"} {
 		out <- prometheus.MustNewConstMetric(m.pending, prometheus.GaugeValue, float64(c.pending[queue]), queue)
+	}
+	out <- prometheus.MustNewConstMetric(m.busy, prometheus.GaugeValue, float64(c.binding), "binding")
+	for kind, n := range c.calls {
+		out <- prometheus.MustNewConstMetric(m.queued, prometheus.GaugeValue, float64(n), kind)
+	}
+	for r, n := range c.rejected {
+		out <- prometheus.MustNewConstMetric(m.by, prometheus.GaugeValue, float64(n), r.plugin, r.profile)
 	}
 	for kind, n := range map[string]int{"nodes": c.nodes, "pods": c.pods, "assumed_pods": c.assumed} {
 		out <- prometheus.MustNewConstMetric(m.cache, prometheus.GaugeValue, float64(n), kind)

@@ -192,6 +192,13 @@ type mind struct {
 	answered unit.Instant // when a slot was free, or a bind answered, last
 	lines    lines
 	classes  deviceClasses
+	rejected map[placement.PodID]rejected // of the pods that fit nowhere, by whom
+}
+
+// rejected is what is counted of a pod that fits nowhere.
+type rejected struct {
+	by      placement.RuleSet
+	profile string
 }
 
 // factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
@@ -206,7 +213,7 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 		o.Health = NewHealth()
 	}
 	return &mind{
-		o: o, api: a, recorder: recorder, lines: lines{}, facts: make(chan fact, factsMax), start: time.Now(),
+		o: o, api: a, recorder: recorder, lines: lines{}, rejected: map[placement.PodID]rejected{}, facts: make(chan fact, factsMax), start: time.Now(),
 		failures: newLatest[placement.PodID, failure](), evictions: newLatest[placement.PodID, eviction](),
 		placer: placement.New(placement.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
@@ -312,7 +319,13 @@ func (m *mind) sendHeld(ctx context.Context) {
 func (m *mind) count(ctx context.Context) (c census, ok bool) {
 	answer := make(chan census, 1)
 	m.tell(ctx, func(unit.Instant) {
-		c := census{pending: m.placer.Pending()}
+		c := census{pending: m.placer.Pending(), rejected: map[rejection]int{}, binding: m.binding}
+		for _, r := range m.rejected {
+			for _, plugin := range r.by.Plugins() {
+				c.rejected[rejection{plugin, r.profile}]++
+			}
+		}
+		c.calls = map[string]int{callStatus: m.failures.waiting(), callBind: len(m.held)}
 		c.nodes, c.pods, c.assumed = m.placer.Sizes()
 		answer <- c
 	})
@@ -347,6 +360,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	m.o.Metrics.decisionTime.Observe(took.Seconds())
 	if d.Failure != nil {
 		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
+		m.rejected[d.Pod.ID] = rejected{d.Failure.Rejected, d.Pod.Profile}
 		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
 		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
 		if d.Preemption != nil || d.Failure.Preemption != "" {
@@ -360,6 +374,7 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
+	delete(m.rejected, d.Pod.ID)
 	m.evictions.withdraw(d.Pod.ID)
 	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID)}
 	if m.binding++; m.binding > m.o.BindsInFlight {
@@ -386,7 +401,10 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	}
 	outcome, err := placement.BindRefused, error(errNotLeading)
 	if m.o.Leads() {
+		began := time.Now()
 		outcome, err = m.api.bind(ctx, p.Decision)
+		m.o.Metrics.call(callBind, began, err)
+		m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
 	}
 	m.tell(ctx, func(now unit.Instant) {
 		m.answered = now

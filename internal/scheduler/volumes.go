@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -25,7 +26,9 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 	}
 	err := error(errNotLeading)
 	if m.o.Leads() {
+		began := time.Now()
 		err = m.writePlan(ctx, p.Volumes)
+		m.o.Metrics.point("PreBind", p.Pod.Profile, began, err)
 	}
 	m.tell(ctx, func(now unit.Instant) {
 		if err != nil {
@@ -67,6 +70,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 		m.binding++
 		p := placed{Decision: s.Decision, began: s.Since}
 		if s.Why != "" {
+			m.o.Metrics.volumeErrors.WithLabelValues("bind").Inc()
 			m.settle(now, p, placement.BindRefused)
 			m.reportBind(s.Decision, placement.BindRefused, volumesError(s.Why))
 		} else if m.lines.enter(p) {

@@ -2,7 +2,9 @@ package scheduler
 
 import (
 	"context"
+	"reflect"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,9 +23,18 @@ func (m *mind) answersTo(schedulerName string) bool {
 	return slices.ContainsFunc(m.o.Profiles, func(p placement.Profile) bool { return p.Name == schedulerName })
 }
 
+// hear hands a fact to the mind, and measures how long it takes to take it up. Its name is upstream's of the event.
+func (m *mind) hear(event string, f fact) {
+	m.tell(context.Background(), func(now unit.Instant) {
+		began := time.Now()
+		f(now)
+		m.o.Metrics.heard.WithLabelValues(event).Observe(time.Since(began).Seconds())
+	})
+}
+
 // podHandler turns changes of pods into facts. Translation is done by KeepPod, beside the mind.
 func (m *mind) podHandler() cache.ResourceEventHandler {
-	seen := func(obj any) {
+	seen := func(obj any, change string) {
 		k, ok := KeepPod(obj).(*KeptPod)
 		if !ok || k.fact == nil {
 			return
@@ -33,24 +44,34 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		if p.Node == "" && !m.answersTo(k.profile) {
 			return // another scheduler's; it counts once it is bound
 		}
+		event := "UnscheduledPod" + change
 		if p.Node != "" {
+			event = "AssignedPod" + change
 			m.failures.withdraw(p.ID) // whoever has bound it
 			m.evictions.withdraw(p.ID)
 		}
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodSeen(now, p) })
+		m.hear(event, func(now unit.Instant) {
+			if p.Node != "" {
+				delete(m.rejected, p.ID)
+			}
+			m.placer.PodSeen(now, p)
+		})
 	}
 	gone := func(uid types.UID) {
 		m.failures.withdraw(placement.PodID(uid))
 		m.evictions.withdraw(placement.PodID(uid))
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.PodGone(now, placement.PodID(uid)) })
+		m.hear("PodDelete", func(now unit.Instant) {
+			delete(m.rejected, placement.PodID(uid))
+			m.placer.PodGone(now, placement.PodID(uid))
+		})
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: seen,
+		AddFunc: func(obj any) { seen(obj, "Add") },
 		UpdateFunc: func(before, after any) {
 			if old := before.(metav1.Object); old.GetUID() != after.(metav1.Object).GetUID() {
 				gone(old.GetUID()) // deleted and made anew while the watch was down
 			}
-			seen(after)
+			seen(after, "Update")
 		},
 		DeleteFunc: func(obj any) {
 			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -65,16 +86,16 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 
 // nodeHandler turns changes of nodes into facts.
 func (m *mind) nodeHandler() cache.ResourceEventHandler {
-	seen := func(node *corev1.Node) {
+	seen := func(node *corev1.Node, event string) {
 		n := kube.PlacementNode(node)
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.NodeSeen(now, n) })
+		m.hear(event, func(now unit.Instant) { m.placer.NodeSeen(now, n) })
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { seen(obj.(*corev1.Node)) },
-		UpdateFunc: func(_, after any) { seen(after.(*corev1.Node)) },
+		AddFunc:    func(obj any) { seen(obj.(*corev1.Node), "NodeAdd") },
+		UpdateFunc: func(_, after any) { seen(after.(*corev1.Node), "NodeUpdate") },
 		DeleteFunc: func(obj any) {
 			if node, ok := kube.Deleted[*corev1.Node](obj); ok {
-				m.tell(context.Background(), func(now unit.Instant) { m.placer.NodeGone(now, node.Name) })
+				m.hear("NodeDelete", func(now unit.Instant) { m.placer.NodeGone(now, node.Name) })
 			}
 		},
 	}
@@ -104,17 +125,18 @@ type object interface {
 
 // follow makes facts of what happens to objects of one kind. They are translated beside the mind.
 func follow[T object, F any](m *mind, client *kube.Client, k kube.Kind, translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string)) cache.Controller {
-	heard := func(obj any) {
+	name := reflect.TypeFor[T]().Elem().Name()
+	heard := func(obj any, change string) {
 		f := translate(obj.(T))
-		m.tell(context.Background(), func(now unit.Instant) { seen(now, f) })
+		m.hear(name+change, func(now unit.Instant) { seen(now, f) })
 	}
 	_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
-		AddFunc:    heard,
-		UpdateFunc: func(_, after any) { heard(after) },
+		AddFunc:    func(obj any) { heard(obj, "Add") },
+		UpdateFunc: func(_, after any) { heard(after, "Update") },
 		DeleteFunc: func(obj any) {
 			if o, ok := kube.Deleted[T](obj); ok {
-				namespace, name := o.GetNamespace(), o.GetName()
-				m.tell(context.Background(), func(now unit.Instant) { gone(now, namespace, name) })
+				namespace, of := o.GetNamespace(), o.GetName()
+				m.hear(name+"Delete", func(now unit.Instant) { gone(now, namespace, of) })
 			}
 		},
 	})

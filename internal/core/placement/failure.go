@@ -31,6 +31,17 @@ func newFailure(nodes int, d *demand) *Failure {
 	return f
 }
 
+// Plugins are the names that upstream gives to the rules of a set, sorted, each once.
+func (s RuleSet) Plugins() (names []string) {
+	for i := range filters {
+		if f := &filters[i]; s&f.rule != 0 && !slices.Contains(names, f.plugin) {
+			names = append(names, f.plugin)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // add notes that rule by rejected n nodes for reasons.
 func (f *Failure) add(by *filter, reasons []string, n int) {
 	f.Rejected |= by.rule
