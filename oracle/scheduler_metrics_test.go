@@ -36,14 +36,14 @@ func upstreamMetrics(t *testing.T) (all []metric) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := regexp.MustCompile(`(?s)Name:\s+"([a-z_]+)".*?\n\s*\}(, *|,\s*)?(\[\]string\{([^}]*)\})?`)
+	one := regexp.MustCompile(`(?s)Name:\s+"([a-z_]+)".*?\n\s*\},?\s*(?:\[\]string\{([^}]*)\})?`)
 	for prefix, path := range map[string]string{"scheduler_": "pkg/scheduler/metrics/metrics.go", "scheduler_volume_": "pkg/scheduler/framework/plugins/volumebinding/metrics/metrics.go"} {
 		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), path))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range one.FindAllStringSubmatch(string(text), -1) {
-			all = append(all, metric{prefix + m[1], strings.NewReplacer(`"`, "", " ", "").Replace(m[4])})
+			all = append(all, metric{prefix + m[1], strings.NewReplacer(`"`, "", " ", "").Replace(m[2])})
 		}
 	}
 	return all

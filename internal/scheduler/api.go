@@ -26,6 +26,8 @@ type api interface {
 	// keepVolume and askForVolume write one part of a plan for a pod's volumes.
 	keepVolume(ctx context.Context, b *placement.VolumeBind) error
 	askForVolume(ctx context.Context, q *placement.VolumeProvision) error
+	// pod returns the whole object, of which the cache keeps a part.
+	pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// remove deletes the pod if it is still the one with that UID.
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
 // DefaultName is the schedulerName that pods get when they name none, and the source of our events.
@@ -78,8 +79,9 @@ type Options struct {
 	Metrics                  *Metrics      // nil: kept, and shown to nobody
 	Seed                     uint64        // decides between nodes of equal score; see placement
 	BindsInFlight            int           // zero: BindsInFlightDefault
-	Leads                    func() bool   // asked before each write: may this process act? nil: it may
-	Health                   *Health       // nil: nobody asks
+	Extenders                []schedulerconfig.Extender
+	Leads                    func() bool // asked before each write: may this process act? nil: it may
+	Health                   *Health     // nil: nobody asks
 }
 
 // Run schedules until ctx ends. It returns an error only for options that cannot work.
@@ -113,6 +115,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	recorders := kube.NewRecorders(ctx, events)
 	m := newMind(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
+	if m.extenders, err = newExtenders(o.Extenders); err != nil {
+		return fmt.Errorf("run scheduler: %w", err)
+	}
 	m.o.Health.running.Store(true)
 
 	bursts, err := o.Client.Gathering(kube.GatherBursts)
@@ -120,10 +125,15 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
 	pods, podWatch := bursts.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods, Keep: KeepPod}, m.podHandler())
-	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
+	nodes, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
+	m.node = func(name string) *corev1.Node {
+		obj, _, _ := nodes.GetByKey(name) // a store in memory
+		node, _ := obj.(*corev1.Node)
+		return node
+	}
 	watches := append(append(m.lesserWatches(o.Client), m.storageWatches(o.Client)...), podWatch, nodeWatch)
 	synced := make([]cache.InformerSynced, len(watches), len(watches)+2)
 	for i, w := range watches {
@@ -181,6 +191,9 @@ type mind struct {
 	lookUp    func(placement.Pod) *corev1.Pod
 	failures  *latest[placement.PodID, failure]
 	evictions *latest[placement.PodID, eviction] // by preemptor
+	questions *latest[placement.PodID, question]
+	extenders []*extender
+	node      func(name string) *corev1.Node // whole, for extenders
 
 	facts  chan fact
 	start  time.Time
@@ -215,6 +228,7 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 	return &mind{
 		o: o, api: a, recorder: recorder, lines: lines{}, rejected: map[placement.PodID]rejected{}, facts: make(chan fact, factsMax), start: time.Now(),
 		failures: newLatest[placement.PodID, failure](), evictions: newLatest[placement.PodID, eviction](),
+		questions: newLatest[placement.PodID, question](),
 		placer: placement.New(placement.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
 		}),
@@ -247,6 +261,9 @@ func (m *mind) tell(ctx context.Context, f fact) {
 func (m *mind) run(ctx context.Context) {
 	go m.failures.run(ctx, failureWriters, m.writeFailure)
 	go m.evictions.run(ctx, evictors, m.evictAll)
+	if len(m.extenders) > 0 {
+		go m.questions.run(ctx, askers, m.askExtenders)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer m.o.Health.waits()
@@ -356,6 +373,10 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	if !ok {
 		return false
 	}
+	if d.Asked != nil {
+		m.questions.put(d.Pod.ID, question{d.Pod, d.Asked})
+		return true
+	}
 	took := m.now().Sub(began)
 	m.o.Metrics.decisionTime.Observe(took.Seconds())
 	if d.Failure != nil {
@@ -402,7 +423,11 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	outcome, err := placement.BindRefused, error(errNotLeading)
 	if m.o.Leads() {
 		began := time.Now()
-		outcome, err = m.api.bind(ctx, p.Decision)
+		if e := m.binder(p.Pod); e != nil {
+			outcome, err = e.bind(ctx, p.Decision)
+		} else {
+			outcome, err = m.api.bind(ctx, p.Decision)
+		}
 		m.o.Metrics.call(callBind, began, err)
 		m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
 	}

@@ -106,6 +106,17 @@ func (c *cluster) remove(_ context.Context, _, name string, uid types.UID) error
 	return nil
 }
 
+func (c *cluster) pod(_ context.Context, _, name string) (*corev1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, pod := range c.pods {
+		if pod.Name == name {
+			return pod, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+}
+
 func (c *cluster) lookUp(p placement.Pod) *corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,6 +140,11 @@ func testNode(name, cpu string) *corev1.Node {
 
 // start runs a mind against c inside a synctest bubble until the returned function is called.
 func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
+	return startPrepared(c, limit, func(*mind) {})
+}
+
+// startPrepared is start for a mind that prepare completes before it runs.
+func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{{Name: DefaultName, Weights: placement.DefaultProfile().Weights, Strategy: placement.DefaultProfile().Strategy}}}, c, func(string) record.EventRecorder { return recorder })
@@ -141,6 +157,7 @@ func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 		time.Sleep(30 * time.Millisecond) // its grace
 		m.podHandler().OnDelete(pod)
 	}
+	prepare(m)
 	done := make(chan struct{})
 	go func() { defer close(done); m.run(ctx) }()
 	return m, recorder, func() { cancel(); <-done }

@@ -44,6 +44,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		if p.Node == "" && !m.answersTo(k.profile) {
 			return // another scheduler's; it counts once it is bound
 		}
+		p.Asks = p.Node == "" && m.asksOthers(p)
 		event := "UnscheduledPod" + change
 		if p.Node != "" {
 			event = "AssignedPod" + change

@@ -58,6 +58,11 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 	}
 	totals := append(w.totals[:0], make([]int64, len(rows))...)
 	w.totals = totals
+	if c.heard != nil {
+		for j, r := range rows {
+			totals[j] = c.heard[r]
+		}
+	}
 	for _, s := range d.profile.scorers {
 		if s.applies(d) {
 			raw := c.rawScores(s.scorer, d, rows, alike, w.raw[:0])

@@ -22,8 +22,9 @@ type cluster struct {
 	seed     uint64
 	intern   *interner
 	profiles map[string]*profile
-	hostKey  int32   // the label kubernetes.io/hostname
-	zoneKeys []int32 // the labels that VolumeZone looks at
+	hostKey  int32         // the label kubernetes.io/hostname
+	zoneKeys []int32       // the labels that VolumeZone looks at
+	heard    map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
 	// Working space, of no meaning between calls.
 	scratch []byte
 	stamps  []uint64

@@ -134,6 +134,10 @@ type Decision struct {
 	Attempt int          // how often this pod has been tried, this time included
 	Came    unit.Instant // when it was first seen pending
 
+	// Asked, if there are any, are the nodes about which others are to be asked before the pod is placed; the shell says what they said
+	// with Heard or HeardNothing. Nothing else is decided then.
+	Asked []string
+
 	// Node is where the pod goes; it is assumed there. Empty: it fits nowhere, and Failure says why.
 	Node  string
 	Score int64 // weighted sum of the scores of Node; 0 if it was the only feasible one, or room had been made there
@@ -294,7 +298,7 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	p.wakeLookers(now)
 	e := p.queue.pop(now)
-	for e != nil && p.misses(e) {
+	for e != nil && e.opinion == nil && p.misses(e) {
 		p.queue.wait(e)
 		e = p.queue.pop(now)
 	}
@@ -302,9 +306,25 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		return Decision{}, false
 	}
 	p.forget(now, e.pod.ID) // if it is assumed: the lost bind never showed up
+	opinion := e.opinion
+	if e.opinion = nil; e.pod.Asks && opinion == nil {
+		if asked := p.ask(e); len(asked) > 0 {
+			p.queue.parkBinding(e)
+			return Decision{Pod: e.pod, Attempt: e.attempts + 1, Came: e.came, Asked: asked}, true
+		}
+	}
 	e.attempts++
 	d = Decision{Pod: e.pod, Attempt: e.attempts, Came: e.came}
 	e.demand = p.cluster.demandOf(e.class, e.who, e.pod.Owner)
+	if opinion != nil {
+		chosen := p.cluster.chooseHeard(e.demand, e.pod.ID, opinion)
+		if chosen.failure == nil {
+			return p.assume(now, e, d, chosen), true
+		}
+		d.Failure = chosen.failure
+		p.queue.bindFailed(now, e.pod, false) // they say nothing when they change their mind
+		return d, true
+	}
 	chosen := p.cluster.choose(e.demand, e.pod.ID)
 	if chosen.failure != nil {
 		d.Failure = chosen.failure
@@ -319,6 +339,11 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		p.queue.parkUnschedulable(now, e)
 		return d, true
 	}
+	return p.assume(now, e, d, chosen), true
+}
+
+// assume counts a pod where it was placed, and completes the decision.
+func (p *Placer) assume(now unit.Instant, e *entry, d Decision, chosen choice) Decision {
 	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
 	d.Volumes = p.cluster.planVolumes(e.demand, chosen.row)
 	p.cluster.setPod(&e.pod, d.Node, false)
@@ -330,7 +355,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	}
 	p.queue.parkBinding(e)
 	p.dismiss(now, e.pod.ID)
-	return d, true
+	return d
 }
 
 // moment tells whether anything has happened that decides what fits where, and who could be evicted.

@@ -27,7 +27,7 @@ const (
 	failedBind         // its bind failed; due at until, never earlier: the API server needs the pause
 	unsettled          // as failedBind, but the bind may have happened: still assumed
 	unschedulable      // fits nowhere until an event wakes its class
-	binding            // placed; the fate of its bind is on the way
+	binding            // placed, and the fate of its bind is on the way; or others are asked about it
 )
 
 // entry is one pending pod.
@@ -37,7 +37,9 @@ type entry struct {
 	who    *identity
 	demand *demand // as of its last attempt; nil before the first
 	pool   pool
-	place  int // in the heap of its pool
+	// opinion is what others said about it since it was asked about; nil: nothing yet.
+	opinion *Opinion
+	place   int // in the heap of its pool
 
 	came     unit.Instant // when it was first seen
 	attempts int          // placements tried

@@ -45,9 +45,6 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 		warn("parallelism", "has no effect: a decision asks only about what has changed, and needs no helpers")
 	}
 	checkPercentage(percentageField, file.PercentageOfNodesToScore, p, warn)
-	for i := range file.Extenders {
-		p.add(fmt.Sprintf("extenders[%d]", i), "%.200q: extenders are not supported: remove them, or run kube-scheduler for the pods that need them", file.Extenders[i].URLPrefix)
-	}
 	if has["leaderElection"] {
 		c.LeaderElection = &file.LeaderElection
 		if lock := file.LeaderElection.ResourceLock; lock != "" && lock != "leases" {
@@ -61,6 +58,7 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 		warn("delayCacheUntilActive", "has no effect: only the process that leads keeps a cache")
 	}
 	compileProfiles(file, c, p, warn)
+	compileExtenders(file.Extenders, c, p)
 	return c, warnings
 }
 

@@ -11,7 +11,8 @@
 //
 // # What it does not do
 //
-// Extenders, out-of-tree plugins, dynamic resource allocation and gang scheduling are refused where they are asked for.
+// Out-of-tree plugins, extenders that are asked about evictions, dynamic resource allocation and gang scheduling are refused where they
+// are asked for.
 // parallelism changes nothing, and percentageOfNodesToScore nothing without Config.Compat: every node is considered. It reads
 // no flags.
 package schedulerconfig
@@ -35,6 +36,8 @@ type Config struct {
 	BackoffFirst, BackoffMax time.Duration
 	// LeaderElection is nil where the file does not speak of it.
 	LeaderElection *componentv1alpha1.LeaderElectionConfiguration
+	// Extenders, in the order in which they are asked.
+	Extenders []Extender
 	// Kubeconfig is clientConnection.kubeconfig, if any.
 	Kubeconfig string
 

@@ -57,6 +57,17 @@ var known = map[string]role{
 	"PodGroupPodsCount":               {refused: gangs},
 }
 
+// usable are the names of plugins that may be enabled, sorted.
+func usable() (names []string) {
+	for name, r := range known {
+		if r.refused == "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // weightMax bounds the weight of one plugin. Chosen: sums of scores then fit into 32 bits; a plugin that outweighs another
 // a million times decides alone already.
 const weightMax = 1_000_000
@@ -147,7 +158,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 		r, ok := known[e.Name]
 		switch {
 		case !ok:
-			p.add(at, "%.200q: unknown plugin: out-of-tree plugins are not supported; want one of %v", e.Name, slices.Sorted(maps.Keys(known)))
+			p.add(at, "%.200q: unknown plugin: out-of-tree plugins are not supported; want one of %v", e.Name, usable())
 		case r.refused != "":
 			p.add(at, "%s: %s", e.Name, r.refused)
 		case seen[e.Name]:
@@ -164,7 +175,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 		switch {
 		case d.Name == "*":
 		case !ok:
-			p.add(at, "%.200q: unknown plugin; want one of %v, or \"*\"", d.Name, slices.Sorted(maps.Keys(known)))
+			p.add(at, "%.200q: unknown plugin; want one of %v, or \"*\"", d.Name, usable())
 		case r.always != "" && !seen[d.Name]:
 			p.add(at, "%s: cannot be disabled: %s", d.Name, r.always)
 		}

@@ -1,0 +1,89 @@
+package schedulerconfig
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"k8s.io/client-go/rest"
+	schedulerv1 "k8s.io/kube-scheduler/config/v1"
+)
+
+// An Extender is a program outside that is asked about nodes over HTTP, as the file describes it.
+type Extender struct {
+	URL                      string // without a slash at its end
+	Filter, Prioritize, Bind string // verbs, empty: it is not asked that
+	Weight                   int64  // of its scores
+	Timeout                  time.Duration
+	Config                   rest.Config // TLS only
+	NamesOnly                bool        // nodeCacheCapable
+	Ignorable                bool
+	Manages                  map[string]bool // resources; it is asked about pods that request one of them. None: about all
+}
+
+// extenderTimeout is upstream's default of httpTimeout.
+const extenderTimeout = 5 * time.Second
+
+// compileExtenders checks the extenders. Resources that the scheduler is to ignore are ignored in every profile.
+func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
+	binder, manager := -1, map[string]int{}
+	for i := range list {
+		e, at := &list[i], fmt.Sprintf("extenders[%d]", i)
+		out := Extender{
+			URL: trimSlashes(e.URLPrefix), Filter: e.FilterVerb, Prioritize: e.PrioritizeVerb, Bind: e.BindVerb, Weight: e.Weight,
+			Timeout: e.HTTPTimeout.Duration, NamesOnly: e.NodeCacheCapable, Ignorable: e.Ignorable, Manages: map[string]bool{},
+		}
+		if u, err := url.Parse(e.URLPrefix); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			p.add(at+".urlPrefix", "%.200q: want the URL of a server, http or https", e.URLPrefix)
+		}
+		if e.PrioritizeVerb != "" && e.Weight <= 0 || e.Weight > weightMax {
+			p.add(at+".weight", "%d: want 1 to %d where there is a prioritizeVerb", e.Weight, weightMax)
+		}
+		if e.PreemptVerb != "" {
+			p.add(at+".preemptVerb", "%.200q: extenders are not asked about evictions: remove it, or run kube-scheduler for the pods that need it", e.PreemptVerb)
+		}
+		if e.BindVerb != "" && binder >= 0 {
+			p.add(at+".bindVerb", "%.200q: extenders[%d] binds already: only one can", e.BindVerb, binder)
+		} else if e.BindVerb != "" {
+			binder = i
+		}
+		if out.Timeout == 0 {
+			out.Timeout = extenderTimeout
+		}
+		if out.Timeout < 0 {
+			p.add(at+".httpTimeout", "%v: must not be negative", out.Timeout)
+		}
+		out.Config.TLSClientConfig = extenderTLS(e)
+		for j, r := range e.ManagedResources {
+			if other, twice := manager[r.Name]; twice || r.Name == "" {
+				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j), "%.200q: want the name of a resource that no extender (%d) manages", r.Name, other)
+			}
+			manager[r.Name], out.Manages[r.Name] = i, true
+			if r.IgnoredByScheduler {
+				for k := range c.Profiles {
+					c.Profiles[k].IgnoredResources = append(c.Profiles[k].IgnoredResources, r.Name)
+				}
+			}
+		}
+		c.Extenders = append(c.Extenders, out)
+	}
+}
+
+func trimSlashes(s string) string {
+	for len(s) > 0 && s[len(s)-1] == '/' {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// extenderTLS is what the file says of a connection; enableHTTPS without a CA trusts anybody, as upstream does.
+func extenderTLS(e *schedulerv1.Extender) (out rest.TLSClientConfig) {
+	if t := e.TLSConfig; t != nil {
+		out = rest.TLSClientConfig{Insecure: t.Insecure, ServerName: t.ServerName, CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile,
+			CertData: t.CertData, KeyData: t.KeyData, CAData: t.CAData}
+	}
+	if e.EnableHTTPS && out.CAFile == "" && len(out.CAData) == 0 {
+		out.Insecure = true
+	}
+	return out
+}

@@ -1,0 +1,202 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+)
+
+// outsider is an extender in upstream's words: it rejects node a, prefers c, and binds if asked to.
+type outsider struct {
+	t     *testing.T
+	names bool // it is told names only
+	bound func(extenderv1.ExtenderBindingArgs)
+
+	mu     sync.Mutex
+	broken bool
+	all    bool // it rejects all
+	asked  []string
+}
+
+func (o *outsider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.broken {
+		http.Error(w, "broken", http.StatusInternalServerError)
+		return
+	}
+	if r.URL.Path == "/ext/bind" {
+		var args extenderv1.ExtenderBindingArgs
+		_ = json.NewDecoder(r.Body).Decode(&args)
+		o.bound(args)
+		_ = json.NewEncoder(w).Encode(extenderv1.ExtenderBindingResult{})
+		return
+	}
+	var args extenderv1.ExtenderArgs
+	if err := json.NewDecoder(r.Body).Decode(&args); err != nil || (args.NodeNames != nil) != o.names || (args.Nodes != nil) == o.names {
+		o.t.Errorf("asked with %+v, %v", args, err)
+	}
+	o.asked = append(o.asked, r.URL.Path+" "+args.Pod.Name)
+	var names []string
+	if o.names {
+		names = *args.NodeNames
+	} else {
+		for _, n := range args.Nodes.Items {
+			names = append(names, n.Name)
+		}
+	}
+	if r.URL.Path == "/ext/prioritize" {
+		var list extenderv1.HostPriorityList
+		for _, name := range names {
+			list = append(list, extenderv1.HostPriority{Host: name, Score: map[string]int64{"c": 10}[name]})
+		}
+		_ = json.NewEncoder(w).Encode(list)
+		return
+	}
+	result := extenderv1.ExtenderFilterResult{FailedNodes: extenderv1.FailedNodesMap{}, Nodes: &corev1.NodeList{}}
+	left := []string{}
+	for _, name := range names {
+		if name == "a" || o.all {
+			result.FailedNodes[name] = "the outsider says no"
+			continue
+		}
+		left = append(left, name)
+		result.Nodes.Items = append(result.Nodes.Items, *testNode(name, "1"))
+	}
+	if o.names {
+		result.Nodes, result.NodeNames = nil, &left
+	}
+	_ = json.NewEncoder(w).Encode(result)
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// TestExtenders: pods that an extender concerns go where it lets them, and where it prefers them, by names or whole nodes; it may bind them.
+// Others it does not hear of. What it rejects is said in its words; while it fails a pod is tried again, unless it may be ignored.
+func TestExtenders(t *testing.T) {
+	for _, names := range []bool{true, false} {
+		c := newCluster(t)
+		o := &outsider{t: t, names: names}
+		server := httptest.NewServer(o)
+		client := &schedulerconfig.Extender{URL: server.URL + "/ext", Filter: "filter", Prioritize: "prioritize", Weight: 100, Timeout: 10 * time.Second,
+			NamesOnly: names, Manages: map[string]bool{"example.com/gpu": true}}
+		if names {
+			client.Bind = "bind"
+		}
+		nodes := map[string]*corev1.Node{}
+		m, recorder, stop := startPrepared(c, 10, func(m *mind) {
+			var err error
+			if m.extenders, err = newExtenders([]schedulerconfig.Extender{*client}); err != nil {
+				t.Fatal(err)
+			}
+			m.node = func(name string) *corev1.Node { return nodes[name] }
+			for _, name := range []string{"a", "b", "c"} {
+				nodes[name] = testNode(name, "100")
+				nodes[name].Status.Allocatable["example.com/gpu"] = resource.MustParse("100")
+			}
+		})
+		byOutsider := 0
+		o.bound = func(args extenderv1.ExtenderBindingArgs) {
+			byOutsider++
+			pod, _ := c.pod(context.Background(), args.PodNamespace, args.PodName)
+			fact := kube.PlacementPod(pod)
+			if _, err := c.bind(context.Background(), placement.Decision{Pod: fact, Node: args.Node}); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, n := range nodes {
+			m.nodeHandler().OnAdd(n, true)
+		}
+		m.tell(context.Background(), synced(m))
+		where := func(pod *corev1.Pod) string {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.pods[pod.UID].Spec.NodeName
+		}
+		add := func(name string) *corev1.Pod {
+			pod := testPod(name, "1")
+			pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+			c.add(m, pod)
+			return pod
+		}
+		for _, name := range []string{"p1", "p2", "p3"} {
+			pod := add(name)
+			eventually(t, name+" is bound", func() bool { return where(pod) != "" })
+			if where(pod) != "c" {
+				t.Errorf("%s is on %s, want c", name, where(pod))
+			}
+		}
+		other := testPod("other", "1")
+		c.add(m, other)
+		eventually(t, "the other pod is bound", func() bool { return where(other) != "" })
+		o.mu.Lock()
+		if asked := strings.Join(o.asked, ", "); strings.Contains(asked, "other") || !strings.Contains(asked, "/ext/filter p1, /ext/prioritize p1") || (byOutsider == 3) != names {
+			t.Errorf("asked: %s; bound %d", asked, byOutsider)
+		}
+		o.all = true
+		o.mu.Unlock()
+		heard := func(part string) {
+			t.Helper()
+			eventually(t, part, func() bool {
+				select {
+				case e := <-recorder.Events:
+					return strings.Contains(e, part)
+				default:
+					return false
+				}
+			})
+		}
+		rejected := add("rejected")
+		heard("0/3 nodes are available: 3 the outsider says no.")
+		o.mu.Lock()
+		o.all, o.broken = false, true
+		o.mu.Unlock()
+		heard("/ext: filter: status: 500 Internal Server Error")
+		o.mu.Lock()
+		o.broken = false
+		o.mu.Unlock()
+		eventually(t, "it is bound when the extender is well again", func() bool { return where(rejected) == "c" })
+		stop()
+		server.Close()
+	}
+}
+
+// TestIgnorableExtender: one that is away does not hold up pods if the file says so.
+func TestIgnorableExtender(t *testing.T) {
+	c := newCluster(t)
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	m, _, stop := startPrepared(c, 10, func(m *mind) {
+		m.extenders, _ = newExtenders([]schedulerconfig.Extender{{URL: gone.URL, Filter: "filter", Timeout: time.Second, NamesOnly: true, Ignorable: true}})
+	})
+	defer stop()
+	m.nodeHandler().OnAdd(testNode("n", "1"), true)
+	m.tell(context.Background(), synced(m))
+	pod := testPod("p", "1")
+	c.add(m, pod)
+	eventually(t, "it is bound", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.pods[pod.UID].Spec.NodeName == "n"
+	})
+}
