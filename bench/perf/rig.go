@@ -18,8 +18,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-const apiServer = "kube-apiserver" // its name among the instance's processes
-
 // rig is the control plane of one measurement.
 type rig struct {
 	config
