@@ -108,8 +108,10 @@ type cluster struct {
 	marks  marks
 	atoms  atoms
 	fits   map[string]*fit
-	spaces map[string]*space // by storage class
 	survey survey
+	waits  waits
+	// hardDefaults: some profile gives hard spread constraints to pods without any.
+	hardDefaults bool
 }
 
 // held is a pod that counts on a row.
@@ -138,7 +140,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
 		rows: map[string]row{}, columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
-		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
+		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, waits: newWaits(),
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good
@@ -153,6 +155,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	for i, p := range profiles {
 		compiled := compileProfile(c, p)
 		c.profiles[p.Name] = compiled
+		c.hardDefaults = c.hardDefaults || slices.ContainsFunc(p.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
 		if i == 0 {
 			c.profiles[""] = compiled
 		}
@@ -252,6 +255,9 @@ func (c *cluster) setNode(n Node) (r row, better bool) {
 		c.touch(r)
 		c.moves.add(r)
 	}
+	if better {
+		c.waits.turned(r)
+	}
 	return r, better
 }
 
@@ -289,12 +295,14 @@ func (c *cluster) moveRow(r row, change func()) {
 		s.judge(c, r)
 	}
 	c.standIn(r, 1)
+	c.waits.redrawn = true
 }
 
 // standIn adds row r and its pods to the counters, or takes them away.
 func (c *cluster) standIn(r row, sign int32) {
 	for _, h := range c.held[r] {
 		c.countAround(h, sign)
+		c.notifyAround(h, sign)
 	}
 	for _, g := range c.grounds {
 		g.addRow(r, sign)
@@ -390,6 +398,7 @@ func (c *cluster) count(h *held, sign int64) {
 	c.countAround(h, int32(sign))
 	c.use(h.class, int32(sign), false)
 	c.touch(h.row)
+	c.notify(h, int32(sign))
 }
 
 // countOnRow counts what one pod of class k takes from row r.

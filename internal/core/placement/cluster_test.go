@@ -69,13 +69,18 @@ func newHistory(t *testing.T, seed uint64) *history {
 func (h *history) step() {
 	q := h.placer.queue
 	waiting := map[PodID]Pod{}
-	for _, members := range q.waiting {
-		for id, e := range members {
-			waiting[id] = e.pod
+	for _, w := range h.placer.cluster.waits.of {
+		for id, e := range w.pods {
+			if h.placer.cluster.wishes[id] == nil { // who has one looks elsewhere when it comes to nothing
+				waiting[id] = e.pod
+			}
 		}
 	}
 	what := h.happen()
-	h.placer.wakeLookers(h.now)
+	h.placer.hear(h.now)
+	if h.rng.IntN(2) == 0 {
+		h.seekAll()
+	}
 	if what == namespaceChanged || what == placed || what == placedToo {
 		return // pods of the namespace are asked anew who they are to others; or the room is taken again already
 	}
@@ -244,6 +249,7 @@ func (h *history) repeatOrChange() {
 
 func (h *history) settle() {
 	for range 1000 {
+		h.seekAll()
 		h.place()
 		for _, id := range slices.Sorted(maps.Keys(h.flight)) { // in order: a seed is one history
 			h.land(id, 3)
@@ -304,22 +310,51 @@ func (h *history) check() {
 	}
 	h.checkCounters()
 	h.checkBeliefs()
-	h.placer.wakeLookers(h.now)
-	for _, members := range h.placer.queue.waiting {
-		for _, id := range sortedIDs(members) {
-			e := members[id]
+	h.checkWaiting()
+	h.checkHolds()
+}
+
+// checkWaiting asks all pods that wait about all rows: the plain form of what hear and seekHope find out.
+func (h *history) checkWaiting() {
+	c := h.placer.cluster
+	h.placer.hear(h.now)
+	for _, w := range c.waits.of {
+		for _, id := range sortedIDs(w.pods) {
+			e := w.pods[id]
 			d := c.demandOf(e.class, e.who, e.pod.Owner)
 			for r := range c.name {
 				if c.seen[r] && c.feasible(d, "", row(r)) {
 					h.t.Errorf("pod %s waits although it fits on %s", id, c.name[r])
 				}
-				if !d.looksAround() && c.mayEvict(d) && !c.awaitsVictims(d, id) && c.makesRoom(d, id, row(r)) {
+				if !w.search.on && c.mayEvict(d) && !c.awaitsVictims(d, id) && c.makesRoom(d, id, row(r)) {
 					h.t.Errorf("pod %s waits although evictions from %s would make room", id, c.name[r])
 				}
 			}
 		}
 	}
-	h.checkHolds()
+	for id, e := range h.placer.queue.entries {
+		if e.flushed {
+			h.t.Errorf("pod %s had been forgotten", id)
+		}
+	}
+}
+
+// seekAll goes on with searches until none is left.
+func (h *history) seekAll() {
+	for h.placer.hear(h.now); len(h.placer.cluster.waits.searching) > 0; h.placer.hear(h.now) {
+		h.placer.searchDue = 0
+		h.placer.seekHope(h.now)
+	}
+}
+
+// makesRoom reports whether evictions from row r would.
+func (c *cluster) makesRoom(d *demand, self PodID, r row) bool {
+	b, _ := c.bidFor(d, self, r)
+	return b.state == bidGood
+}
+
+func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(c.rows)), func(r row) bool { return c.makesRoom(d, self, r) })
 }
 
 // checkCounters holds every live counter to a count over all pods and rows.

@@ -3,10 +3,11 @@ package placement
 // A counter counts, by domain, the pods that an aim means or what held terms with that aim weigh. It keeps the domains only
 // that have something to count, so that it is as large as the number of its pods, however many nodes there are.
 type counter struct {
-	of    counterKey
-	refs  int
-	count sparse // by domain
-	total int64
+	of      counterKey
+	refs    int
+	count   sparse // by domain
+	total   int64
+	waiters []*waiter // that hear of changes
 
 	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least is no
 	// larger than the smallest of these counts. A domain without rows in the scope has no count.

@@ -12,12 +12,8 @@ type demand struct {
 	identities int
 	stamp      uint64
 	dropped    bool
-	// checked is where the change log ended when pods that wait with this demand were last known to fit nowhere. looked:
-	// it looked around then or when a row changed since, and may have ceased to with the last pod that shunned it.
-	checked int
-	looked  bool
-	swept   int    // likewise, when it was last asked whether room could be made for it anywhere
-	missed  moment // when a pod with it was last tried, fitted nowhere, and nobody could be evicted for it; zero: never
+	// useless are rules that have objected to it whoever would be evicted, since it was last found to fit.
+	useless RuleSet
 
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too

@@ -21,16 +21,32 @@ func newGroups() groups {
 	return groups{services: map[string]map[string]LabelSelector{}, owners: map[ownerKey]LabelSelector{}}
 }
 
-func (g *groups) set(of Group) {
+// set takes note of a group, and reports whether it selects other pods than before: its status does not matter.
+func (g *groups) set(of Group) (changed bool) {
+	was, known := g.services[of.Namespace][of.Name]
+	owner := ownerKey{of.Namespace, Owner{of.Kind, of.Name}}
+	if of.Kind != KindService {
+		was, known = g.owners[owner]
+	}
+	if known && was.equal(&of.Selector) {
+		return false
+	}
 	g.version++
 	if of.Kind != KindService {
-		g.owners[ownerKey{of.Namespace, Owner{of.Kind, of.Name}}] = of.Selector
-		return
+		g.owners[owner] = of.Selector
+		return true
 	}
 	if g.services[of.Namespace] == nil {
 		g.services[of.Namespace] = map[string]LabelSelector{}
 	}
 	g.services[of.Namespace][of.Name] = of.Selector
+	return true
+}
+
+func (s *LabelSelector) equal(other *LabelSelector) bool {
+	return s.Nothing == other.Nothing && slices.EqualFunc(s.Requirements, other.Requirements, func(a, b Requirement) bool {
+		return a.Key == b.Key && a.Op == b.Op && a.Bound == b.Bound && slices.Equal(a.Values, b.Values)
+	})
 }
 
 func (g *groups) remove(of Group) {
@@ -43,6 +59,12 @@ func (g *groups) remove(of Group) {
 	if len(g.services[of.Namespace]) == 0 {
 		delete(g.services, of.Namespace)
 	}
+}
+
+// hardDefaults reports whether groups decide where a pod may go: it has no spread constraints of its own, and some that its
+// profile gives it are hard.
+func (k *class) hardDefaults() bool {
+	return len(k.spread) == 0 && slices.ContainsFunc(k.profile.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
 }
 
 // selectorFor joins the selectors of all groups that pod belongs to: those of the services that select it and that of

@@ -1,19 +1,16 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
-
 // nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority or
 // lower must fit beside it as well as without it.
 type nominated struct {
 	held
 	victims []PodID // whose eviction was decided for it, and may not have been seen yet
-	awaits  bool    // when it was asked about last, they were still ending
 	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
 }
 
 // heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided ourselves goes
 // before that; what the API shows of our own decisions is no news.
-func (p *Placer) heedNomination(now unit.Instant, pod *Pod) {
+func (p *Placer) heedNomination(pod *Pod) {
 	e, w := p.queue.entries[pod.ID], p.cluster.wishes[pod.ID]
 	switch {
 	case e != nil && e.pod.Nominated == pod.Nominated, w != nil && !w.foreign:
@@ -21,7 +18,7 @@ func (p *Placer) heedNomination(now unit.Instant, pod *Pod) {
 		p.cluster.nominate(pod, pod.Nominated)
 		p.cluster.wishes[pod.ID].foreign = true
 	case w != nil:
-		p.dismiss(now, pod.ID)
+		p.cluster.dismiss(pod.ID)
 	}
 }
 
@@ -47,6 +44,10 @@ func (c *cluster) dismiss(id PodID) row {
 	delete(c.wishes, id)
 	c.nominated[w.row] = without(c.nominated[w.row], w)
 	c.touch(w.row)
+	if len(c.waits.of) > 0 { // those beside whom it counted
+		c.waits.gained(w.row)
+		c.notifyAround(&w.held, -1)
+	}
 	c.release(w.row)
 	c.releaseClass(w.class)
 	c.releaseIdentity(w.who)

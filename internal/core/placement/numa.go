@@ -60,6 +60,7 @@ func (c *cluster) setReport(node string, report *numa.State) (r row, changed boo
 		c.forgetAlike(b)
 		c.beliefs[r] = nil
 		c.touch(r)
+		c.waits.gained(r)
 		c.release(r)
 		return r, true
 	}
@@ -73,6 +74,7 @@ func (c *cluster) setReport(node string, report *numa.State) (r row, changed boo
 	b.report, b.state = report, nil
 	if changed = c.settle(r, b).alike.key != before; changed {
 		c.touch(r)
+		c.waits.gained(r)
 	}
 	return r, changed
 }

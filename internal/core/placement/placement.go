@@ -53,6 +53,8 @@
 //	demand    a class with the counters that its rules read
 //	group     rows of which every rule that looks around says the same
 //	nominate  make room for a pending pod on a row
+//	waiter    a demand with which pods wait, and what it waits for
+//	block     one reason for which a demand fits on no row
 //	report    what a node's agent says that its NUMA nodes have, and who owns the rest
 //	belief    a report with the pods on top that it does not have yet
 //	berth     where on its node a placed pod is expected to lie (numa.Berth); it goes there with the bind
@@ -68,10 +70,10 @@
 //   - The same history gives the same placements. Nodes lie on a ring by a hash of their name and the seed; of equal
 //     scores the first from the pod's own place on it wins, so that ties spread over nodes yet do not depend on the
 //     order in which nodes were seen.
-//   - A pod in the unschedulable pool fits on no node when Next returns. Whatever changes one row for the better tests
-//     the waiting demands against exactly that row, or, if they look around, against what has changed; so a pod is
-//     woken by the event that lets it fit, and by no other. The same holds of what makes an eviction help it; only pods that
-//     look around may learn of that some seconds later (see sweep).
+//   - A pod in the unschedulable pool fits on no node when Next looks into it. Waiting demands hear of what may undo what keeps
+//     them off (wait.go), and are asked then; so a pod is woken by the event that lets it fit, and by no other, but for the end
+//     of the making of room for it. The same holds of what makes an eviction help it; if that has happened to many rows at
+//     once, the rows are looked at bit by bit, for pods of high priority first (see seekHope).
 //   - Columns and counters equal what a fresh count over nodes and pods would give, and surveys and tables what the rules say
 //     without them (cluster_test.go, survey_test.go and tables_test.go hold them to that).
 //
@@ -114,17 +116,15 @@ type Placer struct {
 	// first of them fails.
 	plansChecked uint64
 	plansDue     unit.Instant
-	// renamed grows when labels of a namespace change.
-	renamed uint64
-	// sweptAt is when a demand was last swept, sweepDue when the next will be; see sweep.
-	sweptAt, sweepDue unit.Instant
+	// heardAt is when a fact was last folded in or Next called; searchDue when the search for evictions may go on.
+	heardAt, searchDue unit.Instant
 }
 
 // New returns a Placer that knows no nodes and no pods.
 func New(o Options) *Placer {
 	c := newCluster(o.Seed, o.Profiles...)
 	q := newQueue(c, cmp.Or(o.BackoffFirst, backoffMin), cmp.Or(o.BackoffMax, backoffMax))
-	c.demands.waits = func(d *demand) bool { return len(q.waiting[d]) > 0 }
+	c.demands.waits = func(d *demand) bool { return c.waits.of[d] != nil }
 	return &Placer{cluster: c, queue: q}
 }
 
@@ -152,27 +152,35 @@ type Decision struct {
 	Failure *Failure
 	// Preemption, with a Failure, is what would make room. The pod is nominated on its node; the shell evicts.
 	Preemption *Preemption
+	// Flushed: the pod would have waited on, had not a look after whoever waits long found it. It should never be; see flushAfter.
+	Flushed bool
 	// Nominated is, with a Failure, the node on which room is being made for the pod: what its status should say.
 	Nominated string
 }
 
 // NodeSeen folds in a node that is new or changed.
 func (p *Placer) NodeSeen(now unit.Instant, n Node) {
-	row, better := p.cluster.setNode(n)
-	if better {
-		p.wake(now, row)
-	}
+	p.cluster.setNode(n)
+	p.heardAt = now
 }
 
 // NodeGone folds in that a node was deleted. Its pods stay counted until they are gone themselves, so that a node of the
-// same name that comes back is not overfilled.
-func (p *Placer) NodeGone(_ unit.Instant, name string) { p.cluster.removeNode(name) }
+// same name that comes back is not overfilled. Pods for which room was being made there must look elsewhere.
+func (p *Placer) NodeGone(now unit.Instant, name string) {
+	r, known := p.cluster.removeNode(name)
+	if !known {
+		return
+	}
+	for _, w := range slices.Clone(p.cluster.nominated[r]) {
+		p.cluster.dismiss(w.id)
+		p.Retry(now, w.id)
+	}
+}
 
 // ReportSeen folds in what the agent of a node says of its NUMA nodes. The Placer keeps report.
 func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
-	if row, changed := p.cluster.setReport(node, report); changed {
-		p.wake(now, row)
-	}
+	p.cluster.setReport(node, report)
+	p.heardAt = now
 }
 
 // ReportGone folds in that the agent of a node says nothing any more: pods go there as to any node.
@@ -181,19 +189,32 @@ func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, n
 // NamespaceSeen folds in the labels of a namespace, sorted by key.
 func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
 	if p.cluster.setNamespace(name, labels) {
-		p.renamed++
-		p.queue.wakeNamespace(now, name)
+		p.queue.renewAll(now, name, func(*entry) bool { return true })
 	}
 }
 
 // NamespaceGone folds in that a namespace was deleted.
 func (p *Placer) NamespaceGone(now unit.Instant, name string) { p.NamespaceSeen(now, name, nil) }
 
-// GroupSeen folds in an object that selects pods. It matters to scores only, so it wakes nobody.
-func (p *Placer) GroupSeen(_ unit.Instant, g Group) { p.cluster.groups.set(g) }
+// GroupSeen folds in an object that selects pods. It matters to scores, and to where pods may go whose profile gives them hard
+// spread constraints.
+func (p *Placer) GroupSeen(now unit.Instant, g Group) {
+	if p.cluster.groups.set(g) {
+		p.regroup(now, g.Namespace)
+	}
+}
 
 // GroupGone folds in that such an object was deleted.
-func (p *Placer) GroupGone(_ unit.Instant, g Group) { p.cluster.groups.remove(g) }
+func (p *Placer) GroupGone(now unit.Instant, g Group) {
+	p.cluster.groups.remove(g)
+	p.regroup(now, g.Namespace)
+}
+
+func (p *Placer) regroup(now unit.Instant, namespace string) {
+	if p.cluster.hardDefaults {
+		p.queue.renewAll(now, namespace, func(e *entry) bool { return e.class.hardDefaults() })
+	}
+}
 
 // BudgetSeen folds in a PodDisruptionBudget.
 func (p *Placer) BudgetSeen(_ unit.Instant, b Budget) { p.cluster.budgets.set(b) }
@@ -208,12 +229,9 @@ func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		p.queue.remove(pod.ID)
-		freed, changed := p.cluster.setPod(&pod, pod.Node, true)
-		p.forgetVolumes(now, pod.ID)
-		p.dismiss(now, pod.ID) // only now: what was kept for it is taken, not free
-		if changed {
-			p.wake(now, freed)
-		}
+		p.cluster.setPod(&pod, pod.Node, true)
+		p.forgetVolumes(pod.ID)
+		p.cluster.dismiss(pod.ID) // only now: what was kept for it is taken, not free
 		return
 	}
 	if p.cluster.isAssumed(pod.ID) && p.queue.stateOf(pod.ID) != unsettled {
@@ -223,44 +241,32 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		p.PodGone(now, pod.ID)
 		return
 	}
-	p.heedNomination(now, &pod)
+	p.heedNomination(&pod)
 	p.queue.put(now, pod)
 }
 
 // PodGone folds in that a pod was deleted or has ended.
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
-	p.dismiss(now, id)
-	p.forget(now, id)
+	p.cluster.dismiss(id)
+	p.forget(id)
+	p.heardAt = now
 }
 
 // forget takes a pod off its row, and what was assumed for its volumes back.
-func (p *Placer) forget(now unit.Instant, id PodID) {
-	row, counted := p.cluster.removePod(id)
-	p.forgetVolumes(now, id)
-	if counted {
-		p.wake(now, row)
-	}
+func (p *Placer) forget(id PodID) {
+	p.cluster.removePod(id)
+	p.forgetVolumes(id)
 }
 
 // forgetVolumes ends what was planned for the volumes of a pod. Others may have them again.
-func (p *Placer) forgetVolumes(now unit.Instant, id PodID) {
+func (p *Placer) forgetVolumes(id PodID) {
 	volumes, claims := p.cluster.revertVolumes(id)
 	for _, v := range volumes {
-		p.wakeForVolume(now, v)
+		p.cluster.volumeTurned(v)
 	}
 	for _, key := range claims {
-		p.wakeUsers(now, key)
-	}
-	if len(volumes)+len(claims) > 0 {
-		p.wakeFreed(now)
-	}
-}
-
-// dismiss ends the making of room for a pod, which may leave room for others.
-func (p *Placer) dismiss(now unit.Instant, id PodID) {
-	if row := p.cluster.dismiss(id); row != noRow {
-		p.wake(now, row)
+		p.cluster.waits.claimTurned(key)
 	}
 }
 
@@ -288,7 +294,7 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 		p.queue.settle(pod.ID)
 	case BindRefused:
 		p.queue.bindFailed(now, pod, false)
-		p.forget(now, pod.ID)
+		p.forget(pod.ID)
 	case BindLost:
 		p.queue.bindFailed(now, pod, true)
 	}
@@ -296,16 +302,17 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 
 // Next places the pod that is next in line. ok is false when none is ready; call again at Wake or after a fact.
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
-	p.wakeLookers(now)
+	p.hear(now)
+	p.seekHope(now)
 	e := p.queue.pop(now)
 	for e != nil && e.opinion == nil && p.misses(e) {
-		p.queue.wait(e)
+		p.queue.wait(now, e)
 		e = p.queue.pop(now)
 	}
 	if e == nil {
 		return Decision{}, false
 	}
-	p.forget(now, e.pod.ID) // if it is assumed: the lost bind never showed up
+	p.forget(e.pod.ID) // if it is assumed: the lost bind never showed up
 	opinion := e.opinion
 	if e.opinion = nil; e.pod.Asks && opinion == nil {
 		if asked := p.ask(e); len(asked) > 0 {
@@ -332,11 +339,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		if w := p.cluster.wishes[e.pod.ID]; w != nil {
 			d.Nominated = p.cluster.name[w.row]
 		}
-		e.demand.swept = p.cluster.changes.end() // every row was just asked
-		if d.Preemption == nil && p.cluster.wishes[e.pod.ID] == nil {
-			e.demand.missed = p.moment()
-		}
-		p.queue.parkUnschedulable(now, e)
+		p.await(now, e, chosen.failure)
 		return d, true
 	}
 	return p.assume(now, e, d, chosen), true
@@ -346,27 +349,32 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 func (p *Placer) assume(now unit.Instant, e *entry, d Decision, chosen choice) Decision {
 	d.Node, d.Score, d.Feasible = p.cluster.name[chosen.row], chosen.score, chosen.feasible
 	d.Volumes = p.cluster.planVolumes(e.demand, chosen.row)
+	d.Flushed = e.flushed
 	p.cluster.setPod(&e.pod, d.Node, false)
 	d.Berth = p.cluster.berth(d.Pod.ID)
 	if d.Volumes != nil {
 		d.Volumes.decision, d.Volumes.since = d, now
 		p.cluster.assumeVolumes(d.Pod.ID, d.Volumes)
-		p.wakeFreed(now)
 	}
 	p.queue.parkBinding(e)
-	p.dismiss(now, e.pod.ID)
+	p.cluster.dismiss(e.pod.ID)
 	return d
 }
 
-// moment tells whether anything has happened that decides what fits where, and who could be evicted.
-type moment struct {
-	changes                             int
-	storage, budgets, terms, namespaces uint64
-}
-
-func (p *Placer) moment() moment {
+// await lets a pod wait that was just tried in vain, for what may undo what was found to keep it off.
+func (p *Placer) await(now unit.Instant, e *entry, f *Failure) {
 	c := p.cluster
-	return moment{c.changes.end() + 1, c.storage.version, c.budgets.version, c.termsVersion, p.renamed}
+	p.queue.parkUnschedulable(now, e)
+	w := c.waits.of[e.demand]
+	if w.rules |= f.Rejected | e.demand.useless; e.pod.Asks {
+		w.rules = ^RuleSet(0) // others have rejected what the rules allow: whatever happens there may help
+	}
+	w.block = c.blockOf(e.demand)
+	w.setFloor()
+	c.register(w)
+	if c.wishes[e.pod.ID] == nil && !w.search.on {
+		w.known = true
+	}
 }
 
 // misses reports whether a pod that was tried before would only hear again that it fits nowhere: what woke it woke all pods of its
@@ -374,7 +382,8 @@ func (p *Placer) moment() moment {
 // would else be tried a thousand times for each.
 func (p *Placer) misses(e *entry) bool {
 	c := p.cluster
-	return e.misses > 0 && e.demand != nil && e.demand.missed == p.moment() && c.wishes[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
+	w := c.waits.of[e.demand]
+	return e.misses > 0 && w != nil && w.known && !w.concerned && c.wishes[e.pod.ID] == nil && c.demandOf(e.class, e.who, e.pod.Owner) == e.demand
 }
 
 // makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
@@ -388,18 +397,18 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 	f.Preemption = why
 	if made == nil {
 		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) {
-			p.dismiss(now, e.pod.ID) // it will not come to anything
+			p.cluster.dismiss(e.pod.ID) // it will not come to anything
 		}
 		return nil
 	}
-	p.dismiss(now, e.pod.ID)
+	p.cluster.dismiss(e.pod.ID)
 	c.nominate(&e.pod, made.Node)
 	for _, v := range made.Victims {
 		c.wishes[e.pod.ID].victims = append(c.wishes[e.pod.ID].victims, v.ID)
 	}
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
-			p.dismiss(now, w.id)
+			c.dismiss(w.id)
 			p.Retry(now, w.id)
 		}
 	}
@@ -409,7 +418,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 // Retry lets a pod that waits for room try again: making it has failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
-		w.victims, w.awaits = nil, false
+		w.victims = nil
 	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.ready(now, e)
@@ -419,7 +428,7 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 // EvictionFailed lets a pod that waits for room try again after its back-off: making room was refused, and at once it would be again.
 func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
-		w.victims, w.awaits = nil, false
+		w.victims = nil
 	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.bindFailed(now, e.pod, false)
@@ -434,120 +443,23 @@ func (p *Placer) Wake() unit.Instant {
 			wake = due
 		}
 	}
-	sooner(p.sweepDue)
+	if len(p.cluster.waits.searching) > 0 {
+		sooner(p.searchDue)
+	}
+	if checking := &p.cluster.waits.checking; checking.Len() > 0 {
+		sooner(checking.First().checks)
+	}
 	if len(p.cluster.storage.plans) > 0 {
 		sooner(p.plansDue)
 	}
 	return wake
 }
 
-// wake moves pods out of the unschedulable pool that fit on row now. Demands that look around are left to wakeLookers:
-// what happened on one row may help them on another.
-func (p *Placer) wake(now unit.Instant, row row) {
-	c := p.cluster
-	if !c.present(row) {
-		return
-	}
-	for _, w := range c.nominated[row] {
-		if e := p.queue.entries[w.id]; e != nil && e.pool == unschedulable && p.mayGoOn(e, row) {
-			p.queue.ready(now, e)
-		}
-	}
-	p.queue.wakeDemands(now, func(d *demand) hope {
-		switch {
-		case d.looksAround():
-			d.looked = true
-			return hopeNone
-		case c.feasible(d, "", row):
-			return hopeRoom
-		case c.mayEvict(d) && c.makesRoom(d, "", row):
-			return hopeEviction
-		}
-		return hopeNone
-	})
-}
-
-// mayGoOn reports whether a pod for which room is being made on row fits there now, or must look elsewhere, since those who
-// were evicted for it are gone and it does not, and can.
-func (p *Placer) mayGoOn(e *entry, row row) bool {
-	c, id := p.cluster, e.pod.ID
-	return c.feasible(e.demand, id, row) || !c.awaitsVictims(e.demand, id) && c.mayEvict(e.demand) && c.evictsSomewhere(e.demand, id)
-}
-
-// wakeNominated wakes the pods for which room is being made and that may go on, or must look elsewhere. To its demand, a pod's own
-// wish is in the way, so that each is asked for itself: while its victims are ending, only when something happens on its row.
-func (p *Placer) wakeNominated(now unit.Instant) {
-	c := p.cluster
-	for id, w := range c.wishes {
-		e := p.queue.entries[id]
-		if e == nil || e.pool != unschedulable || !c.present(w.row) {
-			continue
-		}
-		if w.awaits && c.changes.last[w.row] < p.wishesChecked && !e.demand.looksAround() && len(e.demand.mounts) == 0 {
-			continue
-		}
-		if w.awaits = false; p.mayGoOn(e, w.row) {
-			p.queue.ready(now, e)
-		} else {
-			w.awaits = c.awaitsVictims(e.demand, id)
-		}
-	}
-	p.wishesChecked = c.changes.end()
-}
-
-// wakeLookers wakes the waiting demands that look around and fit somewhere now.
-func (p *Placer) wakeLookers(now unit.Instant) {
-	c := p.cluster
-	if p.wishesChecked != c.changes.end() {
-		p.wakeNominated(now)
-	}
-	var sweep *demand
-	p.queue.wakeDemands(now, func(d *demand) hope {
-		if d.checked == c.changes.end() || !d.looked && !d.looksAround() {
-			if d.swept < d.checked && c.mayEvict(d) && (sweep == nil || d.swept < sweep.swept || d.swept == sweep.swept && d.key < sweep.key) {
-				sweep = d
-			}
-			return hopeNone
-		}
-		d.checked, d.looked = c.changes.end(), d.looksAround()
-		if !d.looked {
-			d.swept = d.checked // wake looks at its rows as they change
-		}
-		if c.fitsSomewhere(d) {
-			return hopeRoom
-		}
-		return hopeNone
-	})
-	p.sweep(now, sweep)
-}
-
-// sweepPause is the time between two sweeps. Chosen: a sweep of 5,000 nodes takes 10 to 50 ms, so that sweeps take a
-// twentieth of a CPU at most; raised, pods that look around and could evict wait longer for it.
-const sweepPause = time.Second
-
-// sweep asks for one waiting demand that looks around whether any row could be emptied for it, which what happens anywhere
-// may change: now, or later if the last sweep was not long ago. The demand that was swept longest ago is next.
-func (p *Placer) sweep(now unit.Instant, d *demand) {
-	p.sweepDue = 0
-	if d == nil {
-		return
-	}
-	if due := p.sweptAt.Add(sweepPause); p.sweptAt != 0 && now < due {
-		p.sweepDue = due
-		return
-	}
-	p.sweptAt, d.swept = now, d.checked
-	p.queue.wakeDemands(now, func(x *demand) hope {
-		if x != d || !p.cluster.evictsSomewhere(d, "") {
-			return hopeNone
-		}
-		return hopeEviction
-	})
-	p.sweepDue = now.Add(sweepPause) // others may wait for theirs
-}
-
 // Pending counts the pods in each pool, under upstream's names for them.
-func (p *Placer) Pending() map[string]int { return p.queue.counts() }
+func (p *Placer) Pending() map[string]int {
+	p.hear(p.heardAt)
+	return p.queue.counts()
+}
 
 // Sizes counts what is kept: nodes, pods on them, and of these the assumed ones.
 func (p *Placer) Sizes() (nodes, pods, assumed int) {

@@ -24,8 +24,9 @@ type Victim struct {
 // for the last.
 type bid struct {
 	state      bidState
-	violations int32 // victims whose disruption budget does not allow it
-	highest    int32 // priority of the most important victim
+	by         RuleSet // why it is not good: a rule that objects whoever is evicted
+	violations int32   // victims whose disruption budget does not allow it
+	highest    int32   // priority of the most important victim
 	count      int32
 	sum        int64 // of priorities, each raised above zero so that fewer victims are less
 	earliest   int64 // when the longest running of the victims with the highest priority started
@@ -77,6 +78,7 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	rows := c.bidders(d, self)
 	for i := range rows {
 		r := row(i)
+		d.useless |= rows[i].by
 		if rows[i].state != bidGood {
 			continue
 		}
@@ -135,32 +137,6 @@ func (c *cluster) mayEvict(d *demand) bool {
 	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
 }
 
-// makesRoom reports whether evictions from row r would.
-func (c *cluster) makesRoom(d *demand, self PodID, r row) bool {
-	b, _ := c.bidFor(d, self, r)
-	return b.state == bidGood
-}
-
-func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
-	for i := range c.name {
-		if c.makesRoom(d, self, row(i)) {
-			return true
-		}
-	}
-	return false
-}
-
-// hopeFor asks about every row.
-func (c *cluster) hopeFor(d *demand) hope {
-	switch {
-	case c.fitsSomewhere(d):
-		return hopeRoom
-	case c.mayEvict(d) && c.evictsSomewhere(d, ""):
-		return hopeEviction
-	}
-	return hopeNone
-}
-
 // bidders returns the bids of all rows.
 func (c *cluster) bidders(d *demand, self PodID) []bid {
 	if d.tables == nil || d.looksAround() || c.wishes[self] != nil {
@@ -196,7 +172,12 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 		return b, nil
 	}
 	v := c.held[r]
-	if !slices.ContainsFunc(v, func(h *held) bool { return h.class.priority < d.priority }) || !c.mayHelp(d, self, r) {
+	if !c.anyBelowOn(r, d.priority) {
+		return b, nil
+	}
+	helps, by := c.mayHelp(d, self, r)
+	if !helps {
+		b.by = by
 		return b, nil
 	}
 	c.shunless = d.nobodyShuns(c)
@@ -210,7 +191,8 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 		}
 	}
 	lifted := c.lifted
-	if !c.feasible(d, self, r) {
+	if by := c.keptOff(d, self, r); by != nil {
+		b.by = by.rule
 		for _, h := range lifted {
 			c.lift(h, 1)
 		}
@@ -250,20 +232,22 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 	return b, victims
 }
 
-// mayHelp reports whether the rejection of row r is one that evictions can change.
-func (c *cluster) mayHelp(d *demand, self PodID, r row) bool {
+// mayHelp reports whether the rejection of row r is one that evictions can change, and by which rule it is.
+func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet) {
 	if d.tables != nil && !d.looksAround() {
 		if t := c.tablesOf(d); t.of[r] < nowhere {
-			return !t.rejections[nowhere-1-t.of[r]].final // what rejected the row is known
+			x := &t.rejections[nowhere-1-t.of[r]]
+			return !x.final, x.by.rule // what rejected the row is known
 		}
 	}
-	helps := false
 	c.asIfNominated(d, self, r, func() bool {
-		by := c.objection(d.profile.filters, d, r)
-		helps = by != nil && !by.final(c, d, r)
-		return by == nil
+		f := c.objection(d.profile.filters, d, r)
+		if f != nil {
+			helps, by = !f.final(c, d, r), f.rule
+		}
+		return f == nil
 	})
-	return helps
+	return helps, by
 }
 
 // moreImportant orders by priority, then by how long a pod has run, then by id.
@@ -302,6 +286,11 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	}
 	c.spent = spent
 	return spent
+}
+
+// anyBelowOn reports whether a pod on row r has a priority below p.
+func (c *cluster) anyBelowOn(r row, p int32) bool {
+	return slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < p })
 }
 
 // anyBelow reports whether any counted pod has a priority below p.
@@ -353,7 +342,8 @@ func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
 	}
 	for i := range t.groups {
 		if g := &t.groups[i]; g.size > 0 {
-			add(!c.mayHelp(d, "", row(g.root)), g.size)
+			helps, _ := c.mayHelp(d, "", row(g.root))
+			add(!helps, g.size)
 		}
 	}
 	f := Failure{Nodes: c.seenCount, Reasons: reasons}
@@ -367,10 +357,11 @@ func (c *cluster) hopelessByRow(d *demand, self PodID) string {
 		if !c.seen[r] {
 			continue
 		}
+		helps, _ := c.mayHelp(d, self, r)
 		switch {
-		case !c.mayHelp(d, self, r):
+		case !helps:
 			reasons[reasonUseless]++
-		case !slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < d.priority }):
+		case !c.anyBelowOn(r, d.priority):
 			reasons[reasonNoVictims]++
 		default:
 			for _, reason := range c.stillRejected(d, self, r) {

@@ -2,6 +2,8 @@ package placement
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,6 +49,7 @@ type entry struct {
 	errors   int          // binds failed in a row
 	since    unit.Instant // when it was added or last failed: the longer ago, the earlier its turn
 	until    unit.Instant // end of its back-off
+	flushed  bool         // a check has found that it had been forgotten
 }
 
 // queue holds every pending pod in exactly one pool.
@@ -57,7 +60,6 @@ type queue struct {
 	active         heap.Heap[*entry]
 	backoff        heap.Heap[*entry]
 	failed         heap.Heap[*entry] // pools failedBind and unsettled
-	waiting        map[*demand]map[PodID]*entry
 }
 
 func newQueue(c *cluster, first, longest time.Duration) *queue {
@@ -67,7 +69,6 @@ func newQueue(c *cluster, first, longest time.Duration) *queue {
 		active:  heap.New(inTurn, placeOf),
 		backoff: heap.New(dueFirst, placeOf),
 		failed:  heap.New(dueFirst, placeOf),
-		waiting: map[*demand]map[PodID]*entry{},
 	}
 }
 
@@ -97,9 +98,6 @@ func (q *queue) put(now unit.Instant, pod Pod) {
 		q.entries[pod.ID] = e
 	}
 	was := e.pool
-	if was == unschedulable {
-		q.move(e, absent) // waiting is kept by demand: leave before that changes
-	}
 	changed := q.describe(e, pod)
 	if was == active || was == backoff || was == failedBind || was == unsettled {
 		q.reorder(e) // the priority may have changed
@@ -112,7 +110,6 @@ func (q *queue) put(now unit.Instant, pod Pod) {
 	case len(pod.Gates) > 0:
 		q.move(e, gated)
 	case was == unschedulable && !changed:
-		q.move(e, unschedulable)
 	case was == binding:
 	default:
 		q.ready(now, e)
@@ -194,13 +191,27 @@ func (q *queue) parkBinding(e *entry) {
 func (q *queue) parkUnschedulable(now unit.Instant, e *entry) {
 	e.misses++
 	e.since, e.until = now, now.Add(q.backoffAfter(e.misses))
-	q.wait(e)
+	q.wait(now, e)
 }
 
 // wait puts e into the unschedulable pool, with the others of its demand.
-func (q *queue) wait(e *entry) {
-	e.demand.looked = e.demand.looked || e.demand.looksAround()
-	q.move(e, unschedulable)
+func (q *queue) wait(now unit.Instant, e *entry) *waiter {
+	e.flushed = false
+	q.move(e, absent)
+	e.pool = unschedulable
+	return q.cluster.park(now, e)
+}
+
+// renew lets e wait as what it is now, if it has become another to others since it began to wait, and be asked about.
+func (q *queue) renew(now unit.Instant, e *entry) bool {
+	fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
+	if fresh == e.demand {
+		return false
+	}
+	q.move(e, absent)
+	e.demand = fresh
+	q.cluster.waits.concernAll(q.wait(now, e))
+	return true
 }
 
 // bindFailed lets a pod try again after its back-off. lost: the bind may have happened.
@@ -228,47 +239,12 @@ func (q *queue) backoffAfter(failures int) time.Duration {
 	return min(d, q.longest)
 }
 
-// hope is what there is for a waiting demand.
-type hope uint8
-
-const (
-	hopeNone     hope = iota
-	hopeRoom          // it fits somewhere
-	hopeEviction      // somewhere it would fit without pods of lower priority
-)
-
-// wakeDemands moves the pods of every waiting demand for which there is hope out of the unschedulable pool; where it is by
-// eviction, not those for which somebody is being evicted already. A pod that has become another to others since it
-// began to wait is asked about as what it is now.
-func (q *queue) wakeDemands(now unit.Instant, hopeOf func(*demand) hope) {
-	for d, members := range q.waiting {
-		q.cluster.refresh(d)
-		there := hopeOf(d)
-		if there == hopeNone {
-			continue
-		}
-		for _, e := range members {
-			if there == hopeEviction && q.cluster.awaitsVictims(d, e.pod.ID) {
-				continue
-			}
-			fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
-			if fresh == d || q.cluster.hopeFor(fresh) != hopeNone {
-				q.ready(now, e)
-				continue
-			}
-			q.move(e, absent)
-			e.demand = fresh
-			q.wait(e)
-		}
-	}
-}
-
-// wakeNamespace lets every waiting pod of a namespace try again: who means them has changed.
-func (q *queue) wakeNamespace(now unit.Instant, name string) {
-	for _, members := range q.waiting {
-		for _, e := range members {
-			if e.who.namespace == name {
-				q.ready(now, e)
+// renewAll does so for the waiting pods of a namespace that are meant otherwise now.
+func (q *queue) renewAll(now unit.Instant, namespace string, meant func(*entry) bool) {
+	for _, w := range slices.SortedFunc(maps.Values(q.cluster.waits.of), func(a, b *waiter) int { return cmp.Compare(a.number, b.number) }) {
+		for _, id := range slices.Sorted(maps.Keys(w.pods)) {
+			if e := w.pods[id]; e.who.namespace == namespace && meant(e) {
+				q.renew(now, e)
 			}
 		}
 	}
@@ -299,26 +275,17 @@ func (q *queue) counts() map[string]int {
 	return n
 }
 
-// move takes e out of its pool and puts it into to.
+// move takes e out of its pool and puts it into to, which is not the unschedulable one; see wait.
 func (q *queue) move(e *entry, to pool) {
 	if h := q.heapOf(e.pool); h != nil {
 		h.Remove(e)
 	}
 	if e.pool == unschedulable {
-		delete(q.waiting[e.demand], e.pod.ID)
-		if len(q.waiting[e.demand]) == 0 {
-			delete(q.waiting, e.demand)
-		}
+		q.cluster.unpark(e)
 	}
 	e.pool = to
 	if h := q.heapOf(to); h != nil {
 		h.Set(e)
-	}
-	if to == unschedulable {
-		if q.waiting[e.demand] == nil {
-			q.waiting[e.demand] = map[PodID]*entry{}
-		}
-		q.waiting[e.demand][e.pod.ID] = e
 	}
 }
 

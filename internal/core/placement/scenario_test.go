@@ -106,13 +106,13 @@ func (w *world) next(args []string) []string {
 	for range limit {
 		d, ok := w.placer.Next(w.now)
 		if !ok {
-			if wake := w.placer.Wake(); !wake.IsZero() {
+			if wake := w.placer.Wake(); !wake.IsZero() && !w.placer.checksAt(wake) {
 				lines = append(lines, fmt.Sprintf("(wake in %v)", wake.Sub(w.now)))
 			}
 			break
 		}
 		if d.Failure != nil {
-			lines = append(lines, fmt.Sprintf("%s: %s", d.Pod.Name, d.Failure))
+			lines = append(lines, fmt.Sprintf("%s: %s%s", d.Pod.Name, d.Failure, evicted(d.Preemption)))
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d%s)", d.Pod.Name, d.Node, d.Feasible, d.Score, planned(d.Volumes)))
@@ -121,6 +121,24 @@ func (w *world) next(args []string) []string {
 		return []string{"(nothing)"}
 	}
 	return lines
+}
+
+// evicted tells who must go.
+func evicted(p *Preemption) string {
+	if p == nil {
+		return ""
+	}
+	var names []string
+	for _, v := range p.Victims {
+		names = append(names, v.Name)
+	}
+	return fmt.Sprintf(" Evicts %s from %s, against budgets %d.", strings.Join(names, "+"), p.Node, p.Violations)
+}
+
+// checksAt reports whether all there is to do at an instant is to look after who waits long.
+func (p *Placer) checksAt(wake unit.Instant) bool {
+	checking := &p.cluster.waits.checking
+	return checking.Len() > 0 && checking.First().checks == wake
 }
 
 func parseNode(args []string) Node {

@@ -245,6 +245,7 @@ func (c *cluster) turn(who *identity, a *aim, means bool) {
 	for _, h := range who.held {
 		for _, k := range a.counters {
 			k.countPod(h, sign)
+			c.notifyCounter(k, h.row, sign)
 		}
 		c.touch(h.row)
 	}

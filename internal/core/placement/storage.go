@@ -25,7 +25,6 @@ type storage struct {
 	boundTo         map[string]map[*claimState]bool   // by volume: claims that name it
 	attachedTo      map[string]Attachment             // by name
 	attaching       map[string]map[string]bool        // by volume: names of attachments
-	freed           []row                             // where fewer volumes count since somebody took note
 	plans           map[PodID]*VolumePlan             // of assumed pods
 	// The truth about assumed facts.
 	trueClaims  map[claimKey]*Claim
@@ -141,7 +140,7 @@ func (c *cluster) setVolume(name string, to *volume) {
 // recount notes that other volumes count on row r than before.
 func (c *cluster) recount(r row) {
 	c.touch(r)
-	c.storage.freed = append(c.storage.freed, r)
+	c.waits.turned(r)
 }
 
 func (c *cluster) compileVolume(v Volume) *volume {
@@ -207,10 +206,8 @@ func (c *cluster) setCapacity(key claimKey, class string, to *Capacity) (larger 
 		if len(s.capacities[class]) == 0 {
 			delete(s.capacities, class)
 		}
-		c.capacityWent(class, old)
 		return false
 	}
-	c.capacityWent(class, old)
 	if s.capacities[class] == nil {
 		s.capacities[class] = map[claimKey]*capacity{}
 	}
@@ -220,7 +217,6 @@ func (c *cluster) setCapacity(key claimKey, class string, to *Capacity) (larger 
 		k.nodes.never = to.Nodes.Nothing
 	}
 	s.capacities[class][key] = k
-	c.capacityCame(class, k)
 	return to.Sized && (old == nil || !old.Sized || to.Size > old.Size)
 }
 

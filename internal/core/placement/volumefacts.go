@@ -15,8 +15,7 @@ func (p *Placer) ClaimSeen(now unit.Instant, claim Claim) {
 		delete(s.trueClaims, key)
 	}
 	p.cluster.setClaim(key, &claim)
-	p.wakeUsers(now, key)
-	p.wakeFreed(now)
+	p.cluster.waits.claimTurned(key)
 }
 
 // ClaimGone folds in that one was deleted.
@@ -24,7 +23,6 @@ func (p *Placer) ClaimGone(now unit.Instant, namespace, name string) {
 	key := claimKey{namespace, name}
 	delete(p.cluster.storage.trueClaims, key)
 	p.cluster.setClaim(key, nil)
-	p.wakeFreed(now)
 }
 
 // VolumeSeen folds in a PersistentVolume. If we had assumed a change of it, this is the truth again.
@@ -38,28 +36,24 @@ func (p *Placer) VolumeSeen(now unit.Instant, of Volume) {
 	}
 	v := p.cluster.compileVolume(of)
 	p.cluster.setVolume(of.Name, v)
-	p.wakeForVolume(now, v)
-	p.wakeFreed(now)
+	p.cluster.volumeTurned(v)
 }
 
 // VolumeGone folds in that one was deleted.
 func (p *Placer) VolumeGone(now unit.Instant, name string) {
 	delete(p.cluster.storage.trueVolumes, name)
 	p.cluster.setVolume(name, nil)
-	p.wakeFreed(now)
 }
 
 // StorageClassSeen folds in a StorageClass.
 func (p *Placer) StorageClassSeen(now unit.Instant, k StorageClass) {
 	p.cluster.setClass(k.Name, &k)
-	p.wakeForClass(now, k.Name)
-	p.wakeFreed(now)
+	p.cluster.waits.classTurned(k.Name)
 }
 
 // StorageClassGone folds in that one was deleted.
 func (p *Placer) StorageClassGone(now unit.Instant, name string) {
 	p.cluster.setClass(name, nil)
-	p.wakeFreed(now)
 }
 
 // DriverSeen folds in a CSIDriver. capacities: it publishes how much room it has, and wants that to be looked at.
@@ -84,7 +78,7 @@ func (p *Placer) setDriver(now unit.Instant, name string, there, capacities bool
 		s.opted[name] = true
 	}
 	if wasThere && !there || opted && !capacities {
-		p.wakeVolumes(now, func(d *demand) bool { return d.volumes.provisionedBy(name) })
+		p.cluster.driverTurned(name)
 	}
 }
 
@@ -98,7 +92,7 @@ func (p *Placer) CapacitySeen(now unit.Instant, k Capacity) {
 		p.cluster.setCapacity(key, class, nil)
 	}
 	if p.cluster.setCapacity(key, k.Class, &k) {
-		p.wakeForClass(now, k.Class)
+		p.cluster.waits.classTurned(k.Class)
 	}
 }
 
@@ -113,100 +107,21 @@ func (p *Placer) CapacityGone(_ unit.Instant, namespace, name string) {
 // NodeStorageSeen folds in a CSINode.
 func (p *Placer) NodeStorageSeen(now unit.Instant, n NodeStorage) {
 	p.cluster.setNodeStorage(n.Node, &n)
-	p.wakeFreed(now)
 }
 
 // NodeStorageGone folds in that one was deleted.
 func (p *Placer) NodeStorageGone(now unit.Instant, node string) {
 	p.cluster.setNodeStorage(node, nil)
-	p.wakeFreed(now)
 }
 
 // AttachmentSeen folds in a VolumeAttachment.
 func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
 	if p.cluster.storage.attachedTo[a.Name] != a {
 		p.cluster.setAttachment(a.Name, &a)
-		p.wakeFreed(now)
 	}
 }
 
 // AttachmentGone folds in that one has ended.
 func (p *Placer) AttachmentGone(now unit.Instant, name string) {
 	p.cluster.setAttachment(name, nil)
-	p.wakeFreed(now)
-}
-
-// wakeUsers wakes the waiting pods that mention a claim, if they fit somewhere now.
-func (p *Placer) wakeUsers(now unit.Instant, key claimKey) {
-	p.wakeVolumes(now, func(d *demand) bool { return d.mentions(key) })
-}
-
-// wakeForVolume does so for those to which volume v is, or may become, of use.
-func (p *Placer) wakeForVolume(now unit.Instant, v *volume) {
-	p.wakeVolumes(now, func(d *demand) bool { return d.volumes.mayUse(v) })
-}
-
-// wakeForClass does so for those with claims of a class.
-func (p *Placer) wakeForClass(now unit.Instant, class string) {
-	p.wakeVolumes(now, func(d *demand) bool { return d.volumes.ofClass(class) })
-}
-
-// wakeVolumes moves pods out of the unschedulable pool whose demand is concerned, and fits somewhere.
-func (p *Placer) wakeVolumes(now unit.Instant, concerned func(*demand) bool) {
-	p.queue.wakeDemands(now, func(d *demand) hope {
-		if d.volumes == nil || !concerned(d) {
-			return hopeNone
-		}
-		return p.cluster.hopeFor(d)
-	})
-}
-
-// wakeFreed wakes those that fit on a row on which other volumes count than before.
-func (p *Placer) wakeFreed(now unit.Instant) {
-	freed := p.cluster.storage.freed
-	p.cluster.storage.freed = nil
-	for _, r := range freed {
-		p.wake(now, r)
-	}
-}
-
-// mentions reports whether a volume of the pod is that claim.
-func (d *demand) mentions(key claimKey) bool {
-	if d.namespace != key.namespace {
-		return false
-	}
-	for i := range d.mounts {
-		if d.mounts[i].Claim == key.name {
-			return true
-		}
-	}
-	return false
-}
-
-// mayUse reports whether v is behind a claim of the pod, or could be.
-func (a *volumeAsk) mayUse(v *volume) bool {
-	for i, claim := range a.claims {
-		if claim.seen != nil && (claim.seen.Volume == v.Name || claim.seen.Volume == "" && a.class[i] != nil && a.class[i].Name == v.Class) {
-			return true
-		}
-	}
-	return false
-}
-
-func (a *volumeAsk) ofClass(class string) bool {
-	for _, claim := range a.claims {
-		if claim.seen != nil && claim.seen.Class == class {
-			return true
-		}
-	}
-	return false
-}
-
-func (a *volumeAsk) provisionedBy(driver string) bool {
-	for _, k := range a.class {
-		if k != nil && k.Provisioner == driver {
-			return true
-		}
-	}
-	return false
 }
