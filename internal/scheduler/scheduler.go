@@ -9,6 +9,9 @@
 // so far, and an API server that is slow or away slows the binds, not the mind. When no bind is answered any more, as behind a webhook that
 // hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of it and those who may evict do.
 //
+// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, then, when the extenders have been asked beside
+// the mind, where it goes. Others do not wait for it.
+//
 // # Invariants
 //
 //   - Nothing is placed before all watches have delivered their first lists: until then a node looks emptier than

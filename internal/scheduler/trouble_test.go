@@ -306,6 +306,7 @@ func TestLatest(t *testing.T) {
 		done := l.withdraw("c")
 		<-done
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		slices.Sort(did)
 		if !slices.Equal(did, []int{100, 102, 200, 401}) {
 			t.Errorf("did %v", did)

@@ -61,6 +61,7 @@
 //	bid       what the eviction of pods from a row would cost
 //	ask       what the volumes of a demand come down to, as things are
 //	stock     the volumes of one class that claims may get
+//	opinion   what others outside said about nodes for one pod
 //	plan      what must be written, and come true, before a pod with unbound claims is bound
 //	rule      one filter; its bit in RuleSet says which rules rejected a pod
 //
