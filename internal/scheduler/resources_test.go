@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -111,4 +112,15 @@ func TestMetricsOfTrouble(t *testing.T) {
 			t.Error("counted, and gone")
 		}
 	})
+}
+
+// TestFlushedIsCounted: a pod that only the look after a long wait found is counted when it is bound.
+func TestFlushedIsCounted(t *testing.T) {
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
+	for _, flushed := range []bool{true, false} {
+		m.settle(2, placed{Decision: placement.Decision{Node: "n", Flushed: flushed}, began: 1}, placement.BindDone)
+	}
+	if n := total(t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 1 {
+		t.Errorf("%v counted, want one", n)
+	}
 }

@@ -455,6 +455,11 @@ func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 	if outcome == placement.BindDone {
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
 		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
+		if p.Flushed {
+			m.o.Metrics.flushed.Inc()
+			slog.Warn("a pod had been forgotten: no event that helped it was seen, please report this",
+				"pod", p.Pod.Namespace+"/"+p.Pod.Name, "node", p.Node, "waited", now.Sub(p.Came))
+		}
 	} else {
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
 	}
