@@ -8,8 +8,9 @@ import "slices"
 type atom struct {
 	holds    func(row) bool
 	rows     mask
-	position int    // in cluster.moves
-	used     uint64 // when it was asked last, in questions
+	log      *changeLog // of what the answers depend on
+	position int        // in log
+	used     uint64     // when it was asked last, in questions
 }
 
 // atoms are those asked lately, by what they ask.
@@ -30,11 +31,12 @@ const (
 	asksTerm     = 'p'
 	asksVolume   = 'v' // a term of a volume
 	asksFeatures = 'f'
+	asksLimits   = 'l' // of a driver, for so many volumes more
 )
 
 // narrowBy takes out of m the rows on which holds does not. key says what it asks; equal keys ask the same.
 func (c *cluster) narrowBy(m mask, key []byte, holds func(row) bool) {
-	if a := c.atomOf(m, key, holds); a != nil {
+	if a := c.atomOf(&c.moves, m, key, holds); a != nil {
 		m.only(a.rows)
 		return
 	}
@@ -50,14 +52,15 @@ func (c *cluster) keepIn(m, some mask, holds func(row) bool) {
 	})
 }
 
-// atomOf returns the atom for a question about the rows in m, as nodes are now; nil: they are so few that each is better asked.
-func (c *cluster) atomOf(m mask, key []byte, holds func(row) bool) *atom {
+// atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is better asked. log
+// notes whatever may change an answer.
+func (c *cluster) atomOf(log *changeLog, m mask, key []byte, holds func(row) bool) *atom {
 	a := c.atoms.byKey[string(key)]
 	if a == nil {
 		if m.count() < len(c.name)/16 {
 			return nil
 		}
-		a = &atom{holds: holds, position: -1}
+		a = &atom{holds: holds, log: log, position: -1}
 		if len(c.atoms.byKey) >= atomsMax {
 			c.atoms.shrink()
 		}
@@ -65,7 +68,7 @@ func (c *cluster) atomOf(m mask, key []byte, holds func(row) bool) *atom {
 	}
 	c.atoms.questions++
 	a.used = c.atoms.questions
-	a.position = c.catchUp(&c.moves, a.position, func(r row) { a.rows = a.rows.put(r, c.seen[r] && a.holds(r)) })
+	a.position = c.catchUp(a.log, a.position, func(r row) { a.rows = a.rows.put(r, c.seen[r] && a.holds(r)) })
 	return a
 }
 

@@ -75,6 +75,10 @@ var mixes = []mixture{
 		p.ClaimSeen(2, Claim{Namespace: "d", Name: "c-" + name, Class: "disk", Volume: "pv-" + name, Bound: true})
 		x.Mounts = []Mount{{Claim: "c-" + name}}
 	}},
+	{name: "claim-to-be-made", prepare: func(p *Placer) { limitedDisks(p, false) }, pod: claimToBeMade},
+	{name: "capacities", prepare: func(p *Placer) { limitedDisks(p, true) }, pod: claimToBeMade, between: func(p *Placer, i int) {
+		p.CapacitySeen(2, capacityOf("node-"+strconv.Itoa(i%5000), int64(unit.GiB)-int64(i)))
+	}},
 	{name: "racks", node: func(i int, n *Node) { n.Labels = append(n.Labels, Label{"rack", strconv.Itoa(i / 2)}) },
 		prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
 			kindOf(p, i, x)
@@ -98,6 +102,32 @@ var mixes = []mixture{
 		x.NodeSelector = []Label{{"zone", strconv.Itoa(i % 3)}}
 		x.Tolerations = []Toleration{{Key: "k" + strconv.Itoa(i%20), Exists: true}}
 	}},
+}
+
+// limitedDisks has every node attach 100 volumes at most and, with capacities, say how much room it has for more.
+func limitedDisks(p *Placer, capacities bool) {
+	const driver = "disk.example.com"
+	p.DriverSeen(1, driver, capacities)
+	p.StorageClassSeen(1, StorageClass{Name: "disk", Provisioner: driver, Driver: driver, Waits: true})
+	nodes, _, _ := p.Sizes()
+	for i := range nodes {
+		name := "node-" + strconv.Itoa(i)
+		p.NodeStorageSeen(1, NodeStorage{Node: name, Limits: map[string]int64{driver: 100}})
+		if capacities {
+			p.CapacitySeen(1, capacityOf(name, int64(unit.GiB)))
+		}
+	}
+}
+
+func capacityOf(node string, size int64) Capacity {
+	here := LabelSelector{Requirements: []Requirement{{Key: hostKey, Op: In, Values: []string{node}}}}
+	return Capacity{Namespace: "d", Name: node, Class: "disk", Nodes: &here, Size: size, Sized: true}
+}
+
+func claimToBeMade(p *Placer, i int, x *Pod) {
+	name := "c-" + strconv.Itoa(i)
+	p.ClaimSeen(2, Claim{Namespace: "d", Name: name, Class: "disk", Size: 1 << 20, Sized: true, Version: "1"})
+	x.Mounts = []Mount{{Claim: name}}
 }
 
 // BenchmarkMix measures a pod's way through the mind where pods, or nodes, differ. Nodes hold four pods each.

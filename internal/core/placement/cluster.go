@@ -108,6 +108,7 @@ type cluster struct {
 	marks  marks
 	atoms  atoms
 	fits   map[string]*fit
+	spaces map[string]*space // by storage class
 	survey survey
 	waits  waits
 	// hardDefaults: some profile gives hard spread constraints to pods without any.
@@ -140,7 +141,8 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
 		rows: map[string]row{}, columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
-		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, waits: newWaits(),
+		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
+		waits: newWaits(),
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good

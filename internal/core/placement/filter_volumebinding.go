@@ -149,13 +149,14 @@ func (v *volume) offers(claim *Claim) bool {
 	return true
 }
 
-// provisions says why no volume can be made for a claim so that row r reaches it; zero: one can.
+// provisions says why no volume can be made for a claim so that row r reaches it; zero: one can. With a plan the row was found to have
+// room for it.
 func (c *cluster) provisions(p *provision, r row, plan *VolumePlan) bindingConflict {
 	k := p.class
 	if k.Provisioner == "" || k.Provisioner == noProvisioner || k.Topologies != nil && !c.anyMatches(k.topologies, r) {
 		return noMatch
 	}
-	if p.claim.Sized && c.storage.opted[k.Provisioner] && !c.hasSpace(k.Name, p.claim.Size, r) {
+	if plan == nil && p.claim.Sized && c.storage.opted[k.Provisioner] && !c.hasSpace(k.Name, p.claim.Size, r) {
 		return noSpace
 	}
 	if c.agentLacksAny(r, p.ofAgent) {
@@ -186,9 +187,18 @@ func narrowVolumeBinding(c *cluster, d *demand, m mask) {
 	if a == nil {
 		return
 	}
-	if len(a.chosen)+len(a.open) > 0 {
+	for i := range a.chosen {
+		there := c.emptyMask(len(m))
+		if r, known := c.rows[a.chosen[i].claim.Node]; known && m.has(r) {
+			there.set(r)
+		}
+		m.only(there)
+	}
+	if len(a.open) > 0 {
+		c.narrowOpen(a, m)
+	}
+	if len(a.chosen) > 0 {
 		c.narrowAmong(passesVolumeBinding, d, m, m)
-		return
 	}
 	for _, b := range a.bound {
 		if b.volume == nil {
@@ -226,4 +236,56 @@ func (c *cluster) narrowReached(v *volume, m mask) {
 		c.scratch = appendNodeTerm(c.scratch, &(*v.Volume.Affinity)[i])
 	}
 	c.narrowBy(m, c.scratch, func(r row) bool { return c.allows(&v.affinity, r) })
+}
+
+// narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether volumes can be
+// made for them.
+func (c *cluster) narrowOpen(a *volumeAsk, m mask) {
+	stocked := make(mask, len(m))
+	byHost := c.topologyOf(c.hostKey)
+	for i := range a.open {
+		p, claim := a.open[i].stock, a.open[i].claim
+		if len(p.kept[claimKey{claim.Namespace, claim.Name}])+len(p.anywhere) > 0 {
+			stocked.add(m)
+			break
+		}
+		for host := range p.byHost {
+			if domain, known := byHost.values[host]; known {
+				byHost.each(domain, func(r row) { stocked = stocked.with(r) })
+			}
+		}
+	}
+	stocked.only(m)
+	c.keepIn(stocked, stocked, func(r row) bool { return c.bindVolumes(a, r, nil) == 0 })
+	m.less(stocked)
+	rest := m.copyOf(nil)
+	for i := range a.open {
+		c.narrowProvisioned(&a.open[i], rest)
+	}
+	clear(m)
+	m.add(rest)
+	m.add(stocked)
+}
+
+// narrowProvisioned takes out of m the rows that could not reach a volume that is made for p. See provisions.
+func (c *cluster) narrowProvisioned(p *provision, m mask) {
+	k := p.class
+	if k.Provisioner == "" || k.Provisioner == noProvisioner {
+		clear(m)
+		return
+	}
+	if k.Topologies != nil {
+		c.scratch = append(c.scratch[:0], asksVolume)
+		for i := range k.topologies {
+			c.scratch = append(c.scratch, k.topologies[i].text...)
+		}
+		c.narrowBy(m, c.scratch, func(r row) bool { return c.anyMatches(k.topologies, r) })
+	}
+	if p.claim.Sized && c.storage.opted[k.Provisioner] {
+		most := c.spaceOf(k.Name)
+		c.keepIn(m, m, func(r row) bool { return most[r] >= p.claim.Size && most[r] != noSpaceAtAll })
+	}
+	if len(p.ofAgent) > 0 {
+		c.keepIn(m, c.marks.lacking, func(r row) bool { return !c.agentLacksAny(r, p.ofAgent) })
+	}
 }

@@ -76,8 +76,39 @@ func verdictKey(passes bool) int32 {
 	return 0
 }
 
+// narrowVolumeLimits asks about the rows only on which so many more volumes might be too many.
 func narrowVolumeLimits(c *cluster, d *demand, m mask) {
-	if d.volumes != nil && len(d.volumes.attached) > 0 {
-		c.narrowAmong(passesVolumeLimits, d, m, c.marks.limited)
+	if d.volumes == nil || len(d.volumes.attached) == 0 || !m.meets(c.marks.limited) {
+		return
 	}
+	near := c.emptyMask(len(m))
+	for i, a := range d.volumes.attached {
+		if driverAmong(d.volumes.attached[:i], a.Driver) {
+			continue
+		}
+		more, driver := int64(0), a.Driver
+		for _, b := range d.volumes.attached[i:] {
+			if b.Driver == driver {
+				more++
+			}
+		}
+		c.scratch = appendNumber(appendString(append(c.scratch[:0], asksLimits), driver), more)
+		full := c.atomOf(&c.changes, m, c.scratch, func(r row) bool { return c.exceeds(r, driver, more) })
+		if full == nil {
+			near.add(c.marks.limited)
+			continue
+		}
+		near.add(full.rows)
+	}
+	c.narrowAmong(passesVolumeLimits, d, m, near)
+}
+
+// exceeds reports whether so many volumes of a driver, none of them there yet, would be too many for row r.
+func (c *cluster) exceeds(r row, driver string, more int64) bool {
+	s := c.stored[r]
+	if s == nil || s.node == nil {
+		return false
+	}
+	limit, limited := s.node.Limits[driver]
+	return limited && int64(s.drivers[driver])+int64(c.leftAttached(s, driver))+more > limit
 }

@@ -49,7 +49,7 @@ func splitPreferred(c *cluster, d *demand, m mask, g *grouping) {
 			term := &list[i].term
 			c.scratch = append(append(c.scratch[:0], asksTerm), term.text...)
 			holds := func(r row) bool { return c.termMatches(term, r) }
-			if a := c.atomOf(m, c.scratch, holds); a != nil {
+			if a := c.atomOf(&c.moves, m, c.scratch, holds); a != nil {
 				g.moveAll(m, a.rows)
 				continue
 			}

@@ -206,8 +206,10 @@ func (c *cluster) setCapacity(key claimKey, class string, to *Capacity) (larger 
 		if len(s.capacities[class]) == 0 {
 			delete(s.capacities, class)
 		}
+		c.capacityWent(class, old)
 		return false
 	}
+	c.capacityWent(class, old)
 	if s.capacities[class] == nil {
 		s.capacities[class] = map[claimKey]*capacity{}
 	}
@@ -217,6 +219,7 @@ func (c *cluster) setCapacity(key claimKey, class string, to *Capacity) (larger 
 		k.nodes.never = to.Nodes.Nothing
 	}
 	s.capacities[class][key] = k
+	c.capacityCame(class, k)
 	return to.Sized && (old == nil || !old.Sized || to.Size > old.Size)
 }
 
