@@ -2,9 +2,10 @@ package placement
 
 import "slices"
 
-// An atom is a question about a node alone, of which pods of many kinds ask the same: whether it has the labels that they
-// select, whether they tolerate its taints. Its answers are kept as a mask and asked again only where a node's facts have
-// changed since. So what a demand asks of nodes is the meet of a few masks, however many kinds of demands there are.
+// An atom is a question about a node alone, of which pods of many kinds ask the same: whether it has the labels that
+// they select, whether they tolerate its taints. Its answers are kept as a mask and asked again only where a node's
+// facts have changed since. So what a demand asks of nodes is the meet of a few masks, however many kinds of demands
+// there are.
 type atom struct {
 	holds    func(row) bool
 	rows     mask
@@ -19,8 +20,8 @@ type atoms struct {
 	questions uint64
 }
 
-// atomsMax is how many atoms are kept; one more, and the half asked longest ago is dropped. Chosen: more than real clusters
-// have; an eighth of a byte for each node and atom.
+// atomsMax is how many atoms are kept; one more, and the half asked longest ago is dropped. Chosen: more than real
+// clusters have; an eighth of a byte for each node and atom.
 const atomsMax = 1024
 
 // What an atom asks, as the first byte of its key.
@@ -52,8 +53,8 @@ func (c *cluster) keepIn(m, some mask, holds func(row) bool) {
 	})
 }
 
-// atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is better asked. log
-// notes whatever may change an answer.
+// atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is
+// better asked. log notes whatever may change an answer.
 func (c *cluster) atomOf(log *changeLog, m mask, key []byte, holds func(row) bool) *atom {
 	a := c.atoms.byKey[string(key)]
 	if a == nil {
@@ -86,7 +87,8 @@ func (a *atoms) shrink() {
 	}
 }
 
-// catchUp calls see for the rows that log says have changed since position, or for all, and returns the position to go on from.
+// catchUp calls see for the rows that log says have changed since position, or for all, and returns the position to
+// go on from.
 func (c *cluster) catchUp(log *changeLog, position int, see func(row)) int {
 	if position >= 0 && log.end()-position <= len(c.name) {
 		if next, ok := log.since(position, see); ok {

@@ -60,6 +60,7 @@ var mixes = []mixture{
 		x.Asked = Load{unit.MilliCPU(100 + k), unit.Bytes(64+k) << 20}
 		x.Held = x.Asked
 	}},
+	{name: "sets-one-by-one", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) { spreadByOwner(x, i/15%mixKinds) }},
 	{name: "own-job", pod: func(_ *Placer, i int, x *Pod) {
 		job := strconv.Itoa(i)
 		x.Labels = []Label{{"app", "job"}, {"job", job}}

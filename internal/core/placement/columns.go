@@ -2,9 +2,9 @@ package placement
 
 import "slices"
 
-// columns hold, for each resource by name, how much of it each row has and how much its pods take. A resource that no node has and
-// no pod takes has a name only; one that nobody asks for any more, besides, is forgotten. So that a pod that asks for what there
-// is not costs its name.
+// columns hold, for each resource by name, how much of it each row has and how much its pods take. A resource that no
+// node has and no pod takes has a name only; one that nobody asks for any more, besides, is forgotten. So that a pod
+// that asks for what there is not costs its name.
 type columns struct {
 	byName map[string]int
 	all    []column

@@ -1,7 +1,8 @@
 package placement
 
-// A counter counts, by domain, the pods that an aim means or what held terms with that aim weigh. It keeps the domains only
-// that have something to count, so that it is as large as the number of its pods, however many nodes there are.
+// A counter counts, by domain, the pods that an aim means or what held terms with that aim weigh. It keeps the
+// domains only that have something to count, so that it is as large as the number of its pods, however many nodes
+// there are.
 type counter struct {
 	of      counterKey
 	refs    int
@@ -9,8 +10,8 @@ type counter struct {
 	total   int64
 	waiters []*waiter // that hear of changes
 
-	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least is no
-	// larger than the smallest of these counts. A domain without rows in the scope has no count.
+	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least is
+	// no larger than the smallest of these counts. A domain without rows in the scope has no count.
 	ground *ground
 	having sparse
 	least  int32
@@ -141,7 +142,8 @@ type sparse struct {
 
 type pair struct{ key, count int32 }
 
-// fewMax is up to how many pairs are searched one by one. Chosen: below it, that is faster than a map, and a quarter of its size.
+// fewMax is up to how many pairs are searched one by one. Chosen: below it, that is faster than a map, and a quarter
+// of its size.
 const fewMax = 8
 
 func (s *sparse) len() int { return len(s.few) + len(s.many) }

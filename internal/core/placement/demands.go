@@ -2,8 +2,9 @@ package placement
 
 import "slices"
 
-// demands are those that there are, of all classes. One lives as long as its class and an identity that has used it; of many, those
-// that were used longest ago are dropped. A demand with pods that wait is never dropped: the one who keeps these says so.
+// demands are those that there are, of all classes. One lives as long as its class and an identity that has used it;
+// of many, those that were used longest ago are dropped. A demand with pods that wait is never dropped: the one who
+// keeps these says so.
 type demands struct {
 	all    map[*demand]bool
 	stamps uint64
@@ -11,8 +12,8 @@ type demands struct {
 	waits  func(*demand) bool
 }
 
-// demandsMax is how many demands are kept for the next pod like those before. Chosen: more kinds than come in turn; each takes one
-// to two kilobytes, and some microseconds to be made anew.
+// demandsMax is how many demands are kept for the next pod like those before. Chosen: more kinds than come in turn;
+// each takes one to two kilobytes, and some microseconds to be made anew.
 const demandsMax = 8192
 
 func newDemands() demands {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how well
-// they would lie. It is kept, and asked again where pods came or went. Pods that differ in everything but what they ask for
-// share it; there are few such vectors beside the kinds of pods.
+// A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
+// well they would lie. It is kept, and asked again where pods came or went. Pods that differ in everything but what
+// they ask for share it; there are few such vectors beside the kinds of pods.
 type fit struct {
 	of       *demand // with what the rules about resources look at, and nothing else
 	scorers  []weightedScorer
@@ -20,9 +20,9 @@ type fit struct {
 	low, high []uint8
 }
 
-// fitBytes bounds the fits that are kept, at about a byte for each node; fitsMax is their largest, fitsMin their smallest
-// number. One more, and the half asked longest ago is dropped. Chosen: 1,000 vectors on 50,000 nodes. With more in turn than
-// are kept each is made anew, at about 20 nanoseconds a node.
+// fitBytes bounds the fits that are kept, at about a byte for each node; fitsMax is their largest, fitsMin their
+// smallest number. One more, and the half asked longest ago is dropped. Chosen: 1,000 vectors on 50,000 nodes. With
+// more in turn than are kept each is made anew, at about 20 nanoseconds a node.
 const (
 	fitBytes = 64 << 20
 	fitsMax  = 1024
@@ -65,7 +65,8 @@ func (c *cluster) fitFor(d *demand) *fit {
 	if len(c.fits) >= min(max(fitBytes/max(len(c.name), 1), fitsMin), fitsMax) {
 		c.dropFits()
 	}
-	f := &fit{position: -1, of: &demand{class: &class{profile: d.profile, requests: d.requests, fit: d.fit, balanced: d.balanced}}}
+	of := &class{profile: d.profile, requests: d.requests, fit: d.fit, balanced: d.balanced}
+	f := &fit{position: -1, of: &demand{class: of}}
 	for _, s := range d.profile.scorers {
 		if s.key == nil && s.applies(f.of) {
 			f.scorers = append(f.scorers, s)

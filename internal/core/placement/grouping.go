@@ -156,8 +156,8 @@ type contender struct {
 	size  int32 // of the group
 }
 
-// bestOfGroups finds the best row of each group that has any in m, by the scores that look at a row alone and, of equal ones,
-// by place on the ring; with the scores and sizes of these groups.
+// bestOfGroups finds the best row of each group that has any in m, by the scores that look at a row alone and, of
+// equal ones, by place on the ring; with the scores and sizes of these groups.
 func (c *cluster) bestOfGroups(d *demand, m mask, g *grouping, mine uint64) []row {
 	if cap(g.contenders) < g.groups {
 		g.contenders = make([]contender, g.groups, 2*g.groups)

@@ -1,7 +1,8 @@
 package placement
 
-// An interner gives each distinct string a small number, so that rules compare numbers. Nobody counts who uses one: when there are
-// many more than were in use when it was last swept, all that are in use are marked, and the others forgotten.
+// An interner gives each distinct string a small number, so that rules compare numbers. Nobody counts who uses one:
+// when there are many more than were in use when it was last swept, all that are in use are marked, and the others
+// forgotten.
 type interner struct {
 	ids   map[string]int32
 	texts []string
@@ -31,8 +32,8 @@ func (in *interner) id(s string) int32 {
 
 func (in *interner) text(id int32) string { return in.texts[id] }
 
-// sweepStrings forgets the strings that nobody uses, if it is time. No number that is not written down where marked looks may be
-// used after it.
+// sweepStrings forgets the strings that nobody uses, if it is time. No number that is not written down where marked
+// looks may be used after it.
 func (c *cluster) sweepStrings() {
 	in := c.intern
 	if len(in.ids) <= in.most {

@@ -2,9 +2,9 @@ package placement
 
 import "slices"
 
-// Who means whom: identities and aims find each other by labels. An aim that demands one of some values of a label, as nearly
-// all do, is listed under these; an identity under each of its labels. So that a new pod is compared with the few aims that
-// may mean it, and a new aim with the few pods, however many there are of both.
+// Who means whom: identities and aims find each other by labels. An aim that demands one of some values of a label,
+// as nearly all do, is listed under these; an identity under each of its labels. So that a new pod is compared with
+// the few aims that may mean it, and a new aim with the few pods, however many there are of both.
 
 // everyNamespace is where aims are listed that may mean pods of more than one namespace. It is no name of one.
 const everyNamespace = ""

@@ -2,9 +2,9 @@ package placement
 
 import "slices"
 
-// A space is the most that one storage capacity of a class offers to each row: whether there is room for a claim is a comparison
-// then. It is kept, and corrected where a capacity or a node has changed; a driver that says for each node how much it has
-// publishes as many capacities as there are nodes.
+// A space is the most that one storage capacity of a class offers to each row: whether there is room for a claim is a
+// comparison then. It is kept, and corrected where a capacity or a node has changed; a driver that says for each node
+// how much it has publishes as many capacities as there are nodes.
 type space struct {
 	most     []int64     // by row; noSpaceAtAll: none
 	position int         // in cluster.moves
@@ -18,7 +18,8 @@ type space struct {
 
 const noSpaceAtAll = -1
 
-// spaceChangesMax is after how many changes of capacities, or of nodes, a space is made anew. Chosen: a list of some kilobytes.
+// spaceChangesMax is after how many changes of capacities, or of nodes, a space is made anew. Chosen: a list of some
+// kilobytes.
 const spaceChangesMax = 1024
 
 // capacityCame notes that there is k now, capacityWent that there is no longer; nil: nothing.
@@ -132,8 +133,8 @@ func (c *cluster) mostSpace(s *space, r row) int64 {
 	return most
 }
 
-// eachSelected calls see for the rows that k is about. A capacity that names the values of a label, as one for each node does, is
-// looked up by these.
+// eachSelected calls see for the rows that k is about. A capacity that names the values of a label, as one for each
+// node does, is looked up by these.
 func (c *cluster) eachSelected(k *capacity, see func(row)) {
 	if k.Nodes == nil {
 		return

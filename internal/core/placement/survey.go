@@ -2,10 +2,11 @@ package placement
 
 import "slices"
 
-// A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks, each rule
-// taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer tells apart; and of
-// each group one row, the best by the scores that look at a row alone, stands for all. What differs from pod to pod costs what
-// it differs by: rows in domains that have pods it means, rows with taints or ports. Nothing is kept for one kind of pods.
+// A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks,
+// each rule taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer
+// tells apart; and of each group one row, the best by the scores that look at a row alone, stands for all. What
+// differs from pod to pod costs what it differs by: rows in domains that have pods it means, rows with taints or
+// ports. Nothing is kept for one kind of pods.
 //
 // The answers equal those of choosePlain; TestSurveysAgree holds them to it.
 

@@ -14,7 +14,7 @@ const tablesMax = 16
 // tableRowCost rows, to build them as much as tablesAfter surveys. Measured.
 const (
 	tableRowCost = 256
-	tablesAfter  = 8
+	tablesAfter  = 24
 )
 
 // tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so few changes
@@ -24,7 +24,7 @@ func (c *cluster) tablesPay(d *demand) bool {
 	d.asked = c.changes.end()
 	if d.tables != nil && len(d.tables.groups) > 64+len(c.name)/tableRowCost {
 		c.dropTables(d)
-		d.often = -tablesAfter * tablesAfter // too much is different around it
+		d.often = -8 * tablesAfter // too much is different around it
 	}
 	if since*tableRowCost > len(c.name) {
 		c.dropTables(d)

@@ -1,7 +1,7 @@
 package placement
 
-// A topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were not
-// seen, and nodes without the label, are in none.
+// A topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were
+// not seen, and nodes without the label, are in none.
 type topology struct {
 	key  int32 // of the label; nodeItself for the topology in which every row is a domain of its own
 	refs int   // of counters and demands
@@ -109,7 +109,8 @@ func (t *topology) domainOf(value int32) int32 {
 	return d
 }
 
-// topologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see holdTopology.
+// topologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see
+// holdTopology.
 func (c *cluster) topologyOf(key int32) *topology {
 	if t := c.topologies[key]; t != nil {
 		return t
@@ -124,8 +125,9 @@ func (c *cluster) topologyOf(key int32) *topology {
 	return t
 }
 
-// topologiesIdle is how many topologies that nobody holds are kept, as long as nodes are in them: pods of the next kind often
-// ask for the same. Chosen: more than keys by which pods are commonly spread; each takes about 25 bytes a node.
+// topologiesIdle is how many topologies that nobody holds are kept, as long as nodes are in them: pods of the next
+// kind often ask for the same. Chosen: more than keys by which pods are commonly spread; each takes about 25 bytes a
+// node.
 const topologiesIdle = 8
 
 func (c *cluster) holdTopology(t *topology) *topology {
@@ -166,8 +168,8 @@ func (c *cluster) topologyValue(r row, key int32) (value int32, ok bool) {
 	return c.label(r, key)
 }
 
-// A scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that the pod's
-// affinity and tolerations allow where the constraint's policies ask.
+// A scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that the
+// pod's affinity and tolerations allow where the constraint's policies ask.
 type scope struct {
 	key      string
 	refs     int
