@@ -226,6 +226,7 @@ func (c *cluster) releaseClass(k *class) {
 		return
 	}
 	delete(c.classes, k.key)
+	c.classes = shrunk(c.classes, &c.gone.classes)
 	for _, d := range k.demands {
 		c.dropDemand(d)
 	}

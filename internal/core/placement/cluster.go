@@ -108,7 +108,8 @@ type cluster struct {
 	marks  marks
 	atoms  atoms
 	fits   map[string]*fit
-	spaces map[string]*space // by storage class
+	spaces map[string]*space                                       // by storage class
+	gone   struct{ pods, identities, classes, aims, counters int } // see shrunk
 	survey survey
 	waits  waits
 	// hardDefaults: some profile gives hard spread constraints to pods without any.
@@ -365,6 +366,7 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 		return noRow, false
 	}
 	delete(c.pods, id)
+	c.pods = shrunk(c.pods, &c.gone.pods)
 	c.drop(p)
 	c.release(p.row)
 	return p.row, true

@@ -120,6 +120,7 @@ func (c *cluster) releaseCounter(k *counter) {
 		return
 	}
 	delete(c.counters, k.of)
+	c.counters = shrunk(c.counters, &c.gone.counters)
 	if k.of.what > countLivePods {
 		k.of.aim.held = without(k.of.aim.held, k)
 		c.termsVersion++

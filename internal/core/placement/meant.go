@@ -13,6 +13,8 @@ const everyNamespace = ""
 type peers struct {
 	all     map[*identity]bool
 	byLabel map[Label][]*identity
+	// See shrunk.
+	gone, labelsGone int
 }
 
 // aimList holds the aims about one namespace, or about more than one.
@@ -118,8 +120,10 @@ func (c *cluster) unlistIdentity(who *identity) {
 		list[len(list)-1] = nil
 		if p.byLabel[label] = list[:len(list)-1]; len(list) == 1 {
 			delete(p.byLabel, label)
+			p.byLabel = shrunk(p.byLabel, &p.labelsGone)
 		}
 	}
+	p.all = shrunk(p.all, &p.gone)
 	if len(p.all) == 0 {
 		delete(c.peers, who.namespace)
 	}

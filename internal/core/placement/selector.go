@@ -123,6 +123,7 @@ func (c *cluster) releaseAim(a *aim) {
 		return
 	}
 	delete(c.aims, a.key)
+	c.aims = shrunk(c.aims, &c.gone.aims)
 	c.unlistAim(a)
 	for _, who := range c.mayMean(a) {
 		who.drop(a)
@@ -205,6 +206,7 @@ func (c *cluster) releaseIdentity(who *identity) {
 		return
 	}
 	delete(c.identities, who.key)
+	c.identities = shrunk(c.identities, &c.gone.identities)
 	c.demands.forget(c, who)
 	c.unlistIdentity(who)
 	if who.spreading.aim != nil {
