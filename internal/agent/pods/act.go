@@ -93,7 +93,7 @@ func (r *Runner) createSandbox(
 	if err := r.setUp(ctx, e, pod); err != nil {
 		return err
 	}
-	if err := slot.take(ctx); err != nil {
+	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
 	}
 	parent, err := r.Groups.Ensure(pod)
@@ -175,7 +175,7 @@ func (r *Runner) startContainer(
 	if err != nil {
 		return err
 	}
-	if err := slot.take(ctx); err != nil {
+	if err := slot.take(ctx, pod.Namespace); err != nil {
 		return err
 	}
 	config, err := r.containerConfig(

@@ -180,7 +180,7 @@ type Runner struct {
 	oom    *oomWatch
 	origin time.Time
 
-	starts chan struct{} // slots of pods starting
+	starts *startsLine   // slots of pods starting
 	stops  chan struct{} // slots of stops that the runtime works on
 	pulls  chan struct{}
 
@@ -221,7 +221,7 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	}
 	r := &Runner{
 		Options: o, exits: exits, origin: time.Now().Add(-time.Second),
-		starts: make(chan struct{}, o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
+		starts: newStartsLine(o.Starts), stops: make(chan struct{}, stopsAtOnce), pulls: make(chan struct{}, pulls),
 		removals: make(chan struct{}, removalsAtOnce),
 		pods:     map[types.UID]*entry{},
 	}

@@ -140,6 +140,71 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 	}
 }
 
+// A tenant sends a hundred pods, or one of a hundred containers; another's pod does not wait for them.
+func TestNamespacesTakeTurnsToStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := newStartsLine(2)
+		start := func(namespace string, containers int) {
+			slot := &startSlot{line: line}
+			defer slot.release()
+			for range containers {
+				if err := slot.take(t.Context(), namespace); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second) // what the runtime takes
+			}
+		}
+		for range 100 {
+			go start("many", 1)
+		}
+		synctest.Wait()
+		begun := time.Now()
+		start("one", 2)
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("behind a hundred pods a start took %s, want its own 2 s and one of another", took)
+		}
+		time.Sleep(time.Minute)
+		for range 2 {
+			go start("large", 100)
+		}
+		synctest.Wait()
+		begun = time.Now()
+		start("one", 2)
+		if took := time.Since(begun); took > slotTime+3*time.Second {
+			t.Errorf("behind a pod of a hundred containers a start took %s, want its own 2 s and %s", took, slotTime)
+		}
+		time.Sleep(time.Hour)
+		if n := line.held(); n != 0 {
+			t.Errorf("%d slots are held by nobody", n)
+		}
+	})
+}
+
+// Pods that no longer want to start, as their turns come, lose no slot.
+func TestStartsThatAreGivenUpHoldNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := newStartsLine(1)
+		for i := range 100 {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second)
+				defer cancel()
+				slot := &startSlot{line: line}
+				defer slot.release()
+				for ctx.Err() == nil {
+					if err := slot.take(ctx, []string{"a", "b", "c"}[i%3]); (err == nil) != slot.held {
+						t.Errorf("with the error %v a slot is held: %t", err, slot.held)
+					}
+					time.Sleep(slotTime)
+				}
+			}()
+		}
+		time.Sleep(time.Hour)
+		if n := line.held(); n != 0 {
+			t.Errorf("%d slots are held by nobody", n)
+		}
+	})
+}
+
 // slowVolumes tell when they are made, and never are.
 type slowVolumes struct {
 	Volumes
@@ -162,17 +227,17 @@ func TestVolumesAreMadeWithoutStartSlot(t *testing.T) {
 			return r.startContainer(ctx, e, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, slot)
 		},
 	} {
-		r, slot := testRunner(), &startSlot{slots: make(chan struct{}, 1)}
+		r, slot := testRunner(), &startSlot{line: newStartsLine(1)}
 		volumes := slowVolumes{asked: make(chan struct{})}
 		r.Volumes = volumes
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := slot.take(ctx); err != nil {
+		if err := slot.take(ctx, "default"); err != nil {
 			t.Fatal(err)
 		}
 		over := make(chan error)
 		go func() { over <- start(ctx, r, newEntry("uid-1", 0), slot) }()
 		<-volumes.asked
-		if len(slot.slots) > 0 {
+		if slot.line.held() > 0 {
 			t.Errorf("%s: the slot is held while volumes are made", name)
 		}
 		cancel()

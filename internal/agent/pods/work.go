@@ -20,7 +20,7 @@ import (
 
 // work is the worker of one pod: observe, decide, act, until there is nothing to do.
 func (r *Runner) work(ctx context.Context, e *entry) {
-	slot := &startSlot{slots: r.starts}
+	slot := &startSlot{line: r.starts}
 	defer slot.release()
 	for ctx.Err() == nil {
 		wake, acted := r.pass(ctx, e, slot)

@@ -91,14 +91,14 @@ func TestStartSlotIsGivenBackBeforeAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRunner()
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, make(chan struct{}, 1)
-		slot := &startSlot{slots: make(chan struct{}, 1)}
-		if err := slot.take(t.Context()); err != nil {
+		slot := &startSlot{line: newStartsLine(1)}
+		if err := slot.take(t.Context(), "default"); err != nil {
 			t.Fatal(err)
 		}
 		stop := []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}
 		go r.performGroup(t.Context(), newEntry("uid-1", 0), nil, nil, stop, slot)
 		synctest.Wait()
-		if len(slot.slots) > 0 {
+		if slot.line.held() > 0 {
 			t.Error("the slot is held through the grace")
 		}
 		time.Sleep(2 * time.Hour)
