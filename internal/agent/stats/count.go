@@ -27,6 +27,7 @@ type count struct {
 	linked        map[uint64]bool // inodes with several names, counted once
 	device        uint64          // of the volume; what is mounted below is not its
 	bytes, inodes uint64
+	entries       int      // looked at so far
 	anew          bool     // was begun by a reading that counts anew
 	without       []string // names in the volume itself that are counted elsewhere
 }

@@ -34,7 +34,7 @@ import (
 type Parts uint8
 
 // Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes. With Recount
-// volumes are walked now, not once a minute.
+// volumes are walked now, however lately they were.
 const (
 	Network Parts = 1 << iota
 	Disk

@@ -4,9 +4,54 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
+
+// A volume of few files, or one that is new, is counted sooner than once a minute; a large one that has been there is not.
+func TestHowLongACountIsUsed(t *testing.T) {
+	began := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		entries   int
+		age, want time.Duration
+	}{
+		{0, 0, walkLifeMin},
+		{3, time.Hour, walkLifeMin},
+		{2000, time.Hour, 20 * time.Second},
+		{1_000_000_000, time.Hour, walkLife},
+		{1_000_000_000, 0, walkLifeMin},
+		{1_000_000_000, 20 * time.Second, 20 * time.Second},
+	} {
+		k := &walk{first: began, at: began.Add(c.age), entries: c.entries}
+		if got := k.life(); got != c.want {
+			t.Errorf("%d entries, of a volume that is there for %s: used for %s, want %s", c.entries, c.age, got, c.want)
+		}
+	}
+}
+
+// A volume of almost 2,000 files, read every ten seconds, is walked three times in its first minute and then every twenty seconds.
+func TestWalksOfAVolumeGetRarer(t *testing.T) {
+	dir := t.TempDir()
+	for f := range 1990 { // with the directory itself and what is looked at on the way: below 2,000
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(f)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := walks{most: walkEntriesMax, known: map[string]*walk{}}
+	began := time.Unix(1_700_000_000, 0)
+	var at []int
+	for second := 0; second < 120; second += 10 {
+		walked := 0
+		w.size(t.Context(), dir, began.Add(time.Duration(second)*time.Second), &walked, false)
+		if walked > 0 {
+			at = append(at, second)
+		}
+	}
+	if want := []int{0, 10, 20, 40, 60, 80, 100}; !slices.Equal(at, want) {
+		t.Errorf("walked after %d seconds, want %d", at, want)
+	}
+}
 
 // A volume that one reading is not enough for is counted by several, and meanwhile told as it was known; a small one beside it does
 // not wait for it.

@@ -5,8 +5,8 @@
 //
 // A Meter reads all pods every few seconds where one has a limit of local storage, else each minute, in the background, and answers
 // from its last *reading*: a decision about memory must not wait for a disk. What a reading costs is the stats package's business: volumes that the kernel counts
-// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, at most once a minute, and
-// large ones by parts, one in each reading, so that no volume is too large to be known and no reading takes long. Who is to
+// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, small
+// ones each time, large ones once a minute and by parts, one in each reading, so that no volume is too large to be known and no reading takes long. Who is to
 // decide which pod goes for a disk asks for a Recount first. The runtime is asked once for all writable layers; they are as old as its
 // own count of them (containerd: stats_collect_period, 10 s).
 //
