@@ -88,7 +88,7 @@ test-unit: ## run the tests that need no control plane; those that need root say
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
 	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
-	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events && $(GO) test ./node ./record ./stats ./lifecycle ./perf
+	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./record ./stats ./lifecycle ./perf ./scheduler ./shape
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 

@@ -98,6 +98,9 @@ const (
 	eventsMin = 0.999
 )
 
+// spanMin is for how long pods must have been bound for their rate to say anything, in seconds. Chosen: some hundred binds.
+const spanMin = 1
+
 // doubts says what to doubt, and what a scheduler lost.
 func doubts(measurements []*record.Measurement, play []*workload) (warnings []string) {
 	for _, m := range measurements {
@@ -110,6 +113,9 @@ func doubts(measurements []*record.Measurement, play []*workload) (warnings []st
 			}
 			if cores := m.Values["stolen_"+w.title()]; cores > othersMax {
 				say("the hypervisor gave %.2f cores to others", cores)
+			}
+			if took, ok := m.Values["span_"+w.title()]; ok && took < spanMin {
+				say("all pods were bound within %.2f s: too short for a rate", took)
 			}
 			if n, ok := m.Values["events_"+w.title()]; ok && m.Side != bareLoop && n < eventsMin {
 				say("%.3f Events per pod: some were lost", n)

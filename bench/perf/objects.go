@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -79,8 +80,31 @@ func (w *writer) pod(ctx context.Context, namespace string, p *corev1.Pod) error
 		}
 		p.Spec.Priority, p.Spec.PriorityClassName = nil, class
 	}
-	_, err := w.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
-	return err
+	return patiently(ctx, func() error {
+		_, err := w.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// Admission hears of a new PriorityClass by a watch, some time after it was made.
+const (
+	classPause = 50 * time.Millisecond
+	classMax   = 10 * time.Second
+)
+
+// patiently makes an object, and tries again while admission does not know its PriorityClass.
+func patiently(ctx context.Context, do func() error) error {
+	for began := time.Now(); ; {
+		err := do()
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no PriorityClass") || time.Since(began) > classMax {
+			return err
+		}
+		select {
+		case <-time.After(classPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // baseNode and basePod are what operations without a template make: 4 CPUs, 32 GiB and 110 pods; a pod of a tenth of
@@ -254,7 +278,11 @@ func (w *writer) any(ctx context.Context, namespace string, u *unstructured.Unst
 	if err != nil {
 		return "", err
 	}
-	made, err := client.Create(ctx, u, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	var made *unstructured.Unstructured
+	err = patiently(ctx, func() (err error) {
+		made, err = client.Create(ctx, u, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		return err
+	})
 	if err != nil {
 		return "", err
 	}

@@ -18,8 +18,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-const apiServer = "kube-apiserver" // its name among the instance's processes
-
 // rig is the control plane of one measurement.
 type rig struct {
 	config
@@ -123,11 +121,11 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 	used, wall, each := after.Less(before), time.Since(began).Seconds(), 1000/float64(pods)
 	for name, value := range map[string]float64{
 		"rate": rate, "cpu": drained.CPU * each, "control": used.Control * each, "peak": peak, "events": float64(drained.Events) / float64(pods),
-		"drain": max(0, drained.At.Sub(bound).Seconds()), "others": used.Others() / wall, "stolen": used.Stolen / wall, "pods": float64(span.bound),
+		"drain": max(0, drained.At.Sub(bound).Seconds()), "others": used.Others() / wall, "stolen": used.Stolen / wall, "span": span.last.Sub(span.first).Seconds(),
 	} {
 		m.Put(name+"_"+w.title(), value, pods)
 	}
-	record.Progress("%s: %s: %.0f of %d pods/s; CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; cores: others %.2f, stolen %.2f; took %.0f s",
+	record.Progress("%s: %s: %.0f pods/s (%d measured); CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; cores: others %.2f, stolen %.2f; took %.0f s",
 		m.Side, w.title(), rate, span.bound, drained.CPU*each, used.Control*each, peak, drained.At.Sub(bound).Seconds(), used.Others()/wall, used.Stolen/wall, wall)
 	if m.Side == bareLoop || r.keep {
 		return nil

@@ -1,84 +1,81 @@
-// Command scheduler measures our scheduler's mind beside kube-scheduler's: the same clusters, the same pods, in turn, in
-// one process.
+// Command scheduler measures our scheduler's mind beside kube-scheduler's: the same clusters, the same pods, in turn,
+// in one process.
 //
-// Upstream's side is its own ScheduleOne, unmodified, with the default configuration: its queue, cache, snapshot, plugins
-// and binding cycle. Left out on both sides is the API: binding is a no-op, evictions are not sent, failures are not
-// written down. Ours is placement.Placer behind the same translation of API objects. Upstream scores a tenth of
-// the nodes of a cluster of 5,000, as its default says; ours all of them.
+// Upstream's side is its own Scheduler with its own informers, unmodified, with the default configuration: event
+// handlers, queue, cache, snapshot, plugins and binding cycle; we feed the watches. Left out on both sides is the
+// API: binding does nothing but show the pod bound, evictions are not sent, failures are not written down. Ours is
+// placement.Placer behind the same translation of API objects, which the shell does beside the mind and which is not
+// measured. Upstream scores a tenth of the nodes of a cluster of 5,000, as its default says; ours all of them.
+//
+// There are four tables: pods that are alike (published), the cases of real clusters (cases, mix), memory, and a
+// sweep that tells how cost grows with nodes, kinds, waiting pods and churn.
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
-
-	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// side is one scheduler with a cluster in its memory.
-type side interface {
-	// add queues pods.
-	add(s *scenario, first, n int)
-	// place handles one pod that is queued and reports whether it got a node.
-	place(ctx context.Context) bool
-	// wait returns when nothing started by place is still running.
-	wait()
-	close()
+// options are the command line.
+type options struct {
+	rounds, pods, nodesMax int
+	budget                 time.Duration
+	only                   *regexp.Regexp
+	out                    string
+	tables                 []string
 }
 
-// sample is what one side needed for the pods of one round.
-type sample struct {
-	Wall, CPU  time.Duration // per pod
-	P50, P99   time.Duration
-	Allocs, KB float64 // per pod
-	Placed     int
-}
+// The tables, as -tables names them.
+const (
+	tablePublished = "published"
+	tableCases     = "cases"
+	tableMemory    = "memory"
+	tableSweep     = "sweep"
+)
 
 func main() {
-	rounds := flag.Int("rounds", 3, "how often each scenario is measured, both sides in turn")
-	only := flag.String("only", "", "measure what has this in its name: scenarios, and \"memory\"")
-	pods := flag.Int("pods", 0, "pods per round on both sides; 0: each scenario's own numbers")
-	out := flag.String("out", "", "write the report to this file, too")
+	o := options{}
+	flag.IntVar(&o.rounds, "rounds", 3, "how often each scenario is measured, both sides in turn")
+	only := flag.String("only", "", "measure the scenarios whose name matches this `regexp`")
+	flag.IntVar(&o.pods, "pods", 0, "pods per round on both sides; 0: each scenario's own numbers")
+	flag.IntVar(&o.nodesMax, "nodes-max", 100000, "leave out larger clusters")
+	flag.DurationVar(&o.budget, "budget", 5*time.Second, "place no more pods of a scenario, per side and round, when they have taken so long")
+	all := []string{tablePublished, tableCases, tableMemory, tableSweep}
+	tables := flag.String("tables", strings.Join(all, ","), "what to measure")
+	flag.StringVar(&o.out, "out", "", "write the report to this file, too")
 	flag.Parse()
-	klog.SetLogger(klog.Logger{}) // upstream logs some events in full: not what is measured here
-	var report strings.Builder
-	fmt.Fprintf(&report, "# Scheduler: pods through the mind, in memory\n\n%s, %d CPUs, %s, load %s. Rounds: %d. Median of rounds; times upstream is CPU time per pod.\n\n", runtime.Version(), runtime.NumCPU(), time.Now().UTC().Format("2006-01-02"), load(), *rounds)
-	fmt.Fprintf(&report, "| scenario | nodes (pods) | upstream pods/s | CPU/pod | p50, p99 | allocs, KiB/pod | ours pods/s | CPU/pod | p50, p99 | allocs, KiB/pod | times upstream | bar | |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	met := true
-	for _, s := range scenarios() {
-		if !strings.Contains(s.name, *only) {
-			continue
+	o.tables = strings.Split(*tables, ",")
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		fmt.Fprintln(os.Stderr, "-only:", err)
+		os.Exit(2)
+	}
+	for _, t := range o.tables {
+		if !slices.Contains(all, t) {
+			fmt.Fprintf(os.Stderr, "-tables %s: want some of %v\n", t, all)
+			os.Exit(2)
 		}
-		fmt.Fprintln(os.Stderr, "measuring", s.name)
-		line, ok := compare(s, *rounds, *pods)
-		met = met && ok
-		report.WriteString(line)
-		fmt.Fprint(os.Stderr, line)
 	}
-	if strings.Contains(memoryName, *only) {
-		fmt.Fprintln(os.Stderr, "measuring", memoryName)
-		text, ok := measureMemory()
-		met = met && ok
-		report.WriteString("\n" + text)
-	}
-	fmt.Print(report.String())
-	if *out != "" {
-		if err := os.MkdirAll(filepath.Dir(*out), 0o755); err == nil {
-			err = os.WriteFile(*out, []byte(report.String()), 0o644)
-			if err != nil {
-				fmt.Fprintln(os.Stderr, "write report:", err)
-				os.Exit(1)
-			}
+	klog.SetLogger(klog.Logger{}) // upstream logs some events in full: not what is measured here
+	text, met := o.report()
+	fmt.Print(text)
+	if o.out != "" {
+		err := os.MkdirAll(filepath.Dir(o.out), 0o755)
+		if err == nil {
+			err = os.WriteFile(o.out, []byte(text), 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "write report:", err)
+			os.Exit(1)
 		}
 	}
 	if !met {
@@ -86,111 +83,146 @@ func main() {
 	}
 }
 
-// compare measures both sides in turn, the order changing every round, and returns a line of the report.
-func compare(s scenario, rounds, pods int) (line string, met bool) {
-	var theirs, ours []sample
-	for round := range rounds {
-		sides := []func(){
-			func() {
-				if s.upstreamPods > 0 {
-					theirs = append(theirs, run(newUpstream(&s), &s, choose(pods, s.upstreamPods)))
-				}
-			},
-			func() { ours = append(ours, run(newOurs(&s), &s, choose(pods, s.ourPods))) },
-		}
-		if round%2 == 1 {
-			slices.Reverse(sides)
-		}
-		for _, measure := range sides {
-			measure()
-			debug.FreeOSMemory()
+// report measures all that was asked for.
+func (o *options) report() (text string, met bool) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Scheduler: pods through the mind, in memory\n\n%s, %d CPUs, %s, load %s before",
+		runtime.Version(), runtime.NumCPU(), time.Now().UTC().Format(time.DateTime), load())
+	fmt.Fprintf(&b, ". Rounds: %d. Median of rounds; times upstream is CPU time per pod.\n", o.rounds)
+	met = true
+	add := func(name string, table func() (string, bool)) {
+		if slices.Contains(o.tables, name) {
+			text, ok := table()
+			b.WriteString("\n" + text)
+			met = met && ok
 		}
 	}
-	if s.upstreamPods == 0 {
-		return s.alone(medianOf(ours))
+	add(tablePublished, func() (string, bool) { return o.table("Pods that are alike", published()) })
+	add(tableCases, func() (string, bool) { return o.table("Real clusters", cases()) })
+	add(tableMemory, o.memory)
+	add(tableSweep, o.sweep)
+	fmt.Fprintf(&b, "\nLoad after: %s.\n", load())
+	return b.String(), met
+}
+
+// wants reports whether something of that name and size was asked for.
+func (o *options) wants(name string, nodes int) bool {
+	return o.only.MatchString(name) && nodes <= o.nodesMax
+}
+
+// result is what one scenario came to.
+type result struct {
+	scenario
+	theirs, ours sample
+}
+
+// timesUpstream is how many times our CPU upstream needs; 0: not known.
+func (r *result) timesUpstream() float64 {
+	if r.theirs.CPU == 0 || r.ours.CPU == 0 {
+		return 0
 	}
-	u, o := medianOf(theirs), medianOf(ours)
-	times := stats.Ratio(float64(u.CPU), float64(o.CPU))
-	met = times >= s.bar
-	return fmt.Sprintf("| %s | %d (%d) | %.0f | %s | %s, %s | %.0f, %.0f | %.0f | %s | %s, %s | %.0f, %.1f | %.0fx | %.0fx | %s |\n",
-		s.name, s.nodes, s.nodes*s.perNode, perSecond(u.Wall), short(u.CPU), short(u.P50), short(u.P99), u.Allocs, u.KB,
-		perSecond(o.Wall), short(o.CPU), short(o.P50), short(o.P99), o.Allocs, o.KB, times, s.bar, verdict(met)), met
+	return float64(r.theirs.CPU) / float64(r.ours.CPU)
 }
 
-// alone is a line for what upstream does not have.
-func (s *scenario) alone(o sample) (line string, met bool) {
-	met = perSecond(o.Wall) >= s.bar
-	return fmt.Sprintf("| %s | %d (%d) | (has none) | | | | %.0f | %s | %s, %s | %.0f, %.1f | | %.0f pods/s | %s |\n",
-		s.name, s.nodes, s.nodes*s.perNode, perSecond(o.Wall), short(o.CPU), short(o.P50), short(o.P99), o.Allocs, o.KB, s.bar, verdict(met)), met
+func (r *result) title() string { return fmt.Sprintf("%s, %d nodes", r.name, r.nodes) }
+
+// judge says which bars there are and whether they are met. base is what the scenario that this one refers to needed;
+// 0: not measured.
+func (r *result) judge(base time.Duration) (bar string, met bool) {
+	var bars []string
+	met = true
+	if r.times > 0 && r.upstreamPods > 0 {
+		bars, met = append(bars, fmt.Sprintf("%.0fx", r.times)), r.timesUpstream() >= r.times
+	} else if r.times > 0 {
+		bars, met = append(bars, fmt.Sprintf("%.0f pods/s", r.times)), perSecond(r.ours.Wall) >= r.times
+	}
+	if most := max(r.most, 2*base); most > 0 {
+		what := "at most " + short(most)
+		if most > r.most {
+			what += ", twice " + short(base)
+		}
+		bars, met = append(bars, what), met && r.ours.CPU <= most
+	}
+	return strings.Join(bars, ", "), met
 }
 
-func verdict(met bool) string {
+const head = `| scenario | nodes | waiting | upstream CPU/pod | p50, p99 | allocs, KiB/pod | ours CPU/pod | p50, p99 | allocs, KiB/pod | pods tried, placed | times upstream | bar | |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
+`
+
+// table measures scenarios and writes them down, with the best and the worst of them.
+func (o *options) table(title string, scenarios []scenario) (text string, met bool) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "## %s\n\n%s", title, head)
+	met = true
+	var results []result
+	for _, s := range scenarios {
+		if !o.wants(s.name, s.nodes) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s measuring %s, %d nodes\n", time.Now().Format(time.TimeOnly), s.name, s.nodes)
+		r := result{scenario: s}
+		r.theirs, r.ours = measure(s, o.rounds, o.pods, o.budget)
+		bar, ok := r.judge(baseOf(results, &s))
+		met = met && ok
+		line := r.line(bar, ok)
+		b.WriteString(line)
+		fmt.Fprint(os.Stderr, line)
+		results = append(results, r)
+	}
+	b.WriteString(bestAndWorst(results))
+	return b.String(), met
+}
+
+// baseOf is what the scenario that s refers to needed.
+func baseOf(results []result, s *scenario) time.Duration {
+	for i := range results {
+		if r := &results[i]; s.base != "" && r.name == s.base && r.nodes == s.nodes {
+			return r.ours.CPU
+		}
+	}
+	return 0
+}
+
+func (r *result) line(bar string, met bool) string {
+	verdict := ""
+	if bar != "" {
+		verdict = verdictOf(met)
+	}
+	theirs, times := "(has none) | |", ""
+	if r.upstreamPods > 0 {
+		theirs = fmt.Sprintf("%s | %s, %s | %.0f, %.0f", short(r.theirs.CPU), short(r.theirs.P50), short(r.theirs.P99), r.theirs.Allocs, r.theirs.KB)
+		times = fmt.Sprintf("%.0fx", r.timesUpstream())
+	}
+	return fmt.Sprintf("| %s | %d | %d | %s | %s | %s, %s | %.0f, %.1f | %d, %d | %s | %s | %s |\n", r.name, r.nodes, r.waiting, theirs,
+		short(r.ours.CPU), short(r.ours.P50), short(r.ours.P99), r.ours.Allocs, r.ours.KB, r.ours.Pods, r.ours.Placed, times, bar, verdict)
+}
+
+// bestAndWorst names the scenarios in which ours is the most and the least cheaper than upstream.
+func bestAndWorst(results []result) string {
+	with := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.timesUpstream() == 0 })
+	if len(with) == 0 {
+		return ""
+	}
+	by := func(a, b result) int { return int(a.timesUpstream()*1000) - int(b.timesUpstream()*1000) }
+	best, worst := slices.MaxFunc(with, by), slices.MinFunc(with, by)
+	return fmt.Sprintf("\n- best: %s: %.1f times cheaper than upstream\n- worst: %s: %.1f times\n",
+		best.title(), best.timesUpstream(), worst.title(), worst.timesUpstream())
+}
+
+func verdictOf(met bool) string {
 	if met {
 		return "met"
 	}
 	return "**missed**"
 }
 
-func choose(asked, own int) int {
-	if asked > 0 {
-		return asked
+func perSecond(each time.Duration) float64 {
+	if each == 0 {
+		return 0
 	}
-	return own
+	return float64(time.Second) / float64(each)
 }
-
-// run warms a side up and measures it on n pods.
-func run(x side, s *scenario, n int) sample {
-	defer x.close()
-	ctx := context.Background()
-	warm := max(20, n/20)
-	x.add(s, 0, warm)
-	for range warm {
-		x.place(ctx)
-	}
-	x.wait()
-	x.add(s, warm, n)
-	runtime.GC()
-	latencies := make([]float64, 0, n)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	cpu, start := cpuTime(), time.Now()
-	placed := 0
-	for range n {
-		began := time.Now()
-		if x.place(ctx) {
-			placed++
-		}
-		latencies = append(latencies, float64(time.Since(began)))
-	}
-	x.wait()
-	wall, used := time.Since(start), cpuTime()-cpu
-	runtime.ReadMemStats(&after)
-	return sample{
-		Wall: wall / time.Duration(n), CPU: used / time.Duration(n),
-		P50: time.Duration(stats.Quantile(latencies, 0.5)), P99: time.Duration(stats.Quantile(latencies, 0.99)),
-		Allocs: float64(after.Mallocs-before.Mallocs) / float64(n), KB: float64(after.TotalAlloc-before.TotalAlloc) / 1024 / float64(n),
-		Placed: placed,
-	}
-}
-
-func medianOf(samples []sample) (m sample) {
-	pick := func(of func(sample) float64) float64 {
-		var list []float64
-		for _, s := range samples {
-			list = append(list, of(s))
-		}
-		return stats.Median(list)
-	}
-	m.Wall = time.Duration(pick(func(s sample) float64 { return float64(s.Wall) }))
-	m.CPU = time.Duration(pick(func(s sample) float64 { return float64(s.CPU) }))
-	m.P50 = time.Duration(pick(func(s sample) float64 { return float64(s.P50) }))
-	m.P99 = time.Duration(pick(func(s sample) float64 { return float64(s.P99) }))
-	m.Allocs = pick(func(s sample) float64 { return s.Allocs })
-	m.KB = pick(func(s sample) float64 { return s.KB })
-	return m
-}
-
-func perSecond(each time.Duration) float64 { return stats.Ratio(float64(time.Second), float64(each)) }
 
 // short prints a duration to three digits.
 func short(d time.Duration) string {
@@ -201,15 +233,6 @@ func short(d time.Duration) string {
 		return d.Round(10 * time.Microsecond).String()
 	}
 	return d.Round(100 * time.Nanosecond).String()
-}
-
-// cpuTime is what the process has used so far, all threads, kernel included.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func load() string {

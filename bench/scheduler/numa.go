@@ -20,7 +20,7 @@ func pin(p *corev1.Pod, cpus int) {
 
 // report is what the agent of node i says, as the scheduler's shell reads it: two sockets of 16 CPUs, a policy of
 // single-numa-node, and the pods that are there.
-func (s *scenario) report(i int, d *topology.Decoder) *numa.State {
+func (s *scenario) report(i int, d *topology.Decoder) agentReport {
 	m := machine.Machine{}
 	m.NodeFS.Capacity = unit.GiB
 	for n := range 2 {
@@ -59,5 +59,5 @@ func (s *scenario) report(i int, d *topology.Decoder) *numa.State {
 	if err != nil {
 		panic(err)
 	}
-	return said.State
+	return agentReport{s.node(i).Name, said.State}
 }

@@ -2,50 +2,121 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
+
+// perDecision is how much time passes, for the Placer, with each decision: what a bind takes where the API server
+// gives a thousand a second. Back-offs and sweeps of pods that wait come as often as they would there.
+const perDecision = unit.Instant(time.Millisecond)
 
 type ours struct {
 	placer *placement.Placer
 	now    unit.Instant
 }
 
-func newOurs(s *scenario) side {
-	o := &ours{placer: placement.New(placement.Options{Seed: 1}), now: 1}
-	var reports topology.Decoder
-	for i := range s.nodes {
-		if s.numa {
-			o.placer.ReportSeen(o.now, s.node(i).Name, s.report(i, &reports))
-		}
-		o.placer.NodeSeen(o.now, kube.PlacementNode(s.node(i)))
-		for k := range s.perNode {
-			o.placer.PodSeen(o.now, kube.PlacementPod(s.existing(i, k)))
-		}
+func newOurs() *ours { return &ours{placer: placement.New(placement.Options{Seed: 1}), now: 1} }
+
+// seen translates an object, which the shell does beside the mind; the function tells the mind.
+func (o *ours) seen(object any) func() {
+	p := o.placer
+	switch v := object.(type) {
+	case *corev1.Node:
+		return tell(o, kube.PlacementNode(v), p.NodeSeen)
+	case *corev1.Pod:
+		return tell(o, kube.PlacementPod(v), p.PodSeen)
+	case *corev1.Service, *corev1.ReplicationController, *appsv1.ReplicaSet, *appsv1.StatefulSet:
+		g, _ := kube.PlacementGroup(v)
+		return tell(o, g, p.GroupSeen)
+	case *policyv1.PodDisruptionBudget:
+		return tell(o, kube.PlacementBudget(v), p.BudgetSeen)
+	case *corev1.PersistentVolumeClaim:
+		return tell(o, kube.PlacementClaim(v), p.ClaimSeen)
+	case *corev1.PersistentVolume:
+		return tell(o, kube.PlacementVolume(v), p.VolumeSeen)
+	case *storagev1.StorageClass:
+		return tell(o, kube.PlacementStorageClass(v), p.StorageClassSeen)
+	case *storagev1.CSINode:
+		return tell(o, kube.PlacementNodeStorage(v), p.NodeStorageSeen)
+	case *storagev1.CSIStorageCapacity:
+		return tell(o, kube.PlacementCapacity(v), p.CapacitySeen)
+	case *storagev1.CSIDriver:
+		return func() { p.DriverSeen(o.now, v.Name, kube.PublishesCapacities(v)) }
+	case agentReport:
+		return func() { p.ReportSeen(o.now, v.node, v.state) }
 	}
-	return o
+	panic(fmt.Sprintf("an object of type %T: not known", object))
 }
 
-func (o *ours) add(s *scenario, first, n int) {
-	for i := range n {
-		o.placer.PodSeen(o.now, kube.PlacementPod(s.coming(first+i)))
-	}
+// agentReport is what the agent of a node says of its NUMA nodes; upstream has no such thing.
+type agentReport struct {
+	node  string
+	state *numa.State
 }
 
-// place does all that the shell asks of the mind for one pod: the decision, the bind's success, and the watch that confirms it.
-func (o *ours) place(context.Context) bool {
-	o.now++
-	d, ok := o.placer.Next(o.now)
-	if !ok || d.Node == "" {
-		return false
+func tell[F any](o *ours, fact F, seen func(unit.Instant, F)) func() {
+	return func() { seen(o.now, fact) }
+}
+
+func (o *ours) gone(object any) func() {
+	p := o.placer
+	switch v := object.(type) {
+	case *corev1.Node:
+		return func() { p.NodeGone(o.now, v.Name) }
+	case *corev1.Pod:
+		return func() { p.PodGone(o.now, placement.PodID(v.UID)) }
+	case *corev1.Service, *appsv1.ReplicaSet, *appsv1.StatefulSet:
+		g, _ := kube.PlacementGroup(v)
+		return func() { p.GroupGone(o.now, g) }
+	case *policyv1.PodDisruptionBudget:
+		return func() { p.BudgetGone(o.now, v.Namespace, v.Name) }
+	case *corev1.PersistentVolumeClaim:
+		return func() { p.ClaimGone(o.now, v.Namespace, v.Name) }
+	case *corev1.PersistentVolume:
+		return func() { p.VolumeGone(o.now, v.Name) }
 	}
-	o.placer.Bound(o.now, d.Pod, placement.BindDone)
-	d.Pod.Node = d.Node
-	o.placer.PodSeen(o.now, d.Pod)
-	return true
+	panic(fmt.Sprintf("an object of type %T: not known", object))
+}
+
+func (o *ours) loaded(int, int) {}
+func (o *ours) heard()          {}
+
+// decisionsMax bounds how many other pods may be tried before the one that came last.
+const decisionsMax = 5000
+
+// place does all that the shell asks of the mind until the pod is decided: decisions, the binds' success, and the
+// watch that confirms it.
+func (o *ours) place(_ context.Context, pod *corev1.Pod) bool {
+	id := placement.PodID(pod.UID)
+	for range decisionsMax {
+		o.now += perDecision
+		d, ok := o.placer.Next(o.now)
+		if !ok {
+			return false
+		}
+		if d.Node != "" {
+			if d.Volumes != nil {
+				o.placer.VolumesWritten(o.now, d.Pod.ID)
+			}
+			o.placer.Bound(o.now, d.Pod, placement.BindDone)
+			d.Pod.Node = d.Node
+			o.placer.PodSeen(o.now, d.Pod)
+		}
+		if d.Pod.ID == id {
+			return d.Node != ""
+		}
+	}
+	panic(fmt.Sprintf("pod %s: not decided within %d decisions", pod.Name, decisionsMax))
 }
 
 func (o *ours) wait()  {}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,55 +16,85 @@ type scenario struct {
 	nodes   int
 	perNode int // pods that are there
 
-	upstreamPods, ourPods int     // how many come in a round; 0: upstream has no such thing
-	bar                   float64 // how many times less CPU than upstream ours is to need; without upstream, pods a second
+	upstreamPods, ourPods int // how many come in a round; 0: upstream has no such thing, or it is not asked
 
-	old    func(*corev1.Pod) // makes a pod that is there what it is
-	change func(*corev1.Pod) // likewise, one that comes
+	// Bars. Zero: none.
+	times float64       // how many times less CPU than upstream ours is to need; without upstream, pods a second
+	most  time.Duration // of CPU that a pod may need of ours
+	base  string        // the scenario that this one may need twice as much as; or most, if that is more
 
-	numa bool // the nodes' agents report their NUMA nodes
+	old    func(i, k int, p *corev1.Pod) // makes the k-th pod on node i what it is; nil: nothing to do
+	change func(i int, p *corev1.Pod)    // likewise, the i-th that comes
+
+	dress  func(i int, n *corev1.Node) // likewise, node i
+	world  func() []any                // what is there besides nodes and pods
+	more   []*corev1.Pod               // pods that are there besides
+	before func(i int) []change        // what happens right before the i-th pod comes
+
+	waiting int                      // pods that wait all the time
+	waits   func(i int) *corev1.Pod  // the i-th of them
+	comes   func(i int) *corev1.Pod  // in place of change: the i-th pod that comes
+	makes   func(i int) *corev1.Node // in place of dress: node i
+	begin   func(s *scenario)        // makes what has a state anew, for each side
+	numa    bool                     // the nodes' agents report their NUMA nodes
 }
 
-// scenarios are those of the project's table; the bars are its own.
-func scenarios() []scenario {
-	none := func(*corev1.Pod) {}
-	full := func(p *corev1.Pod) { request(p, "7900m") }
+// published are the scenarios of the project's first table: pods that are alike. The bars are its own.
+func published() []scenario {
+	full := func(_, _ int, p *corev1.Pod) { request(p, "7900m") }
+	oldWeb := func(_, _ int, p *corev1.Pod) { web(p) }
 	return []scenario{
-		{"basic", 5000, 10, 2000, 20000, 50, none, none, false},
-		{"basic", 50000, 1, 400, 20000, 200, none, none, false},
-		{"hard zone spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.DoNotSchedule, zone) }, false},
-		{"soft spread", 5000, 10, 300, 20000, 200, none, func(p *corev1.Pod) { spread(p, corev1.ScheduleAnyway, zone, hostname) }, false},
-		{"required zone affinity", 5000, 10, 100, 20000, 500, web, func(p *corev1.Pod) {
-			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(zone)}}}
-		}, false},
-		{"required host anti-affinity", 5000, 10, 200, 3000, 200, none, func(p *corev1.Pod) {
-			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(hostname)}}}
-		}, false},
-		{"preemptor, all nodes full", 5000, 4, 200, 2000, 50, full, func(p *corev1.Pod) {
-			high := int32(100)
-			p.Spec.Priority = &high
-			request(p, "4")
-		}, false},
-		{"fits nowhere", 5000, 4, 200, 20000, 500, full, func(p *corev1.Pod) { request(p, "4") }, false},
-		{"NUMA single-numa-node", 5000, 2, 0, 20000, 5000, func(p *corev1.Pod) { pin(p, 2) }, func(p *corev1.Pod) { pin(p, 1<<(len(p.Name)%3)) }, true},
+		{name: "basic", nodes: 5000, perNode: 10, upstreamPods: 2000, ourPods: 20000, times: 50},
+		{name: "basic", nodes: 50000, perNode: 1, upstreamPods: 400, ourPods: 20000, times: 200},
+		{name: "hard zone spread", nodes: 5000, perNode: 10, upstreamPods: 300, ourPods: 20000, times: 200,
+			change: func(_ int, p *corev1.Pod) { spread(p, corev1.DoNotSchedule, zone) }},
+		{name: "soft spread", nodes: 5000, perNode: 10, upstreamPods: 300, ourPods: 20000, times: 200,
+			change: func(_ int, p *corev1.Pod) { spread(p, corev1.ScheduleAnyway, zone, hostname) }},
+		{name: "required zone affinity", nodes: 5000, perNode: 10, upstreamPods: 100, ourPods: 20000, times: 500, old: oldWeb,
+			change: func(_ int, p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(zone)}}}
+			}},
+		{name: "required host anti-affinity", nodes: 5000, perNode: 10, upstreamPods: 200, ourPods: 3000, times: 200,
+			change: func(_ int, p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(hostname)}}}
+			}},
+		{name: "preemptor, all nodes full", nodes: 5000, perNode: 4, upstreamPods: 200, ourPods: 2000, times: 50, old: full,
+			change: func(_ int, p *corev1.Pod) { preemptor(p) }},
+		{name: "fits nowhere", nodes: 5000, perNode: 4, upstreamPods: 200, ourPods: 20000, times: 500, old: full,
+			change: func(_ int, p *corev1.Pod) { request(p, "4") }},
+		{name: "NUMA single-numa-node", nodes: 5000, perNode: 2, ourPods: 20000, times: 5000, numa: true,
+			old:    func(_, _ int, p *corev1.Pod) { pin(p, 2) },
+			change: func(i int, p *corev1.Pod) { pin(p, 1<<(len(p.Name)%3)) }},
 	}
 }
 
 const (
-	hostname = "kubernetes.io/hostname"
-	zone     = "topology.kubernetes.io/zone"
+	hostname = corev1.LabelHostname
+	zone     = corev1.LabelTopologyZone
 )
 
 func web(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }
 
-func term(key string) corev1.PodAffinityTerm {
-	return corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, TopologyKey: key}
+// preemptor gives a pod a priority above all others, and more CPUs than a full node has.
+func preemptor(p *corev1.Pod) {
+	high := int32(100)
+	p.Spec.Priority = &high
+	request(p, "4")
+}
+
+// term means the pods of "web".
+func term(key string) corev1.PodAffinityTerm { return termFor(key, map[string]string{"app": "web"}) }
+
+func termFor(key string, labels map[string]string) corev1.PodAffinityTerm {
+	return corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: labels}, TopologyKey: key}
 }
 
 func spread(p *corev1.Pod, when corev1.UnsatisfiableConstraintAction, keys ...string) {
 	for _, key := range keys {
 		p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{
-			MaxSkew: 5, TopologyKey: key, WhenUnsatisfiable: when, LabelSelector: term(key).LabelSelector,
+			MaxSkew: 5, TopologyKey: key, WhenUnsatisfiable: when, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
 		})
 	}
 }
@@ -72,19 +103,33 @@ func request(p *corev1.Pod, cpu string) {
 	p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 }
 
-// node has 32 CPUs, 256 GiB and one of three zones.
+func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
+
+// node has 32 CPUs, 256 GiB and one of three zones, unless the scenario says otherwise.
 func (s *scenario) node(i int) *corev1.Node {
-	name := fmt.Sprintf("node-%05d", i)
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{hostname: name, zone: fmt.Sprint("zone-", i%3), "kubernetes.io/os": "linux"}},
+	if s.makes != nil {
+		return s.makes(i)
+	}
+	name := nodeName(i)
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			hostname: name, zone: fmt.Sprint("zone-", i%3), corev1.LabelOSStable: "linux",
+		}},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
+			corev1.ResourceCPU:              resource.MustParse("32"),
+			corev1.ResourceMemory:           resource.MustParse("256Gi"),
+			corev1.ResourcePods:             resource.MustParse("110"),
 			corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
 		}},
 	}
+	if s.dress != nil {
+		s.dress(i, n)
+	}
+	return n
 }
 
-func (s *scenario) pod(name string) *corev1.Pod {
+// podNamed asks for a tenth of a CPU and 100 MiB.
+func podNamed(name string) *corev1.Pod {
 	zero := int32(0)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": "old"}},
@@ -98,9 +143,11 @@ func (s *scenario) pod(name string) *corev1.Pod {
 
 // existing is the k-th pod on node i.
 func (s *scenario) existing(i, k int) *corev1.Pod {
-	p := s.pod(fmt.Sprintf("old-%d-%d", i, k))
-	s.old(p)
-	p.Spec.NodeName = fmt.Sprintf("node-%05d", i)
+	p := podNamed(fmt.Sprintf("old-%d-%d", i, k))
+	if s.old != nil {
+		s.old(i, k, p)
+	}
+	p.Spec.NodeName = nodeName(i)
 	started := metav1.Unix(int64(1700000000+i*10+k), 0)
 	p.Status.StartTime = &started
 	return p
@@ -108,8 +155,13 @@ func (s *scenario) existing(i, k int) *corev1.Pod {
 
 // coming is the i-th pod to be placed.
 func (s *scenario) coming(i int) *corev1.Pod {
-	p := s.pod(fmt.Sprint("new-", i))
+	if s.comes != nil {
+		return s.comes(i)
+	}
+	p := podNamed(fmt.Sprint("new-", i))
 	web(p)
-	s.change(p)
+	if s.change != nil {
+		s.change(i, p)
+	}
 	return p
 }

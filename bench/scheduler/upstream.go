@@ -2,16 +2,26 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -24,46 +34,58 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
-
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// upstream is kube-scheduler 1.36's own Scheduler.
+// upstream is kube-scheduler 1.36's own Scheduler, with its own informers, whose watches we feed.
 type upstream struct {
 	scheduler *scheduler.Scheduler
-	pods      cache.Indexer
 	cancel    context.CancelFunc
 	binds     sync.WaitGroup
-	placed    bool
+
+	mu      sync.Mutex
+	watches map[string]*watch.FakeWatcher // by resource
+	version int
+	failed  map[types.UID]bool
+	last    *corev1.Pod // that was bound
 }
 
-func newUpstream(s *scenario) side {
+// watchBuffer is how many changes a watch holds before whoever feeds it waits. Chosen: as a burst of a real one.
+const watchBuffer = 1000
+
+func newUpstream() *upstream {
 	ctx, cancel := context.WithCancel(context.Background())
-	u := &upstream{cancel: cancel}
+	u := &upstream{cancel: cancel, watches: map[string]*watch.FakeWatcher{}, failed: map[types.UID]bool{}}
 	client := fake.NewClientset()
-	factory := informers.NewSharedInformerFactory(client, 0)
-	u.pods = factory.Core().V1().Pods().Informer().GetIndexer()
+	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		return true, u.watch(action.GetResource().Resource), nil
+	})
+	factory := scheduler.NewInformerFactory(client, 0)
+	recorder := profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}))
 	var err error
-	u.scheduler, err = scheduler.New(ctx, client, factory, nil, profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})),
-		scheduler.WithProfiles(u.profile()),
+	u.scheduler, err = scheduler.New(ctx, client, factory, nil, recorder, scheduler.WithProfiles(u.profile()),
 		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{"NoBind": u.newNoBind, "QuietPreemption": newQuietPreemption}))
 	if err != nil {
 		panic(fmt.Sprintf("make upstream's scheduler: %v", err))
 	}
-	u.scheduler.FailureHandler = u.failed
-	logger := klog.FromContext(ctx)
-	for i := range s.nodes {
-		u.scheduler.Cache.AddNode(logger, s.node(i))
-		for k := range s.perNode {
-			if err := u.scheduler.Cache.AddPod(logger, s.existing(i, k)); err != nil {
-				panic(fmt.Sprintf("add a pod to upstream's cache: %v", err))
-			}
-		}
-	}
+	u.scheduler.FailureHandler = u.fails
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	u.scheduler.SchedulingQueue.Run(klog.FromContext(ctx))
 	return u
 }
 
-// profile is the default one, with a Bind plugin that does nothing and a preemption that sends nothing.
+// watch is the one of a resource. There is one informer of each.
+func (u *upstream) watch(resource string) *watch.FakeWatcher {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.watches[resource] == nil {
+		u.watches[resource] = watch.NewFakeWithChanSize(watchBuffer, true)
+	}
+	return u.watches[resource]
+}
+
+// profile is the default one, with a Bind plugin that does nothing, a preemption that sends nothing, and without
+// waiting for volumes.
 func (u *upstream) profile() config.KubeSchedulerProfile {
 	defaults, err := latest.Default()
 	if err != nil {
@@ -79,19 +101,27 @@ func (u *upstream) profile() config.KubeSchedulerProfile {
 			set.Enabled[i].Name = "QuietPreemption"
 		}
 	}
+	p.Plugins.PreBind.Disabled = append(p.Plugins.PreBind.Disabled, config.Plugin{Name: "VolumeBinding"})
 	p.PluginConfig = slices.DeleteFunc(p.PluginConfig, func(c config.PluginConfig) bool { return c.Name == "DefaultPreemption" })
 	return p
 }
 
 type noBind struct{ u *upstream }
 
-func (u *upstream) newNoBind(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+func (u *upstream) newNoBind(context.Context, apiruntime.Object, fwk.Handle) (fwk.Plugin, error) {
 	return noBind{u}, nil
 }
 
 func (noBind) Name() string { return "NoBind" }
 
-func (b noBind) Bind(context.Context, fwk.CycleState, *corev1.Pod, string) *fwk.Status {
+// Bind shows the pod bound on the watch, as the API server would.
+func (b noBind) Bind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+	bound := pod.DeepCopy()
+	bound.Spec.NodeName = node
+	b.u.mu.Lock()
+	b.u.last = bound
+	b.u.mu.Unlock()
+	b.u.seen(bound)()
 	b.u.binds.Done()
 	return nil
 }
@@ -103,7 +133,7 @@ type quietPreemption struct {
 
 func (quietPreemption) Name() string { return "QuietPreemption" }
 
-func newQuietPreemption(ctx context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+func newQuietPreemption(ctx context.Context, _ apiruntime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	args := &config.DefaultPreemptionArgs{MinCandidateNodesPercentage: 10, MinCandidateNodesAbsolute: 100}
 	p, err := defaultpreemption.New(ctx, args, h, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 	if err != nil {
@@ -115,31 +145,138 @@ func newQuietPreemption(ctx context.Context, _ runtime.Object, h fwk.Handle) (fw
 	return quietPreemption{p}, nil
 }
 
-func (u *upstream) failed(ctx context.Context, _ framework.Framework, info *framework.QueuedPodInfo, _ *fwk.Status, nominating *fwk.NominatingInfo, _ time.Time) {
-	u.placed = false
+// fails does what upstream's handler does, without the API: the pod waits for an event that its plugins want.
+func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, _ time.Time) {
+	u.mu.Lock()
+	u.failed[info.Pod.UID] = true
+	u.mu.Unlock()
 	u.binds.Done()
-	if nominating != nil && nominating.NominatedNodeName != "" {
-		u.scheduler.SchedulingQueue.AddNominatedPod(klog.FromContext(ctx), info.PodInfo, nominating)
+	logger := klog.FromContext(ctx)
+	info.ClearRejectorPlugins()
+	if fit := (*framework.FitError)(nil); errors.As(status.AsError(), &fit) {
+		info.UnschedulablePlugins, info.PendingPlugins = fit.Diagnosis.UnschedulablePlugins, fit.Diagnosis.PendingPlugins
 	}
-	u.scheduler.SchedulingQueue.Done(info.Pod.UID)
+	if err := u.scheduler.SchedulingQueue.AddUnschedulableIfNotPresent(logger, info, u.scheduler.SchedulingQueue.SchedulingCycle()); err != nil {
+		u.scheduler.SchedulingQueue.Done(info.Pod.UID)
+	}
+	u.scheduler.SchedulingQueue.AddNominatedPod(logger, info.PodInfo, nominating)
 }
 
-func (u *upstream) add(s *scenario, first, n int) {
-	for i := range n {
-		p := s.coming(first + i)
-		if err := u.pods.Add(p); err != nil { // preemption looks the pod up
-			panic(fmt.Sprintf("add a pod to upstream's informer: %v", err))
+// resourceOf is the resource of an object, in the API's plural.
+func resourceOf(object any) string {
+	switch object.(type) {
+	case *corev1.Node:
+		return "nodes"
+	case *corev1.Pod:
+		return "pods"
+	case *corev1.Service:
+		return "services"
+	case *corev1.ReplicationController:
+		return "replicationcontrollers"
+	case *appsv1.ReplicaSet:
+		return "replicasets"
+	case *appsv1.StatefulSet:
+		return "statefulsets"
+	case *policyv1.PodDisruptionBudget:
+		return "poddisruptionbudgets"
+	case *corev1.PersistentVolumeClaim:
+		return "persistentvolumeclaims"
+	case *corev1.PersistentVolume:
+		return "persistentvolumes"
+	case *storagev1.StorageClass:
+		return "storageclasses"
+	case *storagev1.CSINode:
+		return "csinodes"
+	case *storagev1.CSIStorageCapacity:
+		return "csistoragecapacities"
+	case *storagev1.CSIDriver:
+		return "csidrivers"
+	}
+	panic(fmt.Sprintf("an object of type %T: not known", object))
+}
+
+// seen shows the object on its watch. An informer takes one that it knows for changed.
+func (u *upstream) seen(object any) func() {
+	if _, ours := object.(agentReport); ours {
+		return func() {}
+	}
+	w := u.watch(resourceOf(object))
+	u.mu.Lock()
+	u.version++
+	object.(metav1.Object).SetResourceVersion(strconv.Itoa(u.version))
+	u.mu.Unlock()
+	return func() { w.Add(object.(apiruntime.Object)) }
+}
+
+func (u *upstream) gone(object any) func() {
+	w := u.watch(resourceOf(object))
+	return func() { w.Delete(object.(apiruntime.Object)) }
+}
+
+// loaded waits for the informers.
+func (u *upstream) loaded(nodes, pods int) {
+	for {
+		have, err := u.scheduler.Cache.PodCount()
+		if err == nil && have >= pods && u.scheduler.Cache.NodeCount() >= nodes {
+			return
 		}
-		u.scheduler.SchedulingQueue.Add(context.Background(), p)
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-func (u *upstream) place(ctx context.Context) bool {
-	u.placed = true
-	u.binds.Add(1)
-	u.scheduler.ScheduleOne(ctx)
-	return u.placed
+// hearing is how long upstream's informers have for what they were shown: their handlers run beside us, and nothing
+// tells when they are done. Chosen: a hundred times what they take on an idle machine. It is no CPU time.
+const hearing = 100 * time.Millisecond
+
+func (u *upstream) heard() {
+	for _, w := range u.all() {
+		for len(w.ResultChan()) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	time.Sleep(hearing)
 }
 
-func (u *upstream) wait()  { u.binds.Wait() }
+func (u *upstream) all() []*watch.FakeWatcher {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Collect(maps.Values(u.watches))
+}
+
+// place lets upstream take what its queue gives until it was the pod's turn.
+func (u *upstream) place(ctx context.Context, pod *corev1.Pod) bool {
+	for range decisionsMax {
+		u.binds.Add(1)
+		u.scheduler.ScheduleOne(ctx)
+		u.mu.Lock()
+		failed, last := u.failed[pod.UID], u.last
+		u.mu.Unlock()
+		if failed {
+			return false
+		}
+		if assumed, err := u.scheduler.Cache.IsAssumedPod(pod); err == nil && assumed || last != nil && last.UID == pod.UID {
+			return true
+		}
+		if p, err := u.scheduler.Cache.GetPod(pod); err == nil && p.Spec.NodeName != "" {
+			return true
+		}
+	}
+	panic(fmt.Sprintf("pod %s: not decided within %d decisions", pod.Name, decisionsMax))
+}
+
+// wait returns when the informers have shown the cache every bind.
+func (u *upstream) wait() {
+	u.binds.Wait()
+	u.mu.Lock()
+	last := u.last
+	u.mu.Unlock()
+	for last != nil {
+		if assumed, err := u.scheduler.Cache.IsAssumedPod(last); err != nil || !assumed {
+			return
+		}
+		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
 func (u *upstream) close() { u.scheduler.SchedulingQueue.Close(); u.cancel() }

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/bench/shape"
+)
+
+// mixOptions are what a mixed cluster is made of.
+type mixOptions struct {
+	nodes, kinds, waiting int
+	churn                 float64
+}
+
+// mixPodsPerNode are there at the start, besides those of DaemonSets.
+const mixPodsPerNode = 4
+
+// mixed has a cluster of a real shape, in which pods of all sorts come and go, and some wait for each sort of thing
+// that does not come.
+func mixed(name string, o mixOptions) scenario {
+	s := s0(name, o.nodes)
+	s.perNode, s.upstreamPods, s.ourPods = 0, 200, 5000
+	if o.nodes >= largeNodes {
+		s.upstreamPods = 60
+	}
+	s.waiting, s.waits = o.waiting, func(i int) *corev1.Pod { return waits[i%len(waits)].pod(i) }
+	s.begin = func(s *scenario) {
+		c := shape.New(shape.Options{Seed: 1, Nodes: o.nodes, Pods: mixPodsPerNode * o.nodes, Kinds: o.kinds, Churn: o.churn})
+		nodes := c.Nodes()
+		s.makes = func(i int) *corev1.Node { return nodes[i] }
+		s.world = c.World
+		s.more = c.Pods()
+		var next *corev1.Pod
+		s.before = func(int) (out []change) {
+			var before []shape.Change
+			before, next = c.Next()
+			for _, b := range before {
+				out = append(out, change{b.Object, b.Gone})
+			}
+			return out
+		}
+		s.comes = func(int) *corev1.Pod { return next }
+	}
+	return s
+}
+
+// mixCase is the mixed cluster of the table: a thousand kinds, of each sort of waiting pods one in a hundred of those
+// that are there, at most 1,000 in all, and one thing that happens for each pod that comes.
+func mixCase(nodes int) scenario {
+	return mixed("mixed pods on a cluster of a real shape", mixOptions{
+		nodes: nodes, kinds: kindsInTurn, waiting: min(waitingPods, mixPodsPerNode*nodes*len(waits)/100), churn: 1,
+	})
+}
+
+// axes are along what a sweep grows the mixed cluster, one at a time. The first value is where the others stand.
+var axes = []struct {
+	name   string
+	values []float64
+	set    func(*mixOptions, float64)
+}{
+	{"nodes", []float64{1000, 2000, 5000, 10000, 20000, 50000}, func(o *mixOptions, v float64) { o.nodes = int(v) }},
+	{"kinds", []float64{10, 100, 1000, 10000}, func(o *mixOptions, v float64) { o.kinds = int(v) }},
+	{"waiting pods", []float64{10, 100, 1000, 4000}, func(o *mixOptions, v float64) { o.waiting = int(v) }},
+	{"other events per pod", []float64{0.5, 1, 2, 4, 8}, func(o *mixOptions, v float64) { o.churn = v }},
+}
+
+// sweepFrom is where a sweep stands on the axes that it does not move along.
+var sweepFrom = mixOptions{nodes: 5000, kinds: 1000, waiting: 100, churn: 1}
+
+// sweepScenario is a point of a sweep.
+func sweepScenario(axis int, value float64, most int) (scenario, bool) {
+	o := sweepFrom
+	axes[axis].set(&o, value)
+	s := mixed(fmt.Sprintf("%s: %v", axes[axis].name, value), o)
+	s.upstreamPods = 0
+	return s, o.nodes <= most
+}
