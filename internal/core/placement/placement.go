@@ -235,12 +235,12 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		p.cluster.dismiss(pod.ID) // only now: what was kept for it is taken, not free
 		return
 	}
-	if p.cluster.isAssumed(pod.ID) && p.queue.stateOf(pod.ID) != unsettled {
-		return // an update from before the bind was heard; the bind's fate is on its way
-	}
-	if pod.Deleting {
+	if pod.Deleting { // also while it is assumed: the API refuses to bind what is being deleted
 		p.PodGone(now, pod.ID)
 		return
+	}
+	if p.cluster.isAssumed(pod.ID) && p.queue.stateOf(pod.ID) != unsettled {
+		return // an update from before the bind was heard; the bind's fate is on its way
 	}
 	p.heedNomination(&pod)
 	p.queue.put(now, pod)
