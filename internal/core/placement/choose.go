@@ -150,22 +150,6 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// fitsSomewhere reports whether any row is feasible for d.
-func (c *cluster) fitsSomewhere(d *demand) bool {
-	if d.volumes.taken(d) || d.whole() != "" {
-		return false
-	}
-	if len(c.name) >= tablesMin {
-		return !c.feasibleRows(d, "").none()
-	}
-	for r := range c.candidates(d) {
-		if c.seen[r] && c.feasible(d, "", r) {
-			return true
-		}
-	}
-	return false
-}
-
 // NodeScore is how one feasible node was rated.
 type NodeScore struct {
 	Node    string
