@@ -99,7 +99,9 @@ func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
 		return nil
 	}
 	p := kube.QoSPod(pod)
-	return admission.UnderPressure(kube.PlacementPod(pod), p.Critical, qos.ClassOf(p), conditions)
+	return admission.UnderPressure(admission.Applicant{
+		Pod: kube.PlacementPod(pod), Critical: p.Critical, Class: qos.ClassOf(p), Started: kube.Started(pod),
+	}, conditions)
 }
 
 // Resize judges pods that ask for other resources than they were granted.

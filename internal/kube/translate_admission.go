@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
@@ -37,4 +39,11 @@ func SystemNeeds(pod *corev1.Pod) admission.Needs {
 
 func confines(p *corev1.AppArmorProfile) bool {
 	return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
+}
+
+// Started reports whether the status of a pod says that a container of it was started on its node.
+func Started(pod *corev1.Pod) bool {
+	started := func(c corev1.ContainerStatus) bool { return c.ContainerID != "" }
+	return pod.Status.Phase == corev1.PodRunning ||
+		slices.ContainsFunc(pod.Status.InitContainerStatuses, started) || slices.ContainsFunc(pod.Status.ContainerStatuses, started)
 }

@@ -58,3 +58,21 @@ func TestSystemNeeds(t *testing.T) {
 		}
 	}
 }
+
+func TestStarted(t *testing.T) {
+	ran := []corev1.ContainerStatus{{Name: "a"}, {Name: "b", ContainerID: "containerd://1"}}
+	for name, c := range map[string]struct {
+		status corev1.PodStatus
+		want   bool
+	}{
+		"new":                     {corev1.PodStatus{}, false},
+		"accepted, nothing ran":   {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: ran[:1]}, false},
+		"running":                 {corev1.PodStatus{Phase: corev1.PodRunning}, true},
+		"in its first containers": {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: ran}, true},
+		"begun":                   {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: ran}, true},
+	} {
+		if got := Started(&corev1.Pod{Status: c.status}); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

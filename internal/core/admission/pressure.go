@@ -11,14 +11,26 @@ import (
 // taintMemoryPressure is the key of the taint that a BestEffort pod has to tolerate to come to a node short of memory.
 const taintMemoryPressure = "node.kubernetes.io/memory-pressure"
 
+// Applicant is a pod as far as pressure asks who it is.
+type Applicant struct {
+	Pod      placement.Pod
+	Critical bool
+	Class    qos.Class
+	// Started: a container of it was started on this node before, by whatever agent.
+	Started bool
+}
+
 // UnderPressure reports whether a node under the given conditions takes a pod in; nil means that it does. Critical pods
-// always come. Memory pressure alone keeps out BestEffort pods that do not tolerate it; any other keeps out all.
-func UnderPressure(pod placement.Pod, critical bool, class qos.Class, conditions []eviction.Condition) *Rejection {
-	if len(conditions) == 0 || critical {
+// always come. So do pods that were started here before: an agent that comes up on a full disk, or a machine that does, brings
+// back what ran, and it is eviction that chooses by what each pod uses who has to go. (Kubelets come to the same: they
+// take in what is there before they know of any condition.) Memory pressure alone keeps out BestEffort pods that do not
+// tolerate it; any other keeps out all.
+func UnderPressure(a Applicant, conditions []eviction.Condition) *Rejection {
+	if len(conditions) == 0 || a.Critical || a.Started {
 		return nil
 	}
 	onlyMemory := !slices.ContainsFunc(conditions, func(c eviction.Condition) bool { return c != eviction.MemoryPressure })
-	if onlyMemory && (class != qos.BestEffort || toleratesMemoryPressure(pod)) {
+	if onlyMemory && (a.Class != qos.BestEffort || toleratesMemoryPressure(a.Pod)) {
 		return nil
 	}
 	return &Rejection{Reason: eviction.Reason, Message: eviction.PressureMessage(conditions)}

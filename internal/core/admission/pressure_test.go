@@ -14,24 +14,32 @@ func TestUnderPressure(t *testing.T) {
 	const memory, disk, pid = eviction.MemoryPressure, eviction.DiskPressure, eviction.PIDPressure
 	for _, c := range []struct {
 		name       string
-		pod        placement.Pod
-		critical   bool
-		class      qos.Class
+		applicant  Applicant
 		conditions []eviction.Condition
 		want       string
 	}{
-		{"no pressure", placement.Pod{}, false, qos.BestEffort, nil, ""},
-		{"BestEffort and memory", placement.Pod{}, false, qos.BestEffort, []eviction.Condition{memory}, "The node had condition: [MemoryPressure]. "},
-		{"BestEffort that tolerates it", tolerant, false, qos.BestEffort, []eviction.Condition{memory}, ""},
-		{"BestEffort that tolerates something else", elsewhere, false, qos.BestEffort, []eviction.Condition{memory}, "The node had condition: [MemoryPressure]. "},
-		{"Burstable and memory", placement.Pod{}, false, qos.Burstable, []eviction.Condition{memory}, ""},
-		{"Guaranteed and disk", placement.Pod{}, false, qos.Guaranteed, []eviction.Condition{disk}, "The node had condition: [DiskPressure]. "},
-		{"a tolerant pod and disk", elsewhere, false, qos.Guaranteed, []eviction.Condition{disk}, "The node had condition: [DiskPressure]. "},
-		{"Burstable, memory and process ids", placement.Pod{}, false, qos.Burstable, []eviction.Condition{pid, memory}, "The node had condition: [MemoryPressure PIDPressure]. "},
-		{"critical under all", placement.Pod{}, true, qos.BestEffort, []eviction.Condition{memory, disk, pid}, ""},
+		{"no pressure", Applicant{Class: qos.BestEffort}, nil, ""},
+		{"BestEffort and memory", Applicant{Class: qos.BestEffort}, []eviction.Condition{memory}, "The node had condition: [MemoryPressure]. "},
+		{"BestEffort that tolerates it", Applicant{Pod: tolerant, Class: qos.BestEffort}, []eviction.Condition{memory}, ""},
+		{
+			"BestEffort that tolerates something else", Applicant{Pod: elsewhere, Class: qos.BestEffort},
+			[]eviction.Condition{memory}, "The node had condition: [MemoryPressure]. ",
+		},
+		{"Burstable and memory", Applicant{Class: qos.Burstable}, []eviction.Condition{memory}, ""},
+		{"Guaranteed and disk", Applicant{Class: qos.Guaranteed}, []eviction.Condition{disk}, "The node had condition: [DiskPressure]. "},
+		{
+			"a tolerant pod and disk", Applicant{Pod: elsewhere, Class: qos.Guaranteed},
+			[]eviction.Condition{disk}, "The node had condition: [DiskPressure]. ",
+		},
+		{
+			"Burstable, memory and process ids", Applicant{Class: qos.Burstable},
+			[]eviction.Condition{pid, memory}, "The node had condition: [MemoryPressure PIDPressure]. ",
+		},
+		{"critical under all", Applicant{Critical: true, Class: qos.BestEffort}, []eviction.Condition{memory, disk, pid}, ""},
+		{"started before, under all", Applicant{Started: true, Class: qos.BestEffort}, []eviction.Condition{memory, disk, pid}, ""},
 	} {
 		got := ""
-		if r := UnderPressure(c.pod, c.critical, c.class, c.conditions); r != nil {
+		if r := UnderPressure(c.applicant, c.conditions); r != nil {
 			got = r.Message
 			if r.Reason != "Evicted" {
 				t.Errorf("%s: reason %s", c.name, r.Reason)
