@@ -2,6 +2,7 @@ package containerruntime
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
@@ -19,5 +20,22 @@ func TestProbeOverlayOnAFullDisk(t *testing.T) {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Fatalf("%d inodes left: there are %v, %v", leave, left, err)
 		}
+	}
+}
+
+// Leases go, and the directory that the next start needs stays: it may find no room for one.
+func TestRemoveLeases(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "leases")
+	if err := removeLeases(dir); err != nil {
+		t.Errorf("none: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "network", "10.244.0.2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeLeases(dir); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("there are %v, %v", left, err)
 	}
 }

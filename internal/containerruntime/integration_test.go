@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -418,7 +419,11 @@ func (r *rig) traces(t *testing.T, shimSockets []string) map[string][]string {
 		}
 	}
 	r.networkTraces(t, add)
-	for _, path := range append(shimSockets, r.options.RunDir, r.options.leaseDir()) {
+	leases, err := filepath.Glob(filepath.Join(r.options.leaseDir(), "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range slices.Concat(shimSockets, leases, []string{r.options.RunDir}) {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			add("file", path)
 		}

@@ -194,15 +194,28 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	}
 	o := i.options
 	var problems []error
-	for _, path := range append(sockets, o.socket(), o.socket()+".ttrpc", o.containerdState(), o.runcRoot(), o.leaseDir(), o.forwardRecord()) {
+	for _, path := range append(sockets, o.socket(), o.socket()+".ttrpc", o.containerdState(), o.runcRoot(), o.forwardRecord()) {
 		problems = append(problems, os.RemoveAll(path))
 	}
+	problems = append(problems, removeLeases(o.leaseDir()))
 	for _, dir := range []string{o.RunDir, shimSocketDir, filepath.Dir(shimSocketDir)} {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			problems = append(problems, err)
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// removeLeases removes all below the directory of leases and leaves the directory: the next start may find no room for another.
+func removeLeases(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // shimSocketDir is where shims of containerd 1.x and 2.x listen, whatever containerd's own state directory is
