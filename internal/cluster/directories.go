@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/reserve"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
@@ -37,6 +38,9 @@ func (l layout) checkOurs() error {
 func (l layout) makeDirectories() error {
 	if err := l.checkOurs(); err != nil {
 		return err
+	}
+	if _, err := reserve.GiveIfShort(l.reserve()); err != nil {
+		return fmt.Errorf("make directories: %w", err)
 	}
 	for _, dir := range append(l.stateDirectories(), l.o.RunDir) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -108,6 +112,16 @@ func (c *cluster) warnOfSpace() {
 		then = "going on: the agent will remove dead containers and unused images, then evict pods, as its configuration says; or free some yourself"
 	}
 	c.sink.Show(progress.Event{Step: "full disk " + c.o.StateDir, Phase: progress.Note, Detail: short + "; " + then})
+}
+
+// keepReserve keeps some of the disk for the next start, while there is room.
+func (c *cluster) keepReserve() {
+	if !c.exists() {
+		return
+	}
+	if err := reserve.Keep(c.reserve()); err != nil {
+		c.logger.Warn("no reserve is kept: the instance may not come up on a full disk", "err", err)
+	}
 }
 
 // supervisorLog opens the log that this process writes about its children. On a full disk it goes on without one.

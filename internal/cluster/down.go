@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/reserve"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
+	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
 const (
@@ -38,7 +40,12 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	if err := l.askToLeave(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
+	err := os.MkdirAll(o.RunDir, 0o700)
+	if shortage.Is(err) {
+		_, given := reserve.GiveIfShort(l.reserve())
+		err = errors.Join(given, os.MkdirAll(o.RunDir, 0o700))
+	}
+	if err != nil {
 		return fmt.Errorf("stop instance %s: %w", o.Instance, err)
 	}
 	logger, closeLog, err := l.supervisorLog()
@@ -101,6 +108,7 @@ func (c *cluster) takeDown(ctx context.Context) error {
 	if err == nil {
 		err = os.RemoveAll(c.o.RunDir)
 	}
+	c.keepReserve() // while what the pods and etcd have given back is free
 	return err
 }
 

@@ -26,6 +26,7 @@ func (l layout) etcdData() string        { return l.state("etcd") }
 func (l layout) agentConfig() string     { return l.state("agent.yaml") }
 func (l layout) agentRoot() string       { return l.state("agent") }
 func (l layout) staticPods() string      { return l.state("static-pods") }
+func (l layout) reserve() string         { return l.state("reserve") }
 func (l layout) podLogs() string         { return l.state("pod-logs") }
 func (l layout) adminKubeconfig() string { return l.state("admin.kubeconfig") }
 func (l layout) kubeconfig(w who) string { return l.state("pki", string(w)+".kubeconfig") }

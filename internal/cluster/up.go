@@ -70,6 +70,7 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 		c.supervisor.Stop(context.WithoutCancel(ctx), childContainerd, graceStore)
 		return err
 	}
+	c.keepReserve()
 	ready()
 	return c.supervise(ctx, handover.Done())
 }
@@ -117,7 +118,7 @@ func (c *cluster) takeDownAfter(ctx context.Context) error {
 // chorePeriod bounds how far a log can outgrow its limit and how late a certificate is renewed.
 const chorePeriod = time.Minute
 
-// doChores keeps logs bounded and certificates young. Children that read a renewed certificate only at their start are
+// doChores keeps logs bounded, the reserve full and certificates young. Children that read a renewed certificate only at their start are
 // replaced, which Apply finds by their inputs.
 func (c *cluster) doChores(ctx context.Context) {
 	for _, s := range c.supervisor.Status() {
@@ -128,6 +129,7 @@ func (c *cluster) doChores(ctx context.Context) {
 	if err := supervise.TrimLog(c.log("supervisor")); err != nil {
 		c.logger.Warn("trim log", "error", err)
 	}
+	c.keepReserve()
 	renewed, err := c.ensureIdentities(time.Now())
 	if err != nil {
 		c.logger.Warn("renew certificates", "error", err)
@@ -336,14 +338,14 @@ func prepare(o Options) (layout, error) {
 	if err := checkUser(o); err != nil {
 		return l, err
 	}
-	if err := l.makeDirectories(); err != nil {
-		return l, err
-	}
 	held, err := lockIsHeld(l.lock())
 	if err == nil && held {
 		err = ErrAlreadyUp
 	}
-	return l, err
+	if err != nil {
+		return l, err
+	}
+	return l, l.makeDirectories()
 }
 
 // checkUser says early what would fail late.
