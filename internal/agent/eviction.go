@@ -43,7 +43,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	images := a.imageDir(ctx)
 	a.storage = storage.New(storage.Options{
 		Read: func(ctx context.Context, anew bool) (*statsapi.Summary, error) {
-			parts := stats.Disk
+			parts := stats.Disk | stats.Idle
 			if anew {
 				parts |= stats.Recount
 			}

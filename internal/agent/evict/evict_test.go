@@ -467,6 +467,33 @@ func TestAGroupThatVanishesIsNoReasonToKill(t *testing.T) {
 	}
 }
 
+// onDisk is a Storage that knows a volume of every pod.
+type onDisk struct{}
+
+func (onDisk) Disks() eviction.Disks { return eviction.OneDisk }
+
+func (onDisk) Fill(_ *corev1.Pod, p *eviction.Pod) {
+	p.Volumes = []eviction.Volume{{Local: true, Used: &eviction.Disk{Bytes: 1 << 30}}}
+}
+
+// TestAPodThatCannotStartHasItsDisk: a pod that has no group, because the full disk does not let it start, has no memory and no
+// processes; what it has on the disk since before is known.
+func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
+	b := newBench(t, 128*unit.MiB)
+	o := b.options(t.TempDir(), hard(64*unit.MiB))
+	o.Storage = onDisk{}
+	g, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, withPIDs := range []bool{false, true} {
+		p := g.pod(pods.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits", UID: "waits"}}}, withPIDs)
+		if p.Used == nil || p.Used.PIDs != 0 || p.Used.WorkingSet != 0 || len(p.Volumes) != 1 {
+			t.Errorf("process ids near %v: it has %+v of memory, volumes %+v", withPIDs, p.Used, p.Volumes)
+		}
+	}
+}
+
 // TestAHardThresholdDoesNotWaitForASoftEviction: the pod that has a minute to end has none when the hard line is met.
 func TestAHardThresholdDoesNotWaitForASoftEviction(t *testing.T) {
 	b := newBench(t, 192*unit.MiB)

@@ -198,17 +198,17 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 		return out
 	}
 	used, err := g.o.Tree.Footprint(group)
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) { // gone while we looked, or not there yet
-			g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
-		}
+	switch {
+	case errors.Is(err, os.ErrNotExist): // gone while we looked, or not there yet: it has no memory, and what it has on disks
+	case err != nil:
+		g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
 		return out
 	}
 	out.Used = &eviction.Usage{WorkingSet: used.WorkingSet, Cache: used.Cache, Swap: used.Swap}
 	if withPIDs {
 		if pids, err := g.o.Tree.PIDCount(group); err == nil {
 			out.Used.PIDs = pids
-		} else {
+		} else if !errors.Is(err, os.ErrNotExist) {
 			out.Used = nil
 			return out
 		}

@@ -412,7 +412,13 @@ func TestLogs(t *testing.T) {
 	if got := fmt.Sprint(Logs(r.pods)); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	pods := StatsPods(r.pods, func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }, func(group, id string) string { return group + "/" + id }, "/agent")()
+	group := func(p *corev1.Pod) string { return "/kubepods/pod" + string(p.UID) }
+	list := StatsPods(r.pods, group, func(group, id string) string { return group + "/" + id }, "/agent")
+	pods := list()
+	r.pods.pods = append(r.pods.pods, testPod("waits", "c"))
+	if all := list(); len(all) != 4 || !all[3].Idle || all[3].VolumeDir != "/agent/pods/uid-waits/volumes" || pods[2].Idle {
+		t.Errorf("a pod of which the runtime has nothing, and one of which it has: %+v", all)
+	}
 	if len(pods) != 3 || len(pods[2].Containers) != 0 || pods[2].LogDir != "/logs/crashes" { // what it has on the disk stays while it waits
 		t.Errorf("a pod whose container waits to be started again: %+v", pods)
 	}

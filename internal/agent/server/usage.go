@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
@@ -165,11 +166,13 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 }
 
 // StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started
-// again, since what they have on the disk stays. group names a pod's cgroup, empty if it has none, inner the one that
+// again, since what they have on the disk stays. Those of which the runtime has nothing come last, as Idle: on a full disk it makes nothing,
+// and what they have there of former times may be what fills it. group names a pod's cgroup, empty if it has none, inner the one that
 // the runtime made below it for a container. rootDir is the agent's directory.
 func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod
+		known := map[types.UID]bool{}
 		eachContainer(pods, func(pod *corev1.Pod, name string, c Container) {
 			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 				return
@@ -178,6 +181,7 @@ func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id s
 				out = append(out, statsPod(pod, group(pod), rootDir))
 			}
 			last := &out[len(out)-1]
+			known[pod.UID] = true
 			if c.LogPath != "" {
 				last.LogDir = filepath.Dir(filepath.Dir(c.LogPath))
 			}
@@ -189,6 +193,13 @@ func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id s
 				MemoryLimit: memoryLimit(pod, name), LogDir: filepath.Dir(c.LogPath),
 			})
 		})
+		for _, pod := range pods.List() {
+			if !known[pod.UID] && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				idle := statsPod(pod, "", rootDir)
+				idle.Idle = true
+				out = append(out, idle)
+			}
+		}
 		return out
 	}
 }

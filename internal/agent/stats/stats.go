@@ -34,11 +34,13 @@ import (
 type Parts uint8
 
 // Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes. With Recount
-// volumes are walked now, however lately they were.
+// volumes are walked now, however lately they were. Idle adds pods of which the runtime has nothing; summaries for others leave them out,
+// as the kubelet's do.
 const (
 	Network Parts = 1 << iota
 	Disk
 	Recount
+	Idle
 	Everything = Network | Disk
 )
 
@@ -68,6 +70,7 @@ type Pod struct {
 	VolumeDir   string // <root-dir>/pods/<uid>/volumes; may not exist
 	LogDir      string // holds the logs of all its containers, in a directory each; empty: not known
 	Containers  []Container
+	Idle        bool // the runtime has no container of it; its volumes may be there, of former times
 }
 
 // Container is a running container of a Pod.
@@ -136,7 +139,9 @@ func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, e
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("read usage of pods: %w", ctx.Err())
 		}
-		pods = append(pods, p.pod(pod))
+		if !pod.Idle || parts&Idle != 0 {
+			pods = append(pods, p.pod(pod))
+		}
 	}
 	r.rates.forget(p.seen)
 	if parts&Disk != 0 {
