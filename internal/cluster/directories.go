@@ -62,15 +62,15 @@ func (l layout) makeDirectories() error {
 	return l.checkSpace()
 }
 
-// What a new instance wants to be free. etcd's write-ahead log alone preallocates 64 MB; the inodes cover certificates, logs and
-// etcd's files several times over.
+// What a new instance wants to be free. etcd's write-ahead log alone preallocates 64 MB; the inodes cover certificates,
+// logs and etcd's files several times over.
 const (
 	stateBytesMin = 256 << 20
 	stateFilesMin = 256
 )
 
-// checkSpace refuses a new instance where there is no room for one. An instance that is there must come up on a full disk: it is its
-// agent that frees it.
+// checkSpace refuses a new instance where there is no room for one. An instance that is there must come up on a full
+// disk: it is its agent that frees it.
 func (l layout) checkSpace() error {
 	short, err := l.shortOfSpace()
 	if err != nil || short == "" || l.exists() {

@@ -118,8 +118,8 @@ func (c *cluster) takeDownAfter(ctx context.Context) error {
 // chorePeriod bounds how far a log can outgrow its limit and how late a certificate is renewed.
 const chorePeriod = time.Minute
 
-// doChores keeps logs bounded, the reserve full and certificates young. Children that read a renewed certificate only at their start are
-// replaced, which Apply finds by their inputs.
+// doChores keeps logs bounded, the reserve full and certificates young. Children that read a renewed certificate only
+// at their start are replaced, which Apply finds by their inputs.
 func (c *cluster) doChores(ctx context.Context) {
 	for _, s := range c.supervisor.Status() {
 		if err := supervise.TrimLog(s.Log); err != nil {

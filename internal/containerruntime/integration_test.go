@@ -156,8 +156,8 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
-// TestRemoveWhileStarting removes a pod whose container is being started: whoever asked for that may be gone, the runtime
-// goes on. Here it takes a second to connect to the pod's shim.
+// TestRemoveWhileStarting removes a pod whose container is being started: whoever asked for that may be gone, the
+// runtime goes on. Here it takes a second to connect to the pod's shim.
 func TestRemoveWhileStarting(t *testing.T) {
 	instance := newTestInstance(t, 8, Options{})
 	shim, err := exec.LookPath("containerd-shim-runc-v2")
@@ -201,8 +201,9 @@ exec %[3]q "$@"
 	}
 }
 
-// TestRemoveLeftovers removes containers that have exited, as containerd says, and whose process it keeps all the same: what
-// is left where somebody gives a start up at the wrong moment, made here through containerd's own tool. containerd refuses.
+// TestRemoveLeftovers removes containers that have exited, as containerd says, and whose process it keeps all the same:
+// what is left where somebody gives a start up at the wrong moment, made here through containerd's own tool. containerd
+// refuses.
 func TestRemoveLeftovers(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 10, Options{}))
 	pod := r.pod(t, "halfway")
@@ -257,7 +258,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestExternalRuntime points an instance at another one's containerd: images arrive, and its end takes only its own pods.
+// TestExternalRuntime points an instance at another one's containerd: images arrive, and its end takes only its own
+// pods.
 func TestExternalRuntime(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 7, Options{}))
 	theirs := r.container(t, r.pod(t, "theirs"), "theirs", "sleep", "infinity")
@@ -288,8 +290,8 @@ func TestExternalRuntime(t *testing.T) {
 	}
 }
 
-// TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another pod,
-// and from the pod itself; and no longer once it is gone, though another pod's port stays.
+// TestHostPort reaches a pod through a port of the machine: from the machine itself, over the loopback, from another
+// pod, and from the pod itself; and no longer once it is gone, though another pod's port stays.
 func TestHostPort(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 5, Options{}))
 	gone, stays := freePort(t), freePort(t)

@@ -194,7 +194,8 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	}
 	o := i.options
 	var problems []error
-	for _, path := range append(sockets, o.socket(), o.socket()+".ttrpc", o.containerdState(), o.runcRoot(), o.forwardRecord()) {
+	files := append(sockets, o.socket(), o.socket()+".ttrpc", o.containerdState(), o.runcRoot(), o.forwardRecord())
+	for _, path := range files {
 		problems = append(problems, os.RemoveAll(path))
 	}
 	problems = append(problems, removeLeases(o.leaseDir()))
@@ -206,7 +207,8 @@ func (i *Instance) removeFiles(unmounted bool, sockets []string) error {
 	return errors.Join(problems...)
 }
 
-// removeLeases removes all below the directory of leases and leaves the directory: the next start may find no room for another.
+// removeLeases removes all below the directory of leases and leaves the directory: the next start may find no room for
+// another.
 func removeLeases(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -45,5 +45,6 @@ func confines(p *corev1.AppArmorProfile) bool {
 func Started(pod *corev1.Pod) bool {
 	started := func(c corev1.ContainerStatus) bool { return c.ContainerID != "" }
 	return pod.Status.Phase == corev1.PodRunning ||
-		slices.ContainsFunc(pod.Status.InitContainerStatuses, started) || slices.ContainsFunc(pod.Status.ContainerStatuses, started)
+		slices.ContainsFunc(pod.Status.InitContainerStatuses, started) ||
+		slices.ContainsFunc(pod.Status.ContainerStatuses, started)
 }

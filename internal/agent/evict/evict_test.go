@@ -31,8 +31,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// growEnv makes this test's program a pod's process: "<bytes> <bytes per second>", 0 for all at once. It waits for a line,
-// takes the memory, and sleeps.
+// growEnv makes this test's program a pod's process: "<bytes> <bytes per second>", 0 for all at once. It waits for a
+// line, takes the memory, and sleeps.
 const growEnv = "PLIMSOLL_TEST_GROW"
 
 func TestMain(m *testing.M) {
@@ -282,8 +282,8 @@ func hard(value unit.Bytes) eviction.Threshold {
 	return eviction.Threshold{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(value)}, Text: value.String()}
 }
 
-// TestTheGrowerGoesBeforeTheKernelKills is the issue's own measure, small: memory grows at every speed up to 1 GiB/s under a
-// limit of all pods, and the one who grows is evicted; nobody else is, and the kernel kills nobody.
+// TestTheGrowerGoesBeforeTheKernelKills is the issue's own measure, small: memory grows at every speed up to 1 GiB/s
+// under a limit of all pods, and the one who grows is evicted; nobody else is, and the kernel kills nobody.
 func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 	for _, rate := range []unit.Bytes{20 * unit.MiB, 100 * unit.MiB, 500 * unit.MiB, unit.GiB} {
 		t.Run(rate.String(), func(t *testing.T) {
@@ -413,7 +413,8 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	}
 }
 
-// TestAnAgentDiesBetweenDecidingAndKilling: the intent is in the journal, the process lives. The next agent ends it, once.
+// TestAnAgentDiesBetweenDecidingAndKilling: the intent is in the journal, the process lives. The next agent ends it,
+// once.
 func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	dir := t.TempDir()
@@ -476,8 +477,8 @@ func (onDisk) Fill(_ *corev1.Pod, p *eviction.Pod) {
 	p.Volumes = []eviction.Volume{{Local: true, Used: &eviction.Disk{Bytes: 1 << 30}}}
 }
 
-// TestAPodThatCannotStartHasItsDisk: a pod that has no group, because the full disk does not let it start, has no memory and no
-// processes; what it has on the disk since before is known.
+// TestAPodThatCannotStartHasItsDisk: a pod that has no group, because the full disk does not let it start, has no
+// memory and no processes; what it has on the disk since before is known.
 func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir(), hard(64*unit.MiB))
@@ -526,8 +527,8 @@ func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
 	}
 }
 
-// A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals were, and before
-// it was read itself. Nobody goes in its place.
+// A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals
+// were, and before it was read itself. Nobody goes in its place.
 func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 	b := newBench(t, 640*unit.MiB) // room for what the three programs take themselves
 	b.pod("first", 0, 16*unit.MiB, 0)

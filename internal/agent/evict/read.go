@@ -26,8 +26,9 @@ func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
 	}
 }
 
-// signals reads what the node has left, and which disks it has, into f. What cannot be read is left out: its thresholds are not
-// judged. It returns all that counts against the limit of the pods' group, where allocatableMemory.available is among the signals.
+// signals reads what the node has left, and which disks it has, into f. What cannot be read is left out: its thresholds
+// are not judged. It returns all that counts against the limit of the pods' group, where allocatableMemory.available is
+// among the signals.
 func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes) {
 	s := make(map[loadline.Signal]eviction.Observation, 9)
 	m, err := g.nodeMemory()
@@ -55,8 +56,9 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 	return charged
 }
 
-// inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under pods that
-// were let in before (loadline.Lowering): whoever lowers it asks that no more come in, not that somebody goes (k/k #141609).
+// inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under
+// pods that were let in before (loadline.Lowering): whoever lowers it asks that no more come in, not that somebody goes
+// (k/k #141609).
 func (g *Guard) inForce(limit unit.Bytes) bool {
 	has, err := g.o.Tree.MemoryLimit(g.o.Group)
 	if err != nil {
@@ -199,7 +201,8 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	}
 	used, err := g.o.Tree.Footprint(group)
 	switch {
-	case errors.Is(err, os.ErrNotExist): // gone while we looked, or not there yet: it has no memory, and what it has on disks
+	case errors.Is(err, os.ErrNotExist):
+		// Gone while we looked, or not there yet: it has no memory, and what it has on disks.
 	case err != nil:
 		g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
 		return out

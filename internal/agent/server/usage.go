@@ -166,9 +166,9 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 }
 
 // StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started
-// again, since what they have on the disk stays. Those of which the runtime has nothing come last, as Idle: on a full disk it makes nothing,
-// and what they have there of former times may be what fills it. group names a pod's cgroup, empty if it has none, inner the one that
-// the runtime made below it for a container. rootDir is the agent's directory.
+// again, since what they have on the disk stays. Those of which the runtime has nothing come last, as Idle: on a full
+// disk it makes nothing, and what they have there of former times may be what fills it. group names a pod's cgroup,
+// empty if it has none, inner the one that the runtime made below it for a container. rootDir is the agent's directory.
 func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod

@@ -34,8 +34,8 @@ import (
 type Parts uint8
 
 // Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes. With Recount
-// volumes are walked now, however lately they were. Idle adds pods of which the runtime has nothing; summaries for others leave them out,
-// as the kubelet's do.
+// volumes are walked now, however lately they were. Idle adds pods of which the runtime has nothing; summaries for
+// others leave them out, as the kubelet's do.
 const (
 	Network Parts = 1 << iota
 	Disk

@@ -1,10 +1,11 @@
-// Package reserve keeps a part of a disk aside for the day it is full: whoever is to free the disk needs some of it to come up.
+// Package reserve keeps a part of a disk aside for the day it is full: whoever is to free the disk needs some of it to
+// come up.
 //
 //	reserve.Keep(dir)        // while there is room; repeatable
 //	reserve.GiveIfShort(dir) // at the start, before anything is made
 //
-// A reserve is a directory with a file that takes blocks and empty files that take inodes. What is given back is anybody's: it is of use
-// to who takes it at once.
+// A reserve is a directory with a file that takes blocks and empty files that take inodes. What is given back is
+// anybody's: it is of use to who takes it at once.
 package reserve
 
 import (
@@ -18,19 +19,21 @@ import (
 )
 
 const (
-	// blocks is how many bytes are kept. etcd's next log segment takes 64 MB of it: etcd removes that file when it ends and asks for it
-	// again when it starts, and where there is less, ext4 gives it all that there is before it says that this was not enough. The rest
-	// is for its database, sockets, directories and logs (chosen). More is wasted on a disk with room, less does not bring etcd up.
+	// blocks is how many bytes are kept. etcd's next log segment takes 64 MB of it: etcd removes that file when it ends
+	// and asks for it again when it starts, and where there is less, ext4 gives it all that there is before it says
+	// that this was not enough. The rest is for its database, sockets, directories and logs (chosen). More is wasted on
+	// a disk with room, less does not bring etcd up.
 	blocks = 64*1000*1000 + 16<<20
-	// inodes is how many files are kept. Chosen: the run directory of an instance with its container runtime is about a hundred files and
-	// directories; the first pods need some more.
+	// inodes is how many files are kept. Chosen: the run directory of an instance with its container runtime is about a
+	// hundred files and directories; the first pods need some more.
 	inodes = 256
-	// room is how many times the reserve must be free for it to be taken, so that it is not the reserve that brings a disk under
-	// pressure. Chosen; more leaves small disks without one.
+	// room is how many times the reserve must be free for it to be taken, so that it is not the reserve that brings a
+	// disk under pressure. Chosen; more leaves small disks without one.
 	room = 4
 )
 
-// Keep makes the reserve in dir, which is its own, unless it is there. Where the disk has no room for one it does nothing.
+// Keep makes the reserve in dir, which is its own, unless it is there. Where the disk has no room for one it does
+// nothing.
 func Keep(dir string) error {
 	if whole(dir) {
 		return nil
@@ -74,8 +77,8 @@ func whole(dir string) bool {
 	return unix.Stat(filepath.Join(dir, blocksFile), &s) == nil && s.Blocks*unit >= blocks
 }
 
-// GiveIfShort removes the reserve in dir if the disk has less free than it holds, of bytes or of inodes, and reports whether there
-// was one.
+// GiveIfShort removes the reserve in dir if the disk has less free than it holds, of bytes or of inodes, and reports
+// whether there was one.
 func GiveIfShort(dir string) (given bool, err error) {
 	if _, err := os.Stat(dir); err != nil {
 		return false, nil // there is none

@@ -12,7 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// On a disk that is full of blocks or of inodes, the reserve is what a starting instance has, and it is kept again with room only.
+// On a disk that is full of blocks or of inodes, the reserve is what a starting instance has, and it is kept again with
+// room only.
 func TestReserve(t *testing.T) {
 	disk := smallfs.Tmpfs(t, fmt.Sprintf("size=%d,nr_inodes=%d", (room+1)*blocks, (room+1)*inodes))
 	dir := filepath.Join(disk, "reserve")

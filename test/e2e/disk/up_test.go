@@ -15,8 +15,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// TestUpOnAFullDisk: the disk that all files of an instance lie on is full, first of blocks, then of inodes. `up` brings the instance up
-// that is there, saying what is full; its agent brings back the pods that ran, and frees the disk by evicting who took it, nobody else.
+// TestUpOnAFullDisk: the disk that all files of an instance lie on is full, first of blocks, then of inodes. `up`
+// brings the instance up that is there, saying what is full; its agent brings back the pods that ran, and frees the
+// disk by evicting who took it, nobody else.
 func TestUpOnAFullDisk(t *testing.T) {
 	var disk *smallfs.Disk
 	n := start(t, "fulup", func(c *rig.Cluster) error {
