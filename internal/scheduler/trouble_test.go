@@ -372,6 +372,7 @@ func TestOthersNominate(t *testing.T) {
 					c.pods[pod.UID] = pod
 					c.mu.Unlock()
 					m.podHandler().OnUpdate(pod, pod)
+					synctest.Wait()
 				}
 				show("late")
 				if takenBack {

@@ -1,15 +1,15 @@
 package placement
 
-// nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority or
-// lower must fit beside it as well as without it.
+// nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority
+// or lower must fit beside it as well as without it.
 type nominated struct {
 	held
 	victims []PodID // whose eviction was decided for it, and may not have been seen yet
 	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
 }
 
-// heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided ourselves goes
-// before that; what the API shows of our own decisions is no news.
+// heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided
+// ourselves goes before that; what the API shows of our own decisions is no news.
 func (p *Placer) heedNomination(pod *Pod) {
 	e, w := p.queue.entries[pod.ID], p.cluster.wishes[pod.ID]
 	switch {
@@ -33,6 +33,14 @@ func (c *cluster) nominate(pod *Pod, node string) {
 	c.wishes[pod.ID] = w
 	c.nominated[r] = append(c.nominated[r], w)
 	c.touch(r)
+}
+
+// awaitsNode reports whether others have nominated a pod on a node that is not there yet, as who makes nodes for pods
+// does. Upstream forgets that at the pod's next attempt; here it stands until they take it back, or the node is there
+// and does not take the pod.
+func (c *cluster) awaitsNode(id PodID) bool {
+	w := c.wishes[id]
+	return w != nil && w.foreign && !c.present(w.row)
 }
 
 // dismiss ends the making of room for a pod. The row is noRow if there was none, or if it is gone.

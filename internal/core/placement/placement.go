@@ -397,7 +397,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
 	made, why := c.preempt(e.demand, e.pod.ID)
 	f.Preemption = why
 	if made == nil {
-		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) {
+		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) && !c.awaitsNode(e.pod.ID) {
 			p.cluster.dismiss(e.pod.ID) // it will not come to anything
 		}
 		return nil
