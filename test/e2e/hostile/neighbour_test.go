@@ -62,8 +62,8 @@ var measurements = map[string]struct {
 	ratio float64
 	plus  time.Duration
 }{
-	starting:   {ratio: 8, plus: 1500 * time.Millisecond},
-	stopping:   {ratio: 6, plus: 2 * time.Second},
+	starting:   {ratio: 8, plus: 3 * time.Second},
+	stopping:   {ratio: 6, plus: 3 * time.Second},
 	killing:    {ratio: 3, plus: time.Second},
 	delivering: {ratio: 6, plus: 500 * time.Millisecond},
 	asking:     {ratio: 6, plus: time.Second},
