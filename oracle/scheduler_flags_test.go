@@ -15,7 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
 )
 
-// TestSchedulerFlags: each flag of kube-scheduler is one of `plimsoll scheduler`; those with an effect have upstream's default.
+// TestSchedulerFlags: each flag of kube-scheduler is one of `plimsoll scheduler`; those with an effect have upstream's
+// default.
 func TestSchedulerFlags(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "plimsoll")
 	build := exec.Command("go", "build", "-o", program, "./cmd/plimsoll")

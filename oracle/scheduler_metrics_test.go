@@ -29,7 +29,8 @@ import (
 // metric is one of upstream's: its name and labels, as its source has them.
 type metric struct{ name, labels string }
 
-// upstreamMetrics reads what kube-scheduler measures in the source of the published module: its registry shows only what was counted.
+// upstreamMetrics reads what kube-scheduler measures in the source of the published module: its registry shows only
+// what was counted.
 func upstreamMetrics(t *testing.T) (all []metric) {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
@@ -49,8 +50,8 @@ func upstreamMetrics(t *testing.T) (all []metric) {
 	return all
 }
 
-// TestSchedulerMetrics: each of upstream's measurements is ours under its name, with its labels, or docs/scheduler.md says why not; nothing of
-// ours has a name that upstream would have to have.
+// TestSchedulerMetrics: each of upstream's measurements is ours under its name, with its labels, or docs/scheduler.md
+// says why not; nothing of ours has a name that upstream would have to have.
 func TestSchedulerMetrics(t *testing.T) {
 	doc, err := os.ReadFile("../docs/scheduler.md")
 	if err != nil {

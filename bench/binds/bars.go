@@ -73,7 +73,8 @@ func newReport(ctx context.Context, c config) *record.Report {
 	}
 }
 
-// compare puts the shares of the bare loop's rate, with the same pods in the same round, into the measurements of the others.
+// compare puts the shares of the bare loop's rate, with the same pods in the same round, into the measurements of the
+// others.
 func compare(measurements []*record.Measurement, scenarios []string) {
 	for _, b := range measurements {
 		for _, m := range measurements {

@@ -1,14 +1,16 @@
-// Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd and kube-apiserver; with
-// --controllers kube-controller-manager too) until all are bound. The sides are upstream's kube-scheduler, plimsoll scheduler, and a bare loop
-// that only posts bindings, with no look at anything: what the API gives at best. They run one after the other, each
-// on a control plane of its own with the same nodes, which are objects only, and the same pods; the order turns around every round.
+// Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd and
+// kube-apiserver; with --controllers kube-controller-manager too) until all are bound. The sides are upstream's
+// kube-scheduler, plimsoll scheduler, and a bare loop that only posts bindings, with no look at anything: what the API
+// gives at best. They run one after the other, each on a control plane of its own with the same nodes, which are
+// objects only, and the same pods; the order turns around every round.
 //
-// Upstream's default configuration lets its client send 50 requests a second, which says nothing about scheduling. It is
-// judged with that limit raised to 5,000 (as upstream's own scheduler_perf does) and else its defaults; with the limit as it
-// is, it runs once, for fewer pods, and is only told.
+// Upstream's default configuration lets its client send 50 requests a second, which says nothing about scheduling. It
+// is judged with that limit raised to 5,000 (as upstream's own scheduler_perf does) and else its defaults; with the
+// limit as it is, it runs once, for fewer pods, and is only told.
 //
-// A bind has happened when our watch, of metadata only, shows that the pod waits no more. Rates are from the first to the
-// last. It judges against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be measured.
+// A bind has happened when our watch, of metadata only, shows that the pod waits no more. Rates are from the first to
+// the last. It judges against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be
+// measured.
 package main
 
 import (

@@ -115,8 +115,8 @@ func (w *waiting) await(ctx context.Context, count int, limit time.Duration, che
 	}
 }
 
-// renew replaces the control plane, if there is one, by one that has seen nothing: kube-apiserver keeps what happened lately in memory,
-// and so a side would meet what those before it left there.
+// renew replaces the control plane, if there is one, by one that has seen nothing: kube-apiserver keeps what happened
+// lately in memory, and so a side would meet what those before it left there.
 func (r *rig) renew(ctx context.Context) error {
 	r.deaf()
 	if r.ups != nil {
@@ -157,7 +157,8 @@ func (r *rig) up(ctx context.Context) error {
 		return err
 	}
 	record.Progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
-	// Who measures must not cost much: of the server, hence metadata over HTTP/1.1, nor of the machine, hence a look in 5 ms.
+	// Who measures must not cost much: of the server, hence metadata over HTTP/1.1, nor of the machine, hence a look in
+	// 5 ms.
 	gathering, err := kube.NewClientForConfig(config)
 	if err != nil {
 		return err
@@ -198,7 +199,8 @@ func (r *rig) up(ctx context.Context) error {
 	return nil
 }
 
-// makeNode makes a node without a machine. Admission gives it a taint until a controller has seen it Ready; none watches.
+// makeNode makes a node without a machine. Admission gives it a taint until a controller has seen it Ready; none
+// watches.
 func (r *rig) makeNode(ctx context.Context, i int) error {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),

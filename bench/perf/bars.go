@@ -98,7 +98,8 @@ const (
 	eventsMin = 0.999
 )
 
-// spanMin is for how long pods must have been bound for their rate to say anything, in seconds. Chosen: some hundred binds.
+// spanMin is for how long pods must have been bound for their rate to say anything, in seconds. Chosen: some hundred
+// binds.
 const spanMin = 1
 
 // doubts says what to doubt, and what a scheduler lost.

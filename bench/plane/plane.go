@@ -1,8 +1,8 @@
-// Package plane is the control plane that measurements share: an instance of `plimsoll up`, most often without a node of this
-// machine, and the programs that are measured on it, each a process of its own.
+// Package plane is the control plane that measurements share: an instance of `plimsoll up`, most often without a node
+// of this machine, and the programs that are measured on it, each a process of its own.
 //
-// It knows how to start, ask and end them, and leaves nothing behind; what failed keeps its logs, and their place is told.
-// It measures nothing.
+// It knows how to start, ask and end them, and leaves nothing behind; what failed keeps its logs, and their place is
+// told. It measures nothing.
 package plane
 
 import (

@@ -1,11 +1,11 @@
 // Package record judges what a side-by-side measurement found and writes it down.
 //
-// A Measurement is what one side showed in one round, by name. A Report has a Line for each name that matters: medians over
-// the rounds, their ratio, and a Bar that the number must hold. What was not measured passes nothing; rounds that
+// A Measurement is what one side showed in one round, by name. A Report has a Line for each name that matters: medians
+// over the rounds, their ratio, and a Bar that the number must hold. What was not measured passes nothing; rounds that
 // lie far apart and quantiles of few samples are said in warnings.
 //
-// It also knows the machine it runs on, and how much CPU time a process used (proc.go), and has what all measuring programs
-// do alike: rounds, sides in turn, Ctrl-C, exit codes (run.go). It measures nothing itself.
+// It also knows the machine it runs on, and how much CPU time a process used (proc.go), and has what all measuring
+// programs do alike: rounds, sides in turn, Ctrl-C, exit codes (run.go). It measures nothing itself.
 package record
 
 import (

@@ -34,8 +34,8 @@ type upstreamFlags struct {
 	flags                       *pflag.FlagSet
 }
 
-// idleFlags are flags of kube-scheduler that are taken, so that its command lines start this, and do nothing: by name, with the reason. A
-// value is text here; those without one are switches.
+// idleFlags are flags of kube-scheduler that are taken, so that its command lines start this, and do nothing: by name,
+// with the reason. A value is text here; those without one are switches.
 var idleFlags = []struct{ name, value, why string }{
 	{"allow-metric-labels", "map", "labels of metrics are bounded as they are"},
 	{"allow-metric-labels-manifest", "file", "labels of metrics are bounded as they are"},

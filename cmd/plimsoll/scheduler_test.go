@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// kubeadmLine is the command of kubeadm 1.36's static pod (cmd/kubeadm/app/phases/controlplane), k3sLine what k3s 1.36 gives its
-// scheduler (pkg/daemons/control).
+// kubeadmLine is the command of kubeadm 1.36's static pod (cmd/kubeadm/app/phases/controlplane), k3sLine what k3s 1.36
+// gives its scheduler (pkg/daemons/control).
 var (
 	kubeadmLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG", "--bind-address=127.0.0.1",
 		"--kubeconfig=KUBECONFIG", "--leader-elect=true"}
@@ -83,7 +83,8 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {token: t}
 	return out
 }
 
-// emptyCluster is an API server without objects, that lists them when told and lets everybody with the token "good" do everything.
+// emptyCluster is an API server without objects, that lists them when told and lets everybody with the token "good" do
+// everything.
 func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 	kinds := map[string]kube.Kind{}
 	for _, k := range []kube.Kind{kube.Pods, kube.Nodes, kube.Namespaces, kube.DisruptionBudgets, kube.Services, kube.ReplicationControllers, kube.ReplicaSets,
@@ -125,8 +126,8 @@ func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 	})
 }
 
-// TestSchedulerServes: the port tells the truth. It lives as soon as it listens, is ready when the lists are in, and shows its
-// configuration, measurements and profiles to those who may see them; without --profiling, no profiles.
+// TestSchedulerServes: the port tells the truth. It lives as soon as it listens, is ready when the lists are in, and
+// shows its configuration, measurements and profiles to those who may see them; without --profiling, no profiles.
 func TestSchedulerServes(t *testing.T) {
 	for _, profiling := range []bool{true, false} {
 		lists := make(chan struct{})

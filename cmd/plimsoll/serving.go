@@ -8,11 +8,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-// portLifecycle is where `plimsoll lifecycle` answers. Chosen: beside upstream's 10257 (controller manager) and free in its
-// list, so that both may run on one machine.
+// portLifecycle is where `plimsoll lifecycle` answers. Chosen: beside upstream's 10257 (controller manager) and free in
+// its list, so that both may run on one machine.
 const portLifecycle = 10267
 
-// portScheduler is where `plimsoll scheduler` answers: upstream's, as it stands in its place. Beside it, --secure-port is another.
+// portScheduler is where `plimsoll scheduler` answers: upstream's, as it stands in its place. Beside it, --secure-port
+// is another.
 const portScheduler = 10259
 
 // securePort is upstream's secure serving flags.

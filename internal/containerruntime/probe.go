@@ -14,9 +14,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// probeOverlay mounts an overlay where containerd will: whether a file system can carry one (ext4, xfs with ftype=1 can,
-// overlay itself cannot) shows only then, and containerd would say so as a plugin that did not load. On a disk that is full or cannot be
-// written it finds nothing out: an instance that was there before must come up all the same.
+// probeOverlay mounts an overlay where containerd will: whether a file system can carry one (ext4, xfs with ftype=1
+// can, overlay itself cannot) shows only then, and containerd would say so as a plugin that did not load. On a disk
+// that is full or cannot be written it finds nothing out: an instance that was there before must come up all the same.
 func probeOverlay(dir string) (err error) {
 	probe, err := os.MkdirTemp(dir, "overlay-probe-")
 	if shortage.Is(err) {

@@ -21,8 +21,8 @@ func found(t *testing.T, j *Journal) string {
 	return strings.Join(names(all), " ")
 }
 
-// The disk is full in the middle of a record, of a process that lives on: that record is lost with an error, those before and
-// after it are not.
+// The disk is full in the middle of a record, of a process that lives on: that record is lost with an error, those
+// before and after it are not.
 func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=1m")
 	j := open(t, filepath.Join(dir, "journal"), 0)
@@ -53,7 +53,8 @@ func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 	}
 }
 
-// A machine lost its power in the middle of a record and comes up with a full disk: the journal opens, and goes on when there is room.
+// A machine lost its power in the middle of a record and comes up with a full disk: the journal opens, and goes on when
+// there is room.
 func TestOpensOnAFullDisk(t *testing.T) {
 	for _, had := range []string{"a torn line of one page", "nothing"} {
 		dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=8")
@@ -89,8 +90,8 @@ func TestOpensOnAFullDisk(t *testing.T) {
 	}
 }
 
-// The newer file takes the place of the older just when there is no inode for another: the journal heals with the first record that
-// has one.
+// The newer file takes the place of the older just when there is no inode for another: the journal heals with the first
+// record that has one.
 func TestFullDiskBetweenRenameAndOpen(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=8m,nr_inodes=5")
 	where := filepath.Join(dir, "journal")

@@ -91,8 +91,9 @@ func AsUntil(ctx context.Context, first throttle.Kind, change time.Time, then th
 
 type changeKey struct{}
 
-// Withdrawable lets requests with this context end, when withdrawn is closed, as long as they wait before a Gate. What was sent by then is
-// let through: a server may finish what a client has given up, and whoever withdraws wants to know when it is over.
+// Withdrawable lets requests with this context end, when withdrawn is closed, as long as they wait before a Gate. What
+// was sent by then is let through: a server may finish what a client has given up, and whoever withdraws wants to know
+// when it is over.
 func Withdrawable(ctx context.Context, withdrawn <-chan struct{}) context.Context {
 	return context.WithValue(ctx, withdrawnKey{}, withdrawn)
 }

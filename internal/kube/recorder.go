@@ -20,10 +20,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Recorders write Events, aggregated and filtered as client-go's broadcaster does it, under the names of several components. Unlike that,
-// they keep what waits (the broadcaster drops all beyond 1,000), wait for a server that does not answer, and let no Warning wait behind
-// other Events. Events about one object are written one after the other, those about others beside them; how fast, and what goes before
-// them, is for the Gate of their client to say. They are safe for concurrent use.
+// Recorders write Events, aggregated and filtered as client-go's broadcaster does it, under the names of several
+// components. Unlike that, they keep what waits (the broadcaster drops all beyond 1,000), wait for a server that does
+// not answer, and let no Warning wait behind other Events. Events about one object are written one after the other,
+// those about others beside them; how fast, and what goes before them, is for the Gate of their client to say. They are
+// safe for concurrent use.
 type Recorders struct {
 	ctx        context.Context
 	sink       eventWriter
@@ -40,14 +41,14 @@ type eventWriter interface {
 }
 
 const (
-	// waitingMax bounds the Events of one type that wait behind those that are being written, at about 1 KiB each. Chosen: a burst of pods on
-	// a large cluster. What comes beyond is dropped, and counted in the log and by Dropped.
+	// waitingMax bounds the Events of one type that wait behind those that are being written, at about 1 KiB each.
+	// Chosen: a burst of pods on a large cluster. What comes beyond is dropped, and counted in the log and by Dropped.
 	waitingMax = 1 << 15
-	// eventLanes is how many Events of one type are written at once. Chosen: as many as binds that a server on two cores works at; half of
-	// BindsInFlight of the scheduler, whose Events and binds then keep up with each other.
+	// eventLanes is how many Events of one type are written at once. Chosen: as many as binds that a server on two
+	// cores works at; half of BindsInFlight of the scheduler, whose Events and binds then keep up with each other.
 	eventLanes = 32
-	// waitingOfObjectMax bounds those about one object. It is what client-go's filter lets pass of one object and source at once
-	// (defaultSpamBurst in tools/record/events_cache.go): more would be filtered.
+	// waitingOfObjectMax bounds those about one object. It is what client-go's filter lets pass of one object and
+	// source at once (defaultSpamBurst in tools/record/events_cache.go): more would be filtered.
 	waitingOfObjectMax = 25
 )
 
@@ -74,14 +75,14 @@ type waitingEvent struct {
 	times int
 }
 
-// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. Before a Gate those of type Warning count
-// as throttle.Warning, others as throttle.Event.
+// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. Before a Gate those of
+// type Warning count as throttle.Warning, others as throttle.Event.
 func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
 	return newRecorders(ctx, eventSink{c: c}).As(component, host)
 }
 
-// NewRecorders returns recorders for who makes an Event for each of its other writes: before a Gate these Events give way to those writes
-// for a while, and then keep up with them (throttle.EventKind).
+// NewRecorders returns recorders for who makes an Event for each of its other writes: before a Gate these Events give
+// way to those writes for a while, and then keep up with them (throttle.EventKind).
 func NewRecorders(ctx context.Context, c *Client) *Recorders {
 	return newRecorders(ctx, eventSink{c: c, keepsUp: true})
 }
@@ -154,8 +155,8 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 	}
 }
 
-// put keeps e, and reports whether the lane must be run. The same Event that waits already happened once more; of an object about which
-// too many wait, the oldest goes.
+// put keeps e, and reports whether the lane must be run. The same Event that waits already happened once more; of an
+// object about which too many wait, the oldest goes.
 func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +230,8 @@ func (r *Recorders) run(line *eventLine, lane *eventLane) {
 	}
 }
 
-// write sends one Event, waiting for a server that does not answer. What the server refuses is left: it would refuse it again.
+// write sends one Event, waiting for a server that does not answer. What the server refuses is left: it would refuse it
+// again.
 func (r *Recorders) write(w *waitingEvent) {
 	e, patch, isNew := r.correlate(w)
 	if e == nil {
@@ -257,8 +259,8 @@ func (r *Recorders) write(w *waitingEvent) {
 	}
 }
 
-// correlate tells the correlator of each time that an Event happened, and returns what it makes of the last; nil: nothing is to be
-// written. isNew: the server has none of the kind yet.
+// correlate tells the correlator of each time that an Event happened, and returns what it makes of the last; nil:
+// nothing is to be written. isNew: the server has none of the kind yet.
 func (r *Recorders) correlate(w *waitingEvent) (e *corev1.Event, patch []byte, isNew bool) {
 	for i := range min(w.times, waitingOfObjectMax) { // more are filtered
 		result, err := r.correlator.EventCorrelate(w.Event)

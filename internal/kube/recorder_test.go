@@ -60,8 +60,8 @@ func eventPod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i))}}
 }
 
-// TestRecorder: a burst far beyond what client-go's broadcaster keeps is written whole, Warnings before those that came earlier; a
-// server that is away is waited for, and one that refuses is not asked again.
+// TestRecorder: a burst far beyond what client-go's broadcaster keeps is written whole, Warnings before those that came
+// earlier; a server that is away is waited for, and one that refuses is not asked again.
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -120,8 +120,8 @@ func TestRecorderIsBounded(t *testing.T) {
 	})
 }
 
-// TestEventsOfOneObjectAreBounded: one that happened again while it waited is one Event that says how often, and a pod that fails with
-// ever new words keeps no more than its share, the last of them among them.
+// TestEventsOfOneObjectAreBounded: one that happened again while it waited is one Event that says how often, and a pod
+// that fails with ever new words keeps no more than its share, the last of them among them.
 func TestEventsOfOneObjectAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -157,8 +157,8 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 	})
 }
 
-// TestEventsKeepUpWithBinds: while binds go out as fast as the server takes them, and more always wait, there is an Event of each before
-// long; without keeping up there are a few hundredths of them. Warnings wait a second or so.
+// TestEventsKeepUpWithBinds: while binds go out as fast as the server takes them, and more always wait, there is an
+// Event of each before long; without keeping up there are a few hundredths of them. Warnings wait a second or so.
 func TestEventsKeepUpWithBinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -23,8 +23,8 @@ type Selection struct {
 	Labels    string          // a label selector; empty: any
 	// Trim, if set, removes from each object what the caller never reads, before it is kept.
 	Trim func(runtime.Object)
-	// Keep, if set, returns what to store and to hand on in place of each object: something that implements metav1.Object,
-	// or the object itself. It may see what it made before.
+	// Keep, if set, returns what to store and to hand on in place of each object: something that implements
+	// metav1.Object, or the object itself. It may see what it made before.
 	Keep func(obj any) any
 }
 
@@ -34,8 +34,9 @@ var LivePods = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )
 
-// Informer keeps a local copy of the selected objects of kind k and calls handler, in order, for each change. Objects are
-// shared and must not be written to; managedFields are dropped on arrival. Run it with Informer(...).RunWithContext.
+// Informer keeps a local copy of the selected objects of kind k and calls handler, in order, for each change. Objects
+// are shared and must not be written to; managedFields are dropped on arrival. Run it with
+// Informer(...).RunWithContext.
 func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller) {
 	tweak := func(o *metav1.ListOptions) {
 		if sel.Fields != nil {

@@ -32,8 +32,8 @@ type api interface {
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
-// answerMax bounds the answer to one bind, and to any other write. Upstream's client gives a request 30 s (the API server's own limit is
-// 60 s); after that it counts as lost.
+// answerMax bounds the answer to one bind, and to any other write. Upstream's client gives a request 30 s (the API
+// server's own limit is 60 s); after that it counts as lost.
 const answerMax = 30 * time.Second
 
 // remote is the real API server, behind a Gate.
@@ -83,15 +83,16 @@ func (r remote) remove(ctx context.Context, namespace, name string, uid types.UI
 // failureWriters bounds status patches before the Gate. Chosen: below BindsInFlightDefault, as binds matter more.
 const failureWriters = 8
 
-// failure is why a pod was not placed. Per pod only the latest is written, so that a slow API server is asked less, not later.
+// failure is why a pod was not placed. Per pod only the latest is written, so that a slow API server is asked less, not
+// later.
 type failure struct {
 	pod             *corev1.Pod
 	reason, message string
 	nominated       string
 }
 
-// writeFailure keeps the PodScheduled condition of an unplaced pod up to date. A pod that is placed by now has its condition from the
-// API server.
+// writeFailure keeps the PodScheduled condition of an unplaced pod up to date. A pod that is placed by now has its
+// condition from the API server.
 func (m *mind) writeFailure(ctx context.Context, f failure) {
 	if pod := m.lookUp(placement.Pod{ID: placement.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name}); pod == nil ||
 		pod.Spec.NodeName != "" || !m.o.Leads() {
@@ -134,7 +135,8 @@ func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err er
 	return patch, true, nil
 }
 
-// conditionOf completes a condition of pod. changed is false if the pod has it already; an unchanged status keeps its time.
+// conditionOf completes a condition of pod. changed is false if the pod has it already; an unchanged status keeps its
+// time.
 func conditionOf(pod *corev1.Pod, condition corev1.PodCondition, now time.Time) (_ corev1.PodCondition, changed bool) {
 	condition.ObservedGeneration, condition.LastTransitionTime = pod.Generation, metav1.NewTime(now)
 	for _, c := range pod.Status.Conditions {

@@ -10,8 +10,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// deviceClasses are the extended resources that device classes serve, and by which. Dynamic resource allocation is not supported: a pod
-// that asks for one where no device plugin has it hears the name of the class, and not only that there is too little.
+// deviceClasses are the extended resources that device classes serve, and by which. Dynamic resource allocation is not
+// supported: a pod that asks for one where no device plugin has it hears the name of the class, and not only that there
+// is too little.
 type deviceClasses struct {
 	resourceOf map[string]string // by class
 	classOf    map[string]string // by resource

@@ -18,7 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// evictors is for how many pods room is made at once. Chosen: besideBinds, beyond which evictions would only wait before the Gate.
+// evictors is for how many pods room is made at once. Chosen: besideBinds, beyond which evictions would only wait
+// before the Gate.
 const evictors = besideBinds
 
 // errNotLeading is why a process that leads no more writes nothing.
@@ -30,8 +31,9 @@ type eviction struct {
 	*placement.Preemption
 }
 
-// evictAll evicts the victims of a preemption, one after another, beside the mind. When one could not be evicted, the pod for
-// which room was to be made tries again after a back-off. Nobody is evicted for a pod that is gone or placed meanwhile.
+// evictAll evicts the victims of a preemption, one after another, beside the mind. When one could not be evicted, the
+// pod for which room was to be made tries again after a back-off. Nobody is evicted for a pod that is gone or placed
+// meanwhile.
 func (m *mind) evictAll(ctx context.Context, e eviction) {
 	ctx = kube.As(ctx, throttle.Evict)
 	began := time.Now()
@@ -50,8 +52,8 @@ func (m *mind) evictAll(ctx context.Context, e eviction) {
 	m.o.Metrics.evicted(began, nil)
 }
 
-// evict marks a victim as disrupted by the scheduler, for those who ask why it ended, and deletes it. A victim that is gone
-// or going already is no failure. Whoever leads no more evicts nobody: it may know the cluster of yesterday.
+// evict marks a victim as disrupted by the scheduler, for those who ask why it ended, and deletes it. A victim that is
+// gone or going already is no failure. Whoever leads no more evicts nobody: it may know the cluster of yesterday.
 func (m *mind) evict(ctx context.Context, preemptor placement.Pod, v placement.Victim, node string) error {
 	victim := m.lookUp(placement.Pod{ID: v.ID, Namespace: v.Namespace, Name: v.Name})
 	if victim == nil || victim.DeletionTimestamp != nil {

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// askers is for how many pods extenders are asked at once. Chosen: as many as upstream's helpers (parallelism); upstream itself asks for
-	// one pod at a time.
+	// askers is for how many pods extenders are asked at once. Chosen: as many as upstream's helpers (parallelism);
+	// upstream itself asks for one pod at a time.
 	askers = 16
 	// answerBytesMax bounds an extender's answer. Chosen: 5,000 whole nodes of 10 KiB.
 	answerBytesMax = 64 << 20
-	// extenderScale turns an extender's score, up to 10, into the scale of nodes' scores, up to 100 (upstream's MaxNodeScore over
-	// MaxExtenderPriority).
+	// extenderScale turns an extender's score, up to 10, into the scale of nodes' scores, up to 100 (upstream's
+	// MaxNodeScore over MaxExtenderPriority).
 	extenderScale = 100 / extenderv1.MaxExtenderPriority
 )
 
@@ -121,7 +121,8 @@ func (m *mind) askExtenders(ctx context.Context, q question) {
 	})
 }
 
-// opinions asks each extender that the pod concerns: first what it rejects of what those before left, then what it prefers of the rest.
+// opinions asks each extender that the pod concerns: first what it rejects of what those before left, then what it
+// prefers of the rest.
 func (m *mind) opinions(ctx context.Context, q question) (o placement.Opinion, err error) {
 	pod, err := m.api.pod(ctx, q.pod.Namespace, q.pod.Name)
 	if err != nil {

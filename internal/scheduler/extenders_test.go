@@ -91,8 +91,9 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestExtenders: pods that an extender concerns go where it lets them, and where it prefers them, by names or whole nodes; it may bind them.
-// Others it does not hear of. What it rejects is said in its words; while it fails a pod is tried again, unless it may be ignored.
+// TestExtenders: pods that an extender concerns go where it lets them, and where it prefers them, by names or whole
+// nodes; it may bind them. Others it does not hear of. What it rejects is said in its words; while it fails a pod is
+// tried again, unless it may be ignored.
 func TestExtenders(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		c := newCluster(t)

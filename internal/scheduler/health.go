@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// stuckAfter is how long the mind may be at one turn (the facts that wait, and a decision) before it counts as dead. Chosen: the longest
-// decisions that were measured take a second, on 50,000 nodes; kubeadm's probe kills after another 80 s.
+// stuckAfter is how long the mind may be at one turn (the facts that wait, and a decision) before it counts as dead.
+// Chosen: the longest decisions that were measured take a second, on 50,000 nodes; kubeadm's probe kills after another
+// 80 s.
 const stuckAfter = 30 * time.Second
 
-// Health is what is known of a scheduler from outside: make one with NewHealth, give it to Run, ask it from anywhere. Before Run it is
-// well, as one that waits to lead is.
+// Health is what is known of a scheduler from outside: make one with NewHealth, give it to Run, ask it from anywhere.
+// Before Run it is well, as one that waits to lead is.
 type Health struct {
 	start   time.Time
 	running atomic.Bool

@@ -7,8 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// latest is work about objects, of which only the latest matters: it is done in the order in which objects came, by a few workers, never
-// twice about one object at the same time. Work may be withdrawn. It is safe for concurrent use.
+// latest is work about objects, of which only the latest matters: it is done in the order in which objects came, by a
+// few workers, never twice about one object at the same time. Work may be withdrawn. It is safe for concurrent use.
 type latest[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]V
@@ -55,8 +55,8 @@ func (l *latest[K, V]) signal() {
 	}
 }
 
-// withdraw drops what was to be done about k, and what a worker has begun and not sent yet. The returned channel is closed when nobody is
-// at it any more; nil: nobody is.
+// withdraw drops what was to be done about k, and what a worker has begun and not sent yet. The returned channel is
+// closed when nobody is at it any more; nil: nobody is.
 func (l *latest[K, V]) withdraw(k K) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,12 +7,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// lines are binds to nodes that must follow each other: of pods that ask CPUs, memory or devices of their own of the node's
-// agent. What the agent gives to one depends on those before it, and the mind decided in the order of its decisions, so one is
-// sent when the one before has been answered. A node that is here has one on its way; behind it are those that wait.
+// lines are binds to nodes that must follow each other: of pods that ask CPUs, memory or devices of their own of the
+// node's agent. What the agent gives to one depends on those before it, and the mind decided in the order of its
+// decisions, so one is sent when the one before has been answered. A node that is here has one on its way; behind it
+// are those that wait.
 //
-// When one fails, those behind it were decided on something that is not so: they are withdrawn and placed again, after the
-// pause that follows a failed bind. That is rare, and a pod that waits for a second is better than one that its node refuses.
+// When one fails, those behind it were decided on something that is not so: they are withdrawn and placed again, after
+// the pause that follows a failed bind. That is rare, and a pod that waits for a second is better than one that its
+// node refuses.
 type lines map[string][]placed
 
 // placed is a decision to be bound.

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics are the scheduler's own measurements, under upstream's names, so that existing dashboards and alerts read them.
-// docs/scheduler.md lists those of upstream's that have no counterpart here, and why.
+// Metrics are the scheduler's own measurements, under upstream's names, so that existing dashboards and alerts read
+// them. docs/scheduler.md lists those of upstream's that have no counterpart here, and why.
 type Metrics struct {
 	Registry *prometheus.Registry
 

@@ -17,12 +17,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// servedRetry is how long to wait before asking again whether the API serves a kind that it did not: it may not have such objects, or we
-// may not read them. Chosen: an administrator who installs them sees the effect within a minute.
+// servedRetry is how long to wait before asking again whether the API serves a kind that it did not: it may not have
+// such objects, or we may not read them. Chosen: an administrator who installs them sees the effect within a minute.
 const servedRetry = time.Minute
 
-// followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the beginning
-// have been heard, or that there are none to wait for.
+// followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the
+// beginning have been heard, or that there are none to wait for.
 func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
 	return whereServed(ctx, client, kube.Topologies, "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them", func() cache.Controller {
 		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
@@ -30,8 +30,8 @@ func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.Inf
 	})
 }
 
-// whereServed watches a kind that not every API server has, as soon as it has it. The returned function says when all objects of the
-// beginning have been heard, or that there are none to wait for.
+// whereServed watches a kind that not every API server has, as soon as it has it. The returned function says when all
+// objects of the beginning have been heard, or that there are none to wait for.
 func whereServed(ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller) cache.InformerSynced {
 	var settled atomic.Bool
 	go func() {
@@ -72,8 +72,8 @@ func trimReport(obj runtime.Object) {
 	}
 }
 
-// reportHandler turns reports into facts. They are read here, beside the mind. What cannot be read counts as none: its node is
-// taken as upstream takes all.
+// reportHandler turns reports into facts. They are read here, beside the mind. What cannot be read counts as none: its
+// node is taken as upstream takes all.
 func (m *mind) reportHandler(ctx context.Context) cache.ResourceEventHandler {
 	var decoder topology.Decoder
 	gone := func(name string) {

@@ -25,8 +25,8 @@ import (
 
 // PodResources answers /metrics/resources: what each pod requests and is limited to, under upstream's names.
 //
-// It keeps nothing: whoever asks makes it list all pods, page by page, so that nobody else pays for it. One is answered at a time, and
-// only by the process that leads, as upstream does.
+// It keeps nothing: whoever asks makes it list all pods, page by page, so that nobody else pays for it. One is answered
+// at a time, and only by the process that leads, as upstream does.
 type PodResources struct {
 	Client *kube.Client
 	Leads  func() bool // nil: it does
@@ -64,8 +64,8 @@ func (p *PodResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write streams the limits as the pages come, and then the requests: a family must stand together. Of 150,000 pods these are 60 MiB, so
-// they wait compressed.
+// write streams the limits as the pages come, and then the requests: a family must stand together. Of 150,000 pods
+// these are 60 MiB, so they wait compressed.
 func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 	var kept bytes.Buffer
 	requests, err := flate.NewWriter(&kept, flate.BestSpeed)

@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestPodResources: all pages are read, each family stands together, ended pods are left out, and what a pod's author wrote is escaped.
-// oracle/ holds the lines against upstream's. Who leads no more says nothing.
+// TestPodResources: all pages are read, each family stands together, ended pods are left out, and what a pod's author
+// wrote is escaped. oracle/ holds the lines against upstream's. Who leads no more says nothing.
 func TestPodResources(t *testing.T) {
 	pod := func(name, scheduler string, phase corev1.PodPhase) corev1.Pod {
 		p := testPod(name, "1500m")
@@ -62,8 +62,8 @@ kube_pod_resource_request{namespace="default",node="n",pod="b",priority="",resou
 	}
 }
 
-// TestMetricsOfTrouble: what fails is counted under upstream's names, and a pod that fits nowhere under the plugins that rejected nodes
-// for it, until it is gone.
+// TestMetricsOfTrouble: what fails is counted under upstream's names, and a pod that fits nowhere under the plugins
+// that rejected nodes for it, until it is gone.
 func TestMetricsOfTrouble(t *testing.T) {
 	m := NewMetrics()
 	count := func(plugin string) (n float64) {

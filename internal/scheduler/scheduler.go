@@ -5,19 +5,20 @@
 //
 // One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
 // facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
-// patches, evictions and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on everything heard
-// so far, and an API server that is slow or away slows the binds, not the mind. When no bind is answered any more, as behind a webhook that
-// hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of it and those who may evict do.
+// patches, evictions and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on
+// everything heard so far, and an API server that is slow or away slows the binds, not the mind. When no bind is
+// answered any more, as behind a webhook that hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of
+// it and those who may evict do.
 //
-// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, then, when the extenders have been asked beside
-// the mind, where it goes. Others do not wait for it.
+// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, then, when the extenders
+// have been asked beside the mind, where it goes. Others do not wait for it.
 //
 // # Invariants
 //
 //   - Nothing is placed before all watches have delivered their first lists: until then a node looks emptier than
 //     it is.
-//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first; never by a process that may lead
-//     no more (Options.Leads).
+//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first; never by a
+//     process that may lead no more (Options.Leads).
 //   - Nothing about why a pod was not placed is written once its bind has been sent.
 //   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
 //     was, the watch decides what is true.
@@ -55,19 +56,19 @@ const DefaultName = corev1.DefaultSchedulerName
 const BindsInFlightDefault = 64
 
 const (
-	// besideBinds is how many other writes may be in flight beside the binds: status patches, evictions, Events. Chosen: the Events that
-	// their share of the limit allows, and a few of the others.
+	// besideBinds is how many other writes may be in flight beside the binds: status patches, evictions, Events.
+	// Chosen: the Events that their share of the limit allows, and a few of the others.
 	besideBinds = 8
-	// tolerance is how many times its rest value an answer may take before there are fewer binds in flight. A server that answers 64 binds
-	// at once takes some 20 times as long for each (reckoned: at 800 a second 80 ms each, alone 4 ms), and no longer in all: that is its queue,
-	// in which pods would else wait in here. What others feel of it is bounded by BindsInFlight; beyond that something is wrong with the
-	// server. Chosen.
+	// tolerance is how many times its rest value an answer may take before there are fewer binds in flight. A server
+	// that answers 64 binds at once takes some 20 times as long for each (reckoned: at 800 a second 80 ms each, alone 4
+	// ms), and no longer in all: that is its queue, in which pods would else wait in here. What others feel of it is
+	// bounded by BindsInFlight; beyond that something is wrong with the server. Chosen.
 	tolerance = 30
-	// hungAfter is how long all slots may be taken and no bind be answered before the mind decides ahead. Chosen: ten times what a busy
-	// server takes.
+	// hungAfter is how long all slots may be taken and no bind be answered before the mind decides ahead. Chosen: ten
+	// times what a busy server takes.
 	hungAfter = time.Second
-	// aheadMax is for how many pods it decides ahead then. Chosen: what a server takes in some seconds when it is back; their decisions, of
-	// about 1 KiB, are as old as that.
+	// aheadMax is for how many pods it decides ahead then. Chosen: what a server takes in some seconds when it is back;
+	// their decisions, of about 1 KiB, are as old as that.
 	aheadMax = 4096
 )
 
@@ -312,7 +313,8 @@ func (m *mind) mayPlace(now unit.Instant) bool {
 	return m.binding < m.o.BindsInFlight+aheadMax && now.Sub(m.answered) >= hungAfter
 }
 
-// wakeAt is when to look again if nothing happens; zero: never. While no decision may be made, what is due waits: it could not be taken up.
+// wakeAt is when to look again if nothing happens; zero: never. While no decision may be made, what is due waits: it
+// could not be taken up.
 func (m *mind) wakeAt(now unit.Instant) unit.Instant {
 	switch {
 	case !m.synced:

@@ -256,8 +256,8 @@ func TestFailureIsTold(t *testing.T) {
 	})
 }
 
-// TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told why, and
-// the other takes its place; nobody else is evicted, and the nomination is written down meanwhile.
+// TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told
+// why, and the other takes its place; nobody else is evicted, and the nomination is written down meanwhile.
 func TestPreemption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

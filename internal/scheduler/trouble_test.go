@@ -80,7 +80,8 @@ func onNode(pod *corev1.Pod, node string) *corev1.Pod {
 	return pod
 }
 
-// TestNoSpinWhileSlotsAreTaken: a failed bind that is due is no reason to look again at once while no decision may be made.
+// TestNoSpinWhileSlotsAreTaken: a failed bind that is due is no reason to look again at once while no decision may be
+// made.
 func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	m.synced = true
@@ -106,8 +107,9 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	}
 }
 
-// TestHungBindsHoldUpNobody: while every slot has a bind that is not answered, a pod that fits nowhere hears of it, an important one
-// evicts, and what was placed meanwhile is bound when the server is back; never more binds than slots are sent.
+// TestHungBindsHoldUpNobody: while every slot has a bind that is not answered, a pod that fits nowhere hears of it, an
+// important one evicts, and what was placed meanwhile is bound when the server is back; never more binds than slots are
+// sent.
 func TestHungBindsHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{binds: make(chan struct{})}
@@ -140,8 +142,8 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 	})
 }
 
-// TestNoConditionOnBoundPods: why pods were not placed waits for a server that takes no patches. Those that are bound meanwhile are left
-// alone; the others get their condition, once.
+// TestNoConditionOnBoundPods: why pods were not placed waits for a server that takes no patches. Those that are bound
+// meanwhile are left alone; the others get their condition, once.
 func TestNoConditionOnBoundPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -172,7 +174,8 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 	})
 }
 
-// TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get their place.
+// TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get
+// their place.
 func TestEvictionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{removes: make(chan struct{})}
@@ -200,7 +203,8 @@ func TestEvictionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestExLeaderWritesNothing: a process that may lead no more evicts, binds and explains nothing, whatever it had decided.
+// TestExLeaderWritesNothing: a process that may lead no more evicts, binds and explains nothing, whatever it had
+// decided.
 func TestExLeaderWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{patches: make(chan struct{})}
@@ -269,7 +273,8 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 	})
 }
 
-// TestLatest: of what was put about one object only the latest is done, never two at once about one, and none that was withdrawn.
+// TestLatest: of what was put about one object only the latest is done, never two at once about one, and none that was
+// withdrawn.
 func TestLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -316,8 +321,8 @@ func TestLatest(t *testing.T) {
 	})
 }
 
-// TestHealth: a scheduler is alive before it runs and while it works or waits, not when one turn does not end; it is ready when it has
-// its first lists.
+// TestHealth: a scheduler is alive before it runs and while it works or waits, not when one turn does not end; it is
+// ready when it has its first lists.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -349,8 +354,8 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestOthersNominate: where another nominates a waiting pod, it goes as soon as it fits there, whatever else is free; not when the
-// nomination was taken back, and what we nominated ourselves is not undone by what the API shows late.
+// TestOthersNominate: where another nominates a waiting pod, it goes as soon as it fits there, whatever else is free;
+// not when the nomination was taken back, and what we nominated ourselves is not undone by what the API shows late.
 func TestOthersNominate(t *testing.T) {
 	for _, takenBack := range []bool{false, true} {
 		chosen := map[string]int{}
@@ -396,8 +401,8 @@ func TestOthersNominate(t *testing.T) {
 	}
 }
 
-// TestDeviceClassIsNamed: a pod that asks for an extended resource which a device class serves hears so, by the name of the class; not any
-// more when the class is gone, nor of a resource that none serves.
+// TestDeviceClassIsNamed: a pod that asks for an extended resource which a device class serves hears so, by the name of
+// the class; not any more when the class is gone, nor of a resource that none serves.
 func TestDeviceClassIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

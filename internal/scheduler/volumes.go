@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears from
-// the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
+// writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears
+// from the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
 func (m *mind) writeVolumes(ctx context.Context, p placed) {
 	if !p.mayGo(ctx) {
 		return
@@ -62,8 +62,8 @@ func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
 	return nil
 }
 
-// settleVolumes binds the pods whose volumes are bound, and lets those try again whose volumes will not be. Only now do they
-// enter the line of their node: one that waits minutes for a provisioner must not hold up others there.
+// settleVolumes binds the pods whose volumes are bound, and lets those try again whose volumes will not be. Only now do
+// they enter the line of their node: one that waits minutes for a provisioner must not hold up others there.
 func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
@@ -79,8 +79,8 @@ func (m *mind) settleVolumes(ctx context.Context) {
 	}
 }
 
-// keepVolume writes the claim into the volume, if the volume is still the one that was decided on. The volume controller
-// completes the binding.
+// keepVolume writes the claim into the volume, if the volume is still the one that was decided on. The volume
+// controller completes the binding.
 func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 	meta := map[string]any{"resourceVersion": b.Version}
 	if b.ByController {
@@ -95,7 +95,8 @@ func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 	return r.client.Patch(ctx, kube.Volumes, "", b.Volume, types.MergePatchType, patch, nil)
 }
 
-// askForVolume writes into the claim from where its volume must be reached, if the claim is still the one that was decided on.
+// askForVolume writes into the claim from where its volume must be reached, if the claim is still the one that was
+// decided on.
 func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": q.Version, "annotations": map[string]string{storagehelpers.AnnSelectedNode: q.Node},

@@ -28,8 +28,8 @@ type Disk struct {
 	life  io.Closer // the guard unmounts when it is closed
 }
 
-// New makes a disk of a size and mounts it at a new directory. mkfs are more arguments of mkfs.ext4, as -N 2000 for that
-// many inodes. It needs root. It must be closed.
+// New makes a disk of a size and mounts it at a new directory. mkfs are more arguments of mkfs.ext4, as -N 2000 for
+// that many inodes. It needs root. It must be closed.
 func New(size unit.Bytes, mkfs ...string) (*Disk, error) {
 	dir, err := os.MkdirTemp("/tmp", "plf") // short: socket paths have 107 characters
 	if err != nil {
@@ -42,7 +42,8 @@ func New(size unit.Bytes, mkfs ...string) (*Disk, error) {
 	return d, err
 }
 
-// ForTest is New for a test, with which it ends; dir is where to mount it, an empty one: a new directory. It skips the test without root.
+// ForTest is New for a test, with which it ends; dir is where to mount it, an empty one: a new directory. It skips the
+// test without root.
 func ForTest(t testing.TB, dir string, size unit.Bytes, mkfs ...string) *Disk {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,9 +92,11 @@ func newAt(dir, path string, size unit.Bytes, mkfs []string) (*Disk, error) {
 	return d, nil
 }
 
-// watch starts the guard. It waits for whoever uses the file system to be gone, as the guards of instances have to take those down.
+// watch starts the guard. It waits for whoever uses the file system to be gone, as the guards of instances have to take
+// those down.
 func (d *Disk) watch() error {
-	// It is told by its input where the disk is: its arguments would look like something that is left of an instance there.
+	// It is told by its input where the disk is: its arguments would look like something that is left of an instance
+	// there.
 	const unmount = `read -r dir; read -r file; read -r end
 for i in $(seq 300); do mountpoint -q "$dir" || break; umount "$dir" && break; sleep 1; done 2>/dev/null
 rmdir "$dir" 2>/dev/null; rm -f "$file"`
@@ -114,7 +117,8 @@ rmdir "$dir" 2>/dev/null; rm -f "$file"`
 // closeWithin bounds the wait for who still has files open (chosen: a runtime that was killed takes a moment).
 const closeWithin = 10 * time.Second
 
-// Close unmounts the file system, which must not be in use any more, and waits for that. One that is in use goes when its users let go.
+// Close unmounts the file system, which must not be in use any more, and waits for that. One that is in use goes when
+// its users let go.
 func (d *Disk) Close() error {
 	err := unix.Unmount(d.Dir, 0)
 	for began := time.Now(); errors.Is(err, unix.EBUSY) && time.Since(began) < closeWithin; err = unix.Unmount(d.Dir, 0) {
@@ -153,8 +157,9 @@ func execute(name string, args ...string) error {
 	return nil
 }
 
-// Lazy has the file system keep in memory whatever nobody flushes: no commit by time, no flush of its own when a file is renamed over
-// another (ext4(5): commit, noauto_da_alloc). What a program forgets to flush is then lost by CutPower, at every run.
+// Lazy has the file system keep in memory whatever nobody flushes: no commit by time, no flush of its own when a file
+// is renamed over another (ext4(5): commit, noauto_da_alloc). What a program forgets to flush is then lost by CutPower,
+// at every run.
 func (d *Disk) Lazy(t testing.TB) {
 	t.Helper()
 	if err := unix.Mount("", d.Dir, "", unix.MS_REMOUNT, "noauto_da_alloc,commit=600"); err != nil {
@@ -168,8 +173,8 @@ const (
 	shutdownAtOnce = 2
 )
 
-// CutPower loses everything that was not flushed, and mounts what is left, as a machine does that lost its power. Nobody may have a file
-// there open.
+// CutPower loses everything that was not flushed, and mounts what is left, as a machine does that lost its power.
+// Nobody may have a file there open.
 func (d *Disk) CutPower(t testing.TB) {
 	t.Helper()
 	dir, err := os.Open(d.Dir)

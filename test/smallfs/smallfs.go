@@ -1,5 +1,5 @@
-// Package smallfs gives tests file systems of their own that are small enough to fill, and takes away from programs what else a machine
-// can be short of.
+// Package smallfs gives tests file systems of their own that are small enough to fill, and takes away from programs
+// what else a machine can be short of.
 //
 //	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=40")
 //	full := smallfs.Fill(t, dir)
@@ -8,13 +8,14 @@
 //
 // # Model
 //
-// Tmpfs is quick and has no blocks for names: for one package's tests. A Disk is ext4 in a sparse file, as nodes have it: for whole
-// agents and instances. Filling it costs no room of this machine's, since nothing is written to what fallocate(2) takes.
+// Tmpfs is quick and has no blocks for names: for one package's tests. A Disk is ext4 in a sparse file, as nodes have
+// it: for whole agents and instances. Filling it costs no room of this machine's, since nothing is written to what
+// fallocate(2) takes.
 //
 // # Safety
 //
-// What is filled is what was mounted here. A Disk does not outlive its test process, not even one that is killed: a guard process
-// unmounts it and removes its file.
+// What is filled is what was mounted here. A Disk does not outlive its test process, not even one that is killed: a
+// guard process unmounts it and removes its file.
 package smallfs
 
 import (
@@ -28,8 +29,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a file system in memory, with these options (tmpfs(5): size, nr_inodes), until the test ends. It skips the
-// test without root.
+// Tmpfs mounts a file system in memory, with these options (tmpfs(5): size, nr_inodes), until the test ends. It skips
+// the test without root.
 func Tmpfs(t testing.TB, options string) (dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -58,7 +59,8 @@ func Remount(t testing.TB, dir string, flags uintptr) {
 // remountWithin bounds the wait for what a process had open that was killed (chosen).
 const remountWithin = 10 * time.Second
 
-// RemountIdle is Remount for a disk whose last writer was killed a moment ago: it waits until the kernel has closed its files.
+// RemountIdle is Remount for a disk whose last writer was killed a moment ago: it waits until the kernel has closed its
+// files.
 func RemountIdle(t testing.TB, dir string, flags uintptr) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < remountWithin; time.Sleep(10 * time.Millisecond) {
@@ -81,7 +83,8 @@ func Fill(t testing.TB, dir string) *Filler {
 	return &Filler{t: t, files: fillBlocks(t, dir, "filler")}
 }
 
-// fillTries bounds how often the last blocks are gone for (chosen; two were needed on ext4, whose journal gives some back late).
+// fillTries bounds how often the last blocks are gone for (chosen; two were needed on ext4, whose journal gives some
+// back late).
 const fillTries = 10
 
 func fillBlocks(t testing.TB, dir, name string) (files []string) {
@@ -195,8 +198,8 @@ func NoDescriptors(t testing.TB) (restore func()) {
 	return limitDescriptors(t, 0, 3) // there are the standard three at least
 }
 
-// NoDescriptorsOf leaves a process without another file descriptor than it has open now, until what it returns is called. One that
-// closes some may open as many again.
+// NoDescriptorsOf leaves a process without another file descriptor than it has open now, until what it returns is
+// called. One that closes some may open as many again.
 func NoDescriptorsOf(t testing.TB, pid int) (restore func()) {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -434,8 +434,8 @@ func (h *history) end() {
 		}
 	}
 	w.mu.Unlock()
-	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal, then
-	// the sweep.
+	// The longest wait that trouble may have left: a sandbox that takes two runtimeRequestTimeouts, then a removal,
+	// then the sweep.
 	for range 20 {
 		if h.left() == "" || w.wrong != nil {
 			return

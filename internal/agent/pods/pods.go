@@ -2,8 +2,8 @@
 // runtime.
 //
 // Model. Sources (the API server, a directory of static pods) say which pods should be here; the runtime, the kernel
-// (exits, see host/process) and timers say that something may have changed. Each of these only kicks a pod. A kicked pod
-// has one worker goroutine, which observes, steps its podlife.Life, performs the actions and repeats until there is
+// (exits, see host/process) and timers say that something may have changed. Each of these only kicks a pod. A kicked
+// pod has one worker goroutine, which observes, steps its podlife.Life, performs the actions and repeats until there is
 // nothing to do; then it ends. An idle pod costs memory only.
 //
 // What the runtime has is cached per pod and re-read where something happened: after an action, after an exit, and by a
@@ -13,7 +13,8 @@
 // A pod is seen with the resources that the node granted to it (allocation); what its specification asks for by now is
 // judged in every pass as long as the two differ (settle).
 //
-// It decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit: core/admission.
+// It decides nothing about when pods start, stop or restart: that is core/podlife; nor whether they fit:
+// core/admission.
 package pods
 
 import (
@@ -50,7 +51,8 @@ type Groups interface {
 	Pods() ([]types.UID, error)
 	// Sizes returns what the pod's group, and each of its containers, are to be set to.
 	Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size)
-	// Has reads what a container's group is set to, or with an empty id the pod's own. What the kernel does not tell is unknown.
+	// Has reads what a container's group is set to, or with an empty id the pod's own. What the kernel does not tell is
+	// unknown.
 	Has(pod *corev1.Pod, id string) (resize.Size, error)
 	// Resize takes a step that is about the pod's own group.
 	Resize(pod *corev1.Pod, step resize.Step) error
@@ -73,7 +75,8 @@ type Holdings interface {
 	Note(uid string) string
 	// Anew reports whether a pod of which only remains are here has to be admitted again.
 	Anew(uid string) bool
-	// Start fills in where a container may run. It must be started only without an error; done is called when that is over.
+	// Start fills in where a container may run. It must be started only without an error; done is called when that is
+	// over.
 	Start(uid, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error)
 	// Update fills in what an update of a running container has to repeat.
 	Update(uid, container string, r *runtimeapi.LinuxContainerResources) (done func())
@@ -112,16 +115,17 @@ type Volumes interface {
 
 // Admission is the node's last word on a pod that is not running yet, and on pods that ask for other resources.
 type Admission interface {
-	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says that it
-	// has waited too long. Empty: it may start.
+	// Wait says what a pod of which nothing runs has to wait for before it starts, and until when; a zero time says
+	// that it has waited too long. Empty: it may start.
 	Wait(pod *corev1.Pod, since time.Time) (why string, until time.Time)
-	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time, and wait for nobody.
+	// Admit lets a pod in beside others, by a nil Rejection, or says why not. Admissions go one at a time, and wait for
+	// nobody.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection
-	// Consult asks device plugins for the opinion that Admit needs (Rejection.Asks) before it is called again. They may take long,
-	// and no other pod waits for that.
+	// Consult asks device plugins for the opinion that Admit needs (Rejection.Asks) before it is called again. They may
+	// take long, and no other pod waits for that.
 	Consult(ctx context.Context, pod *corev1.Pod) *Rejection
-	// Give has device plugins make ready what a pod was let in with. They may take long, and no other pod waits for that. A pod that
-	// is rejected now has nothing.
+	// Give has device plugins make ready what a pod was let in with. They may take long, and no other pod waits for
+	// that. A pod that is rejected now has nothing.
 	Give(ctx context.Context, pod *corev1.Pod) *Rejection
 	Resize(requests []ResizeRequest, held []*corev1.Pod) []Verdict
 }
@@ -232,7 +236,8 @@ func newRunner(o Options, exits exitWatch, kernelLog string) *Runner {
 	return r
 }
 
-// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen). A pull mostly waits for the network.
+// Bounds on concurrency that only keep a burst from exhausting the runtime (chosen). A pull mostly waits for the
+// network.
 const (
 	stopsAtOnce    = 64
 	removalsAtOnce = 64

@@ -37,8 +37,8 @@ func (p pulled) PullImage(_ context.Context, in *runtimeapi.PullImageRequest, _ 
 	return &runtimeapi.PullImageResponse{}, nil
 }
 
-// TestPullSecrets: an image is pulled with what the pod's imagePullSecrets have for its registry, and without anything when they have
-// nothing. One that is not there is told of.
+// TestPullSecrets: an image is pulled with what the pod's imagePullSecrets have for its registry, and without anything
+// when they have nothing. One that is not there is told of.
 func TestPullSecrets(t *testing.T) {
 	for _, c := range []struct {
 		image string

@@ -8,13 +8,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/fair"
 )
 
-// Slots bound what the runtime works on at once. They are held for the runtime's own work, never for a user's code, nor for a
-// grace period: whoever waits for those gives its slot back first.
+// Slots bound what the runtime works on at once. They are held for the runtime's own work, never for a user's code, nor
+// for a grace period: whoever waits for those gives its slot back first.
 
-// How long a call keeps its slot at most (chosen): a signal takes the runtime 10 to 30 ms, a removal a tenth of a second, both longer
-// on a busy machine. What takes longer waits for something else: a process for the end of its grace, a removal for a process that
-// does not die. Raised, calls that hang hold up others longer; lowered, more of them reach a slow runtime at once: signals, at most
-// stopsAtOnce in each signalTime.
+// How long a call keeps its slot at most (chosen): a signal takes the runtime 10 to 30 ms, a removal a tenth of a
+// second, both longer on a busy machine. What takes longer waits for something else: a process for the end of its
+// grace, a removal for a process that does not die. Raised, calls that hang hold up others longer; lowered, more of
+// them reach a slow runtime at once: signals, at most stopsAtOnce in each signalTime.
 const (
 	signalTime  = 250 * time.Millisecond
 	removalTime = 10 * time.Second
@@ -33,8 +33,8 @@ func briefly(ctx context.Context, slots chan struct{}, work time.Duration, call 
 	return call()
 }
 
-// startsLine has the slots of pods that start, and those who wait for one: namespaces take turns, so that nobody's pod waits
-// for all those that another tenant has sent before.
+// startsLine has the slots of pods that start, and those who wait for one: namespaces take turns, so that nobody's pod
+// waits for all those that another tenant has sent before.
 type startsLine struct {
 	mu   sync.Mutex
 	all  int
@@ -110,12 +110,13 @@ func (l *startsLine) next() {
 	}
 }
 
-// slotTime is after how long a pod that has more containers to start lets pods of other namespaces go first. Chosen: above
-// what a pod of some containers takes on a busy machine, and far below what one of a hundred does.
+// slotTime is after how long a pod that has more containers to start lets pods of other namespaces go first. Chosen:
+// above what a pod of some containers takes on a busy machine, and far below what one of a hundred does.
 const slotTime = 5 * time.Second
 
 // startSlot is a worker's place among the pods that start at the same time. A pod keeps it from its sandbox to its last
-// container, so that pods finish one after the other instead of all at the end, but not longer than slotTime while others wait.
+// container, so that pods finish one after the other instead of all at the end, but not longer than slotTime while
+// others wait.
 type startSlot struct {
 	line  *startsLine
 	held  bool

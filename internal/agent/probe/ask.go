@@ -242,7 +242,8 @@ func askExec(ctx context.Context, runtime Runtime, id string, command []string, 
 }
 
 // staticCommand expands $(NAME) in a probe's command by the literal values of the container's variables, as upstream
-// does: probes have no access to what was resolved when the container was made. More than a process can be given is an error.
+// does: probes have no access to what was resolved when the container was made. More than a process can be given is an
+// error.
 func staticCommand(command []string, vars []corev1.EnvVar) ([]string, error) {
 	values := make(map[string]string, len(vars))
 	for _, v := range vars {

@@ -49,8 +49,8 @@ type walk struct {
 	next          *count // under way; nil: none
 }
 
-// life is how long the last count is used. A volume that is new is counted again once it has been there twice as long: what
-// is written at once when a pod starts is seen soon, at the cost of three walks more in the first minute.
+// life is how long the last count is used. A volume that is new is counted again once it has been there twice as long:
+// what is written at once when a pod starts is seen soon, at the cost of three walks more in the first minute.
 func (k *walk) life() time.Duration {
 	costs := time.Duration(k.entries) * walkLifePerEntry
 	return min(walkLife, max(walkLifeMin, min(costs, k.at.Sub(k.first))))

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A volume of few files, or one that is new, is counted sooner than once a minute; a large one that has been there is not.
+// A volume of few files, or one that is new, is counted sooner than once a minute; a large one that has been there is
+// not.
 func TestHowLongACountIsUsed(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	for _, c := range []struct {
@@ -30,7 +31,8 @@ func TestHowLongACountIsUsed(t *testing.T) {
 	}
 }
 
-// A volume of almost 2,000 files, read every ten seconds, is walked three times in its first minute and then every twenty seconds.
+// A volume of almost 2,000 files, read every ten seconds, is walked three times in its first minute and then every
+// twenty seconds.
 func TestWalksOfAVolumeGetRarer(t *testing.T) {
 	dir := t.TempDir()
 	for f := range 1990 { // with the directory itself and what is looked at on the way: below 2,000
@@ -53,8 +55,8 @@ func TestWalksOfAVolumeGetRarer(t *testing.T) {
 	}
 }
 
-// A volume that one reading is not enough for is counted by several, and meanwhile told as it was known; a small one beside it does
-// not wait for it.
+// A volume that one reading is not enough for is counted by several, and meanwhile told as it was known; a small one
+// beside it does not wait for it.
 func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	large, small := t.TempDir(), t.TempDir()
 	const dirs, files = 12, 250

@@ -1,19 +1,20 @@
-// Package storage knows what pods use of the node's disks: writable layers, logs and volumes, for eviction and for the limits
-// of local storage.
+// Package storage knows what pods use of the node's disks: writable layers, logs and volumes, for eviction and for the
+// limits of local storage.
 //
 // # Model
 //
-// A Meter reads all pods every few seconds where one has a limit of local storage, else each minute, in the background, and answers
-// from its last *reading*: a decision about memory must not wait for a disk. What a reading costs is the stats package's business: volumes that the kernel counts
-// (host/quota) cost microseconds and include what was deleted and is still open; others are walked, small
-// ones each time, large ones once a minute and by parts, one in each reading, so that no volume is too large to be known and no reading takes long. Who is to
-// decide which pod goes for a disk asks for a Recount first. The runtime is asked once for all writable layers; they are as old as its
-// own count of them (containerd: stats_collect_period, 10 s).
+// A Meter reads all pods every few seconds where one has a limit of local storage, else each minute, in the background,
+// and answers from its last *reading*: a decision about memory must not wait for a disk. What a reading costs is the
+// stats package's business: volumes that the kernel counts (host/quota) cost microseconds and include what was deleted
+// and is still open; others are walked, small ones each time, large ones once a minute and by parts, one in each
+// reading, so that no volume is too large to be known and no reading takes long. Who is to decide which pod goes for a
+// disk asks for a Recount first. The runtime is asked once for all writable layers; they are as old as its own count of
+// them (containerd: stats_collect_period, 10 s).
 //
 // # What it does not do
 //
-// It decides nothing and removes nothing. Whether images have a disk of their own it finds by comparing devices; a runtime that
-// keeps writable layers apart from images says so itself.
+// It decides nothing and removes nothing. Whether images have a disk of their own it finds by comparing devices; a
+// runtime that keeps writable layers apart from images says so itself.
 package storage
 
 import (
@@ -33,20 +34,21 @@ import (
 )
 
 const (
-	// every is the time between two readings: the kubelet's period for limits of local storage (evictionMonitoringPeriod at
-	// v1.36.3). Shorter costs calls to the runtime, longer lets pods exceed their limits by more.
+	// every is the time between two readings: the kubelet's period for limits of local storage
+	// (evictionMonitoringPeriod at v1.36.3). Shorter costs calls to the runtime, longer lets pods exceed their limits
+	// by more.
 	every = 10 * time.Second
-	// calm is the time between two where no pod has such a limit: readings then only rank pods roughly, and who is to decide which one
-	// goes for a disk asks for a Recount. Chosen: as often as volumes are walked. (110 pods, read each 10 s, took a third of the
-	// agent's CPU, 0.003 cores on 2026-11-22.)
+	// calm is the time between two where no pod has such a limit: readings then only rank pods roughly, and who is to
+	// decide which one goes for a disk asks for a Recount. Chosen: as often as volumes are walked. (110 pods, read each
+	// 10 s, took a third of the agent's CPU, 0.003 cores on 2026-11-22.)
 	calm = time.Minute
 	// readWithin bounds a reading. A runtime that takes longer leaves the last one standing.
 	readWithin = 30 * time.Second
-	// staleAfter is when a reading says nothing any more, and pods' use of disks is unknown rather than wrong. Chosen: several
-	// readings that failed, and a walk of a minute.
+	// staleAfter is when a reading says nothing any more, and pods' use of disks is unknown rather than wrong. Chosen:
+	// several readings that failed, and a walk of a minute.
 	staleAfter = 3 * time.Minute
-	// goneLife is how long a pod's figures are kept that is in no reading any more, because nothing of it runs: what it has is
-	// removed now, and until then its end is to free that (30 s after its grace, core/eviction).
+	// goneLife is how long a pod's figures are kept that is in no reading any more, because nothing of it runs: what it
+	// has is removed now, and until then its end is to free that (30 s after its grace, core/eviction).
 	goneLife = calm + time.Minute
 )
 

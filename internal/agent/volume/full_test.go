@@ -45,8 +45,8 @@ func fillDisk(t *testing.T, dir string) (free func()) {
 	return func() { must(t, os.Remove(name)) }
 }
 
-// A container makes the hosts file that is mounted into it 8 TiB long. The next container of the pod finds the file as it should be;
-// reading what the first one made would have been the end of the agent.
+// A container makes the hosts file that is mounted into it 8 TiB long. The next container of the pod finds the file as
+// it should be; reading what the first one made would have been the end of the agent.
 func TestHostsFileOfEightTebibytes(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1")
@@ -105,8 +105,8 @@ func TestFullDiskLeavesTheHostsFile(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// An agent comes up on a disk without bytes or inodes, its first start there too, and makes volumes as soon as there is room, also
-// of pods that it tried before.
+// An agent comes up on a disk without bytes or inodes, its first start there too, and makes volumes as soon as there is
+// room, also of pods that it tried before.
 func TestComesUpOnAFullDisk(t *testing.T) {
 	root := smallDisk(t, "size=1m,nr_inodes=40")
 	var taken []string
@@ -163,7 +163,8 @@ func TestEmptyDirIsTriedAgain(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// While the memory for secrets is full, a volume keeps its content, and tries to renew it leave nothing behind that fills it further.
+// While the memory for secrets is full, a volume keeps its content, and tries to renew it leave nothing behind that
+// fills it further.
 func TestFullMemoryKeepsContent(t *testing.T) {
 	r := newRig(t)
 	s := secret("s", map[string]string{"a": "1"})
@@ -221,7 +222,8 @@ func TestFullMemoryKeepsContent(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// A pod that mounts ten secrets of many empty keys is refused and told why; the pods beside it get their secrets, whatever it does.
+// A pod that mounts ten secrets of many empty keys is refused and told why; the pods beside it get their secrets,
+// whatever it does.
 func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 	r := newRig(t)
 	must(t, unix.Mount("", r.memory, "", unix.MS_REMOUNT, "size=8m,nr_inodes=4000"))
@@ -250,7 +252,8 @@ func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 	}
 }
 
-// What one pod asks for is refused before it is made: 10,000 paths of one key of a mebibyte would be the agent's memory.
+// What one pod asks for is refused before it is made: 10,000 paths of one key of a mebibyte would be the agent's
+// memory.
 func TestPathsWithoutEnd(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": strings.Repeat("x", 1<<20)}))
@@ -275,8 +278,8 @@ func TestPathsWithoutEnd(t *testing.T) {
 	}
 }
 
-// Of a text that many files have one copy is made: a volume of 300 files that are one annotation, or 60 times one configMap, costs
-// the agent what these are made of, not the 60 MiB that its files will have.
+// Of a text that many files have one copy is made: a volume of 300 files that are one annotation, or 60 times one
+// configMap, costs the agent what these are made of, not the 60 MiB that its files will have.
 func TestTextsAreHeldOnce(t *testing.T) {
 	r := newRig(t)
 	text := strings.Repeat("x", 200<<10)
@@ -315,8 +318,8 @@ func TestTextsAreHeldOnce(t *testing.T) {
 	}
 }
 
-// Tokens are renewed by what their server said and by this machine's clocks: after a suspend, in which timers stand still, and when
-// the calendar is set, a year on or back; not each time somebody looks.
+// Tokens are renewed by what their server said and by this machine's clocks: after a suspend, in which timers stand
+// still, and when the calendar is set, a year on or back; not each time somebody looks.
 func TestTokensAndClocks(t *testing.T) {
 	r := newRig(t)
 	var set, passed time.Duration // how far the calendar is ahead of the other clock; how far that has gone on
@@ -352,7 +355,8 @@ func TestTokensAndClocks(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// A namespace is deleted: its configMaps go first, then its pods. That is no news. A configMap that a pod goes on without is.
+// A namespace is deleted: its configMaps go first, then its pods. That is no news. A configMap that a pod goes on
+// without is.
 func TestObjectsOfDyingNamespaces(t *testing.T) {
 	r := newRig(t)
 	var log strings.Builder

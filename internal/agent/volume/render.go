@@ -27,8 +27,8 @@ func (r *rendering) add(path string, f file) error {
 	return r.payload.add(&r.use, r.medium, path, f)
 }
 
-// once returns the bytes of a text that many files may have: one copy for all of them, so that what a volume asks for costs no more
-// memory than what it is made of.
+// once returns the bytes of a text that many files may have: one copy for all of them, so that what a volume asks for
+// costs no more memory than what it is made of.
 func (r *rendering) once(from, text string) []byte {
 	if _, had := r.texts[from]; !had {
 		r.texts[from] = []byte(text)
@@ -36,8 +36,8 @@ func (r *rendering) once(from, text string) []byte {
 	return r.texts[from]
 }
 
-// render collects what v should hold now. Every problem is reported, not only the first; of content without end no more is made
-// than one pod may have.
+// render collects what v should hold now. Every problem is reported, not only the first; of content without end no more
+// is made than one pod may have.
 func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
 	out := &rendering{payload: payload{}, medium: mediumOf(v), texts: map[string][]byte{}}
 	switch {

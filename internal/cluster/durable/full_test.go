@@ -12,8 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// On a disk without bytes, inodes or the right to write, and without file descriptors, a file keeps its old content, the error says
-// which file and why, nothing is left beside it, and the next try with room makes it new.
+// On a disk without bytes, inodes or the right to write, and without file descriptors, a file keeps its old content,
+// the error says which file and why, nothing is left beside it, and the next try with room makes it new.
 func TestShortOfSomething(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=64k,nr_inodes=8")
 	path := filepath.Join(dir, "file")

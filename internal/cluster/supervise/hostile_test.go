@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// TestForgedChildren has processes that carry a child's mark and its command line, as any process may: another program, another user,
-// somebody in a container. Only the one that the kernel calls like a child is taken for one.
+// TestForgedChildren has processes that carry a child's mark and its command line, as any process may: another program,
+// another user, somebody in a container. Only the one that the kernel calls like a child is taken for one.
 func TestForgedChildren(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: becomes another user, and makes a mount namespace")
@@ -92,7 +92,8 @@ func TestRunsAs(t *testing.T) {
 	}
 }
 
-// On a full disk a log is cut all the same, and its end is kept if there is room for that: what filled the disk may be the log.
+// On a full disk a log is cut all the same, and its end is kept if there is room for that: what filled the disk may be
+// the log.
 func TestTrimLogOnAFullDisk(t *testing.T) {
 	for _, left := range []int64{0, 1 << 20} {
 		dir := smallfs.Tmpfs(t, "size=24m")
@@ -125,8 +126,8 @@ func TestTrimLogOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A child starts on a disk without inodes and on one that is read-only, with the older log or none: it may be the one that frees it.
-// The record of children stays whole.
+// A child starts on a disk without inodes and on one that is read-only, with the older log or none: it may be the one
+// that frees it. The record of children stays whole.
 func TestChildStartsWithoutALog(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=1m,nr_inodes=6")
 	s, err := Open(Options{Record: filepath.Join(dir, "record"), Owner: dir})

@@ -1,4 +1,5 @@
-// Package fair decides who is next where several groups wait for the same few places: pods of namespaces for their start.
+// Package fair decides who is next where several groups wait for the same few places: pods of namespaces for their
+// start.
 //
 // # Model
 //

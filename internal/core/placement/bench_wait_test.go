@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// benchWaits are the reasons for which pods wait in BenchmarkPlaceBeside: what each makes of the pod with number i. Every pod is a
-// kind of its own.
+// benchWaits are the reasons for which pods wait in BenchmarkPlaceBeside: what each makes of the pod with number i.
+// Every pod is a kind of its own.
 var benchWaits = []struct {
 	reason string
 	change func(p *Pod, i int)
@@ -27,11 +27,12 @@ var benchWaits = []struct {
 	}},
 }
 
-// waitingPods is how many pods wait. The target of issue 16: beside so many a placement costs at most twice what it does without them.
+// waitingPods is how many pods wait. The target of issue 16: beside so many a placement costs at most twice what it
+// does without them.
 const waitingPods = 1000
 
-// BenchmarkPlaceBeside measures what a pod costs, from its being seen until it is bound and an older one leaves, while others wait for
-// what does not come.
+// BenchmarkPlaceBeside measures what a pod costs, from its being seen until it is bound and an older one leaves, while
+// others wait for what does not come.
 func BenchmarkPlaceBeside(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
 		for _, kinds := range []int{1, 100} {

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods whose
-// demands are equal share one. A class is never changed.
+// A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods
+// whose demands are equal share one. A class is never changed.
 type class struct {
 	key     string
 	refs    int // of pods that are counted or queued

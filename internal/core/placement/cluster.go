@@ -38,8 +38,8 @@ type cluster struct {
 		totals, raw []int64
 	}
 
-	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what was
-	// true before.
+	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what
+	// was true before.
 	quiet, evicting, shunless bool
 
 	classes    map[string]*class

@@ -10,8 +10,8 @@ type counter struct {
 	total   int64
 	waiters []*waiter // that hear of changes
 
-	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least is
-	// no larger than the smallest of these counts. A domain without rows in the scope has no count.
+	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least
+	// is no larger than the smallest of these counts. A domain without rows in the scope has no count.
 	ground *ground
 	having sparse
 	least  int32

@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of one
-// class share a demand if they are the same to everyone: if the same aims mean them.
+// A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of
+// one class share a demand if they are the same to everyone: if the same aims mean them.
 type demand struct {
 	*class
 	key  string

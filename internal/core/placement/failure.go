@@ -50,12 +50,12 @@ func (f *Failure) add(by *filter, reasons []string, n int) {
 	}
 }
 
-// String is upstream's message: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).", and what
-// came of preemption after it.
+// String is upstream's message: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).", and
+// what came of preemption after it.
 func (f *Failure) String() string { return f.Explain(nil) }
 
-// Explain is String, with a word more on each extended resource that a device class serves, by its name: it may be there, and nobody here
-// hands it out.
+// Explain is String, with a word more on each extended resource that a device class serves, by its name: it may be
+// there, and nobody here hands it out.
 func (f *Failure) Explain(served map[string]string) string {
 	if f.Nodes == 0 {
 		return "no nodes available to schedule pods"

@@ -34,16 +34,16 @@ type filter struct {
 	explain func(c *cluster, d *demand, r row, reasons []string) []string
 	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
 	final func(c *cluster, d *demand, r row) bool
-	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same answer
-	// at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
+	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same
+	// answer at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
 	key func(c *cluster, d *demand, r row, key []int32) []int32
 	// narrow takes out of m the rows that the rule rejects; nil: they are asked one by one.
 	narrow func(c *cluster, d *demand, m mask)
 	// alike: it gives the same reasons for all rows. tell, if there is one, adds to failure the reasons for those in m.
 	alike bool
 	tell  func(c *cluster, failure *Failure, d *demand, m mask)
-	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges before
-	// the rules that look at nodes.
+	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges
+	// before the rules that look at nodes.
 	whole func(a *volumeAsk) string
 }
 
@@ -178,8 +178,8 @@ func (c *cluster) verdicts(d *demand, self PodID) []Verdict {
 	return out
 }
 
-// Judge asks some rules about one node and the pods on it, outside of any scheduling: the node's own last look at a pod.
-// It returns the verdict of the first that objects; without Plugin, none does.
+// Judge asks some rules about one node and the pods on it, outside of any scheduling: the node's own last look at a
+// pod. It returns the verdict of the first that objects; without Plugin, none does.
 func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
 	c := newCluster(0)
 	r, _ := c.setNode(node)

@@ -8,9 +8,9 @@ import (
 // AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
 const AgentCSI = "volumes.csi"
 
-// passesAgent keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is bound to, needs:
-// it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything. What volumes that are yet to be
-// chosen or made need is passesVolumeBinding's to look at.
+// passesAgent keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
+// bound to, needs: it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything.
+// What volumes that are yet to be chosen or made need is passesVolumeBinding's to look at.
 func passesAgent(c *cluster, d *demand, r row) bool {
 	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.ofAgent))
 }

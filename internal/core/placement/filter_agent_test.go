@@ -8,7 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestAgentLacks: a pod goes to no node whose agent would hold it, and is tried again when the node's agent has what it needs.
+// TestAgentLacks: a pod goes to no node whose agent would hold it, and is tried again when the node's agent has what it
+// needs.
 func TestAgentLacks(t *testing.T) {
 	p := New(Options{})
 	ours := Node{Name: "ours", PodsMax: 9, AgentLacks: []string{"user-namespaces", "resource-claims"}}
@@ -51,8 +52,8 @@ func TestAgentLacks(t *testing.T) {
 	}
 }
 
-// TestAgentLacksVolumes: a pod goes to no node whose agent does not mount the volumes of its claims, bound or yet to be found or made,
-// goes to others, and is tried again when that changes.
+// TestAgentLacksVolumes: a pod goes to no node whose agent does not mount the volumes of its claims, bound or yet to be
+// found or made, goes to others, and is tried again when that changes.
 func TestAgentLacksVolumes(t *testing.T) {
 	const bound = "node(s) had an agent that would hold the pod: it has no volumes.csi"
 	const made = "node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner"

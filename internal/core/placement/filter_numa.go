@@ -1,8 +1,8 @@
 package placement
 
-// passesNUMA demands that the node's agent will find CPUs, memory and devices for the pod as its policies want them: the
-// agent's own offer, on what the node will have when all pods before this one have arrived. A node without a report is not
-// asked, as upstream asks none.
+// passesNUMA demands that the node's agent will find CPUs, memory and devices for the pod as its policies want them:
+// the agent's own offer, on what the node will have when all pods before this one have arrived. A node without a report
+// is not asked, as upstream asks none.
 func passesNUMA(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).reason == "" }
 
 func explainNUMA(c *cluster, d *demand, r row, reasons []string) []string {

@@ -3,18 +3,19 @@ package placement
 // passesPodAffinity applies required terms between pods, in both directions.
 //
 //   - Affinity: each term's domain of the node holds a pod that all terms mean. The first of a group that demands each
-//     other has nobody to join: if no such pod is anywhere and the terms mean the pod itself, having the keys is enough.
+//     other has nobody to join: if no such pod is anywhere and the terms mean the pod itself, having the keys is
+//     enough.
 //   - Anti-affinity: no term's domain of the node holds a pod that it means.
 //   - And no pod in any domain of the node holds an anti-affinity term, about that domain, that means this one.
 //
-// One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required terms
-// itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
+// One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required
+// terms itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
 func passesPodAffinity(c *cluster, d *demand, r row) bool {
 	return c.quiet || d.joins(r) && d.avoids(r) && d.isAdmitted(r)
 }
 
-// nobodyShuns reports whether neither the pod has required terms nor any counted pod an anti-affinity term that means it.
-// While pods are taken off a row to see what that helps, it stays what it was before.
+// nobodyShuns reports whether neither the pod has required terms nor any counted pod an anti-affinity term that means
+// it. While pods are taken off a row to see what that helps, it stays what it was before.
 func (d *demand) nobodyShuns(c *cluster) bool {
 	if c.evicting {
 		return c.shunless

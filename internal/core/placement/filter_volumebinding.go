@@ -5,10 +5,10 @@ import "slices"
 // passesVolumeBinding demands that every claim of the pod has, or can get, a volume that can be reached from the node.
 //
 //   - A claim that is bound: its volume must be there, and the node in its node affinity.
-//   - A claim whose class waits for the first consumer: the smallest free volume of that class that will do, or one that is
-//     kept for the claim. Claims choose one after another, the smallest first.
-//   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies and, if
-//     the driver publishes capacities, one of them for the node be large enough.
+//   - A claim whose class waits for the first consumer: the smallest free volume of that class that will do, or one
+//     that is kept for the claim. Claims choose one after another, the smallest first.
+//   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies
+//     and, if the driver publishes capacities, one of them for the node be large enough.
 //   - A claim for which a node was selected already is provisioned there, and nowhere else.
 //   - A node whose agent says that it would not mount a volume does not get it: others are looked for.
 //
@@ -100,8 +100,8 @@ func (c *cluster) reaches(v *volume, r row) bool {
 
 func (c *cluster) allows(t *volumeTerms, r row) bool { return !t.bound || c.anyMatches(t.terms, r) }
 
-// match chooses the volume for an unbound claim on row r: one that is kept for it, else the smallest free one. Volumes that
-// other claims of the pod have chosen are out.
+// match chooses the volume for an unbound claim on row r: one that is kept for it, else the smallest free one. Volumes
+// that other claims of the pod have chosen are out.
 func (c *cluster) match(p *provision, r row, chosen []*volume) *volume {
 	claim := p.claim
 	for _, v := range p.stock.kept[claimKey{claim.Namespace, claim.Name}] {
@@ -149,8 +149,8 @@ func (v *volume) offers(claim *Claim) bool {
 	return true
 }
 
-// provisions says why no volume can be made for a claim so that row r reaches it; zero: one can. With a plan the row was found to have
-// room for it.
+// provisions says why no volume can be made for a claim so that row r reaches it; zero: one can. With a plan the row
+// was found to have room for it.
 func (c *cluster) provisions(p *provision, r row, plan *VolumePlan) bindingConflict {
 	k := p.class
 	if k.Provisioner == "" || k.Provisioner == noProvisioner || k.Topologies != nil && !c.anyMatches(k.topologies, r) {
@@ -180,8 +180,8 @@ func (c *cluster) selects(t *compiledTerm, r row) bool {
 	return !t.never && !slices.ContainsFunc(t.labels, func(q compiledRequirement) bool { return !c.requirementMatches(&q, r) })
 }
 
-// narrowVolumeBinding asks for each bound volume once where it can be reached from: most volumes are to be reached from the nodes
-// of one zone, as many others are.
+// narrowVolumeBinding asks for each bound volume once where it can be reached from: most volumes are to be reached from
+// the nodes of one zone, as many others are.
 func narrowVolumeBinding(c *cluster, d *demand, m mask) {
 	a := d.volumes
 	if a == nil {
@@ -238,8 +238,8 @@ func (c *cluster) narrowReached(v *volume, m mask) {
 	c.narrowBy(m, c.scratch, func(r row) bool { return c.allows(&v.affinity, r) })
 }
 
-// narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether volumes can be
-// made for them.
+// narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether
+// volumes can be made for them.
 func (c *cluster) narrowOpen(a *volumeAsk, m mask) {
 	stocked := make(mask, len(m))
 	byHost := c.topologyOf(c.hostKey)

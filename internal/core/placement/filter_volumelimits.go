@@ -1,7 +1,7 @@
 package placement
 
-// passesVolumeLimits demands that no driver has to attach more volumes to the node than it says it can. A volume that several
-// pods use counts once; one that no pod uses any longer counts as long as it is still attached.
+// passesVolumeLimits demands that no driver has to attach more volumes to the node than it says it can. A volume that
+// several pods use counts once; one that no pod uses any longer counts as long as it is still attached.
 //
 // As upstream has it, a volume that is still attached and that the pod is going to use counts twice, unless another pod
 // on the node uses it.

@@ -25,9 +25,9 @@ func (d *Disk) conflicts(other *Disk) bool {
 
 // passesOncePod demands that nobody, on any node, uses a claim of the pod that is for one pod at a time.
 //
-// Two things are left as upstream has them: a claim that several pods use counts as used by one, so that the eviction of any
-// of them frees it; and pods that are only nominated are looked at only if the claim is in use besides, or the pod names
-// disks itself.
+// Two things are left as upstream has them: a claim that several pods use counts as used by one, so that the eviction
+// of any of them frees it; and pods that are only nominated are looked at only if the claim is in use besides, or the
+// pod names disks itself.
 func passesOncePod(_ *cluster, d *demand, _ row) bool { return !d.volumes.taken(d) }
 
 func (a *volumeAsk) taken(d *demand) bool {

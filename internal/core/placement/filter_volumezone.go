@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// passesVolumeZone demands that the node is in a zone and a region of each bound volume, as the volume's labels have them. A
-// node without any such label is anywhere.
+// passesVolumeZone demands that the node is in a zone and a region of each bound volume, as the volume's labels have
+// them. A node without any such label is anywhere.
 func passesVolumeZone(c *cluster, d *demand, r row) bool {
 	if d.volumes == nil || len(d.volumes.zones) == 0 {
 		return true

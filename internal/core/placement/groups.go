@@ -61,8 +61,8 @@ func (g *groups) remove(of Group) {
 	}
 }
 
-// hardDefaults reports whether groups decide where a pod may go: it has no spread constraints of its own, and some that its
-// profile gives it are hard.
+// hardDefaults reports whether groups decide where a pod may go: it has no spread constraints of its own, and some that
+// its profile gives it are hard.
 func (k *class) hardDefaults() bool {
 	return len(k.spread) == 0 && slices.ContainsFunc(k.profile.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestMemoryFollowsTheCluster lets ReplicaSets come and go, their pods spread by default and each asking for resources, by labels
-// and by topology keys of its own; and nodes with names of their own. Nothing of them may be left.
+// TestMemoryFollowsTheCluster lets ReplicaSets come and go, their pods spread by default and each asking for resources,
+// by labels and by topology keys of its own; and nodes with names of their own. Nothing of them may be left.
 func TestMemoryFollowsTheCluster(t *testing.T) {
 	p := mixCluster(&mixture{}, 2000)
 	round := func(from, to int) {
@@ -96,7 +96,8 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestManyReplicaSets holds 2,000 sets with 30,000 pods on 1,000 nodes to the memory that pods take, not sets times nodes.
+// TestManyReplicaSets holds 2,000 sets with 30,000 pods on 1,000 nodes to the memory that pods take, not sets times
+// nodes.
 func TestManyReplicaSets(t *testing.T) {
 	p := mixCluster(&mixture{}, 1000)
 	before := heapNow()
@@ -122,8 +123,8 @@ func TestManyReplicaSets(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// TestStringsForgotten gives one history to two Placers, of which one forgets the strings that nobody uses whenever it may. They
-// must decide alike.
+// TestStringsForgotten gives one history to two Placers, of which one forgets the strings that nobody uses whenever it
+// may. They must decide alike.
 func TestStringsForgotten(t *testing.T) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -7,15 +7,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// belief is what a node's agent will think of its NUMA nodes when every pod that counts on the row has arrived: its last
-// report, and on top of it the pods that the report does not have. Each lies where it was offered a place when it was placed
-// itself, and takes that along with its bind (numa.Berth): the agent makes the same offers, and lays pods in their berths also where
-// more is free by then. So what is believed is what will be, and what is believed to be free is free; a report takes the place of
-// what was believed until then. Pods that others bound, without a berth, are let in as the agent would, in the order in which they came.
+// belief is what a node's agent will think of its NUMA nodes when every pod that counts on the row has arrived: its
+// last report, and on top of it the pods that the report does not have. Each lies where it was offered a place when it
+// was placed itself, and takes that along with its bind (numa.Berth): the agent makes the same offers, and lays pods in
+// their berths also where more is free by then. So what is believed is what will be, and what is believed to be free is
+// free; a report takes the place of what was believed until then. Pods that others bound, without a berth, are let in
+// as the agent would, in the order in which they came.
 //
-// A pod that is gone from the API but still in the report counts until the agent has let go of what it owned; one that was in
-// a report and is in the last no more has ended, whatever the API still says. A pod that the agent will refuse, as others than
-// us may bind one, counts for nothing here.
+// A pod that is gone from the API but still in the report counts until the agent has let go of what it owned; one that
+// was in a report and is in the last no more has ended, whatever the API still says. A pod that the agent will refuse,
+// as others than us may bind one, counts for nothing here.
 type belief struct {
 	report *numa.State // never changed
 	state  *numa.State // with the pods on top; nil: to be made anew
@@ -38,8 +39,8 @@ type alikeKey struct {
 	state  string // numa.State.AppendLikeness
 }
 
-// verdictsMax bounds the verdicts kept for one kind of state. Chosen: more kinds of pods than wait at a time. Below the number
-// of kinds that come in turn, offers are made anew (some microseconds each); each costs about 200 bytes.
+// verdictsMax bounds the verdicts kept for one kind of state. Chosen: more kinds of pods than wait at a time. Below the
+// number of kinds that come in turn, offers are made anew (some microseconds each); each costs about 200 bytes.
 const verdictsMax = 64
 
 // numaVerdict is the answer to an offer.
@@ -48,7 +49,8 @@ type numaVerdict struct {
 	final  bool   // an empty machine would refuse, too
 }
 
-// setReport takes note of what the agent of a node says; nil: nothing any more. changed: pods may be judged otherwise now.
+// setReport takes note of what the agent of a node says; nil: nothing any more. changed: pods may be judged otherwise
+// now.
 func (c *cluster) setReport(node string, report *numa.State) (r row, changed bool) {
 	r = c.rowOf(node)
 	b := c.beliefs[r]
@@ -106,8 +108,8 @@ func (b *belief) isLate(h *held) bool {
 	return !h.arrived
 }
 
-// add lets h arrive. A pod with a berth lies there, even if the report has somebody else there: that one has ended since the
-// report was made, or h could not have been promised its place.
+// add lets h arrive. A pod with a berth lies there, even if the report has somebody else there: that one has ended
+// since the report was made, or h could not have been promised its place.
 func (b *belief) add(h *held) {
 	lies := h.lies
 	if lies == nil {
@@ -182,8 +184,8 @@ func (c *cluster) countNUMA(h *held, sign int64) {
 	c.liken(b)
 }
 
-// liftNUMA counts or leaves out h for the sake of a question: what a pod on the row owns is free without it; a pod that is not
-// there takes what it would be offered.
+// liftNUMA counts or leaves out h for the sake of a question: what a pod on the row owns is free without it; a pod that
+// is not there takes what it would be offered.
 func (c *cluster) liftNUMA(h *held, sign int64) {
 	b := c.beliefs[h.row]
 	if b == nil || h.class.numa == nil {

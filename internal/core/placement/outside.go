@@ -16,8 +16,8 @@ type Opinion struct {
 	Rejected map[string]string
 }
 
-// ask returns the nodes about which others are to be asked for a pod: those on which it fits by all rules, or the one on which room was made
-// for it. None: there is nothing to ask.
+// ask returns the nodes about which others are to be asked for a pod: those on which it fits by all rules, or the one
+// on which room was made for it. None: there is nothing to ask.
 func (p *Placer) ask(e *entry) (names []string) {
 	c := p.cluster
 	e.demand = c.demandOf(e.class, e.who, e.pod.Owner)
@@ -33,7 +33,8 @@ func (p *Placer) ask(e *entry) (names []string) {
 	return names
 }
 
-// Heard folds in what others said about a pod: it is next in line again. About a pod that is gone or placed nothing is said.
+// Heard folds in what others said about a pod: it is next in line again. About a pod that is gone or placed nothing is
+// said.
 func (p *Placer) Heard(now unit.Instant, id PodID, o Opinion) {
 	if e := p.queue.entries[id]; e != nil && e.pool == binding && !p.cluster.isAssumed(id) {
 		e.opinion = &o
@@ -48,7 +49,8 @@ func (p *Placer) HeardNothing(now unit.Instant, id PodID) {
 	}
 }
 
-// chooseHeard is choose among the nodes that an opinion leaves. What has happened since they were asked about counts too.
+// chooseHeard is choose among the nodes that an opinion leaves. What has happened since they were asked about counts
+// too.
 func (c *cluster) chooseHeard(d *demand, self PodID, o *Opinion) choice {
 	c.heard = map[row]int64{}
 	defer func() { c.heard = nil }()

@@ -5,33 +5,35 @@
 //
 // A Placer is told facts (a node or pod as the API shows it, the fate of a bind) and asked for decisions with Next. It
 // holds four things. The queue keeps pending pods in pools: active (ready to be placed), back-off (waiting for a
-// moment), unschedulable (waiting for an event that helps) and gated. The cluster keeps nodes as rows of columns, counts
-// what bound and assumed pods take from each, and keeps live counters of who is where. The rules, one per file, judge
-// one demand against one row: filter_*.go say whether, score_*.go say how well. A survey asks them about all rows at once.
+// moment), unschedulable (waiting for an event that helps) and gated. The cluster keeps nodes as rows of columns,
+// counts what bound and assumed pods take from each, and keeps live counters of who is where. The rules, one per file,
+// judge one demand against one row: filter_*.go say whether, score_*.go say how well. A survey asks them about all rows
+// at once.
 //
-// What is kept follows the cluster: classes, identities, aims, counters and columns are counted by who holds them, demands go with
-// the identities that used them (demands.go), strings that nobody uses are swept (intern.go), and what only saves work, atoms,
-// fits, tables and topologies that nobody holds, is bounded in number.
+// What is kept follows the cluster: classes, identities, aims, counters and columns are counted by who holds them,
+// demands go with the identities that used them (demands.go), strings that nobody uses are swept (intern.go), and what
+// only saves work, atoms, fits, tables and topologies that nobody holds, is bounded in number.
 //
-// To read a rule, read its file: it is written for one row, in plain form, against counters that are always right, and then for
-// many rows, against masks. choosePlain (choose.go) asks every rule about every row in its plain form. survey.go gives the same
-// answers by what pods of all kinds share: masks of what nodes say of themselves (atom.go), what resources say to a vector of
-// requests (fit.go), the few domains that have pods (counter.go). tables.go gives them for pods of which many alike come one
-// after another, by remembering what the rules said and asking again only where something changed.
+// To read a rule, read its file: it is written for one row, in plain form, against counters that are always right, and
+// then for many rows, against masks. choosePlain (choose.go) asks every rule about every row in its plain form.
+// survey.go gives the same answers by what pods of all kinds share: masks of what nodes say of themselves (atom.go),
+// what resources say to a vector of requests (fit.go), the few domains that have pods (counter.go). tables.go gives
+// them for pods of which many alike come one after another, by remembering what the rules said and asking again only
+// where something changed.
 //
 // A pod placed by Next is assumed: it counts on its node from that instant, before the API has heard of it. The shell
-// binds it and reports the outcome with Bound. A watch that shows the pod on a node is always the truth: it confirms the
-// assumption, or corrects it.
+// binds it and reports the outcome with Bound. A watch that shows the pod on a node is always the truth: it confirms
+// the assumption, or corrects it.
 //
 // # Volumes
 //
 // Claims, volumes, classes and what drivers say of nodes are facts as nodes are. A demand with claims holds an ask
-// (storage_ask.go): what its claims come down to now, or why no node can take the pod. It is made anew when a fact that it
-// rests on is another, and voids the demand's tables then; counts by row (volumes attached, disks in use) are kept as pods and
-// facts come and go. A pod that is placed with unbound claims gets a VolumePlan. Rules see at once what it will write, as
-// they see assumed pods; the next fact about the same object is the truth again, and a pod that is forgotten takes back
-// what nobody has seen written. The shell writes the plan and says so, VolumesSettled answers when everything is bound or
-// will not be, and only then is the pod bound.
+// (storage_ask.go): what its claims come down to now, or why no node can take the pod. It is made anew when a fact that
+// it rests on is another, and voids the demand's tables then; counts by row (volumes attached, disks in use) are kept
+// as pods and facts come and go. A pod that is placed with unbound claims gets a VolumePlan. Rules see at once what it
+// will write, as they see assumed pods; the next fact about the same object is the truth again, and a pod that is
+// forgotten takes back what nobody has seen written. The shell writes the plan and says so, VolumesSettled answers when
+// everything is bound or will not be, and only then is the pod bound.
 //
 // # Vocabulary
 //
@@ -71,17 +73,18 @@
 //   - The same history gives the same placements. Nodes lie on a ring by a hash of their name and the seed; of equal
 //     scores the first from the pod's own place on it wins, so that ties spread over nodes yet do not depend on the
 //     order in which nodes were seen.
-//   - A pod in the unschedulable pool fits on no node when Next looks into it. Waiting demands hear of what may undo what keeps
-//     them off (wait.go), and are asked then; so a pod is woken by the event that lets it fit, and by no other, but for the end
-//     of the making of room for it. The same holds of what makes an eviction help it; if that has happened to many rows at
-//     once, the rows are looked at bit by bit, for pods of high priority first (see seekHope).
-//   - Columns and counters equal what a fresh count over nodes and pods would give, and surveys and tables what the rules say
-//     without them (cluster_test.go, survey_test.go and tables_test.go hold them to that).
+//   - A pod in the unschedulable pool fits on no node when Next looks into it. Waiting demands hear of what may undo
+//     what keeps them off (wait.go), and are asked then; so a pod is woken by the event that lets it fit, and by no
+//     other, but for the end of the making of room for it. The same holds of what makes an eviction help it; if that
+//     has happened to many rows at once, the rows are looked at bit by bit, for pods of high priority first (see
+//     seekHope).
+//   - Columns and counters equal what a fresh count over nodes and pods would give, and surveys and tables what the
+//     rules say without them (cluster_test.go, survey_test.go and tables_test.go hold them to that).
 //
 // # What it does not do yet
 //
-// Resource claims are not a rule yet: a pod that requires one is refused with a reason that names it, never placed as if it
-// had not asked. Nodes are not scored by how much storage they have (an alpha of 1.36).
+// Resource claims are not a rule yet: a pod that requires one is refused with a reason that names it, never placed as
+// if it had not asked. Nodes are not scored by how much storage they have (an alpha of 1.36).
 //
 // It is not safe for concurrent use: one goroutine owns a Placer.
 package placement
@@ -113,8 +116,8 @@ type Placer struct {
 	queue   *queue
 	// wishesChecked is where the change log ended when pods that wait for room were last looked at.
 	wishesChecked int
-	// plansChecked is the version of storage, and one, at which plans for volumes were last looked at; plansDue when the
-	// first of them fails.
+	// plansChecked is the version of storage, and one, at which plans for volumes were last looked at; plansDue when
+	// the first of them fails.
 	plansChecked uint64
 	plansDue     unit.Instant
 	// heardAt is when a fact was last folded in or Next called; searchDue when the search for evictions may go on.
@@ -135,8 +138,8 @@ type Decision struct {
 	Attempt int          // how often this pod has been tried, this time included
 	Came    unit.Instant // when it was first seen pending
 
-	// Asked, if there are any, are the nodes about which others are to be asked before the pod is placed; the shell says what they said
-	// with Heard or HeardNothing. Nothing else is decided then.
+	// Asked, if there are any, are the nodes about which others are to be asked before the pod is placed; the shell
+	// says what they said with Heard or HeardNothing. Nothing else is decided then.
 	Asked []string
 
 	// Node is where the pod goes; it is assumed there. Empty: it fits nowhere, and Failure says why.
@@ -145,7 +148,8 @@ type Decision struct {
 	// Feasible counts the nodes that passed all filters.
 	Feasible int
 
-	// Berth is where the pod is expected to lie on Node; its agent has to be told with the bind. Nil: it owns nothing there.
+	// Berth is where the pod is expected to lie on Node; its agent has to be told with the bind. Nil: it owns nothing
+	// there.
 	Berth numa.Berth
 	// Volumes is what must be written, and come true, before the pod is bound; nil: nothing.
 	Volumes *VolumePlan
@@ -153,7 +157,8 @@ type Decision struct {
 	Failure *Failure
 	// Preemption, with a Failure, is what would make room. The pod is nominated on its node; the shell evicts.
 	Preemption *Preemption
-	// Flushed: the pod would have waited on, had not a look after whoever waits long found it. It should never be; see flushAfter.
+	// Flushed: the pod would have waited on, had not a look after whoever waits long found it. It should never be; see
+	// flushAfter.
 	Flushed bool
 	// Nominated is, with a Failure, the node on which room is being made for the pod: what its status should say.
 	Nominated string
@@ -165,8 +170,8 @@ func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.heardAt = now
 }
 
-// NodeGone folds in that a node was deleted. Its pods stay counted until they are gone themselves, so that a node of the
-// same name that comes back is not overfilled. Pods for which room was being made there must look elsewhere.
+// NodeGone folds in that a node was deleted. Its pods stay counted until they are gone themselves, so that a node of
+// the same name that comes back is not overfilled. Pods for which room was being made there must look elsewhere.
 func (p *Placer) NodeGone(now unit.Instant, name string) {
 	r, known := p.cluster.removeNode(name)
 	if !known {
@@ -197,8 +202,8 @@ func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
 // NamespaceGone folds in that a namespace was deleted.
 func (p *Placer) NamespaceGone(now unit.Instant, name string) { p.NamespaceSeen(now, name, nil) }
 
-// GroupSeen folds in an object that selects pods. It matters to scores, and to where pods may go whose profile gives them hard
-// spread constraints.
+// GroupSeen folds in an object that selects pods. It matters to scores, and to where pods may go whose profile gives
+// them hard spread constraints.
 func (p *Placer) GroupSeen(now unit.Instant, g Group) {
 	if p.cluster.groups.set(g) {
 		p.regroup(now, g.Namespace)
@@ -378,9 +383,9 @@ func (p *Placer) await(now unit.Instant, e *entry, f *Failure) {
 	}
 }
 
-// misses reports whether a pod that was tried before would only hear again that it fits nowhere: what woke it woke all pods of its
-// demand, and one of them has just found that there is no room any more. A thousand pods that wait for the next of a few places
-// would else be tried a thousand times for each.
+// misses reports whether a pod that was tried before would only hear again that it fits nowhere: what woke it woke all
+// pods of its demand, and one of them has just found that there is no room any more. A thousand pods that wait for the
+// next of a few places would else be tried a thousand times for each.
 func (p *Placer) misses(e *entry) bool {
 	c := p.cluster
 	w := c.waits.of[e.demand]
@@ -426,7 +431,8 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 	}
 }
 
-// EvictionFailed lets a pod that waits for room try again after its back-off: making room was refused, and at once it would be again.
+// EvictionFailed lets a pod that waits for room try again after its back-off: making room was refused, and at once it
+// would be again.
 func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
 		w.victims = nil
@@ -473,14 +479,15 @@ func (p *Placer) Verdicts(pod Pod) (out []Verdict) {
 	return out
 }
 
-// Scores rates the feasible nodes for pod, in the order of names. With fewer than two there is nothing to compare, and no
-// scores.
+// Scores rates the feasible nodes for pod, in the order of names. With fewer than two there is nothing to compare, and
+// no scores.
 func (p *Placer) Scores(pod Pod) (out []NodeScore) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.scores(d, pod.ID) })
 	return out
 }
 
-// Evictions lists, for a pod that fits nowhere, every node on which evictions would make room, and whose: the fewest there.
+// Evictions lists, for a pod that fits nowhere, every node on which evictions would make room, and whose: the fewest
+// there.
 func (p *Placer) Evictions(pod Pod) (out []Preemption) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.evictions(d, pod.ID) })
 	return out

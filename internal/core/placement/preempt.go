@@ -53,9 +53,9 @@ type bids struct {
 // priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
 const priorityLift = math.MaxInt32 + 1
 
-// preempt chooses the row whose eviction costs least; upstream's order: fewest violated budgets, lowest highest priority,
-// smallest sum of priorities, fewest victims, latest start of the oldest among the highest; then, where upstream is
-// random, the place on the ring. Unlike upstream it looks at every row. why says why there is none.
+// preempt chooses the row whose eviction costs least; upstream's order: fewest violated budgets, lowest highest
+// priority, smallest sum of priorities, fewest victims, latest start of the oldest among the highest; then, where
+// upstream is random, the place on the ring. Unlike upstream it looks at every row. why says why there is none.
 func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if d.profile.NoPreemption {
 		return nil, ""
@@ -117,8 +117,8 @@ func compareBids(a, b *bid) int {
 		cmp.Compare(a.count, b.count), cmp.Compare(b.earliest, a.earliest))
 }
 
-// awaitsVictims reports whether room is being made already: pods evicted for it are ending on the nominated row. What no
-// eviction can change there ends the waiting.
+// awaitsVictims reports whether room is being made already: pods evicted for it are ending on the nominated row. What
+// no eviction can change there ends the waiting.
 func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 	w := c.wishes[self]
 	if w == nil || !c.present(w.row) {

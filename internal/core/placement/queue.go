@@ -11,8 +11,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Back-off of a pod after its n-th failure in a row: the first doubled n-1 times, up to the longest. Upstream's defaults of
-// podInitialBackoffSeconds and podMaxBackoffSeconds. Raising them spares a busy API server and delays recovery.
+// Back-off of a pod after its n-th failure in a row: the first doubled n-1 times, up to the longest. Upstream's
+// defaults of podInitialBackoffSeconds and podMaxBackoffSeconds. Raising them spares a busy API server and delays
+// recovery.
 const (
 	backoffMin = time.Second
 	backoffMax = 10 * time.Second

@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one Placer. A block is "do" and one command
-// per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one Placer. A block is "do" and one
+// command per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME

@@ -6,15 +6,16 @@ import "math"
 const scoreMax = 100
 
 // A scorer rates feasible nodes. raw is its value for one row; normalize turns the raw values of all feasible rows, in
-// place, into 0..scoreMax, larger being better. It looks only at which values there are, not at how many rows have each.
+// place, into 0..scoreMax, larger being better. It looks only at which values there are, not at how many rows have
+// each.
 type scorer struct {
 	plugin  string
 	applies func(d *demand) bool // false: every node would score the same
 	raw     func(c *cluster, d *demand, r row) int64
 	// normalize is nil where raw is the score.
 	normalize func(scores []int64)
-	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter. nil: raw looks at
-	// the row alone, and needs no normalizing.
+	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter. nil: raw looks
+	// at the row alone, and needs no normalizing.
 	key func(c *cluster, d *demand, r row, key []int32) []int32
 	// split moves the rows in m of which raw is out of the ordinary to groups of their own.
 	split func(c *cluster, d *demand, m mask, g *grouping)
@@ -54,8 +55,8 @@ func normalizeReversed(scores []int64) {
 	}
 }
 
-// normalizeByRange scales so that the smallest becomes 0 and the largest scoreMax. All equal become 0. In floating point,
-// as upstream does.
+// normalizeByRange scales so that the smallest becomes 0 and the largest scoreMax. All equal become 0. In floating
+// point, as upstream does.
 func normalizeByRange(scores []int64) {
 	low, high := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, s := range scores {

@@ -14,8 +14,8 @@ type image struct {
 	on    mask  // rows that have it, while a demand asks for it and somebody wanted to know; else nil
 }
 
-// The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold and
-// maxContainerThreshold; between them lie most images of public registries.
+// The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold
+// and maxContainerThreshold; between them lie most images of public registries.
 const (
 	imageMin = 23 << 20
 	imageMax = 1000 << 20

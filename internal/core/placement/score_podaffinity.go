@@ -3,7 +3,8 @@ package placement
 func isDrawn(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
 
 // podAffinityWeight sums the weights of preferred terms between this pod and those in the domains of the node, in both
-// directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's weight.
+// directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's
+// weight.
 func podAffinityWeight(c *cluster, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
@@ -24,7 +25,8 @@ func keyDrawn(c *cluster, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// splitDrawn adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows already.
+// splitDrawn adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
+// already.
 func splitDrawn(_ *cluster, d *demand, m mask, g *grouping) {
 	weigh := func(see func(r row, weight int64)) {
 		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {

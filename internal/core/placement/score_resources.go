@@ -125,8 +125,8 @@ func balanceScore(c *cluster, d *demand, r row) int64 {
 	return scoreMax/2 + (scoreMax/2+with-without)/2
 }
 
-// balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and what there
-// is of each.
+// balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and
+// what there is of each.
 func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
 	a, b := float64(haveA), float64(haveB)
 	with := math.Abs((min(float64(takenA+addA)/a, 1) - min(float64(takenB+addB)/b, 1)) / 2)

@@ -67,7 +67,8 @@ func (d *demand) scoresSpread(r row) bool {
 	return true
 }
 
-// spreadScore sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is better.
+// spreadScore sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is
+// better.
 func spreadScore(c *cluster, d *demand, r row) int64 {
 	if !d.scoresSpread(r) {
 		return leftOut
@@ -124,8 +125,8 @@ func normalizeSpread(scores []int64) {
 	}
 }
 
-// splitSoftSpread tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies divide the rows
-// already.
+// splitSoftSpread tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
+// divide the rows already.
 func splitSoftSpread(c *cluster, d *demand, m mask, g *grouping) {
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -150,7 +151,8 @@ func splitSoftSpread(c *cluster, d *demand, m mask, g *grouping) {
 	}
 }
 
-// measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not tell.
+// measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not
+// tell.
 func (c *cluster) measureSpread(d *demand, m mask) {
 	d.spans = d.spans[:0]
 	for i := range d.soft {

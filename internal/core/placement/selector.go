@@ -47,8 +47,8 @@ func labelOf(labels []Label, key string) (string, bool) {
 	return labels[i].Value, true
 }
 
-// An aim is a set of pods that somebody means: those that all its parts select. Constraints and terms that mean the same
-// pods share one.
+// An aim is a set of pods that somebody means: those that all its parts select. Constraints and terms that mean the
+// same pods share one.
 type aim struct {
 	id    int32
 	key   string

@@ -11,7 +11,8 @@ type space struct {
 	changed  []*capacity // that came or went since
 	stale    bool        // too much has changed
 
-	// The capacities of the class: those that demand one of some values of a label, as for each node, under each of these.
+	// The capacities of the class: those that demand one of some values of a label, as for each node, under each of
+	// these.
 	byLabel map[labelID][]*capacity
 	others  []*capacity
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// storage is what the cluster knows of claims and volumes. Facts are never changed in place: a change is another pointer,
-// so that who kept some can tell whether they still hold.
+// storage is what the cluster knows of claims and volumes. Facts are never changed in place: a change is another
+// pointer, so that who kept some can tell whether they still hold.
 //
 // A fact may be assumed: as it will be when what was decided is written. Rules see it; truth keeps what the API says.
 type storage struct {
@@ -37,8 +37,8 @@ type claimKey struct{ namespace, name string }
 type claimState struct {
 	key  claimKey
 	seen *Claim // nil: the API does not show it
-	// users counts mentions by counted pods, other than by generic ephemeral volumes; lifted, those of pods that are taken
-	// off or put on a row for a moment.
+	// users counts mentions by counted pods, other than by generic ephemeral volumes; lifted, those of pods that are
+	// taken off or put on a row for a moment.
 	users, lifted int32
 	on            map[row]int32 // mentions of all kinds
 	attached      Attached      // what counts towards limits where it is used
@@ -55,7 +55,8 @@ type volume struct {
 type volumeTerms struct {
 	terms []compiledTerm
 	bound bool // false: anywhere
-	// hosts: the volume can be reached only from nodes with one of these values of kubernetes.io/hostname; nil: not known.
+	// hosts: the volume can be reached only from nodes with one of these values of kubernetes.io/hostname; nil: not
+	// known.
 	hosts []int32
 }
 
@@ -94,8 +95,8 @@ func (s *storage) drop(k *claimState) {
 	}
 }
 
-// setClaim replaces what is known of a claim; nil: it is gone. The rows on which it is used are noted as changed if it counts
-// otherwise there.
+// setClaim replaces what is known of a claim; nil: it is gone. The rows on which it is used are noted as changed if it
+// counts otherwise there.
 func (c *cluster) setClaim(key claimKey, to *Claim) {
 	s := &c.storage
 	s.version++
@@ -233,8 +234,8 @@ func (s *storage) capacityClass(key claimKey) (string, bool) {
 	return "", false
 }
 
-// A stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host from
-// which alone they can be reached, each list from the smallest on.
+// A stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host
+// from which alone they can be reached, each list from the smallest on.
 type stock struct {
 	version  uint64
 	kept     map[claimKey][]*volume

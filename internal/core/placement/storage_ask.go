@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A volumeAsk is what the volumes of a demand come down to as claims and volumes are now: the plain form of what rules about
-// volumes read. It is made anew when one of inputs is another.
+// A volumeAsk is what the volumes of a demand come down to as claims and volumes are now: the plain form of what rules
+// about volumes read. It is made anew when one of inputs is another.
 type volumeAsk struct {
 	inputs []any // the facts that it was made of, as pointers and versions
 	claims []*claimState

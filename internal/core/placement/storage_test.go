@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come, change
-// and go, with plans for volumes that are written, fail, come true or run out of time.
+// TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come,
+// change and go, with plans for volumes that are written, fail, come true or run out of time.
 func TestStorageHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		h := newHistory(t, 2000+seed)

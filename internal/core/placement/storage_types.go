@@ -1,14 +1,15 @@
 package placement
 
-// A Mount is one volume of a pod, as far as a rule looks at it: a claim, a disk that is named in the pod itself, or both a
-// disk and what it attaches.
+// A Mount is one volume of a pod, as far as a rule looks at it: a claim, a disk that is named in the pod itself, or
+// both a disk and what it attaches.
 type Mount struct {
-	// Claim names a claim in the pod's namespace. Own: it is that of a generic ephemeral volume, and must be controlled by
-	// the pod.
+	// Claim names a claim in the pod's namespace. Own: it is that of a generic ephemeral volume, and must be controlled
+	// by the pod.
 	Claim string
 	Own   bool
 	Disk  *Disk
-	// Attached is what counts towards the node's limits for a disk that some CSI driver attaches in place of the kubelet.
+	// Attached is what counts towards the node's limits for a disk that some CSI driver attaches in place of the
+	// kubelet.
 	Attached Attached
 }
 
@@ -67,10 +68,11 @@ type Volume struct {
 	Affinity *[]NodeTerm // where it can be reached; nil: anywhere
 	Attached Attached
 	CSI      bool // Attached is its own source, not a translation
-	// NeedsOfAgent are codes of what a node's agent must have to mount it that not every agent has; see Pod.NeedsOfAgent.
+	// NeedsOfAgent are codes of what a node's agent must have to mount it that not every agent has; see
+	// Pod.NeedsOfAgent.
 	NeedsOfAgent []string
-	// Plugin is the in-tree plugin of a volume that a CSI driver serves on nodes that have moved it; there Moved holds in
-	// place of Affinity.
+	// Plugin is the in-tree plugin of a volume that a CSI driver serves on nodes that have moved it; there Moved holds
+	// in place of Affinity.
 	Plugin string
 	Moved  *[]NodeTerm
 }
@@ -82,8 +84,8 @@ type StorageClass struct {
 	// Waits: volumes are bound when a pod is placed (WaitForFirstConsumer), not before. Unset: the mode is not known.
 	Waits, Unset bool
 	Driver       string // that attaches its volumes; empty: none that counts
-	// NeedsOfAgent are, as a Volume's, of volumes that Provisioner makes, if it is of a kind that is known by its name. Of those that
-	// a CSI driver makes, AgentCSI is one by itself.
+	// NeedsOfAgent are, as a Volume's, of volumes that Provisioner makes, if it is of a kind that is known by its name.
+	// Of those that a CSI driver makes, AgentCSI is one by itself.
 	NeedsOfAgent []string
 	Topologies   *[]NodeTerm // where volumes can be made; nil: anywhere
 }

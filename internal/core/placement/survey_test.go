@@ -23,8 +23,9 @@ func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
 	}
 }
 
-// TestSurveysAgree drives random histories of clusters that have everything that rules look at, and holds surveys to the plain
-// form for every pod that waits and for pods that nobody has seen. It must have met failures, ties, and choices by each scorer.
+// TestSurveysAgree drives random histories of clusters that have everything that rules look at, and holds surveys to
+// the plain form for every pod that waits and for pods that nobody has seen. It must have met failures, ties, and
+// choices by each scorer.
 func TestSurveysAgree(t *testing.T) {
 	chosen, failed := 0, 0
 	for seed := range uint64(24) {

@@ -2,23 +2,23 @@ package placement
 
 import "slices"
 
-// tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it, that takes
-// less than 20 microseconds.
+// tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it,
+// that takes less than 20 microseconds.
 const tablesMin = 64
 
-// tablesMax is how many demands have tables, at 24 bytes a row each. Chosen: kinds that come one after another in long runs,
-// and a few at a time; more in turn are better surveyed.
+// tablesMax is how many demands have tables, at 24 bytes a row each. Chosen: kinds that come one after another in long
+// runs, and a few at a time; more in turn are better surveyed.
 const tablesMax = 16
 
-// Tables pay for a demand that is asked about often: to correct them for one changed row costs about as much as to survey
-// tableRowCost rows, to build them as much as tablesAfter surveys. Measured.
+// Tables pay for a demand that is asked about often: to correct them for one changed row costs about as much as to
+// survey tableRowCost rows, to build them as much as tablesAfter surveys. Measured.
 const (
 	tableRowCost = 256
 	tablesAfter  = 24
 )
 
-// tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so few changes
-// between, that correcting them costs less than a survey.
+// tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so
+// few changes between, that correcting them costs less than a survey.
 func (c *cluster) tablesPay(d *demand) bool {
 	since := c.changes.end() - d.asked
 	d.asked = c.changes.end()
@@ -35,14 +35,14 @@ func (c *cluster) tablesPay(d *demand) bool {
 	return d.often >= tablesAfter
 }
 
-// tables keep what the rules said of every row to one demand, and correct it only where a row changed. They are for the pods of
-// which many alike come one after another; see tablesPay.
+// tables keep what the rules said of every row to one demand, and correct it only where a row changed. They are for the
+// pods of which many alike come one after another; see tablesPay.
 //
-// Rows are in groups: rows of one group get the same answer from every rule that looks around, whatever the counters say
-// at the moment, and the same raw score from every scorer that is normalized. So such a rule is asked about one row of
-// each group, at decision time, against the live counters. What rules that look at nothing but the row said is kept: a
-// row that one of them rejected is in no group but counted under its reasons, and in a group rows are ordered by the sum
-// of the other scores.
+// Rows are in groups: rows of one group get the same answer from every rule that looks around, whatever the counters
+// say at the moment, and the same raw score from every scorer that is normalized. So such a rule is asked about one row
+// of each group, at decision time, against the live counters. What rules that look at nothing but the row said is kept:
+// a row that one of them rejected is in no group but counted under its reasons, and in a group rows are ordered by the
+// sum of the other scores.
 //
 // The answers equal those of choosePlain; TestTablesAgree holds them to it.
 type tables struct {

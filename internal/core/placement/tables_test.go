@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// checkTables holds what tables say about every queued pod to what the plain form says, and the bids kept in them to fresh
-// ones.
+// checkTables holds what tables say about every queued pod to what the plain form says, and the bids kept in them to
+// fresh ones.
 func (h *history) checkTables() {
 	c := h.placer.cluster
 	for _, id := range slices.Sorted(maps.Keys(h.placer.queue.entries)) {

@@ -39,9 +39,9 @@ type Pod struct {
 	Started int64
 
 	Requests []Amount // what the pod takes; a resource that is absent is not asked for
-	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none, so
-	// that a crowd of pods without requests does not pile up on one node. Asked is for the node that is being considered,
-	// Held for one that has the pod already; upstream's two rules differ for pods with pod-level requests.
+	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none,
+	// so that a crowd of pods without requests does not pile up on one node. Asked is for the node that is being
+	// considered, Held for one that has the pod already; upstream's two rules differ for pods with pod-level requests.
 	Asked, Held Load
 
 	Tolerations  []Toleration
@@ -57,7 +57,8 @@ type Pod struct {
 	Images     []string // that its containers and volumes run from, one entry each, with their tags
 	Containers int      // init containers included: images are judged large or small for so many
 	Features   []string // node features it cannot do without
-	// NeedsOfAgent are codes of what it asks of its node's agent that not every agent can do; nil, as for most: nothing.
+	// NeedsOfAgent are codes of what it asks of its node's agent that not every agent can do; nil, as for most:
+	// nothing.
 	NeedsOfAgent []string
 
 	// NUMA is what its node's agent must find for it on the NUMA nodes, the UID left out; nil: nothing.
@@ -102,8 +103,8 @@ type Image struct {
 // Owner is the controller of a pod. Kind is ReplicationController, ReplicaSet or StatefulSet; others are left out.
 type Owner struct{ Kind, Name string }
 
-// A Group is an object that selects pods: a Service, ReplicationController, ReplicaSet or StatefulSet. Pods without spread
-// constraints of their own are spread with the pods of their groups.
+// A Group is an object that selects pods: a Service, ReplicationController, ReplicaSet or StatefulSet. Pods without
+// spread constraints of their own are spread with the pods of their groups.
 type Group struct {
 	Kind, Namespace, Name string
 	Selector              LabelSelector

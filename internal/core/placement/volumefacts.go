@@ -61,7 +61,8 @@ func (p *Placer) DriverSeen(now unit.Instant, name string, capacities bool) {
 	p.setDriver(now, name, true, capacities)
 }
 
-// setDriver folds in whether there is a driver, and whether its capacities are to be looked at. Pods are woken when less is asked.
+// setDriver folds in whether there is a driver, and whether its capacities are to be looked at. Pods are woken when
+// less is asked.
 func (p *Placer) setDriver(now unit.Instant, name string, there, capacities bool) {
 	s := &p.cluster.storage
 	wasThere, opted := s.drivers[name], s.opted[name]

@@ -10,9 +10,10 @@ import (
 
 // A waiter is a demand with pods in the unschedulable pool: it fits on no row, and no eviction makes it fit on one.
 //
-// What keeps it off each row is one of rules at least, with and without the pods that it could evict. So it need hear only of what
-// may undo one of these, there, and is asked about that row then: another rule that objects joins rules. This is what SAT
-// solvers do with watched literals. Where one reason holds on every row (block), it hears of the end of that reason only.
+// What keeps it off each row is one of rules at least, with and without the pods that it could evict. So it need hear
+// only of what may undo one of these, there, and is asked about that row then: another rule that objects joins rules.
+// This is what SAT solvers do with watched literals. Where one reason holds on every row (block), it hears of the end
+// of that reason only.
 type waiter struct {
 	demand *demand
 	number uint64 // of waiters, in the order in which they began to wait
@@ -74,7 +75,8 @@ func (m *mark) has(r row) bool {
 // domainAt is the domain of row r.
 func (t *topology) domainAt(r row) int32 { return t.at(r) }
 
-// floorOf is what a domain's count is compared with: that of the domain with the fewest, or zero where there are too few domains.
+// floorOf is what a domain's count is compared with: that of the domain with the fewest, or zero where there are too
+// few domains.
 func (a *spreadAsk) floorOf() int32 {
 	if a.counter == nil || a.counter.ground.domains < int(a.minDomains) {
 		return 0

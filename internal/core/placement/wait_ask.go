@@ -18,8 +18,8 @@ const (
 	hopeEviction      // somewhere it would fit without pods of lower priority
 )
 
-// hear asks the waiters that what has happened since the last call concerns, once each, and wakes the pods of those for which there is
-// hope.
+// hear asks the waiters that what has happened since the last call concerns, once each, and wakes the pods of those for
+// which there is hope.
 func (p *Placer) hear(now unit.Instant) {
 	p.heardAt = now
 	p.hearNominated(now)
@@ -131,8 +131,9 @@ func (w *waiter) setFloor() {
 	}
 }
 
-// rouse moves the pods of w, for which there is hope, out of the unschedulable pool; where it is by eviction, not those for which
-// somebody is being evicted already. A pod that has become another to others since it began to wait is asked about as what it is now.
+// rouse moves the pods of w, for which there is hope, out of the unschedulable pool; where it is by eviction, not those
+// for which somebody is being evicted already. A pod that has become another to others since it began to wait is asked
+// about as what it is now.
 func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 	c := p.cluster
 	for _, e := range w.pods {
@@ -146,9 +147,9 @@ func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 	w.known = false
 }
 
-// hearNominated wakes the pods for which room is being made on rows on which something has happened, and that may go on: they fit, or
-// those who were evicted for them are gone, they do not fit, and they must look elsewhere. To its demand, a pod's own wish is
-// in the way, so that each is asked for itself.
+// hearNominated wakes the pods for which room is being made on rows on which something has happened, and that may go
+// on: they fit, or those who were evicted for them are gone, they do not fit, and they must look elsewhere. To its
+// demand, a pod's own wish is in the way, so that each is asked for itself.
 func (p *Placer) hearNominated(now unit.Instant) {
 	c := p.cluster
 	if len(c.wishes) == 0 {
@@ -199,8 +200,8 @@ func (p *Placer) wakeWishers(now unit.Instant, w *waiter) {
 	}
 }
 
-// A search asks, row by row, whether evictions would make room for a waiter. What has happened to many rows at once is looked at
-// in this way, the waiter of highest priority first.
+// A search asks, row by row, whether evictions would make room for a waiter. What has happened to many rows at once is
+// looked at in this way, the waiter of highest priority first.
 type search struct {
 	on     bool
 	again  bool // something has happened since it began
@@ -210,14 +211,16 @@ type search struct {
 }
 
 const (
-	// searchWork bounds what Next spends on searches: so many rows whose pods are looked at, each worth searchSkips on which there is nobody
-	// to evict. Chosen: 1 to 5 microseconds a row, so that a placement is late by about a millisecond.
+	// searchWork bounds what Next spends on searches: so many rows whose pods are looked at, each worth searchSkips on
+	// which there is nobody to evict. Chosen: 1 to 5 microseconds a row, so that a placement is late by about a
+	// millisecond.
 	searchWork, searchSkips = 512, 32
-	// searchPause is the time between two such. Chosen: a tenth of a CPU at most goes into searches. Shorter, pods that could evict and look
-	// around learn of it sooner: with 5,000 nodes within 0.1 s, if they are the only ones.
+	// searchPause is the time between two such. Chosen: a tenth of a CPU at most goes into searches. Shorter, pods that
+	// could evict and look around learn of it sooner: with 5,000 nodes within 0.1 s, if they are the only ones.
 	searchPause = 10 * time.Millisecond
-	// flushAfter is when a waiting demand is asked about every row though nothing is known to have happened that helps it. Upstream's
-	// flush of unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find nobody, and counts whom it finds.
+	// flushAfter is when a waiting demand is asked about every row though nothing is known to have happened that helps
+	// it. Upstream's flush of unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find nobody,
+	// and counts whom it finds.
 	flushAfter = 5 * time.Minute
 )
 

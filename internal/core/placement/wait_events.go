@@ -16,8 +16,8 @@ func (s *waits) turned(r row) {
 	}
 }
 
-// notify lets those hear who wait for pods that others mean, for terms that others hold or for claims that others use: h has come to
-// its row (sign 1), or left it. It is counted already, or no longer.
+// notify lets those hear who wait for pods that others mean, for terms that others hold or for claims that others use:
+// h has come to its row (sign 1), or left it. It is counted already, or no longer.
 func (c *cluster) notify(h *held, sign int32) {
 	if len(c.waits.of) == 0 {
 		return
@@ -78,8 +78,8 @@ func (c *cluster) notifyCounter(k *counter, r row, sign int32) {
 	}
 }
 
-// notifyMore: k counts more in domain. That ends a pod's search for company there (here), and the domain with the fewest may have
-// become another.
+// notifyMore: k counts more in domain. That ends a pod's search for company there (here), and the domain with the
+// fewest may have become another.
 func (c *cluster) notifyMore(w *waiter, k *counter, here *bool, domain int32, evicts bool) {
 	if slices.Contains(w.demand.together, k) {
 		*here = evicts || k.at(domain) == 1
@@ -103,8 +103,8 @@ func (c *cluster) notifyFloor(w *waiter, k *counter) {
 	}
 }
 
-// notifyFewer: k counts fewer in domain. There may be room for one more there, or nobody left to shun; nobody to join at all lets a
-// pod begin that joins its like.
+// notifyFewer: k counts fewer in domain. There may be room for one more there, or nobody left to shun; nobody to join
+// at all lets a pod begin that joins its like.
 func (c *cluster) notifyFewer(w *waiter, k *counter, here *bool, domain int32, evicts bool) {
 	d := w.demand
 	for i := range d.hard {

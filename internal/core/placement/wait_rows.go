@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A rowIndex finds the waiters to which something that has happened on one row may matter: of those that demand one of the row's
-// labels, or its name, or none, those whose request of the resource that is scarcest for them may fit.
+// A rowIndex finds the waiters to which something that has happened on one row may matter: of those that demand one of
+// the row's labels, or its name, or none, those whose request of the resource that is scarcest for them may fit.
 type rowIndex struct {
 	roomOnly bool // everybody in it hears of room
 	byLabel  map[labelID]*bucket
@@ -219,8 +219,8 @@ func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
 	}
 }
 
-// each leaves out who asks for more than the row could have. Those who do not hear of room yet are to: it may be all that keeps
-// them off now.
+// each leaves out who asks for more than the row could have. Those who do not hear of room yet are to: it may be all
+// that keeps them off now.
 func (b *bucket) each(c *cluster, r row, see func(*waiter)) {
 	if b == nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestServiceWakes: the default spread constraints of a profile are hard, and count the pods of a service. When it selects others,
-// a pod that waits for them is asked again.
+// TestServiceWakes: the default spread constraints of a profile are hard, and count the pods of a service. When it
+// selects others, a pod that waits for them is asked again.
 func TestServiceWakes(t *testing.T) {
 	profile := DefaultProfile()
 	profile.DefaultSpread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, MinDomains: 1}}

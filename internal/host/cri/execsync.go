@@ -20,13 +20,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The answer to ExecSync holds all that a command printed: up to 16 MiB of each output, chosen by whoever wrote the command, and
-// gRPC holds a message whole, three times, before its receiver sees any of it. A node of a hundred pods that are probed by commands
-// would need gigabytes to learn exit codes. So this one call is read as it comes, by HTTP/2 of the standard library, and what nobody
-// wants of it is thrown away on the way. To the runtime, and to interceptors, it is a gRPC call as any other.
+// The answer to ExecSync holds all that a command printed: up to 16 MiB of each output, chosen by whoever wrote the
+// command, and gRPC holds a message whole, three times, before its receiver sees any of it. A node of a hundred pods
+// that are probed by commands would need gigabytes to learn exit codes. So this one call is read as it comes, by HTTP/2
+// of the standard library, and what nobody wants of it is thrown away on the way. To the runtime, and to interceptors,
+// it is a gRPC call as any other.
 
 const (
-	// streamBuffer is how much of an answer the runtime may send before it was read, in bytes (chosen: HTTP/2's first window).
+	// streamBuffer is how much of an answer the runtime may send before it was read, in bytes (chosen: HTTP/2's first
+	// window).
 	streamBuffer = 64 << 10
 
 	// idleLife is how long a connection stays open that no command uses (chosen: longer than usual periods of probes).
@@ -39,8 +41,8 @@ type outputOption struct {
 	bytes int
 }
 
-// KeepOutput has ExecSync keep at most so many bytes of each of the command's two outputs: zero for a caller who wants the exit
-// code only. Without it all is kept that the runtime sends.
+// KeepOutput has ExecSync keep at most so many bytes of each of the command's two outputs: zero for a caller who wants
+// the exit code only. Without it all is kept that the runtime sends.
 func KeepOutput(bytes int) grpc.CallOption { return outputOption{bytes: bytes} }
 
 // KeptOutput is how much of each output a call's options have ExecSync keep, in bytes.
@@ -82,8 +84,9 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 	}, transport
 }
 
-// call makes one unary gRPC call (its protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc) and has read read the answer. Errors
-// are gRPC's. The runtime is not told the deadline of ctx: it ends the command at the request's own, and the call when this ends.
+// call makes one unary gRPC call (its protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc) and has read read the
+// answer. Errors are gRPC's. The runtime is not told the deadline of ctx: it ends the command at the request's own, and
+// the call when this ends.
 func call(ctx context.Context, transport *http.Transport, method string, in proto.Message, read func(io.Reader) error) error {
 	message, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, prefixLen), in)
 	if err != nil {
@@ -152,7 +155,8 @@ func verdict(trailers http.Header) error {
 	return status.Error(codes.Code(code), message)
 }
 
-// What the protocol buffers of an ExecSyncResponse are made of (k8s.io/cri-api, api.proto; protobuf.dev/programming-guides/encoding).
+// What the protocol buffers of an ExecSyncResponse are made of (k8s.io/cri-api, api.proto;
+// protobuf.dev/programming-guides/encoding).
 const (
 	stdoutField = 1
 	stderrField = 2

@@ -50,7 +50,8 @@ func dialServer(t *testing.T, serve func(net.Listener) error, options ...grpc.Di
 	return client
 }
 
-// TestExecSyncKeeps: as much of each output as the caller asked for, the exit code, and nothing else of a gRPC server's answer.
+// TestExecSyncKeeps: as much of each output as the caller asked for, the exit code, and nothing else of a gRPC server's
+// answer.
 func TestExecSyncKeeps(t *testing.T) {
 	server := grpc.NewServer(grpc.MaxSendMsgSize(messageMax))
 	t.Cleanup(server.Stop)
@@ -96,7 +97,8 @@ func TestExecSyncKeeps(t *testing.T) {
 	}
 }
 
-// TestExecSyncHoldsLittle: what a command prints costs its reader no memory. The server sends 2 x 16 MiB from one small buffer.
+// TestExecSyncHoldsLittle: what a command prints costs its reader no memory. The server sends 2 x 16 MiB from one small
+// buffer.
 func TestExecSyncHoldsLittle(t *testing.T) {
 	const length = 16 << 20
 	protocols := new(http.Protocols)
@@ -139,7 +141,8 @@ func TestExecSyncHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestExecSyncFails: errors are those that gRPC gives: the runtime's own, the caller's context, and a runtime that is not there.
+// TestExecSyncFails: errors are those that gRPC gives: the runtime's own, the caller's context, and a runtime that is
+// not there.
 func TestExecSyncFails(t *testing.T) {
 	server := grpc.NewServer()
 	t.Cleanup(server.Stop)

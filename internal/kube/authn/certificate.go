@@ -15,7 +15,8 @@ import (
 )
 
 // caCheckInterval is how often, at most, the client CA file is looked at for a change while requests arrive. Chosen: a
-// rotation is seen within a second, and a busy server pays one stat per second. Nothing happens while no request arrives.
+// rotation is seen within a second, and a busy server pays one stat per second. Nothing happens while no request
+// arrives.
 const caCheckInterval = time.Second
 
 // credentialID is the key under which audit records name the credential used (upstream's spelling).

@@ -1,10 +1,12 @@
-// Package featuregate knows the feature gates of Kubernetes' components: which there are, what they are by default, and which are locked.
+// Package featuregate knows the feature gates of Kubernetes' components: which there are, what they are by default, and
+// which are locked.
 //
 // # Model
 //
-// gates.txt is what kube-scheduler 1.36 accepts for --feature-gates, one gate a line: its name, its default, whether it is locked to that,
-// and how mature it is. oracle/ holds it against upstream's own registry. Parse reads a command line's value: a name that upstream does not
-// know is an error, and so is another value for a gate that is locked; a gate that is set to its default says nothing.
+// gates.txt is what kube-scheduler 1.36 accepts for --feature-gates, one gate a line: its name, its default, whether it
+// is locked to that, and how mature it is. oracle/ holds it against upstream's own registry. Parse reads a command
+// line's value: a name that upstream does not know is an error, and so is another value for a gate that is locked; a
+// gate that is set to its default says nothing.
 //
 // # What it does not do
 //
@@ -53,8 +55,8 @@ func (s Set) On(name string) bool {
 	return All()[name].On
 }
 
-// Parse reads values of --feature-gates, "name=bool,..." each, a later one before an earlier. idle names those that are set to something else
-// than their default and that are not among the honoured. All problems come at once.
+// Parse reads values of --feature-gates, "name=bool,..." each, a later one before an earlier. idle names those that are
+// set to something else than their default and that are not among the honoured. All problems come at once.
 func Parse(values []string, honoured ...string) (set Set, idle []string, err error) {
 	set = Set{}
 	var errs []error

@@ -16,8 +16,8 @@ import (
 const (
 	backoffFirstDefault = 1
 	backoffMaxDefault   = 10
-	// bindTimeoutDefault is upstream's of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week, chosen: what takes
-	// longer will not come.
+	// bindTimeoutDefault is upstream's of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week, chosen: what
+	// takes longer will not come.
 	bindTimeoutDefault = 600
 	bindTimeoutMax     = 7 * 24 * 60 * 60
 	// backoffLongest bounds both: a day. A longer pause is a pod that is never tried again.
@@ -90,8 +90,8 @@ func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p 
 
 const percentageField = "percentageOfNodesToScore"
 
-// Compat makes every profile sample nodes as upstream does, by percentageOfNodesToScore, and returns the warnings that still
-// hold then. It is never done because a file says so: files say it by default.
+// Compat makes every profile sample nodes as upstream does, by percentageOfNodesToScore, and returns the warnings that
+// still hold then. It is never done because a file says so: files say it by default.
 func (c *Config) Compat(warnings []string) []string {
 	for i := range c.Profiles {
 		c.Profiles[i].Sample.On = true

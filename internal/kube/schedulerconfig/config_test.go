@@ -217,7 +217,8 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// TestNoDynamicResources: whoever names the plugin hears that it is not there, wherever; taking it away is what is so anyhow.
+// TestNoDynamicResources: whoever names the plugin hears that it is not there, wherever; taking it away is what is so
+// anyhow.
 func TestNoDynamicResources(t *testing.T) {
 	for _, profile := range []string{
 		"plugins: {multiPoint: {enabled: [{name: DynamicResources}]}}", "plugins: {filter: {enabled: [{name: DynamicResources}]}}",

@@ -1,20 +1,19 @@
-// Package schedulerconfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1), the file that kube-scheduler
-// reads, unchanged: strictly, with upstream's defaults, all problems at once, and a warning for each setting that has no
-// effect here.
+// Package schedulerconfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1), the file that
+// kube-scheduler reads, unchanged: strictly, with upstream's defaults, all problems at once, and a warning for each
+// setting that has no effect here.
 //
 // # Model
 //
-// Load decodes the file field by field, checks it, and compiles each profile to a placement.Profile: which filters judge,
-// how scores weigh, and the arguments of plugins. Plugins are the in-tree ones of kube-scheduler 1.36. multiPoint is
-// applied to the default set first, then filter, score and postFilter, as upstream does; the other extension points may
-// only repeat what these say, since a rule here is one thing, not five callbacks.
+// Load decodes the file field by field, checks it, and compiles each profile to a placement.Profile: which filters
+// judge, how scores weigh, and the arguments of plugins. Plugins are the in-tree ones of kube-scheduler 1.36.
+// multiPoint is applied to the default set first, then filter, score and postFilter, as upstream does; the other
+// extension points may only repeat what these say, since a rule here is one thing, not five callbacks.
 //
 // # What it does not do
 //
-// Out-of-tree plugins, extenders that are asked about evictions, dynamic resource allocation and gang scheduling are refused where they
-// are asked for.
-// parallelism changes nothing, and percentageOfNodesToScore nothing without Config.Compat: every node is considered. It reads
-// no flags.
+// Out-of-tree plugins, extenders that are asked about evictions, dynamic resource allocation and gang scheduling are
+// refused where they are asked for. parallelism changes nothing, and percentageOfNodesToScore nothing without
+// Config.Compat: every node is considered. It reads no flags.
 package schedulerconfig
 
 import (

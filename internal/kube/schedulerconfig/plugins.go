@@ -29,7 +29,8 @@ const (
 	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, or run kube-scheduler for them"
 )
 
-// known are kube-scheduler 1.36's in-tree plugins, and by the name of the out-of-tree plugin that looks at NUMA nodes ours that does.
+// known are kube-scheduler 1.36's in-tree plugins, and by the name of the out-of-tree plugin that looks at NUMA nodes
+// ours that does.
 var known = map[string]role{
 	"SchedulingGates":                 {always: "a gated pod is never placed"},
 	"PrioritySort":                    {always: "pods are ordered by priority, then by time"},
@@ -68,8 +69,8 @@ func usable() (names []string) {
 	return names
 }
 
-// weightMax bounds the weight of one plugin. Chosen: sums of scores then fit into 32 bits; a plugin that outweighs another
-// a million times decides alone already.
+// weightMax bounds the weight of one plugin. Chosen: sums of scores then fit into 32 bits; a plugin that outweighs
+// another a million times decides alone already.
 const weightMax = 1_000_000
 
 // point is an extension point of the file.

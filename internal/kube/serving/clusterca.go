@@ -23,8 +23,8 @@ const (
 // clusterCAEvery is how often it is asked. Upstream watches the object; chosen: a rotation keeps both CAs for days.
 const clusterCAEvery = time.Minute
 
-// ClusterCA is the CA of client certificates that a cluster publishes, in the ConfigMap that upstream's components read where no
-// --client-ca-file is given. The zero ClusterCA knows none.
+// ClusterCA is the CA of client certificates that a cluster publishes, in the ConfigMap that upstream's components read
+// where no --client-ca-file is given. The zero ClusterCA knows none.
 type ClusterCA struct {
 	pool atomic.Pointer[x509.CertPool]
 }

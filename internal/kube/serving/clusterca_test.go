@@ -14,7 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// TestClusterCA reads the CA where upstream's components do, keeps what it had when there is none to be had, and says why.
+// TestClusterCA reads the CA where upstream's components do, keeps what it had when there is none to be had, and says
+// why.
 func TestClusterCA(t *testing.T) {
 	certPEM, _, err := SelfSigned([]string{"ca"})
 	if err != nil {

@@ -16,8 +16,8 @@ type Check struct {
 // ping holds as long as the server answers.
 var ping = Check{"ping", func() error { return nil }}
 
-// health answers as upstream's do: "ok", or 500 and a line for each check; with ?verbose the lines anyhow, with ?exclude=NAME without that
-// one; below the path, each check by itself.
+// health answers as upstream's do: "ok", or 500 and a line for each check; with ?verbose the lines anyhow, with
+// ?exclude=NAME without that one; below the path, each check by itself.
 func health(name string, checks []Check) http.HandlerFunc {
 	if len(checks) == 0 {
 		checks = []Check{ping}

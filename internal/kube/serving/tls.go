@@ -20,8 +20,8 @@ type TLS struct {
 	Curves       []int32  // --tls-curve-preferences
 }
 
-// config checks t, all at once, and returns a listener's configuration without a certificate. Client certificates are asked for and left
-// to the guard to verify: a request without one may carry a token.
+// config checks t, all at once, and returns a listener's configuration without a certificate. Client certificates are
+// asked for and left to the guard to verify: a request without one may carry a token.
 func (t TLS) config() (*tls.Config, error) {
 	var problems []error
 	version, ok := tlsVersions[t.MinVersion]

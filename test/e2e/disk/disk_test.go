@@ -1,15 +1,15 @@
 //go:build e2e
 
-// Package disk takes from a real node what a machine can be short of: blocks, inodes, a disk that can be written, file descriptors, time.
-// The agent's files lie on a small disk of their own. It needs root.
+// Package disk takes from a real node what a machine can be short of: blocks, inodes, a disk that can be written, file
+// descriptors, time. The agent's files lie on a small disk of their own. It needs root.
 //
 //	make build && go test -tags e2e ./test/e2e/disk
 //
 // # Model
 //
-// Every shortage goes the same way: a pod runs before, is not touched by it, and runs after; the agent lives through it, comes up in the
-// middle of it where it is killed, and takes new pods when it is over. What has to cut a machine's power, set its clock or suspend it is
-// in package lab, in guests: TestFullDiskAndPower is the long form of this.
+// Every shortage goes the same way: a pod runs before, is not touched by it, and runs after; the agent lives through
+// it, comes up in the middle of it where it is killed, and takes new pods when it is over. What has to cut a machine's
+// power, set its clock or suspend it is in package lab, in guests: TestFullDiskAndPower is the long form of this.
 package disk
 
 import (

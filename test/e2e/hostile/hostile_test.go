@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The long form's measure (chosen): enough copies that slots of any kind that one attack could hold are held, and so many rounds that
-// it ends in about an hour. What is lost a little each time adds up over the attacks, which one agent meets; more rounds of one attack
-// are asked for by -rounds, and -attacks.
+// The long form's measure (chosen): enough copies that slots of any kind that one attack could hold are held, and so
+// many rounds that it ends in about an hour. What is lost a little each time adds up over the attacks, which one agent
+// meets; more rounds of one attack are asked for by -rounds, and -attacks.
 var (
 	rounds = flag.Int("rounds", 1, "how often each attack comes in TestOneByOne")
 	copies = flag.Int("copies", 3, "in how many times as many pods as in the short form")

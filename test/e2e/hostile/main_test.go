@@ -1,8 +1,9 @@
 //go:build e2e
 
-// Package hostile has tenants attack a real node: every writable mount, annotation, hook, probe, port, log and termination message
-// that a pod has. Beside them lives a well-behaved neighbour, and what the test looks at is the neighbour: how fast its pods start and
-// stop, whether its secrets and tokens come, whether it is killed when it should be, and what the agent costs.
+// Package hostile has tenants attack a real node: every writable mount, annotation, hook, probe, port, log and
+// termination message that a pod has. Beside them lives a well-behaved neighbour, and what the test looks at is the
+// neighbour: how fast its pods start and stop, whether its secrets and tokens come, whether it is killed when it should
+// be, and what the agent costs.
 //
 //	make build && go test -tags e2e ./test/e2e/hostile
 //	PLIMSOLL_E2E_LONG=1 go test -tags e2e -timeout 2h ./test/e2e/hostile -run TestOneByOne
@@ -10,16 +11,17 @@
 //
 // # Model
 //
-// An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of one kind come
-// together; TestOneByOne is the long form: each attack alone, in more pods. The neighbour is measured before the first attack, and then
-// in each from the first attacker's coming to the last one's going; bounds are ratios of the two (neighbour_test.go), so that a slow
-// machine fails nothing. The agent is one and the same from the first attack to the last: what it does not give back adds up.
+// An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of
+// one kind come together; TestOneByOne is the long form: each attack alone, in more pods. The neighbour is measured
+// before the first attack, and then in each from the first attacker's coming to the last one's going; bounds are ratios
+// of the two (neighbour_test.go), so that a slow machine fails nothing. The agent is one and the same from the first
+// attack to the last: what it does not give back adds up.
 //
 // # Safety
 //
-// The instance's files lie on a file system of their own, in a sparse file: whoever fills the disk fills that. All pods together
-// have a few GiB of memory, each pod a bounded number of processes, and each attacker limits of CPU and memory, but where their
-// absence is the attack.
+// The instance's files lie on a file system of their own, in a sparse file: whoever fills the disk fills that. All pods
+// together have a few GiB of memory, each pod a bounded number of processes, and each attacker limits of CPU and
+// memory, but where their absence is the attack.
 package hostile
 
 import (

@@ -54,10 +54,11 @@ const (
 	asking     = "answer for logs"  // from the request to its end
 )
 
-// measurements are the neighbour's bounds: how many times what it was before the median may become (chosen: two CPUs that all attackers
-// share with containerd and the shims make everything slower by two to three, measured), and what is added. While some sixty attackers
-// are started at once, a start takes up to 4 s at the median where others use the machine too (measured); behind a limit that the
-// attackers use up it takes as long as their hooks and graces, 15 s and more.
+// measurements are the neighbour's bounds: how many times what it was before the median may become (chosen: two CPUs
+// that all attackers share with containerd and the shims make everything slower by two to three, measured), and what is
+// added. While some sixty attackers are started at once, a start takes up to 4 s at the median where others use the
+// machine too (measured); behind a limit that the attackers use up it takes as long as their hooks and graces, 15 s and
+// more.
 var measurements = map[string]struct {
 	ratio float64
 	plus  time.Duration
@@ -69,14 +70,15 @@ var measurements = map[string]struct {
 	asking:     {ratio: 6, plus: time.Second},
 }
 
-// longestPlus is how much longer than the longest before the longest may become. Before namespaces took turns to start their pods,
-// a start behind a burst of attackers took 34 s.
+// longestPlus is how much longer than the longest before the longest may become. Before namespaces took turns to start
+// their pods, a start behind a burst of attackers took 34 s.
 const longestPlus = 20 * time.Second
 
 // The agent's bounds.
 const (
-	// memoryPlus is how much more than its most before the agent may hold: dozens of the largest objects that the API takes, each held
-	// once and read and written now and then, and 2,000 connections (measured: 30 to 46 MiB more, of 44).
+	// memoryPlus is how much more than its most before the agent may hold: dozens of the largest objects that the API
+	// takes, each held once and read and written now and then, and 2,000 connections (measured: 30 to 46 MiB more, of
+	// 44).
 	memoryPlus = 64 * unit.MiB
 	coresMax   = 1.0 // a machine of two has one left for everybody else
 )

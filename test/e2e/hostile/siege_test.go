@@ -68,8 +68,8 @@ type siege struct {
 // least is how often each thing is measured, at the least, before and under attack.
 const least = 5
 
-// peace is how a neighbour lives on the node before anybody attacks it, measured once for all tests: what one of them leaves the
-// agent with counts against the next.
+// peace is how a neighbour lives on the node before anybody attacks it, measured once for all tests: what one of them
+// leaves the agent with counts against the next.
 var peace struct {
 	once    sync.Once
 	figures *figures
@@ -126,15 +126,15 @@ func container(name string, args ...string) corev1.Container {
 	}
 }
 
-// Times of a siege (chosen). Limits of local storage are looked at every ten seconds, and a container that has crashed twice waits for
-// twenty; a machine with more to do than CPUs adds to that.
+// Times of a siege (chosen). Limits of local storage are looked at every ten seconds, and a container that has crashed
+// twice waits for twenty; a machine with more to do than CPUs adds to that.
 const (
 	holdsWithin = 2 * time.Minute  // for what must come to hold
 	goesWithin  = 90 * time.Second // for an attacker to be gone, its grace being 2 s
 )
 
-// suffer has attackers come, waits for what must hold of them, and has them go, while the neighbour lives. Each attack comes in so many
-// pods of each user.
+// suffer has attackers come, waits for what must hold of them, and has them go, while the neighbour lives. Each attack
+// comes in so many pods of each user.
 func (s *siege) suffer(times int, attacks ...attack) {
 	s.t.Helper()
 	over := make(chan struct{})

@@ -23,8 +23,8 @@ modprobe loop
 truncate -s 256M /var/lib/node.disk
 mkfs.ext4 -q -N 2000 -m 0 /var/lib/node.disk`
 	mountStateDisk = `mkdir -p /var/lib/kubelet && modprobe loop && mount -o loop /var/lib/node.disk /var/lib/kubelet`
-	// lastBytes fills empty files of a directory until its disk has no block left: in blocks of 1 KiB, the disk's own, since a longer
-	// write may be refused where a part of it had room.
+	// lastBytes fills empty files of a directory until its disk has no block left: in blocks of 1 KiB, the disk's own,
+	// since a longer write may be refused where a part of it had room.
 	lastBytes = `set -e
 tries=0
 until [ "$(stat -f -c %a "$0")" = 0 ]; do
@@ -35,9 +35,10 @@ until [ "$(stat -f -c %a "$0")" = 0 ]; do
 done`
 )
 
-// TestFullDiskAndPower: a node whose state disk is full to the last inode and byte loses its power in the middle of a record of the
-// journal. It comes up again, frees the disk by evicting who filled it, and takes pods. Then the disk is read-only for a while, and the
-// calendar is two years ahead and two behind: the node goes on, or is as before when that is over, by the same agent.
+// TestFullDiskAndPower: a node whose state disk is full to the last inode and byte loses its power in the middle of a
+// record of the journal. It comes up again, frees the disk by evicting who filled it, and takes pods. Then the disk is
+// read-only for a while, and the calendar is two years ahead and two behind: the node goes on, or is as before when
+// that is over, by the same agent.
 func TestFullDiskAndPower(t *testing.T) {
 	c := rig.Shared(t)
 	n := evictingNode{runningNode{t: t, c: c, ns: c.Namespace(t), names: cgroupfsNames}, t}
@@ -92,7 +93,8 @@ func (n evictingNode) fullAndPowerless() {
 	n.alive()
 }
 
-// readOnlyDisk: an agent comes up on a disk that cannot be written, with no harm to what runs; a new pod waits until it can be.
+// readOnlyDisk: an agent comes up on a disk that cannot be written, with no harm to what runs; a new pod waits until it
+// can be.
 func (n evictingNode) readOnlyDisk() {
 	t := n.t
 	n.Agent.Stop()
@@ -115,8 +117,8 @@ func (n evictingNode) readOnlyDisk() {
 	n.alive()
 }
 
-// otherYears: the calendar goes two years on and two back. What tokens live by that is renewed within moments, since nobody knows which of
-// the two times was right; what runs goes on, and the right time finds the node as it was.
+// otherYears: the calendar goes two years on and two back. What tokens live by that is renewed within moments, since
+// nobody knows which of the two times was right; what runs goes on, and the right time finds the node as it was.
 func (n evictingNode) otherYears() {
 	steady := n.until("steady", "is ready", podReady)
 	token := func(ctx context.Context) string {

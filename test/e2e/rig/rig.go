@@ -20,8 +20,8 @@
 //
 // # Invariants
 //
-//   - Every instance has its own name, directories, ports, pod network, bridge and cgroup, so that several runs live on one
-//     machine.
+//   - Every instance has its own name, directories, ports, pod network, bridge and cgroup, so that several runs live on
+//     one machine.
 //   - Stop takes the instance down and then looks for what is left of it: processes, mounts, cgroups, links, tables,
 //     files. Whatever it finds is a failure.
 //   - An instance does not outlive its test process, not even one that is killed: a guard process waits for its end.
@@ -290,8 +290,9 @@ func (c *Cluster) PID(t *testing.T, child string) int {
 	return 0
 }
 
-// Forgive puts a supervisor that has seen no child die in the place of the one that has: that one lets a child that dies again
-// and again wait, for up to half a minute (supervise.DefaultBackoff), and whoever kills on purpose would wait with it.
+// Forgive puts a supervisor that has seen no child die in the place of the one that has: that one lets a child that
+// dies again and again wait, for up to half a minute (supervise.DefaultBackoff), and whoever kills on purpose would
+// wait with it.
 func (c *Cluster) Forgive(t *testing.T) {
 	t.Helper()
 	_, supervisor, err := c.Children()
