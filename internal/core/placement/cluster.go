@@ -1,8 +1,6 @@
 package placement
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -15,11 +13,9 @@ const noRow row = -1
 
 // cluster is what the scheduler believes: nodes as rows of columns, what pods take from each, and live counts of who
 // is where.
-//
-// A row exists for every node that was seen and for every name a counted pod is bound to; only seen nodes are
-// present. Columns are parallel slices indexed by row.
 type cluster struct {
-	seed     uint64
+	nodes
+
 	intern   *interner
 	profiles map[string]*profile
 	hostKey  int32         // the label kubernetes.io/hostname
@@ -61,28 +57,15 @@ type cluster struct {
 	images       map[string]*image
 	storage      storage
 
-	rows map[string]row
-	free []row
-
-	name          []string
-	ring          []uint64 // a hash of name and seed, for ties
-	seen          []bool   // the API shows this node
-	unschedulable []bool
-	labels        [][]labelID // sorted by key
-	taints        [][]Taint   // those that keep pods off
-	softTaints    [][]Taint   // those that only discourage
-	features      [][]string  // sorted
-	agentLacks    [][]string  // codes of what its agent cannot do, sorted
-	pictures      [][]*image  // images it has, by name
-	podsMax       []int64
-	podsHeld      []int64
-	ports         []map[HostPort]int // held ports with their number of holders; nil: none
-	scoreCPU      []int64            // what LeastAllocated counts as taken
-	scoreMemory   []int64
-	held          [][]*held      // the pods counted on it
-	nominated     [][]*nominated // the pods for which room is being made on it
-	beliefs       []*belief      // of what its NUMA nodes have; nil: no report
-	stored        []*rowStorage
+	pictures    byRow[[]*image] // images it has, by name
+	podsHeld    byRow[int64]
+	ports       byRow[map[HostPort]int] // held ports with their number of holders; nil: none
+	scoreCPU    byRow[int64]            // what LeastAllocated counts as taken
+	scoreMemory byRow[int64]
+	held        byRow[[]*held]      // the pods counted on it
+	nominated   byRow[[]*nominated] // the pods for which room is being made on it
+	beliefs     byRow[*belief]      // of what its NUMA nodes have; nil: no report
+	stored      byRow[*rowStorage]
 
 	columns columns
 	demands demands
@@ -97,13 +80,10 @@ type cluster struct {
 	decisions uint64
 	searched  int // the row at which the next sample begins
 	// epoch grows when a topology begins or ends to have domains of several rows.
-	epoch     uint64
-	seenCount int
-	assumed   int // counted pods that are not confirmed
+	epoch   uint64
+	assumed int // counted pods that are not confirmed
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
-	changes    changeLog // of rows: anything about them
-	moves      changeLog // likewise, but only what a node says of itself
 
 	marks  marks
 	atoms  atoms
@@ -137,13 +117,19 @@ type held struct {
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		seed: seed, intern: newInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
+		nodes: nodes{seed: seed, rows: map[string]row{}}, intern: newInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
 		identities: map[string]*identity{}, peers: map[string]*peers{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
-		rows: map[string]row{}, columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
+		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
 		waits: newWaits(),
+	}
+	c.readFacts(c.intern)
+	c.growing = []perRow{
+		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
+		&c.changes, &c.moves,
+		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, &c.stored,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good
@@ -166,121 +152,12 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	return c
 }
 
-func (c *cluster) present(r row) bool { return r != noRow && c.seen[r] }
-
-// rowOf returns the row of name, a new empty one if there is none.
-func (c *cluster) rowOf(name string) row {
-	if r, ok := c.rows[name]; ok {
-		return r
-	}
-	if n := len(c.free); n > 0 {
-		r := c.free[n-1]
-		c.free = c.free[:n-1]
-		c.rows[name], c.name[r], c.ring[r] = r, name, mix(hashText(name)^c.seed)
-		return r
-	}
-	r := row(len(c.name))
-	c.rows[name] = r
-	c.name = append(c.name, name)
-	c.ring = append(c.ring, mix(hashText(name)^c.seed))
-	c.seen = append(c.seen, false)
-	c.unschedulable = append(c.unschedulable, false)
-	c.labels = append(c.labels, nil)
-	c.taints = append(c.taints, nil)
-	c.softTaints = append(c.softTaints, nil)
-	c.features = append(c.features, nil)
-	c.agentLacks = append(c.agentLacks, nil)
-	c.pictures = append(c.pictures, nil)
-	c.podsMax = append(c.podsMax, 0)
-	c.podsHeld = append(c.podsHeld, 0)
-	c.ports = append(c.ports, nil)
-	c.scoreCPU = append(c.scoreCPU, 0)
-	c.scoreMemory = append(c.scoreMemory, 0)
-	c.held = append(c.held, nil)
-	c.nominated = append(c.nominated, nil)
-	c.beliefs = append(c.beliefs, nil)
-	c.stored = append(c.stored, nil)
-	c.changes.addRow()
-	c.moves.addRow()
-	return r
-}
-
 // release gives an empty row of an unseen node back.
 func (c *cluster) release(r row) {
 	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.stored[r].idle() {
 		return
 	}
-	delete(c.rows, c.name[r])
-	c.name[r], c.ports[r], c.held[r], c.nominated[r], c.stored[r] = "", nil, nil, nil, nil
-	c.free = append(c.free, r)
-}
-
-// setNode writes the facts of n into its row. better reports whether any of them may admit a pod that was rejected;
-// a heartbeat that changes nothing does not.
-func (c *cluster) setNode(n Node) (r row, better bool) {
-	r = c.rowOf(n.Name)
-	c.sweepStrings()
-	labels := make([]labelID, 0, len(n.Labels))
-	for _, l := range n.Labels {
-		labels = append(labels, labelID{c.intern.id(l.Key), c.intern.id(l.Value)})
-	}
-	slices.SortFunc(labels, func(a, b labelID) int { return cmp.Compare(a.key, b.key) })
-	var hard, soft []Taint
-	for _, t := range n.Taints {
-		switch t.Effect {
-		case NoSchedule, NoExecute:
-			hard = append(hard, t)
-		case PreferNoSchedule:
-			soft = append(soft, t)
-		}
-	}
-	features, lacks := slices.Sorted(slices.Values(n.Features)), slices.Sorted(slices.Values(n.AgentLacks))
-	better = !c.seen[r] || c.unschedulable[r] && !n.Unschedulable || !slices.Equal(labels, c.labels[r]) ||
-		!slices.Equal(hard, c.taints[r]) || n.PodsMax > c.podsMax[r] || !slices.Equal(features, c.features[r]) ||
-		!slices.Equal(lacks, c.agentLacks[r])
-	changed := better || c.unschedulable[r] != n.Unschedulable || n.PodsMax != c.podsMax[r] || !slices.Equal(soft, c.softTaints[r])
-	if !c.seen[r] || !slices.Equal(labels, c.labels[r]) || !slices.Equal(hard, c.taints[r]) {
-		c.moveRow(r, func() {
-			if !c.seen[r] {
-				c.seen[r] = true
-				c.seenCount++
-			}
-			c.labels[r], c.taints[r] = labels, hard
-		})
-	}
-	c.unschedulable[r], c.softTaints[r], c.features[r], c.podsMax[r] = n.Unschedulable, soft, features, n.PodsMax
-	c.agentLacks[r] = lacks
-	changed = c.setImages(r, n.Images) || changed
-
-	more, other := c.setAllocatable(r, n.Allocatable)
-	better, changed = better || more, changed || other
-	if changed {
-		c.touch(r)
-		c.moves.add(r)
-	}
-	if better {
-		c.waits.turned(r)
-	}
-	return r, better
-}
-
-func (c *cluster) removeNode(name string) (r row, ok bool) {
-	r, ok = c.rows[name]
-	if !ok || !c.seen[r] {
-		return noRow, false
-	}
-	c.moveRow(r, func() {
-		c.seen[r] = false
-		c.seenCount--
-		c.labels[r], c.taints[r] = nil, nil
-	})
-	c.setImages(r, nil)
-	c.unschedulable[r], c.softTaints[r], c.features[r], c.agentLacks[r], c.podsMax[r] = false, nil, nil, nil, 0
-	c.setAllocatable(r, nil)
-	c.touch(r)
-	c.moves.add(r)
-	c.release(r)
-	return r, true
+	c.giveBack(r)
 }
 
 // moveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right.
@@ -434,39 +311,4 @@ func (c *cluster) countAround(h *held, sign int32) {
 	for _, t := range h.class.holds {
 		t.counter.add(h.row, sign*t.weight)
 	}
-}
-
-// touch notes that something about row r has changed.
-func (c *cluster) touch(r row) { c.changes.add(r) }
-
-// label returns the value of a label of row r.
-func (c *cluster) label(r row, key int32) (value int32, ok bool) {
-	list := c.labels[r]
-	if len(list) <= 16 { // as nodes mostly have: faster than halving
-		for i := range list {
-			if list[i].key == key {
-				return list[i].value, true
-			}
-		}
-		return 0, false
-	}
-	i, found := slices.BinarySearchFunc(list, key, func(l labelID, k int32) int { return cmp.Compare(l.key, k) })
-	if !found {
-		return 0, false
-	}
-	return list[i].value, true
-}
-
-// names returns the names of the present nodes, sorted.
-func (c *cluster) names() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.rows)), func(n string) bool { return !c.seen[c.rows[n]] })
-}
-
-// hashText is FNV-1a, 64 bits: good spread for short names, the same on every machine.
-func hashText(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
 }

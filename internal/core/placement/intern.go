@@ -1,5 +1,10 @@
 package placement
 
+import (
+	"cmp"
+	"slices"
+)
+
 // An interner gives each distinct string a small number, so that rules compare numbers. Nobody counts who uses one:
 // when there are many more than were in use when it was last swept, all that are in use are marked, and the others
 // forgotten.
@@ -28,6 +33,16 @@ func (in *interner) id(s string) int32 {
 	}
 	in.ids[s] = id
 	return id
+}
+
+// labels returns the numbers of a node's labels, sorted by key.
+func (in *interner) labels(list []Label) []labelID {
+	out := make([]labelID, 0, len(list))
+	for _, l := range list {
+		out = append(out, labelID{key: in.id(l.Key), value: in.id(l.Value)})
+	}
+	slices.SortFunc(out, func(a, b labelID) int { return cmp.Compare(a.key, b.key) })
+	return out
 }
 
 func (in *interner) text(id int32) string { return in.texts[id] }
