@@ -29,6 +29,7 @@ type filter struct {
 	rule RuleSet
 	// plugin is upstream's name of the rule.
 	plugin string
+	reads  podFields
 	judge  func(c *cluster, d *demand, r row) bool
 	// explain appends the reasons of a rejection, spelled as upstream spells them.
 	explain func(c *cluster, d *demand, r row, reasons []string) []string
@@ -47,63 +48,67 @@ type filter struct {
 	whole func(a *volumeAsk) string
 }
 
+// podFields are the fields of Pod that a rule reads, in whatever form. A class must hold all of them, and its key must
+// tell them apart, or pods that differ share an answer; TestKeysTellWhatRulesRead holds them to it.
+type podFields []string
+
 // Rules that look at the row alone come first. What a later one says of a row can be asked once for all rows with
 // the same keys.
 var filters = []filter{
-	{rule: RuleSupported, plugin: "Plimsoll", judge: isSupported, explain: explainSupported, final: always, narrow: narrowSupported, alike: true},
-	{rule: RuleAgent, plugin: "Plimsoll", judge: passesAgent, explain: explainAgent, final: always, narrow: narrowAgent},
+	{rule: RuleSupported, plugin: "Plimsoll", reads: podFields{"Unsupported"}, judge: isSupported, explain: explainSupported, final: always, narrow: narrowSupported, alike: true},
+	{rule: RuleAgent, plugin: "Plimsoll", reads: podFields{"NeedsOfAgent", "Mounts"}, judge: passesAgent, explain: explainAgent, final: always, narrow: narrowAgent},
 	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumeAsk) string { return a.unknown }),
 	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumeAsk) string { return a.useless }),
 	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumeAsk) string { return a.astray }),
-	{rule: RuleNames, plugin: "NodeAffinity", judge: passesNames, explain: explainNames, final: always, narrow: narrowNames, alike: true},
+	{rule: RuleNames, plugin: "NodeAffinity", reads: podFields{"NodeAffinity"}, judge: passesNames, explain: explainNames, final: always, narrow: narrowNames, alike: true},
 	{
-		rule: RuleUnschedulable, plugin: "NodeUnschedulable", judge: passesCordon, explain: constantly("node(s) were unschedulable"), final: always,
+		rule: RuleUnschedulable, plugin: "NodeUnschedulable", reads: podFields{"Tolerations"}, judge: passesCordon, explain: constantly("node(s) were unschedulable"), final: always,
 		narrow: narrowCordon, alike: true,
 	},
 	{
-		rule: RuleTaints, plugin: "TaintToleration", judge: passesTaints, explain: constantly("node(s) had untolerated taint(s)"), final: always,
+		rule: RuleTaints, plugin: "TaintToleration", reads: podFields{"Tolerations"}, judge: passesTaints, explain: constantly("node(s) had untolerated taint(s)"), final: always,
 		narrow: narrowTaints, alike: true,
 	},
-	{rule: RuleNodeAffinity, plugin: "NodeAffinity", judge: passesNodeAffinity, explain: explainNodeAffinity, final: always, narrow: narrowNodeAffinity},
+	{rule: RuleNodeAffinity, plugin: "NodeAffinity", reads: podFields{"NodeSelector", "NodeAffinity"}, judge: passesNodeAffinity, explain: explainNodeAffinity, final: always, narrow: narrowNodeAffinity},
 	{
-		rule: RulePorts, plugin: "NodePorts", judge: passesPorts, explain: constantly("node(s) didn't have free ports for the requested pod ports"), final: never,
+		rule: RulePorts, plugin: "NodePorts", reads: podFields{"Ports"}, judge: passesPorts, explain: constantly("node(s) didn't have free ports for the requested pod ports"), final: never,
 		narrow: narrowPorts, alike: true,
 	},
 	{
-		rule: RuleResources, plugin: "NodeResourcesFit", judge: passesResources, explain: explainResources, final: resourcesAreFinal,
+		rule: RuleResources, plugin: "NodeResourcesFit", reads: podFields{"Requests"}, judge: passesResources, explain: explainResources, final: resourcesAreFinal,
 		narrow: narrowResources, tell: tellResources,
 	},
 	{
-		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", judge: passesDisks, explain: constantly("node(s) had no available disk"), final: never,
+		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Mounts"}, judge: passesDisks, explain: constantly("node(s) had no available disk"), final: never,
 		narrow: narrowDisks, alike: true,
 	},
-	{rule: RuleNUMA, plugin: "NodeResourceTopologyMatch", judge: passesNUMA, explain: explainNUMA, final: numaIsFinal, narrow: narrowNUMA},
+	{rule: RuleNUMA, plugin: "NodeResourceTopologyMatch", reads: podFields{"NUMA"}, judge: passesNUMA, explain: explainNUMA, final: numaIsFinal, narrow: narrowNUMA},
 	{
-		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", judge: passesOncePod, explain: constantly(reasonOncePod), final: never,
+		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Namespace", "Mounts"}, judge: passesOncePod, explain: constantly(reasonOncePod), final: never,
 		key: keyOncePod, narrow: narrowOncePod, alike: true,
 	},
 	{
-		rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", judge: passesVolumeLimits, explain: constantly("node(s) exceed max volume count"), final: never,
+		rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeLimits, explain: constantly("node(s) exceed max volume count"), final: never,
 		key: keyVolumeLimits, narrow: narrowVolumeLimits, alike: true,
 	},
 	{
-		rule: RuleVolumeBinding, plugin: "VolumeBinding", judge: passesVolumeBinding, explain: explainVolumeBinding, final: always,
+		rule: RuleVolumeBinding, plugin: "VolumeBinding", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeBinding, explain: explainVolumeBinding, final: always,
 		key: keyVolumeBinding, narrow: narrowVolumeBinding,
 	},
 	{
-		rule: RuleVolumeZone, plugin: "VolumeZone", judge: passesVolumeZone, explain: constantly("node(s) had no available volume zone"), final: always,
+		rule: RuleVolumeZone, plugin: "VolumeZone", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeZone, explain: constantly("node(s) had no available volume zone"), final: always,
 		key: keyVolumeZone, narrow: narrowVolumeZone, alike: true,
 	},
 	{
-		rule: RuleSpread, plugin: "PodTopologySpread", judge: passesSpread, explain: explainSpread, final: spreadIsFinal,
+		rule: RuleSpread, plugin: "PodTopologySpread", reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}, judge: passesSpread, explain: explainSpread, final: spreadIsFinal,
 		key: keySpread, narrow: narrowSpread,
 	},
 	{
-		rule: RulePodAffinity, plugin: "InterPodAffinity", judge: passesPodAffinity, explain: explainPodAffinity, final: podAffinityIsFinal,
+		rule: RulePodAffinity, plugin: "InterPodAffinity", reads: podFields{"Affinity", "AntiAffinity", "Namespace", "Labels"}, judge: passesPodAffinity, explain: explainPodAffinity, final: podAffinityIsFinal,
 		key: keyPodAffinity, narrow: narrowPodAffinity,
 	},
 	{
-		rule: RuleFeatures, plugin: "NodeDeclaredFeatures", judge: passesFeatures, explain: constantly("node(s) didn't match Pod's required features"), final: always,
+		rule: RuleFeatures, plugin: "NodeDeclaredFeatures", reads: podFields{"Features"}, judge: passesFeatures, explain: constantly("node(s) didn't match Pod's required features"), final: always,
 		key: keyFeatures, narrow: narrowFeatures, alike: true,
 	},
 }
@@ -114,7 +119,7 @@ const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with Rea
 func wholeRule(rule RuleSet, plugin string, whole func(*volumeAsk) string) filter {
 	rejects := func(d *demand) bool { return d.volumes != nil && !d.conflict && whole(d.volumes) != "" }
 	return filter{
-		rule: rule, plugin: plugin,
+		rule: rule, plugin: plugin, reads: podFields{"Namespace", "Mounts", "ID", "Name"},
 		judge: func(_ *cluster, d *demand, _ row) bool { return !rejects(d) },
 		explain: func(_ *cluster, d *demand, _ row, reasons []string) []string {
 			return append(reasons, whole(d.volumes))

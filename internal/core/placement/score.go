@@ -10,6 +10,7 @@ const scoreMax = 100
 // each.
 type scorer struct {
 	plugin  string
+	reads   podFields
 	applies func(d *demand) bool // false: every node would score the same
 	raw     func(c *cluster, d *demand, r row) int64
 	// normalize is nil where raw is the score.
@@ -24,16 +25,16 @@ type scorer struct {
 }
 
 var scorers = []scorer{
-	{plugin: "TaintToleration", applies: anyDemand, raw: softTaintsAgainst, normalize: normalizeReversed, key: keySoftTaints, split: splitSoftTaints},
-	{plugin: "NodeAffinity", applies: prefersNodes, raw: preferredWeight, normalize: normalizeByMax, key: keyPreferred, split: splitPreferred},
-	{plugin: "NodeResourcesFit", applies: anyDemand, raw: resourceScore},
+	{plugin: "TaintToleration", reads: podFields{"Tolerations"}, applies: anyDemand, raw: softTaintsAgainst, normalize: normalizeReversed, key: keySoftTaints, split: splitSoftTaints},
+	{plugin: "NodeAffinity", reads: podFields{"Preferred"}, applies: prefersNodes, raw: preferredWeight, normalize: normalizeByMax, key: keyPreferred, split: splitPreferred},
+	{plugin: "NodeResourcesFit", reads: podFields{"Requests", "Asked", "Held"}, applies: anyDemand, raw: resourceScore},
 	{
-		plugin: "PodTopologySpread", applies: spreadsSoftly, raw: spreadScore, normalize: normalizeSpread, key: keySoftSpread, split: splitSoftSpread,
+		plugin: "PodTopologySpread", reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}, applies: spreadsSoftly, raw: spreadScore, normalize: normalizeSpread, key: keySoftSpread, split: splitSoftSpread,
 		prepare: weighSpread,
 	},
-	{plugin: "InterPodAffinity", applies: isDrawn, raw: podAffinityWeight, normalize: normalizeByRange, key: keyDrawn, split: splitDrawn},
-	{plugin: "NodeResourcesBalancedAllocation", applies: takesBalanced, raw: balanceScore},
-	{plugin: "ImageLocality", applies: runsImages, raw: imageScore, key: keyImages, split: splitImages},
+	{plugin: "InterPodAffinity", reads: podFields{"PreferredAffinity", "PreferredAntiAffinity", "Affinity", "Namespace", "Labels"}, applies: isDrawn, raw: podAffinityWeight, normalize: normalizeByRange, key: keyDrawn, split: splitDrawn},
+	{plugin: "NodeResourcesBalancedAllocation", reads: podFields{"Requests"}, applies: takesBalanced, raw: balanceScore},
+	{plugin: "ImageLocality", reads: podFields{"Images", "Containers"}, applies: runsImages, raw: imageScore, key: keyImages, split: splitImages},
 }
 
 func anyDemand(*demand) bool { return true }
