@@ -25,7 +25,7 @@ const mixKinds = 1000
 // spreadByOwner makes x one of a ReplicaSet of its kind, which gives it the default spread.
 func spreadByOwner(x *Pod, kind int) {
 	name := "rs-" + strconv.Itoa(kind)
-	x.Labels, x.Owner = []Label{{"app", name}}, Owner{"ReplicaSet", name}
+	x.Labels, x.Owner = []Label{{Key: "app", Value: name}}, Owner{"ReplicaSet", name}
 }
 
 func replicaSets(n int) func(*Placer) {
@@ -51,7 +51,7 @@ func kindOf(_ *Placer, i int, x *Pod) {
 }
 
 var mixes = []mixture{
-	{name: "identical", pod: func(_ *Placer, _ int, x *Pod) { x.Labels = []Label{{"app", "web"}} }},
+	{name: "identical", pod: func(_ *Placer, _ int, x *Pod) { x.Labels = []Label{{Key: "app", Value: "web"}} }},
 	{name: "kinds", prepare: replicaSets(mixKinds), pod: kindOf},
 	{name: "kinds-own-requests", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) {
 		k := i % mixKinds
@@ -63,7 +63,7 @@ var mixes = []mixture{
 	{name: "sets-one-by-one", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) { spreadByOwner(x, i/15%mixKinds) }},
 	{name: "own-job", pod: func(_ *Placer, i int, x *Pod) {
 		job := strconv.Itoa(i)
-		x.Labels = []Label{{"app", "job"}, {"job", job}}
+		x.Labels = []Label{{Key: "app", Value: "job"}, {Key: "job", Value: job}}
 		own := LabelSelector{Requirements: []Requirement{{Key: "job", Op: In, Values: []string{job}}}}
 		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{Selector: own, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}}
 	}},
@@ -80,7 +80,7 @@ var mixes = []mixture{
 	{name: "capacities", prepare: func(p *Placer) { limitedDisks(p, true) }, pod: claimToBeMade, between: func(p *Placer, i int) {
 		p.CapacitySeen(2, capacityOf("node-"+strconv.Itoa(i%5000), int64(unit.GiB)-int64(i)))
 	}},
-	{name: "racks", node: func(i int, n *Node) { n.Labels = append(n.Labels, Label{"rack", strconv.Itoa(i / 2)}) },
+	{name: "racks", node: func(i int, n *Node) { n.Labels = append(n.Labels, Label{Key: "rack", Value: strconv.Itoa(i / 2)}) },
 		prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
 			kindOf(p, i, x)
 			own := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{x.Labels[0].Value}}}}
@@ -94,13 +94,13 @@ var mixes = []mixture{
 	{name: "labels-change", prepare: replicaSets(mixKinds), pod: kindOf, between: func(p *Placer, i int) {
 		for k := range 5 {
 			n := benchNode((i*5 + k) % 1000)
-			n.Labels = append(n.Labels, Label{"load", strconv.Itoa(i % 100)})
+			n.Labels = append(n.Labels, Label{Key: "load", Value: strconv.Itoa(i % 100)})
 			p.NodeSeen(2, n)
 		}
 	}},
 	{name: "selectors", prepare: replicaSets(mixKinds), pod: func(p *Placer, i int, x *Pod) {
 		kindOf(p, i, x)
-		x.NodeSelector = []Label{{"zone", strconv.Itoa(i % 3)}}
+		x.NodeSelector = []Label{{Key: "zone", Value: strconv.Itoa(i % 3)}}
 		x.Tolerations = []Toleration{{Key: "k" + strconv.Itoa(i%20), Exists: true}}
 	}},
 }
@@ -186,7 +186,7 @@ func mixCluster(m *mixture, nodes int) *Placer {
 		p.NodeSeen(1, n)
 		for k := range 4 {
 			x := benchPod(fmt.Sprintf("old-%d-%d", i, k))
-			x.Labels, x.Node = []Label{{"app", "old"}}, n.Name
+			x.Labels, x.Node = []Label{{Key: "app", Value: "old"}}, n.Name
 			p.PodSeen(1, x)
 		}
 	}
@@ -198,6 +198,6 @@ func mixCluster(m *mixture, nodes int) *Placer {
 
 func benchNode(i int) Node {
 	name := "node-" + strconv.Itoa(i)
-	return Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{hostKey, name}, {"zone", strconv.Itoa(i % 3)}, {"topology.kubernetes.io/zone", strconv.Itoa(i % 3)}},
+	return Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{Key: hostKey, Value: name}, {Key: "zone", Value: strconv.Itoa(i % 3)}, {Key: "topology.kubernetes.io/zone", Value: strconv.Itoa(i % 3)}},
 		Allocatable: []Amount{{CPU, 64000}, {Memory, int64(256 * unit.GiB)}}}
 }

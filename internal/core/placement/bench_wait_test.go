@@ -17,7 +17,7 @@ var benchWaits = []struct {
 		partner := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"partner-" + strconv.Itoa(i)}}}}
 		p.Affinity = []PodTerm{{Selector: partner, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: "zone"}}
 	}},
-	{"zones", func(p *Pod, i int) { p.NodeSelector = []Label{{"zone", "none-" + strconv.Itoa(i)}} }},
+	{"zones", func(p *Pod, i int) { p.NodeSelector = []Label{{Key: "zone", Value: "none-" + strconv.Itoa(i)}} }},
 	{"claims", func(p *Pod, i int) { p.Mounts = []Mount{{Claim: "none-" + strconv.Itoa(i)}} }},
 	{"room", func(p *Pod, i int) { p.Requests = []Amount{{CPU, int64(65000 + i)}} }},
 	{"hosts", func(p *Pod, i int) { // of which each has a pod that they must not meet
@@ -67,7 +67,7 @@ func placeInTurn(b *testing.B, p *Placer, kinds int) {
 	place := func() {
 		made++
 		x := benchPod("p" + strconv.Itoa(made))
-		x.Labels = []Label{{"app", "kind-" + strconv.Itoa(made%kinds)}}
+		x.Labels = []Label{{Key: "app", Value: "kind-" + strconv.Itoa(made%kinds)}}
 		x.Requests = []Amount{{CPU, int64(100 + made%kinds)}}
 		p.PodSeen(2, x)
 		d, ok := p.Next(2)

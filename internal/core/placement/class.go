@@ -1,11 +1,11 @@
 package placement
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods
@@ -24,8 +24,8 @@ type class struct {
 
 	tolerations   []Toleration
 	toleratesNode bool // tolerates a cordon
-	nodeSelector  []labelID
-	nodeTerms     []compiledTerm
+	nodeSelector  []selector.LabelID
+	nodeTerms     []selector.Term
 	hasTerms      bool     // nodeTerms is a demand, even if empty
 	affinityKey   []byte   // nodeSelector and nodeTerms, as text
 	onlyNames     []string // if not nil: no node of another name can match; sorted
@@ -65,25 +65,9 @@ type request struct {
 	value  int64
 }
 
-type labelID struct{ key, value int32 }
-
-type compiledTerm struct {
-	labels []compiledRequirement
-	names  []Requirement
-	never  bool
-	text   string // of the term: equal terms have equal texts
-}
-
-type compiledRequirement struct {
-	key    int32
-	op     Operator
-	values []int32 // interned, sorted
-	bound  int64
-}
-
 type weightedTerm struct {
 	weight int64
-	term   compiledTerm
+	term   selector.Term
 }
 
 type spreadTerm struct {
@@ -129,7 +113,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	}
 	compileMounts(k, pod)
 	slices.SortFunc(k.requests, func(a, b request) int { return a.column - b.column })
-	k.toleratesNode = tolerated(pod.Tolerations, cordonTaint)
+	k.toleratesNode = selector.Tolerate(pod.Tolerations, cordonTaint)
 	c.compileNodeTerms(k, pod)
 	c.compileAround(k, pod)
 	c.compileScored(k)
@@ -157,19 +141,19 @@ func compileMounts(k *class, pod *Pod) {
 
 func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 	for _, l := range pod.NodeSelector {
-		k.nodeSelector = append(k.nodeSelector, labelID{c.intern.id(l.Key), c.intern.id(l.Value)})
+		k.nodeSelector = append(k.nodeSelector, selector.LabelID{Key: c.intern.ID(l.Key), Value: c.intern.ID(l.Value)})
 	}
 	if pod.NodeAffinity != nil {
 		k.hasTerms = true
 		for _, t := range *pod.NodeAffinity {
-			k.nodeTerms = append(k.nodeTerms, c.compileTerm(t))
+			k.nodeTerms = append(k.nodeTerms, c.intern.Compile(t))
 		}
-		k.onlyNames, k.conflict = namesDemanded(*pod.NodeAffinity)
+		k.onlyNames, k.conflict = selector.Names(*pod.NodeAffinity)
 	}
-	k.affinityKey = appendNodeTerms(appendLabels(nil, pod.NodeSelector), pod.NodeAffinity)
+	k.affinityKey = selector.AppendNodeTerms(selector.AppendLabels(nil, pod.NodeSelector), pod.NodeAffinity)
 	for _, w := range pod.Preferred {
 		if w.Weight != 0 {
-			k.preferred = append(k.preferred, weightedTerm{w.Weight, c.compileTerm(w.Term)})
+			k.preferred = append(k.preferred, weightedTerm{w.Weight, c.intern.Compile(w.Term)})
 		}
 	}
 }
@@ -180,14 +164,14 @@ func (c *cluster) compileAround(k *class, pod *Pod) {
 		return c.aimAt(aimPart{namespaces: []string{pod.Namespace}, byLabels: LabelSelector{Nothing: true}, pods: s})
 	}
 	for _, s := range pod.Spread {
-		k.spread = append(k.spread, spreadTerm{s, c.intern.id(s.TopologyKey), own(s.Selector)})
+		k.spread = append(k.spread, spreadTerm{s, c.intern.ID(s.TopologyKey), own(s.Selector)})
 	}
 	hang := func(t *podTerm, what counted, weight int64) {
 		counter := c.counterAt(counterKey{aim: t.aim, topo: c.topologyOf(t.key), what: what})
 		k.holds = append(k.holds, heldTerm{counter, int32(weight)})
 	}
 	term := func(t *PodTerm, weight int64) podTerm {
-		return podTerm{c.aimAt(partOf(t)), c.intern.id(t.TopologyKey), weight}
+		return podTerm{c.aimAt(partOf(t)), c.intern.ID(t.TopologyKey), weight}
 	}
 	var all []aimPart
 	for i := range pod.Affinity {
@@ -245,51 +229,6 @@ func (c *cluster) releaseClass(k *class) {
 			c.releaseAim(list[i].aim)
 		}
 	}
-}
-
-func (c *cluster) compileTerm(t NodeTerm) compiledTerm {
-	out := compiledTerm{names: t.Names, never: t.Broken || len(t.Labels)+len(t.Names) == 0, text: string(appendNodeTerm(nil, &t))}
-	for _, r := range t.Labels {
-		q := compiledRequirement{key: c.intern.id(r.Key), op: r.Op, bound: r.Bound}
-		for _, v := range r.Values {
-			q.values = append(q.values, c.intern.id(v))
-		}
-		slices.Sort(q.values)
-		out.labels = append(out.labels, q)
-	}
-	return out
-}
-
-// namesDemanded returns the node names outside of which no term can match, or nil if some term leaves the name open.
-// conflict: every term demands names, and none can be met.
-func namesDemanded(terms []NodeTerm) (names []string, conflict bool) {
-	if len(terms) == 0 {
-		return nil, false
-	}
-	all := map[string]bool{}
-	for _, t := range terms {
-		var of []string
-		open := true
-		for _, r := range t.Names {
-			if r.Op != In {
-				continue
-			}
-			if open {
-				of, open = slices.Clone(r.Values), false
-				continue
-			}
-			of = slices.DeleteFunc(of, func(n string) bool { return !slices.Contains(r.Values, n) })
-		}
-		if open {
-			return nil, false
-		}
-		for _, n := range of {
-			all[n] = true
-		}
-	}
-	names = slices.AppendSeq(make([]string, 0, len(all)), maps.Keys(all))
-	slices.Sort(names)
-	return names, len(names) == 0
 }
 
 // ignores reports whether the profile leaves resource to somebody else.

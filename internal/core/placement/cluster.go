@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // row is the index of a node in the columns. Rows of nodes that are gone are reused.
@@ -16,7 +17,7 @@ const noRow row = -1
 type cluster struct {
 	nodes
 
-	intern   *interner
+	intern   *selector.Interner
 	profiles map[string]*profile
 	hostKey  int32         // the label kubernetes.io/hostname
 	zoneKeys []int32       // the labels that VolumeZone looks at
@@ -117,7 +118,7 @@ type held struct {
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		nodes: nodes{seed: seed, rows: map[string]row{}}, intern: newInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
+		nodes: nodes{seed: seed, rows: map[string]row{}}, intern: selector.NewInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
 		identities: map[string]*identity{}, peers: map[string]*peers{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
@@ -134,9 +135,9 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good
 	}
-	c.hostKey = c.intern.id("kubernetes.io/hostname")
+	c.hostKey = c.intern.ID("kubernetes.io/hostname")
 	for _, key := range zoneKeys {
-		c.zoneKeys = append(c.zoneKeys, c.intern.id(key[0]))
+		c.zoneKeys = append(c.zoneKeys, c.intern.ID(key[0]))
 	}
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}

@@ -116,7 +116,7 @@ func (h *history) happen() (what int) {
 	switch what {
 	case namespaceChanged:
 		team := []string{"red", "blue"}[h.rng.IntN(2)]
-		h.placer.NamespaceSeen(h.now, []string{"x", "y"}[h.rng.IntN(2)], []Label{{"team", team}})
+		h.placer.NamespaceSeen(h.now, []string{"x", "y"}[h.rng.IntN(2)], []Label{{Key: "team", Value: team}})
 	case 13:
 		name := fmt.Sprintf("n%d", h.rng.IntN(h.names))
 		if h.rng.IntN(5) == 0 {
@@ -236,7 +236,7 @@ func (h *history) repeatOrChange() {
 		p.Deleting = true
 		h.pods[id] = p
 	} else if h.rng.IntN(4) == 0 {
-		p.Labels = []Label{{"app", []string{"web", "db"}[h.rng.IntN(2)]}}
+		p.Labels = []Label{{Key: "app", Value: []string{"web", "db"}[h.rng.IntN(2)]}}
 		if h.flight[id] == "" {
 			h.pods[id] = p
 		}
@@ -516,13 +516,13 @@ func (h *history) randomNode() Node {
 		n.Allocatable = append(n.Allocatable, Amount{"example.com/gpu", int64(h.rng.IntN(3))})
 	}
 	if h.rng.IntN(3) == 0 {
-		n.Taints = []Taint{{"t", "", NoSchedule}}
+		n.Taints = []Taint{{Key: "t", Value: "", Effect: NoSchedule}}
 	}
 	if h.rng.IntN(2) == 0 {
-		n.Labels = []Label{{"disk", []string{"ssd", "hdd"}[h.rng.IntN(2)]}}
+		n.Labels = []Label{{Key: "disk", Value: []string{"ssd", "hdd"}[h.rng.IntN(2)]}}
 	}
 	if h.rng.IntN(8) != 0 {
-		n.Labels = append(n.Labels, Label{hostKey, n.Name}, Label{"zone", []string{"a", "b", "c"}[h.rng.IntN(3)]})
+		n.Labels = append(n.Labels, Label{Key: hostKey, Value: n.Name}, Label{Key: "zone", Value: []string{"a", "b", "c"}[h.rng.IntN(3)]})
 	}
 	return n
 }
@@ -535,7 +535,7 @@ func (h *history) randomPod() Pod {
 	case 0:
 		p.Tolerations = []Toleration{{Key: "t", Exists: true}}
 	case 1:
-		p.NodeSelector = []Label{{"disk", "ssd"}}
+		p.NodeSelector = []Label{{Key: "disk", Value: "ssd"}}
 	case 2:
 		p.Ports = []HostPort{{AnyIP, "TCP", 80}}
 	case 3:
@@ -551,7 +551,7 @@ func (h *history) randomPod() Pod {
 		h.randomMounts(&p)
 	}
 	if h.rng.IntN(4) != 0 {
-		p.Labels = []Label{{"app", []string{"web", "db"}[h.rng.IntN(2)]}}
+		p.Labels = []Label{{Key: "app", Value: []string{"web", "db"}[h.rng.IntN(2)]}}
 	}
 	key := func() string { return []string{hostKey, "zone", "disk"}[h.rng.IntN(3)] }
 	app := func() LabelSelector {

@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+)
 
 // A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of
 // one class share a demand if they are the same to everyone: if the same aims mean them.
@@ -63,7 +67,7 @@ func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
 	}
 	b := append(c.scratch[:0], who.reach...)
 	if defaults != nil {
-		b = appendNumber(append(b, 0), int64(defaults.id))
+		b = encode.Number(append(b, 0), int64(defaults.id))
 	}
 	c.scratch = b
 	d := k.demands[string(b)]
@@ -123,7 +127,7 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 	terms := d.spread
 	if len(terms) == 0 && defaults != nil {
 		for _, s := range d.profile.DefaultSpread {
-			terms = append(terms, spreadTerm{s, c.intern.id(s.TopologyKey), defaults})
+			terms = append(terms, spreadTerm{s, c.intern.ID(s.TopologyKey), defaults})
 		}
 		d.softEverywhere = d.profile.SystemDefaults
 	}
@@ -153,7 +157,7 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 			s = c.scopeAt(d.class, !t.IgnoreAffinity, t.HonorTaints, keys)
 			key.scope = s
 		}
-		if !t.aim.parts[0].pods.empty() {
+		if !t.aim.parts[0].pods.Empty() {
 			ask.counter = c.counterAt(key)
 		}
 		if s != nil {

@@ -1,8 +1,8 @@
 package placement
 
 import (
-	"slices"
-	"strconv"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // passesNodeAffinity demands every label of the node selector and, if there are required affinity terms, one that
@@ -16,20 +16,20 @@ func addedAllows(c *cluster, p *profile, r row) bool { return !p.hasAdded || c.a
 // affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
 func affinityAllows(c *cluster, k *class, r row) bool {
 	for _, want := range k.nodeSelector {
-		if value, ok := c.label(r, want.key); !ok || value != want.value {
+		if value, ok := c.label(r, want.Key); !ok || value != want.Value {
 			return false
 		}
 	}
 	return !k.hasTerms || c.anyMatches(k.nodeTerms, r)
 }
 
-func (c *cluster) anyMatches(terms []compiledTerm, r row) bool {
-	for i := range terms {
-		if c.termMatches(&terms[i], r) {
-			return true
-		}
-	}
-	return false
+// anyMatches reports whether one of terms matches the node of row r.
+func (c *cluster) anyMatches(terms []selector.Term, r row) bool {
+	return c.intern.MatchAny(terms, c.name[r], c.labels[r])
+}
+
+func (c *cluster) termMatches(t *selector.Term, r row) bool {
+	return c.intern.Match(t, c.name[r], c.labels[r])
 }
 
 func explainNodeAffinity(c *cluster, d *demand, r row, reasons []string) []string {
@@ -39,51 +39,9 @@ func explainNodeAffinity(c *cluster, d *demand, r row, reasons []string) []strin
 	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
 }
 
-func (c *cluster) termMatches(t *compiledTerm, r row) bool {
-	if t.never {
-		return false
-	}
-	for i := range t.labels {
-		if !c.requirementMatches(&t.labels[i], r) {
-			return false
-		}
-	}
-	for _, q := range t.names {
-		if slices.Contains(q.Values, c.name[r]) != (q.Op == In) {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *cluster) requirementMatches(q *compiledRequirement, r row) bool {
-	value, ok := c.label(r, q.key)
-	switch q.op {
-	case Exists:
-		return ok
-	case DoesNotExist:
-		return !ok
-	case In:
-		return ok && slices.Contains(q.values, value)
-	case NotIn:
-		return !ok || !slices.Contains(q.values, value) // a node without the label is not in any set
-	}
-	if !ok {
-		return false
-	}
-	n, err := strconv.ParseInt(c.intern.text(value), 10, 64)
-	if err != nil {
-		return false
-	}
-	if q.op == Gt {
-		return n > q.bound
-	}
-	return n < q.bound
-}
-
 func narrowNodeAffinity(c *cluster, d *demand, m mask) {
 	if p := d.profile; p.hasAdded {
-		c.scratch = appendString(append(c.scratch[:0], asksAdded), p.Name)
+		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
 		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })
 	}
 	if k := d.class; len(k.nodeSelector) > 0 || k.hasTerms {

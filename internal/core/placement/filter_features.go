@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+)
 
 // passesFeatures demands every node feature that the pod cannot do without.
 func passesFeatures(c *cluster, d *demand, r row) bool {
@@ -25,7 +29,7 @@ func keyFeatures(c *cluster, d *demand, r row, key []int32) []int32 {
 
 func narrowFeatures(c *cluster, d *demand, m mask) {
 	if k := d.class; len(k.features) > 0 {
-		c.scratch = appendStrings(append(c.scratch[:0], asksFeatures), k.features)
+		c.scratch = encode.Strings(append(c.scratch[:0], asksFeatures), k.features)
 		c.narrowBy(m, c.scratch, func(r row) bool { return passesFeatures(c, &demand{class: k}, r) })
 	}
 }

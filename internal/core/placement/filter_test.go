@@ -1,9 +1,13 @@
 package placement
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 func TestNodeAffinity(t *testing.T) {
-	node := Node{Name: "n", PodsMax: 1, Labels: []Label{{"zone", "a"}, {"gen", "7"}, {"odd", "x"}}}
+	node := Node{Name: "n", PodsMax: 1, Labels: []Label{{Key: "zone", Value: "a"}, {Key: "gen", Value: "7"}, {Key: "odd", Value: "x"}}}
 	term := func(rs ...Requirement) *[]NodeTerm { return &[]NodeTerm{{Labels: rs}} }
 	names := func(op Operator, n string) *[]NodeTerm {
 		return &[]NodeTerm{{Names: []Requirement{{Key: "metadata.name", Op: op, Values: []string{n}}}}}
@@ -52,7 +56,7 @@ func TestNodeAffinity(t *testing.T) {
 }
 
 func TestTolerations(t *testing.T) {
-	taint := Taint{"k", "v", NoSchedule}
+	taint := Taint{Key: "k", Value: "v", Effect: NoSchedule}
 	for _, c := range []struct {
 		name string
 		t    Toleration
@@ -67,7 +71,7 @@ func TestTolerations(t *testing.T) {
 		{"other key", Toleration{Key: "l", Exists: true}, false},
 		{"unknown operator", Toleration{Key: "k", Never: true, Value: "v"}, false},
 	} {
-		if got := tolerated([]Toleration{c.t}, taint); got != c.want {
+		if got := selector.Tolerate([]Toleration{c.t}, taint); got != c.want {
 			t.Errorf("%s: tolerated %v, want %v", c.name, got, c.want)
 		}
 	}

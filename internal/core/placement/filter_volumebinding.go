@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 // passesVolumeBinding demands that every claim of the pod has, or can get, a volume that can be reached from the node.
 //
@@ -138,7 +142,7 @@ func (v *volume) suits(claim *Claim) bool {
 
 // offers holds of a volume that a claim may choose.
 func (v *volume) offers(claim *Claim) bool {
-	if claim.Selector != nil && !claim.Selector.matches(v.Labels) {
+	if claim.Selector != nil && !claim.Selector.Selects(v.Labels) {
 		return false
 	}
 	for _, mode := range claim.Modes {
@@ -176,8 +180,8 @@ func (c *cluster) hasSpace(class string, size int64, r row) bool {
 }
 
 // selects is termMatches for the selector of a capacity, of which an empty one selects everything.
-func (c *cluster) selects(t *compiledTerm, r row) bool {
-	return !t.never && !slices.ContainsFunc(t.labels, func(q compiledRequirement) bool { return !c.requirementMatches(&q, r) })
+func (c *cluster) selects(t *selector.Term, r row) bool {
+	return !t.Never && c.intern.Meet(t.Labels, c.labels[r])
 }
 
 // narrowVolumeBinding asks for each bound volume once where it can be reached from: most volumes are to be reached from
@@ -233,7 +237,7 @@ func (c *cluster) narrowReached(v *volume, m mask) {
 	}
 	c.scratch = append(c.scratch[:0], asksVolume)
 	for i := range *v.Volume.Affinity {
-		c.scratch = appendNodeTerm(c.scratch, &(*v.Volume.Affinity)[i])
+		c.scratch = selector.AppendNodeTerm(c.scratch, &(*v.Volume.Affinity)[i])
 	}
 	c.narrowBy(m, c.scratch, func(r row) bool { return c.allows(&v.affinity, r) })
 }
@@ -277,7 +281,7 @@ func (c *cluster) narrowProvisioned(p *provision, m mask) {
 	if k.Topologies != nil {
 		c.scratch = append(c.scratch[:0], asksVolume)
 		for i := range k.topologies {
-			c.scratch = append(c.scratch, k.topologies[i].text...)
+			c.scratch = append(c.scratch, k.topologies[i].Text...)
 		}
 		c.narrowBy(m, c.scratch, func(r row) bool { return c.anyMatches(k.topologies, r) })
 	}

@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+
 // passesVolumeLimits demands that no driver has to attach more volumes to the node than it says it can. A volume that
 // several pods use counts once; one that no pod uses any longer counts as long as it is still attached.
 //
@@ -92,7 +94,7 @@ func narrowVolumeLimits(c *cluster, d *demand, m mask) {
 				more++
 			}
 		}
-		c.scratch = appendNumber(appendString(append(c.scratch[:0], asksLimits), driver), more)
+		c.scratch = encode.Number(encode.String(append(c.scratch[:0], asksLimits), driver), more)
 		full := c.atomOf(&c.changes, m, c.scratch, func(r row) bool { return c.exceeds(r, driver, more) })
 		if full == nil {
 			near.add(c.marks.limited)

@@ -3,6 +3,8 @@ package placement
 import (
 	"encoding/binary"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
 )
 
 // A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
@@ -31,7 +33,7 @@ const (
 
 // fitKey says what the rules about resources look at in pods of class k.
 func (k *class) makeFitKey() string {
-	b := appendString(nil, k.profile.Name)
+	b := encode.String(nil, k.profile.Name)
 	for _, q := range k.requests {
 		b = binary.AppendVarint(binary.AppendVarint(b, int64(q.column)), q.value)
 	}

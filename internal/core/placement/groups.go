@@ -28,7 +28,7 @@ func (g *groups) set(of Group) (changed bool) {
 	if of.Kind != KindService {
 		was, known = g.owners[owner]
 	}
-	if known && was.equal(&of.Selector) {
+	if known && was.Equal(&of.Selector) {
 		return false
 	}
 	g.version++
@@ -41,12 +41,6 @@ func (g *groups) set(of Group) (changed bool) {
 	}
 	g.services[of.Namespace][of.Name] = of.Selector
 	return true
-}
-
-func (s *LabelSelector) equal(other *LabelSelector) bool {
-	return s.Nothing == other.Nothing && slices.EqualFunc(s.Requirements, other.Requirements, func(a, b Requirement) bool {
-		return a.Key == b.Key && a.Op == b.Op && a.Bound == b.Bound && slices.Equal(a.Values, b.Values)
-	})
 }
 
 func (g *groups) remove(of Group) {
@@ -72,7 +66,7 @@ func (k *class) hardDefaults() bool {
 func (g *groups) selectorFor(who *identity, owner Owner) (s LabelSelector, ok bool) {
 	for _, name := range slices.Sorted(maps.Keys(g.services[who.namespace])) {
 		service := g.services[who.namespace][name]
-		if service.matches(who.labels) {
+		if service.Selects(who.labels) {
 			s.Requirements = append(s.Requirements, service.Requirements...)
 		}
 	}

@@ -1,77 +1,21 @@
 package placement
 
-import (
-	"cmp"
-	"slices"
-)
-
-// An interner gives each distinct string a small number, so that rules compare numbers. Nobody counts who uses one:
-// when there are many more than were in use when it was last swept, all that are in use are marked, and the others
-// forgotten.
-type interner struct {
-	ids   map[string]int32
-	texts []string
-	free  []int32
-	most  int // beyond it, a sweep is due
-}
-
-// internedMin is how many strings are kept without looking who uses them. Chosen: the labels of some thousand nodes.
-const internedMin = 1 << 15
-
-func newInterner() *interner { return &interner{ids: map[string]int32{}, most: internedMin} }
-
-func (in *interner) id(s string) int32 {
-	if id, ok := in.ids[s]; ok {
-		return id
-	}
-	id := int32(len(in.texts))
-	if n := len(in.free); n > 0 {
-		id, in.free = in.free[n-1], in.free[:n-1]
-		in.texts[id] = s
-	} else {
-		in.texts = append(in.texts, s)
-	}
-	in.ids[s] = id
-	return id
-}
-
-// labels returns the numbers of a node's labels, sorted by key.
-func (in *interner) labels(list []Label) []labelID {
-	out := make([]labelID, 0, len(list))
-	for _, l := range list {
-		out = append(out, labelID{key: in.id(l.Key), value: in.id(l.Value)})
-	}
-	slices.SortFunc(out, func(a, b labelID) int { return cmp.Compare(a.key, b.key) })
-	return out
-}
-
-func (in *interner) text(id int32) string { return in.texts[id] }
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 
 // sweepStrings forgets the strings that nobody uses, if it is time. No number that is not written down where marked
 // looks may be used after it.
 func (c *cluster) sweepStrings() {
-	in := c.intern
-	if len(in.ids) <= in.most {
+	if !c.intern.Due() {
 		return
 	}
 	used := c.marked()
-	ids := map[string]int32{}
-	in.free = in.free[:0]
-	for id, text := range in.texts {
-		if used.has(row(id)) {
-			ids[text] = int32(id)
-			continue
-		}
-		in.texts[id] = ""
-		in.free = append(in.free, int32(id))
-	}
-	in.ids, in.most = ids, max(internedMin, 2*len(ids))
+	c.intern.Sweep(func(id int32) bool { return used.has(row(id)) })
 	clear(c.atoms.byKey) // they have numbers, too
 }
 
 // marked is the set of numbers that are in use.
 func (c *cluster) marked() mask {
-	m := marker{in: make(mask, (len(c.intern.texts)+63)/64)}
+	m := marker{in: make(mask, (c.intern.End()+63)/64)}
 	m.mark(c.hostKey)
 	m.mark(c.zoneKeys...)
 	for _, p := range c.profiles {
@@ -114,24 +58,24 @@ func (m *marker) mark(ids ...int32) {
 	}
 }
 
-func (m *marker) labels(list []labelID) {
+func (m *marker) labels(list []selector.LabelID) {
 	for _, l := range list {
-		m.mark(l.key, l.value)
+		m.mark(l.Key, l.Value)
 	}
 }
 
-func (m *marker) terms(list []compiledTerm) {
+func (m *marker) terms(list []selector.Term) {
 	for i := range list {
-		for j := range list[i].labels {
-			m.mark(list[i].labels[j].key)
-			m.mark(list[i].labels[j].values...)
+		for j := range list[i].Labels {
+			m.mark(list[i].Labels[j].Key)
+			m.mark(list[i].Labels[j].Values...)
 		}
 	}
 }
 
 func (m *marker) weighted(list []weightedTerm) {
 	for i := range list {
-		m.terms([]compiledTerm{list[i].term})
+		m.terms([]selector.Term{list[i].term})
 	}
 }
 
@@ -199,7 +143,7 @@ func (m *marker) storage(s *storage) {
 	}
 	for _, list := range s.capacities {
 		for _, k := range list {
-			m.terms([]compiledTerm{k.nodes})
+			m.terms([]selector.Term{k.nodes})
 		}
 	}
 }

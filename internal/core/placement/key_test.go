@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // beyondRules are the fields of Pod that no rule reads, and what they are for.
@@ -105,8 +108,8 @@ func TestRulesAreWhole(t *testing.T) {
 // toRules is all that rules can see of a pod.
 func toRules(pod *Pod) string {
 	b := appendDemands(nil, pod)
-	b = appendLabels(appendString(b, pod.Namespace), pod.Labels)
-	return string(appendString(appendString(b, pod.Owner.Kind), pod.Owner.Name))
+	b = selector.AppendLabels(encode.String(b, pod.Namespace), pod.Labels)
+	return string(encode.String(encode.String(b, pod.Owner.Kind), pod.Owner.Name))
 }
 
 // fill gives v and everything in it a value that is not zero, one element to each list.

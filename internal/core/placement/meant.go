@@ -56,7 +56,7 @@ func (c *cluster) listAim(a *aim) {
 		return
 	}
 	for _, value := range q.Values {
-		label := Label{q.Key, value}
+		label := Label{Key: q.Key, Value: value}
 		list.byLabel[label] = append(list.byLabel[label], a)
 	}
 }
@@ -68,7 +68,7 @@ func (c *cluster) unlistAim(a *aim) {
 		list.others = without(list.others, a)
 	} else {
 		for _, value := range q.Values {
-			label := Label{q.Key, value}
+			label := Label{Key: q.Key, Value: value}
 			if list.byLabel[label] = without(list.byLabel[label], a); len(list.byLabel[label]) == 0 {
 				delete(list.byLabel, label)
 			}
@@ -150,7 +150,7 @@ func (c *cluster) mayMean(a *aim) (out []*identity) {
 			return
 		}
 		for _, value := range slices.Compact(slices.Sorted(slices.Values(q.Values))) {
-			out = append(out, p.byLabel[Label{q.Key, value}]...)
+			out = append(out, p.byLabel[Label{Key: q.Key, Value: value}]...)
 		}
 	}
 	if home := a.home(); home != everyNamespace {

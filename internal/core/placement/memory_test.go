@@ -45,7 +45,7 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 	}
 	round(0, 10) // what every cluster makes once
 	sweep := func() {
-		p.cluster.intern.most = 0
+		p.cluster.intern.Most = 0
 		p.cluster.sweepStrings()
 	}
 	sweep()
@@ -70,7 +70,7 @@ func comingAndGoing(set, i int) Pod {
 	switch i {
 	case 1:
 		x.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "key-" + name, Selector: own, MinDomains: 1}}
-		x.Preferred = []WeightedTerm{{1, NodeTerm{Labels: []Requirement{{Key: "key-" + name, Op: In, Values: []string{"value-" + name}}}}}}
+		x.Preferred = []WeightedTerm{{Weight: 1, Term: NodeTerm{Labels: []Requirement{{Key: "key-" + name, Op: In, Values: []string{"value-" + name}}}}}}
 	case 2:
 		x.PreferredAntiAffinity = []WeightedPodTerm{{100, PodTerm{Selector: own, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}}
 		if set%10 == 0 {
@@ -85,7 +85,7 @@ func sizesOf(p *Placer) string {
 	c := p.cluster
 	return fmt.Sprintf("classes %d, identities %d, aims %d, listed %d, counters %d, scopes %d, grounds %d, topologies %d, demands %d, columns %d, strings %d, pods %d, namespaces %d",
 		len(c.classes), len(c.identities), len(c.aims), len(c.aimsIn), len(c.counters), len(c.scopes), len(c.grounds), len(c.topologies),
-		len(c.demands.all), len(c.columns.byName), len(c.intern.ids), len(c.pods), len(c.peers))
+		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.peers))
 }
 
 func heapNow() int64 {
@@ -132,7 +132,7 @@ func TestStringsForgotten(t *testing.T) {
 		h := newHistory(t, seed)
 		both := func(tell func(p *Placer)) {
 			tell(keep)
-			forget.cluster.intern.most = 0
+			forget.cluster.intern.Most = 0
 			tell(forget)
 		}
 		now := unit.Instant(1)
@@ -140,7 +140,7 @@ func TestStringsForgotten(t *testing.T) {
 			n := h.randomNode()
 			decorateNode(rng, &n)
 			n.Name = fmt.Sprintf("n%d", rng.IntN(20))
-			n.Labels = append(n.Labels, Label{"own", strconv.Itoa(rng.IntN(30))}, Label{"odd", strconv.Itoa(i)})
+			n.Labels = append(n.Labels, Label{Key: "own", Value: strconv.Itoa(rng.IntN(30))}, Label{Key: "odd", Value: strconv.Itoa(i)})
 			if rng.IntN(3) == 0 {
 				both(func(p *Placer) { p.NodeGone(now, n.Name) })
 			} else {
@@ -150,7 +150,7 @@ func TestStringsForgotten(t *testing.T) {
 			if x.Gates = nil; i%2 == 0 {
 				decoratePod(rng, &x)
 			} else {
-				x = Pod{ID: x.ID, Name: x.Name, Namespace: x.Namespace, NodeSelector: []Label{{"own", strconv.Itoa(rng.IntN(30))}}}
+				x = Pod{ID: x.ID, Name: x.Name, Namespace: x.Namespace, NodeSelector: []Label{{Key: "own", Value: strconv.Itoa(rng.IntN(30))}}}
 			}
 			both(func(p *Placer) { p.PodSeen(now, x) })
 			if i%3 == 0 {
@@ -160,14 +160,14 @@ func TestStringsForgotten(t *testing.T) {
 			for range 3 {
 				now++
 				a, okA := keep.Next(now)
-				forget.cluster.intern.most = 0
+				forget.cluster.intern.Most = 0
 				b, okB := forget.Next(now)
 				if okA != okB || a.Node != b.Node || a.Score != b.Score || a.Feasible != b.Feasible || fmt.Sprint(a.Failure) != fmt.Sprint(b.Failure) {
 					t.Fatalf("seed %d, step %d: %+v %v, forgetful %+v %v", seed, i, a, a.Failure, b, b.Failure)
 				}
 			}
 		}
-		if kept, left := len(keep.cluster.intern.ids), len(forget.cluster.intern.ids); left >= kept {
+		if kept, left := keep.cluster.intern.Len(), forget.cluster.intern.Len(); left >= kept {
 			t.Errorf("%d strings of %d are left", left, kept)
 		}
 	}

@@ -1,9 +1,10 @@
 package placement
 
 import (
-	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // nodes are what nodes say of themselves, one row for each. A row exists for every node that was seen and for every
@@ -23,11 +24,11 @@ type nodes struct {
 	seen byRow[bool]   // the API shows this node
 
 	unschedulable byRow[bool]
-	labels        byRow[[]labelID] // sorted by key
-	taints        byRow[[]Taint]   // those that keep pods off
-	softTaints    byRow[[]Taint]   // those that only discourage
-	features      byRow[[]string]  // sorted
-	agentLacks    byRow[[]string]  // codes of what its agent cannot do, sorted
+	labels        byRow[[]selector.LabelID] // sorted by key
+	taints        byRow[[]Taint]            // those that keep pods off
+	softTaints    byRow[[]Taint]            // those that only discourage
+	features      byRow[[]string]           // sorted
+	agentLacks    byRow[[]string]           // codes of what its agent cannot do, sorted
 	podsMax       byRow[int64]
 
 	seenCount int
@@ -56,7 +57,7 @@ func (x *byRow[T]) clearRow(r row) {
 }
 
 // readFacts lists what is read of a Node into a column of its own.
-func (n *nodes) readFacts(in *interner) {
+func (n *nodes) readFacts(in *selector.Interner) {
 	n.facts = []fact{
 		&factOf[bool]{
 			column: &n.unschedulable,
@@ -64,23 +65,23 @@ func (n *nodes) readFacts(in *interner) {
 			equal:  func(a, b bool) bool { return a == b },
 			helps:  func(was, now bool) bool { return was && !now },
 		},
-		&factOf[[]labelID]{
+		&factOf[[]selector.LabelID]{
 			column: &n.labels,
-			read:   func(of *Node) []labelID { return in.labels(of.Labels) },
-			equal:  slices.Equal[[]labelID],
-			helps:  anyChange[[]labelID],
+			read:   func(of *Node) []selector.LabelID { return in.Labels(of.Labels) },
+			equal:  slices.Equal[[]selector.LabelID],
+			helps:  anyChange[[]selector.LabelID],
 			moves:  true,
 		},
 		&factOf[[]Taint]{
 			column: &n.taints,
-			read:   func(of *Node) []Taint { return taintsWith(of.Taints, NoSchedule, NoExecute) },
+			read:   func(of *Node) []Taint { return selector.WithEffects(of.Taints, NoSchedule, NoExecute) },
 			equal:  slices.Equal[[]Taint],
 			helps:  anyChange[[]Taint],
 			moves:  true,
 		},
 		&factOf[[]Taint]{
 			column: &n.softTaints,
-			read:   func(of *Node) []Taint { return taintsWith(of.Taints, PreferNoSchedule) },
+			read:   func(of *Node) []Taint { return selector.WithEffects(of.Taints, PreferNoSchedule) },
 			equal:  slices.Equal[[]Taint],
 			helps:  noChange[[]Taint],
 		},
@@ -151,15 +152,6 @@ func (f *factOf[T]) write(r row) {
 func anyChange[T any](_, _ T) bool { return true }
 func noChange[T any](_, _ T) bool  { return false }
 
-func taintsWith(list []Taint, effects ...Effect) (out []Taint) {
-	for _, t := range list {
-		if slices.Contains(effects, t.Effect) {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
 func (n *nodes) present(r row) bool { return r != noRow && n.seen[r] }
 
 // rowOf returns the row of name, a new empty one if there is none.
@@ -194,20 +186,7 @@ func (n *nodes) touch(r row) { n.changes.add(r) }
 
 // label returns the value of a label of row r.
 func (n *nodes) label(r row, key int32) (value int32, ok bool) {
-	list := n.labels[r]
-	if len(list) <= 16 { // as nodes mostly have: faster than halving
-		for i := range list {
-			if list[i].key == key {
-				return list[i].value, true
-			}
-		}
-		return 0, false
-	}
-	i, found := slices.BinarySearchFunc(list, key, func(l labelID, k int32) int { return cmp.Compare(l.key, k) })
-	if !found {
-		return 0, false
-	}
-	return list[i].value, true
+	return selector.NumberOf(n.labels[r], key)
 }
 
 // names returns the names of the present nodes, sorted.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
 )
 
 // belief is what a node's agent will think of its NUMA nodes when every pod that counts on the row has arrived: its
@@ -272,19 +273,19 @@ func appendNUMA(b []byte, p *numa.Pod) []byte {
 	if p == nil {
 		return append(b, 0)
 	}
-	b = appendBool(appendBool(append(b, 1), p.Guaranteed), p.PodLevel)
+	b = encode.Bool(encode.Bool(append(b, 1), p.Guaranteed), p.PodLevel)
 	for _, list := range [][]numa.Container{p.Init, p.Containers} {
-		b = appendNumber(b, int64(len(list)))
+		b = encode.Number(b, int64(len(list)))
 		for i := range list {
 			k := &list[i]
-			b = appendNumber(appendBool(appendString(b, k.Name), k.Sidecar), int64(k.CPU))
-			b = appendNumber(b, int64(len(k.Memory)))
+			b = encode.Number(encode.Bool(encode.String(b, k.Name), k.Sidecar), int64(k.CPU))
+			b = encode.Number(b, int64(len(k.Memory)))
 			for _, m := range k.Memory {
-				b = appendNumber(appendNumber(b, int64(m.PageSize)), int64(m.Bytes))
+				b = encode.Number(encode.Number(b, int64(m.PageSize)), int64(m.Bytes))
 			}
-			b = appendNumber(b, int64(len(k.Devices)))
+			b = encode.Number(b, int64(len(k.Devices)))
 			for _, d := range k.Devices {
-				b = appendNumber(appendString(b, d.Resource), int64(d.Count))
+				b = encode.Number(encode.String(b, d.Resource), int64(d.Count))
 			}
 		}
 	}

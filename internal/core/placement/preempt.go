@@ -270,7 +270,7 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	for _, h := range pods {
 		over := false
 		for _, b := range c.budgets.in[h.who.namespace] {
-			if len(h.who.labels) == 0 || b.Selector.empty() || !b.Selector.matches(h.who.labels) || slices.Contains(b.Disrupted, h.name) {
+			if len(h.who.labels) == 0 || !b.Selector.Matches(h.who.labels) || slices.Contains(b.Disrupted, h.name) {
 				continue
 			}
 			if left == nil {

@@ -1,6 +1,10 @@
 package placement
 
-import "time"
+import (
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 // Profile says which rules judge the pods of one schedulerName, and how scores weigh.
 type Profile struct {
@@ -78,7 +82,7 @@ func DefaultProfile() Profile {
 type profile struct {
 	Profile
 	hasAdded  bool
-	added     []compiledTerm
+	added     []selector.Term
 	preferred []weightedTerm
 
 	filters []*filter
@@ -96,11 +100,11 @@ func compileProfile(c *cluster, p Profile) *profile {
 	if p.AddedAffinity != nil {
 		out.hasAdded = true
 		for _, t := range *p.AddedAffinity {
-			out.added = append(out.added, c.compileTerm(t))
+			out.added = append(out.added, c.intern.Compile(t))
 		}
 	}
 	for _, w := range p.AddedPreferred {
-		out.preferred = append(out.preferred, weightedTerm{w.Weight, c.compileTerm(w.Term)})
+		out.preferred = append(out.preferred, weightedTerm{w.Weight, c.intern.Compile(w.Term)})
 	}
 	for i := range filters {
 		if f := &filters[i]; !p.Skip[f.plugin] {

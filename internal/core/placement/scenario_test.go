@@ -155,7 +155,7 @@ func parseNode(args []string) Node {
 		case "taint":
 			for s := range strings.SplitSeq(value, ",") {
 				p := strings.Split(s, ":")
-				n.Taints = append(n.Taints, Taint{p[0], p[1], Effect(p[2])})
+				n.Taints = append(n.Taints, Taint{Key: p[0], Value: p[1], Effect: Effect(p[2])})
 			}
 		default:
 			n.Allocatable = append(n.Allocatable, Amount{key, number(value)})
@@ -225,7 +225,7 @@ func parseLabels(s string) []Label {
 	var out []Label
 	for kv := range strings.SplitSeq(s, ",") {
 		k, v, _ := strings.Cut(kv, ":")
-		out = append(out, Label{k, v})
+		out = append(out, Label{Key: k, Value: v})
 	}
 	return out
 }

@@ -1,10 +1,12 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+
 // softTaintsAgainst counts the PreferNoSchedule taints that the pod does not tolerate.
 func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
 	n := int64(0)
 	for _, t := range c.softTaints[r] {
-		if !tolerated(d.tolerations, t) {
+		if !selector.Tolerate(d.tolerations, t) {
 			n++
 		}
 	}
@@ -47,7 +49,7 @@ func splitPreferred(c *cluster, d *demand, m mask, g *grouping) {
 	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
 		for i := range list {
 			term := &list[i].term
-			c.scratch = append(append(c.scratch[:0], asksTerm), term.text...)
+			c.scratch = append(append(c.scratch[:0], asksTerm), term.Text...)
 			holds := func(r row) bool { return c.termMatches(term, r) }
 			if a := c.atomOf(&c.moves, m, c.scratch, holds); a != nil {
 				g.moveAll(m, a.rows)

@@ -2,50 +2,10 @@ package placement
 
 import (
 	"slices"
-	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
-
-// Matches reports whether labels, sorted by key, meet the selector; an empty one matches none here, as in a disruption
-// budget.
-func (s *LabelSelector) Matches(labels []Label) bool { return !s.empty() && s.matches(labels) }
-
-// matches reports whether labels, sorted by key, meet the selector.
-func (s *LabelSelector) matches(labels []Label) bool {
-	if s.Nothing {
-		return false
-	}
-	for i := range s.Requirements {
-		if !s.Requirements[i].meets(labels) {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *LabelSelector) empty() bool { return !s.Nothing && len(s.Requirements) == 0 }
-
-func (q *Requirement) meets(labels []Label) bool {
-	value, ok := labelOf(labels, q.Key)
-	switch q.Op {
-	case In:
-		return ok && slices.Contains(q.Values, value)
-	case NotIn:
-		return !ok || !slices.Contains(q.Values, value)
-	case Exists:
-		return ok
-	case DoesNotExist:
-		return !ok
-	}
-	return false
-}
-
-func labelOf(labels []Label, key string) (string, bool) {
-	i, found := slices.BinarySearchFunc(labels, key, func(l Label, k string) int { return strings.Compare(l.Key, k) })
-	if !found {
-		return "", false
-	}
-	return labels[i].Value, true
-}
 
 // An aim is a set of pods that somebody means: those that all its parts select. Constraints and terms that mean the
 // same pods share one.
@@ -69,10 +29,10 @@ type aimPart struct {
 func (a *aim) means(c *cluster, who *identity) bool {
 	for i := range a.parts {
 		p := &a.parts[i]
-		if _, listed := slices.BinarySearch(p.namespaces, who.namespace); !listed && !p.byLabels.matches(c.namespaces[who.namespace]) {
+		if _, listed := slices.BinarySearch(p.namespaces, who.namespace); !listed && !p.byLabels.Selects(c.namespaces[who.namespace]) {
 			return false
 		}
-		if !p.pods.matches(who.labels) {
+		if !p.pods.Selects(who.labels) {
 			return false
 		}
 	}
@@ -97,9 +57,9 @@ func (a *aim) local() (string, bool) {
 func (c *cluster) aimAt(parts ...aimPart) *aim {
 	b := c.scratch[:0]
 	for i := range parts {
-		b = appendStrings(b, parts[i].namespaces)
-		b = appendSelector(b, &parts[i].byLabels)
-		b = appendSelector(b, &parts[i].pods)
+		b = encode.Strings(b, parts[i].namespaces)
+		b = parts[i].byLabels.Append(b)
+		b = parts[i].pods.Append(b)
 	}
 	c.scratch = b
 	if known := c.aims[string(b)]; known != nil {
@@ -174,15 +134,15 @@ func (who *identity) meantBy(a *aim) bool {
 func (who *identity) name() {
 	var b []byte
 	for _, a := range who.aims {
-		b = appendNumber(b, int64(a.id))
+		b = encode.Number(b, int64(a.id))
 	}
 	who.reach = string(b)
 }
 
 // identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
 func (c *cluster) identify(pod *Pod) *identity {
-	b := appendString(c.scratch[:0], pod.Namespace)
-	b = appendLabels(b, pod.Labels)
+	b := encode.String(c.scratch[:0], pod.Namespace)
+	b = selector.AppendLabels(b, pod.Labels)
 	c.scratch = b
 	if known := c.identities[string(b)]; known != nil {
 		known.refs++

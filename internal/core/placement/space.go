@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 // A space is the most that one storage capacity of a class offers to each row: whether there is room for a claim is a
 // comparison then. It is kept, and corrected where a capacity or a node has changed; a driver that says for each node
@@ -13,7 +17,7 @@ type space struct {
 
 	// The capacities of the class: those that demand one of some values of a label, as for each node, under each of
 	// these.
-	byLabel map[labelID][]*capacity
+	byLabel map[selector.LabelID][]*capacity
 	others  []*capacity
 }
 
@@ -60,8 +64,8 @@ func (s *space) list(k *capacity, correct func([]*capacity) []*capacity) {
 		s.others = correct(s.others)
 		return
 	}
-	for _, value := range slices.Compact(slices.Clone(q.values)) {
-		label := labelID{q.key, value}
+	for _, value := range slices.Compact(slices.Clone(q.Values)) {
+		label := selector.LabelID{Key: q.Key, Value: value}
 		if s.byLabel[label] = correct(s.byLabel[label]); len(s.byLabel[label]) == 0 {
 			delete(s.byLabel, label)
 		}
@@ -69,19 +73,13 @@ func (s *space) list(k *capacity, correct func([]*capacity) []*capacity) {
 }
 
 // named is a requirement of k that demands one of some values of a label; nil: it has none.
-func (k *capacity) named() *compiledRequirement {
-	i := slices.IndexFunc(k.nodes.labels, func(q compiledRequirement) bool { return q.op == In })
-	if i < 0 {
-		return nil
-	}
-	return &k.nodes.labels[i]
-}
+func (k *capacity) named() *selector.LabelRequirement { return k.nodes.Demanded() }
 
 // spaceOf returns the space of a class, as things are now.
 func (c *cluster) spaceOf(class string) []int64 {
 	s := c.spaces[class]
 	if s == nil {
-		s = &space{stale: true, byLabel: map[labelID][]*capacity{}}
+		s = &space{stale: true, byLabel: map[selector.LabelID][]*capacity{}}
 		c.spaces[class] = s
 		for _, k := range c.storage.capacities[class] {
 			s.list(k, func(list []*capacity) []*capacity { return append(list, k) })
@@ -152,8 +150,8 @@ func (c *cluster) eachSelected(k *capacity, see func(row)) {
 		}
 		return
 	}
-	t := c.topologyOf(q.key)
-	for _, value := range q.values {
+	t := c.topologyOf(q.Key)
+	for _, value := range q.Values {
 		if domain, known := t.values[value]; known {
 			t.each(domain, selected)
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // storage is what the cluster knows of claims and volumes. Facts are never changed in place: a change is another
@@ -53,7 +55,7 @@ type volume struct {
 
 // volumeTerms say where a volume can be reached. Unlike those of a pod they look at labels only.
 type volumeTerms struct {
-	terms []compiledTerm
+	terms []selector.Term
 	bound bool // false: anywhere
 	// hosts: the volume can be reached only from nodes with one of these values of kubernetes.io/hostname; nil: not
 	// known.
@@ -62,12 +64,12 @@ type volumeTerms struct {
 
 type storageClass struct {
 	StorageClass
-	topologies []compiledTerm
+	topologies []selector.Term
 }
 
 type capacity struct {
 	Capacity
-	nodes compiledTerm
+	nodes selector.Term
 }
 
 func newStorage() storage {
@@ -155,12 +157,12 @@ func (c *cluster) compileVolumeTerms(terms *[]NodeTerm) (out volumeTerms) {
 	out.bound = true
 	pinned := true
 	for i := range *terms {
-		t := c.compileTerm((*terms)[i])
-		t.names = nil // nodes have labels here, and no names
+		t := c.intern.Compile((*terms)[i])
+		t.Names = nil // nodes have labels here, and no names
 		hosts := []int32(nil)
-		for j := range t.labels {
-			if t.labels[j].key == c.hostKey && t.labels[j].op == In {
-				hosts = t.labels[j].values
+		for j := range t.Labels {
+			if t.Labels[j].Key == c.hostKey && t.Labels[j].Op == In {
+				hosts = t.Labels[j].Values
 			}
 		}
 		pinned = pinned && hosts != nil
@@ -184,7 +186,7 @@ func (c *cluster) setClass(name string, to *StorageClass) {
 		k := &storageClass{StorageClass: *to}
 		if to.Topologies != nil {
 			for _, t := range *to.Topologies {
-				k.topologies = append(k.topologies, c.compileTerm(t))
+				k.topologies = append(k.topologies, c.intern.Compile(t))
 			}
 		}
 		s.classes[name] = k
@@ -216,8 +218,8 @@ func (c *cluster) setCapacity(key claimKey, class string, to *Capacity) (larger 
 	}
 	k := &capacity{Capacity: *to}
 	if to.Nodes != nil {
-		k.nodes = c.compileTerm(NodeTerm{Labels: to.Nodes.Requirements})
-		k.nodes.never = to.Nodes.Nothing
+		k.nodes = c.intern.Compile(NodeTerm{Labels: to.Nodes.Requirements})
+		k.nodes.Never = to.Nodes.Nothing
 	}
 	s.capacities[class][key] = k
 	c.capacityCame(class, k)

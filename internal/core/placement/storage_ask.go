@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // A volumeAsk is what the volumes of a demand come down to as claims and volumes are now: the plain form of what rules
@@ -238,17 +240,17 @@ var zoneKeys = [...][2]string{
 // compileZones reads the zones of a volume. A list with an empty name in it is no list, and says nothing.
 func (c *cluster) compileZones(labels []Label) (out []zoneLabel) {
 	for _, key := range zoneKeys {
-		text, ok := labelOf(labels, key[0])
+		text, ok := selector.ValueOf(labels, key[0])
 		if !ok {
 			continue
 		}
-		z := zoneLabel{key: c.intern.id(key[0]), newKey: c.intern.id(key[1])}
+		z := zoneLabel{key: c.intern.ID(key[0]), newKey: c.intern.ID(key[1])}
 		for name := range strings.SplitSeq(text, "__") {
 			if name = strings.TrimSpace(name); name == "" {
 				z.values = nil
 				break
 			}
-			z.values = append(z.values, c.intern.id(name))
+			z.values = append(z.values, c.intern.ID(name))
 		}
 		if z.values != nil {
 			out = append(out, z)

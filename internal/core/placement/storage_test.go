@@ -109,7 +109,7 @@ func (h *history) changeVolume() {
 		v.NeedsOfAgent = []string{"volumes.nfs"}
 	}
 	if h.rng.IntN(3) == 0 {
-		v.Labels = []Label{{"topology.kubernetes.io/zone", h.one("a", "b", "a__b")}}
+		v.Labels = []Label{{Key: "topology.kubernetes.io/zone", Value: h.one("a", "b", "a__b")}}
 	}
 	if h.rng.IntN(4) == 0 {
 		v.Claimed, v.ClaimSpace, v.ClaimName, v.ClaimUID = true, h.one("x", "y"), h.one("c0", "c1", "c2"), ""

@@ -95,10 +95,10 @@ func decorateNode(rng *rand.Rand, n *Node) {
 		n.Allocatable = []Amount{{CPU, int64(1+rng.IntN(3)) * 4000}, {Memory, int64(1+rng.IntN(3)) * 4000}}
 	}
 	if rng.IntN(8) > 0 {
-		n.Labels = append(n.Labels, Label{"rack", fmt.Sprint(rng.IntN(70))})
+		n.Labels = append(n.Labels, Label{Key: "rack", Value: fmt.Sprint(rng.IntN(70))})
 	}
 	if rng.IntN(3) == 0 {
-		n.Labels = append(n.Labels, Label{"region", fmt.Sprint(rng.IntN(2))})
+		n.Labels = append(n.Labels, Label{Key: "region", Value: fmt.Sprint(rng.IntN(2))})
 	}
 	for i := range n.Labels {
 		if n.Labels[i].Key == hostKey && rng.IntN(6) == 0 {
@@ -107,7 +107,7 @@ func decorateNode(rng *rand.Rand, n *Node) {
 	}
 	for i := range 3 {
 		if rng.IntN(4) == 0 {
-			n.Taints = append(n.Taints, Taint{"soft" + fmt.Sprint(i), "", PreferNoSchedule})
+			n.Taints = append(n.Taints, Taint{Key: "soft" + fmt.Sprint(i), Value: "", Effect: PreferNoSchedule})
 		}
 		if rng.IntN(3) == 0 {
 			n.Images = append(n.Images, Image{[]string{"image" + fmt.Sprint(i)}, int64(i+1) * 100 << 20})
@@ -130,7 +130,7 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 		return NodeTerm{Labels: []Requirement{{Key: key, Op: []Operator{In, NotIn, Exists}[rng.IntN(3)], Values: []string{"a", "ssd", "1", "n3"}}}}
 	}
 	for rng.IntN(3) == 0 {
-		p.Preferred = append(p.Preferred, WeightedTerm{int64(1 + rng.IntN(50)), term()})
+		p.Preferred = append(p.Preferred, WeightedTerm{Weight: int64(1 + rng.IntN(50)), Term: term()})
 	}
 	if rng.IntN(6) == 0 {
 		p.NodeAffinity = &[]NodeTerm{term(), term()}
@@ -172,6 +172,6 @@ func oddProfile(seed uint64) Profile {
 		p.Skip = map[string]bool{"NodeResourcesFit": true}
 	}
 	p.AddedAffinity = &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: NotIn, Values: []string{"b"}}}}}
-	p.AddedPreferred = []WeightedTerm{{7, NodeTerm{Labels: []Requirement{{Key: "disk", Op: Exists}}}}}
+	p.AddedPreferred = []WeightedTerm{{Weight: 7, Term: NodeTerm{Labels: []Requirement{{Key: "disk", Op: Exists}}}}}
 	return p
 }

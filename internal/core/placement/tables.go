@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+)
 
 // tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it,
 // that takes less than 20 microseconds.
@@ -297,7 +301,7 @@ func (t *tables) takeOut(r row) {
 }
 
 func (t *tables) rejectionOf(by *filter, final bool) int32 {
-	b := appendStrings(appendBool(appendNumber(t.bytes[:0], int64(by.rule)), final), t.reasons)
+	b := encode.Strings(encode.Bool(encode.Number(t.bytes[:0], int64(by.rule)), final), t.reasons)
 	t.bytes = b
 	i, known := t.byReason[string(b)]
 	if !known {

@@ -1,5 +1,10 @@
 package placement
 
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
+
 // A topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were
 // not seen, and nodes without the label, are in none.
 type topology struct {
@@ -181,15 +186,15 @@ type scope struct {
 }
 
 func (c *cluster) scopeAt(k *class, affinity, taints bool, keys []int32) *scope {
-	b := appendBool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
+	b := encode.Bool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
 	if affinity {
 		b = append(b, k.affinityKey...)
 	}
-	if b = appendBool(b, taints); taints {
-		b = appendTolerations(b, k.tolerations)
+	if b = encode.Bool(b, taints); taints {
+		b = selector.AppendTolerations(b, k.tolerations)
 	}
 	for _, key := range keys {
-		b = appendNumber(b, int64(key))
+		b = encode.Number(b, int64(key))
 	}
 	c.scratch = b
 	if known := c.scopes[string(b)]; known != nil {
@@ -228,7 +233,7 @@ func (s *scope) admits(c *cluster, r row) bool {
 			return false
 		}
 	}
-	return (!s.affinity || affinityAllows(c, s.class, r)) && (!s.taints || toleratesAll(s.class, c.taints[r]))
+	return (!s.affinity || affinityAllows(c, s.class, r)) && (!s.taints || selector.TolerateAll(s.class.tolerations, c.taints[r]))
 }
 
 // A ground is what a scope leaves of a topology. All counters with both share it.

@@ -2,7 +2,35 @@ package placement
 
 import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// What labels, taints and terms select: see package selector.
+type (
+	Label         = selector.Label
+	LabelSelector = selector.Selector
+	Requirement   = selector.Requirement
+	Operator      = selector.Operator
+	NodeTerm      = selector.NodeTerm
+	WeightedTerm  = selector.WeightedTerm
+	Effect        = selector.Effect
+	Taint         = selector.Taint
+	Toleration    = selector.Toleration
+)
+
+// Operators of requirements, and effects of taints.
+const (
+	In           = selector.In
+	NotIn        = selector.NotIn
+	Exists       = selector.Exists
+	DoesNotExist = selector.DoesNotExist
+	Gt           = selector.Gt
+	Lt           = selector.Lt
+
+	NoSchedule       = selector.NoSchedule
+	PreferNoSchedule = selector.PreferNoSchedule
+	NoExecute        = selector.NoExecute
 )
 
 // PodID is a pod's UID: names come back, UIDs do not.
@@ -113,13 +141,6 @@ type Group struct {
 // KindService is the Kind of a Group whose pods are found by its selector alone; those of the other kinds by Owner.
 const KindService = "Service"
 
-// A LabelSelector matches labels that meet all requirements (not Gt and Lt, which are for nodes). Without any it
-// matches all labels; with Nothing set, none.
-type LabelSelector struct {
-	Requirements []Requirement
-	Nothing      bool
-}
-
 // A SpreadConstraint bounds how unevenly pods may lie over the domains of a topology key.
 type SpreadConstraint struct {
 	MaxSkew        int32
@@ -143,68 +164,6 @@ type PodTerm struct {
 type WeightedPodTerm struct {
 	Weight int64
 	Term   PodTerm
-}
-
-// Label is a key with its value.
-type Label struct{ Key, Value string }
-
-// Effect of a taint.
-type Effect string
-
-// The effects of taints, spelled as the API spells them.
-const (
-	NoSchedule       Effect = "NoSchedule"
-	PreferNoSchedule Effect = "PreferNoSchedule"
-	NoExecute        Effect = "NoExecute"
-)
-
-// Taint keeps pods off a node unless they tolerate it.
-type Taint struct {
-	Key, Value string
-	Effect     Effect
-}
-
-// A Toleration matches taints. An empty Key or Effect matches any.
-type Toleration struct {
-	Key    string
-	Exists bool // match any value
-	Never  bool // the operator is one we do not know: matches nothing
-	Value  string
-	Effect Effect
-}
-
-// Operator of a Requirement.
-type Operator int
-
-// The operators of node affinity.
-const (
-	In Operator = iota
-	NotIn
-	Exists
-	DoesNotExist
-	Gt
-	Lt
-)
-
-// A Requirement is one condition on a label (or on the node's name).
-type Requirement struct {
-	Key    string
-	Op     Operator
-	Values []string
-	Bound  int64 // for Gt and Lt
-}
-
-// A NodeTerm matches a node if all its requirements do. A term without any matches nothing.
-type NodeTerm struct {
-	Labels []Requirement
-	Names  []Requirement // on metadata.name: In or NotIn
-	Broken bool          // a requirement could not be understood: matches nothing
-}
-
-// A WeightedTerm adds Weight to a node's score if it matches.
-type WeightedTerm struct {
-	Weight int64
-	Term   NodeTerm
 }
 
 // HostPort is a port a pod takes on its node. IP "0.0.0.0" is every address of the node.

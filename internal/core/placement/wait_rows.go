@@ -3,13 +3,15 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // A rowIndex finds the waiters to which something that has happened on one row may matter: of those that demand one of
 // the row's labels, or its name, or none, those whose request of the resource that is scarcest for them may fit.
 type rowIndex struct {
 	roomOnly bool // everybody in it hears of room
-	byLabel  map[labelID]*bucket
+	byLabel  map[selector.LabelID]*bucket
 	byName   map[string]*bucket
 	others   *bucket
 }
@@ -38,14 +40,14 @@ const podsColumn = -1
 // spot is where a waiter is in a rowIndex.
 type spot struct {
 	in     bool
-	labels []labelID
+	labels []selector.LabelID
 	names  []string
 	column int
 	amount int64
 }
 
 func newRowIndex(roomOnly bool) rowIndex {
-	return rowIndex{roomOnly: roomOnly, byLabel: map[labelID]*bucket{}, byName: map[string]*bucket{}, others: &bucket{roomOnly: roomOnly}}
+	return rowIndex{roomOnly: roomOnly, byLabel: map[selector.LabelID]*bucket{}, byName: map[string]*bucket{}, others: &bucket{roomOnly: roomOnly}}
 }
 
 // labelsMax is how many labels a waiter may be found by. Chosen: with more it is among those that are found by none.
@@ -96,18 +98,18 @@ func (x *rowIndex) eachBucket(at *spot, see func(*bucket)) {
 }
 
 // demanded lists labels or names one of which a row must have; none: it need not have any.
-func (x *rowIndex) demanded(d *demand) (labels []labelID, names []string) {
+func (x *rowIndex) demanded(d *demand) (labels []selector.LabelID, names []string) {
 	if !d.profile.Skip["NodeAffinity"] {
 		if d.onlyNames != nil {
 			return nil, d.onlyNames
 		}
 		for _, l := range d.nodeSelector { // the one by which fewest others are found
 			if labels == nil || x.sizeOf(l) < x.sizeOf(labels[0]) {
-				labels = []labelID{l}
+				labels = []selector.LabelID{l}
 			}
 		}
 		if labels == nil && d.hasTerms {
-			labels = anyOf(d.nodeTerms)
+			labels = selector.AnyOf(d.nodeTerms, labelsMax)
 		}
 	}
 	if labels != nil || d.volumes == nil || d.profile.Skip["VolumeBinding"] {
@@ -115,40 +117,17 @@ func (x *rowIndex) demanded(d *demand) (labels []labelID, names []string) {
 	}
 	for _, b := range d.volumes.bound {
 		if b.volume != nil && b.volume.Plugin == "" && b.volume.affinity.bound {
-			return anyOf(b.volume.affinity.terms), nil
+			return selector.AnyOf(b.volume.affinity.terms, labelsMax), nil
 		}
 	}
 	return nil, nil
 }
 
-func (x *rowIndex) sizeOf(l labelID) int {
+func (x *rowIndex) sizeOf(l selector.LabelID) int {
 	if b := x.byLabel[l]; b != nil {
 		return b.size
 	}
 	return 0
-}
-
-// anyOf lists labels without which no term matches; nil: a term may match without.
-func anyOf(terms []compiledTerm) (labels []labelID) {
-	for i := range terms {
-		if terms[i].never {
-			continue
-		}
-		in := slices.IndexFunc(terms[i].labels, func(q compiledRequirement) bool { return q.op == In })
-		if in < 0 {
-			return nil
-		}
-		q := &terms[i].labels[in]
-		for _, value := range q.values {
-			if l := (labelID{q.key, value}); !slices.Contains(labels, l) {
-				labels = append(labels, l)
-			}
-		}
-		if len(labels) > labelsMax {
-			return nil
-		}
-	}
-	return labels
 }
 
 // scarcest is the resource of which d asks for the largest part of a node, as far as a few nodes tell.
