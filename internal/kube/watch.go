@@ -26,6 +26,10 @@ type Selection struct {
 	// Keep, if set, returns what to store and to hand on in place of each object: something that implements
 	// metav1.Object, or the object itself. It may see what it made before.
 	Keep func(obj any) any
+	// Order, if set, compares the objects of one list, as they were kept: whoever is less is told first. It is asked
+	// of all of them whenever there is a list: at the start, and after a gap in the watch. Without it they are told in
+	// no order. What changes between lists is told as it happened.
+	Order func(a, b any) int
 }
 
 // LivePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
@@ -57,7 +61,7 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 			return patiently(ctx, func() (watch.Interface, error) { return c.Watch(ctx, k, sel.Namespace, o) })
 		},
 	}
-	return cache.NewInformerWithOptions(cache.InformerOptions{
+	o := cache.InformerOptions{
 		ListerWatcher: lw,
 		ObjectType:    k.New(),
 		Handler:       handler,
@@ -70,7 +74,11 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 			}
 			return dropManagedFields(obj)
 		},
-	})
+	}
+	if sel.Order != nil {
+		return orderedInformer(o, sel.Order)
+	}
+	return cache.NewInformerWithOptions(o)
 }
 
 // Pauses between attempts to reach a server that does not answer at all: from the first to the longest, doubling, each

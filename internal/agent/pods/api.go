@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -44,15 +46,31 @@ func (r *Runner) watchAPI(ctx context.Context) {
 			}
 		},
 	}
-	_, controller := r.Client.Informer(
-		kube.Pods, kube.Selection{Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node)}, handler,
-	)
+	_, controller := r.Client.Informer(kube.Pods, kube.Selection{
+		Fields: fields.OneTermEqualSelector("spec.nodeName", r.Node),
+		Order:  func(a, b any) int { return r.inOrder(a.(*corev1.Pod), b.(*corev1.Pod)) },
+	}, handler)
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
 			r.apiSynced()
 		}
 	}()
 	controller.RunWithContext(ctx)
+}
+
+// inOrder compares pods that are told together: whoever is less comes first, and is let in first.
+func (r *Runner) inOrder(a, b *corev1.Pod) int { return admission.Order(r.arrival(a), r.arrival(b)) }
+
+// arrival is what core/admission asks of a pod that comes with others.
+func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
+	a := admission.Arrival{Created: unit.WallOf(pod.CreationTimestamp.Time), Name: key(pod)}
+	switch e := r.entryOf(pod.UID); {
+	case e != nil && e.remaining():
+		a.Standing = admission.Remains
+	case kube.Started(pod):
+		a.Standing = admission.Ran
+	}
+	return a
 }
 
 // Synced reports whether the API and the directory of manifests have told every pod that should be here.

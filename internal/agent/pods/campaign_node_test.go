@@ -209,12 +209,18 @@ func (g fakeGroups) SandboxResources(*corev1.Pod) (overhead, resources *runtimea
 	return nil, nil
 }
 
-// fakeAdmission refuses some pods, the same by every agent.
+// fakeAdmission refuses some pods, the same by every agent; or those for whom there is no room.
 type fakeAdmission struct{ l *life }
 
 func (a fakeAdmission) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
 
-func (a fakeAdmission) Admit(pod *corev1.Pod, _ []*corev1.Pod) *Rejection {
+func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
+	if room := a.l.w.room; room > 0 { // set before the agent began
+		if len(others) < room {
+			return nil
+		}
+		return &Rejection{Reason: "OutOfpods", Message: "no room"}
+	}
 	if a.l.w.dice("admit", pod.UID).IntN(12) == 0 {
 		return &Rejection{Reason: "OutOfcpu", Message: "no room"}
 	}

@@ -47,6 +47,7 @@ type world struct {
 	files   map[string]types.UID    // of which there is a file now, by path
 
 	api     *apiServer
+	room    int // how many pods are let in; zero: chance has it
 	volumes map[types.UID]bool
 	groups  map[types.UID]bool
 	evicted map[types.UID]Eviction

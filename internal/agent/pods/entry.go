@@ -260,6 +260,13 @@ func (e *entry) holds() *corev1.Pod {
 	return nil
 }
 
+// remaining reports whether the runtime has something of the pod.
+func (e *entry) remaining() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.summary) > 0
+}
+
 // newer compares resource versions, which are numbers that grow (KEP-5504); anything else counts as newer.
 func newer(version, than string) bool {
 	a, errA := strconv.ParseUint(version, 10, 64)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -302,8 +303,8 @@ func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev
 func (s *staticPods) reconcile() {
 	wanted := s.wanted()
 	live := s.endUnwanted(wanted)
-	for k, pod := range wanted {
-		if uid, busy := live[k]; busy && uid != pod.UID {
+	for _, pod := range slices.SortedFunc(maps.Values(wanted), s.r.inOrder) {
+		if uid, busy := live[key(pod)]; busy && uid != pod.UID {
 			continue // the version before it must have gone first
 		}
 		if e := s.r.entryOf(pod.UID); e == nil || e.object() == nil {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// turns let pods in by the order in which they came. Each has a worker of its own, and workers overtake each other; but what a pod
-// gets of CPUs, memory and devices depends on those before it, and a scheduler that asked the same question for each of them
-// asked in the order of its binds.
+// turns let pods in by the order in which they came; those that came together come in the order of core/admission
+// (inOrder). Each has a worker of its own, and workers overtake each other; but what a pod gets of CPUs, memory and
+// devices depends on those before it, and a scheduler that asked the same question for each of them asked in the order
+// of its binds.
 type turns struct {
 	mu    sync.Mutex
 	line  []*entry

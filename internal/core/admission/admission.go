@@ -6,7 +6,8 @@
 // infeasible (Resizes). Both answers are functions of what is here now; nothing is remembered, so nothing can be missed as
 // long as the shell asks again whenever what is here has changed.
 //
-// A node under pressure also refuses pods that it would have room for (UnderPressure).
+// A node under pressure also refuses pods that it would have room for (UnderPressure). Of pods that come together, Order
+// says who is let in first.
 //
 // It uses the scheduler's own types and amounts (core/placement), so that both count alike. It does not evict, and does
 // not look at NUMA yet.

@@ -1,0 +1,98 @@
+package pods
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestFirstBatch: of the pods that an agent is told of when it starts, the one that runs keeps its room, although it
+// is the newest; then the one that ran here before is let in, which has nothing left (its runtime was taken down);
+// then the older pods, until the room is gone. Their names go the other way.
+func TestFirstBatch(t *testing.T) {
+	log := slog.Default()
+	defer slog.SetDefault(log)
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	t.Chdir(historiesDir(t))
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1, "first")
+		w.calm, w.images["here"] = true, true
+		if err := os.MkdirAll(w.staticDir(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		post := func(name string, age time.Duration, status corev1.PodStatus) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1,
+					CreationTimestamp: metav1.NewTime(time.Now().Add(-age)),
+				},
+				Spec: corev1.PodSpec{
+					NodeName: "node-1", DNSPolicy: corev1.DNSDefault, RestartPolicy: corev1.RestartPolicyAlways,
+					Containers: []corev1.Container{{Name: "c", Image: "here", ImagePullPolicy: corev1.PullIfNotPresent}},
+				},
+				Status: status,
+			}
+			w.api.put(pod)
+		}
+		post("z-runs", 0, corev1.PodStatus{Phase: corev1.PodPending})
+		w.begin()
+		time.Sleep(10 * time.Second)
+		w.crash()
+		w.mu.Lock()
+		w.room = 5
+		w.mu.Unlock()
+		post("y-ran", time.Minute, corev1.PodStatus{Phase: corev1.PodRunning})
+		for i := range 9 { // a is the newest
+			post(fmt.Sprintf("%c-new", 'a'+i), time.Duration(i+2)*time.Minute, corev1.PodStatus{Phase: corev1.PodPending})
+		}
+		w.begin()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		for name, pod := range w.api.pods {
+			want := corev1.PodFailed
+			switch name {
+			case "z-runs", "y-ran", "i-new", "h-new", "g-new":
+				want = corev1.PodRunning
+			}
+			if pod.Status.Phase != want {
+				t.Errorf("%s is %s, want %s: %s", name, pod.Status.Phase, want, pod.Status.Message)
+			}
+		}
+		if t.Failed() {
+			defer t.Log(w.text())
+		}
+		w.mu.Unlock()
+		w.crash()
+	})
+}
+
+// TestManifestsInOrder: static pods that come together take their turns in order, whatever a map says.
+func TestManifestsInOrder(t *testing.T) {
+	r := testRunner()
+	r.pods, r.Volumes = map[types.UID]*entry{}, fakeVolumes{}
+	r.static.pods = map[string]*corev1.Pod{}
+	const names = "abcdefgh"
+	for _, name := range names {
+		pod := testPod()
+		pod.Name, pod.UID = string(name), types.UID(name)
+		r.static.pods[key(pod)] = pod
+	}
+	r.static.reconcile()
+	came := ""
+	for _, e := range r.turns.line {
+		came += string(e.uid)
+	}
+	if came != names {
+		t.Errorf("they came as %s, want %s", came, names)
+	}
+}

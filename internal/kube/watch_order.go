@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// orderedInformer is cache.NewInformerWithOptions for who has the objects of each list told in an order. client-go's
+// own tells a streamed list in no order at all (reflector.go, watchList keeps it in a map).
+func orderedInformer(o cache.InformerOptions, order func(a, b any) int) (cache.Store, cache.Controller) {
+	store := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
+	queue := orderedQueue{cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
+		KeyFunction: cache.MetaNamespaceKeyFunc, KnownObjects: store, Transformer: o.Transform,
+	}), order}
+	return store, cache.New(&cache.Config{
+		Queue: queue, ListerWatcher: o.ListerWatcher, ObjectType: o.ObjectType,
+		Process: func(changes any, initial bool) error { return tell(o.Handler, store, changes.(cache.Deltas), initial) },
+	})
+}
+
+// orderedQueue puts the objects of each list in order before they are told.
+type orderedQueue struct {
+	*cache.RealFIFO
+	order func(a, b any) int
+}
+
+// Replace is part of cache.Queue: a whole list has come.
+func (q orderedQueue) Replace(all []any, version string) error {
+	slices.SortFunc(all, q.order)
+	return q.RealFIFO.Replace(all, version)
+}
+
+// tell brings changes to the store and to the handler.
+func tell(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas, initial bool) error {
+	for _, c := range changes {
+		switch c.Type {
+		case cache.Deleted:
+			if err := store.Delete(c.Object); err != nil {
+				return err
+			}
+			h.OnDelete(c.Object)
+		case cache.Sync, cache.Replaced, cache.Added, cache.Updated:
+			old, known, err := store.Get(c.Object)
+			if err != nil {
+				return err
+			}
+			if err := store.Update(c.Object); err != nil {
+				return err
+			}
+			if known {
+				h.OnUpdate(old, c.Object)
+			} else {
+				h.OnAdd(c.Object, initial)
+			}
+		default:
+			return fmt.Errorf("tell a change: %q is of no kind that this queue makes", c.Type)
+		}
+	}
+	return nil
+}
