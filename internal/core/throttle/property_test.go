@@ -97,7 +97,11 @@ func TestRandomServers(t *testing.T) {
 		}
 		rate, most := float64(w.began[Mark]-before)/10, float64(s.parallel)/s.base.Seconds()
 		took := total / float64(flying) / rate // Little's law
-		if rate < 0.7*most || took > 2*s.base.Seconds()+slack.Seconds() {
+		slow := took > 2*s.base.Seconds()+slack.Seconds()
+		if most < 1.25/PeriodMax.Seconds() {
+			slow = false // it bears little more than one write in each PeriodMax, which is sent whatever the limit
+		}
+		if rate < 0.7*most || slow {
 			t.Errorf("seed %d: base %v, %d at once: %.0f/s of %.0f, %.1f ms each, limit %.1f", seed, s.base, s.parallel, rate, most, 1000*took, w.l.Limit())
 		}
 	}
@@ -151,7 +155,7 @@ func TestCrowdOfClasses(t *testing.T) {
 }
 
 // TestSlowServerIsAskedAsUpstreamAsks: when others make everything take many times as long, nobody waits for them for
-// ever: two writes are under way at all times, or 20 a second go out, eight at once at most, until the server says that
+// ever: slowMin writes are under way at all times, or 20 a second go out, eight at once at most, until the server says that
 // it wants none.
 func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
 	for _, others := range []int{50, 200, 400} {
