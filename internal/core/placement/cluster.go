@@ -88,6 +88,7 @@ type cluster struct {
 
 	marks  marks
 	atoms  atoms
+	tiling tiling
 	fits   map[string]*fit
 	spaces map[string]*space                                       // by storage class
 	gone   struct{ pods, identities, classes, aims, counters int } // see shrunk

@@ -41,15 +41,11 @@ func resourcesAreFinal(c *cluster, d *demand, r row) bool {
 }
 
 func narrowResources(c *cluster, d *demand, m mask) {
-	f := c.knownFit(d)
-	if f == nil && m.count() >= len(c.name)/16 {
-		f = c.fitFor(d)
-	}
-	if f == nil {
+	if m.count() < len(c.name)/16 {
 		c.narrowAmong(passesResources, d, m, m)
 		return
 	}
-	m.only(f.rows)
+	c.narrowByTiles(d, m)
 }
 
 // tellResources counts by resource: a full cluster has the same few reasons on every row.

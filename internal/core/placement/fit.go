@@ -9,7 +9,7 @@ import (
 
 // A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
 // well they would lie. It is kept, and asked again where pods came or went. Pods that differ in everything but what
-// they ask for share it; there are few such vectors beside the kinds of pods.
+// they ask for share it. It is for profiles of which tiles cannot bound the scores.
 type fit struct {
 	of       *demand // with what the rules about resources look at, and nothing else
 	scorers  []weightedScorer
@@ -41,18 +41,10 @@ func (k *class) makeFitKey() string {
 	return string(binary.AppendVarint(binary.AppendVarint(b, int64(k.asked.CPU)), int64(k.asked.Memory)))
 }
 
-// knownFit returns the fit for d if there is one, as things are now; else nil.
-func (c *cluster) knownFit(d *demand) *fit {
-	f := c.fits[d.fitKey]
-	if f != nil {
-		c.correct(f)
-	}
-	return f
-}
-
 // fitFor returns the fit for d as things are now; nil: its profile weighs resources by more than fits can hold.
 func (c *cluster) fitFor(d *demand) *fit {
-	if f := c.knownFit(d); f != nil {
+	if f := c.fits[d.fitKey]; f != nil {
+		c.correct(f)
 		return f
 	}
 	most := int64(0)
@@ -138,4 +130,16 @@ func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 		}
 	}
 	return sum
+}
+
+// bestByFit finds the best row in m by asking about each.
+func (c *cluster) bestByFit(d *demand, m mask, g *grouping, k *contest) {
+	f := c.fitFor(d)
+	m.each(func(r row) {
+		if f != nil && f.rows.has(r) {
+			k.offer(r, g.worth[g.of[r]]+f.score(r))
+			return
+		}
+		k.offer(r, g.worth[g.of[r]]+c.scoreAlone(d, r)) // a profile without the rule, or with weights beyond it
+	})
 }

@@ -1,23 +1,36 @@
 package placement
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
 
 // A grouping puts rows into groups that no normalized scorer tells apart for one demand. It begins with the domains of
 // coarse topologies, which have few; then every row is moved of which a scorer says something out of the ordinary.
 type grouping struct {
-	of     []int32 // by row
-	groups int
-	moved  map[move]int32
-	halves []int32 // by group: where its rows of some set go; 0: nowhere yet
-	sums   []int64 // by row, while they are added up; else 0
+	division *division
+	of       []int32 // by row; the division's, but for strays
+	groups   int
+	strays   []stray
+	moved    map[move]int32
+	halves   []int32 // by group: where its rows of some set go; 0: nowhere yet
+	sums     []int64 // by row, while they are added up; else 0
+	coarse   []*topology
 
-	coarse []*topology
+	counts []int32 // by group: its rows
+	worth  []int64 // by group: what the normalized scorers say of it
+	found  []bool  // by group: it is in present
+	// The groups that have rows, with a row of each and their sizes.
+	present []int32
+	members []row
+	sizes   []int32
+}
 
-	contenders []contender // by group
-	// Of the groups that have rows: the best one, how many there are, and the score of the best.
-	best   []row
-	sizes  []int32
-	scores []int64
+// stray is a row that was moved out of its group in the division.
+type stray struct {
+	row  row
+	from int32
 }
 
 // move says where rows of a group go of which a scorer says value. step tells scorers apart.
@@ -27,6 +40,23 @@ type move struct {
 	value int64
 }
 
+// A division puts rows into groups by their domains in some coarse topologies. It is kept for the next demand that
+// these matter to.
+type division struct {
+	coarse   []*topology
+	spans    []int32 // of each, how many domains it had numbers for, and one
+	groups   int
+	position int     // in cluster.moves
+	of       []int32 // by row; unseen: it is not seen
+	sizes    []int32 // by group
+}
+
+const unseen = -1
+
+// divisionsMax is how many divisions are kept, those used last; each takes four bytes a row. Chosen: more than there
+// are sets of zones, regions and the like by which pods are commonly spread.
+const divisionsMax = 8
+
 // coarseMax is up to how many domains a topology is coarse; groupsMax bounds the groups that coarse topologies make
 // together. Chosen: zones, regions and kinds of machines are coarse, racks and hosts are not.
 const (
@@ -34,7 +64,7 @@ const (
 	groupsMax = 4096
 )
 
-// group puts the rows in m into groups for d.
+// group puts the rows in m into groups for d, until the grouping is ended.
 func (c *cluster) group(d *demand, m mask) *grouping {
 	g := &c.survey.groups
 	g.begin(c, d)
@@ -47,49 +77,95 @@ func (c *cluster) group(d *demand, m mask) *grouping {
 }
 
 func (g *grouping) begin(c *cluster, d *demand) {
-	n := len(c.name)
-	if len(g.of) < n {
-		g.of, g.sums = make([]int32, n), make([]int64, n)
+	if n := len(c.name); len(g.sums) < n {
+		g.sums = make([]int64, n)
 	}
 	if g.moved == nil || len(g.moved) > groupsMax {
 		g.moved = map[move]int32{}
 	}
 	clear(g.moved)
-	g.groups, g.coarse = 1, g.coarse[:0]
+	g.coarse, g.strays = g.coarse[:0], g.strays[:0]
 	g.divide(d)
-	if len(g.coarse) == 0 {
-		clear(g.of[:n])
-		return
+	g.division = c.divisionOf(g.coarse)
+	g.of, g.groups = g.division.of, g.division.groups
+}
+
+// end puts the rows back that were moved.
+func (g *grouping) end() {
+	for _, s := range g.strays {
+		g.of[s.row] = s.from
 	}
-	for i, t := range g.coarse {
-		of, domain := g.of[:n], t.domain[:min(n, len(t.domain))]
-		if i == 0 {
-			for r, x := range domain {
-				of[r] = x + 1
-			}
-			clear(of[len(domain):])
-			continue
+}
+
+// divisionOf returns the division by some topologies, as rows are now.
+func (c *cluster) divisionOf(coarse []*topology) *division {
+	list := c.survey.divisions
+	i := slices.IndexFunc(list, func(v *division) bool { return v.fits(coarse) })
+	if i < 0 {
+		if i = len(list); i == divisionsMax {
+			i--
+			list = list[:i]
 		}
-		span := int32(len(t.rows) + 1)
-		for r := range of {
-			of[r] *= span
-		}
-		for r, x := range domain {
-			of[r] += x + 1
+		list = append(list, newDivision(coarse))
+	}
+	v := list[i]
+	copy(list[1:i+1], list[:i]) // the one used last comes first
+	list[0] = v
+	c.survey.divisions = list
+	for len(v.of) < len(c.name) {
+		v.of = append(v.of, unseen)
+	}
+	v.position = c.catchUp(&c.moves, v.position, func(r row) { v.put(c, r) })
+	return v
+}
+
+func newDivision(coarse []*topology) *division {
+	v := &division{coarse: slices.Clone(coarse), groups: 1, position: -1}
+	for _, t := range coarse {
+		v.spans = append(v.spans, t.span())
+		v.groups *= int(t.span())
+	}
+	v.sizes = make([]int32, v.groups)
+	return v
+}
+
+// span is how many domains t has numbers for, and one for no domain.
+func (t *topology) span() int32 { return int32(len(t.rows) + 1) }
+
+func (v *division) fits(coarse []*topology) bool {
+	if !slices.Equal(v.coarse, coarse) {
+		return false
+	}
+	for i, t := range coarse {
+		if v.spans[i] != t.span() {
+			return false
 		}
 	}
+	return true
+}
+
+// put puts row r where it belongs.
+func (v *division) put(c *cluster, r row) {
+	was, now := v.of[r], int32(unseen)
+	if c.seen[r] {
+		now = 0
+		for i, t := range v.coarse {
+			now = now*v.spans[i] + t.at(r) + 1
+		}
+		v.sizes[now]++
+	}
+	if was != unseen {
+		v.sizes[was]--
+	}
+	v.of[r] = now
 }
 
 // divide finds the coarse topologies that matter to the scorers of d.
 func (g *grouping) divide(d *demand) {
+	groups := 1
 	add := func(t *topology) {
-		for _, known := range g.coarse {
-			if known == t {
-				return
-			}
-		}
-		if span := len(t.rows) + 1; t.domains() <= coarseMax && g.groups*span <= groupsMax {
-			g.coarse, g.groups = append(g.coarse, t), g.groups*span
+		if span := int(t.span()); !g.isCoarse(t) && t.domains() <= coarseMax && groups*span <= groupsMax {
+			g.coarse, groups = append(g.coarse, t), groups*span
 		}
 	}
 	for i := range d.soft {
@@ -104,14 +180,7 @@ func (g *grouping) divide(d *demand) {
 	}
 }
 
-func (g *grouping) isCoarse(t *topology) bool {
-	for _, known := range g.coarse {
-		if known == t {
-			return true
-		}
-	}
-	return false
-}
+func (g *grouping) isCoarse(t *topology) bool { return slices.Contains(g.coarse, t) }
 
 // step begins to move rows for another reason.
 func (g *grouping) step() int32 { return int32(len(g.moved)) }
@@ -124,6 +193,13 @@ func (g *grouping) move(step int32, r row, value int64) {
 		to = int32(g.groups)
 		g.groups++
 		g.moved[key] = to
+	}
+	g.send(r, to)
+}
+
+func (g *grouping) send(r row, to int32) {
+	if from := g.of[r]; from < int32(g.division.groups) {
+		g.strays = append(g.strays, stray{r, from})
 	}
 	g.of[r] = to
 }
@@ -144,56 +220,68 @@ func (g *grouping) moveAll(m, some mask) {
 			*to = int32(g.groups)
 			g.groups++
 		}
-		g.of[r] = *to
+		g.send(r, *to)
 	})
 }
 
-// contender is the best row of a group so far.
-type contender struct {
-	score int64
-	after uint64 // where on the ring row lies, from the pod's turn on
-	row   row
-	size  int32 // of the group
+// count counts the rows of m in each group, and finds one of each.
+func (g *grouping) count(c *cluster, m mask) {
+	common := g.division.groups
+	g.counts = append(append(g.counts[:0], g.division.sizes...), make([]int32, g.groups-common)...)
+	if 2*m.count() < c.seenCount {
+		clear(g.counts)
+		m.each(func(r row) { g.counts[g.of[r]]++ })
+	} else {
+		for w, seen := range c.marks.seen {
+			for out := seen &^ m[w]; out != 0; out &= out - 1 {
+				g.counts[g.of[w<<6|bits.TrailingZeros64(out)]]--
+			}
+		}
+		for _, s := range g.strays {
+			g.counts[s.from]--
+			g.counts[g.of[s.row]]++
+		}
+	}
+	g.worth = append(g.worth[:0], make([]int64, g.groups)...)
+	g.present, g.members, g.sizes = g.present[:0], g.members[:0], g.sizes[:0]
+	g.found = append(g.found[:0], make([]bool, g.groups)...)
+	for _, s := range g.strays {
+		g.meet(s.row)
+	}
+	missing := 0
+	for _, n := range g.counts[:common] {
+		missing += int(min(n, 1))
+	}
+	for w := 0; missing > 0 && w < len(m); w++ {
+		for word := m[w]; word != 0 && missing > 0; word &= word - 1 {
+			if r := row(w<<6 | bits.TrailingZeros64(word)); g.of[r] < int32(common) && g.meet(r) {
+				missing--
+			}
+		}
+	}
 }
 
-// bestOfGroups finds the best row of each group that has any in m, by the scores that look at a row alone and, of
-// equal ones, by place on the ring; with the scores and sizes of these groups.
-func (c *cluster) bestOfGroups(d *demand, m mask, g *grouping, mine uint64) []row {
-	if cap(g.contenders) < g.groups {
-		g.contenders = make([]contender, g.groups, 2*g.groups)
+// meet lists the group of row r unless it is known already.
+func (g *grouping) meet(r row) (first bool) {
+	group := g.of[r]
+	if g.found[group] {
+		return false
 	}
-	best := g.contenders[:g.groups]
-	clear(best)
-	of, ring := g.of[:len(c.name)], c.ring
-	f := c.fitFor(d)
-	plain := f != nil && f.high == nil && m.within(f.rows)
-	for w, word := range m {
-		for ; word != 0; word &= word - 1 {
-			r := w<<6 | bits.TrailingZeros64(word)
-			var score int64
-			switch {
-			case plain:
-				score = int64(f.low[r])
-			case f != nil && f.rows.has(row(r)):
-				score = f.score(row(r))
-			default:
-				score = c.scoreAlone(d, row(r)) // a profile without the rule, or with weights beyond it
-			}
-			b := &best[of[r]]
-			if b.size++; b.size > 1 && score < b.score {
-				continue
-			}
-			after := ring[r] - mine
-			if b.size == 1 || score > b.score || after < b.after || after == b.after && c.name[r] < c.name[b.row] {
-				b.row, b.score, b.after = row(r), score, after
-			}
+	g.found[group] = true
+	g.present, g.members, g.sizes = append(g.present, group), append(g.members, r), append(g.sizes, g.counts[group])
+	return true
+}
+
+// noWorth is what groups are worth at most when there are none.
+const noWorth = math.MinInt64
+
+// common is the number of groups in the division, and the most that one of them is worth that has rows.
+func (g *grouping) common() (groups int32, top int64) {
+	groups, top = int32(g.division.groups), noWorth
+	for _, group := range g.present {
+		if group < groups {
+			top = max(top, g.worth[group])
 		}
 	}
-	g.best, g.sizes, g.scores = g.best[:0], g.sizes[:0], g.scores[:0]
-	for i := range best {
-		if b := &best[i]; b.size > 0 {
-			g.best, g.sizes, g.scores = append(g.best, b.row), append(g.sizes, b.size), append(g.scores, b.score)
-		}
-	}
-	return g.best
+	return groups, top
 }

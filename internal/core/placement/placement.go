@@ -17,7 +17,7 @@
 // To read a rule, read its file: it is written for one row, in plain form, against counters that are always right, and
 // then for many rows, against masks. choosePlain (choose.go) asks every rule about every row in its plain form.
 // survey.go gives the same answers by what pods of all kinds share: masks of what nodes say of themselves (atom.go),
-// what resources say to a vector of requests (fit.go), the few domains that have pods (counter.go). tables.go gives
+// rows that are about equally free (tiles.go), the few domains that have pods (counter.go). tables.go gives
 // them for pods of which many alike come one after another, by remembering what the rules said and asking again only
 // where something changed.
 //
@@ -52,6 +52,8 @@
 //	mask      a set of rows, one bit each
 //	atom      a question about nodes that pods of many kinds ask, with the mask of its answers
 //	fit       what resources say of every row to pods that ask for the same
+//	tile      some rows that are about equally free
+//	division  rows by their domains in some coarse topologies
 //	demand    a class with the counters that its rules read
 //	group     rows of which every rule that looks around says the same
 //	nominate  make room for a pending pod on a row

@@ -122,16 +122,26 @@ func balanceScore(c *cluster, d *demand, r row) int64 {
 		}
 	}
 	with, without := balance(c, d, r, true), balance(c, d, r, false)
-	return scoreMax/2 + (scoreMax/2+with-without)/2
+	return balanceGain(with, without)
 }
 
 // balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and
 // what there is of each.
 func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
 	a, b := float64(haveA), float64(haveB)
-	with := math.Abs((min(float64(takenA+addA)/a, 1) - min(float64(takenB+addB)/b, 1)) / 2)
-	without := math.Abs((min(float64(takenA)/a, 1) - min(float64(takenB)/b, 1)) / 2)
-	return scoreMax/2 + (scoreMax/2+int64((1-with)*scoreMax)-int64((1-without)*scoreMax))/2
+	with := evenness(min(float64(takenA+addA)/a, 1), min(float64(takenB+addB)/b, 1))
+	without := evenness(min(float64(takenA)/a, 1), min(float64(takenB)/b, 1))
+	return balanceGain(with, without)
+}
+
+// evenness is balance for the shares taken of two resources.
+func evenness(shareA, shareB float64) int64 {
+	return int64((1 - math.Abs((shareA-shareB)/2)) * scoreMax)
+}
+
+// balanceGain is balanceScore for what balance is with the pod and without it.
+func balanceGain(with, without int64) int64 {
+	return scoreMax/2 + (scoreMax/2+with-without)/2
 }
 
 // balance is scoreMax less the standard deviation, in percent, of the shares taken.

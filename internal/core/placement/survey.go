@@ -4,9 +4,9 @@ import "slices"
 
 // A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks,
 // each rule taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer
-// tells apart; and of each group one row, the best by the scores that look at a row alone, stands for all. What
-// differs from pod to pod costs what it differs by: rows in domains that have pods it means, rows with taints or
-// ports. Nothing is kept for one kind of pods.
+// tells apart; and the best is searched for among tiles of rows, of which most are passed over whole. What differs
+// from pod to pod costs what it differs by: rows in domains that have pods it means, rows with taints or ports.
+// Nothing is kept for one kind of pods.
 //
 // The answers equal those of choosePlain; TestSurveysAgree holds them to it.
 
@@ -49,7 +49,9 @@ func (c *cluster) look() *marks {
 type survey struct {
 	rows, before, other mask
 	groups              grouping
-	totals, one         []int64
+	divisions           []*division
+	scorers             []weightedScorer
+	one                 []int64
 }
 
 // chooseBySurvey is choosePlain for all rows at once.
@@ -64,33 +66,36 @@ func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 		rows.each(func(r row) { only = r })
 		return choice{row: only, feasible: 1}
 	}
-	mine := c.turnOf(self)
 	g := c.group(d, rows)
-	best := c.bestOfGroups(d, rows, g, mine)
+	g.count(c, rows)
 	c.measureSpread(d, rows)
-	totals := append(c.survey.totals[:0], g.scores...)
+	c.weighGroups(d, g)
+	k := contest{c: c, mine: c.turnOf(self), best: noRow}
+	if a, ok := c.askingOf(d); ok {
+		c.bestByTiles(d, &a, rows, g, &k)
+	} else {
+		c.bestByFit(d, rows, g, &k)
+	}
+	g.end()
+	return choice{row: k.best, score: k.total, feasible: n}
+}
+
+// weighGroups finds what the normalized scorers say of the groups that have rows.
+func (c *cluster) weighGroups(d *demand, g *grouping) {
 	for _, s := range d.profile.scorers {
 		if s.key == nil || !s.applies(d) {
 			continue
 		}
-		one := c.rawScores(s.scorer, d, best, g.sizes, c.survey.one[:0])
+		one := c.rawScores(s.scorer, d, g.members, g.sizes, c.survey.one[:0])
 		if s.normalize != nil {
 			s.normalize(one)
 		}
-		for i := range one {
-			totals[i] += s.weight * one[i]
+		for i, group := range g.present {
+			g.worth[group] += s.weight * one[i]
 		}
 		c.survey.one = one
 	}
 	d.spans = d.spans[:0]
-	c.survey.totals = totals
-	top := 0
-	for i := 1; i < len(best); i++ {
-		if totals[i] > totals[top] || totals[i] == totals[top] && c.winsTie(best[i], best[top], mine) {
-			top = i
-		}
-	}
-	return choice{row: best[top], score: totals[top], feasible: n}
 }
 
 // feasibleRows is the set of rows that no rule rejects, in working space.
