@@ -13,8 +13,10 @@ type tiling struct {
 	tiles    []tile
 	loose    []row   // in no tile
 	odd      int     // of them, when tiles were last laid: of which nothing can be said beforehand
+	base     int     // how many tiles there were when all rows were last laid
 	in       []int32 // by row: its tile; looseRow; noTile: it is not seen
 	at       []int32 // by row: its place there
+	vitals   []vitals
 	// Working space, by tile: between what the scores of its rows lie, and the tiles in order.
 	bounds []bounds
 	order  []int32
@@ -27,10 +29,13 @@ const (
 	noTile   = -2
 )
 
-// tileRows is how many rows a tile has at most, looseMax how many rows that could lie in tiles are looked at one by
-// one. Chosen: to bound a tile takes about as long as to look at two rows, to lay one 20 microseconds.
+// tileRows is how many rows a tile has at most, fewRows if it is laid of rows that have changed: they are less alike.
+// looseMax is how many rows that could lie in tiles are looked at one by one. When there are an eighth more tiles than
+// when all rows were laid, all are laid again. Chosen: to bound a tile takes about as long as to look at one row, to lay
+// a row a tenth of a microsecond.
 const (
 	tileRows = 64
+	fewRows  = 16
 	looseMax = 128
 )
 
@@ -49,17 +54,18 @@ type vitals struct {
 	unit              [2]float64 // what one of each, a milli-CPU and a byte, is in percent of the row
 	taken             [2]float64 // the shares that requests take
 	even              int64      // see evenness
+	odd               bool       // see vitalsOf
 }
 
 // tellable is the most that a row may have of a resource for tiles to be about it: percents of it are exact enough.
 const tellable = 1 << 45
 
-// vitalsOf returns the vitals of row r. ok is false if it has no CPU or memory, or more than any machine: rules treat
-// it otherwise.
-func (c *cluster) vitalsOf(r row) (v vitals, ok bool) {
+// vitalsOf returns the vitals of row r. It is odd if it has no CPU or memory, or more than any machine: scores are not
+// what vitals tell then.
+func (c *cluster) vitalsOf(r row) (v vitals) {
 	cpu, memory := c.columns.has(cpuColumn, r), c.columns.has(memoryColumn, r)
 	if cpu <= 0 || memory <= 0 || cpu > tellable || memory > tellable {
-		return v, false
+		return vitals{odd: true}
 	}
 	takenCPU, takenMemory := c.columns.takes(cpuColumn, r), c.columns.takes(memoryColumn, r)
 	a, b := float64(cpu), float64(memory)
@@ -70,7 +76,7 @@ func (c *cluster) vitalsOf(r row) (v vitals, ok bool) {
 		taken: [2]float64{float64(takenCPU) / a, float64(takenMemory) / b},
 	}
 	v.even = evenness(min(v.taken[0], 1), min(v.taken[1], 1))
-	return v, true
+	return v
 }
 
 // widen makes v the least (sign 1) or the most (sign -1) of itself and o, one by one.
@@ -87,17 +93,17 @@ func (v *vitals) widen(o *vitals, sign int64) {
 func (c *cluster) lookTiles() *tiling {
 	x := &c.tiling
 	for len(x.in) < len(c.name) {
-		x.in, x.at = append(x.in, noTile), append(x.at, 0)
+		x.in, x.at, x.vitals = append(x.in, noTile), append(x.at, 0), append(x.vitals, vitals{})
 	}
 	next, ok := x.position, false
 	if x.tiles != nil && c.changes.end()-x.position <= len(c.name)/4 {
 		next, ok = c.changes.since(x.position, func(r row) { x.loosen(c, r) })
 	}
-	if x.position = next; !ok || len(x.tiles) > 16+2*len(c.name)/tileRows {
+	if x.position = next; !ok || len(x.tiles) > x.base+x.base/8+looseMax/fewRows {
 		x.begin(c)
 	}
 	if len(x.loose) > looseMax+x.odd {
-		x.lay(c)
+		x.lay(c, fewRows)
 	}
 	return x
 }
@@ -109,13 +115,16 @@ func (x *tiling) begin(c *cluster) {
 	for r := range x.in {
 		x.in[r] = noTile
 		if c.seen[r] {
-			x.letLie(row(r))
+			x.letLie(c, row(r))
 		}
 	}
-	x.lay(c)
+	x.lay(c, tileRows)
+	x.base = len(x.tiles)
 }
 
-func (x *tiling) letLie(r row) {
+// letLie puts row r in no tile.
+func (x *tiling) letLie(c *cluster, r row) {
+	x.vitals[r] = c.vitalsOf(r)
 	x.in[r], x.at[r] = looseRow, int32(len(x.loose))
 	x.loose = append(x.loose, r)
 }
@@ -123,6 +132,7 @@ func (x *tiling) letLie(r row) {
 // loosen takes row r, which has changed, out of its tile.
 func (x *tiling) loosen(c *cluster, r row) {
 	if x.in[r] == looseRow && c.seen[r] {
+		x.vitals[r] = c.vitalsOf(r)
 		return
 	}
 	if t := x.in[r]; t != noTile {
@@ -137,7 +147,7 @@ func (x *tiling) loosen(c *cluster, r row) {
 		x.in[r] = noTile
 	}
 	if c.seen[r] {
-		x.letLie(r)
+		x.letLie(c, r)
 	}
 }
 
@@ -160,13 +170,13 @@ const (
 	commonMemory = 1 << 30
 )
 
-// lay makes tiles of the loose rows.
-func (x *tiling) lay(c *cluster) {
+// lay makes tiles of the loose rows, of so many each at most.
+func (x *tiling) lay(c *cluster, size int) {
 	places := make([]rowPlace, 0, len(x.loose))
 	odd := x.loose[:0]
 	for _, r := range x.loose {
-		v, ok := c.vitalsOf(r)
-		if !ok {
+		v := &x.vitals[r]
+		if v.odd {
 			x.at[r] = int32(len(odd))
 			odd = append(odd, r)
 			continue
@@ -175,12 +185,12 @@ func (x *tiling) lay(c *cluster) {
 		places = append(places, rowPlace{r, keys})
 	}
 	x.loose, x.odd = odd, len(odd)
-	x.split(c, places, make([]row, 0, len(places)))
+	x.split(c, places, size, make([]row, 0, len(places)))
 }
 
 // split halves places where they differ most until they are few enough for a tile. rows is where tiles keep theirs.
-func (x *tiling) split(c *cluster, places []rowPlace, rows []row) []row {
-	if len(places) <= tileRows {
+func (x *tiling) split(c *cluster, places []rowPlace, size int, rows []row) []row {
+	if len(places) <= size {
 		return x.layOne(c, places, rows)
 	}
 	widest, width := ringKey, 0.0
@@ -193,9 +203,9 @@ func (x *tiling) split(c *cluster, places []rowPlace, rows []row) []row {
 			widest, width = k, most-least
 		}
 	}
-	half := (len(places) + tileRows - 1) / tileRows / 2 * tileRows
+	half := (len(places) + size - 1) / size / 2 * size
 	halve(places, half, widest)
-	return x.split(c, places[half:], x.split(c, places[:half], rows))
+	return x.split(c, places[half:], size, x.split(c, places[:half], size, rows))
 }
 
 // halve puts the n places with the smallest keys first.
@@ -231,20 +241,17 @@ func (x *tiling) layOne(c *cluster, places []rowPlace, rows []row) []row {
 		return rows
 	}
 	from := len(rows)
-	t := tile{uniform: true}
-	var first vitals
+	first := x.vitals[places[0].row]
+	ring := c.ring[places[0].row]
+	t := tile{uniform: true, least: first, most: first, ringFirst: ring, ringLast: ring}
 	for i := range places {
 		r := places[i].row
 		x.in[r], x.at[r] = int32(len(x.tiles)), int32(i)
 		rows = append(rows, r)
-		v, _ := c.vitalsOf(r)
-		if i == 0 {
-			first, t.least, t.most, t.ringFirst, t.ringLast = v, v, v, c.ring[r], c.ring[r]
-			continue
-		}
-		t.uniform = t.uniform && v == first
-		t.least.widen(&v, 1)
-		t.most.widen(&v, -1)
+		v := &x.vitals[r]
+		t.uniform = t.uniform && *v == first
+		t.least.widen(v, 1)
+		t.most.widen(v, -1)
 		t.ringFirst, t.ringLast = min(t.ringFirst, c.ring[r]), max(t.ringLast, c.ring[r])
 	}
 	t.rows = rows[from:len(rows):len(rows)]
@@ -315,27 +322,28 @@ func ofTwo(list []scored) bool {
 // inexact is more than floating point makes of a percentage between a row's own and a bound of it.
 const inexact = 1e-6
 
-// bound is between what the weighted sum of scores lies that look at a row alone, for every row of t that fits.
-func (a *asking) bound(t *tile) (low, high int64) {
+// bound is between what the weighted sum of scores lies that look at a row alone, for every row whose vitals lie between
+// least and most.
+func (a *asking) bound(least, most *vitals) (low, high int64) {
 	if a.fit > 0 {
-		var least, most int64
+		var few, many int64
 		for i, value := range a.fitValues {
-			least += a.fitWeights[i] * int64(max(t.least.left[i]-value*t.most.unit[i]-inexact, 0))
-			most += a.fitWeights[i] * int64(max(t.most.left[i]-value*t.least.unit[i]+inexact, 0))
+			few += a.fitWeights[i] * int64(max(least.left[i]-value*most.unit[i]-inexact, 0))
+			many += a.fitWeights[i] * int64(max(most.left[i]-value*least.unit[i]+inexact, 0))
 		}
 		weights := a.fitWeights[0] + a.fitWeights[1]
-		low, high = a.fit*(least/weights), a.fit*(most/weights)
+		low, high = a.fit*(few/weights), a.fit*(many/weights)
 	}
 	if a.balance > 0 {
-		var least, most [2]float64
+		var few, many [2]float64
 		for i, value := range a.balanceValues {
-			least[i] = min(t.least.taken[i]+value*t.least.unit[i]/scoreMax, 1)
-			most[i] = min(t.most.taken[i]+value*t.most.unit[i]/scoreMax, 1)
+			few[i] = min(least.taken[i]+value*least.unit[i]/scoreMax, 1)
+			many[i] = min(most.taken[i]+value*most.unit[i]/scoreMax, 1)
 		}
-		near := max(least[0]-most[1], least[1]-most[0], 0)
-		far := max(most[0]-least[1], most[1]-least[0])
-		low += a.balance * balanceGain(int64((1-far/2)*scoreMax-inexact), t.most.even)
-		high += a.balance * balanceGain(int64((1-near/2)*scoreMax+inexact), t.least.even)
+		near := max(few[0]-many[1], few[1]-many[0], 0)
+		far := max(many[0]-few[1], many[1]-few[0])
+		low += a.balance * balanceGain(int64((1-far/2)*scoreMax-inexact), most.even)
+		high += a.balance * balanceGain(int64((1-near/2)*scoreMax+inexact), least.even)
 	}
 	return low, high
 }
@@ -415,7 +423,18 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m mask, g *grouping, k *cont
 		return sum
 	}
 	look := func(r row, most int64) {
-		if worth := g.worth[g.of[r]]; k.best == noRow || worth+most >= k.total {
+		worth, v := g.worth[g.of[r]], &x.vitals[r]
+		if k.best != noRow && worth+most < k.total {
+			return
+		}
+		low, high := int64(0), a.most
+		if !v.odd {
+			low, high = a.bound(v, v)
+		}
+		switch {
+		case low == high:
+			k.offer(r, worth+low)
+		case k.best == noRow || worth+high >= k.total:
 			k.offer(r, worth+alone(r))
 		}
 	}
@@ -469,7 +488,7 @@ func (x *tiling) inOrder(a *asking) []int32 {
 	var begins [tileLevels + 1]int32
 	for i := range x.tiles {
 		if t := &x.tiles[i]; len(t.rows) > 0 {
-			x.bounds[i].low, x.bounds[i].high = a.bound(t)
+			x.bounds[i].low, x.bounds[i].high = a.bound(&t.least, &t.most)
 			begins[level(i)+1]++
 		}
 	}

@@ -42,7 +42,7 @@ func tiledNode(rng *rand.Rand, i int) Node {
 // tiledPod asks for amounts that nobody asked for before, or nothing, or as common pods do.
 func tiledPod(rng *rand.Rand, id string) Pod {
 	x := benchPod(id)
-	x.Labels = []Label{{"app", strconv.Itoa(rng.IntN(4))}}
+	x.Labels = []Label{{Key: "app", Value: strconv.Itoa(rng.IntN(4))}}
 	cpu, memory := int64(rng.IntN(3000)), int64(rng.IntN(1<<33))
 	switch rng.IntN(6) {
 	case 0:
@@ -116,9 +116,12 @@ func (h *history) checkTiles(d *demand) {
 			h.t.Fatalf("row %d is in tile %d, place %d; noted: %d, %d", r, tile, at, x.in[r], x.at[r])
 		}
 		found[r] = true
+		if x.vitals[r] != c.vitalsOf(r) {
+			h.t.Fatalf("row %d has other vitals than are noted", r)
+		}
 	}
 	for i := range x.tiles {
-		low, high := a.bound(&x.tiles[i])
+		low, high := a.bound(&x.tiles[i].least, &x.tiles[i].most)
 		for at, r := range x.tiles[i].rows {
 			see(r, i, at)
 			if score := c.scoreAlone(d, r); score < low || score > high {
@@ -149,7 +152,7 @@ func TestTilesPassOver(t *testing.T) {
 			best := c.chooseBySurvey(d, x.ID)
 			a, _ := c.askingOf(d)
 			for j := range c.tiling.tiles {
-				if _, high := a.bound(&c.tiling.tiles[j]); best.failure == nil && high >= best.score-taintless {
+				if _, high := a.bound(&c.tiling.tiles[j].least, &c.tiling.tiles[j].most); best.failure == nil && high >= best.score-taintless {
 					open++
 				}
 				all++
