@@ -112,7 +112,7 @@ func PlacementClaim(c *corev1.PersistentVolumeClaim) placement.Claim {
 		out.Selector = objectSelector(c.Spec.Selector)
 	}
 	if owner := metav1.GetControllerOf(c); owner != nil {
-		out.Controller = placement.PodID(owner.UID)
+		out.Controller = string(owner.UID)
 	}
 	return out
 }

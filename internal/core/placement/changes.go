@@ -11,10 +11,11 @@ type changeLog struct {
 // as much as catching up on that many rows; 4 bytes each.
 const changesMax = 1 << 16
 
-func (l *changeLog) addRow() { l.last = append(l.last, -1) }
+// AddRow makes a place for one more row.
+func (l *changeLog) AddRow() { l.last = append(l.last, -1) }
 
-// clearRow changes nothing: that a row was given back is to be seen, too.
-func (l *changeLog) clearRow(row) {}
+// ClearRow changes nothing: that a row was given back is to be seen, too.
+func (l *changeLog) ClearRow(row) {}
 
 func (l *changeLog) end() int { return l.start + len(l.rows) }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
 // A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods
@@ -52,12 +53,7 @@ type class struct {
 	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
 	numaKey string
 
-	// Of pods with volumes that rules look at; podID and podName only where a claim must be the pod's own.
-	mounts    []Mount
-	disks     []*Disk // those in mounts
-	namespace string
-	podID     PodID
-	podName   string
+	wants volumes.Wants // its volumes
 }
 
 type request struct {
@@ -101,7 +97,7 @@ func (c *cluster) compile(pod *Pod) *class {
 		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
 		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
 		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
-		ofAgent: pod.NeedsOfAgent,
+		ofAgent: pod.NeedsOfAgent, wants: volumes.WantsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
 	}
 	if k.profile == nil {
 		k.profile = c.profiles[""]
@@ -111,7 +107,6 @@ func (c *cluster) compile(pod *Pod) *class {
 			k.requests = append(k.requests, request{c.columns.of(a.Resource), a.Value})
 		}
 	}
-	compileMounts(k, pod)
 	slices.SortFunc(k.requests, func(a, b request) int { return a.column - b.column })
 	k.toleratesNode = selector.Tolerate(pod.Tolerations, cordonTaint)
 	c.compileNodeTerms(k, pod)
@@ -121,22 +116,6 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.holdColumns(k)
 	c.classes[k.key] = k
 	return k
-}
-
-func compileMounts(k *class, pod *Pod) {
-	k.mounts = pod.Mounts
-	for i := range pod.Mounts {
-		m := &pod.Mounts[i]
-		if m.Disk != nil {
-			k.disks = append(k.disks, m.Disk)
-		}
-		if m.Claim != "" {
-			k.namespace = pod.Namespace
-		}
-		if m.Own {
-			k.podID, k.podName = pod.ID, pod.Name
-		}
-	}
 }
 
 func (c *cluster) compileNodeTerms(k *class, pod *Pod) {

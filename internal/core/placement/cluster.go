@@ -4,13 +4,15 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
-// row is the index of a node in the columns. Rows of nodes that are gone are reused.
-type row int32
+// row is the index of a node in the columns.
+type row = rows.Row
 
-const noRow row = -1
+const noRow = rows.None
 
 // cluster is what the scheduler believes: nodes as rows of columns, what pods take from each, and live counts of who
 // is where.
@@ -20,7 +22,6 @@ type cluster struct {
 	intern   *selector.Interner
 	profiles map[string]*profile
 	hostKey  int32         // the label kubernetes.io/hostname
-	zoneKeys []int32       // the labels that VolumeZone looks at
 	heard    map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
 	// Working space, of no meaning between calls.
 	scratch []byte
@@ -56,17 +57,17 @@ type cluster struct {
 	// termsVersion grows when a counter of held terms comes or goes.
 	termsVersion uint64
 	images       map[string]*image
-	storage      storage
+	storage      *volumes.Store
+	plans        map[PodID]*VolumePlan // for the volumes of assumed pods
 
-	pictures    byRow[[]*image] // images it has, by name
-	podsHeld    byRow[int64]
-	ports       byRow[map[HostPort]int] // held ports with their number of holders; nil: none
-	scoreCPU    byRow[int64]            // what LeastAllocated counts as taken
-	scoreMemory byRow[int64]
-	held        byRow[[]*held]      // the pods counted on it
-	nominated   byRow[[]*nominated] // the pods for which room is being made on it
-	beliefs     byRow[*belief]      // of what its NUMA nodes have; nil: no report
-	stored      byRow[*rowStorage]
+	pictures    rows.Column[[]*image] // images it has, by name
+	podsHeld    rows.Column[int64]
+	ports       rows.Column[map[HostPort]int] // held ports with their number of holders; nil: none
+	scoreCPU    rows.Column[int64]            // what LeastAllocated counts as taken
+	scoreMemory rows.Column[int64]
+	held        rows.Column[[]*held]      // the pods counted on it
+	nominated   rows.Column[[]*nominated] // the pods for which room is being made on it
+	beliefs     rows.Column[*belief]      // of what its NUMA nodes have; nil: no report
 
 	columns columns
 	demands demands
@@ -124,22 +125,20 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
 		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
 		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
-		storage: newStorage(), atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
+		plans: map[PodID]*VolumePlan{}, atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
 		waits: newWaits(),
 	}
 	c.readFacts(c.intern)
-	c.growing = []perRow{
+	c.storage = volumes.NewStore(c.intern, c.recount)
+	c.growing = []rows.Table{
 		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
 		&c.changes, &c.moves,
-		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, &c.stored,
+		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, c.storage,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good
 	}
 	c.hostKey = c.intern.ID("kubernetes.io/hostname")
-	for _, key := range zoneKeys {
-		c.zoneKeys = append(c.zoneKeys, c.intern.ID(key[0]))
-	}
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}
 	}
@@ -156,7 +155,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 
 // release gives an empty row of an unseen node back.
 func (c *cluster) release(r row) {
-	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.stored[r].idle() {
+	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.storage.Idle(r) {
 		return
 	}
 	c.giveBack(r)
@@ -279,7 +278,7 @@ func (c *cluster) drop(h *held) {
 func (c *cluster) count(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
 	c.countAround(h, int32(sign))
-	c.use(h.class, int32(sign), false)
+	c.storage.Use(&h.class.wants, int32(sign), false)
 	c.touch(h.row)
 	c.notify(h, int32(sign))
 }
@@ -292,7 +291,7 @@ func (c *cluster) countOnRow(r row, k *class, sign int64) {
 	}
 	c.scoreCPU[r] += sign * int64(k.held.CPU)
 	c.scoreMemory[r] += sign * int64(k.held.Memory)
-	c.mount(r, k, int32(sign))
+	c.storage.Mount(r, &k.wants, int32(sign))
 	for _, port := range k.ports {
 		if c.ports[r] == nil {
 			c.ports[r] = map[HostPort]int{}

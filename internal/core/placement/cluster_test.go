@@ -292,7 +292,7 @@ func (h *history) check() {
 		fresh.setNode(n)
 	}
 	copyStorage(c, fresh)
-	h.checkClaims()
+	h.checkStorage()
 	for id, held := range c.pods {
 		p := h.pods[id]
 		fresh.setPod(&p, c.name[held.row], true)
@@ -482,7 +482,7 @@ func dump(c *cluster) []string {
 				line += fmt.Sprintf(" %s %d/%d", res, c.columns.takes(i, r), c.columns.has(i, r))
 			}
 		}
-		out = append(out, line+dumpStorage(c, r))
+		out = append(out, line+c.storage.Describe(r, "d"))
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
 // A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of
@@ -33,7 +34,7 @@ type demand struct {
 	termsSeen uint64
 	reach     []*aim
 
-	volumes     *volumeAsk // of pods with volumes that rules look at, as of volumesSeen
+	volumes     *volumes.Ask // of pods with volumes that rules look at, as of volumesSeen
 	volumesSeen uint64
 
 	images  []*image  // one for each of imageNames
@@ -91,7 +92,7 @@ func (c *cluster) refresh(d *demand) {
 	if d.termsSeen != c.termsVersion+1 {
 		c.readHeldTerms(d)
 	}
-	if len(d.mounts) > 0 {
+	if len(d.wants.Mounts) > 0 {
 		c.readVolumes(d)
 	}
 }
@@ -224,5 +225,5 @@ func (c *cluster) readHeldTerms(d *demand) {
 
 // looksAround reports whether any answer about the demand depends on pods elsewhere.
 func (d *demand) looksAround() bool {
-	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0 || d.volumes != nil && len(d.volumes.once) > 0
+	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0 || d.volumes != nil && len(d.volumes.Once) > 0
 }

@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+
 // RuleSet is a set of rules, one bit each.
 type RuleSet uint32
 
@@ -45,7 +47,7 @@ type filter struct {
 	tell  func(c *cluster, failure *Failure, d *demand, m mask)
 	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges
 	// before the rules that look at nodes.
-	whole func(a *volumeAsk) string
+	whole func(a *volumes.Ask) string
 }
 
 // podFields are the fields of Pod that a rule reads, in whatever form. A class must hold all of them, and its key must
@@ -57,9 +59,9 @@ type podFields []string
 var filters = []filter{
 	{rule: RuleSupported, plugin: "Plimsoll", reads: podFields{"Unsupported"}, judge: isSupported, explain: explainSupported, final: always, narrow: narrowSupported, alike: true},
 	{rule: RuleAgent, plugin: "Plimsoll", reads: podFields{"NeedsOfAgent", "Mounts"}, judge: passesAgent, explain: explainAgent, final: always, narrow: narrowAgent},
-	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumeAsk) string { return a.unknown }),
-	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumeAsk) string { return a.useless }),
-	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumeAsk) string { return a.astray }),
+	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumes.Ask) string { return a.Unknown }),
+	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumes.Ask) string { return a.Useless }),
+	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumes.Ask) string { return a.Astray }),
 	{rule: RuleNames, plugin: "NodeAffinity", reads: podFields{"NodeAffinity"}, judge: passesNames, explain: explainNames, final: always, narrow: narrowNames, alike: true},
 	{
 		rule: RuleUnschedulable, plugin: "NodeUnschedulable", reads: podFields{"Tolerations"}, judge: passesCordon, explain: constantly("node(s) were unschedulable"), final: always,
@@ -116,7 +118,7 @@ var filters = []filter{
 const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 
 // wholeRule is what a rule says before any node is looked at. Terms that contradict each other have the first word.
-func wholeRule(rule RuleSet, plugin string, whole func(*volumeAsk) string) filter {
+func wholeRule(rule RuleSet, plugin string, whole func(*volumes.Ask) string) filter {
 	rejects := func(d *demand) bool { return d.volumes != nil && !d.conflict && whole(d.volumes) != "" }
 	return filter{
 		rule: rule, plugin: plugin, reads: podFields{"Namespace", "Mounts", "ID", "Name"},

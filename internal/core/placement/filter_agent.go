@@ -5,27 +5,22 @@ import (
 	"strings"
 )
 
-// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
-const AgentCSI = "volumes.csi"
-
 // passesAgent keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
 // bound to, needs: it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything.
 // What volumes that are yet to be chosen or made need is passesVolumeBinding's to look at.
 func passesAgent(c *cluster, d *demand, r row) bool {
-	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.ofAgent))
+	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.OfAgent))
 }
 
 func (c *cluster) agentLacksAny(r row, needs []string) bool {
-	return slices.ContainsFunc(needs, func(need string) bool {
-		_, lacks := slices.BinarySearch(c.agentLacks[r], need)
-		return lacks
-	})
+	at := c.place(r)
+	return at.LacksAny(needs)
 }
 
 func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
 	needs := slices.Clone(d.ofAgent)
 	if d.volumes != nil {
-		needs = append(needs, d.volumes.ofAgent...)
+		needs = append(needs, d.volumes.OfAgent...)
 	}
 	needs = slices.DeleteFunc(needs, func(need string) bool { return !c.agentLacksAny(r, []string{need}) })
 	slices.Sort(needs)
@@ -33,7 +28,7 @@ func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
 }
 
 func narrowAgent(c *cluster, d *demand, m mask) {
-	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.ofAgent) > 0 {
+	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0 {
 		c.narrowAmong(passesAgent, d, m, c.marks.lacking)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -65,7 +66,7 @@ func TestAgentLacksVolumes(t *testing.T) {
 	class := func(p *Placer, provisioner string, needs ...string) {
 		p.StorageClassSeen(1, StorageClass{Name: "k", Provisioner: provisioner, Waits: true, NeedsOfAgent: needs})
 	}
-	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{"d", "h"}, NeedsOfAgent: []string{AgentCSI}}
+	csi := Volume{Name: "csi", Class: "k", Version: "1", Available: true, CSI: true, Attached: Attached{Driver: "d", Handle: "h"}, NeedsOfAgent: []string{AgentCSI}}
 	local := Volume{Name: "local", Class: "k", Version: "1", Available: true}
 	equipped := func(p *Placer) { p.NodeSeen(later, Node{Name: "ours", PodsMax: 9}) }
 	for name, s := range map[string]struct {
@@ -73,28 +74,28 @@ func TestAgentLacksVolumes(t *testing.T) {
 		why   string // our node is rejected; empty: it is not
 		helps func(*Placer)
 	}{
-		"bound": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound, equipped},
+		"bound": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound, equipped},
 		"bound to another later": {func(p *Placer) {
-			class(p, noProvisioner)
+			class(p, volumes.NoProvisioner)
 			p.VolumeSeen(1, csi)
 			p.VolumeSeen(1, local)
 			claim(p, 1, "csi")
 		}, bound,
 			func(p *Placer) { claim(p, later, "local") }},
-		"bound, and its volume is another": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound,
+		"bound, and its volume is another": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "csi") }, bound,
 			func(p *Placer) { p.VolumeSeen(later, Volume{Name: "csi", Class: "k", Version: "2"}) }},
-		"bound to what it mounts": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, local); claim(p, 1, "local") }, "", nil},
-		"to be found": {func(p *Placer) { class(p, noProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "") }, none,
+		"bound to what it mounts": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, local); claim(p, 1, "local") }, "", nil},
+		"to be found": {func(p *Placer) { class(p, volumes.NoProvisioner); p.VolumeSeen(1, csi); claim(p, 1, "") }, none,
 			func(p *Placer) { p.VolumeSeen(later, local) }},
 		"kept for it": {func(p *Placer) {
-			class(p, noProvisioner)
+			class(p, volumes.NoProvisioner)
 			kept := csi
 			kept.Claimed, kept.ClaimSpace, kept.ClaimName = true, "x", "c"
 			p.VolumeSeen(1, kept)
 			claim(p, 1, "")
 		}, none, equipped},
 		"another is found": {func(p *Placer) {
-			class(p, noProvisioner)
+			class(p, volumes.NoProvisioner)
 			p.VolumeSeen(1, csi)
 			p.VolumeSeen(1, local)
 			claim(p, 1, "")

@@ -1,6 +1,8 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 // sweepStrings forgets the strings that nobody uses, if it is time. No number that is not written down where marked
 // looks may be used after it.
@@ -17,9 +19,8 @@ func (c *cluster) sweepStrings() {
 func (c *cluster) marked() mask {
 	m := marker{in: make(mask, (c.intern.End()+63)/64)}
 	m.mark(c.hostKey)
-	m.mark(c.zoneKeys...)
 	for _, p := range c.profiles {
-		m.terms(p.added)
+		selector.EachString(p.added, m.mark)
 		m.weighted(p.preferred)
 	}
 	for _, list := range c.labels {
@@ -44,7 +45,7 @@ func (c *cluster) marked() mask {
 		m.class(s.class)
 		m.mark(s.keys...)
 	}
-	m.storage(&c.storage)
+	c.storage.EachString(m.mark)
 	return m.in
 }
 
@@ -64,24 +65,15 @@ func (m *marker) labels(list []selector.LabelID) {
 	}
 }
 
-func (m *marker) terms(list []selector.Term) {
-	for i := range list {
-		for j := range list[i].Labels {
-			m.mark(list[i].Labels[j].Key)
-			m.mark(list[i].Labels[j].Values...)
-		}
-	}
-}
-
 func (m *marker) weighted(list []weightedTerm) {
 	for i := range list {
-		m.terms([]selector.Term{list[i].term})
+		list[i].term.EachString(m.mark)
 	}
 }
 
 func (m *marker) class(k *class) {
 	m.labels(k.nodeSelector)
-	m.terms(k.nodeTerms)
+	selector.EachString(k.nodeTerms, m.mark)
 	m.weighted(k.preferred)
 	m.mark(k.joinKeys...)
 	for i := range k.spread {
@@ -100,50 +92,7 @@ func (m *marker) demand(d *demand) {
 			m.mark(list[i].key)
 		}
 	}
-	if d.volumes == nil {
-		return
-	}
-	m.zones(d.volumes.zones)
-	for _, b := range d.volumes.bound {
-		m.volume(b.volume)
-	}
-	for _, list := range [...][]provision{d.volumes.chosen, d.volumes.open} {
-		for i := range list {
-			m.terms(list[i].class.topologies)
-		}
-	}
-}
-
-func (m *marker) zones(list []zoneLabel) {
-	for i := range list {
-		m.mark(list[i].key, list[i].newKey)
-		m.mark(list[i].values...)
-	}
-}
-
-func (m *marker) volume(v *volume) {
-	if v == nil {
-		return
-	}
-	for _, t := range [...]*volumeTerms{&v.affinity, &v.moved} {
-		m.terms(t.terms)
-		m.mark(t.hosts...)
-	}
-	m.zones(v.zones)
-}
-
-func (m *marker) storage(s *storage) {
-	for _, list := range [...]map[string]*volume{s.volumes, s.trueVolumes} {
-		for _, v := range list {
-			m.volume(v)
-		}
-	}
-	for _, k := range s.classes {
-		m.terms(k.topologies)
-	}
-	for _, list := range s.capacities {
-		for _, k := range list {
-			m.terms([]selector.Term{k.nodes})
-		}
+	if d.volumes != nil {
+		d.volumes.EachString(m.mark)
 	}
 }

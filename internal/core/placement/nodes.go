@@ -4,56 +4,37 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
 // nodes are what nodes say of themselves, one row for each. A row exists for every node that was seen and for every
 // name a counted pod is bound to; only seen nodes are present.
 //
-// What is known by row is a column (byRow), and grows by itself when a row is added. A new fact about nodes is a column
+// What is known by row is a column, and grows by itself when a row is added. A new fact about nodes is a column
 // here and an entry in facts: nothing else has to be told of it.
 type nodes struct {
 	seed    uint64
-	rows    map[string]row
+	rows    map[string]row // by name
 	free    []row
-	growing []perRow // all that have a place for each row, those of others too
+	growing []rows.Table // all that have a place for each row, those of others too
 	facts   []fact
 
-	name byRow[string]
-	ring byRow[uint64] // a hash of name and seed, for ties
-	seen byRow[bool]   // the API shows this node
+	name rows.Column[string]
+	ring rows.Column[uint64] // a hash of name and seed, for ties
+	seen rows.Column[bool]   // the API shows this node
 
-	unschedulable byRow[bool]
-	labels        byRow[[]selector.LabelID] // sorted by key
-	taints        byRow[[]Taint]            // those that keep pods off
-	softTaints    byRow[[]Taint]            // those that only discourage
-	features      byRow[[]string]           // sorted
-	agentLacks    byRow[[]string]           // codes of what its agent cannot do, sorted
-	podsMax       byRow[int64]
+	unschedulable rows.Column[bool]
+	labels        rows.Column[[]selector.LabelID] // sorted by key
+	taints        rows.Column[[]Taint]            // those that keep pods off
+	softTaints    rows.Column[[]Taint]            // those that only discourage
+	features      rows.Column[[]string]           // sorted
+	agentLacks    rows.Column[[]string]           // codes of what its agent cannot do, sorted
+	podsMax       rows.Column[int64]
 
 	seenCount int
 	changes   changeLog // of rows: anything about them
 	moves     changeLog // likewise, but only what a node says of itself
-}
-
-// perRow has a place for each row.
-type perRow interface {
-	addRow()
-	// clearRow makes the place of r what it is in a new row: r is given back.
-	clearRow(r row)
-}
-
-// byRow is a column: one value for each row, the zero value in a new one.
-type byRow[T any] []T
-
-func (x *byRow[T]) addRow() {
-	var none T
-	*x = append(*x, none)
-}
-
-func (x *byRow[T]) clearRow(r row) {
-	var none T
-	(*x)[r] = none
 }
 
 // readFacts lists what is read of a Node into a column of its own.
@@ -127,7 +108,7 @@ func (a news) and(b news) news {
 
 // factOf is a fact in a column of its own.
 type factOf[T any] struct {
-	column *byRow[T]
+	column *rows.Column[T]
 	read   func(of *Node) T
 	equal  func(a, b T) bool
 	helps  func(was, now T) bool // asked of values that are not equal
@@ -165,7 +146,7 @@ func (n *nodes) rowOf(name string) row {
 	} else {
 		r = row(len(n.name))
 		for _, x := range n.growing {
-			x.addRow()
+			x.AddRow()
 		}
 	}
 	n.rows[name], n.name[r], n.ring[r] = r, name, mix(hashText(name)^n.seed)
@@ -176,7 +157,7 @@ func (n *nodes) rowOf(name string) row {
 func (n *nodes) giveBack(r row) {
 	delete(n.rows, n.name[r])
 	for _, x := range n.growing {
-		x.clearRow(r)
+		x.ClearRow(r)
 	}
 	n.free = append(n.free, r)
 }

@@ -95,5 +95,5 @@ func (c *cluster) lift(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
 	c.countAround(h, int32(sign))
 	c.liftNUMA(h, sign)
-	c.use(h.class, int32(sign), true)
+	c.storage.Use(&h.class.wants, int32(sign), true)
 }

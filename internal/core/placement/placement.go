@@ -269,8 +269,8 @@ func (p *Placer) forget(id PodID) {
 
 // forgetVolumes ends what was planned for the volumes of a pod. Others may have them again.
 func (p *Placer) forgetVolumes(id PodID) {
-	volumes, claims := p.cluster.revertVolumes(id)
-	for _, v := range volumes {
+	reverted, claims := p.cluster.revertVolumes(id)
+	for _, v := range reverted {
 		p.cluster.volumeTurned(v)
 	}
 	for _, key := range claims {
@@ -458,7 +458,7 @@ func (p *Placer) Wake() unit.Instant {
 	if checking := &p.cluster.waits.checking; checking.Len() > 0 {
 		sooner(checking.First().checks)
 	}
-	if len(p.cluster.storage.plans) > 0 {
+	if len(p.cluster.plans) > 0 {
 		sooner(p.plansDue)
 	}
 	return wake

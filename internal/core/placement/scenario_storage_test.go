@@ -103,7 +103,7 @@ func parseVolume(name, version string, args map[string]string) Volume {
 		v.Labels = parseLabels(label)
 	}
 	if driver := args["driver"]; driver != "" {
-		v.CSI, v.Attached = true, Attached{driver, "handle-" + name}
+		v.CSI, v.Attached = true, Attached{Driver: driver, Handle: "handle-" + name}
 	}
 	if claim := args["for"]; claim != "" {
 		v.Claimed, v.ClaimSpace, v.ClaimName, v.ClaimUID, v.Available = true, "default", claim, "uid-"+claim, false

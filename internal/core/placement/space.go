@@ -4,21 +4,22 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
 // A space is the most that one storage capacity of a class offers to each row: whether there is room for a claim is a
 // comparison then. It is kept, and corrected where a capacity or a node has changed; a driver that says for each node
 // how much it has publishes as many capacities as there are nodes.
 type space struct {
-	most     []int64     // by row; noSpaceAtAll: none
-	position int         // in cluster.moves
-	changed  []*capacity // that came or went since
-	stale    bool        // too much has changed
+	most     []int64                  // by row; noSpaceAtAll: none
+	position int                      // in cluster.moves
+	changed  []*volumes.KnownCapacity // that came or went since
+	stale    bool                     // too much has changed
 
 	// The capacities of the class: those that demand one of some values of a label, as for each node, under each of
 	// these.
-	byLabel map[selector.LabelID][]*capacity
-	others  []*capacity
+	byLabel map[selector.LabelID][]*volumes.KnownCapacity
+	others  []*volumes.KnownCapacity
 }
 
 const noSpaceAtAll = -1
@@ -28,27 +29,27 @@ const noSpaceAtAll = -1
 const spaceChangesMax = 1024
 
 // capacityCame notes that there is k now, capacityWent that there is no longer; nil: nothing.
-func (c *cluster) capacityCame(class string, k *capacity) {
+func (c *cluster) capacityCame(class string, k *volumes.KnownCapacity) {
 	if s := c.spaces[class]; s != nil && k != nil {
-		s.list(k, func(list []*capacity) []*capacity { return append(list, k) })
+		s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return append(list, k) })
 		s.note(k)
 	}
 }
 
-func (c *cluster) capacityWent(class string, k *capacity) {
+func (c *cluster) capacityWent(class string, k *volumes.KnownCapacity) {
 	s := c.spaces[class]
 	if s == nil || k == nil {
 		return
 	}
-	if len(c.storage.capacities[class]) == 0 {
+	if len(c.storage.Capacities(class)) == 0 {
 		delete(c.spaces, class)
 		return
 	}
-	s.list(k, func(list []*capacity) []*capacity { return without(list, k) })
+	s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return without(list, k) })
 	s.note(k)
 }
 
-func (s *space) note(k *capacity) {
+func (s *space) note(k *volumes.KnownCapacity) {
 	if len(s.changed) >= spaceChangesMax {
 		s.stale, s.changed = true, nil
 	}
@@ -58,8 +59,8 @@ func (s *space) note(k *capacity) {
 }
 
 // list corrects the lists in which k belongs.
-func (s *space) list(k *capacity, correct func([]*capacity) []*capacity) {
-	q := k.named()
+func (s *space) list(k *volumes.KnownCapacity, correct func([]*volumes.KnownCapacity) []*volumes.KnownCapacity) {
+	q := k.Selects.Demanded()
 	if q == nil {
 		s.others = correct(s.others)
 		return
@@ -72,17 +73,14 @@ func (s *space) list(k *capacity, correct func([]*capacity) []*capacity) {
 	}
 }
 
-// named is a requirement of k that demands one of some values of a label; nil: it has none.
-func (k *capacity) named() *selector.LabelRequirement { return k.nodes.Demanded() }
-
 // spaceOf returns the space of a class, as things are now.
 func (c *cluster) spaceOf(class string) []int64 {
 	s := c.spaces[class]
 	if s == nil {
-		s = &space{stale: true, byLabel: map[selector.LabelID][]*capacity{}}
+		s = &space{stale: true, byLabel: map[selector.LabelID][]*volumes.KnownCapacity{}}
 		c.spaces[class] = s
-		for _, k := range c.storage.capacities[class] {
-			s.list(k, func(list []*capacity) []*capacity { return append(list, k) })
+		for _, k := range c.storage.Capacities(class) {
+			s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return append(list, k) })
 		}
 	}
 	known := s.position
@@ -108,7 +106,7 @@ func (c *cluster) measureSpace(class string, s *space) {
 	for r := range s.most {
 		s.most[r] = noSpaceAtAll
 	}
-	for _, k := range c.storage.capacities[class] {
+	for _, k := range c.storage.Capacities(class) {
 		if k.Sized {
 			c.eachSelected(k, func(r row) { s.most[r] = max(s.most[r], k.Size) })
 		}
@@ -118,9 +116,9 @@ func (c *cluster) measureSpace(class string, s *space) {
 // mostSpace is the most that a capacity offers to row r.
 func (c *cluster) mostSpace(s *space, r row) int64 {
 	most := int64(noSpaceAtAll)
-	look := func(list []*capacity) {
+	look := func(list []*volumes.KnownCapacity) {
 		for _, k := range list {
-			if k.Sized && k.Size > most && k.Nodes != nil && c.seen[r] && c.selects(&k.nodes, r) {
+			if k.Sized && k.Size > most && c.seen[r] && c.storage.IsFor(k, c.labels[r]) {
 				most = k.Size
 			}
 		}
@@ -134,16 +132,16 @@ func (c *cluster) mostSpace(s *space, r row) int64 {
 
 // eachSelected calls see for the rows that k is about. A capacity that names the values of a label, as one for each
 // node does, is looked up by these.
-func (c *cluster) eachSelected(k *capacity, see func(row)) {
+func (c *cluster) eachSelected(k *volumes.KnownCapacity, see func(row)) {
 	if k.Nodes == nil {
 		return
 	}
 	selected := func(r row) {
-		if c.seen[r] && c.selects(&k.nodes, r) {
+		if c.seen[r] && c.storage.IsFor(k, c.labels[r]) {
 			see(r)
 		}
 	}
-	q := k.named()
+	q := k.Selects.Demanded()
 	if q == nil {
 		for r := range c.name {
 			selected(row(r))

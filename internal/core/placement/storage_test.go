@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
 // TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come,
@@ -23,7 +25,6 @@ func TestStorageHistories(t *testing.T) {
 				t.Fatalf("seed %d", seed)
 			}
 		}
-		h.checkAssumed()
 	}
 }
 
@@ -34,7 +35,7 @@ func (h *history) happenStorage() {
 	case 0:
 		k := StorageClass{Name: h.one("local", "csi", "now"), Driver: "d"}
 		k.Waits = k.Name != "now"
-		k.Provisioner = map[string]string{"local": noProvisioner, "csi": "d", "now": "d"}[k.Name]
+		k.Provisioner = map[string]string{"local": volumes.NoProvisioner, "csi": "d", "now": "d"}[k.Name]
 		if k.Name == "csi" && h.rng.IntN(2) == 0 {
 			k.Topologies = &[]NodeTerm{{Labels: []Requirement{{Key: "zone", Op: In, Values: []string{"a", "b"}}}}}
 		}
@@ -104,7 +105,7 @@ func (h *history) changeVolume() {
 		v.Affinity = &[]NodeTerm{{Labels: []Requirement{{Key: h.one(hostKey, "zone"), Op: In, Values: []string{h.one("n0", "n1", "a", "b"), "n2"}}}}}
 	}
 	if h.rng.IntN(3) == 0 {
-		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{"d", h.one("h0", "h1", "h2", "h3")}, []string{AgentCSI}
+		v.CSI, v.Attached, v.NeedsOfAgent = true, Attached{Driver: "d", Handle: h.one("h0", "h1", "h2", "h3")}, []string{AgentCSI}
 	} else if h.rng.IntN(4) == 0 {
 		v.NeedsOfAgent = []string{"volumes.nfs"}
 	}
@@ -142,11 +143,11 @@ func (h *history) changeClaim() {
 
 // landVolumes lets something happen to a plan: the write fails, is done, or what was asked for comes true.
 func (h *history) landVolumes(c *cluster) {
-	id, ok := pick(h.rng, c.storage.plans)
+	id, ok := pick(h.rng, c.plans)
 	if !ok {
 		return
 	}
-	plan := c.storage.plans[id]
+	plan := c.plans[id]
 	switch h.rng.IntN(5) {
 	case 0:
 		if !plan.written {
@@ -158,19 +159,19 @@ func (h *history) landVolumes(c *cluster) {
 		return
 	}
 	for _, b := range plan.Bind {
-		if v := c.storage.trueVolume(b.Volume); v != nil && v.Version == b.Version {
+		if v := c.storage.TrueVolume(b.Volume); v != nil && v.Version == b.Version {
 			after := v.Volume
 			after.Version, after.Claimed, after.ClaimSpace, after.ClaimName, after.ClaimUID = h.version(), true, b.ClaimSpace, b.ClaimName, b.ClaimUID
 			h.placer.VolumeSeen(h.now, after)
 		}
-		if k := c.storage.trueClaim(claimKey{b.ClaimSpace, b.ClaimName}); k != nil {
+		if k := c.storage.TrueClaim(volumes.ClaimKey{Namespace: b.ClaimSpace, Name: b.ClaimName}); k != nil {
 			after := *k
 			after.Version, after.Volume, after.Bound = h.version(), b.Volume, true
 			h.placer.ClaimSeen(h.now, after)
 		}
 	}
 	for _, q := range plan.Provision {
-		if k := c.storage.trueClaim(claimKey{q.Namespace, q.Name}); k != nil {
+		if k := c.storage.TrueClaim(volumes.ClaimKey{Namespace: q.Namespace, Name: q.Name}); k != nil {
 			after := *k
 			after.Version, after.Selected, after.Node = h.version(), h.rng.IntN(6) != 0, q.Node
 			if after.Selected && h.rng.IntN(2) == 0 {
@@ -190,7 +191,7 @@ func (h *history) randomMounts(p *Pod) {
 		case 0:
 			p.Mounts = append(p.Mounts, Mount{Disk: &Disk{Kind: "gce", ID: h.one("a", "b"), ReadOnly: h.rng.IntN(2) == 0}})
 		case 1:
-			p.Mounts = append(p.Mounts, Mount{Attached: Attached{"d", h.one("h0", "h1")}})
+			p.Mounts = append(p.Mounts, Mount{Attached: Attached{Driver: "d", Handle: h.one("h0", "h1")}})
 		default:
 			p.Mounts = append(p.Mounts, Mount{Claim: fmt.Sprintf("c%d", h.rng.IntN(6))})
 		}
@@ -199,111 +200,22 @@ func (h *history) randomMounts(p *Pod) {
 
 // copyStorage tells a fresh cluster what c believes of storage, assumptions included.
 func copyStorage(c, fresh *cluster) {
-	for name, k := range c.storage.classes {
-		fresh.setClass(name, &k.StorageClass)
-	}
-	for name, v := range c.storage.volumes {
-		fresh.setVolume(name, v)
-	}
-	for key, k := range c.storage.claims {
-		if k.seen != nil {
-			fresh.setClaim(key, k.seen)
-		}
-	}
-	for r, s := range c.stored {
-		if s == nil {
-			continue
-		}
-		if s.node != nil {
-			fresh.setNodeStorage(c.name[r], s.node)
-		}
-		for name, a := range s.attachments {
-			fresh.setAttachment(name, &a)
-		}
-	}
+	c.storage.TellAll(fresh.storage, func(r row) row { return fresh.rowOf(c.name[r]) })
 }
 
-// dumpStorage writes what volumes mean to row r.
-func dumpStorage(c *cluster, r row) string {
-	s := c.stored[r]
-	if s == nil {
-		return ""
-	}
-	if len(s.disks)+len(s.drivers)+c.leftAttached(s, "d") == 0 {
-		return ""
-	}
-	return fmt.Sprint(" disks ", len(s.disks), " volumes ", s.drivers, " and ", c.leftAttached(s, "d"))
-}
-
-// checkClaims holds the use of claims to a count over all pods, and stocks to the volumes that there are.
-func (h *history) checkClaims() {
+// checkStorage holds the use of claims to a count over all pods, stocks to the volumes that there are, and what is
+// assumed to the plans that ask for it.
+func (h *history) checkStorage() {
 	c := h.placer.cluster
-	users, on := map[claimKey]int32{}, map[string]int32{}
+	var pods []volumes.CountedPod
 	for _, p := range c.pods {
-		for _, m := range p.class.mounts {
-			if m.Claim != "" {
-				key := claimKey{p.class.namespace, m.Claim}
-				users[key]++
-				on[fmt.Sprint(key, p.row)]++
-			}
-		}
+		pods = append(pods, volumes.CountedPod{Wants: &p.class.wants, Row: p.row})
 	}
-	for key, k := range c.storage.claims {
-		if k.users != users[key] || k.lifted != 0 {
-			h.t.Errorf("claim %v has %d users and %d lifted ones, want %d", key, k.users, k.lifted, users[key])
-		}
-		for r, n := range k.on {
-			if n != on[fmt.Sprint(key, r)] {
-				h.t.Errorf("claim %v is mentioned %d times on row %d, want %d", key, n, r, on[fmt.Sprint(key, r)])
-			}
-		}
-		if k.seen == nil && k.users == 0 {
-			h.t.Errorf("claim %v is kept for nothing", key)
-		}
+	var plans []*volumes.Plan
+	for _, p := range c.plans {
+		plans = append(plans, &p.Plan)
 	}
-	for class, s := range c.storage.stocks {
-		n := len(s.anywhere)
-		for _, list := range s.kept {
-			n += len(list)
-		}
-		free := map[*volume]bool{}
-		for _, list := range s.byHost {
-			for _, v := range list {
-				free[v] = true
-			}
-		}
-		want := 0
-		for _, v := range c.storage.volumes {
-			if v.Class == class && (v.Claimed || v.Available && !v.Deleting) {
-				want++
-			}
-		}
-		if n+len(free) != want {
-			h.t.Errorf("class %s has %d volumes in stock, want %d", class, n+len(free), want)
-		}
-	}
-}
-
-// checkAssumed makes sure that nothing is assumed that no plan asks for.
-func (h *history) checkAssumed() {
-	s := &h.placer.cluster.storage
-	asked := map[string]bool{}
-	for _, p := range s.plans {
-		for _, b := range p.Bind {
-			asked[b.Volume] = true
-		}
-		for _, q := range p.Provision {
-			asked[q.Namespace+"/"+q.Name] = true
-		}
-	}
-	for name := range s.trueVolumes {
-		if !asked[name] {
-			h.t.Errorf("volume %s is assumed for nobody", name)
-		}
-	}
-	for key := range s.trueClaims {
-		if !asked[key.namespace+"/"+key.name] {
-			h.t.Errorf("claim %v is assumed for nobody", key)
-		}
+	for _, wrong := range c.storage.Audit(pods, plans) {
+		h.t.Error(wrong)
 	}
 }

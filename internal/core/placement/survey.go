@@ -38,9 +38,9 @@ func (c *cluster) look() *marks {
 		m.ports = m.ports.put(r, len(c.ports[r]) > 0)
 		m.wished = m.wished.put(r, len(c.nominated[r]) > 0)
 		m.reporting = m.reporting.put(r, c.beliefs[r] != nil)
-		s := c.stored[r]
-		m.disks = m.disks.put(r, s != nil && len(s.disks) > 0)
-		m.limited = m.limited.put(r, s != nil && s.node != nil && len(s.node.Limits) > 0)
+		s := c.storage.On(r)
+		m.disks = m.disks.put(r, s != nil && len(s.Disks) > 0)
+		m.limited = m.limited.put(r, s.Limited())
 	})
 	return m
 }

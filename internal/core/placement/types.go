@@ -3,6 +3,7 @@ package placement
 import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -18,6 +19,25 @@ type (
 	Taint         = selector.Taint
 	Toleration    = selector.Toleration
 )
+
+// Claims, volumes and what drivers say of nodes: see package volumes.
+type (
+	Mount        = volumes.Mount
+	Disk         = volumes.Disk
+	Attached     = volumes.Attached
+	Claim        = volumes.Claim
+	Volume       = volumes.Volume
+	StorageClass = volumes.StorageClass
+	Capacity     = volumes.Capacity
+	NodeStorage  = volumes.NodeStorage
+	Attachment   = volumes.Attachment
+
+	VolumeBind      = volumes.Bind
+	VolumeProvision = volumes.ProvisionFor
+)
+
+// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
+const AgentCSI = volumes.AgentCSI
 
 // Operators of requirements, and effects of taints.
 const (

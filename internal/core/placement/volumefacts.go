@@ -1,95 +1,61 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/unit"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
 
 // What the Placer is told of storage. Each fact wakes the waiting pods that it lets fit.
 
 // ClaimSeen folds in a PersistentVolumeClaim. If we had assumed a change of it, this is the truth again.
-func (p *Placer) ClaimSeen(now unit.Instant, claim Claim) {
-	key := claimKey{claim.Namespace, claim.Name}
-	s := &p.cluster.storage
-	if t := s.trueClaims[key]; t != nil {
-		if t.Version == claim.Version {
-			return // told again
-		}
-		delete(s.trueClaims, key)
+func (p *Placer) ClaimSeen(_ unit.Instant, claim Claim) {
+	if p.cluster.storage.ClaimSeen(&claim) {
+		p.cluster.waits.claimTurned(volumes.ClaimKey{Namespace: claim.Namespace, Name: claim.Name})
 	}
-	p.cluster.setClaim(key, &claim)
-	p.cluster.waits.claimTurned(key)
 }
 
 // ClaimGone folds in that one was deleted.
-func (p *Placer) ClaimGone(now unit.Instant, namespace, name string) {
-	key := claimKey{namespace, name}
-	delete(p.cluster.storage.trueClaims, key)
-	p.cluster.setClaim(key, nil)
+func (p *Placer) ClaimGone(_ unit.Instant, namespace, name string) {
+	p.cluster.storage.ClaimGone(volumes.ClaimKey{Namespace: namespace, Name: name})
 }
 
 // VolumeSeen folds in a PersistentVolume. If we had assumed a change of it, this is the truth again.
-func (p *Placer) VolumeSeen(now unit.Instant, of Volume) {
-	s := &p.cluster.storage
-	if t := s.trueVolumes[of.Name]; t != nil {
-		if t.Version == of.Version {
-			return // told again
-		}
-		delete(s.trueVolumes, of.Name)
+func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
+	if v := p.cluster.storage.VolumeSeen(of); v != nil {
+		p.cluster.volumeTurned(v)
 	}
-	v := p.cluster.compileVolume(of)
-	p.cluster.setVolume(of.Name, v)
-	p.cluster.volumeTurned(v)
 }
 
 // VolumeGone folds in that one was deleted.
-func (p *Placer) VolumeGone(now unit.Instant, name string) {
-	delete(p.cluster.storage.trueVolumes, name)
-	p.cluster.setVolume(name, nil)
-}
+func (p *Placer) VolumeGone(_ unit.Instant, name string) { p.cluster.storage.VolumeGone(name) }
 
 // StorageClassSeen folds in a StorageClass.
-func (p *Placer) StorageClassSeen(now unit.Instant, k StorageClass) {
-	p.cluster.setClass(k.Name, &k)
+func (p *Placer) StorageClassSeen(_ unit.Instant, k StorageClass) {
+	p.cluster.storage.SetClass(k.Name, &k)
 	p.cluster.waits.classTurned(k.Name)
 }
 
 // StorageClassGone folds in that one was deleted.
-func (p *Placer) StorageClassGone(now unit.Instant, name string) {
-	p.cluster.setClass(name, nil)
-}
+func (p *Placer) StorageClassGone(_ unit.Instant, name string) { p.cluster.storage.SetClass(name, nil) }
 
 // DriverSeen folds in a CSIDriver. capacities: it publishes how much room it has, and wants that to be looked at.
-func (p *Placer) DriverSeen(now unit.Instant, name string, capacities bool) {
-	p.setDriver(now, name, true, capacities)
+func (p *Placer) DriverSeen(_ unit.Instant, name string, capacities bool) {
+	p.setDriver(name, true, capacities)
 }
 
-// setDriver folds in whether there is a driver, and whether its capacities are to be looked at. Pods are woken when
-// less is asked.
-func (p *Placer) setDriver(now unit.Instant, name string, there, capacities bool) {
-	s := &p.cluster.storage
-	wasThere, opted := s.drivers[name], s.opted[name]
-	if wasThere == there && opted == capacities {
-		return
-	}
-	s.version++
-	delete(s.drivers, name)
-	if there {
-		s.drivers[name] = true
-	}
-	delete(s.opted, name)
-	if capacities {
-		s.opted[name] = true
-	}
-	if wasThere && !there || opted && !capacities {
+// DriverGone folds in that one was deleted.
+func (p *Placer) DriverGone(_ unit.Instant, name string) { p.setDriver(name, false, false) }
+
+func (p *Placer) setDriver(name string, there, capacities bool) {
+	if less := p.cluster.storage.SetDriver(name, there, capacities); less {
 		p.cluster.driverTurned(name)
 	}
 }
 
-// DriverGone folds in that one was deleted.
-func (p *Placer) DriverGone(now unit.Instant, name string) { p.setDriver(now, name, false, false) }
-
 // CapacitySeen folds in a CSIStorageCapacity.
-func (p *Placer) CapacitySeen(now unit.Instant, k Capacity) {
-	key := claimKey{k.Namespace, k.Name}
-	if class, known := p.cluster.storage.capacityClass(key); known && class != k.Class {
+func (p *Placer) CapacitySeen(_ unit.Instant, k Capacity) {
+	key := volumes.ClaimKey{Namespace: k.Namespace, Name: k.Name}
+	if class, known := p.cluster.storage.CapacityClass(key); known && class != k.Class {
 		p.cluster.setCapacity(key, class, nil)
 	}
 	if p.cluster.setCapacity(key, k.Class, &k) {
@@ -99,30 +65,85 @@ func (p *Placer) CapacitySeen(now unit.Instant, k Capacity) {
 
 // CapacityGone folds in that one was deleted.
 func (p *Placer) CapacityGone(_ unit.Instant, namespace, name string) {
-	key := claimKey{namespace, name}
-	if class, known := p.cluster.storage.capacityClass(key); known {
+	key := volumes.ClaimKey{Namespace: namespace, Name: name}
+	if class, known := p.cluster.storage.CapacityClass(key); known {
 		p.cluster.setCapacity(key, class, nil)
 	}
 }
 
-// NodeStorageSeen folds in a CSINode.
-func (p *Placer) NodeStorageSeen(now unit.Instant, n NodeStorage) {
-	p.cluster.setNodeStorage(n.Node, &n)
+// setCapacity replaces a capacity of a class; larger reports whether a volume may now be made that could not before.
+func (c *cluster) setCapacity(key volumes.ClaimKey, class string, to *Capacity) (larger bool) {
+	was, is, larger := c.storage.SetCapacity(key, class, to)
+	c.capacityWent(class, was)
+	c.capacityCame(class, is)
+	return larger
 }
 
+// NodeStorageSeen folds in a CSINode.
+func (p *Placer) NodeStorageSeen(_ unit.Instant, n NodeStorage) { p.setNodeStorage(n.Node, &n) }
+
 // NodeStorageGone folds in that one was deleted.
-func (p *Placer) NodeStorageGone(now unit.Instant, node string) {
-	p.cluster.setNodeStorage(node, nil)
+func (p *Placer) NodeStorageGone(_ unit.Instant, node string) { p.setNodeStorage(node, nil) }
+
+func (p *Placer) setNodeStorage(node string, to *NodeStorage) {
+	r := p.cluster.rowOf(node)
+	p.cluster.storage.SetNodeStorage(r, to)
+	p.cluster.release(r)
 }
 
 // AttachmentSeen folds in a VolumeAttachment.
 func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
-	if p.cluster.storage.attachedTo[a.Name] != a {
-		p.cluster.setAttachment(a.Name, &a)
+	if p.cluster.storage.Attachment(a.Name) == a {
+		return
+	}
+	p.AttachmentGone(now, a.Name)
+	if a.Node != "" {
+		r := p.cluster.rowOf(a.Node)
+		p.cluster.storage.Attach(a, r)
+		p.cluster.touch(r)
 	}
 }
 
 // AttachmentGone folds in that one has ended.
-func (p *Placer) AttachmentGone(now unit.Instant, name string) {
-	p.cluster.setAttachment(name, nil)
+func (p *Placer) AttachmentGone(_ unit.Instant, name string) {
+	if r := p.cluster.storage.Detach(name); r != noRow {
+		p.cluster.release(r)
+	}
+}
+
+// recount notes that other volumes count on row r than before.
+func (c *cluster) recount(r row) {
+	c.touch(r)
+	c.waits.turned(r)
+}
+
+// readVolumes finds out what the volumes of d come down to. Tables that were built on another answer are void.
+func (c *cluster) readVolumes(d *demand) {
+	if d.volumesSeen == c.storage.Version()+1 {
+		return
+	}
+	d.volumesSeen = c.storage.Version() + 1
+	inputs := c.storage.Inputs(&d.wants, c.inputs[:0])
+	c.inputs = inputs
+	if d.volumes.RestsOn(inputs) {
+		return
+	}
+	c.dropTables(d)
+	d.volumes = c.storage.Ask(&d.wants, inputs)
+	clear(inputs)
+}
+
+// whole is why no node at all can take the pod; empty: some may.
+func (d *demand) whole() string {
+	if d.conflict || d.volumes == nil {
+		return ""
+	}
+	for _, f := range d.profile.filters {
+		if f.whole != nil {
+			if why := f.whole(d.volumes); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
 }

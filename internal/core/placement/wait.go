@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -92,7 +93,7 @@ type waits struct {
 	room rowIndex // those that hear where something has left, or grown
 	node rowIndex // those that hear of nodes whose facts are others
 	// By what claims come down to.
-	byClaim map[claimKey][]*waiter
+	byClaim map[volumes.ClaimKey][]*waiter
 	byClass map[string][]*waiter
 
 	// What has happened since waiters were last asked.
@@ -109,7 +110,7 @@ type waits struct {
 
 func newWaits() waits {
 	return waits{
-		of: map[*demand]*waiter{}, room: newRowIndex(true), node: newRowIndex(false), byClaim: map[claimKey][]*waiter{}, byClass: map[string][]*waiter{},
+		of: map[*demand]*waiter{}, room: newRowIndex(true), node: newRowIndex(false), byClaim: map[volumes.ClaimKey][]*waiter{}, byClass: map[string][]*waiter{},
 		preemptors: map[int32]int{},
 		checking: heap.New(
 			func(a, b *waiter) int {
@@ -221,10 +222,10 @@ type registration struct {
 	any      bool
 	block    block
 	rules    RuleSet
-	volumes  *volumeAsk
+	volumes  *volumes.Ask
 	shunned  []*counter
 	counters []*counter
-	claims   []claimKey
+	claims   []volumes.ClaimKey
 	classes  []string
 	room     spot
 	node     spot
@@ -270,18 +271,17 @@ func (c *cluster) register(w *waiter) {
 
 func (s *waits) registerClaims(w *waiter) {
 	d := w.demand
-	for i := range d.mounts {
-		key := claimKey{d.namespace, d.mounts[i].Claim}
-		if key.name != "" && !slices.Contains(w.heard.claims, key) {
+	d.wants.EachClaim(func(key volumes.ClaimKey) {
+		if !slices.Contains(w.heard.claims, key) {
 			w.heard.claims = append(w.heard.claims, key)
 			s.byClaim[key] = append(s.byClaim[key], w)
 		}
-	}
+	})
 	if d.volumes == nil {
 		return
 	}
-	for _, claim := range d.volumes.claims {
-		if class := claim.seen.Class; !slices.Contains(w.heard.classes, class) {
+	for _, claim := range d.volumes.Claims {
+		if class := claim.Seen.Class; !slices.Contains(w.heard.classes, class) {
 			w.heard.classes = append(w.heard.classes, class)
 			s.byClass[class] = append(s.byClass[class], w)
 		}

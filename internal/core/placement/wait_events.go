@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+)
 
 // gained notes that something has left row r, or that it has become larger.
 func (s *waits) gained(r row) {
@@ -22,15 +26,11 @@ func (c *cluster) notify(h *held, sign int32) {
 	if len(c.waits.of) == 0 {
 		return
 	}
-	if sign < 0 || len(h.class.mounts) > 0 { // who shares a volume with h needs no other place for it
+	if sign < 0 || len(h.class.wants.Mounts) > 0 { // who shares a volume with h needs no other place for it
 		c.waits.gained(h.row)
 	}
 	c.notifyAround(h, sign)
-	for i := range h.class.mounts {
-		if m := &h.class.mounts[i]; m.Claim != "" {
-			c.waits.used(c, claimKey{h.class.namespace, m.Claim}, h.row)
-		}
-	}
+	h.class.wants.EachClaim(func(key volumes.ClaimKey) { c.waits.used(c, key, h.row) })
 }
 
 // notifyAround is notify for the counters in which h counts.
@@ -131,11 +131,11 @@ func (c *cluster) notifyFewer(w *waiter, k *counter, here *bool, domain int32, e
 }
 
 // used notes that another number of pods uses a claim than before, and on which row.
-func (s *waits) used(c *cluster, key claimKey, r row) {
+func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 	for _, w := range s.byClaim[key] {
 		switch d := w.demand; {
-		case d.volumes == nil || !slices.ContainsFunc(d.volumes.once, func(k *claimState) bool { return k.key == key }):
-		case !d.volumes.taken(d):
+		case d.volumes == nil || !slices.ContainsFunc(d.volumes.Once, func(k *volumes.ClaimState) bool { return k.Key == key }):
+		case !d.claimsTaken():
 			s.concernAll(w)
 		case w.maySearch():
 			s.concernRow(w, r)
@@ -144,7 +144,7 @@ func (s *waits) used(c *cluster, key claimKey, r row) {
 }
 
 // claimTurned notes that a claim is another.
-func (s *waits) claimTurned(key claimKey) {
+func (s *waits) claimTurned(key volumes.ClaimKey) {
 	for _, w := range s.byClaim[key] {
 		s.concernAll(w)
 	}
@@ -158,42 +158,30 @@ func (s *waits) classTurned(class string) {
 }
 
 // volumeTurned notes that a volume is another: to those whose claims name it, or could get it.
-func (c *cluster) volumeTurned(v *volume) {
+func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	s := &c.waits
-	for claim := range c.storage.boundTo[v.Name] {
-		s.claimTurned(claim.key)
-	}
+	c.storage.ClaimsOf(v.Name, func(claim *volumes.ClaimState) { s.claimTurned(claim.Key) })
 	if v.Claimed {
-		s.claimTurned(claimKey{v.ClaimSpace, v.ClaimName})
+		s.claimTurned(volumes.ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName})
 		return
 	}
 	if !v.Available || v.Deleting {
 		return
 	}
 	for _, w := range s.byClass[v.Class] {
-		if w.demand.volumes != nil && w.demand.volumes.mayGet(v) {
+		if w.demand.volumes != nil && w.demand.volumes.MayGet(v) {
 			s.concernAll(w)
 		}
 	}
 }
 
-// mayGet reports whether an unbound claim of the pod could choose v.
-func (a *volumeAsk) mayGet(v *volume) bool {
-	for i, claim := range a.claims {
-		if k := claim.seen; k != nil && k.Volume == "" && a.class[i] != nil && a.class[i].Name == v.Class && v.suits(k) && v.offers(k) {
-			return true
-		}
-	}
-	return false
-}
-
 // driverTurned notes that less is asked of volumes that a driver makes.
 func (c *cluster) driverTurned(driver string) {
-	for name, k := range c.storage.classes {
+	c.storage.Classes(func(k *volumes.KnownClass) {
 		if k.Provisioner == driver {
-			c.waits.classTurned(name)
+			c.waits.classTurned(k.Name)
 		}
-	}
+	})
 }
 
 // findConcerned finds the waiters to which what has happened on rows may matter.

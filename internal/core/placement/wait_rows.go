@@ -115,9 +115,9 @@ func (x *rowIndex) demanded(d *demand) (labels []selector.LabelID, names []strin
 	if labels != nil || d.volumes == nil || d.profile.Skip["VolumeBinding"] {
 		return labels, nil
 	}
-	for _, b := range d.volumes.bound {
-		if b.volume != nil && b.volume.Plugin == "" && b.volume.affinity.bound {
-			return selector.AnyOf(b.volume.affinity.terms, labelsMax), nil
+	for _, b := range d.volumes.Bound {
+		if b.Volume != nil && b.Volume.Plugin == "" && b.Volume.From.Limited {
+			return selector.AnyOf(b.Volume.From.Terms, labelsMax), nil
 		}
 	}
 	return nil, nil

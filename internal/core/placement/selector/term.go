@@ -107,6 +107,21 @@ func (in *Interner) meets(q *LabelRequirement, labels []LabelID) bool {
 	return n < q.Bound
 }
 
+// EachString calls see for the number of every string that t uses.
+func (t *Term) EachString(see func(...int32)) {
+	for i := range t.Labels {
+		see(t.Labels[i].Key)
+		see(t.Labels[i].Values...)
+	}
+}
+
+// EachString calls see for the number of every string that terms use.
+func EachString(terms []Term, see func(...int32)) {
+	for i := range terms {
+		terms[i].EachString(see)
+	}
+}
+
 // AnyOf lists labels without which no term matches; nil: a term may match without, or there are more than most.
 func AnyOf(terms []Term, most int) (labels []LabelID) {
 	for i := range terms {

@@ -1,4 +1,6 @@
-package placement
+package volumes
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 
 // A Mount is one volume of a pod, as far as a rule looks at it: a claim, a disk that is named in the pod itself, or
 // both a disk and what it attaches.
@@ -43,14 +45,14 @@ type Claim struct {
 	Size       int64    // bytes
 	Sized      bool     // Size was asked for
 	Attributes string   // name of a volume attributes class
-	Selector   *LabelSelector
-	Controller PodID // that of its controlling owner; of any kind
+	Selector   *selector.Selector
+	Controller string // UID of its controlling owner; of any kind
 }
 
 // A Volume is a PersistentVolume.
 type Volume struct {
 	Name, Version string
-	Labels        []Label // sorted by key
+	Labels        []selector.Label // sorted by key
 	Class         string
 	Capacity      int64 // bytes
 	Available     bool  // its phase
@@ -65,7 +67,7 @@ type Volume struct {
 	ClaimUID     string
 	ByController bool // the binding was made by a controller or scheduler, not by a person
 
-	Affinity *[]NodeTerm // where it can be reached; nil: anywhere
+	Affinity *[]selector.NodeTerm // where it can be reached; nil: anywhere
 	Attached Attached
 	CSI      bool // Attached is its own source, not a translation
 	// NeedsOfAgent are codes of what a node's agent must have to mount it that not every agent has; see
@@ -74,7 +76,7 @@ type Volume struct {
 	// Plugin is the in-tree plugin of a volume that a CSI driver serves on nodes that have moved it; there Moved holds
 	// in place of Affinity.
 	Plugin string
-	Moved  *[]NodeTerm
+	Moved  *[]selector.NodeTerm
 }
 
 // A StorageClass says how volumes come to claims.
@@ -87,17 +89,20 @@ type StorageClass struct {
 	// NeedsOfAgent are, as a Volume's, of volumes that Provisioner makes, if it is of a kind that is known by its name.
 	// Of those that a CSI driver makes, AgentCSI is one by itself.
 	NeedsOfAgent []string
-	Topologies   *[]NodeTerm // where volumes can be made; nil: anywhere
+	Topologies   *[]selector.NodeTerm // where volumes can be made; nil: anywhere
 }
 
-// Values of StorageClass.Provisioner that stand for none.
-const noProvisioner = "kubernetes.io/no-provisioner"
+// NoProvisioner is the value of StorageClass.Provisioner that stands for none.
+const NoProvisioner = "kubernetes.io/no-provisioner"
+
+// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
+const AgentCSI = "volumes.csi"
 
 // A Capacity says how large a volume of a class can be made for some nodes.
 type Capacity struct {
 	Namespace, Name string
 	Class           string
-	Nodes           *LabelSelector // nil: none
+	Nodes           *selector.Selector // nil: none
 	Size            int64
 	Sized           bool // false: not known, which is not enough
 }

@@ -1,0 +1,131 @@
+package volumes
+
+import "fmt"
+
+// Assume lets everybody see what a plan will write. What the API says later is the truth again.
+func (s *Store) Assume(p *Plan) {
+	for i := range p.Bind {
+		b := &p.Bind[i]
+		v := s.volumes[b.Volume]
+		if b.Done || v == nil {
+			continue
+		}
+		after := *v
+		after.Claimed, after.ClaimSpace, after.ClaimName, after.ClaimUID = true, b.ClaimSpace, b.ClaimName, b.ClaimUID
+		s.setVolume(b.Volume, &after)
+		s.trueVolumes[b.Volume] = v
+	}
+	for i := range p.Provision {
+		q := &p.Provision[i]
+		k := s.claims[q.key()]
+		if q.Done || k == nil || k.Seen == nil {
+			continue
+		}
+		before, after := k.Seen, *k.Seen
+		after.Selected, after.Node = true, q.Node
+		s.setClaim(k.Key, &after)
+		s.trueClaims[k.Key] = before
+	}
+}
+
+// Revert ends a plan: what of it is still assumed is as the API says again. It returns what was reverted.
+func (s *Store) Revert(p *Plan) (volumes []*KnownVolume, claims []ClaimKey) {
+	for i := range p.Bind {
+		if v := s.trueVolumes[p.Bind[i].Volume]; v != nil && v.Version == p.Bind[i].Version {
+			delete(s.trueVolumes, v.Name)
+			s.setVolume(v.Name, v)
+			volumes = append(volumes, v)
+		}
+	}
+	for i := range p.Provision {
+		key := p.Provision[i].key()
+		if k := s.trueClaims[key]; k != nil && k.Version == p.Provision[i].Version {
+			delete(s.trueClaims, key)
+			s.setClaim(key, k)
+			claims = append(claims, key)
+		}
+	}
+	return volumes, claims
+}
+
+func (b *Bind) key() ClaimKey { return ClaimKey{Namespace: b.ClaimSpace, Name: b.ClaimName} }
+
+func (q *ProvisionFor) key() ClaimKey { return ClaimKey{Namespace: q.Namespace, Name: q.Name} }
+
+// TrueVolume is what the API says of a volume, whatever is assumed; nil: there is none.
+func (s *Store) TrueVolume(name string) *KnownVolume {
+	if v := s.trueVolumes[name]; v != nil {
+		return v
+	}
+	return s.volumes[name]
+}
+
+// TrueClaim is what the API says of a claim, whatever is assumed; nil: there is none.
+func (s *Store) TrueClaim(key ClaimKey) *Claim {
+	if k := s.trueClaims[key]; k != nil {
+		return k
+	}
+	if k := s.claims[key]; k != nil {
+		return k.Seen
+	}
+	return nil
+}
+
+// Check reports whether everything in a plan for a node is bound, by what the API says; why: it will not be, in
+// upstream's words.
+func (s *Store) Check(p *Plan, at Place) (done bool, why string) {
+	for i := range p.Bind {
+		if bound, why := s.checkBind(&p.Bind[i], at); !bound {
+			return false, why
+		}
+	}
+	for i := range p.Provision {
+		if made, why := s.checkProvision(&p.Provision[i], at); !made {
+			return false, why
+		}
+	}
+	return true, ""
+}
+
+func (s *Store) checkBind(b *Bind, at Place) (done bool, why string) {
+	v, claim := s.TrueVolume(b.Volume), s.TrueClaim(b.key())
+	switch {
+	case v == nil:
+		return false, fmt.Sprintf("failed to check binding: persistentvolume %q not found", b.Volume)
+	case claim == nil:
+		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found", b.ClaimSpace+"/"+b.ClaimName)
+	case !b.Done && v.Version == b.Version:
+		return false, "" // what we wrote has not come back yet
+	case !s.Reaches(v, at):
+		return false, notFrom(v, at)
+	case v.ClaimUID == "":
+		return false, fmt.Sprintf("ClaimRef got reset for pv %q", v.Name)
+	}
+	return claim.Volume != "" && claim.Bound, ""
+}
+
+func (s *Store) checkProvision(q *ProvisionFor, at Place) (done bool, why string) {
+	claim := s.TrueClaim(q.key())
+	switch {
+	case claim == nil:
+		return false, fmt.Sprintf("failed to check provisioning pvc: persistentvolumeclaim %q not found", q.Namespace+"/"+q.Name)
+	case !q.Done && claim.Version == q.Version:
+		return false, ""
+	case !claim.Selected || claim.Node != q.Node:
+		return false, fmt.Sprintf("provisioning failed for PVC %q", q.Name) // the provisioner gives the claim back
+	case claim.Volume == "":
+		return false, ""
+	}
+	v := s.TrueVolume(claim.Volume)
+	switch {
+	case v == nil:
+		return false, "" // its own event is on the way
+	case !s.Reaches(v, at):
+		return false, notFrom(v, at)
+	}
+	return claim.Bound, ""
+}
+
+func notFrom(v *KnownVolume, at Place) string {
+	return fmt.Sprintf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name, at.Name)
+}
