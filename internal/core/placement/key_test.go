@@ -11,14 +11,15 @@ import (
 
 // beyondRules are the fields of Pod that no rule reads, and what they are for.
 var beyondRules = map[string]string{
-	"Node":      "where it is",
-	"Nominated": "where room is being made for it",
-	"Gates":     "whether it may be placed yet: the queue's",
-	"Deleting":  "how it counts, not where it may go",
-	"Preempted": "how it counts",
-	"Started":   "who is evicted first",
-	"Berth":     "where it lies",
-	"Asks":      "others are asked besides the rules",
+	"Node":          "where it is",
+	"Nominated":     "where room is being made for it",
+	"Gates":         "whether it may be placed yet: the queue's",
+	"Deleting":      "how it counts, not where it may go",
+	"Preempted":     "how it counts",
+	"Started":       "who is evicted first",
+	"Berth":         "where it lies",
+	"Asks":          "others are asked besides the rules",
+	"AsksEvictions": "others are asked about evictions besides the rules",
 }
 
 // besideRules are read by what is no rule and yet asked about classes: the profile says which rules judge, and

@@ -143,6 +143,9 @@ type Decision struct {
 	// Asked, if there are any, are the nodes about which others are to be asked before the pod is placed; the shell
 	// says what they said with Heard or HeardNothing. Nothing else is decided then.
 	Asked []string
+	// Offers, if there are any, are evictions about which others are to be asked before one is decided on; likewise, with
+	// HeardEvictions or HeardNothing. Failure says then why the pod fits nowhere.
+	Offers []Preemption
 
 	// Node is where the pod goes; it is assumed there. Empty: it fits nowhere, and Failure says why.
 	Node  string
@@ -313,7 +316,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	p.hear(now)
 	p.seekHope(now)
 	e := p.queue.pop(now)
-	for e != nil && e.opinion == nil && p.misses(e) {
+	for e != nil && e.opinion == nil && e.evictions == nil && p.misses(e) {
 		p.queue.wait(now, e)
 		e = p.queue.pop(now)
 	}
@@ -321,8 +324,9 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 		return Decision{}, false
 	}
 	p.forget(e.pod.ID) // if it is assumed: the lost bind never showed up
-	opinion := e.opinion
-	if e.opinion = nil; e.pod.Asks && opinion == nil {
+	opinion, left := e.opinion, e.evictions
+	e.opinion, e.evictions = nil, nil
+	if e.pod.Asks && opinion == nil {
 		if asked := p.ask(e); len(asked) > 0 {
 			p.queue.parkBinding(e)
 			return Decision{Pod: e.pod, Attempt: e.attempts + 1, Came: e.came, Asked: asked}, true
@@ -342,8 +346,20 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 	}
 	chosen := p.cluster.choose(e.demand, e.pod.ID)
 	if chosen.failure != nil {
+		if left == nil {
+			if d.Offers = p.offers(e, chosen.failure); len(d.Offers) > 0 {
+				e.attempts-- // it goes on when they have answered
+				p.queue.move(e, binding)
+				d.Failure = chosen.failure
+				return d, true
+			}
+		}
 		d.Failure = chosen.failure
-		d.Preemption = p.makeRoom(now, e, chosen.failure)
+		d.Preemption = p.makeRoom(now, e, chosen.failure, left)
+		if left != nil && d.Preemption == nil && chosen.failure.Preemption == reasonNoOffer {
+			p.queue.bindFailed(now, e.pod, false) // they say nothing when they change their mind
+			return d, true
+		}
 		if w := p.cluster.wishes[e.pod.ID]; w != nil {
 			d.Nominated = p.cluster.name[w.row]
 		}
@@ -395,13 +411,19 @@ func (p *Placer) misses(e *entry) bool {
 }
 
 // makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
-// room was being made on that node must look elsewhere.
-func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure) *Preemption {
+// room was being made on that node must look elsewhere. left is what others have left to choose from; nil: they were
+// not asked.
+func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemption) *Preemption {
 	if len(e.demand.unsupported) > 0 || f.Nodes == 0 {
 		return nil
 	}
 	c := p.cluster
 	made, why := c.preempt(e.demand, e.pod.ID)
+	if made != nil && left != nil {
+		if made = c.leastHarm(e.demand, e.pod.ID, *left); made == nil {
+			why = reasonNoOffer
+		}
+	}
 	f.Preemption = why
 	if made == nil {
 		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) && !c.awaitsNode(e.pod.ID) {

@@ -221,14 +221,7 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 	if len(victims) == 0 {
 		return b, nil // it fits as it is
 	}
-	slices.SortFunc(victims, moreImportant)
-	b.state, b.highest, b.count, b.earliest = bidGood, victims[0].class.priority, int32(len(victims)), math.MaxInt64
-	for _, h := range victims {
-		b.sum += int64(h.class.priority) + priorityLift
-		if h.class.priority == b.highest {
-			b.earliest = min(b.earliest, startOf(h))
-		}
-	}
+	b = costOf(victims, b.violations)
 	return b, victims
 }
 

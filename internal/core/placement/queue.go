@@ -42,7 +42,9 @@ type entry struct {
 	pool   pool
 	// opinion is what others said about it since it was asked about; nil: nothing yet.
 	opinion *Opinion
-	place   int // in the heap of its pool
+	// evictions is what others left of those they were asked about; nil: nothing was heard yet.
+	evictions *[]Preemption
+	place     int // in the heap of its pool
 
 	came     unit.Instant // when it was first seen
 	attempts int          // placements tried
