@@ -2,15 +2,20 @@ package scheduler
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -25,8 +30,12 @@ const (
 	// askers is for how many pods extenders are asked at once. Chosen: as many as upstream's helpers (parallelism);
 	// upstream itself asks for one pod at a time.
 	askers = 16
-	// answerBytesMax bounds an extender's answer. Chosen: 5,000 whole nodes of 10 KiB.
-	answerBytesMax = 64 << 20
+	// answerBytes and answerShare bound an extender's answer: so many bytes, and so many for each byte that it was asked
+	// with. Chosen: it gives back what it was asked about, with a reason for each.
+	answerBytes, answerShare = 1 << 20, 4
+	// reasonMax bounds, in bytes, one reason that an extender gives, and reasonsMax how many different ones count for one
+	// pod; the others are told as its plain refusal. Chosen: some of it stands in Events and in the pod's condition.
+	reasonMax, reasonsMax = 256, 20
 	// extenderScale turns an extender's score, up to 10, into the scale of nodes' scores, up to 100 (upstream's
 	// MaxNodeScore over MaxExtenderPriority).
 	extenderScale = 100 / extenderv1.MaxExtenderPriority
@@ -82,55 +91,95 @@ func (e *extender) send(ctx context.Context, verb string, ask, answer any) error
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%w: %s", errExtenderStatus, resp.Status)
 	}
-	return json.NewDecoder(io.LimitReader(resp.Body, answerBytesMax)).Decode(answer)
+	most := int64(answerBytes + answerShare*len(body))
+	left := &io.LimitedReader{R: resp.Body, N: most}
+	if err := json.NewDecoder(left).Decode(answer); err != nil {
+		if left.N <= 0 {
+			return fmt.Errorf("its answer is longer than %d bytes", most)
+		}
+		return fmt.Errorf("its answer cannot be read: %w", err)
+	}
+	return nil
 }
 
 // errExtenderStatus is an answer that is none: what was asked for has not happened.
 var errExtenderStatus = errors.New("status")
 
-// asksOthers reports whether extenders are asked about nodes for a pod.
-func (m *mind) asksOthers(p placement.Pod) bool {
+// asksOthers reports whether extenders are asked about nodes for a pod, and whether about evictions.
+func (m *mind) asksOthers(p placement.Pod) (nodes, evictions bool) {
 	for _, e := range m.extenders {
-		if (e.Filter != "" || e.Prioritize != "") && e.concerns(p) {
-			return true
+		if e.concerns(p) {
+			nodes = nodes || e.Filter != "" || e.Prioritize != ""
+			evictions = evictions || e.Preempt != ""
 		}
 	}
-	return false
+	return nodes, evictions
 }
 
-// question is a pod about which extenders are asked, and the nodes on which it fits.
+// question is a pod about which extenders are asked: the nodes on which it fits, or what would make room for it where
+// it fits nowhere, and why.
 type question struct {
-	pod   placement.Pod
-	nodes []string
+	pod    placement.Pod
+	nodes  []string
+	offers []placement.Preemption
+	why    *placement.Failure
+	began  unit.Instant // when the attempt did
 }
 
 // askExtenders asks, one after the other, beside the mind, and tells it what they said.
 func (m *mind) askExtenders(ctx context.Context, q question) {
-	opinion, err := m.opinions(ctx, q)
+	var opinion placement.Opinion
+	var left []placement.Preemption
+	pod, err := m.wholePod(ctx, q.pod.Namespace, q.pod.Name, q.pod.ID)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("ask extenders: %w", err)
+	case q.offers != nil:
+		left, err = m.evictionsLeft(ctx, pod, q)
+	default:
+		opinion, err = m.opinions(ctx, pod, q)
+	}
 	m.tell(ctx, func(now unit.Instant) {
-		if err == nil {
+		switch {
+		case err != nil:
+			m.extenderFailed(now, q, err)
+		case q.offers != nil:
+			m.placer.HeardEvictions(now, q.pod.ID, left)
+		default:
 			m.placer.Heard(now, q.pod.ID, opinion)
-			return
-		}
-		slog.Warn("extender failed", "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
-		m.o.Metrics.attempt(resultError, q.pod.Profile, 0)
-		m.placer.HeardNothing(now, q.pod.ID)
-		if pod := m.lookUp(q.pod); pod != nil && pod.Spec.NodeName == "" {
-			m.unplaced(q.pod, corev1.PodReasonSchedulerError, err.Error(), "")
 		}
 	})
 }
 
+// extenderFailed lets a pod try again after its back-off, and says why to its owner.
+func (m *mind) extenderFailed(now unit.Instant, q question, err error) {
+	slog.Warn("extender failed", "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+	m.o.Metrics.attempt(resultError, q.pod.Profile, now.Sub(q.began))
+	m.placer.HeardNothing(now, q.pod.ID)
+	pod := m.lookUp(q.pod)
+	switch {
+	case pod == nil || pod.Spec.NodeName != "":
+	case q.why != nil:
+		why := *q.why
+		why.Preemption = err.Error()
+		m.unplaced(q.pod, corev1.PodReasonUnschedulable, why.Explain(m.classes.classOf), pod.Status.NominatedNodeName)
+	default:
+		m.unplaced(q.pod, corev1.PodReasonSchedulerError, err.Error(), pod.Status.NominatedNodeName)
+	}
+}
+
+// wholePod reads the object of which the cache keeps a part, if it is still the same pod.
+func (m *mind) wholePod(ctx context.Context, namespace, name string, id placement.PodID) (*corev1.Pod, error) {
+	pod, err := m.api.pod(ctx, namespace, name)
+	if err == nil && pod.UID != types.UID(id) {
+		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name) // it is another by now
+	}
+	return pod, err
+}
+
 // opinions asks each extender that the pod concerns: first what it rejects of what those before left, then what it
 // prefers of the rest.
-func (m *mind) opinions(ctx context.Context, q question) (o placement.Opinion, err error) {
-	pod, err := m.api.pod(ctx, q.pod.Namespace, q.pod.Name)
-	if err != nil {
-		return o, fmt.Errorf("ask extenders: %w", err)
-	}
-	if pod.UID != types.UID(q.pod.ID) {
-		return o, errors.New("ask extenders: the pod is another by now")
-	}
+func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o placement.Opinion, err error) {
 	left := q.nodes
 	o = placement.Opinion{Nodes: map[string]int64{}, Rejected: map[string]string{}}
 	for _, e := range m.extenders {
@@ -189,7 +238,7 @@ func (e *extender) filter(ctx context.Context, args *extenderv1.ExtenderArgs, na
 		return nil, err
 	}
 	if r.Error != "" {
-		return nil, errors.New(r.Error)
+		return nil, errors.New(cut(r.Error, messageMax))
 	}
 	asked := map[string]bool{}
 	for _, name := range named {
@@ -210,17 +259,22 @@ func (e *extender) filter(ctx context.Context, args *extenderv1.ExtenderArgs, na
 		}
 		delete(asked, name)
 	}
-	for name := range asked {
-		why := r.FailedAndUnresolvableNodes[name]
-		if why == "" {
-			why = r.FailedNodes[name]
-		}
-		if why == "" {
+	e.explain(&r, asked, rejected)
+	return answered, nil
+}
+
+// explain notes why nodes were rejected.
+func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]bool, rejected map[string]string) {
+	reasons := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		why := cut(cmp.Or(r.FailedAndUnresolvableNodes[name], r.FailedNodes[name]), reasonMax)
+		if why == "" || !reasons[why] && len(reasons) == reasonsMax {
 			why = "node(s) were rejected by extender " + e.URL
+		} else {
+			reasons[why] = true
 		}
 		rejected[name] = why
 	}
-	return answered, nil
 }
 
 // binder is the extender that binds a pod in place of the API server's own resource; nil: none does.
@@ -243,7 +297,7 @@ func (e *extender) bind(ctx context.Context, d placement.Decision) (placement.Ou
 	case err == nil && r.Error == "":
 		return placement.BindDone, nil
 	case err == nil:
-		return placement.BindRefused, fmt.Errorf("extender %s: %s", e.URL, r.Error)
+		return placement.BindRefused, fmt.Errorf("extender %s: %s", e.URL, cut(r.Error, messageMax))
 	case errors.Is(err, errExtenderStatus):
 		return placement.BindRefused, fmt.Errorf("extender %s: %w", e.URL, err)
 	}

@@ -10,8 +10,8 @@
 // answered any more, as behind a webhook that hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of
 // it and those who may evict do.
 //
-// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, then, when the extenders
-// have been asked beside the mind, where it goes. Others do not wait for it.
+// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, or whose eviction would make
+// room, then, when the extenders have been asked beside the mind, where it goes or who does. Others do not wait for it.
 //
 // # Invariants
 //
@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -378,8 +379,8 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	if !ok {
 		return false
 	}
-	if d.Asked != nil {
-		m.questions.put(d.Pod.ID, question{d.Pod, d.Asked})
+	if d.Asked != nil || d.Offers != nil {
+		m.questions.put(d.Pod.ID, question{pod: d.Pod, nodes: d.Asked, offers: d.Offers, why: d.Failure, began: began})
 		return true
 	}
 	took := m.now().Sub(began)
@@ -451,6 +452,9 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	})
 }
 
+// Forgotten is what the log says of a pod that no event had woken: a bug. Tests and benchmarks look for it.
+const Forgotten = "a pod had been forgotten: no event that helped it was seen, please report this"
+
 // settle folds in the end of a bind.
 func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 	m.binding--
@@ -459,8 +463,7 @@ func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
 		if p.Flushed {
 			m.o.Metrics.flushed.Inc()
-			slog.Warn("a pod had been forgotten: no event that helped it was seen, please report this",
-				"pod", p.Pod.Namespace+"/"+p.Pod.Name, "node", p.Node, "waited", now.Sub(p.Came))
+			slog.Warn(Forgotten, "pod", p.Pod.Namespace+"/"+p.Pod.Name, "node", p.Node, "waited", now.Sub(p.Came))
 		}
 	} else {
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
@@ -494,10 +497,15 @@ func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
 	if pod == nil {
 		return
 	}
-	short := message
-	if len(short) > messageMax {
-		short = short[:messageMax-4] + " ..."
-	}
-	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", short)
+	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", cut(message, messageMax))
 	m.failures.put(p.ID, failure{pod, reason, message, nominated})
+}
+
+// cut is s, or its beginning with a sign that there is more, in at most so many bytes.
+func cut(s string, most int) string {
+	const more = " ..."
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len(more)], "") + more
 }

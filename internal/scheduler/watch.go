@@ -44,7 +44,9 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		if p.Node == "" && !m.answersTo(k.profile) {
 			return // another scheduler's; it counts once it is bound
 		}
-		p.Asks = p.Node == "" && m.asksOthers(p)
+		if p.Node == "" {
+			p.Asks, p.AsksEvictions = m.asksOthers(p)
+		}
 		event := "UnscheduledPod" + change
 		if p.Node != "" {
 			event = "AssignedPod" + change

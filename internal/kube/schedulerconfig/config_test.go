@@ -94,7 +94,7 @@ colour: red
 parallelism: 0
 podInitialBackoffSeconds: 0
 percentageOfNodesToScore: 101
-extenders: [{urlPrefix: "x", prioritizeVerb: p, bindVerb: b, managedResources: [{name: a}]}, {urlPrefix: "http://x", preemptVerb: p, bindVerb: b, httpTimeout: -1s, managedResources: [{name: a}]}]
+extenders: [{urlPrefix: "x", prioritizeVerb: p, bindVerb: b, managedResources: [{name: a}]}, {urlPrefix: "http://x", preemptVerb: p, bindVerb: b, httpTimeout: -1s, tlsConfig: {caFile: /nowhere/ca.crt}, managedResources: [{name: a}]}]
 profiles:
 - schedulerName: a
   plugins:
@@ -114,7 +114,8 @@ profiles:
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{
-		`unknown field "colour"`, "parallelism: 0", "podInitialBackoffSeconds: 0", "percentageOfNodesToScore: 101", `extenders[0].urlPrefix: "x"`, "extenders[0].weight: 0", "extenders[1].preemptVerb", "extenders[1].bindVerb", "extenders[1].httpTimeout", "extenders[1].managedResources[0].name",
+		`unknown field "colour"`, "parallelism: 0", "podInitialBackoffSeconds: 0", "percentageOfNodesToScore: 101", `extenders[0].urlPrefix: "x"`, "extenders[0].weight: 0", "extenders[1].bindVerb", "extenders[1].httpTimeout", "extenders[1].tlsConfig: open /nowhere/ca.crt",
+		"extenders[1].managedResources[0].name",
 		`plugins.score.enabled[0]: "Telepathy": unknown plugin`, "plugins.score.enabled[1].weight: -1", "plugins.score.enabled[2].weight: 2000000000",
 		"multiPoint.enabled[0]: GangScheduling: gang scheduling is not supported", "DefaultBinder: cannot be disabled", "preFilter.disabled[0]: PodTopologySpread",
 		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": has arguments already", `pluginConfig[2].name: "Telepathy"`,

@@ -11,14 +11,14 @@ import (
 
 // An Extender is a program outside that is asked about nodes over HTTP, as the file describes it.
 type Extender struct {
-	URL                      string // without a slash at its end
-	Filter, Prioritize, Bind string // verbs, empty: it is not asked that
-	Weight                   int64  // of its scores
-	Timeout                  time.Duration
-	Config                   rest.Config // TLS only
-	NamesOnly                bool        // nodeCacheCapable
-	Ignorable                bool
-	Manages                  map[string]bool // resources; it is asked about pods that request one of them. None: about all
+	URL                               string // without a slash at its end
+	Filter, Prioritize, Preempt, Bind string // verbs, empty: it is not asked that
+	Weight                            int64  // of its scores
+	Timeout                           time.Duration
+	Config                            rest.Config // TLS only
+	NamesOnly                         bool        // nodeCacheCapable
+	Ignorable                         bool
+	Manages                           map[string]bool // resources; it is asked about pods that request one of them. None: about all
 }
 
 // extenderTimeout is upstream's default of httpTimeout.
@@ -30,17 +30,14 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 	for i := range list {
 		e, at := &list[i], fmt.Sprintf("extenders[%d]", i)
 		out := Extender{
-			URL: trimSlashes(e.URLPrefix), Filter: e.FilterVerb, Prioritize: e.PrioritizeVerb, Bind: e.BindVerb, Weight: e.Weight,
-			Timeout: e.HTTPTimeout.Duration, NamesOnly: e.NodeCacheCapable, Ignorable: e.Ignorable, Manages: map[string]bool{},
+			URL: trimSlashes(e.URLPrefix), Filter: e.FilterVerb, Prioritize: e.PrioritizeVerb, Preempt: e.PreemptVerb, Bind: e.BindVerb,
+			Weight: e.Weight, Timeout: e.HTTPTimeout.Duration, NamesOnly: e.NodeCacheCapable, Ignorable: e.Ignorable, Manages: map[string]bool{},
 		}
 		if u, err := url.Parse(e.URLPrefix); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			p.add(at+".urlPrefix", "%.200q: want the URL of a server, http or https", e.URLPrefix)
 		}
 		if e.PrioritizeVerb != "" && e.Weight <= 0 || e.Weight > weightMax {
 			p.add(at+".weight", "%d: want 1 to %d where there is a prioritizeVerb", e.Weight, weightMax)
-		}
-		if e.PreemptVerb != "" {
-			p.add(at+".preemptVerb", "%.200q: extenders are not asked about evictions: remove it, or run kube-scheduler for the pods that need it", e.PreemptVerb)
 		}
 		if e.BindVerb != "" && binder >= 0 {
 			p.add(at+".bindVerb", "%.200q: extenders[%d] binds already: only one can", e.BindVerb, binder)
@@ -54,6 +51,9 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 			p.add(at+".httpTimeout", "%v: must not be negative", out.Timeout)
 		}
 		out.Config.TLSClientConfig = extenderTLS(e)
+		if _, err := rest.TLSConfigFor(&out.Config); err != nil { // reads the files, as connecting does later
+			p.add(at+".tlsConfig", "%v", err)
+		}
 		for j, r := range e.ManagedResources {
 			if other, twice := manager[r.Name]; twice || r.Name == "" {
 				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j), "%.200q: want the name of a resource that no extender (%d) manages", r.Name, other)

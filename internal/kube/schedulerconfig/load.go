@@ -11,9 +11,9 @@
 //
 // # What it does not do
 //
-// Out-of-tree plugins, extenders that are asked about evictions, dynamic resource allocation and gang scheduling are
-// refused where they are asked for. parallelism changes nothing, and percentageOfNodesToScore nothing without
-// Config.Compat: every node is considered. It reads no flags.
+// Out-of-tree plugins, dynamic resource allocation and gang scheduling are refused where they are asked for.
+// parallelism changes nothing, and percentageOfNodesToScore nothing without Config.Compat: every node is considered. It
+// reads no flags.
 package schedulerconfig
 
 import (

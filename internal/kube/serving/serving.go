@@ -7,9 +7,8 @@
 //	/healthz /livez /readyz    "ok", or 500 and why not; open, as upstream's are
 //	/metrics                   the registry's measurements; authn decides who may, by SubjectAccessReview on the path
 //
-// Upstream's components take the CA of client certificates from a ConfigMap (extension-apiserver-authentication) when
-// no file is given. This one does not: without a file only tokens are accepted, which is what scrapers in a cluster
-// have.
+// Client certificates are those of a CA in a file; else of the CA that the cluster publishes (ClusterCA), if its owner
+// follows that; else only tokens are accepted, which is what scrapers in a cluster have.
 package serving
 
 import (

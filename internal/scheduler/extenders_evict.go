@@ -1,0 +1,131 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// evictionsLeft asks each extender that the pod concerns what it leaves of what would make room, and of what those
+// before it left.
+func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) ([]placement.Preemption, error) {
+	left := q.offers
+	for _, e := range m.extenders {
+		if e.Preempt == "" || !e.concerns(q.pod) || len(left) == 0 {
+			continue
+		}
+		answered, err := m.preempt(ctx, e, pod, left)
+		switch {
+		case err == nil:
+			left = answered
+		case e.Ignorable && ctx.Err() == nil:
+			slog.Warn("extender failed, and is ignored", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+		default:
+			return nil, fmt.Errorf("extender %s: %s: %w", e.URL, e.Preempt, err)
+		}
+	}
+	return left, nil
+}
+
+// preempt asks one extender. It may drop nodes, and change who would go on a node; it cannot add nodes.
+func (m *mind) preempt(ctx context.Context, e *extender, pod *corev1.Pod, offers []placement.Preemption) ([]placement.Preemption, error) {
+	args := &extenderv1.ExtenderPreemptionArgs{Pod: pod}
+	if e.NamesOnly {
+		args.NodeNameToMetaVictims = metaVictims(offers)
+	} else {
+		var err error
+		if args.NodeNameToVictims, err = m.wholeVictims(ctx, offers); err != nil {
+			return nil, err
+		}
+	}
+	var r extenderv1.ExtenderPreemptionResult
+	if err := e.send(ctx, e.Preempt, args, &r); err != nil {
+		return nil, err
+	}
+	left := []placement.Preemption{}
+	for node, victims := range r.NodeNameToMetaVictims {
+		if !slices.ContainsFunc(offers, func(o placement.Preemption) bool { return o.Node == node }) {
+			return nil, fmt.Errorf("it names node %.200q, about which it was not asked", node)
+		}
+		if victims == nil || len(victims.Pods) == 0 {
+			if e.Ignorable {
+				continue
+			}
+			return nil, fmt.Errorf("expected at least one victim pod on node %q", node)
+		}
+		made := placement.Preemption{Node: node, Violations: int(victims.NumPDBViolations)}
+		for _, v := range victims.Pods {
+			if v == nil {
+				return nil, fmt.Errorf("it names a victim on node %q without its UID", node)
+			}
+			made.Victims = append(made.Victims, placement.Victim{ID: placement.PodID(v.UID)})
+		}
+		left = append(left, made)
+	}
+	slices.SortFunc(left, func(a, b placement.Preemption) int { return cmp.Compare(a.Node, b.Node) })
+	return left, m.nameVictims(ctx, placement.PodID(pod.UID), left)
+}
+
+// nameVictims asks the mind who the victims are.
+func (m *mind) nameVictims(ctx context.Context, pod placement.PodID, wanted []placement.Preemption) error {
+	answer := make(chan error, 1)
+	m.tell(ctx, func(unit.Instant) { answer <- m.placer.NameVictims(pod, wanted) })
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// metaVictims is what an extender is told that knows the pods itself.
+func metaVictims(offers []placement.Preemption) map[string]*extenderv1.MetaVictims {
+	out := map[string]*extenderv1.MetaVictims{}
+	for _, o := range offers {
+		told := &extenderv1.MetaVictims{NumPDBViolations: int64(o.Violations)}
+		for _, v := range o.Victims {
+			told.Pods = append(told.Pods, &extenderv1.MetaPod{UID: string(v.ID)})
+		}
+		out[o.Node] = told
+	}
+	return out
+}
+
+// wholeVictims is what one is told that does not. The objects are read, as the cache keeps a part of each; who is gone
+// is left out.
+func (m *mind) wholeVictims(ctx context.Context, offers []placement.Preemption) (map[string]*extenderv1.Victims, error) {
+	out := map[string]*extenderv1.Victims{}
+	for _, o := range offers {
+		told := &extenderv1.Victims{NumPDBViolations: int64(o.Violations)}
+		for _, v := range o.Victims {
+			victim, err := m.wholePod(ctx, v.Namespace, v.Name, v.ID)
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read victim %s/%s: %w", v.Namespace, v.Name, err)
+			}
+			told.Pods = append(told.Pods, victim)
+		}
+		if len(told.Pods) > 0 {
+			out[o.Node] = told
+		}
+	}
+	if len(out) == 0 {
+		return nil, errVictimsGone
+	}
+	return out, nil
+}
+
+// errVictimsGone is why an extender is not asked: there may be room by now.
+var errVictimsGone = errors.New("all victims are gone")
