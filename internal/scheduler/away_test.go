@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// faraway is a cluster whose API server refuses everything for a while, or takes its time.
+type faraway struct {
+	*cluster
+	mu    sync.Mutex
+	away  bool
+	slow  time.Duration // before each answer
+	mute  bool          // answers to binds are lost
+	asked map[string]int
+}
+
+// answer counts a request, and says whether it gets through.
+func (f *faraway) answer(ctx context.Context, what string) error {
+	f.mu.Lock()
+	f.asked[what]++
+	away, slow := f.away, f.slow
+	f.mu.Unlock()
+	if away {
+		return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	}
+	select {
+	case <-time.After(slow):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *faraway) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	if err := f.answer(ctx, "bind"); err != nil {
+		return outcomeOf(err), err
+	}
+	outcome, err := f.cluster.bind(ctx, d)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mute {
+		return placement.BindLost, errors.New("connection reset")
+	}
+	return outcome, err
+}
+
+func (f *faraway) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	if err := f.answer(ctx, "patch"); err != nil {
+		return err
+	}
+	return f.cluster.patchStatus(ctx, namespace, name, patch)
+}
+
+func (f *faraway) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	if err := f.answer(ctx, "remove"); err != nil {
+		return err
+	}
+	return f.cluster.remove(ctx, namespace, name, uid)
+}
+
+func startFaraway(t *testing.T, limit int) (*faraway, *mind, func()) {
+	f := &faraway{cluster: newCluster(t), asked: map[string]int{}}
+	m, _, stop := startPrepared(f.cluster, limit, func(m *mind) { m.api = f })
+	return f, m, stop
+}
+
+// eachBoundOnce is asserted at the end, whatever was in between.
+func (f *faraway) eachBoundOnce(t *testing.T, pods int) {
+	t.Helper()
+	synctest.Wait()
+	f.cluster.mu.Lock()
+	defer f.cluster.mu.Unlock()
+	if len(f.bound) != pods {
+		t.Errorf("%d pods are bound, want %d", len(f.bound), pods)
+	}
+	for id, n := range f.bound {
+		if n != 1 {
+			t.Errorf("%s is bound %d times", id, n)
+		}
+	}
+}
+
+// TestServerThatIsAway: while nobody answers for ten minutes, binds, conditions and evictions are tried in growing pauses,
+// no more than one for a pod in each; when the server is back, nothing is missing.
+func TestServerThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m, stop := startFaraway(t, 16)
+		defer stop()
+		f.away = true
+		m.nodeHandler().OnAdd(testNode("n", "100"), true)
+		m.nodeHandler().OnAdd(testNode("full", "1"), true)
+		f.add(m, onNode(withPriority(testPod("low", "1"), 1), "full"))
+		m.tell(context.Background(), synced(m))
+		for i := range 20 {
+			f.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		high := withPriority(testPod("high", "1"), 10)
+		high.Spec.NodeSelector = map[string]string{"on": "full"}
+		full := testNode("full", "1")
+		full.Labels = map[string]string{"on": "full"}
+		m.nodeHandler().OnUpdate(full, full)
+		f.add(m, high)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		f.mu.Lock()
+		const tries = 600/10 + 10 // by the longest back-off, after a few shorter ones
+		for what, most := range map[string]int{"bind": 20 * tries, "patch": 22 * 2 * tries, "remove": tries} {
+			if f.asked[what] > most {
+				t.Errorf("%s was asked for %d times in ten minutes, want at most %d", what, f.asked[what], most)
+			}
+		}
+		if f.asked["bind"] < 20*30 {
+			t.Errorf("%d binds were tried in ten minutes", f.asked["bind"])
+		}
+		f.away = false
+		f.mu.Unlock()
+		time.Sleep(time.Minute)
+		f.eachBoundOnce(t, 21)
+	})
+}
+
+// TestServerThatIsLate: each answer takes 25 s, and the watch shows what has happened long before.
+func TestServerThatIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m, stop := startFaraway(t, 16)
+		defer stop()
+		f.slow = 25 * time.Second
+		m.nodeHandler().OnAdd(testNode("n", "100"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 100 {
+			f.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		time.Sleep(5 * time.Minute) // seven rounds of 16
+		f.eachBoundOnce(t, 100)
+		if f.asked["bind"] != 100 || f.asked["patch"] != 0 {
+			t.Errorf("asked %v, want each bind once", f.asked)
+		}
+	})
+}
+
+// TestLateWatchAfterLostAnswers: binds happen, their answers are lost, and the watch shows them a minute later, when they
+// have been tried again and refused.
+func TestLateWatchAfterLostAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, m, stop := startFaraway(t, 16)
+		defer stop()
+		f.mute = true
+		shown := f.onBound
+		f.onBound = func(pod *corev1.Pod) {
+			time.Sleep(time.Minute)
+			shown(pod)
+		}
+		m.nodeHandler().OnAdd(testNode("n", "100"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 50 {
+			f.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		time.Sleep(3 * time.Minute)
+		f.eachBoundOnce(t, 50)
+		if n := m.placer.Pending(); n["active"]+n["backoff"]+n["unschedulable"] != 0 {
+			t.Errorf("pods wait that are bound: %v", n)
+		}
+		if most := 50 * 12; f.asked["bind"] > most {
+			t.Errorf("%d binds were tried, want at most %d", f.asked["bind"], most)
+		}
+	})
+}
