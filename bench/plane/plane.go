@@ -134,6 +134,8 @@ type Process struct {
 	log   string
 	cmd   *exec.Cmd
 	ended chan error
+
+	unsaid string // what its log must not say; empty: nothing
 }
 
 // Start runs a program whose output goes to the file log.
@@ -182,12 +184,28 @@ func (p *Process) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
 	select {
 	case <-p.ended:
-		return nil
+		return p.said()
 	case <-time.After(stopTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 		return fmt.Errorf("stop %s: not within %v of SIGTERM", p.name, stopTimeout)
 	}
+}
+
+// said is an error if the log has what it must not.
+func (p *Process) said() error {
+	if p.unsaid == "" {
+		return nil
+	}
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err
+	}
+	if i := bytes.Index(text, []byte(p.unsaid)); i >= 0 {
+		line, _, _ := bytes.Cut(text[i:], []byte{'\n'})
+		return fmt.Errorf("%s: %s", p.name, line)
+	}
+	return nil
 }
 
 // logTailBytes of a log are shown with an error.

@@ -4,11 +4,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// Scheduler starts plimsoll scheduler; its output goes to log. None of those here elects a leader: there is one.
+// Scheduler starts plimsoll scheduler; its output goes to log. None of those here elects a leader: there is one. When it
+// is stopped, it is an error if it had forgotten a pod.
 func (p *Plane) Scheduler(log string) (*Process, error) {
-	return Start(log, p.Plimsoll, "scheduler", "--kubeconfig", p.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
+	started, err := Start(log, p.Plimsoll, "scheduler", "--kubeconfig", p.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
+	if started != nil {
+		started.unsaid = scheduler.Forgotten
+	}
+	return started, err
 }
 
 // raisedLimit is how many requests a second upstream's scheduler_perf lets a scheduler send, and at once.

@@ -104,6 +104,9 @@ func (o *ours) place(_ context.Context, pod *corev1.Pod) bool {
 		if !ok {
 			return false
 		}
+		if d.Flushed {
+			panic(fmt.Sprintf("pod %s had been forgotten", d.Pod.Name))
+		}
 		if d.Node != "" {
 			if d.Volumes != nil {
 				o.placer.VolumesWritten(o.now, d.Pod.ID)

@@ -160,7 +160,14 @@ func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.F
 	prepare(m)
 	done := make(chan struct{})
 	go func() { defer close(done); m.run(ctx) }()
-	return m, recorder, func() { cancel(); <-done }
+	return m, recorder, func() {
+		cancel()
+		<-done
+		m.o.Metrics.count(nil)
+		if n := total(c.t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 0 {
+			c.t.Errorf("%v pods had been forgotten", n)
+		}
+	}
 }
 
 func newCluster(t *testing.T) *cluster {

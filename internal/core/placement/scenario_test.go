@@ -111,6 +111,9 @@ func (w *world) next(args []string) []string {
 			}
 			break
 		}
+		if d.Flushed {
+			lines = append(lines, d.Pod.Name+" had been forgotten")
+		}
 		if d.Failure != nil {
 			lines = append(lines, fmt.Sprintf("%s: %s%s", d.Pod.Name, d.Failure, evicted(d.Preemption)))
 			continue

@@ -16,7 +16,11 @@ type Program struct {
 	cancel  context.CancelFunc
 	crash   chan struct{}
 	ended   chan struct{} // closed when nobody starts it again
+	log     string
 }
+
+// LogFile is where it says what it does.
+func (p *Program) LogFile() string { return p.log }
 
 // Keep runs a program against the instance until the test ends. Its log is shown when the test has failed.
 func (c *Cluster) Keep(t *testing.T, name string, args ...string) *Program {
@@ -25,7 +29,7 @@ func (c *Cluster) Keep(t *testing.T, name string, args ...string) *Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Program{crash: make(chan struct{}), command: func() *exec.Cmd {
+	p := &Program{log: log.Name(), crash: make(chan struct{}), command: func() *exec.Cmd {
 		command := exec.Command(Binary(t), append(args, "--kubeconfig", c.Kubeconfig)...)
 		command.Stdout, command.Stderr = log, log
 		return command

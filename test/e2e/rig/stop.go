@@ -14,11 +14,12 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
+	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// Stop takes the instance down, twice, and looks for what is left.
+// Stop takes the instance down, twice, and looks for what is left, and for pods that its scheduler had forgotten.
 func (c *Cluster) Stop() error {
-	var problems []error
+	problems := []error{Forgotten(c.LogFile("scheduler"))}
 	if c.guard != nil {
 		problems = append(problems, c.guard.Close())
 		for range 2 {
@@ -35,6 +36,20 @@ func (c *Cluster) Stop() error {
 		problems = append(problems, os.RemoveAll(c.Dir))
 	}
 	return errors.Join(problems...)
+}
+
+// Forgotten is an error if the log of a scheduler says that it had forgotten a pod, which only its look after a long wait
+// has found. A log that is not there says nothing.
+func Forgotten(log string) error {
+	text, err := os.ReadFile(log)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if i := bytes.Index(text, []byte(scheduler.Forgotten)); err == nil && i >= 0 {
+		line, _, _ := bytes.Cut(text[i:], []byte{'\n'})
+		err = fmt.Errorf("%s: %s", log, line)
+	}
+	return err
 }
 
 // Traces reports everything that this machine shows of the instance. It may be asked only when the instance is down.

@@ -88,7 +88,7 @@ func TestStorm(t *testing.T) {
 		_, err := s.api.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", metav1.GetOptions{})
 		return err
 	})
-	s.Keep(t, "right", flags...)
+	right := s.Keep(t, "right", flags...)
 
 	var creating sync.WaitGroup
 	creating.Go(func() { s.create(t) })
@@ -110,6 +110,11 @@ func TestStorm(t *testing.T) {
 	}
 	creating.Wait()
 	s.settle(t, deleted)
+	for _, p := range []*rig.Program{left, right} {
+		if err := rig.Forgotten(p.LogFile()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // node makes one without a machine, and takes the taint from it that admission gives to a new one.
