@@ -29,6 +29,8 @@ type hanging struct {
 	binds, patches, removes chan struct{} // closed: answered at once; nil: likewise
 	mu                      sync.Mutex
 	removing, most          int
+	binding, mostBinds      int
+	sent                    map[string]bool // pods whose binds were
 }
 
 func await(ctx context.Context, gate chan struct{}) {
@@ -41,12 +43,25 @@ func await(ctx context.Context, gate chan struct{}) {
 }
 
 func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	h.mu.Lock()
+	h.binding++
+	h.mostBinds = max(h.mostBinds, h.binding)
+	h.sent[d.Pod.Name] = true
+	h.mu.Unlock()
 	await(ctx, h.binds)
+	h.mu.Lock()
+	h.binding--
+	h.mu.Unlock()
 	return h.cluster.bind(ctx, d)
 }
 
 func (h *hanging) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	await(ctx, h.patches)
+	h.mu.Lock()
+	if h.sent[name] && ctx.Err() == nil {
+		h.t.Errorf("of %s is written why it was not placed, and its bind was sent", name)
+	}
+	h.mu.Unlock()
 	return h.cluster.patchStatus(ctx, namespace, name, patch)
 }
 
@@ -64,10 +79,8 @@ func (h *hanging) remove(ctx context.Context, namespace, name string, uid types.
 
 // startHanging is start with an API that hangs.
 func startHanging(t *testing.T, limit int, h *hanging) (*mind, *record.FakeRecorder, func()) {
-	h.cluster = newCluster(t)
-	m, recorder, stop := start(h.cluster, limit)
-	m.api = h
-	return m, recorder, stop
+	h.cluster, h.sent = newCluster(t), map[string]bool{}
+	return startPrepared(h.cluster, limit, func(m *mind) { m.api = h })
 }
 
 func withPriority(pod *corev1.Pod, priority int32) *corev1.Pod {
@@ -136,8 +149,8 @@ func TestHungBindsHoldUpNobody(t *testing.T) {
 		close(h.binds)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(h.bound) != 6 {
-			t.Errorf("%d bound, want all but the big one", len(h.bound))
+		if len(h.bound) != 6 || h.mostBinds > 2 {
+			t.Errorf("%d bound, want all but the big one; %d binds at once, want 2", len(h.bound), h.mostBinds)
 		}
 	})
 }
@@ -172,6 +185,112 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 			t.Errorf("%d patches: %.300q", len(h.cluster.patches), h.cluster.patches)
 		}
 	})
+}
+
+// TestConditionsAndBindsDoNotOvertake: why pods were not placed waits for a server that takes no patches, their binds for
+// one that takes no binds. What was to be written of those whose binds are sent is not, whichever is let go first.
+func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{}), binds: make(chan struct{})}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 30 {
+			h.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		m.nodeHandler().OnAdd(testNode("large", "30"), false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(h.sent) != 30-failureWriters {
+			t.Errorf("%d binds were sent, want those of pods of which nothing is being written: %d", len(h.sent), 30-failureWriters)
+		}
+		close(h.patches) // patchStatus looks at what was sent
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		close(h.binds)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(h.bound) != 30 || len(h.cluster.patches) != failureWriters {
+			t.Errorf("%d bound, %d patches; want 30, and %d that were on the wire", len(h.bound), len(h.cluster.patches), failureWriters)
+		}
+	})
+}
+
+// TestNoEvictionThatIsNotNeeded: evictions that wait for their turn are not made any more for pods that have found a
+// place, or are gone, meanwhile; nor when another leads, nor of who goes anyhow.
+func TestNoEvictionThatIsNotNeeded(t *testing.T) {
+	const waiting = 4
+	for _, how := range []string{"placed", "deleted", "bound by another", "another leads", "the victim goes by itself"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hanging{removes: make(chan struct{}), binds: make(chan struct{})}
+			m, _, stop := startHanging(t, 100, h)
+			defer stop()
+			var deposed atomic.Bool
+			m.o.Leads = func() bool { return !deposed.Load() }
+			for i := range evictors + waiting {
+				node := testNode(fmt.Sprint("n", i), "1")
+				node.Labels = map[string]string{"for": fmt.Sprint("high", i)}
+				m.nodeHandler().OnAdd(node, true)
+				h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), node.Name))
+			}
+			m.tell(context.Background(), synced(m))
+			var late []*corev1.Pod
+			for i := range evictors + waiting {
+				pod := withPriority(testPod(fmt.Sprint("high", i), "1"), 10)
+				pod.Spec.NodeSelector = map[string]string{"for": pod.Name}
+				h.add(m, pod)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if i >= evictors {
+					late = append(late, pod)
+				}
+			}
+			for i, pod := range late {
+				switch how {
+				case "placed":
+					node := testNode(fmt.Sprint("new", i), "1")
+					node.Labels = map[string]string{"for": pod.Name}
+					m.nodeHandler().OnAdd(node, false)
+				case "deleted":
+					h.cluster.mu.Lock()
+					delete(h.pods, pod.UID)
+					h.cluster.mu.Unlock()
+					m.podHandler().OnDelete(pod)
+				case "bound by another":
+					bound := onNode(pod.DeepCopy(), "elsewhere")
+					h.cluster.mu.Lock()
+					h.pods[pod.UID] = bound
+					h.cluster.mu.Unlock()
+					m.podHandler().OnUpdate(pod, bound)
+				case "another leads":
+					deposed.Store(true)
+				case "the victim goes by itself":
+					h.cluster.mu.Lock()
+					victim := h.pods[types.UID(fmt.Sprint("uid-low", evictors+i))].DeepCopy()
+					victim.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+					h.pods[victim.UID] = victim
+					h.cluster.mu.Unlock()
+				}
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			close(h.removes)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(h.removed) != evictors {
+				t.Errorf("%s: evicted %v, want those that were on the wire", how, h.removed)
+			}
+			if n := strings.Count(strings.Join(h.told(), ""), "DisruptionTarget"); n != evictors {
+				t.Errorf("%s: %d victims are marked, want those that were on the wire", how, n)
+			}
+			close(h.binds)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		})
+	}
 }
 
 // TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get

@@ -159,3 +159,21 @@ func TestVolumesNeverCome(t *testing.T) {
 		}
 	})
 }
+
+// TestExLeaderWritesNoVolumes: what was placed before and waits for its turn is not written any more.
+func TestExLeaderWritesNoVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, recorder, stop := start(c, 1)
+		defer stop()
+		m.o.Leads = func() bool { return false }
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		c.add(m, storage(m, "csi.example.com"))
+		m.tell(context.Background(), synced(m))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(c.writes) != 0 || len(c.bound) != 0 || len(recorder.Events) != 0 {
+			t.Errorf("writes %q, bound %v, %d Events", c.writes, c.bound, len(recorder.Events))
+		}
+	})
+}
