@@ -78,12 +78,6 @@ type podTerm struct {
 	weight int64
 }
 
-// heldTerm is a term of a pod, kept where the pods that it means look for it.
-type heldTerm struct {
-	counter *counter
-	weight  int32
-}
-
 // compile returns the class of pod, an existing one if there is, and takes hold of it; releaseClass lets go.
 func (c *cluster) compile(pod *Pod) *class {
 	c.scratch = appendDemands(c.scratch[:0], pod)

@@ -18,6 +18,7 @@ const noRow = rows.None
 // is where.
 type cluster struct {
 	nodes
+	*census
 
 	intern   *selector.Interner
 	profiles map[string]*profile
@@ -40,25 +41,12 @@ type cluster struct {
 	// was true before.
 	quiet, evicting, shunless bool
 
-	classes    map[string]*class
-	identities map[string]*identity
-	peers      map[string]*peers // by namespace
-	namespaces map[string][]Label
-	groups     groups
+	classes map[string]*class
+	groups  groups
 
-	aims     map[string]*aim
-	aimsIn   map[string]*aimList // by the namespace they are about, everyNamespace for the others
-	aimsMade int32
-
-	topologies map[int32]*topology // by label key
-	counters   map[counterKey]*counter
-	scopes     map[string]*scope
-	grounds    map[groundKey]*ground
-	// termsVersion grows when a counter of held terms comes or goes.
-	termsVersion uint64
-	images       map[string]*image
-	storage      *volumes.Store
-	plans        map[PodID]*VolumePlan // for the volumes of assumed pods
+	images  map[string]*image
+	storage *volumes.Store
+	plans   map[PodID]*VolumePlan // for the volumes of assumed pods
 
 	pictures    rows.Column[[]*image] // images it has, by name
 	podsHeld    rows.Column[int64]
@@ -81,9 +69,7 @@ type cluster struct {
 	tables    []*demand // that have tables, in the order in which they got them
 	decisions uint64
 	searched  int // the row at which the next sample begins
-	// epoch grows when a topology begins or ends to have domains of several rows.
-	epoch   uint64
-	assumed int // counted pods that are not confirmed
+	assumed   int // counted pods that are not confirmed
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
 
@@ -91,8 +77,8 @@ type cluster struct {
 	atoms  atoms
 	tiling tiling
 	fits   map[string]*fit
-	spaces map[string]*space                                       // by storage class
-	gone   struct{ pods, identities, classes, aims, counters int } // see shrunk
+	spaces map[string]*space           // by storage class
+	gone   struct{ pods, classes int } // see shrunk
 	survey survey
 	waits  waits
 	// hardDefaults: some profile gives hard spread constraints to pods without any.
@@ -101,13 +87,11 @@ type cluster struct {
 
 // held is a pod that counts on a row.
 type held struct {
+	countedPod
 	id        PodID
 	name      string
-	row       row
 	class     *class
-	who       *identity
 	confirmed bool // the API shows it there; else assumed
-	deleting  bool // see Pod.Deleting
 	preempted bool
 	started   int64            // see Pod.Started
 	turn      uint64           // when it was placed here, among others
@@ -115,20 +99,20 @@ type held struct {
 	berth     numa.Berth       // where it was expected to lie when it was placed; nil: nobody said
 	lies      *numa.Assignment // what it has there; nil: to be worked out
 
-	inRow, inWho int // places in held of the row, of the identity
+	inRow int // place in held of the row
 }
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
 		nodes: nodes{seed: seed, rows: map[string]row{}}, intern: selector.NewInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
-		identities: map[string]*identity{}, peers: map[string]*peers{}, namespaces: map[string][]Label{}, groups: newGroups(), budgets: newBudgets(),
-		aims: map[string]*aim{}, aimsIn: map[string]*aimList{},
-		topologies: map[int32]*topology{}, counters: map[counterKey]*counter{}, scopes: map[string]*scope{}, grounds: map[groundKey]*ground{}, images: map[string]*image{},
+		groups: newGroups(), budgets: newBudgets(),
+		images:  map[string]*image{},
 		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 		plans: map[PodID]*VolumePlan{}, atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
 		waits: newWaits(),
 	}
 	c.readFacts(c.intern)
+	c.census = newCensus(&c.nodes, c.intern, c.touch, c.notifyCounter)
 	c.storage = volumes.NewStore(c.intern, c.recount)
 	c.growing = []rows.Table{
 		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
@@ -163,30 +147,29 @@ func (c *cluster) release(r row) {
 
 // moveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right.
 func (c *cluster) moveRow(r row, change func()) {
-	c.standIn(r, -1)
-	change()
-	for key, t := range c.topologies {
-		value, ok := c.topologyValue(r, key)
-		single := t.single()
-		if t.place(r, value, ok); t.single() != single {
-			c.epoch++
+	c.census.moveRow(r, func(yield func(*countedPod) bool) {
+		for _, h := range c.held[r] {
+			if !yield(&h.countedPod) {
+				return
+			}
 		}
-	}
-	for _, s := range c.scopes {
-		s.judge(c, r)
-	}
-	c.standIn(r, 1)
+	}, change)
 	c.waits.redrawn = true
 }
 
-// standIn adds row r and its pods to the counters, or takes them away.
-func (c *cluster) standIn(r row, sign int32) {
-	for _, h := range c.held[r] {
-		c.countAround(h, sign)
-		c.notifyAround(h, sign)
+// identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
+func (c *cluster) identify(pod *Pod) *identity {
+	who, _ := c.census.identify(pod.Namespace, pod.Labels)
+	return who
+}
+
+func (c *cluster) releaseIdentity(who *identity) {
+	if !c.census.releaseIdentity(who) {
+		return
 	}
-	for _, g := range c.grounds {
-		g.addRow(r, sign)
+	c.demands.forget(c, who)
+	if who.spreading.aim != nil {
+		c.releaseAim(who.spreading.aim)
 	}
 }
 
@@ -210,7 +193,16 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		c.releaseIdentity(who)
 		return noRow, false
 	}
-	h := &held{id: pod.ID, name: pod.Name, row: r, class: k, who: who, confirmed: confirmed, deleting: pod.Deleting, preempted: pod.Preempted, started: pod.Started, berth: pod.Berth}
+	h := &held{
+		countedPod: countedPod{row: r, deleting: pod.Deleting, who: who, terms: k.holds},
+		id:         pod.ID,
+		name:       pod.Name,
+		class:      k,
+		confirmed:  confirmed,
+		preempted:  pod.Preempted,
+		started:    pod.Started,
+		berth:      pod.Berth,
+	}
 	c.turns++
 	h.turn = c.turns
 	freed = noRow
@@ -227,8 +219,8 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	if !confirmed {
 		c.assumed++
 	}
-	h.inRow, h.inWho = len(c.held[r]), len(who.held)
-	c.held[r], who.held = append(c.held[r], h), append(who.held, h)
+	h.inRow = len(c.held[r])
+	c.held[r] = append(c.held[r], h)
 	c.countNUMA(h, 1)
 	c.pods[pod.ID] = h
 	if changed && freed != r {
@@ -264,11 +256,6 @@ func (c *cluster) drop(h *held) {
 	list[h.inRow], last.inRow = last, h.inRow
 	list[len(list)-1] = nil
 	c.held[h.row] = list[:len(list)-1]
-	list = h.who.held
-	last = list[len(list)-1]
-	list[h.inWho], last.inWho = last, h.inWho
-	list[len(list)-1] = nil
-	h.who.held = list[:len(list)-1]
 	c.countNUMA(h, -1)
 	c.releaseClass(h.class)
 	c.releaseIdentity(h.who)
@@ -277,7 +264,11 @@ func (c *cluster) drop(h *held) {
 // count adds (sign 1) or takes away (sign -1) what h takes from its row, and counts it among its like.
 func (c *cluster) count(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
-	c.countAround(h, int32(sign))
+	if sign > 0 {
+		c.come(&h.countedPod)
+	} else {
+		c.leave(&h.countedPod)
+	}
 	c.storage.Use(&h.class.wants, int32(sign), false)
 	c.touch(h.row)
 	c.notify(h, int32(sign))
@@ -299,17 +290,5 @@ func (c *cluster) countOnRow(r row, k *class, sign int64) {
 		if c.ports[r][port] += int(sign); c.ports[r][port] == 0 {
 			delete(c.ports[r], port)
 		}
-	}
-}
-
-// countAround counts h where constraints and terms look for it, and its own terms where others look for them.
-func (c *cluster) countAround(h *held, sign int32) {
-	for _, a := range h.who.aims {
-		for _, k := range a.counters {
-			k.countPod(h, sign)
-		}
-	}
-	for _, t := range h.class.holds {
-		t.counter.add(h.row, sign*t.weight)
 	}
 }

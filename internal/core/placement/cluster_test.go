@@ -367,7 +367,7 @@ func (h *history) checkCounters() {
 			if got := key.topo.at(row(r)); ok != (got != noDomain) || ok && key.topo.value[got] != value {
 				h.t.Errorf("row %d (%s) is in domain %d", r, c.name[r], got)
 			}
-			if ok && (key.scope == nil || key.scope.admits(c, row(r))) {
+			if ok && (key.scope == nil || key.scope.admits(&c.nodes, row(r))) {
 				rows[value]++
 				for _, p := range c.held[r] {
 					want[value] += counts(c, key, p)
@@ -418,7 +418,7 @@ func (h *history) checkGround(k *counter, rows map[int32]int32, least int32) {
 func counts(c *cluster, key counterKey, p *held) int32 {
 	switch key.what {
 	case countPods, countLivePods:
-		if key.aim.means(c, p.who) && !(key.what == countLivePods && p.deleting) {
+		if key.aim.means(c.census, p.who) && !(key.what == countLivePods && p.deleting) {
 			return 1
 		}
 		return 0

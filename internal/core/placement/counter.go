@@ -60,7 +60,7 @@ func (k *counter) add(r row, n int32) {
 }
 
 // countPod counts a pod that the aim means.
-func (k *counter) countPod(h *held, sign int32) {
+func (k *counter) countPod(h *countedPod, sign int32) {
 	if k.of.what == countLivePods && h.deleting {
 		return
 	}
@@ -88,7 +88,7 @@ func (k *counter) fewest() int32 {
 }
 
 // counterAt returns the counter of key, counted, and takes hold of it and of its parts; releaseCounter lets go.
-func (c *cluster) counterAt(key counterKey) *counter {
+func (c *census) counterAt(key counterKey) *counter {
 	if known := c.counters[key]; known != nil {
 		known.refs++
 		return known
@@ -108,14 +108,14 @@ func (c *cluster) counterAt(key counterKey) *counter {
 	}
 	key.aim.counters = append(key.aim.counters, k)
 	for _, who := range c.meantBy(key.aim) {
-		for _, h := range who.held {
+		for _, h := range who.pods {
 			k.countPod(h, 1)
 		}
 	}
 	return k
 }
 
-func (c *cluster) releaseCounter(k *counter) {
+func (c *census) releaseCounter(k *counter) {
 	if k.refs--; k.refs > 0 {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -155,7 +156,7 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 		if !t.Hard && t.key == c.hostKey {
 			key.topo = c.topologyOf(nodeItself) // scored by the node alone, whatever the policies say
 		} else {
-			s = c.scopeAt(d.class, !t.IgnoreAffinity, t.HonorTaints, keys)
+			s = c.scopeOf(d.class, !t.IgnoreAffinity, t.HonorTaints, keys)
 			key.scope = s
 		}
 		if !t.aim.parts[0].pods.Empty() {
@@ -170,6 +171,37 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 			d.soft = append(d.soft, ask)
 		}
 	}
+}
+
+// scopeOf returns the scope of rows that have all keys, and that the affinity and the tolerations of k allow where they
+// are asked.
+func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *scope {
+	b := encode.Bool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
+	if affinity {
+		b = append(b, k.affinityKey...)
+	}
+	if b = encode.Bool(b, taints); taints {
+		b = selector.AppendTolerations(b, k.tolerations)
+	}
+	c.scratch = b
+	return c.scopeAt(b, &allowed{cluster: c, class: k, affinity: affinity, taints: taints}, keys)
+}
+
+// allowed admits the nodes that a class allows by its affinity, by its tolerations, or by both.
+type allowed struct {
+	cluster          *cluster
+	class            *class
+	affinity, taints bool
+}
+
+func (x *allowed) admits(r row) bool {
+	return (!x.affinity || affinityAllows(x.cluster, x.class, r)) &&
+		(!x.taints || selector.TolerateAll(x.class.tolerations, x.cluster.taints[r]))
+}
+
+func (x *allowed) eachString(see func(...int32)) {
+	m := marker{see: see}
+	m.class(x.class)
 }
 
 // readTerms finds the counters of the pod's own terms.

@@ -17,22 +17,29 @@ func (c *cluster) sweepStrings() {
 
 // marked is the set of numbers that are in use.
 func (c *cluster) marked() mask {
-	m := marker{in: make(mask, (c.intern.End()+63)/64)}
-	m.mark(c.hostKey)
+	in := make(mask, (c.intern.End()+63)/64)
+	m := marker{see: func(ids ...int32) {
+		for _, id := range ids {
+			if id >= 0 {
+				in.set(row(id))
+			}
+		}
+	}}
+	m.see(c.hostKey)
 	for _, p := range c.profiles {
-		selector.EachString(p.added, m.mark)
+		selector.EachString(p.added, m.see)
 		m.weighted(p.preferred)
 	}
 	for _, list := range c.labels {
 		m.labels(list)
 	}
 	for key, t := range c.topologies {
-		m.mark(key)
+		m.see(key)
 		if key == nodeItself {
 			continue // its values are rows
 		}
 		for value := range t.values {
-			m.mark(value)
+			m.see(value)
 		}
 	}
 	for _, k := range c.classes {
@@ -42,46 +49,39 @@ func (c *cluster) marked() mask {
 		}
 	}
 	for _, s := range c.scopes {
-		m.class(s.class)
-		m.mark(s.keys...)
+		s.of.eachString(m.see)
+		m.see(s.keys...)
 	}
-	c.storage.EachString(m.mark)
-	return m.in
+	c.storage.EachString(m.see)
+	return in
 }
 
-type marker struct{ in mask }
-
-func (m *marker) mark(ids ...int32) {
-	for _, id := range ids {
-		if id >= 0 {
-			m.in.set(row(id))
-		}
-	}
-}
+// marker calls see for the number of every string that something uses.
+type marker struct{ see func(...int32) }
 
 func (m *marker) labels(list []selector.LabelID) {
 	for _, l := range list {
-		m.mark(l.Key, l.Value)
+		m.see(l.Key, l.Value)
 	}
 }
 
 func (m *marker) weighted(list []weightedTerm) {
 	for i := range list {
-		list[i].term.EachString(m.mark)
+		list[i].term.EachString(m.see)
 	}
 }
 
 func (m *marker) class(k *class) {
 	m.labels(k.nodeSelector)
-	selector.EachString(k.nodeTerms, m.mark)
+	selector.EachString(k.nodeTerms, m.see)
 	m.weighted(k.preferred)
-	m.mark(k.joinKeys...)
+	m.see(k.joinKeys...)
 	for i := range k.spread {
-		m.mark(k.spread[i].key)
+		m.see(k.spread[i].key)
 	}
 	for _, list := range [...][]podTerm{k.antis, k.prefers} {
 		for i := range list {
-			m.mark(list[i].key)
+			m.see(list[i].key)
 		}
 	}
 }
@@ -89,10 +89,10 @@ func (m *marker) class(k *class) {
 func (m *marker) demand(d *demand) {
 	for _, list := range [...][]spreadAsk{d.hard, d.soft} {
 		for i := range list {
-			m.mark(list[i].key)
+			m.see(list[i].key)
 		}
 	}
 	if d.volumes != nil {
-		d.volumes.EachString(m.mark)
+		d.volumes.EachString(m.see)
 	}
 }

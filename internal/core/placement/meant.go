@@ -43,7 +43,7 @@ func (a *aim) home() string {
 	return everyNamespace
 }
 
-func (c *cluster) listAim(a *aim) {
+func (c *census) listAim(a *aim) {
 	home := a.home()
 	list := c.aimsIn[home]
 	if list == nil {
@@ -61,7 +61,7 @@ func (c *cluster) listAim(a *aim) {
 	}
 }
 
-func (c *cluster) unlistAim(a *aim) {
+func (c *census) unlistAim(a *aim) {
 	home := a.home()
 	list := c.aimsIn[home]
 	if q := a.demanded(); q == nil {
@@ -80,7 +80,7 @@ func (c *cluster) unlistAim(a *aim) {
 }
 
 // eachAimFor calls see for the listed aims that may mean who.
-func (c *cluster) eachAimFor(home string, who *identity, see func(*aim)) {
+func (c *census) eachAimFor(home string, who *identity, see func(*aim)) {
 	list := c.aimsIn[home]
 	if list == nil {
 		return
@@ -95,7 +95,7 @@ func (c *cluster) eachAimFor(home string, who *identity, see func(*aim)) {
 	}
 }
 
-func (c *cluster) listIdentity(who *identity) {
+func (c *census) listIdentity(who *identity) {
 	p := c.peers[who.namespace]
 	if p == nil {
 		p = &peers{all: map[*identity]bool{}, byLabel: map[Label][]*identity{}}
@@ -109,7 +109,7 @@ func (c *cluster) listIdentity(who *identity) {
 	}
 }
 
-func (c *cluster) unlistIdentity(who *identity) {
+func (c *census) unlistIdentity(who *identity) {
 	p := c.peers[who.namespace]
 	delete(p.all, who)
 	for i, label := range who.labels {
@@ -140,7 +140,7 @@ func (who *identity) moved(label Label, from, to int) {
 }
 
 // mayMean lists the identities that a may mean.
-func (c *cluster) mayMean(a *aim) (out []*identity) {
+func (c *census) mayMean(a *aim) (out []*identity) {
 	q := a.demanded()
 	look := func(p *peers) {
 		if q == nil {
@@ -166,7 +166,7 @@ func (c *cluster) mayMean(a *aim) (out []*identity) {
 }
 
 // meantBy lists the identities that a means.
-func (c *cluster) meantBy(a *aim) (out []*identity) {
+func (c *census) meantBy(a *aim) (out []*identity) {
 	for _, who := range c.mayMean(a) {
 		if who.meantBy(a) {
 			out = append(out, who)

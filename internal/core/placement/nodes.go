@@ -133,6 +133,9 @@ func (f *factOf[T]) write(r row) {
 func anyChange[T any](_, _ T) bool { return true }
 func noChange[T any](_, _ T) bool  { return false }
 
+// end is above every row.
+func (n *nodes) end() row { return row(len(n.name)) }
+
 func (n *nodes) present(r row) bool { return r != noRow && n.seen[r] }
 
 // rowOf returns the row of name, a new empty one if there is none.

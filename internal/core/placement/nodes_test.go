@@ -28,7 +28,7 @@ func TestEveryColumnGrows(t *testing.T) {
 					t.Errorf("column %s.%s is not in cluster.growing", v.Type().Name(), v.Type().Field(i).Name)
 				}
 			} else if v.Type().Field(i).Anonymous {
-				look(field)
+				look(reflect.Indirect(field))
 			}
 		}
 	}

@@ -29,10 +29,17 @@ func (c *cluster) nominate(pod *Pod, node string) {
 	}
 	c.dismiss(pod.ID)
 	r := c.rowOf(node)
-	w := &nominated{held: held{id: pod.ID, name: pod.Name, row: r, class: c.compile(pod), who: c.identify(pod)}}
+	w := &nominated{held: c.heldOf(pod, r)}
 	c.wishes[pod.ID] = w
 	c.nominated[r] = append(c.nominated[r], w)
 	c.touch(r)
+}
+
+// heldOf is pod as it would count on row r.
+func (c *cluster) heldOf(pod *Pod, r row) held {
+	k := c.compile(pod)
+	who := c.identify(pod)
+	return held{countedPod: countedPod{row: r, who: who, terms: k.holds}, id: pod.ID, name: pod.Name, class: k}
 }
 
 // awaitsNode reports whether others have nominated a pod on a node that is not there yet, as who makes nodes for pods
@@ -93,7 +100,7 @@ func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) 
 // lift counts h, for a moment: no row is noted as changed.
 func (c *cluster) lift(h *held, sign int64) {
 	c.countOnRow(h.row, h.class, sign)
-	c.countAround(h, int32(sign))
+	c.census.count(&h.countedPod, int32(sign))
 	c.liftNUMA(h, sign)
 	c.storage.Use(&h.class.wants, int32(sign), true)
 }

@@ -1,9 +1,6 @@
 package placement
 
-import (
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
-)
+import ()
 
 // A topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were
 // not seen, and nodes without the label, are in none.
@@ -116,14 +113,14 @@ func (t *topology) domainOf(value int32) int32 {
 
 // topologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see
 // holdTopology.
-func (c *cluster) topologyOf(key int32) *topology {
+func (c *census) topologyOf(key int32) *topology {
 	if t := c.topologies[key]; t != nil {
 		return t
 	}
 	t := &topology{key: key, values: map[int32]int32{}}
-	for r := range c.name {
-		if value, ok := c.topologyValue(row(r), key); ok {
-			t.place(row(r), value, true)
+	for r := range c.on.end() {
+		if value, ok := c.topologyValue(r, key); ok {
+			t.place(r, value, true)
 		}
 	}
 	c.topologies[key] = t
@@ -135,13 +132,13 @@ func (c *cluster) topologyOf(key int32) *topology {
 // node.
 const topologiesIdle = 8
 
-func (c *cluster) holdTopology(t *topology) *topology {
+func (c *census) holdTopology(t *topology) *topology {
 	t.refs++
 	return t
 }
 
 // releaseTopology lets go of t. A topology without rows, as of a key that no node has, goes at once.
-func (c *cluster) releaseTopology(t *topology) {
+func (c *census) releaseTopology(t *topology) {
 	if t.refs--; t.refs > 0 {
 		return
 	}
@@ -163,126 +160,12 @@ func (c *cluster) releaseTopology(t *topology) {
 }
 
 // topologyValue is what places row r in the topology of key.
-func (c *cluster) topologyValue(r row, key int32) (value int32, ok bool) {
-	if !c.seen[r] {
+func (c *census) topologyValue(r row, key int32) (value int32, ok bool) {
+	if !c.on.present(r) {
 		return 0, false
 	}
 	if key == nodeItself {
 		return int32(r), true
 	}
-	return c.label(r, key)
-}
-
-// A scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that the
-// pod's affinity and tolerations allow where the constraint's policies ask.
-type scope struct {
-	key      string
-	refs     int
-	class    *class // whose selector, terms and tolerations they are
-	affinity bool
-	taints   bool
-	keys     []int32
-	in       mask
-}
-
-func (c *cluster) scopeAt(k *class, affinity, taints bool, keys []int32) *scope {
-	b := encode.Bool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
-	if affinity {
-		b = append(b, k.affinityKey...)
-	}
-	if b = encode.Bool(b, taints); taints {
-		b = selector.AppendTolerations(b, k.tolerations)
-	}
-	for _, key := range keys {
-		b = encode.Number(b, int64(key))
-	}
-	c.scratch = b
-	if known := c.scopes[string(b)]; known != nil {
-		known.refs++
-		return known
-	}
-	s := &scope{key: string(b), refs: 1, class: k, affinity: affinity, taints: taints, keys: keys}
-	c.scopes[s.key] = s
-	for r := range c.name {
-		s.judge(c, row(r))
-	}
-	return s
-}
-
-func (c *cluster) releaseScope(s *scope) {
-	if s.refs--; s.refs == 0 {
-		delete(c.scopes, s.key)
-	}
-}
-
-// judge finds out whether row r is in the scope.
-func (s *scope) judge(c *cluster, r row) {
-	if s.admits(c, r) {
-		s.in = s.in.with(r)
-	} else {
-		s.in.clear(r)
-	}
-}
-
-func (s *scope) admits(c *cluster, r row) bool {
-	if !c.seen[r] {
-		return false
-	}
-	for _, key := range s.keys {
-		if _, ok := c.label(r, key); !ok {
-			return false
-		}
-	}
-	return (!s.affinity || affinityAllows(c, s.class, r)) && (!s.taints || selector.TolerateAll(s.class.tolerations, c.taints[r]))
-}
-
-// A ground is what a scope leaves of a topology. All counters with both share it.
-type ground struct {
-	of      groundKey
-	refs    int     // of counters
-	rows    []int32 // by domain: how many are in the scope
-	domains int     // those that have any
-}
-
-type groundKey struct {
-	scope *scope
-	topo  *topology
-}
-
-func (c *cluster) groundAt(s *scope, t *topology) *ground {
-	key := groundKey{s, t}
-	g := c.grounds[key]
-	if g == nil {
-		g = &ground{of: key}
-		c.grounds[key] = g
-		for r := range c.name {
-			g.addRow(row(r), 1)
-		}
-	}
-	g.refs++
-	return g
-}
-
-func (c *cluster) releaseGround(g *ground) {
-	if g.refs--; g.refs == 0 {
-		delete(c.grounds, g.of)
-	}
-}
-
-// addRow lets row r, if it is in the scope, stand in its domain or no longer.
-func (g *ground) addRow(r row, sign int32) {
-	d := g.of.topo.at(r)
-	if d == noDomain || !g.of.scope.in.has(r) {
-		return
-	}
-	for int(d) >= len(g.rows) {
-		g.rows = append(g.rows, 0)
-	}
-	g.rows[d] += sign
-	switch {
-	case sign > 0 && g.rows[d] == 1:
-		g.domains++
-	case sign < 0 && g.rows[d] == 0:
-		g.domains--
-	}
+	return c.on.label(r, key)
 }

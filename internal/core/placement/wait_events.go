@@ -35,14 +35,7 @@ func (c *cluster) notify(h *held, sign int32) {
 
 // notifyAround is notify for the counters in which h counts.
 func (c *cluster) notifyAround(h *held, sign int32) {
-	for _, a := range h.who.aims {
-		for _, k := range a.counters {
-			c.notifyCounter(k, h.row, sign)
-		}
-	}
-	for _, t := range h.class.holds {
-		c.notifyCounter(t.counter, h.row, sign)
-	}
+	h.eachCounter(func(k *counter) { c.notifyCounter(k, h.row, sign) })
 }
 
 // notifyCounter lets those hear who listen to k: it counts more on row r than before, or fewer.
