@@ -67,8 +67,8 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 		if s.applies(d) {
 			raw := c.rawScores(s.scorer, d, rows, alike, w.raw[:0])
 			w.raw = raw
-			if s.normalize != nil {
-				s.normalize(raw)
+			if s.around != nil {
+				s.around.normalize(raw)
 			}
 			for j := range rows {
 				totals[j] += s.weight * raw[j]
@@ -109,9 +109,9 @@ func (c *cluster) feasible(d *demand, self PodID, r row) bool {
 }
 
 // rawScores asks s about each of rows and appends the answers to scores.
-func (c *cluster) rawScores(s *scorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
-	if s.prepare != nil {
-		s.prepare(c, d, rows, alike)
+func (c *cluster) rawScores(s scorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
+	if p, is := s.(preparer); is {
+		p.prepare(c, d, rows, alike)
 	}
 	for _, r := range rows {
 		scores = append(scores, s.raw(c, d, r))
@@ -179,8 +179,8 @@ func (c *cluster) scores(d *demand, self PodID) []NodeScore {
 		}
 		raw := c.rawScores(s.scorer, d, rows, alike, nil)
 		normalized := slices.Clone(raw)
-		if s.normalize != nil {
-			s.normalize(normalized)
+		if s.around != nil {
+			s.around.normalize(normalized)
 		}
 		for i := range rows {
 			out[i].Plugins[s.plugin] = PluginScore{raw[i], normalized[i]}

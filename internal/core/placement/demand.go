@@ -39,7 +39,7 @@ type demand struct {
 	volumesSeen uint64
 
 	images  []*image  // one for each of imageNames
-	weights []float64 // of soft, as things are while nodes are scored; see weighSpread
+	weights []float64 // of soft, as things are while nodes are scored; see spreadScorer.prepare
 	spans   []int     // likewise; see measureSpread
 	tables  *tables
 	// When it was asked about last, as a place in the change log, and how often in a row with few changes between.

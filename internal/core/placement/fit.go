@@ -49,7 +49,7 @@ func (c *cluster) fitFor(d *demand) *fit {
 	}
 	most := int64(0)
 	for _, s := range d.profile.scorers {
-		if s.key == nil {
+		if s.around == nil {
 			most += s.weight * scoreMax
 		}
 	}
@@ -62,7 +62,7 @@ func (c *cluster) fitFor(d *demand) *fit {
 	of := &class{profile: d.profile, requests: d.requests, fit: d.fit, balanced: d.balanced}
 	f := &fit{position: -1, of: &demand{class: of}}
 	for _, s := range d.profile.scorers {
-		if s.key == nil && s.applies(f.of) {
+		if s.around == nil && s.applies(f.of) {
 			f.scorers = append(f.scorers, s)
 		}
 	}
@@ -125,7 +125,7 @@ func (f *fit) score(r row) int64 {
 // scoreAlone is the weighted sum of what the scorers say that look at the row alone.
 func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 	for _, s := range d.profile.scorers {
-		if s.key == nil && s.applies(d) {
+		if s.around == nil && s.applies(d) {
 			sum += s.weight * s.raw(c, d, r)
 		}
 	}

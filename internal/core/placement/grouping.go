@@ -69,8 +69,8 @@ func (c *cluster) group(d *demand, m mask) *grouping {
 	g := &c.survey.groups
 	g.begin(c, d)
 	for _, s := range d.profile.scorers {
-		if s.split != nil && s.applies(d) {
-			s.split(c, d, m, g)
+		if s.around != nil && s.applies(d) {
+			s.around.split(c, d, m, g)
 		}
 	}
 	return g

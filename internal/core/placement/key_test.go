@@ -78,8 +78,8 @@ func declaredReads() (all []podFields) {
 	for i := range filters {
 		all = append(all, filters[i].reads)
 	}
-	for i := range scorers {
-		all = append(all, scorers[i].reads)
+	for _, s := range allScorers() {
+		all = append(all, s.about().reads)
 	}
 	return append(all, besideRules)
 }
@@ -95,13 +95,9 @@ func TestRulesAreWhole(t *testing.T) {
 			t.Errorf("filter %d (%s) looks at the row alone and comes after one that looks around", i, f.plugin)
 		}
 	}
-	for i := range scorers {
-		s := &scorers[i]
-		if s.plugin == "" || len(s.reads) == 0 || s.applies == nil || s.raw == nil {
-			t.Errorf("scorer %d (%s) lacks a part", i, s.plugin)
-		}
-		if around := s.key != nil; around != (s.split != nil) || s.normalize != nil && !around {
-			t.Errorf("scorer %s looks around: %v, and lacks what that needs", s.plugin, around)
+	for i, s := range allScorers() {
+		if about := s.about(); about.plugin == "" || about.weight == 0 || len(about.reads) == 0 {
+			t.Errorf("scorer %d lacks a part: %+v", i, about)
 		}
 	}
 }

@@ -66,10 +66,7 @@ func DefaultProfile() Profile {
 		return SpreadConstraint{MaxSkew: skew, TopologyKey: key, MinDomains: 1}
 	}
 	return Profile{
-		Weights: map[string]int64{
-			"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2,
-			"NodeResourcesFit": 1, "NodeResourcesBalancedAllocation": 1, "ImageLocality": 1,
-		},
+		Weights:            defaultWeights(),
 		Strategy:           Strategy{Type: LeastAllocated, Resources: []WeightedResource{{CPU, 1}, {Memory, 1}}},
 		Balanced:           []string{CPU, Memory},
 		HardAffinityWeight: 1,
@@ -88,11 +85,6 @@ type profile struct {
 	filters []*filter
 	local   int // of filters, so many come first that look at nothing but the row
 	scorers []weightedScorer
-}
-
-type weightedScorer struct {
-	*scorer
-	weight int64
 }
 
 func compileProfile(c *cluster, p Profile) *profile {
@@ -114,9 +106,9 @@ func compileProfile(c *cluster, p Profile) *profile {
 			}
 		}
 	}
-	for i := range scorers {
-		if w := p.Weights[scorers[i].plugin]; w > 0 {
-			out.scorers = append(out.scorers, weightedScorer{&scorers[i], w})
+	for _, s := range allScorers() {
+		if w := p.Weights[s.about().plugin]; w > 0 {
+			out.scorers = append(out.scorers, weighted(s, w))
 		}
 	}
 	return out

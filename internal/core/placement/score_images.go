@@ -21,11 +21,18 @@ const (
 	imageMax = 1000 << 20
 )
 
-func runsImages(d *demand) bool { return len(d.images) > 0 }
+// imageScorer prefers nodes that have the pod's images already.
+type imageScorer struct{}
 
-// imageScore rates how much of the pod's images the node has already. An image counts by its size times the share of
+func (imageScorer) about() scoring {
+	return scoring{plugin: "ImageLocality", weight: 1, reads: podFields{"Images", "Containers"}}
+}
+
+func (imageScorer) applies(d *demand) bool { return len(d.images) > 0 }
+
+// raw rates how much of the pod's images the node has already. An image counts by its size times the share of
 // nodes that have it, so that the one node that has it does not draw all pods.
-func imageScore(c *cluster, d *demand, r row) int64 {
+func (imageScorer) raw(c *cluster, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, i := range d.images {
 		if c.hasImage(r, i) {
@@ -45,8 +52,8 @@ func (c *cluster) hasImage(r row, i *image) bool {
 	return has
 }
 
-// keyImages: which of the pod's images the row has, as bits.
-func keyImages(c *cluster, d *demand, r row, key []int32) []int32 {
+// key: which of the pod's images the row has, as bits.
+func (imageScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	const bits = 31
 	for n, i := range d.images {
 		if n%bits == 0 {
@@ -125,7 +132,10 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 	return true
 }
 
-func splitImages(c *cluster, d *demand, m mask, g *grouping) {
+// normalize has nothing to do: raw is the score, and changes with what other nodes have.
+func (imageScorer) normalize([]int64) {}
+
+func (imageScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 	for _, i := range d.images {
 		if i.nodes > 0 {
 			g.moveAll(m, c.rowsWithImage(i))

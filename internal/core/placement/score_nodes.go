@@ -2,6 +2,19 @@ package placement
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 
+// taintScorer prefers nodes with few PreferNoSchedule taints that the pod does not tolerate.
+type taintScorer struct{}
+
+func (taintScorer) about() scoring {
+	return scoring{plugin: "TaintToleration", weight: 3, reads: podFields{"Tolerations"}}
+}
+
+func (taintScorer) applies(*demand) bool { return true }
+
+func (taintScorer) raw(c *cluster, d *demand, r row) int64 { return softTaintsAgainst(c, d, r) }
+
+func (taintScorer) normalize(scores []int64) { normalizeReversed(scores) }
+
 // softTaintsAgainst counts the PreferNoSchedule taints that the pod does not tolerate.
 func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
 	n := int64(0)
@@ -13,11 +26,24 @@ func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
 	return n
 }
 
-func keySoftTaints(c *cluster, d *demand, r row, key []int32) []int32 {
+func (taintScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(softTaintsAgainst(c, d, r)))
 }
 
-func prefersNodes(d *demand) bool { return len(d.preferred)+len(d.profile.preferred) > 0 }
+// nodeAffinityScorer prefers nodes that preferred affinity terms match.
+type nodeAffinityScorer struct{}
+
+func (nodeAffinityScorer) about() scoring {
+	return scoring{plugin: "NodeAffinity", weight: 2, reads: podFields{"Preferred"}}
+}
+
+func (nodeAffinityScorer) applies(d *demand) bool {
+	return len(d.preferred)+len(d.profile.preferred) > 0
+}
+
+func (nodeAffinityScorer) raw(c *cluster, d *demand, r row) int64 { return preferredWeight(c, d, r) }
+
+func (nodeAffinityScorer) normalize(scores []int64) { normalizeByMax(scores) }
 
 // preferredWeight sums the weights of the preferred affinity terms that match: the pod's, and those its profile adds.
 func preferredWeight(c *cluster, d *demand, r row) int64 {
@@ -32,11 +58,11 @@ func preferredWeight(c *cluster, d *demand, r row) int64 {
 	return sum
 }
 
-func keyPreferred(c *cluster, d *demand, r row, key []int32) []int32 {
+func (nodeAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(preferredWeight(c, d, r)))
 }
 
-func splitSoftTaints(c *cluster, d *demand, m mask, g *grouping) {
+func (taintScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 	step := g.step()
 	m.both(c.marks.discouraged, func(r row) {
 		if n := softTaintsAgainst(c, d, r); n > 0 {
@@ -45,7 +71,7 @@ func splitSoftTaints(c *cluster, d *demand, m mask, g *grouping) {
 	})
 }
 
-func splitPreferred(c *cluster, d *demand, m mask, g *grouping) {
+func (nodeAffinityScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
 		for i := range list {
 			term := &list[i].term

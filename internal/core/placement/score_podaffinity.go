@@ -1,11 +1,18 @@
 package placement
 
-func isDrawn(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
+// podAffinityScorer draws the pod to others and drives it off, by preferred terms.
+type podAffinityScorer struct{}
 
-// podAffinityWeight sums the weights of preferred terms between this pod and those in the domains of the node, in both
+func (podAffinityScorer) about() scoring {
+	return scoring{plugin: "InterPodAffinity", weight: 2, reads: podFields{"PreferredAffinity", "PreferredAntiAffinity", "Affinity", "Namespace", "Labels"}}
+}
+
+func (podAffinityScorer) applies(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
+
+// raw sums the weights of preferred terms between this pod and those in the domains of the node, in both
 // directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's
 // weight.
-func podAffinityWeight(c *cluster, d *demand, r row) int64 {
+func (podAffinityScorer) raw(c *cluster, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
@@ -16,7 +23,9 @@ func podAffinityWeight(c *cluster, d *demand, r row) int64 {
 	return sum
 }
 
-func keyDrawn(c *cluster, d *demand, r row, key []int32) []int32 {
+func (podAffinityScorer) normalize(scores []int64) { normalizeByRange(scores) }
+
+func (podAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
 			key = append(key, keyOf(list[i].counter.of.topo, list[i].counter, r))
@@ -25,9 +34,9 @@ func keyDrawn(c *cluster, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// splitDrawn adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
+// split adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
 // already.
-func splitDrawn(_ *cluster, d *demand, m mask, g *grouping) {
+func (podAffinityScorer) split(_ *cluster, d *demand, m mask, g *grouping) {
 	weigh := func(see func(r row, weight int64)) {
 		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 			for _, w := range list {

@@ -41,6 +41,17 @@ func (c *cluster) compileScored(k *class) {
 	}
 }
 
+// resourceScorer prefers nodes by how much of them is taken.
+type resourceScorer struct{}
+
+func (resourceScorer) about() scoring {
+	return scoring{plugin: "NodeResourcesFit", weight: 1, reads: podFields{"Requests", "Asked", "Held"}}
+}
+
+func (resourceScorer) applies(*demand) bool { return true }
+
+func (resourceScorer) raw(c *cluster, d *demand, r row) int64 { return resourceScore(c, d, r) }
+
 // resourceScore rates how much of each resource would be taken with the pod, by the profile's strategy, and takes the
 // weighted mean. A resource that the node does not have is left out of it.
 func resourceScore(c *cluster, d *demand, r row) int64 {
@@ -102,8 +113,15 @@ func shapeAt(shape []ShapePoint, taken, capacity int64) int64 {
 	return shape[len(shape)-1].Score
 }
 
-// takesBalanced: a pod that takes none of the resources tips no balance. Scoring it would pile such pods up.
-func takesBalanced(d *demand) bool {
+// balanceScorer prefers nodes on which the shares taken of resources become more alike.
+type balanceScorer struct{}
+
+func (balanceScorer) about() scoring {
+	return scoring{plugin: "NodeResourcesBalancedAllocation", weight: 1, reads: podFields{"Requests"}}
+}
+
+// applies: a pod that takes none of the resources tips no balance. Scoring it would pile such pods up.
+func (balanceScorer) applies(d *demand) bool {
 	for i := range d.balanced {
 		if d.balanced[i].value != 0 {
 			return true
@@ -111,6 +129,8 @@ func takesBalanced(d *demand) bool {
 	}
 	return false
 }
+
+func (balanceScorer) raw(c *cluster, d *demand, r row) int64 { return balanceScore(c, d, r) }
 
 // balanceScore rates how much the pod would even out the shares taken of each resource, about 75 for no change.
 // Real requests count, without the defaults of LeastAllocated.

@@ -2,14 +2,21 @@ package placement
 
 import "math"
 
-func spreadsSoftly(d *demand) bool { return len(d.soft) > 0 }
+// spreadScorer prefers domains with few pods that soft spread constraints count.
+type spreadScorer struct{}
+
+func (spreadScorer) about() scoring {
+	return scoring{plugin: "PodTopologySpread", weight: 2, reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}}
+}
+
+func (spreadScorer) applies(d *demand) bool { return len(d.soft) > 0 }
 
 // leftOut is the raw score of a node that lacks the key of a soft constraint: it takes no part and ends with 0.
 const leftOut = -1
 
-// weighSpread weighs the constraints by how many domains the feasible nodes lie in, so that the few pods of many small
+// prepare weighs the constraints by how many domains the feasible nodes lie in, so that the few pods of many small
 // domains count as much as the many of a few large ones. For the host name the domains are the nodes.
-func weighSpread(c *cluster, d *demand, rows []row, alike []int32) {
+func (spreadScorer) prepare(c *cluster, d *demand, rows []row, alike []int32) {
 	d.weights = d.weights[:0]
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -67,9 +74,9 @@ func (d *demand) scoresSpread(r row) bool {
 	return true
 }
 
-// spreadScore sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is
+// raw sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is
 // better.
-func spreadScore(c *cluster, d *demand, r row) int64 {
+func (spreadScorer) raw(c *cluster, d *demand, r row) int64 {
 	if !d.scoresSpread(r) {
 		return leftOut
 	}
@@ -88,8 +95,8 @@ func spreadScore(c *cluster, d *demand, r row) int64 {
 	return int64(math.Round(sum))
 }
 
-// keySoftSpread: for the host name the count on the row, else the domain: how many there are matters too.
-func keySoftSpread(c *cluster, d *demand, r row, key []int32) []int32 {
+// key: for the host name the count on the row, else the domain: how many there are matters too.
+func (spreadScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]
 		domain := a.topo.at(r)
@@ -104,9 +111,9 @@ func keySoftSpread(c *cluster, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// normalizeSpread turns fewest into scoreMax and most into what is left of it in proportion. Without pods anywhere
+// normalize turns fewest into scoreMax and most into what is left of it in proportion. Without pods anywhere
 // everyone gets scoreMax.
-func normalizeSpread(scores []int64) {
+func (spreadScorer) normalize(scores []int64) {
 	low, high := int64(math.MaxInt64), int64(0)
 	for _, s := range scores {
 		if s != leftOut {
@@ -125,9 +132,9 @@ func normalizeSpread(scores []int64) {
 	}
 }
 
-// splitSoftSpread tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
+// split tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
 // divide the rows already.
-func splitSoftSpread(c *cluster, d *demand, m mask, g *grouping) {
+func (spreadScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 	for i := range d.soft {
 		a := &d.soft[i]
 		if g.isCoarse(a.topo) && !a.isHost(c) {

@@ -83,13 +83,11 @@ func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 // weighGroups finds what the normalized scorers say of the groups that have rows.
 func (c *cluster) weighGroups(d *demand, g *grouping) {
 	for _, s := range d.profile.scorers {
-		if s.key == nil || !s.applies(d) {
+		if s.around == nil || !s.applies(d) {
 			continue
 		}
 		one := c.rawScores(s.scorer, d, g.members, g.sizes, c.survey.one[:0])
-		if s.normalize != nil {
-			s.normalize(one)
-		}
+		s.around.normalize(one)
 		for i, group := range g.present {
 			g.worth[group] += s.weight * one[i]
 		}

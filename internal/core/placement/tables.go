@@ -109,13 +109,11 @@ func (c *cluster) chooseFast(d *demand, self PodID) choice {
 		t.totals = append(t.totals, 0)
 	}
 	for _, s := range d.profile.scorers {
-		if s.key == nil || !s.applies(d) {
+		if s.around == nil || !s.applies(d) {
 			continue
 		}
 		t.one = c.rawScores(s.scorer, d, t.rows, t.alike, t.one[:0])
-		if s.normalize != nil {
-			s.normalize(t.one)
-		}
+		s.around.normalize(t.one)
 		for i := range t.one {
 			t.totals[i] += s.weight * t.one[i]
 		}
@@ -279,7 +277,7 @@ func (c *cluster) enter(d *demand, t *tables, r row) {
 	t.of[r] = i
 	t.local[r], t.ring[r] = 0, c.ring[r]
 	for _, s := range d.profile.scorers {
-		if s.key == nil && s.applies(d) {
+		if s.around == nil && s.applies(d) {
 			t.local[r] += int32(s.weight * s.raw(c, d, r))
 		}
 	}
@@ -319,8 +317,8 @@ func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 		key = f.key(c, d, r, key)
 	}
 	for _, s := range d.profile.scorers {
-		if s.key != nil && s.applies(d) {
-			key = s.key(c, d, r, key)
+		if s.around != nil && s.applies(d) {
+			key = s.around.key(c, d, r, key)
 		}
 	}
 	nominated := d.looksAround() && c.yields(d, r)

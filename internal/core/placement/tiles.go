@@ -273,7 +273,7 @@ type asking struct {
 func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
 	a = asking{scorers: c.survey.scorers[:0]}
 	for _, s := range d.profile.scorers {
-		if s.key != nil || !s.applies(d) {
+		if s.around != nil || !s.applies(d) {
 			continue
 		}
 		a.scorers = append(a.scorers, s)

@@ -14,8 +14,7 @@ import (
 type role struct {
 	filters, scores, preempts bool
 	// binds: what it found while filtering it carries out before the pod is bound.
-	binds  bool
-	weight int64 // its default
+	binds bool
 	// always: it cannot be disabled; the reason.
 	always string
 	// refused: it cannot be enabled; the reason.
@@ -37,20 +36,20 @@ var known = map[string]role{
 	"DefaultBinder":                   {always: "nothing else binds"},
 	"NodeName":                        {idle: true},
 	"NodeUnschedulable":               {filters: true},
-	"TaintToleration":                 {filters: true, scores: true, weight: 3},
-	"NodeAffinity":                    {filters: true, scores: true, weight: 2},
+	"TaintToleration":                 {filters: true, scores: true},
+	"NodeAffinity":                    {filters: true, scores: true},
 	"NodePorts":                       {filters: true},
-	"NodeResourcesFit":                {filters: true, scores: true, weight: 1},
+	"NodeResourcesFit":                {filters: true, scores: true},
 	"VolumeRestrictions":              {filters: true},
 	"NodeVolumeLimits":                {filters: true},
 	"VolumeBinding":                   {filters: true, binds: true},
 	"VolumeZone":                      {filters: true},
-	"PodTopologySpread":               {filters: true, scores: true, weight: 2},
-	"InterPodAffinity":                {filters: true, scores: true, weight: 2},
+	"PodTopologySpread":               {filters: true, scores: true},
+	"InterPodAffinity":                {filters: true, scores: true},
 	"DynamicResources":                {refused: claims},
 	"DefaultPreemption":               {preempts: true},
-	"NodeResourcesBalancedAllocation": {scores: true, weight: 1},
-	"ImageLocality":                   {scores: true, weight: 1},
+	"NodeResourcesBalancedAllocation": {scores: true},
+	"ImageLocality":                   {scores: true},
 	"NodeDeclaredFeatures":            {filters: true},
 	"NodeResourceTopologyMatch":       {filters: true},
 	"GangScheduling":                  {refused: gangs},
@@ -97,7 +96,7 @@ var points = []point{
 	{"placementScore", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PlacementScore }},
 }
 
-// compilePlugins applies the sets of a profile to the default ones.
+// compilePlugins applies the sets of a profile to the default ones, which out has.
 func compilePlugins(path string, file *schedulerv1.Plugins, out *placement.Profile, p *problems) {
 	if file == nil {
 		return
@@ -109,7 +108,7 @@ func compilePlugins(path string, file *schedulerv1.Plugins, out *placement.Profi
 	on := map[string]int64{} // by default and multiPoint, with weights
 	for name, r := range known {
 		if r.refused == "" {
-			on[name] = r.weight
+			on[name] = out.Weights[name]
 		}
 	}
 	apply(&file.MultiPoint, on, func(name string) bool { return true })

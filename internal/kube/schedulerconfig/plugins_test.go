@@ -1,0 +1,30 @@
+package schedulerconfig
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// TestKnowsEveryRule: a rule that this package does not know cannot be configured.
+func TestKnowsEveryRule(t *testing.T) {
+	scores := placement.DefaultProfile().Weights
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if known[name].scores != (scores[name] > 0) {
+			t.Errorf("%s scores here: %v, its default weight in placement: %d", name, known[name].scores, scores[name])
+		}
+	}
+	for name := range scores {
+		if !known[name].scores {
+			t.Errorf("%s scores in placement, and is not known here", name)
+		}
+	}
+	const ours = "Plimsoll" // rules of no plugin of upstream's
+	for _, name := range (^placement.RuleSet(0)).Plugins() {
+		if name != ours && !known[name].filters {
+			t.Errorf("%s filters in placement, and is not known here to", name)
+		}
+	}
+}
