@@ -70,11 +70,11 @@ type node struct {
 	ns string
 }
 
-// post posts a pod with a volume on the node's disk and a token.
-func (n node) post(name string) {
+// post posts a pod with a volume on the node's disk and a token, as mend changes it.
+func (n node) post(name string, mend ...func(*corev1.PodSpec)) {
 	n.t.Helper()
 	grace := int64(1)
-	_, err := n.API.CoreV1().Pods(n.ns).Create(n.t.Context(), &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			NodeName: n.NodeName, TerminationGracePeriodSeconds: &grace,
@@ -85,8 +85,11 @@ func (n node) post(name string) {
 			}},
 			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	}
+	for _, change := range mend {
+		change(&pod.Spec)
+	}
+	if _, err := n.API.CoreV1().Pods(n.ns).Create(n.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -120,9 +123,9 @@ func evicted(p *corev1.Pod) error {
 	return nil
 }
 
-func (n node) run(name string) *corev1.Pod {
+func (n node) run(name string, mend ...func(*corev1.PodSpec)) *corev1.Pod {
 	n.t.Helper()
-	n.post(name)
+	n.post(name, mend...)
 	return n.until(name, "is ready", ready)
 }
 

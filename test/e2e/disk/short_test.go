@@ -3,7 +3,9 @@
 package disk
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
@@ -33,7 +37,9 @@ func agentDisk(t *testing.T) func(*rig.Cluster) error {
 // TestShort takes from an agent what it can be short of, one thing after the other.
 func TestShort(t *testing.T) {
 	n := start(t, "short", agentDisk(t))
-	steady := n.run("steady")
+	n.setting("first")
+	steady := n.run("steady", reads)
+	n.has(steady, "first")
 	for _, c := range []struct {
 		what string
 		of   func(node)
@@ -55,6 +61,45 @@ func TestShort(t *testing.T) {
 			break // the next one would not find what it expects
 		}
 	}
+}
+
+// setting has the ConfigMap that steady reads say something.
+func (n node) setting(value string) {
+	n.t.Helper()
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"value": value}}
+	maps := n.API.CoreV1().ConfigMaps(n.ns)
+	_, err := maps.Update(n.t.Context(), m, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = maps.Create(n.t.Context(), m, metav1.CreateOptions{})
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// reads has a pod read that ConfigMap.
+func reads(s *corev1.PodSpec) {
+	s.Volumes = append(s.Volumes, corev1.Volume{Name: "settings", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
+	}})
+	mount := corev1.VolumeMount{Name: "settings", MountPath: "/settings"}
+	s.Containers[0].VolumeMounts = append(s.Containers[0].VolumeMounts, mount)
+}
+
+// has waits until a pod reads that in it; nothing in between, as an empty file, is seen.
+func (n node) has(pod *corev1.Pod, want string) {
+	n.t.Helper()
+	path := filepath.Join(n.AgentRoot(), "pods", string(pod.UID), "volumes/kubernetes.io~configmap/settings/value")
+	rig.Eventually(n.t, soon, "settings of "+pod.Name+" are "+want, func(context.Context) error {
+		text, err := os.ReadFile(path)
+		if err != nil || string(text) != "first" && string(text) != "second" {
+			n.t.Fatalf("settings of %s: %q, %v", pod.Name, text, err)
+		}
+		if string(text) != want {
+			return fmt.Errorf("they are %s", text)
+		}
+		return nil
+	})
 }
 
 // fillBy has a pod take most of the disk, and the rest too.
@@ -97,7 +142,8 @@ func (n node) blocksAtStart() {
 	n.same(pid)
 }
 
-// inodes: there is none when an agent comes up. A new pod is told so, and starts when somebody has removed files.
+// inodes: there is none when an agent comes up. A new pod is told so, and starts when somebody has removed files. A
+// volume whose content changes meanwhile keeps the old one whole, and has the new one after that.
 func (n node) inodes() {
 	full := smallfs.FillInodes(n.t, n.AgentRoot(), 0)
 	pid := n.pid(agent)
@@ -105,8 +151,14 @@ func (n node) inodes() {
 	pid = n.another(pid)
 	n.post("wants-inodes")
 	n.fails("wants-inodes", "FailedMount", "no space left on device")
+	steady := n.until("steady", "is ready", ready)
+	said := n.logSize()
+	n.setting("second")
+	n.inLog(said, "volume: not refreshed")
+	n.has(steady, "first")
 	full.Free()
 	n.until("wants-inodes", "is ready", ready)
+	n.has(steady, "second")
 	n.remove("wants-inodes")
 	n.same(pid)
 }
@@ -147,7 +199,7 @@ func (n node) time() {
 	n.signal(pid, syscall.SIGSTOP)
 	began := time.Now()
 	select {
-	case <-time.After((leaseSeconds + 2) * time.Second): // the outage has a length
+	case <-time.After((leaseSeconds + 1) * time.Second): // the outage has a length
 	case <-n.t.Context().Done():
 	}
 	n.signal(pid, syscall.SIGCONT)
