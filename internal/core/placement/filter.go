@@ -26,117 +26,93 @@ const (
 	RuleNUMA
 )
 
-// A filter is one rule. It returns the reasons for which a demand cannot go to row r; none means that it can.
-type filter struct {
+// A filterRule says whether a demand can go to a row, for one of upstream's plugins. One that is no aroundFilter looks
+// at the row alone: its answer holds until the row changes.
+//
+// A new one is a file with a type that says all of this, and a line in rowFilters or aroundFilters.
+type filterRule interface {
+	about() ruling
+	// judge reports whether d can go to row r.
+	judge(c *cluster, d *demand, r row) bool
+	// explain appends the reasons of a rejection, spelled as upstream spells them.
+	explain(c *cluster, d *demand, r row, reasons []string) []string
+	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
+	final(c *cluster, d *demand, r row) bool
+	// narrow takes out of m the rows that judge rejects.
+	narrow(c *cluster, d *demand, m mask)
+}
+
+// An aroundFilter looks at more than the row.
+type aroundFilter interface {
+	filterRule
+	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same
+	// answer at any moment.
+	key(c *cluster, d *demand, r row, key []int32) []int32
+}
+
+// A teller adds to failure the reasons for all rows in m at once.
+type teller interface {
+	tell(c *cluster, failure *Failure, d *demand, m mask)
+}
+
+// ruling is what is to be known of a filterRule before it is asked.
+type ruling struct {
 	rule RuleSet
 	// plugin is upstream's name of the rule.
 	plugin string
 	reads  podFields
-	judge  func(c *cluster, d *demand, r row) bool
-	// explain appends the reasons of a rejection, spelled as upstream spells them.
-	explain func(c *cluster, d *demand, r row, reasons []string) []string
-	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
-	final func(c *cluster, d *demand, r row) bool
-	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same
-	// answer at any moment. nil: the rule looks at the row alone, and its answer holds until the row changes.
-	key func(c *cluster, d *demand, r row, key []int32) []int32
-	// narrow takes out of m the rows that the rule rejects; nil: they are asked one by one.
-	narrow func(c *cluster, d *demand, m mask)
-	// alike: it gives the same reasons for all rows. tell, if there is one, adds to failure the reasons for those in m.
-	alike bool
-	tell  func(c *cluster, failure *Failure, d *demand, m mask)
-	// whole, of a rule that asks about the pod's claims alone, is why no node can take it; empty: some may. It judges
-	// before the rules that look at nodes.
-	whole func(a *volumes.Ask) string
+	alike  bool // it gives the same reasons for all rows
+}
+
+// filter is a filterRule with what it says of itself.
+type filter struct {
+	filterRule
+	ruling
+	around aroundFilter // the same; nil: it looks at the row alone
 }
 
 // podFields are the fields of Pod that a rule reads, in whatever form. A class must hold all of them, and its key must
 // tell them apart, or pods that differ share an answer; TestKeysTellWhatRulesRead holds them to it.
 type podFields []string
 
-// Rules that look at the row alone come first. What a later one says of a row can be asked once for all rows with
-// the same keys.
-var filters = []filter{
-	{rule: RuleSupported, plugin: "Plimsoll", reads: podFields{"Unsupported"}, judge: isSupported, explain: explainSupported, final: always, narrow: narrowSupported, alike: true},
-	{rule: RuleAgent, plugin: "Plimsoll", reads: podFields{"NeedsOfAgent", "Mounts"}, judge: passesAgent, explain: explainAgent, final: always, narrow: narrowAgent},
-	wholeRule(RuleVolumeRestrictions, "VolumeRestrictions", func(a *volumes.Ask) string { return a.Unknown }),
-	wholeRule(RuleVolumeBinding, "VolumeBinding", func(a *volumes.Ask) string { return a.Useless }),
-	wholeRule(RuleVolumeZone, "VolumeZone", func(a *volumes.Ask) string { return a.Astray }),
-	{rule: RuleNames, plugin: "NodeAffinity", reads: podFields{"NodeAffinity"}, judge: passesNames, explain: explainNames, final: always, narrow: narrowNames, alike: true},
-	{
-		rule: RuleUnschedulable, plugin: "NodeUnschedulable", reads: podFields{"Tolerations"}, judge: passesCordon, explain: constantly("node(s) were unschedulable"), final: always,
-		narrow: narrowCordon, alike: true,
-	},
-	{
-		rule: RuleTaints, plugin: "TaintToleration", reads: podFields{"Tolerations"}, judge: passesTaints, explain: constantly("node(s) had untolerated taint(s)"), final: always,
-		narrow: narrowTaints, alike: true,
-	},
-	{rule: RuleNodeAffinity, plugin: "NodeAffinity", reads: podFields{"NodeSelector", "NodeAffinity"}, judge: passesNodeAffinity, explain: explainNodeAffinity, final: always, narrow: narrowNodeAffinity},
-	{
-		rule: RulePorts, plugin: "NodePorts", reads: podFields{"Ports"}, judge: passesPorts, explain: constantly("node(s) didn't have free ports for the requested pod ports"), final: never,
-		narrow: narrowPorts, alike: true,
-	},
-	{
-		rule: RuleResources, plugin: "NodeResourcesFit", reads: podFields{"Requests"}, judge: passesResources, explain: explainResources, final: resourcesAreFinal,
-		narrow: narrowResources, tell: tellResources,
-	},
-	{
-		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Mounts"}, judge: passesDisks, explain: constantly("node(s) had no available disk"), final: never,
-		narrow: narrowDisks, alike: true,
-	},
-	{rule: RuleNUMA, plugin: "NodeResourceTopologyMatch", reads: podFields{"NUMA"}, judge: passesNUMA, explain: explainNUMA, final: numaIsFinal, narrow: narrowNUMA},
-	{
-		rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Namespace", "Mounts"}, judge: passesOncePod, explain: constantly(reasonOncePod), final: never,
-		key: keyOncePod, narrow: narrowOncePod, alike: true,
-	},
-	{
-		rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeLimits, explain: constantly("node(s) exceed max volume count"), final: never,
-		key: keyVolumeLimits, narrow: narrowVolumeLimits, alike: true,
-	},
-	{
-		rule: RuleVolumeBinding, plugin: "VolumeBinding", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeBinding, explain: explainVolumeBinding, final: always,
-		key: keyVolumeBinding, narrow: narrowVolumeBinding,
-	},
-	{
-		rule: RuleVolumeZone, plugin: "VolumeZone", reads: podFields{"Namespace", "Mounts"}, judge: passesVolumeZone, explain: constantly("node(s) had no available volume zone"), final: always,
-		key: keyVolumeZone, narrow: narrowVolumeZone, alike: true,
-	},
-	{
-		rule: RuleSpread, plugin: "PodTopologySpread", reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}, judge: passesSpread, explain: explainSpread, final: spreadIsFinal,
-		key: keySpread, narrow: narrowSpread,
-	},
-	{
-		rule: RulePodAffinity, plugin: "InterPodAffinity", reads: podFields{"Affinity", "AntiAffinity", "Namespace", "Labels"}, judge: passesPodAffinity, explain: explainPodAffinity, final: podAffinityIsFinal,
-		key: keyPodAffinity, narrow: narrowPodAffinity,
-	},
-	{
-		rule: RuleFeatures, plugin: "NodeDeclaredFeatures", reads: podFields{"Features"}, judge: passesFeatures, explain: constantly("node(s) didn't match Pod's required features"), final: always,
-		key: keyFeatures, narrow: narrowFeatures, alike: true,
-	},
-}
-
-const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
-
-// wholeRule is what a rule says before any node is looked at. Terms that contradict each other have the first word.
-func wholeRule(rule RuleSet, plugin string, whole func(*volumes.Ask) string) filter {
-	rejects := func(d *demand) bool { return d.volumes != nil && !d.conflict && whole(d.volumes) != "" }
-	return filter{
-		rule: rule, plugin: plugin, reads: podFields{"Namespace", "Mounts", "ID", "Name"},
-		judge: func(_ *cluster, d *demand, _ row) bool { return !rejects(d) },
-		explain: func(_ *cluster, d *demand, _ row, reasons []string) []string {
-			return append(reasons, whole(d.volumes))
-		},
-		final:  always,
-		narrow: func(_ *cluster, d *demand, m mask) { m.unless(rejects(d)) },
-		alike:  true, whole: whole,
+// The rules, in the order in which they judge. Those that look at the row alone come first: what the others say of a
+// row can be asked once for all rows with the same keys.
+var (
+	rowFilters = []filterRule{
+		supportFilter{},
+		agentFilter{},
+		wholeFilter{ruling: ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions"}, whole: func(a *volumes.Ask) string { return a.Unknown }},
+		wholeFilter{ruling: ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding"}, whole: func(a *volumes.Ask) string { return a.Useless }},
+		wholeFilter{ruling: ruling{rule: RuleVolumeZone, plugin: "VolumeZone"}, whole: func(a *volumes.Ask) string { return a.Astray }},
+		nameFilter{},
+		cordonFilter{},
+		taintFilter{},
+		nodeAffinityFilter{},
+		portFilter{},
+		resourceFilter{},
+		diskFilter{},
+		numaFilter{},
 	}
-}
+	aroundFilters = []aroundFilter{
+		oncePodFilter{},
+		volumeLimitFilter{},
+		volumeBindingFilter{},
+		volumeZoneFilter{},
+		spreadFilter{},
+		podAffinityFilter{},
+		featureFilter{},
+	}
+	filters = allFilters()
+)
 
-func always(*cluster, *demand, row) bool { return true }
-func never(*cluster, *demand, row) bool  { return false }
-
-func constantly(reason string) func(*cluster, *demand, row, []string) []string {
-	return func(_ *cluster, _ *demand, _ row, reasons []string) []string { return append(reasons, reason) }
+func allFilters() (all []filter) {
+	for _, f := range rowFilters {
+		all = append(all, filter{filterRule: f, ruling: f.about()})
+	}
+	for _, f := range aroundFilters {
+		all = append(all, filter{filterRule: f, ruling: f.about(), around: f})
+	}
+	return all
 }
 
 // objection returns the first of rules that keeps d off row r; nil: none does.

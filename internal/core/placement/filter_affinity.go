@@ -5,11 +5,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
-// passesNodeAffinity demands every label of the node selector and, if there are required affinity terms, one that
+type nodeAffinityFilter struct{}
+
+func (nodeAffinityFilter) about() ruling {
+	return ruling{rule: RuleNodeAffinity, plugin: "NodeAffinity", reads: podFields{"NodeSelector", "NodeAffinity"}}
+}
+
+// judge demands every label of the node selector and, if there are required affinity terms, one that
 // matches; and one of those that the profile adds.
-func passesNodeAffinity(c *cluster, d *demand, r row) bool {
+func (nodeAffinityFilter) judge(c *cluster, d *demand, r row) bool {
 	return addedAllows(c, d.profile, r) && affinityAllows(c, d.class, r)
 }
+
+func (nodeAffinityFilter) final(*cluster, *demand, row) bool { return true }
 
 func addedAllows(c *cluster, p *profile, r row) bool { return !p.hasAdded || c.anyMatches(p.added, r) }
 
@@ -32,14 +40,14 @@ func (c *cluster) termMatches(t *selector.Term, r row) bool {
 	return c.intern.Match(t, c.name[r], c.labels[r])
 }
 
-func explainNodeAffinity(c *cluster, d *demand, r row, reasons []string) []string {
+func (nodeAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	if !addedAllows(c, d.profile, r) {
 		return append(reasons, "node(s) didn't match scheduler-enforced node affinity")
 	}
 	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
 }
 
-func narrowNodeAffinity(c *cluster, d *demand, m mask) {
+func (nodeAffinityFilter) narrow(c *cluster, d *demand, m mask) {
 	if p := d.profile; p.hasAdded {
 		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
 		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })

@@ -5,19 +5,27 @@ import (
 	"strings"
 )
 
-// passesAgent keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
+type agentFilter struct{}
+
+func (agentFilter) about() ruling {
+	return ruling{rule: RuleAgent, plugin: "Plimsoll", reads: podFields{"NeedsOfAgent", "Mounts"}}
+}
+
+// judge keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
 // bound to, needs: it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything.
-// What volumes that are yet to be chosen or made need is passesVolumeBinding's to look at.
-func passesAgent(c *cluster, d *demand, r row) bool {
+// What volumes that are yet to be chosen or made need is volumeBindingFilter.judge's to look at.
+func (agentFilter) judge(c *cluster, d *demand, r row) bool {
 	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.OfAgent))
 }
+
+func (agentFilter) final(*cluster, *demand, row) bool { return true }
 
 func (c *cluster) agentLacksAny(r row, needs []string) bool {
 	at := c.place(r)
 	return at.LacksAny(needs)
 }
 
-func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
+func (agentFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	needs := slices.Clone(d.ofAgent)
 	if d.volumes != nil {
 		needs = append(needs, d.volumes.OfAgent...)
@@ -27,8 +35,8 @@ func explainAgent(c *cluster, d *demand, r row, reasons []string) []string {
 	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
 }
 
-func narrowAgent(c *cluster, d *demand, m mask) {
+func (f agentFilter) narrow(c *cluster, d *demand, m mask) {
 	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0 {
-		c.narrowAmong(passesAgent, d, m, c.marks.lacking)
+		c.narrowAmong(f.judge, d, m, c.marks.lacking)
 	}
 }

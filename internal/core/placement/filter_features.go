@@ -6,8 +6,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
 )
 
-// passesFeatures demands every node feature that the pod cannot do without.
-func passesFeatures(c *cluster, d *demand, r row) bool {
+type featureFilter struct{}
+
+func (featureFilter) about() ruling {
+	return ruling{rule: RuleFeatures, plugin: "NodeDeclaredFeatures", reads: podFields{"Features"}, alike: true}
+}
+
+// judge demands every node feature that the pod cannot do without.
+func (featureFilter) judge(c *cluster, d *demand, r row) bool {
 	for _, f := range d.features {
 		if _, has := slices.BinarySearch(c.features[r], f); !has {
 			return false
@@ -16,20 +22,26 @@ func passesFeatures(c *cluster, d *demand, r row) bool {
 	return true
 }
 
-// keyFeatures: it judges after rules that look around, so its answer is part of what tells rows apart.
-func keyFeatures(c *cluster, d *demand, r row, key []int32) []int32 {
+func (featureFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) didn't match Pod's required features")
+}
+
+func (featureFilter) final(*cluster, *demand, row) bool { return true }
+
+// key: it judges after rules that look around, so its answer is part of what tells rows apart.
+func (f featureFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	if len(d.features) == 0 {
 		return key
 	}
-	if passesFeatures(c, d, r) {
+	if f.judge(c, d, r) {
 		return append(key, 1)
 	}
 	return append(key, 0)
 }
 
-func narrowFeatures(c *cluster, d *demand, m mask) {
+func (f featureFilter) narrow(c *cluster, d *demand, m mask) {
 	if k := d.class; len(k.features) > 0 {
 		c.scratch = encode.Strings(append(c.scratch[:0], asksFeatures), k.features)
-		c.narrowBy(m, c.scratch, func(r row) bool { return passesFeatures(c, &demand{class: k}, r) })
+		c.narrowBy(m, c.scratch, func(r row) bool { return f.judge(c, &demand{class: k}, r) })
 	}
 }

@@ -2,9 +2,15 @@ package placement
 
 import "slices"
 
-// passesNames narrows pods whose affinity demands nodes by name (those of DaemonSets) to these nodes. It comes first,
+type nameFilter struct{}
+
+func (nameFilter) about() ruling {
+	return ruling{rule: RuleNames, plugin: "NodeAffinity", reads: podFields{"NodeAffinity"}, alike: true}
+}
+
+// judge narrows pods whose affinity demands nodes by name (those of DaemonSets) to these nodes. It comes first,
 // as upstream's narrowing does, and has a reason of its own.
-func passesNames(c *cluster, d *demand, r row) bool {
+func (nameFilter) judge(c *cluster, d *demand, r row) bool {
 	if d.onlyNames == nil {
 		return true
 	}
@@ -12,14 +18,16 @@ func passesNames(c *cluster, d *demand, r row) bool {
 	return found
 }
 
-func explainNames(_ *cluster, d *demand, _ row, reasons []string) []string {
+func (nameFilter) final(*cluster, *demand, row) bool { return true }
+
+func (nameFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
 	if d.conflict {
 		return append(reasons, "pod affinity terms conflict")
 	}
 	return append(reasons, "node(s) didn't satisfy plugin(s) [NodeAffinity]")
 }
 
-func narrowNames(c *cluster, d *demand, m mask) {
+func (nameFilter) narrow(c *cluster, d *demand, m mask) {
 	if d.onlyNames == nil {
 		return
 	}

@@ -1,19 +1,25 @@
 package placement
 
-// passesNUMA demands that the node's agent will find CPUs, memory and devices for the pod as its policies want them:
+type numaFilter struct{}
+
+func (numaFilter) about() ruling {
+	return ruling{rule: RuleNUMA, plugin: "NodeResourceTopologyMatch", reads: podFields{"NUMA"}}
+}
+
+// judge demands that the node's agent will find CPUs, memory and devices for the pod as its policies want them:
 // the agent's own offer, on what the node will have when all pods before this one have arrived. A node without a report
 // is not asked, as upstream asks none.
-func passesNUMA(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).reason == "" }
+func (numaFilter) judge(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).reason == "" }
 
-func explainNUMA(c *cluster, d *demand, r row, reasons []string) []string {
+func (numaFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	return append(reasons, c.judgeNUMA(d, r).reason)
 }
 
-// numaIsFinal: what the empty machine would refuse, no eviction makes possible.
-func numaIsFinal(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).final }
+// final: what the empty machine would refuse, no eviction makes possible.
+func (numaFilter) final(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).final }
 
-func narrowNUMA(c *cluster, d *demand, m mask) {
+func (f numaFilter) narrow(c *cluster, d *demand, m mask) {
 	if d.numa != nil {
-		c.narrowAmong(passesNUMA, d, m, c.marks.reporting)
+		c.narrowAmong(f.judge, d, m, c.marks.reporting)
 	}
 }

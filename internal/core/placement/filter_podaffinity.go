@@ -1,6 +1,12 @@
 package placement
 
-// passesPodAffinity applies required terms between pods, in both directions.
+type podAffinityFilter struct{}
+
+func (podAffinityFilter) about() ruling {
+	return ruling{rule: RulePodAffinity, plugin: "InterPodAffinity", reads: podFields{"Affinity", "AntiAffinity", "Namespace", "Labels"}}
+}
+
+// judge applies required terms between pods, in both directions.
 //
 //   - Affinity: each term's domain of the node holds a pod that all terms mean. The first of a group that demands each
 //     other has nobody to join: if no such pod is anywhere and the terms mean the pod itself, having the keys is
@@ -10,7 +16,7 @@ package placement
 //
 // One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required
 // terms itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
-func passesPodAffinity(c *cluster, d *demand, r row) bool {
+func (podAffinityFilter) judge(c *cluster, d *demand, r row) bool {
 	return c.quiet || d.joins(r) && d.avoids(r) && d.isAdmitted(r)
 }
 
@@ -65,7 +71,7 @@ func (d *demand) isAdmitted(r row) bool {
 	return true
 }
 
-func explainPodAffinity(c *cluster, d *demand, r row, reasons []string) []string {
+func (podAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	switch {
 	case !d.joins(r):
 		return append(reasons, "node(s) didn't match pod affinity rules")
@@ -75,10 +81,10 @@ func explainPodAffinity(c *cluster, d *demand, r row, reasons []string) []string
 	return append(reasons, "node(s) didn't satisfy existing pods anti-affinity rules")
 }
 
-// podAffinityIsFinal: evicting pods does not bring one to join.
-func podAffinityIsFinal(c *cluster, d *demand, r row) bool { return !d.joins(r) }
+// final: evicting pods does not bring one to join.
+func (podAffinityFilter) final(c *cluster, d *demand, r row) bool { return !d.joins(r) }
 
-func keyPodAffinity(c *cluster, d *demand, r row, key []int32) []int32 {
+func (podAffinityFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for _, list := range [][]*counter{d.together, d.apart, d.shunnedBy} {
 		for _, k := range list {
 			key = append(key, keyOf(k.of.topo, k, r))
@@ -87,8 +93,8 @@ func keyPodAffinity(c *cluster, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// narrowPodAffinity looks at the domains only that have pods.
-func narrowPodAffinity(c *cluster, d *demand, m mask) {
+// narrow looks at the domains only that have pods.
+func (podAffinityFilter) narrow(c *cluster, d *demand, m mask) {
 	anywhere := int64(0)
 	for _, k := range d.together {
 		m.only(k.of.topo.placed)

@@ -1,5 +1,13 @@
 package placement
 
+type resourceFilter struct{}
+
+func (resourceFilter) about() ruling {
+	return ruling{rule: RuleResources, plugin: "NodeResourcesFit", reads: podFields{"Requests"}}
+}
+
+func (resourceFilter) judge(c *cluster, d *demand, r row) bool { return passesResources(c, d, r) }
+
 // passesResources demands room for one more pod and for each resource the pod asks for. What is not asked for is not
 // looked at: a pod without requests fits on a node that is over-committed.
 func passesResources(c *cluster, d *demand, r row) bool {
@@ -18,7 +26,7 @@ func (c *cluster) lacks(d *demand, r row, q request) bool {
 	return q.value > c.columns.has(q.column, r)-c.columns.takes(q.column, r) && !d.profile.ignores(c.columns.all[q.column].resource)
 }
 
-func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
+func (resourceFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	if c.podsHeld[r]+1 > c.podsMax[r] {
 		reasons = append(reasons, "Too many pods")
 	}
@@ -30,8 +38,8 @@ func explainResources(c *cluster, d *demand, r row, reasons []string) []string {
 	return reasons
 }
 
-// resourcesAreFinal: what the whole node does not have, no eviction frees.
-func resourcesAreFinal(c *cluster, d *demand, r row) bool {
+// final: what the whole node does not have, no eviction frees.
+func (resourceFilter) final(c *cluster, d *demand, r row) bool {
 	for _, q := range d.requests {
 		if c.lacks(d, r, q) && q.value > c.columns.has(q.column, r) {
 			return true
@@ -40,7 +48,7 @@ func resourcesAreFinal(c *cluster, d *demand, r row) bool {
 	return false
 }
 
-func narrowResources(c *cluster, d *demand, m mask) {
+func (resourceFilter) narrow(c *cluster, d *demand, m mask) {
 	if m.count() < len(c.name)/16 {
 		c.narrowAmong(passesResources, d, m, m)
 		return
@@ -48,8 +56,8 @@ func narrowResources(c *cluster, d *demand, m mask) {
 	c.narrowByTiles(d, m)
 }
 
-// tellResources counts by resource: a full cluster has the same few reasons on every row.
-func tellResources(c *cluster, failure *Failure, d *demand, m mask) {
+// tell counts by resource: a full cluster has the same few reasons on every row.
+func (resourceFilter) tell(c *cluster, failure *Failure, d *demand, m mask) {
 	crowded := 0
 	lacking := make([]int, len(d.requests))
 	m.each(func(r row) {
@@ -62,7 +70,7 @@ func tellResources(c *cluster, failure *Failure, d *demand, m mask) {
 			}
 		}
 	})
-	by := &filter{rule: RuleResources}
+	by := &filter{ruling: ruling{rule: RuleResources}}
 	if failure.Rejected |= by.rule; crowded > 0 {
 		failure.add(by, []string{"Too many pods"}, crowded)
 	}

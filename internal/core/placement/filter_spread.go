@@ -1,9 +1,15 @@
 package placement
 
-// passesSpread demands for every hard spread constraint that the node has the key, and that with the pod its domain
+type spreadFilter struct{}
+
+func (spreadFilter) about() ruling {
+	return ruling{rule: RuleSpread, plugin: "PodTopologySpread", reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}}
+}
+
+// judge demands for every hard spread constraint that the node has the key, and that with the pod its domain
 // would hold at most maxSkew more pods than the domain with the fewest. With fewer than minDomains domains the fewest
 // counts as none. Only rows in the constraint's scope have a say in what the fewest is.
-func passesSpread(c *cluster, d *demand, r row) bool {
+func (spreadFilter) judge(c *cluster, d *demand, r row) bool {
 	for i := range d.hard {
 		if !d.hard[i].allows(r) {
 			return false
@@ -27,7 +33,7 @@ func (a *spreadAsk) allows(r row) bool {
 	return a.counter.at(domain)+a.self-fewest <= a.maxSkew
 }
 
-func explainSpread(c *cluster, d *demand, r row, reasons []string) []string {
+func (spreadFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	for i := range d.hard {
 		if d.hard[i].topo.at(r) == noDomain {
 			return append(reasons, "node(s) didn't match pod topology spread constraints (missing required label)")
@@ -39,8 +45,8 @@ func explainSpread(c *cluster, d *demand, r row, reasons []string) []string {
 	return append(reasons, "node(s) didn't match pod topology spread constraints")
 }
 
-// spreadIsFinal: no eviction gives a node the label that it lacks.
-func spreadIsFinal(c *cluster, d *demand, r row) bool {
+// final: no eviction gives a node the label that it lacks.
+func (spreadFilter) final(c *cluster, d *demand, r row) bool {
 	for i := range d.hard {
 		if d.hard[i].topo.at(r) == noDomain {
 			return true
@@ -52,8 +58,8 @@ func spreadIsFinal(c *cluster, d *demand, r row) bool {
 	return false
 }
 
-// keySpread: the answer depends on the domain; where every domain is one row, on its count.
-func keySpread(c *cluster, d *demand, r row, key []int32) []int32 {
+// key: the answer depends on the domain; where every domain is one row, on its count.
+func (spreadFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == nil {
 			key = append(key, min(a.topo.at(r), 0))
@@ -74,8 +80,8 @@ func keyOf(t *topology, k *counter, r row) int32 {
 	return k.at(domain)
 }
 
-// narrowSpread looks at the domains only that have pods: of all others a constraint says the same.
-func narrowSpread(c *cluster, d *demand, m mask) {
+// narrow looks at the domains only that have pods: of all others a constraint says the same.
+func (spreadFilter) narrow(c *cluster, d *demand, m mask) {
 	for i := range d.hard {
 		a := &d.hard[i]
 		m.only(a.topo.placed)

@@ -2,11 +2,19 @@ package placement
 
 import "strings"
 
-// isSupported keeps a pod off every node if it demands what no rule here can check. Placing it anyway would break a
-// promise in silence.
-func isSupported(_ *cluster, d *demand, _ row) bool { return len(d.unsupported) == 0 }
+type supportFilter struct{}
 
-func explainSupported(_ *cluster, d *demand, _ row, reasons []string) []string {
+func (supportFilter) about() ruling {
+	return ruling{rule: RuleSupported, plugin: "Plimsoll", reads: podFields{"Unsupported"}, alike: true}
+}
+
+// judge keeps a pod off every node if it demands what no rule here can check. Placing it anyway would break a
+// promise in silence.
+func (supportFilter) judge(_ *cluster, d *demand, _ row) bool { return len(d.unsupported) == 0 }
+
+func (supportFilter) final(*cluster, *demand, row) bool { return true }
+
+func (supportFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
 	return append(reasons, unsupportedReason(d))
 }
 
@@ -14,4 +22,4 @@ func unsupportedReason(d *demand) string {
 	return "this scheduler does not support " + strings.Join(d.unsupported, ", ") + " yet"
 }
 
-func narrowSupported(_ *cluster, d *demand, m mask) { m.unless(len(d.unsupported) > 0) }
+func (supportFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(len(d.unsupported) > 0) }

@@ -2,12 +2,24 @@ package placement
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 
-// passesTaints demands that every NoSchedule and NoExecute taint of the node is tolerated.
-func passesTaints(c *cluster, d *demand, r row) bool {
+type taintFilter struct{}
+
+func (taintFilter) about() ruling {
+	return ruling{rule: RuleTaints, plugin: "TaintToleration", reads: podFields{"Tolerations"}, alike: true}
+}
+
+// judge demands that every NoSchedule and NoExecute taint of the node is tolerated.
+func (taintFilter) judge(c *cluster, d *demand, r row) bool {
 	return selector.TolerateAll(d.tolerations, c.taints[r])
 }
 
-func narrowTaints(c *cluster, d *demand, m mask) {
+func (taintFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) had untolerated taint(s)")
+}
+
+func (taintFilter) final(*cluster, *demand, row) bool { return true }
+
+func (taintFilter) narrow(c *cluster, d *demand, m mask) {
 	if len(d.tolerations) == 0 {
 		m.less(c.marks.tainted)
 		return

@@ -3,11 +3,25 @@ package placement
 // cordonTaint is what a pod must tolerate to go to a cordoned node.
 var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSchedule}
 
-// passesCordon keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
-// after a controller has seen it.
-func passesCordon(c *cluster, d *demand, r row) bool { return !c.unschedulable[r] || d.toleratesNode }
+type cordonFilter struct{}
 
-func narrowCordon(c *cluster, d *demand, m mask) {
+func (cordonFilter) about() ruling {
+	return ruling{rule: RuleUnschedulable, plugin: "NodeUnschedulable", reads: podFields{"Tolerations"}, alike: true}
+}
+
+// judge keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
+// after a controller has seen it.
+func (cordonFilter) judge(c *cluster, d *demand, r row) bool {
+	return !c.unschedulable[r] || d.toleratesNode
+}
+
+func (cordonFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) were unschedulable")
+}
+
+func (cordonFilter) final(*cluster, *demand, row) bool { return true }
+
+func (cordonFilter) narrow(c *cluster, d *demand, m mask) {
 	if !d.toleratesNode {
 		m.less(c.marks.cordoned)
 	}

@@ -5,12 +5,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
-// passesVolumeBinding demands that every claim of the pod has, or can get, a volume that can be reached from the node;
+type volumeBindingFilter struct{}
+
+func (volumeBindingFilter) about() ruling {
+	return ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding", reads: podFields{"Namespace", "Mounts"}}
+}
+
+// judge demands that every claim of the pod has, or can get, a volume that can be reached from the node;
 // see volumes.Store.Bind. Claims that are bound as soon as they are made have a reason of their own if they are not
 // (volumes.Ask.Useless).
-func passesVolumeBinding(c *cluster, d *demand, r row) bool {
+func (volumeBindingFilter) judge(c *cluster, d *demand, r row) bool {
 	return d.volumes == nil || c.bindVolumes(d.volumes, r) == 0
 }
+
+func (volumeBindingFilter) final(*cluster, *demand, row) bool { return true }
 
 // bindVolumes says why volumes for the claims of a cannot be bound to row r; zero: they can.
 func (c *cluster) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
@@ -22,20 +30,20 @@ func (n *nodes) place(r row) volumes.Place {
 	return volumes.Place{Row: r, Name: n.name[r], Labels: n.labels[r], Lacks: n.agentLacks[r]}
 }
 
-func explainVolumeBinding(c *cluster, d *demand, r row, reasons []string) []string {
+func (volumeBindingFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	return c.bindVolumes(d.volumes, r).Explain(reasons)
 }
 
-func keyVolumeBinding(c *cluster, d *demand, r row, key []int32) []int32 {
+func (volumeBindingFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	if d.volumes == nil || len(d.volumes.Claims) == 0 {
 		return key
 	}
 	return append(key, int32(c.bindVolumes(d.volumes, r)))
 }
 
-// narrowVolumeBinding asks for each bound volume once where it can be reached from: most volumes are to be reached from
+// narrow asks for each bound volume once where it can be reached from: most volumes are to be reached from
 // the nodes of one zone, as many others are.
-func narrowVolumeBinding(c *cluster, d *demand, m mask) {
+func (f volumeBindingFilter) narrow(c *cluster, d *demand, m mask) {
 	a := d.volumes
 	if a == nil {
 		return
@@ -51,7 +59,7 @@ func narrowVolumeBinding(c *cluster, d *demand, m mask) {
 		c.narrowOpen(a, m)
 	}
 	if len(a.Chosen) > 0 {
-		c.narrowAmong(passesVolumeBinding, d, m, m)
+		c.narrowAmong(f.judge, d, m, m)
 	}
 	for _, b := range a.Bound {
 		if b.Volume == nil {

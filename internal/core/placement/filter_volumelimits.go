@@ -5,19 +5,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
-// passesVolumeLimits demands that no driver has to attach more volumes to the node than it says it can.
+type volumeLimitFilter struct{}
+
+func (volumeLimitFilter) about() ruling {
+	return ruling{rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", reads: podFields{"Namespace", "Mounts"}, alike: true}
+}
+
+// judge demands that no driver has to attach more volumes to the node than it says it can.
 //
 // As upstream has it, a volume that is still attached and that the pod is going to use counts twice, unless another pod
 // on the node uses it.
-func passesVolumeLimits(c *cluster, d *demand, r row) bool {
+func (volumeLimitFilter) judge(c *cluster, d *demand, r row) bool {
 	return d.volumes == nil || len(d.volumes.Attached) == 0 || !c.storage.TooMany(r, d.volumes.Attached)
 }
 
-func keyVolumeLimits(c *cluster, d *demand, r row, key []int32) []int32 {
+func (volumeLimitFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) exceed max volume count")
+}
+
+func (volumeLimitFilter) final(*cluster, *demand, row) bool { return false }
+
+func (f volumeLimitFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	if d.volumes == nil || len(d.volumes.Attached) == 0 {
 		return key
 	}
-	return append(key, verdictKey(passesVolumeLimits(c, d, r)))
+	return append(key, verdictKey(f.judge(c, d, r)))
 }
 
 // verdictKey tells rows apart by what a rule says of them.
@@ -28,8 +40,8 @@ func verdictKey(passes bool) int32 {
 	return 0
 }
 
-// narrowVolumeLimits asks about the rows only on which so many more volumes might be too many.
-func narrowVolumeLimits(c *cluster, d *demand, m mask) {
+// narrow asks about the rows only on which so many more volumes might be too many.
+func (f volumeLimitFilter) narrow(c *cluster, d *demand, m mask) {
 	if d.volumes == nil || len(d.volumes.Attached) == 0 || !m.meets(c.marks.limited) {
 		return
 	}
@@ -43,5 +55,5 @@ func narrowVolumeLimits(c *cluster, d *demand, m mask) {
 		}
 		near.add(full.rows)
 	})
-	c.narrowAmong(passesVolumeLimits, d, m, near)
+	c.narrowAmong(f.judge, d, m, near)
 }

@@ -1,8 +1,16 @@
 package placement
 
-// passesDisks demands that no pod on the node uses a disk that this one names, unless both only read it and its kind
+const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+
+type diskFilter struct{}
+
+func (diskFilter) about() ruling {
+	return ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Mounts"}, alike: true}
+}
+
+// judge demands that no pod on the node uses a disk that this one names, unless both only read it and its kind
 // allows that.
-func passesDisks(c *cluster, d *demand, r row) bool {
+func (diskFilter) judge(c *cluster, d *demand, r row) bool {
 	s := c.storage.On(r)
 	if len(d.wants.Disks) == 0 || s == nil {
 		return true
@@ -17,18 +25,36 @@ func passesDisks(c *cluster, d *demand, r row) bool {
 	return true
 }
 
-// passesOncePod demands that nobody, on any node, uses a claim of the pod that is for one pod at a time.
-func passesOncePod(_ *cluster, d *demand, _ row) bool { return !d.claimsTaken() }
+func (diskFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) had no available disk")
+}
 
-func (d *demand) claimsTaken() bool { return d.volumes.Taken(len(d.wants.Disks) > 0) }
+func (diskFilter) final(*cluster, *demand, row) bool { return false }
 
-// keyOncePod: the answer is the same for all rows.
-func keyOncePod(_ *cluster, _ *demand, _ row, key []int32) []int32 { return key }
-
-func narrowDisks(c *cluster, d *demand, m mask) {
+func (f diskFilter) narrow(c *cluster, d *demand, m mask) {
 	if len(d.wants.Disks) > 0 {
-		c.narrowAmong(passesDisks, d, m, c.marks.disks)
+		c.narrowAmong(f.judge, d, m, c.marks.disks)
 	}
 }
 
-func narrowOncePod(_ *cluster, d *demand, m mask) { m.unless(d.claimsTaken()) }
+type oncePodFilter struct{}
+
+func (oncePodFilter) about() ruling {
+	return ruling{rule: RuleVolumeRestrictions, plugin: "VolumeRestrictions", reads: podFields{"Namespace", "Mounts"}, alike: true}
+}
+
+// judge demands that nobody, on any node, uses a claim of the pod that is for one pod at a time.
+func (oncePodFilter) judge(_ *cluster, d *demand, _ row) bool { return !d.claimsTaken() }
+
+func (oncePodFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, reasonOncePod)
+}
+
+func (oncePodFilter) final(*cluster, *demand, row) bool { return false }
+
+func (d *demand) claimsTaken() bool { return d.volumes.Taken(len(d.wants.Disks) > 0) }
+
+// key: the answer is the same for all rows.
+func (oncePodFilter) key(_ *cluster, _ *demand, _ row, key []int32) []int32 { return key }
+
+func (oncePodFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(d.claimsTaken()) }

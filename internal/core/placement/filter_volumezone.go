@@ -1,20 +1,32 @@
 package placement
 
-// passesVolumeZone demands that the node is in a zone and a region of each bound volume, as the volume's labels have
+type volumeZoneFilter struct{}
+
+func (volumeZoneFilter) about() ruling {
+	return ruling{rule: RuleVolumeZone, plugin: "VolumeZone", reads: podFields{"Namespace", "Mounts"}, alike: true}
+}
+
+// judge demands that the node is in a zone and a region of each bound volume, as the volume's labels have
 // them. A node without any such label is anywhere.
-func passesVolumeZone(c *cluster, d *demand, r row) bool {
+func (volumeZoneFilter) judge(c *cluster, d *demand, r row) bool {
 	return d.volumes == nil || len(d.volumes.Zones) == 0 || c.storage.InZones(d.volumes, c.labels[r])
 }
 
-func keyVolumeZone(c *cluster, d *demand, r row, key []int32) []int32 {
+func (volumeZoneFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) had no available volume zone")
+}
+
+func (volumeZoneFilter) final(*cluster, *demand, row) bool { return true }
+
+func (f volumeZoneFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	if d.volumes == nil || len(d.volumes.Zones) == 0 {
 		return key
 	}
-	return append(key, verdictKey(passesVolumeZone(c, d, r)))
+	return append(key, verdictKey(f.judge(c, d, r)))
 }
 
-func narrowVolumeZone(c *cluster, d *demand, m mask) {
+func (f volumeZoneFilter) narrow(c *cluster, d *demand, m mask) {
 	if d.volumes != nil && len(d.volumes.Zones) > 0 {
-		c.narrowAmong(passesVolumeZone, d, m, m)
+		c.narrowAmong(f.judge, d, m, m)
 	}
 }

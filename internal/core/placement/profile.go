@@ -101,7 +101,7 @@ func compileProfile(c *cluster, p Profile) *profile {
 	for i := range filters {
 		if f := &filters[i]; !p.Skip[f.plugin] {
 			out.filters = append(out.filters, f)
-			if f.key == nil {
+			if f.around == nil {
 				out.local = len(out.filters)
 			}
 		}

@@ -103,7 +103,7 @@ func (c *cluster) feasibleRows(d *demand, self PodID) mask {
 	c.survey.rows = rows
 	rows.less(marks.wished)
 	for _, f := range d.profile.filters {
-		c.narrow(f, d, rows)
+		f.narrow(c, d, rows)
 	}
 	marks.wished.both(marks.seen, func(r row) {
 		if c.feasible(d, self, r) {
@@ -111,15 +111,6 @@ func (c *cluster) feasibleRows(d *demand, self PodID) mask {
 		}
 	})
 	return rows
-}
-
-// narrow takes out of m the rows that f rejects.
-func (c *cluster) narrow(f *filter, d *demand, m mask) {
-	if f.narrow != nil {
-		f.narrow(c, d, m)
-		return
-	}
-	c.narrowAmong(f.judge, d, m, m)
 }
 
 // narrowAmong takes out of m the rows among some that judge rejects.
@@ -144,7 +135,7 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 	for _, f := range d.profile.filters {
 		rejected := rows.copyOf(c.survey.before)
 		c.survey.before = rejected
-		c.narrow(f, d, rows)
+		f.narrow(c, d, rows)
 		if rejected.less(rows); !rejected.none() {
 			c.tell(failure, f, d, rejected)
 		}
@@ -163,8 +154,8 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 
 // tell adds to failure why f rejects the rows in m.
 func (c *cluster) tell(failure *Failure, f *filter, d *demand, m mask) {
-	if f.tell != nil {
-		f.tell(c, failure, d, m)
+	if t, is := f.filterRule.(teller); is {
+		t.tell(c, failure, d, m)
 		return
 	}
 	var reasons, last []string

@@ -314,7 +314,7 @@ func (t *tables) rejectionOf(by *filter, final bool) int32 {
 func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 	key := t.key[:0]
 	for _, f := range d.profile.filters[d.profile.local:] {
-		key = f.key(c, d, r, key)
+		key = f.around.key(c, d, r, key)
 	}
 	for _, s := range d.profile.scorers {
 		if s.around != nil && s.applies(d) {

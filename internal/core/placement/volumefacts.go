@@ -132,18 +132,3 @@ func (c *cluster) readVolumes(d *demand) {
 	d.volumes = c.storage.Ask(&d.wants, inputs)
 	clear(inputs)
 }
-
-// whole is why no node at all can take the pod; empty: some may.
-func (d *demand) whole() string {
-	if d.conflict || d.volumes == nil {
-		return ""
-	}
-	for _, f := range d.profile.filters {
-		if f.whole != nil {
-			if why := f.whole(d.volumes); why != "" {
-				return why
-			}
-		}
-	}
-	return ""
-}

@@ -116,7 +116,7 @@ func (c *cluster) notifyFewer(w *waiter, k *counter, here *bool, domain int32, e
 	if shunned || slices.Contains(d.apart, k) {
 		*here = *here || evicts || k.at(domain) == 0
 	}
-	if shunned && k.total == 0 { // pods that are only nominated are looked at otherwise now; see passesPodAffinity
+	if shunned && k.total == 0 { // pods that are only nominated are looked at otherwise now; see podAffinityFilter.judge
 		for _, wish := range c.wishes {
 			c.waits.concernRow(w, wish.row)
 		}

@@ -1,0 +1,45 @@
+package placement
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+
+// A wholeFilter is what a rule says of a pod's claims before any node is looked at: whole is why no node can take it;
+// empty: some may. Terms that contradict each other have the first word.
+type wholeFilter struct {
+	ruling
+	whole func(a *volumes.Ask) string
+}
+
+func (f wholeFilter) about() ruling {
+	about := f.ruling
+	about.reads, about.alike = podFields{"Namespace", "Mounts", "ID", "Name"}, true
+	return about
+}
+
+func (f wholeFilter) rejects(d *demand) bool {
+	return d.volumes != nil && !d.conflict && f.whole(d.volumes) != ""
+}
+
+func (f wholeFilter) judge(_ *cluster, d *demand, _ row) bool { return !f.rejects(d) }
+
+func (f wholeFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
+	return append(reasons, f.whole(d.volumes))
+}
+
+func (wholeFilter) final(*cluster, *demand, row) bool { return true }
+
+func (f wholeFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(f.rejects(d)) }
+
+// whole is why no node at all can take the pod; empty: some may.
+func (d *demand) whole() string {
+	if d.conflict || d.volumes == nil {
+		return ""
+	}
+	for _, f := range d.profile.filters {
+		if of, is := f.filterRule.(wholeFilter); is {
+			if why := of.whole(d.volumes); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
