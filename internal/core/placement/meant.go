@@ -12,9 +12,15 @@ const everyNamespace = ""
 // peers are the identities of one namespace.
 type peers struct {
 	all     map[*identity]bool
-	byLabel map[Label][]*identity
+	byLabel map[Label][]labelled
 	// See shrunk.
 	gone, labelsGone int
+}
+
+// labelled is an identity under one of its labels, the n-th.
+type labelled struct {
+	who *identity
+	n   int
 }
 
 // aimList holds the aims about one namespace, or about more than one.
@@ -98,14 +104,14 @@ func (c *census) eachAimFor(home string, who *identity, see func(*aim)) {
 func (c *census) listIdentity(who *identity) {
 	p := c.peers[who.namespace]
 	if p == nil {
-		p = &peers{all: map[*identity]bool{}, byLabel: map[Label][]*identity{}}
+		p = &peers{all: map[*identity]bool{}, byLabel: map[Label][]labelled{}}
 		c.peers[who.namespace] = p
 	}
 	p.all[who] = true
 	who.places = make([]int, len(who.labels))
 	for i, label := range who.labels {
 		who.places[i] = len(p.byLabel[label])
-		p.byLabel[label] = append(p.byLabel[label], who)
+		p.byLabel[label] = append(p.byLabel[label], labelled{who, i})
 	}
 }
 
@@ -116,8 +122,8 @@ func (c *census) unlistIdentity(who *identity) {
 		list := p.byLabel[label]
 		last := list[len(list)-1]
 		list[who.places[i]] = last
-		last.moved(label, len(list)-1, who.places[i])
-		list[len(list)-1] = nil
+		last.who.places[last.n] = who.places[i]
+		list[len(list)-1] = labelled{}
 		if p.byLabel[label] = list[:len(list)-1]; len(list) == 1 {
 			delete(p.byLabel, label)
 			p.byLabel = shrunk(p.byLabel, &p.labelsGone)
@@ -126,16 +132,6 @@ func (c *census) unlistIdentity(who *identity) {
 	p.all = shrunk(p.all, &p.gone)
 	if len(p.all) == 0 {
 		delete(c.peers, who.namespace)
-	}
-}
-
-// moved notes that who is listed under a label in another place.
-func (who *identity) moved(label Label, from, to int) {
-	for i := range who.labels {
-		if who.labels[i] == label && who.places[i] == from {
-			who.places[i] = to
-			return
-		}
 	}
 }
 
@@ -150,7 +146,9 @@ func (c *census) mayMean(a *aim) (out []*identity) {
 			return
 		}
 		for _, value := range slices.Compact(slices.Sorted(slices.Values(q.Values))) {
-			out = append(out, p.byLabel[Label{Key: q.Key, Value: value}]...)
+			for _, l := range p.byLabel[Label{Key: q.Key, Value: value}] {
+				out = append(out, l.who)
+			}
 		}
 	}
 	if home := a.home(); home != everyNamespace {
