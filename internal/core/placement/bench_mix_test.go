@@ -60,6 +60,8 @@ var mixes = []mixture{
 		x.Asked = Load{unit.MilliCPU(100 + k), unit.Bytes(64+k) << 20}
 		x.Held = x.Asked
 	}},
+	{name: "own-requests", pod: ownRequests},
+	{name: "own-requests-busy", prepare: unlikeLoads, pod: ownRequests},
 	{name: "sets-one-by-one", prepare: replicaSets(mixKinds), pod: func(_ *Placer, i int, x *Pod) { spreadByOwner(x, i/15%mixKinds) }},
 	{name: "own-job", pod: func(_ *Placer, i int, x *Pod) {
 		job := strconv.Itoa(i)
@@ -103,6 +105,27 @@ var mixes = []mixture{
 		x.NodeSelector = []Label{{Key: "zone", Value: strconv.Itoa(i % 3)}}
 		x.Tolerations = []Toleration{{Key: "k" + strconv.Itoa(i%20), Exists: true}}
 	}},
+}
+
+// ownRequests makes x ask for what no pod before it asked for.
+func ownRequests(_ *Placer, i int, x *Pod) {
+	cpu, memory := int64(100+i%997), int64(64<<20+i<<12)
+	x.Requests = []Amount{{Resource: CPU, Value: cpu}, {Resource: Memory, Value: memory}}
+	x.Asked = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
+	x.Held = x.Asked
+}
+
+// unlikeLoads puts a pod of a size of its own on each node, from a part of a percent to half of it.
+func unlikeLoads(p *Placer) {
+	nodes, _, _ := p.Sizes()
+	for i := range nodes {
+		x := benchPod("size-" + strconv.Itoa(i))
+		x.Node = "node-" + strconv.Itoa(i)
+		cpu, memory := int64(100+i*7919%32000), (int64(1)<<28)+int64(i)*104729%128<<30
+		x.Requests = []Amount{{Resource: CPU, Value: cpu}, {Resource: Memory, Value: memory}}
+		x.Held = Load{unit.MilliCPU(cpu), unit.Bytes(memory)}
+		p.PodSeen(1, x)
+	}
 }
 
 // limitedDisks has every node attach 100 volumes at most and, with capacities, say how much room it has for more.
