@@ -61,6 +61,40 @@ func TestMemoryFollowsTheCluster(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
+// TestStocksFollowTheCluster lets classes come and go, with volumes and capacities, and a pod with a claim of each. What
+// is kept by class must go with them, and what a claim comes down to be found anew each time.
+func TestStocksFollowTheCluster(t *testing.T) {
+	p := mixCluster(&mixture{}, 100)
+	for i := range 40 {
+		class, name := "class-"+strconv.Itoa(i%20), strconv.Itoa(i)
+		p.StorageClassSeen(1, StorageClass{Name: class, Provisioner: "kubernetes.io/no-provisioner", Waits: true})
+		p.CapacitySeen(1, Capacity{Namespace: "d", Name: name, Class: class})
+		p.ClaimSeen(1, Claim{Namespace: "d", Name: name, Class: class, Size: 1, Version: "1"})
+		x := benchPod("p" + name)
+		x.Mounts = []Mount{{Claim: name}}
+		p.PodSeen(2, x)
+		if d, _ := p.Next(2); d.Node != "" {
+			t.Fatalf("pod %d is placed although there is no volume", i)
+		}
+		p.VolumeSeen(3, Volume{Name: name, Class: class, Capacity: 1, Available: true})
+		d, ok := p.Next(3 + unit.Instant(backoffMax))
+		if !ok || d.Node == "" {
+			t.Fatalf("pod %d: %v", i, d.Failure)
+		}
+		p.PodGone(4, x.ID)
+		p.ClaimGone(4, "d", name)
+		if i%2 == 0 {
+			p.StorageClassGone(4, class) // before its volume
+		}
+		p.VolumeGone(4, name)
+		p.CapacityGone(4, "d", name)
+		p.StorageClassGone(4, class)
+		if wrong := p.cluster.storage.Audit(nil, nil); wrong != nil {
+			t.Fatal(wrong)
+		}
+	}
+}
+
 // comingAndGoing is the i-th pod of a set. Of every tenth set one fits nowhere.
 func comingAndGoing(set, i int) Pod {
 	name := strconv.Itoa(set)

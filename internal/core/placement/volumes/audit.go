@@ -44,6 +44,9 @@ func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
 		}
 	}
 	for class, p := range s.stocks {
+		if p.empty() {
+			differs("a stock of class %s is kept for nothing", class)
+		}
 		if got, want := p.size(), s.free(class); got != want {
 			differs("class %s has %d volumes in stock, want %d", class, got, want)
 		}

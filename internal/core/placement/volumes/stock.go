@@ -8,13 +8,22 @@ import (
 // A Stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host
 // from which alone they can be reached, each list from the smallest on.
 type Stock struct {
-	version  uint64
+	version  uint64 // of the store when it was changed last; 0: it never had a volume
 	kept     map[ClaimKey][]*KnownVolume
 	byHost   map[int32][]*KnownVolume
 	anywhere []*KnownVolume
 }
 
+// stockOf returns the stock of a class; an empty one, which is not kept, if there are no volumes.
 func (s *Store) stockOf(class string) *Stock {
+	if p := s.stocks[class]; p != nil {
+		return p
+	}
+	return &Stock{}
+}
+
+// stockFor returns the stock of a class to put a volume into.
+func (s *Store) stockFor(class string) *Stock {
 	p := s.stocks[class]
 	if p == nil {
 		p = &Stock{kept: map[ClaimKey][]*KnownVolume{}, byHost: map[int32][]*KnownVolume{}}
@@ -39,8 +48,11 @@ func smallestFirst(a, b *KnownVolume) int {
 	return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Name, b.Name))
 }
 
-func (p *Stock) add(v *KnownVolume) {
-	p.version++
+func (p *Stock) empty() bool { return len(p.kept)+len(p.byHost)+len(p.anywhere) == 0 }
+
+// add puts v in if claims may get it, and reports whether nothing is in.
+func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
+	p.version = version
 	insert := func(list []*KnownVolume) []*KnownVolume {
 		i, _ := slices.BinarySearchFunc(list, v, smallestFirst)
 		return slices.Insert(list, i, v)
@@ -57,16 +69,19 @@ func (p *Stock) add(v *KnownVolume) {
 	default:
 		p.anywhere = insert(p.anywhere)
 	}
+	return p.empty()
 }
 
-func (p *Stock) remove(v *KnownVolume) {
-	p.version++
+// remove takes v out, and reports whether nothing is left.
+func (p *Stock) remove(v *KnownVolume, version uint64) (empty bool) {
+	p.version = version
 	key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}
 	takeOut(p.kept, key, v)
 	for _, h := range v.From.Hosts {
 		takeOut(p.byHost, h, v)
 	}
 	p.anywhere = without(p.anywhere, v)
+	return p.empty()
 }
 
 func takeOut[K comparable](lists map[K][]*KnownVolume, key K, v *KnownVolume) {

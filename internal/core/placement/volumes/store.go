@@ -44,7 +44,7 @@ type Store struct {
 	// opted: drivers that publish capacities, and want them looked at.
 	opted           map[string]bool
 	capacities      map[string]map[ClaimKey]*KnownCapacity // by class, then by namespace and name
-	capacityVersion map[string]uint64                      // by class: grows with every change of its capacities
+	capacityVersion map[string]uint64                      // by class with capacities: version when they changed last
 	boundTo         map[string]map[*ClaimState]bool        // by volume: claims that name it
 	attachments     map[string]attachment                  // by name
 	attaching       map[string]map[string]bool             // by volume: names of attachments
@@ -243,12 +243,16 @@ func (s *Store) VolumeGone(name string) {
 func (s *Store) setVolume(name string, to *KnownVolume) {
 	s.version++
 	if old := s.volumes[name]; old != nil {
-		s.stockOf(old.Class).remove(old)
+		if p := s.stocks[old.Class]; p != nil && p.remove(old, s.version) {
+			delete(s.stocks, old.Class)
+		}
 		delete(s.volumes, name)
 	}
 	if to != nil {
 		s.volumes[name] = to
-		s.stockOf(to.Class).add(to)
+		if p := s.stockFor(to.Class); p.add(to, s.version) {
+			delete(s.stocks, to.Class)
+		}
 	}
 	for k := range s.boundTo[name] {
 		s.reattach(k)
@@ -329,12 +333,13 @@ func put(set map[string]bool, name string, in bool) {
 // larger reports whether a volume may now be made that could not before.
 func (s *Store) SetCapacity(key ClaimKey, class string, to *Capacity) (was, is *KnownCapacity, larger bool) {
 	s.version++
-	s.capacityVersion[class]++
+	s.capacityVersion[class] = s.version
 	was = s.capacities[class][key]
 	if to == nil {
 		delete(s.capacities[class], key)
 		if len(s.capacities[class]) == 0 {
 			delete(s.capacities, class)
+			delete(s.capacityVersion, class)
 		}
 		return was, nil, false
 	}

@@ -177,7 +177,7 @@ func TestAuditCanFail(t *testing.T) {
 		t.Error(wrong)
 	}
 	x.trueVolumes["v"] = &KnownVolume{}
-	x.stockOf("local").anywhere = []*KnownVolume{{}}
+	x.stockFor("local").anywhere = []*KnownVolume{{}}
 	if wrong := x.Audit([]CountedPod{{Wants: w, Row: 0}}, nil); len(wrong) != 2 {
 		t.Errorf("a volume in stock that there is not, one assumed for nobody: %v", wrong)
 	}
