@@ -80,6 +80,12 @@ func TestHTTP(t *testing.T) {
 		}
 	})
 	handler.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, strings.Repeat("x", 1<<20)) })
+	handler.HandleFunc("/headers/{kib}", func(w http.ResponseWriter, r *http.Request) {
+		kib, _ := strconv.Atoi(r.PathValue("kib"))
+		for n := range kib {
+			w.Header().Add("X-Long-"+strconv.Itoa(n), strings.Repeat("x", 1<<10))
+		}
+	})
 	plain := httptest.NewServer(handler)
 	defer plain.Close()
 	secure := httptest.NewTLSServer(handler)
@@ -100,6 +106,8 @@ func TestHTTP(t *testing.T) {
 		{corev1.HTTPGetAction{Path: "/away", Port: intstr.FromInt(port)}, "warning: Probe terminated redirects"},
 		{corev1.HTTPGetAction{Path: "/slow", Port: intstr.FromInt(port)}, "fails: Client.Timeout exceeded"},
 		{corev1.HTTPGetAction{Path: "/big", Port: intstr.FromInt(port)}, "ok"},
+		{corev1.HTTPGetAction{Path: "/headers/200", Port: intstr.FromInt(port)}, "ok"},
+		{corev1.HTTPGetAction{Path: "/headers/300", Port: intstr.FromInt(port)}, "fails: server response headers exceeded"},
 		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(portOfURL(t, secure.Listener.Addr().String())), Scheme: "HTTPS"}, "ok"},
 		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(port), Scheme: "HTTPS"}, "fails: server gave HTTP response to HTTPS client"},
 		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(1)}, "fails: connection refused"},
