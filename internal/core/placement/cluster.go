@@ -25,13 +25,16 @@ type cluster struct {
 	hostKey  int32         // the label kubernetes.io/hostname
 	heard    map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
 	// Working space, of no meaning between calls.
-	scratch []byte
-	stamps  []uint64
-	stamp   uint64
-	lifted  []*held
-	inputs  []any
-	spent   []bool
-	plain   struct {
+	scratch  []byte
+	stamps   []uint64
+	stamp    uint64
+	lifted   []*held
+	below    []*held
+	allowed  []*held
+	inputs   []any
+	spent    []bool
+	biddable mask
+	plain    struct {
 		rows        []row
 		alike       []int32
 		totals, raw []int64
@@ -72,6 +75,9 @@ type cluster struct {
 	assumed   int // counted pods that are not confirmed
 	// atPriority is how many counted pods have each priority.
 	atPriority map[int32]int
+	heldMost   int // no row has ever held more pods
+	// allowances tells of rows on which another number of pods may be disrupted, while somebody has bids or bounds.
+	allowances changeLog
 
 	marks  marks
 	atoms  atoms
@@ -81,6 +87,9 @@ type cluster struct {
 	gone   struct{ pods, classes int } // see shrunk
 	survey survey
 	waits  waits
+	// bidding are the demands that have bids.
+	bidding map[*demand]bool
+	bounds  map[string]*bidBounds // by fitKey and priority
 	// hardDefaults: some profile gives hard spread constraints to pods without any.
 	hardDefaults bool
 }
@@ -109,14 +118,14 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		images:  map[string]*image{},
 		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
 		plans: map[PodID]*VolumePlan{}, atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
-		waits: newWaits(),
+		waits: newWaits(), bidding: map[*demand]bool{}, bounds: map[string]*bidBounds{},
 	}
 	c.readFacts(c.intern)
 	c.census = newCensus(&c.nodes, c.intern, c.touch, c.notifyCounter)
 	c.storage = volumes.NewStore(c.intern, c.recount)
 	c.growing = []rows.Table{
 		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
-		&c.changes, &c.moves,
+		&c.changes, &c.moves, &c.allowances,
 		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, c.storage,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
@@ -159,7 +168,10 @@ func (c *cluster) moveRow(r row, change func()) {
 
 // identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
 func (c *cluster) identify(pod *Pod) *identity {
-	who, _ := c.census.identify(pod.Namespace, pod.Labels)
+	who, fresh := c.census.identify(pod.Namespace, pod.Labels)
+	if fresh {
+		c.findBudgets(who)
+	}
 	return who
 }
 
@@ -211,6 +223,9 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 			h.turn, h.arrived = p.turn, p.arrived
 			h.berth, h.lies = p.berth, p.lies
 		}
+		if p.who != who {
+			c.discharge(p, "") // other budgets select it now
+		}
 		freed, changed = p.row, true
 		c.drop(p)
 	}
@@ -221,6 +236,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	}
 	h.inRow = len(c.held[r])
 	c.held[r] = append(c.held[r], h)
+	c.heldMost = max(c.heldMost, len(c.held[r]))
 	c.countNUMA(h, 1)
 	c.pods[pod.ID] = h
 	if changed && freed != r {
@@ -237,6 +253,7 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 	}
 	delete(c.pods, id)
 	c.pods = shrunk(c.pods, &c.gone.pods)
+	c.discharge(p, "")
 	c.drop(p)
 	c.release(p.row)
 	return p.row, true

@@ -112,6 +112,9 @@ func (h *history) happen() (what int) {
 		h.happenStorage()
 		return storageChanged
 	}
+	if h.rng.IntN(8) == 0 {
+		h.changeBudget()
+	}
 	what = h.rng.IntN(14)
 	switch what {
 	case namespaceChanged:
@@ -153,6 +156,50 @@ func (h *history) happen() (what int) {
 		}
 	}
 	return what
+}
+
+func (h *history) changeBudget() {
+	b := Budget{Namespace: []string{"x", "y"}[h.rng.IntN(2)], Name: []string{"b0", "b1"}[h.rng.IntN(2)], Allowed: int32(h.rng.IntN(3))}
+	b.Selector.Requirements = []Requirement{{Key: "app", Op: In, Values: []string{[]string{"web", "db"}[h.rng.IntN(2)]}}}
+	if id, ok := pick(h.rng, h.pods); ok && h.rng.IntN(4) == 0 {
+		b.Disrupted = []string{string(id)}
+	}
+	if h.rng.IntN(5) == 0 {
+		h.placer.BudgetGone(h.now, b.Namespace, b.Name)
+	} else {
+		h.placer.BudgetSeen(h.now, b)
+	}
+}
+
+// checkBudgets holds who is in which budget to a fresh look, and makes sure that nothing stays charged for pods that
+// are gone, or that nobody wants to evict.
+func (h *history) checkBudgets() {
+	c := h.placer.cluster
+	for _, in := range c.budgets.in {
+		for _, b := range in.byName {
+			for id, x := range b.charged {
+				w := c.wishes[x.by]
+				if pod := c.pods[id]; !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id) || !slices.Contains(pod.who.budgets, b)) {
+					h.t.Errorf("budget %s is charged for pod %s (%v) by %s, which evicts %v", b.Name, id, pod, x.by, w)
+				}
+			}
+		}
+	}
+	for _, who := range c.identities {
+		n := 0
+		if in := c.budgets.in[who.namespace]; in != nil {
+			for _, b := range in.byName {
+				if in := len(who.labels) > 0 && b.Selector.Matches(who.labels); in != slices.Contains(who.budgets, b) {
+					h.t.Errorf("pods with labels %v are in budget %s: %v, known: %v", who.labels, b.Name, in, !in)
+				} else if in {
+					n++
+				}
+			}
+		}
+		if n != len(who.budgets) {
+			h.t.Errorf("pods with labels %v are in %d budgets, known are %d", who.labels, n, len(who.budgets))
+		}
+	}
 }
 
 func (h *history) place() {
@@ -311,6 +358,7 @@ func (h *history) check() {
 	h.checkCounters()
 	h.checkBeliefs()
 	h.checkWaiting()
+	h.checkBudgets()
 	h.checkHolds()
 }
 

@@ -49,7 +49,7 @@ func (x *columns) hold(i int) { x.all[i].holders++ }
 
 func (k *column) idle() bool { return k.holders+k.having == 0 }
 
-// dropColumn forgets a column that is idle, and the fits that mean it.
+// dropColumn forgets a column that is idle, and the fits and bounds that mean it.
 func (c *cluster) dropColumn(i int) {
 	k := &c.columns.all[i]
 	if !k.idle() || k.resource == "" {
@@ -63,6 +63,11 @@ func (c *cluster) dropColumn(i int) {
 			slices.ContainsFunc(f.of.fit, func(s scored) bool { return s.column == i }) ||
 			slices.ContainsFunc(f.of.balanced, func(s scored) bool { return s.column == i }) {
 			delete(c.fits, key)
+		}
+	}
+	for key, b := range c.bounds {
+		if slices.ContainsFunc(b.of.requests, func(q request) bool { return q.column == i }) {
+			delete(c.bounds, key)
 		}
 	}
 }

@@ -9,6 +9,7 @@ type counter struct {
 	count   sparse // by domain
 	total   int64
 	waiters []*waiter // that hear of changes
+	bidders []*demand // likewise, for their bids
 
 	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least
 	// is no larger than the smallest of these counts. A domain without rows in the scope has no count.

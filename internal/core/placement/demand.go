@@ -20,6 +20,7 @@ type demand struct {
 	dropped    bool
 	// useless are rules that have objected to it whoever would be evicted, since it was last found to fit.
 	useless RuleSet
+	bids    bids
 
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too
@@ -102,6 +103,7 @@ func (c *cluster) dropDemand(d *demand) {
 	delete(d.class.demands, d.key)
 	delete(c.demands.all, d)
 	d.dropped = true
+	c.dropBids(d)
 	for _, list := range [][]spreadAsk{d.hard, d.soft} {
 		for i := range list {
 			if list[i].counter != nil {
@@ -252,6 +254,7 @@ func (c *cluster) readHeldTerms(d *demand) {
 	if !same {
 		d.shunnedBy, d.wantedBy = shunned, wanted
 		c.dropTables(d)
+		c.dropBids(d)
 	}
 }
 

@@ -21,6 +21,7 @@ type identity struct {
 
 	spreading defaultSpread // see defaultsOf
 	demands   []*demand     // that it has used
+	budgets   []*budget     // that select its pods
 }
 
 func (who *identity) add(a *aim) {

@@ -57,6 +57,7 @@ func (c *cluster) dismiss(id PodID) row {
 		return noRow
 	}
 	delete(c.wishes, id)
+	c.spare(w)
 	c.nominated[w.row] = without(c.nominated[w.row], w)
 	c.touch(w.row)
 	if len(c.waits.of) > 0 { // those beside whom it counted

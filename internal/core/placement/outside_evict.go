@@ -30,7 +30,7 @@ func (p *Placer) offers(e *entry, f *Failure) (out []Preemption) {
 	if made, _ := c.preempt(d, self); made == nil {
 		return nil
 	}
-	bids := c.bidders(d, self)
+	bids := c.allBids(d, self)
 	mine := c.turnOf(self)
 	var rows []row
 	for i := range bids {

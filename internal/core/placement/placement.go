@@ -228,11 +228,11 @@ func (p *Placer) regroup(now unit.Instant, namespace string) {
 }
 
 // BudgetSeen folds in a PodDisruptionBudget.
-func (p *Placer) BudgetSeen(_ unit.Instant, b Budget) { p.cluster.budgets.set(b) }
+func (p *Placer) BudgetSeen(_ unit.Instant, b Budget) { p.cluster.setBudget(b) }
 
 // BudgetGone folds in that one was deleted.
 func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
-	p.cluster.budgets.remove(namespace, name)
+	p.cluster.removeBudget(namespace, name)
 }
 
 // PodSeen folds in a pod that is new or changed: bound pods are counted on their node, pending ones queued. The shell
@@ -241,6 +241,9 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		p.queue.remove(pod.ID)
 		p.cluster.setPod(&pod, pod.Node, true)
+		if pod.Deleting {
+			p.cluster.chargeEnds(now, pod.ID)
+		}
 		p.forgetVolumes(pod.ID)
 		p.cluster.dismiss(pod.ID) // only now: what was kept for it is taken, not free
 		return
@@ -260,6 +263,7 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
 	p.cluster.dismiss(id)
+	p.cluster.chargeEnds(now, id)
 	p.forget(id)
 	p.heardAt = now
 }
@@ -313,6 +317,7 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 
 // Next places the pod that is next in line. ok is false when none is ready; call again at Wake or after a fact.
 func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
+	p.cluster.expireCharges(now)
 	p.hear(now)
 	p.seekHope(now)
 	e := p.queue.pop(now)
@@ -435,6 +440,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 	c.nominate(&e.pod, made.Node)
 	for _, v := range made.Victims {
 		c.wishes[e.pod.ID].victims = append(c.wishes[e.pod.ID].victims, v.ID)
+		c.charge(e.pod.ID, v.ID)
 	}
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
@@ -448,7 +454,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 // Retry lets a pod that waits for room try again: making it has failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
-		w.victims = nil
+		p.cluster.spare(w)
 	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.ready(now, e)
@@ -459,7 +465,7 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 // would be again.
 func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
-		w.victims = nil
+		p.cluster.spare(w)
 	}
 	if e := p.queue.entries[id]; e != nil && e.pool == unschedulable {
 		p.queue.bindFailed(now, e.pod, false)

@@ -40,16 +40,6 @@ const (
 	bidGood
 )
 
-// bids are kept by row in the tables of a demand that does not look around, and corrected where a row changed.
-type bids struct {
-	rows     []bid
-	position int // in the change log
-	budgets  uint64
-
-	hopeless   string // why none is good, as of position hopelessAt and for no pod in particular
-	hopelessAt int
-}
-
 // priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
 const priorityLift = math.MaxInt32 + 1
 
@@ -73,25 +63,12 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if !c.anyBelow(d.priority) {
 		return nil, c.hopeless(d, self)
 	}
-	best, cheapest := row(noRow), bid{}
-	mine := c.turnOf(self)
-	rows := c.bidders(d, self)
-	for i := range rows {
-		r := row(i)
-		d.useless |= rows[i].by
-		if rows[i].state != bidGood {
-			continue
-		}
-		order := compareBids(&rows[i], &cheapest)
-		if best == noRow || order < 0 || order == 0 && c.winsTie(r, best, mine) {
-			best, cheapest = r, rows[i]
-		}
-	}
+	best, cost := c.cheapest(d, self)
 	if best == noRow {
 		return nil, c.hopeless(d, self)
 	}
-	cheapest, victims := c.bidFor(d, self, best)
-	return c.preemptionOf(best, &cheapest, victims), ""
+	_, victims := c.bidFor(d, self, best)
+	return c.preemptionOf(best, &cost, victims), ""
 }
 
 func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
@@ -135,33 +112,6 @@ func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 // mayEvict reports whether a waiting demand may make others go at all.
 func (c *cluster) mayEvict(d *demand) bool {
 	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
-}
-
-// bidders returns the bids of all rows.
-func (c *cluster) bidders(d *demand, self PodID) []bid {
-	if d.tables == nil || d.looksAround() || c.wishes[self] != nil {
-		rows := make([]bid, len(c.name))
-		for i := range rows {
-			rows[i], _ = c.bidFor(d, self, row(i))
-		}
-		return rows
-	}
-	b := &c.tablesOf(d).bids
-	start := b.position
-	if len(b.rows) > 0 && b.budgets == c.budgets.version {
-		for len(b.rows) < len(c.name) {
-			b.rows = append(b.rows, bid{})
-		}
-		next, ok := c.changes.since(start, func(r row) { b.rows[r], _ = c.bidFor(d, self, r) })
-		if b.position = next; ok {
-			return b.rows
-		}
-	}
-	*b = bids{rows: make([]bid, len(c.name)), position: c.changes.end(), budgets: c.budgets.version}
-	for i := range b.rows {
-		b.rows[i], _ = c.bidFor(d, self, row(i))
-	}
-	return b.rows
 }
 
 // bidFor finds the fewest pods of lower priority whose eviction from row r makes room for d: all of them go, then each
@@ -256,31 +206,6 @@ func startOf(h *held) int64 {
 	return h.started
 }
 
-// overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.
-func (c *cluster) overBudget(pods []*held) []bool {
-	spent := c.spent[:0]
-	var left map[*Budget]int32
-	for _, h := range pods {
-		over := false
-		for _, b := range c.budgets.in[h.who.namespace] {
-			if len(h.who.labels) == 0 || !b.Selector.Matches(h.who.labels) || slices.Contains(b.Disrupted, h.name) {
-				continue
-			}
-			if left == nil {
-				left = map[*Budget]int32{}
-			}
-			if _, begun := left[b]; !begun {
-				left[b] = b.Allowed
-			}
-			left[b]--
-			over = over || left[b] < 0
-		}
-		spent = append(spent, over)
-	}
-	c.spent = spent
-	return spent
-}
-
 // anyBelowOn reports whether a pod on row r has a priority below p.
 func (c *cluster) anyBelowOn(r row, p int32) bool {
 	return slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < p })
@@ -304,17 +229,16 @@ const (
 
 // hopeless says, in upstream's words, why no eviction helps.
 func (c *cluster) hopeless(d *demand, self PodID) string {
-	if d.tables == nil || c.wishes[self] != nil {
+	if c.wishes[self] != nil {
 		return c.hopelessByRow(d, self)
 	}
-	t := c.tablesOf(d)
-	if !c.anyBelow(d.priority) {
-		return c.hopelessByGroup(d, t)
+	if d.tables != nil && !c.anyBelow(d.priority) {
+		return c.hopelessByGroup(d, c.tablesOf(d))
 	}
-	if b := &t.bids; b.hopeless == "" || b.hopelessAt != c.changes.end() || b.budgets != c.budgets.version || d.looksAround() {
+	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.end() || d.looksAround() {
 		b.hopeless, b.hopelessAt = c.hopelessByRow(d, self), c.changes.end()
 	}
-	return t.bids.hopeless
+	return d.bids.hopeless
 }
 
 // hopelessByGroup is for demands below whose priority there is nobody.

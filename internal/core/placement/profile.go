@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"slices"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
@@ -73,6 +74,11 @@ func DefaultProfile() Profile {
 		DefaultSpread:      []SpreadConstraint{soft("kubernetes.io/hostname", 3), soft("topology.kubernetes.io/zone", 5)},
 		SystemDefaults:     true,
 	}
+}
+
+// asksAbout reports whether a rule is one of the profile's.
+func (p *profile) asksAbout(rule RuleSet) bool {
+	return slices.ContainsFunc(p.filters, func(f *filter) bool { return f.rule == rule })
 }
 
 // profile is a Profile, compiled.

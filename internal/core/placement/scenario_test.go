@@ -18,7 +18,8 @@ import (
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME
-//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting]
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [label=K:V,...]
+//	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
 //	bound NAME done|refused|lost
@@ -69,6 +70,12 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 		pod := parsePod(args)
 		w.pods[pod.Name] = pod
 		w.placer.PodSeen(w.now, pod)
+	case "budget":
+		parsed := parseArguments(args[1:])
+		key, value, _ := strings.Cut(parsed["select"], ":")
+		b := Budget{Namespace: "default", Name: args[0], Allowed: int32(number(parsed["allowed"]))}
+		b.Selector.Requirements = []Requirement{{Key: key, Op: In, Values: []string{value}}}
+		w.placer.BudgetSeen(w.now, b)
 	case "gone":
 		w.placer.PodGone(w.now, PodID(args[0]))
 	case "next":
@@ -181,6 +188,8 @@ func parsePod(args []string) Pod {
 			p.Gates = []string{value}
 		case "on":
 			p.Node = value
+		case "label":
+			p.Labels = parseLabels(value)
 		case "deleting":
 			p.Deleting = true
 		case "needs":

@@ -64,8 +64,6 @@ type tables struct {
 	rejections []rejection
 	byReason   map[string]int32 // of rejections, by rule and reasons
 
-	bids bids
-
 	// Working space.
 	key     []int32
 	bytes   []byte

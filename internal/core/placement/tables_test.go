@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// checkTables holds what tables say about every queued pod to what the plain form says, and the bids kept in them to
-// fresh ones.
+// checkTables holds what tables say about every queued pod to what the plain form says.
 func (h *history) checkTables() {
 	c := h.placer.cluster
 	for _, id := range slices.Sorted(maps.Keys(h.placer.queue.entries)) {
@@ -26,14 +25,41 @@ func (h *history) checkTables() {
 		if plain.failure == nil {
 			continue
 		}
-		kept, whyKept := c.preempt(d, id)
-		tables := d.tables
-		d.tables = nil
-		fresh, why := c.preempt(d, id)
-		d.tables = tables
-		if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept {
-			h.t.Fatalf("pod %s: kept bids %+v %q, fresh ones %+v %q", id, kept, whyKept, fresh, why)
+		h.checkBids(d, id)
+	}
+}
+
+// checkBids holds the choice of whom to evict to one among all rows, asked afresh; bids that are kept to fresh ones;
+// and bounds to bids.
+func (h *history) checkBids(d *demand, id PodID) {
+	c := h.placer.cluster
+	d.bids.worth = d.bids.worth || h.rng.IntN(2) == 0
+	kept, whyKept := c.preempt(d, id)
+	if !c.mayEvict(d) {
+		return
+	}
+	least := c.boundsFor(d)
+	best, cheapest := row(noRow), bid{}
+	for i := range c.name {
+		r := row(i)
+		b, _ := c.bidFor(d, id, r)
+		if rows := d.bids.rows; len(rows) > i && rows[i].state != bidUnknown && rows[i] != b {
+			h.t.Fatalf("pod %s: kept bid for %s %+v, fresh one %+v", id, c.name[r], rows[i], b)
 		}
+		if b.state == bidGood && (least[i].state != bidGood || compareBids(&least[i], &b) > 0) {
+			h.t.Fatalf("pod %s: bound of %s %+v, bid %+v", id, c.name[r], least[i], b)
+		}
+		if order := compareBids(&b, &cheapest); b.state == bidGood && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.turnOf(id))) {
+			best, cheapest = r, b
+		}
+	}
+	fresh, why := (*Preemption)(nil), whyKept
+	if best != noRow {
+		_, victims := c.bidFor(d, id, best)
+		fresh, why = c.preemptionOf(best, &cheapest, victims), ""
+	}
+	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != c.hopelessByRow(d, id) {
+		h.t.Fatalf("pod %s: by bounds and kept bids %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
 	}
 }
 

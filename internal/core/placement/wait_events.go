@@ -23,7 +23,7 @@ func (s *waits) turned(r row) {
 // notify lets those hear who wait for pods that others mean, for terms that others hold or for claims that others use:
 // h has come to its row (sign 1), or left it. It is counted already, or no longer.
 func (c *cluster) notify(h *held, sign int32) {
-	if len(c.waits.of) == 0 {
+	if len(c.waits.of)+len(c.bidding) == 0 {
 		return
 	}
 	if sign < 0 || len(h.class.wants.Mounts) > 0 { // who shares a volume with h needs no other place for it
@@ -38,15 +38,16 @@ func (c *cluster) notifyAround(h *held, sign int32) {
 	h.eachCounter(func(k *counter) { c.notifyCounter(k, h.row, sign) })
 }
 
-// notifyCounter lets those hear who listen to k: it counts more on row r than before, or fewer.
+// notifyCounter lets those hear who listen to k, or keep bids: it counts more on row r than before, or fewer.
 func (c *cluster) notifyCounter(k *counter, r row, sign int32) {
-	if len(k.waiters) == 0 {
+	if len(k.waiters)+len(k.bidders) == 0 {
 		return
 	}
 	domain := k.of.topo.domainAt(r)
 	if domain == noDomain {
 		return
 	}
+	c.rebid(k, domain)
 	for _, w := range k.waiters {
 		if w.block == blockPartner {
 			if k.total > 0 {
