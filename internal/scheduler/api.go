@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -41,6 +42,9 @@ type remote struct{ client *kube.Client }
 
 func (r remote) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
 	err := r.client.Create(ctx, kube.Pods, d.Pod.Namespace, d.Pod.Name, bindingOf(d), &metav1.Status{}, "binding")
+	if kube.IsWithdrawn(ctx) && errors.Is(err, context.Canceled) {
+		return placement.BindWithdrawn, errWithdrawn // it waited before the Gate
+	}
 	return outcomeOf(err), err
 }
 

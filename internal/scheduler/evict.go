@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,55 @@ var errNotLeading = errors.New("another scheduler leads, or may")
 type eviction struct {
 	preemptor placement.Pod
 	*placement.Preemption
+}
+
+// errWithdrawn is why the bind of a victim was not sent.
+var errWithdrawn = errors.New("withdrawn: room is made for a pod of higher priority")
+
+// launch notes that a decision is on its way.
+func (m *mind) launch(id placement.PodID) *flight {
+	f := &flight{withdrawn: make(chan struct{})}
+	m.flights[id] = f
+	return f
+}
+
+// landed ends that.
+func (m *mind) landed(p placed) {
+	if m.flights[p.Pod.ID] == p.flight {
+		delete(m.flights, p.Pod.ID)
+	}
+}
+
+// makeRoom sets off what a preemption needs: victims that are bound are evicted, the binds of others withdrawn.
+func (m *mind) makeRoom(d placement.Decision) {
+	e := eviction{d.Pod, &placement.Preemption{Node: d.Preemption.Node, Violations: d.Preemption.Violations}}
+	for _, v := range d.Preemption.Victims {
+		if v.Assumed {
+			m.withdraw(d.Pod, v)
+		} else {
+			e.Victims = append(e.Victims, v)
+		}
+	}
+	if len(e.Victims) > 0 {
+		m.evictions.put(d.Pod.ID, e)
+	}
+}
+
+// withdraw lets the bind of a victim not be sent, if it has not been yet. Where nothing is on its way, the mind has taken
+// the victim back itself, or does not know what became of its bind and hears of it.
+func (m *mind) withdraw(preemptor placement.Pod, v placement.Victim) {
+	f := m.flights[v.ID]
+	if f == nil {
+		return
+	}
+	f.by = preemptor
+	close(f.withdrawn)
+	delete(m.flights, v.ID)
+	if i := slices.IndexFunc(m.held, func(p placed) bool { return p.Pod.ID == v.ID }); i >= 0 {
+		p := m.held[i]
+		m.held = slices.Delete(m.held, i, i+1)
+		m.settle(m.now(), p, placement.BindWithdrawn)
+	}
 }
 
 // evictAll evicts the victims of a preemption, one after another, beside the mind. When one could not be evicted, the

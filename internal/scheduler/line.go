@@ -20,8 +20,15 @@ type lines map[string][]placed
 // placed is a decision to be bound.
 type placed struct {
 	placement.Decision
-	began unit.Instant    // when it was made
+	began unit.Instant // when it was made
+	*flight
 	after <-chan struct{} // closed when nothing is written any more about why it was not placed before; nil: nothing is
+}
+
+// flight is a decision on its way, which may be withdrawn.
+type flight struct {
+	withdrawn chan struct{} // closed when it is not wanted any more
+	by        placement.Pod // the preemptor of which it is a victim then
 }
 
 // mayGo waits until nothing is on its way any more about why p was not placed before; false: ctx ended.
@@ -31,6 +38,8 @@ func (p *placed) mayGo(ctx context.Context) bool {
 	}
 	select {
 	case <-p.after:
+		return true
+	case <-p.withdrawn:
 		return true
 	case <-ctx.Done():
 		return false

@@ -209,6 +209,7 @@ type mind struct {
 	held     []placed     // decided ahead, to be sent when there is a slot
 	answered unit.Instant // when a slot was free, or a bind answered, last
 	lines    lines
+	flights  map[placement.PodID]*flight // that were not withdrawn
 	classes  deviceClasses
 	rejected map[placement.PodID]rejected // of the pods that fit nowhere, by whom
 }
@@ -231,7 +232,7 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 		o.Health = NewHealth()
 	}
 	return &mind{
-		o: o, api: a, recorder: recorder, lines: lines{}, rejected: map[placement.PodID]rejected{}, facts: make(chan fact, factsMax), start: time.Now(),
+		o: o, api: a, recorder: recorder, lines: lines{}, flights: map[placement.PodID]*flight{}, rejected: map[placement.PodID]rejected{}, facts: make(chan fact, factsMax), start: time.Now(),
 		failures: newLatest[placement.PodID, failure](), evictions: newLatest[placement.PodID, eviction](),
 		questions: newLatest[placement.PodID, question](),
 		placer: placement.New(placement.Options{
@@ -396,14 +397,14 @@ func (m *mind) placeOne(ctx context.Context) bool {
 		if d.Preemption != nil {
 			m.o.Metrics.victims.Observe(float64(len(d.Preemption.Victims)))
 			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node, "victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
-			m.evictions.put(d.Pod.ID, eviction{d.Pod, d.Preemption})
+			m.makeRoom(d)
 		}
 		return true
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	delete(m.rejected, d.Pod.ID)
 	m.evictions.withdraw(d.Pod.ID)
-	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID)}
+	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID), flight: m.launch(d.Pod.ID)}
 	if m.binding++; m.binding > m.o.BindsInFlight {
 		m.held = append(m.held, p)
 	} else {
@@ -423,19 +424,25 @@ func (m *mind) send(ctx context.Context, p placed) {
 
 // bind runs beside the mind; the outcome comes back as a fact.
 func (m *mind) bind(ctx context.Context, p placed) {
+	ctx = kube.Withdrawable(ctx, p.withdrawn)
 	if !p.mayGo(ctx) {
 		return
 	}
 	outcome, err := placement.BindRefused, error(errNotLeading)
-	if m.o.Leads() {
+	switch {
+	case kube.IsWithdrawn(ctx):
+		outcome, err = placement.BindWithdrawn, errWithdrawn
+	case m.o.Leads():
 		began := time.Now()
 		if e := m.binder(p.Pod); e != nil {
 			outcome, err = e.bind(ctx, p.Decision)
 		} else {
 			outcome, err = m.api.bind(ctx, p.Decision)
 		}
-		m.o.Metrics.call(callBind, began, err)
-		m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
+		if outcome != placement.BindWithdrawn {
+			m.o.Metrics.call(callBind, began, err)
+			m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
+		}
 	}
 	m.tell(ctx, func(now unit.Instant) {
 		m.answered = now
@@ -458,14 +465,22 @@ const Forgotten = "a pod had been forgotten: no event that helped it was seen, p
 // settle folds in the end of a bind.
 func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 	m.binding--
-	if outcome == placement.BindDone {
+	m.landed(p)
+	switch outcome {
+	case placement.BindDone:
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
 		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
 		if p.Flushed {
 			m.o.Metrics.flushed.Inc()
 			slog.Warn(Forgotten, "pod", p.Pod.Namespace+"/"+p.Pod.Name, "node", p.Node, "waited", now.Sub(p.Came))
 		}
-	} else {
+	case placement.BindWithdrawn:
+		m.o.Metrics.attempt(resultUnschedulable, p.Pod.Profile, now.Sub(p.began))
+		if pod := m.lookUp(p.Pod); pod != nil {
+			m.recorderFor(p.by).Eventf(pod, corev1.EventTypeNormal, "Preempted",
+				"Preempted by pod %v on node %v (in kube-scheduler memory).", p.by.ID, p.Node)
+		}
+	default:
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
 	}
 	m.placer.Bound(now, p.Pod, outcome)
@@ -479,8 +494,8 @@ func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err e
 		}
 		return
 	}
-	if errors.Is(err, errNotLeading) {
-		return // this process is about to end, and its words may be wrong
+	if errors.Is(err, errNotLeading) || outcome == placement.BindWithdrawn {
+		return // this process is about to end, and its words may be wrong; or settle has told
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {

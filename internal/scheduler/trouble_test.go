@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -26,6 +30,7 @@ import (
 // hanging is a cluster of which some answers do not come until they are let go.
 type hanging struct {
 	*cluster
+	onWire                  bool          // binds that hang were sent: they cannot be withdrawn
 	binds, patches, removes chan struct{} // closed: answered at once; nil: likewise
 	mu                      sync.Mutex
 	removing, most          int
@@ -46,19 +51,28 @@ func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Out
 	h.mu.Lock()
 	h.binding++
 	h.mostBinds = max(h.mostBinds, h.binding)
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.binding--
+		h.mu.Unlock()
+	}()
+	for h.binds != nil && !h.onWire && !isClosed(h.binds) { // as before a Gate
+		if time.Sleep(time.Millisecond); kube.IsWithdrawn(ctx) {
+			return placement.BindWithdrawn, errWithdrawn
+		}
+	}
+	h.mu.Lock()
 	h.sent[d.Pod.Name] = true
 	h.mu.Unlock()
 	await(ctx, h.binds)
-	h.mu.Lock()
-	h.binding--
-	h.mu.Unlock()
 	return h.cluster.bind(ctx, d)
 }
 
 func (h *hanging) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	await(ctx, h.patches)
 	h.mu.Lock()
-	if h.sent[name] && ctx.Err() == nil {
+	if h.sent[name] && ctx.Err() == nil && strings.Contains(string(patch), string(corev1.PodScheduled)) {
 		h.t.Errorf("of %s is written why it was not placed, and its bind was sent", name)
 	}
 	h.mu.Unlock()
@@ -75,6 +89,15 @@ func (h *hanging) remove(ctx context.Context, namespace, name string, uid types.
 	h.removing--
 	h.mu.Unlock()
 	return h.cluster.remove(ctx, namespace, name, uid)
+}
+
+func isClosed(gate chan struct{}) bool {
+	select {
+	case <-gate:
+		return true
+	default:
+		return false
+	}
 }
 
 // startHanging is start with an API that hangs.
@@ -191,7 +214,7 @@ func TestNoConditionOnBoundPods(t *testing.T) {
 // one that takes no binds. What was to be written of those whose binds are sent is not, whichever is let go first.
 func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &hanging{patches: make(chan struct{}), binds: make(chan struct{})}
+		h := &hanging{patches: make(chan struct{}), binds: make(chan struct{}), onWire: true}
 		m, _, stop := startHanging(t, 100, h)
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
@@ -555,4 +578,131 @@ func TestDeviceClassIsNamed(t *testing.T) {
 			t.Errorf("the class is gone: %s", got)
 		}
 	})
+}
+
+// preemptInFlight lets a pod of high priority come while the bind of a less important one is on its way to the only
+// node, and lets binds be answered then. It returns what was told.
+func preemptInFlight(t *testing.T, h *hanging) (told []string) {
+	m, recorder, stop := startHanging(t, 10, h)
+	defer stop()
+	m.nodeHandler().OnAdd(testNode("n", "1"), true)
+	m.tell(context.Background(), synced(m))
+	h.add(m, withPriority(testPod("low", "1"), 1))
+	time.Sleep(50 * time.Millisecond)
+	h.add(m, withPriority(testPod("high", "1"), 10))
+	time.Sleep(50 * time.Millisecond)
+	close(h.binds)
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if h.bound["uid-high"] != 1 {
+		t.Errorf("bound %v, want high", h.bound)
+	}
+	for len(recorder.Events) > 0 {
+		if e := <-recorder.Events; strings.Contains(e, "Preempted") {
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+// TestVictimInFlightIsTakenBack: a victim whose bind has not been sent is not deleted. It waits for its turn.
+func TestVictimInFlightIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{})}
+		told := preemptInFlight(t, h)
+		if len(h.removed) > 0 || h.bound["uid-low"] > 0 || h.pods["uid-low"] == nil {
+			t.Errorf("removed %v, bound %v", h.removed, h.bound)
+		}
+		if want := []string{"Normal Preempted Preempted by pod uid-high on node n (in kube-scheduler memory)."}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+// TestVictimBoundAllTheSame: a victim whose bind was sent by then is deleted as a bound one.
+func TestVictimBoundAllTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{}), onWire: true}
+		told := preemptInFlight(t, h)
+		if !slices.Equal(h.removed, []string{"low"}) || h.bound["uid-low"] != 1 {
+			t.Errorf("removed %v, bound %v", h.removed, h.bound)
+		}
+		if want := []string{"Normal Preempted Preempted by pod uid-high on node n"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+// TestHeldVictimIsTakenBack at once: its bind waits for a slot, and those before it hang.
+func TestHeldVictimIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{}), onWire: true}
+		m, recorder, stop := startHanging(t, 1, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("other", "1"), true)
+		m.tell(context.Background(), synced(m))
+		h.add(m, withPriority(testPod("hangs", "1"), 1))
+		time.Sleep(50 * time.Millisecond)
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		h.add(m, withPriority(testPod("low", "1"), 1))
+		time.Sleep(2 * hungAfter)
+		h.add(m, withPriority(testPod("high", "1"), 10))
+		h.add(m, withPriority(testPod("higher", "1"), 20))
+		time.Sleep(2 * hungAfter)
+		synctest.Wait()
+		told := ""
+		for len(recorder.Events) > 0 {
+			told += <-recorder.Events + "\n"
+		}
+		if !strings.Contains(told, "(in kube-scheduler memory)") || len(h.bound) > 0 {
+			t.Errorf("while the bind before it hangs: told %q, bound %v", told, h.bound)
+		}
+		close(h.binds)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if h.bound["uid-low"] > 0 || h.bound["uid-high"] != 1 || h.bound["uid-higher"] != 1 || len(h.pods) > 4 {
+			t.Errorf("bound %v, removed %v", h.bound, h.removed)
+		}
+	})
+}
+
+// TestWithdrawnBind: a bind that waits before the Gate ends as withdrawn; one that was sent ends as the server says.
+func TestWithdrawnBind(t *testing.T) {
+	asked, answer := make(chan string, 2), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		<-answer
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+	}))
+	defer server.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := kube.NewGate(kube.GateOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: tolerance}})
+	if client, err = client.Through(gate); err != nil {
+		t.Fatal(err)
+	}
+	withdrawn := make(chan struct{})
+	ctx := kube.Withdrawable(t.Context(), withdrawn)
+	outcomes := make(chan placement.Outcome, 2)
+	bind := func(name string) {
+		o, _ := remote{client}.bind(ctx, placement.Decision{Pod: placement.Pod{Namespace: "x", Name: name}, Node: "n"})
+		outcomes <- o
+	}
+	go bind("sent")
+	if path := <-asked; !strings.Contains(path, "sent") {
+		t.Fatalf("asked %s", path)
+	}
+	go bind("waits")
+	close(withdrawn)
+	if o := <-outcomes; o != placement.BindWithdrawn {
+		t.Errorf("the bind that waits: %v", o)
+	}
+	close(answer)
+	if o := <-outcomes; o != placement.BindDone {
+		t.Errorf("the bind that was sent: %v", o)
+	}
 }

@@ -21,22 +21,28 @@ import (
 // writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears
 // from the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
 func (m *mind) writeVolumes(ctx context.Context, p placed) {
+	ctx = kube.Withdrawable(ctx, p.withdrawn)
 	if !p.mayGo(ctx) {
 		return
 	}
 	err := error(errNotLeading)
-	if m.o.Leads() {
+	if !kube.IsWithdrawn(ctx) && m.o.Leads() {
 		began := time.Now()
 		err = m.writePlan(ctx, p.Volumes)
 		m.o.Metrics.point("PreBind", p.Pod.Profile, began, err)
 	}
 	m.tell(ctx, func(now unit.Instant) {
+		if kube.IsWithdrawn(ctx) { // before a bind: whatever was written, nothing can bind it
+			m.settle(now, p, placement.BindWithdrawn)
+			return
+		}
 		if err != nil {
 			m.settle(now, p, placement.BindRefused)
 			m.reportBind(p.Decision, placement.BindRefused, fmt.Errorf("binding volumes: %w", err))
 			return
 		}
 		m.binding--
+		m.landed(p)
 		m.placer.VolumesWritten(now, p.Pod.ID)
 	})
 }
@@ -68,7 +74,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
 		m.binding++
-		p := placed{Decision: s.Decision, began: s.Since}
+		p := placed{Decision: s.Decision, began: s.Since, flight: m.launch(s.Decision.Pod.ID)}
 		if s.Why != "" {
 			m.o.Metrics.volumeErrors.WithLabelValues("bind").Inc()
 			m.settle(now, p, placement.BindRefused)

@@ -279,7 +279,7 @@ func (c *cluster) spare(w *nominated) {
 			c.discharge(h, w.id)
 		}
 	}
-	w.victims = nil
+	w.victims, w.back = nil, nil
 }
 
 // overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.

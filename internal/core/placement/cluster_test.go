@@ -231,6 +231,11 @@ func (h *history) evict(d Decision) {
 		h.placer.Retry(h.now, d.Pod.ID)
 	}
 	for _, v := range d.Preemption.Victims {
+		if v.Assumed && how > 1 && h.rng.IntN(2) == 0 {
+			delete(h.flight, v.ID)
+			h.placer.Bound(h.now, h.pods[v.ID], BindWithdrawn)
+			continue
+		}
 		switch p := h.pods[v.ID]; how {
 		case 1:
 			delete(h.pods, v.ID)

@@ -5,6 +5,7 @@ package placement
 type nominated struct {
 	held
 	victims []PodID // whose eviction was decided for it, and may not have been seen yet
+	back    []PodID // of them, those whose binds are to be withdrawn
 	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
 }
 

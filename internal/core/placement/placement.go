@@ -239,6 +239,7 @@ func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
 // leaves out pods that have ended and pending pods of other schedulers.
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
+		onItsWay := p.bindOnItsWay(pod.ID)
 		p.queue.remove(pod.ID)
 		p.cluster.setPod(&pod, pod.Node, true)
 		if pod.Deleting {
@@ -246,6 +247,9 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 		}
 		p.forgetVolumes(pod.ID)
 		p.cluster.dismiss(pod.ID) // only now: what was kept for it is taken, not free
+		if onItsWay {
+			p.boundAllTheSame(now, pod.ID)
+		}
 		return
 	}
 	if pod.Deleting { // also while it is assumed: the API refuses to bind what is being deleted
@@ -297,6 +301,8 @@ const (
 	// its back-off ends; only then is it forgotten and tried again. A bind that did happen makes the second one
 	// fail with a conflict: the API binds a pod once.
 	BindLost
+	// BindWithdrawn: the bind of a Victim that was Assumed was not sent. As BindRefused.
+	BindWithdrawn
 )
 
 // Bound folds in the fate of the bind of pod id to node. Reports about pods that have moved on are ignored.
@@ -307,7 +313,8 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	switch o {
 	case BindDone:
 		p.queue.settle(pod.ID)
-	case BindRefused:
+		p.boundAllTheSame(now, pod.ID)
+	case BindRefused, BindWithdrawn:
 		p.queue.bindFailed(now, pod, false)
 		p.forget(pod.ID)
 	case BindLost:
@@ -438,9 +445,16 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 	}
 	p.cluster.dismiss(e.pod.ID)
 	c.nominate(&e.pod, made.Node)
-	for _, v := range made.Victims {
-		c.wishes[e.pod.ID].victims = append(c.wishes[e.pod.ID].victims, v.ID)
-		c.charge(e.pod.ID, v.ID)
+	w := c.wishes[e.pod.ID]
+	for i := range made.Victims {
+		v := &made.Victims[i]
+		w.victims = append(w.victims, v.ID)
+		if v.Assumed = p.bindOnItsWay(v.ID); v.Assumed {
+			w.back = append(w.back, v.ID)
+			p.takeBack(now, v.ID)
+		} else {
+			c.charge(e.pod.ID, v.ID)
+		}
 	}
 	for _, w := range slices.Clone(c.nominated[c.rows[made.Node]]) {
 		if w.class.priority < e.demand.priority {
@@ -449,6 +463,35 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 		}
 	}
 	return made
+}
+
+// bindOnItsWay reports whether a pod was placed, and the fate of its bind is not known yet.
+func (p *Placer) bindOnItsWay(id PodID) bool {
+	state := p.queue.stateOf(id)
+	return p.cluster.isAssumed(id) && (state == binding || state == unsettled)
+}
+
+// takeBack takes a victim off its row that waits for its volumes: nothing is on its way that could bind it. Of others
+// the shell says what became of their binds.
+func (p *Placer) takeBack(now unit.Instant, id PodID) {
+	if plan := p.cluster.plans[id]; plan != nil && plan.written {
+		p.queue.bindFailed(now, p.queue.entries[id].pod, false)
+		p.forget(id)
+	}
+}
+
+// boundAllTheSame lets those try again for whom the bind of a pod was to be withdrawn, and that was bound.
+func (p *Placer) boundAllTheSame(now unit.Instant, id PodID) {
+	c := p.cluster
+	h := c.pods[id]
+	if h == nil {
+		return
+	}
+	for _, w := range slices.Clone(c.nominated[h.row]) {
+		if slices.Contains(w.back, id) {
+			p.Retry(now, w.id)
+		}
+	}
 }
 
 // Retry lets a pod that waits for room try again: making it has failed.

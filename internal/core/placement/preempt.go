@@ -18,6 +18,9 @@ type Preemption struct {
 type Victim struct {
 	ID              PodID
 	Namespace, Name string
+	// Assumed: it was placed by us, and its bind is on its way. The bind is to be withdrawn (BindWithdrawn), and nothing
+	// deleted. If the pod is bound all the same, the preemptor is tried again, and may evict it as a bound one then.
+	Assumed bool
 }
 
 // bid is what making room on one row would cost. Fields are in the order in which bids are compared; less is better but
@@ -74,7 +77,7 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
 	p := &Preemption{Node: c.name[r], Violations: int(b.violations)}
 	for _, v := range victims {
-		p.Victims = append(p.Victims, Victim{v.id, v.who.namespace, v.name})
+		p.Victims = append(p.Victims, Victim{ID: v.id, Namespace: v.who.namespace, Name: v.name})
 	}
 	return p
 }

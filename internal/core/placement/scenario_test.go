@@ -22,7 +22,7 @@ import (
 //	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
-//	bound NAME done|refused|lost
+//	bound NAME done|refused|lost|withdrawn
 //	after DURATION
 //	pending
 //	why NAME
@@ -81,7 +81,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	case "next":
 		return w.next(args)
 	case "bound":
-		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost}[args[1]]
+		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost, "withdrawn": BindWithdrawn}[args[1]]
 		w.placer.Bound(w.now, w.pods[args[0]], outcome)
 	case "after":
 		passed, err := time.ParseDuration(args[0])
@@ -140,6 +140,9 @@ func evicted(p *Preemption) string {
 	}
 	var names []string
 	for _, v := range p.Victims {
+		if v.Assumed {
+			v.Name += " (assumed)"
+		}
 		names = append(names, v.Name)
 	}
 	return fmt.Sprintf(" Evicts %s from %s, against budgets %d.", strings.Join(names, "+"), p.Node, p.Violations)
