@@ -40,9 +40,7 @@ type cluster struct {
 		totals, raw []int64
 	}
 
-	// While pods count that are only nominated: see nobodyShuns. evicting: pods are off the row, and shunless is what
-	// was true before.
-	quiet, evicting, shunless bool
+	evicting, beside trial // that go on, if they are on
 
 	classes map[string]*class
 	groups  groups
@@ -102,6 +100,7 @@ type held struct {
 	class     *class
 	confirmed bool // the API shows it there; else assumed
 	preempted bool
+	tried     int8             // how often it counts more than it does, in a trial
 	started   int64            // see Pod.Started
 	turn      uint64           // when it was placed here, among others
 	arrived   bool             // a report of the node's agent has had it

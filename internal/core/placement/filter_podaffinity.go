@@ -17,14 +17,14 @@ func (podAffinityFilter) about() ruling {
 // One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required
 // terms itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
 func (podAffinityFilter) judge(c *cluster, d *demand, r row) bool {
-	return c.quiet || d.joins(r) && d.avoids(r) && d.isAdmitted(r)
+	return c.beside.on && c.beside.nobodyShuns || d.joins(r) && d.avoids(r) && d.isAdmitted(r)
 }
 
 // nobodyShuns reports whether neither the pod has required terms nor any counted pod an anti-affinity term that means
 // it. While pods are taken off a row to see what that helps, it stays what it was before.
 func (d *demand) nobodyShuns(c *cluster) bool {
-	if c.evicting {
-		return c.shunless
+	if c.evicting.on {
+		return c.evicting.nobodyShuns
 	}
 	if len(d.together)+len(d.apart) > 0 {
 		return false

@@ -77,32 +77,18 @@ func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) 
 	if len(c.nominated[r]) == 0 {
 		return pass()
 	}
+	c.beside.begin(c, d)
 	added := false
-	quiet := c.quiet
-	c.quiet = d.nobodyShuns(c)
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority && w.id != self {
-			c.lift(&w.held, 1)
+			c.beside.count(&w.held, 1)
 			added = true
 		}
 	}
 	ok := pass()
-	c.quiet = quiet
+	c.beside.end()
 	if !added {
 		return ok
 	}
-	for _, w := range c.nominated[r] {
-		if w.class.priority >= d.priority && w.id != self {
-			c.lift(&w.held, -1)
-		}
-	}
 	return ok && pass()
-}
-
-// lift counts h, for a moment: no row is noted as changed.
-func (c *cluster) lift(h *held, sign int64) {
-	c.countOnRow(h.row, h.class, sign)
-	c.census.count(&h.countedPod, int32(sign))
-	c.liftNUMA(h, sign)
-	c.storage.Use(&h.class.wants, int32(sign), true)
 }

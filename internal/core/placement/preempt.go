@@ -124,7 +124,6 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 	if !c.seen[r] {
 		return b, nil
 	}
-	v := c.held[r]
 	if !c.anyBelowOn(r, d.priority) {
 		return b, nil
 	}
@@ -133,24 +132,13 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 		b.by = by
 		return b, nil
 	}
-	c.shunless = d.nobodyShuns(c)
-	c.evicting = true
-	defer func() { c.evicting = false }()
-	c.lifted = c.lifted[:0]
-	for _, h := range v {
-		if h.class.priority < d.priority {
-			c.lifted = append(c.lifted, h)
-			c.lift(h, -1)
-		}
-	}
-	lifted := c.lifted
+	defer c.tryWithout(d, r).end()
 	if by := c.keptOff(d, self, r); by != nil {
 		b.by = by.rule
-		for _, h := range lifted {
-			c.lift(h, 1)
-		}
 		return b, nil
 	}
+	lifted := append(c.lifted[:0], c.evicting.pods...)
+	c.lifted = lifted
 	slices.SortFunc(lifted, moreImportant)
 	spent := c.overBudget(lifted)
 	for _, violating := range [...]bool{true, false} {
@@ -158,18 +146,15 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 			if spent[i] != violating {
 				continue
 			}
-			if c.lift(h, 1); c.feasible(d, self, r) {
+			if c.evicting.count(h, 1); c.feasible(d, self, r) {
 				continue
 			}
-			c.lift(h, -1)
+			c.evicting.count(h, -1)
 			victims = append(victims, h)
 			if violating {
 				b.violations++
 			}
 		}
-	}
-	for _, h := range victims {
-		c.lift(h, 1)
 	}
 	if len(victims) == 0 {
 		return b, nil // it fits as it is
@@ -295,18 +280,18 @@ func (c *cluster) hopelessByRow(d *demand, self PodID) string {
 
 // stillRejected says why d does not fit on row r without any pod of lower priority.
 func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
-	c.shunless = d.nobodyShuns(c)
-	c.evicting = true
-	defer func() { c.evicting = false }()
-	lift := func(sign int64) {
-		for _, h := range c.held[r] {
-			if h.class.priority < d.priority {
-				c.lift(h, sign)
-			}
+	defer c.tryWithout(d, r).end()
+	return c.verdict(d, self, r).Reasons
+}
+
+// tryWithout begins a trial of row r without any pod of lower priority than d.
+func (c *cluster) tryWithout(d *demand, r row) *trial {
+	t := &c.evicting
+	t.begin(c, d)
+	for _, h := range c.held[r] {
+		if h.class.priority < d.priority {
+			t.count(h, -1)
 		}
 	}
-	lift(-1)
-	v := c.verdict(d, self, r)
-	lift(1)
-	return v.Reasons
+	return t
 }
