@@ -26,12 +26,12 @@ type class struct {
 	tolerations   []Toleration
 	toleratesNode bool // tolerates a cordon
 	nodeSelector  []selector.LabelID
-	nodeTerms     []selector.Term
+	nodeTerms     selector.Terms
 	hasTerms      bool     // nodeTerms is a demand, even if empty
 	affinityKey   []byte   // nodeSelector and nodeTerms, as text
 	onlyNames     []string // if not nil: no node of another name can match; sorted
 	conflict      bool     // the terms contradict each other on the node's name
-	preferred     []weightedTerm
+	preferred     weightedTerms
 	ports         []HostPort
 	unsupported   []string
 
@@ -61,9 +61,18 @@ type request struct {
 	value  int64
 }
 
-type weightedTerm struct {
-	weight int64
-	term   selector.Term
+// weightedTerms are terms, and what each adds to the score of nodes that it matches.
+type weightedTerms struct {
+	terms   selector.Terms
+	weights []int64
+}
+
+func (w *weightedTerms) add(weight int64, t selector.Term) {
+	i := w.terms.Add(t)
+	if i == len(w.weights) {
+		w.weights = append(w.weights, 0)
+	}
+	w.weights[i] += weight
 }
 
 type spreadTerm struct {
@@ -119,14 +128,14 @@ func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 	if pod.NodeAffinity != nil {
 		k.hasTerms = true
 		for _, t := range *pod.NodeAffinity {
-			k.nodeTerms = append(k.nodeTerms, c.intern.Compile(t))
+			k.nodeTerms.Add(c.intern.Compile(t))
 		}
 		k.onlyNames, k.conflict = selector.Names(*pod.NodeAffinity)
 	}
 	k.affinityKey = selector.AppendNodeTerms(selector.AppendLabels(nil, pod.NodeSelector), pod.NodeAffinity)
 	for _, w := range pod.Preferred {
 		if w.Weight != 0 {
-			k.preferred = append(k.preferred, weightedTerm{w.Weight, c.intern.Compile(w.Term)})
+			k.preferred.add(w.Weight, c.intern.Compile(w.Term))
 		}
 	}
 }

@@ -19,7 +19,9 @@ func (nodeAffinityFilter) judge(c *cluster, d *demand, r row) bool {
 
 func (nodeAffinityFilter) final(*cluster, *demand, row) bool { return true }
 
-func addedAllows(c *cluster, p *profile, r row) bool { return !p.hasAdded || c.anyMatches(p.added, r) }
+func addedAllows(c *cluster, p *profile, r row) bool {
+	return !p.hasAdded || c.someMatches(&p.added, r)
+}
 
 // affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
 func affinityAllows(c *cluster, k *class, r row) bool {
@@ -28,7 +30,12 @@ func affinityAllows(c *cluster, k *class, r row) bool {
 			return false
 		}
 	}
-	return !k.hasTerms || c.anyMatches(k.nodeTerms, r)
+	return !k.hasTerms || c.someMatches(&k.nodeTerms, r)
+}
+
+// someMatches reports whether one of terms matches the node of row r.
+func (c *cluster) someMatches(terms *selector.Terms, r row) bool {
+	return c.intern.MatchSome(terms, c.name[r], c.labels[r])
 }
 
 // anyMatches reports whether one of terms matches the node of row r.

@@ -27,8 +27,8 @@ func (c *cluster) marked() mask {
 	}}
 	m.see(c.hostKey)
 	for _, p := range c.profiles {
-		selector.EachString(p.added, m.see)
-		m.weighted(p.preferred)
+		selector.EachString(p.added.List(), m.see)
+		selector.EachString(p.preferred.terms.List(), m.see)
 	}
 	for _, list := range c.labels {
 		m.labels(list)
@@ -65,16 +65,10 @@ func (m *marker) labels(list []selector.LabelID) {
 	}
 }
 
-func (m *marker) weighted(list []weightedTerm) {
-	for i := range list {
-		list[i].term.EachString(m.see)
-	}
-}
-
 func (m *marker) class(k *class) {
 	m.labels(k.nodeSelector)
-	selector.EachString(k.nodeTerms, m.see)
-	m.weighted(k.preferred)
+	selector.EachString(k.nodeTerms.List(), m.see)
+	selector.EachString(k.preferred.terms.List(), m.see)
 	m.see(k.joinKeys...)
 	for i := range k.spread {
 		m.see(k.spread[i].key)

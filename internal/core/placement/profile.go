@@ -85,8 +85,8 @@ func (p *profile) asksAbout(rule RuleSet) bool {
 type profile struct {
 	Profile
 	hasAdded  bool
-	added     []selector.Term
-	preferred []weightedTerm
+	added     selector.Terms
+	preferred weightedTerms
 
 	filters []*filter
 	local   int // of filters, so many come first that look at nothing but the row
@@ -98,11 +98,11 @@ func compileProfile(c *cluster, p Profile) *profile {
 	if p.AddedAffinity != nil {
 		out.hasAdded = true
 		for _, t := range *p.AddedAffinity {
-			out.added = append(out.added, c.intern.Compile(t))
+			out.added.Add(c.intern.Compile(t))
 		}
 	}
 	for _, w := range p.AddedPreferred {
-		out.preferred = append(out.preferred, weightedTerm{w.Weight, c.intern.Compile(w.Term)})
+		out.preferred.add(w.Weight, c.intern.Compile(w.Term))
 	}
 	for i := range filters {
 		if f := &filters[i]; !p.Skip[f.plugin] {

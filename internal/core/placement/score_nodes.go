@@ -38,7 +38,7 @@ func (nodeAffinityScorer) about() scoring {
 }
 
 func (nodeAffinityScorer) applies(d *demand) bool {
-	return len(d.preferred)+len(d.profile.preferred) > 0
+	return d.preferred.terms.Len()+d.profile.preferred.terms.Len() > 0
 }
 
 func (nodeAffinityScorer) raw(c *cluster, d *demand, r row) int64 { return preferredWeight(c, d, r) }
@@ -48,13 +48,17 @@ func (nodeAffinityScorer) normalize(scores []int64) { normalizeByMax(scores) }
 // preferredWeight sums the weights of the preferred affinity terms that match: the pod's, and those its profile adds.
 func preferredWeight(c *cluster, d *demand, r row) int64 {
 	sum := int64(0)
-	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
-		for i := range list {
-			if c.termMatches(&list[i].term, r) {
-				sum += list[i].weight
-			}
-		}
+	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
+		sum += c.weightAt(list, r)
 	}
+	return sum
+}
+
+func (c *cluster) weightAt(list *weightedTerms, r row) (sum int64) {
+	c.intern.EachMatch(&list.terms, c.name[r], c.labels[r], func(i int) bool {
+		sum += list.weights[i]
+		return true
+	})
 	return sum
 }
 
@@ -71,10 +75,23 @@ func (taintScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 	})
 }
 
+// termsByAtoms is up to how many preferred terms each are asked by an atom, which pods of other kinds may share. Chosen:
+// more than people write; a node is asked at once about more.
+const termsByAtoms = 16
+
 func (nodeAffinityScorer) split(c *cluster, d *demand, m mask, g *grouping) {
-	for _, list := range [...][]weightedTerm{d.preferred, d.profile.preferred} {
-		for i := range list {
-			term := &list[i].term
+	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
+		if list.terms.Len() > termsByAtoms {
+			step := g.step()
+			m.each(func(r row) {
+				if sum := c.weightAt(list, r); sum != 0 {
+					g.move(step, r, sum)
+				}
+			})
+			continue
+		}
+		for i := range list.terms.Len() {
+			term := list.terms.At(i)
 			c.scratch = append(append(c.scratch[:0], asksTerm), term.Text...)
 			holds := func(r row) bool { return c.termMatches(term, r) }
 			if a := c.atomOf(&c.moves, m, c.scratch, holds); a != nil {

@@ -135,6 +135,21 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	if rng.IntN(6) == 0 {
 		p.NodeAffinity = &[]NodeTerm{term(), term()}
 	}
+	if rng.IntN(8) == 0 { // so many that they are found by what they demand
+		var terms []NodeTerm
+		for i := range 30 {
+			both := term()
+			both.Labels = append(both.Labels, Requirement{Key: hostKey, Op: In, Values: []string{fmt.Sprint("n", i), "n" + fmt.Sprint(rng.IntN(40))}})
+			p.Preferred = append(p.Preferred, WeightedTerm{Weight: int64(1 + i), Term: both})
+			terms = append(terms, both)
+		}
+		if rng.IntN(3) == 0 {
+			p.NodeAffinity = &terms
+		}
+	}
+	if rng.IntN(16) == 0 {
+		p.Requests = append(p.Requests, Amount{"example.com/" + fmt.Sprint(rng.IntN(3)), 1})
+	}
 	if rng.IntN(12) == 0 {
 		p.NodeAffinity = &[]NodeTerm{{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{"n1", "n2"}}}}}
 	}

@@ -109,7 +109,7 @@ func (x *rowIndex) demanded(d *demand) (labels []selector.LabelID, names []strin
 			}
 		}
 		if labels == nil && d.hasTerms {
-			labels = selector.AnyOf(d.nodeTerms, labelsMax)
+			labels = selector.AnyOf(d.nodeTerms.List(), labelsMax)
 		}
 	}
 	if labels != nil || d.volumes == nil || d.profile.Skip["VolumeBinding"] {

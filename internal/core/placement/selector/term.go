@@ -136,9 +136,9 @@ func AnyOf(terms []Term, most int) (labels []LabelID) {
 			if l := (LabelID{Key: q.Key, Value: value}); !slices.Contains(labels, l) {
 				labels = append(labels, l)
 			}
-		}
-		if len(labels) > most {
-			return nil
+			if len(labels) > most {
+				return nil
+			}
 		}
 	}
 	return labels
