@@ -45,6 +45,8 @@ type censusNodes interface {
 	present(r row) bool
 	// label returns the value of a label.
 	label(r row, key int32) (value int32, ok bool)
+	// hasKey reports whether any row has a label of this key.
+	hasKey(key int32) bool
 }
 
 func newCensus(on censusNodes, in *selector.Interner, changed func(row), recounted func(*counter, row, int32)) *census {

@@ -112,7 +112,7 @@ type held struct {
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		nodes: nodes{seed: seed, rows: map[string]row{}}, intern: selector.NewInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
+		nodes: nodes{seed: seed, rows: map[string]row{}, keys: map[int32]int{}}, intern: selector.NewInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
 		groups: newGroups(), budgets: newBudgets(),
 		images:  map[string]*image{},
 		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},

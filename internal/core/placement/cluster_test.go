@@ -413,7 +413,23 @@ func (c *cluster) evictsSomewhere(d *demand, self PodID) bool {
 // checkCounters holds every live counter to a count over all pods and rows.
 func (h *history) checkCounters() {
 	c := h.placer.cluster
+	keys := map[int32]int{}
+	for _, list := range c.labels {
+		for _, l := range list {
+			keys[l.Key]++
+		}
+	}
+	if !maps.Equal(keys, c.keys) {
+		h.t.Fatalf("keys of labels are counted as %v, want %v", c.keys, keys)
+	}
 	for key, k := range c.counters {
+		list := key.aim.counters
+		if key.what > countLivePods {
+			list = key.aim.held
+		}
+		if list[k.place] != k {
+			h.t.Fatalf("the counter of %v is not at its place with its aim", key)
+		}
 		want, rows := map[int32]int32{}, map[int32]int32{}
 		for r := range c.name {
 			value, ok := c.topologyValue(row(r), key.topo.key)

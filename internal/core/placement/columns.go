@@ -96,6 +96,9 @@ func (k *class) eachColumn(see func(int)) {
 	}
 }
 
+// absent reports whether no row has any of what q asks for.
+func (x *columns) absent(q request) bool { return x.all[q.column].having == 0 && q.value > 0 }
+
 // has is how much of a resource row r has, takes how much its pods take.
 func (x *columns) has(i int, r row) int64 { return amountAt(x.all[i].allocatable, r) }
 

@@ -6,6 +6,7 @@ package placement
 type counter struct {
 	of      counterKey
 	refs    int
+	place   int    // in the aim's list
 	count   sparse // by domain
 	total   int64
 	waiters []*waiter // that hear of changes
@@ -103,11 +104,16 @@ func (c *census) counterAt(key counterKey) *counter {
 		k.ground = c.groundAt(key.scope, key.topo)
 	}
 	if key.what > countLivePods {
+		k.place = len(key.aim.held)
 		key.aim.held = append(key.aim.held, k)
 		c.termsVersion++
 		return k // its holders count themselves
 	}
+	k.place = len(key.aim.counters)
 	key.aim.counters = append(key.aim.counters, k)
+	if key.topo.domains() == 0 {
+		return k // there is no domain to count in
+	}
 	for _, who := range c.meantBy(key.aim) {
 		for _, h := range who.pods {
 			k.countPod(h, 1)
@@ -123,10 +129,10 @@ func (c *census) releaseCounter(k *counter) {
 	delete(c.counters, k.of)
 	c.counters = shrunk(c.counters, &c.gone.counters)
 	if k.of.what > countLivePods {
-		k.of.aim.held = without(k.of.aim.held, k)
+		k.of.aim.held = k.leave(k.of.aim.held)
 		c.termsVersion++
 	} else {
-		k.of.aim.counters = without(k.of.aim.counters, k)
+		k.of.aim.counters = k.leave(k.of.aim.counters)
 	}
 	if k.of.scope != nil {
 		c.releaseGround(k.ground)
@@ -134,6 +140,15 @@ func (c *census) releaseCounter(k *counter) {
 	}
 	c.releaseTopology(k.of.topo)
 	c.releaseAim(k.of.aim)
+}
+
+// leave takes k out of its aim's list, and changes the order of the others.
+func (k *counter) leave(list []*counter) []*counter {
+	last := len(list) - 1
+	list[k.place] = list[last]
+	list[k.place].place = k.place
+	list[last] = nil
+	return list[:last]
 }
 
 // sparse maps numbers to counts. What has the count zero is not kept.

@@ -143,6 +143,7 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 			softKeys = append(softKeys, terms[i].key)
 		}
 	}
+	scopes := map[scopeKey]*scope{}
 	for i := range terms {
 		t := &terms[i]
 		ask := spreadAsk{key: t.key, topo: c.holdTopology(c.topologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
@@ -154,24 +155,26 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 			keys = hardKeys
 		}
 		key := counterKey{aim: t.aim, topo: ask.topo, what: countLivePods}
-		var s *scope
 		if !t.Hard && t.key == c.hostKey {
 			key.topo = c.topologyOf(nodeItself) // scored by the node alone, whatever the policies say
 		} else {
-			s = c.scopeOf(d.class, !t.IgnoreAffinity, t.HonorTaints, keys)
-			key.scope = s
+			of := scopeKey{hard: t.Hard, affinity: !t.IgnoreAffinity, taints: t.HonorTaints}
+			if scopes[of] == nil {
+				scopes[of] = c.scopeOf(d.class, of.affinity, of.taints, keys)
+			}
+			key.scope = scopes[of]
 		}
 		if !t.aim.parts[0].pods.Empty() {
 			ask.counter = c.counterAt(key)
-		}
-		if s != nil {
-			c.releaseScope(s)
 		}
 		if t.Hard {
 			d.hard = append(d.hard, ask)
 		} else {
 			d.soft = append(d.soft, ask)
 		}
+	}
+	for _, s := range scopes {
+		c.releaseScope(s)
 	}
 }
 
@@ -205,6 +208,9 @@ func (x *allowed) eachString(see func(...int32)) {
 	m := marker{see: see}
 	m.class(x.class)
 }
+
+// scopeKey tells the scopes of one pod's constraints apart.
+type scopeKey struct{ hard, affinity, taints bool }
 
 // readTerms finds the counters of the pod's own terms.
 func (c *cluster) readTerms(d *demand, who *identity) {

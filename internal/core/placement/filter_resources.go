@@ -58,14 +58,23 @@ func (resourceFilter) narrow(c *cluster, d *demand, m mask) {
 
 // tell counts by resource: a full cluster has the same few reasons on every row.
 func (resourceFilter) tell(c *cluster, failure *Failure, d *demand, m mask) {
-	crowded := 0
+	crowded, all := 0, m.count()
 	lacking := make([]int, len(d.requests))
+	var some []int // of the requests: what a row may have
+	for i, q := range d.requests {
+		switch {
+		case !c.columns.absent(q):
+			some = append(some, i)
+		case !d.profile.ignores(c.columns.all[q.column].resource):
+			lacking[i] = all
+		}
+	}
 	m.each(func(r row) {
 		if c.podsHeld[r]+1 > c.podsMax[r] {
 			crowded++
 		}
-		for i, q := range d.requests {
-			if c.lacks(d, r, q) {
+		for _, i := range some {
+			if c.lacks(d, r, d.requests[i]) {
 				lacking[i]++
 			}
 		}

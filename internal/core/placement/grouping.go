@@ -164,7 +164,8 @@ func (v *division) put(c *cluster, r row) {
 func (g *grouping) divide(d *demand) {
 	groups := 1
 	add := func(t *topology) {
-		if span := int(t.span()); !g.isCoarse(t) && t.domains() <= coarseMax && groups*span <= groupsMax {
+		span := int(t.span())
+		if t.domains() > 0 && !g.isCoarse(t) && t.domains() <= coarseMax && groups*span <= groupsMax {
 			g.coarse, groups = append(g.coarse, t), groups*span
 		}
 	}

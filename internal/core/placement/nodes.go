@@ -26,6 +26,7 @@ type nodes struct {
 
 	unschedulable rows.Column[bool]
 	labels        rows.Column[[]selector.LabelID] // sorted by key
+	keys          map[int32]int                   // of labels: how many rows have one
 	taints        rows.Column[[]Taint]            // those that keep pods off
 	softTaints    rows.Column[[]Taint]            // those that only discourage
 	features      rows.Column[[]string]           // sorted
@@ -216,7 +217,11 @@ func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 		}
 	}
 	if all.moves {
-		c.moveRow(r, write)
+		c.moveRow(r, func() {
+			c.countKeys(r, -1)
+			write()
+			c.countKeys(r, 1)
+		})
 	} else {
 		write()
 	}
@@ -229,6 +234,18 @@ func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 	}
 	return all
 }
+
+// countKeys counts the keys of the labels of row r, or no longer.
+func (n *nodes) countKeys(r row, sign int) {
+	for _, l := range n.labels[r] {
+		if n.keys[l.Key] += sign; n.keys[l.Key] == 0 {
+			delete(n.keys, l.Key)
+		}
+	}
+}
+
+// hasKey reports whether any row has a label of this key.
+func (n *nodes) hasKey(key int32) bool { return n.keys[key] > 0 }
 
 func (n *nodes) setSeen(r row, seen bool) {
 	n.seen[r] = seen

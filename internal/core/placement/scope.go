@@ -82,8 +82,10 @@ func (c *census) groundAt(s *scope, t *topology) *ground {
 	if g == nil {
 		g = &ground{of: key}
 		c.grounds[key] = g
-		for r := range c.on.end() {
-			g.addRow(r, 1)
+		if t.domains() > 0 {
+			for r := range c.on.end() {
+				g.addRow(r, 1)
+			}
 		}
 	}
 	g.refs++

@@ -142,8 +142,9 @@ func (spreadScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 		}
 		lacking := m.copyOf(c.survey.before)
 		c.survey.before = lacking
-		lacking.less(a.topo.placed)
-		g.moveAll(m, lacking)
+		if lacking.less(a.topo.placed); m.meets(a.topo.placed) { // else all lack it
+			g.moveAll(m, lacking)
+		}
 		if a.counter == nil {
 			continue
 		}

@@ -355,6 +355,10 @@ func (c *cluster) narrowByTiles(d *demand, m mask) {
 		if q.column <= memoryColumn {
 			asks[q.column] = q.value
 		} else if !d.profile.ignores(c.columns.all[q.column].resource) {
+			if c.columns.absent(q) {
+				clear(m)
+				return
+			}
 			c.narrowColumn(q, m)
 		}
 	}

@@ -118,9 +118,11 @@ func (c *census) topologyOf(key int32) *topology {
 		return t
 	}
 	t := &topology{key: key, values: map[int32]int32{}}
-	for r := range c.on.end() {
-		if value, ok := c.topologyValue(r, key); ok {
-			t.place(r, value, true)
+	if key == nodeItself || c.on.hasKey(key) {
+		for r := range c.on.end() {
+			if value, ok := c.topologyValue(r, key); ok {
+				t.place(r, value, true)
+			}
 		}
 	}
 	c.topologies[key] = t
@@ -140,6 +142,10 @@ func (c *census) holdTopology(t *topology) *topology {
 // releaseTopology lets go of t. A topology without rows, as of a key that no node has, goes at once.
 func (c *census) releaseTopology(t *topology) {
 	if t.refs--; t.refs > 0 {
+		return
+	}
+	if t.domains() == 0 {
+		delete(c.topologies, t.key)
 		return
 	}
 	idle := 0
