@@ -71,6 +71,7 @@ func tiledPod(rng *rand.Rand, id string) Pod {
 // TestTilesAgree lets pods come and go on clusters of many tiles, and holds what is chosen by tiles to the plain form,
 // and the tiles to their rows.
 func TestTilesAgree(t *testing.T) {
+	strays := 0
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 11))
 		nodes := []int{300, 700}[seed%2]
@@ -82,6 +83,7 @@ func TestTilesAgree(t *testing.T) {
 			c.ask(&x, func(d *demand) {
 				h.sameChoice(d, x.ID, c.choosePlain(d, x.ID), c.chooseBySurvey(d, x.ID))
 				h.checkTiles(d)
+				strays += h.checkGroups(d, x.ID)
 			})
 			for k := range 1 + rng.IntN(8) {
 				y := tiledPod(rng, fmt.Sprintf("more-%d-%d", i, k))
@@ -98,6 +100,62 @@ func TestTilesAgree(t *testing.T) {
 				p.NodeSeen(2, tiledNode(rng, nodes+rng.IntN(20)))
 			}
 		}
+	}
+	if strays == 0 {
+		t.Error("no row was ever moved out of its group")
+	}
+}
+
+// checkGroups holds the groups of the feasible rows to a count of these, and returns how many rows were moved.
+func (h *history) checkGroups(d *demand, self PodID) (strays int) {
+	h.t.Helper()
+	c := h.placer.cluster
+	m := c.feasibleRows(d, self)
+	g := c.group(d, m)
+	defer g.end()
+	g.count(c, m)
+	want := make([]int32, g.groups)
+	m.each(func(r row) { want[g.of[r]]++ })
+	for i, group := range g.present {
+		if g.sizes[i] != want[group] || g.of[g.members[i]] != group {
+			h.t.Fatalf("group %d has %d rows, want %d; row %d is in group %d", group, g.sizes[i], want[group], g.members[i], g.of[g.members[i]])
+		}
+		want[group] = 0
+	}
+	for group, n := range want {
+		if n != 0 {
+			h.t.Fatalf("group %d has %d rows, and was not found", group, n)
+		}
+	}
+	return len(g.strays)
+}
+
+// TestUniformTiles: rows that are alike lie in tiles that say so, others do not.
+func TestUniformTiles(t *testing.T) {
+	p := New(Options{})
+	for i := range 4 * tileRows {
+		n := benchNode(i)
+		if i%2 == 1 {
+			n.PodsMax++ // which no tile goes by
+		}
+		p.NodeSeen(1, n)
+	}
+	uniform := func() (n int) {
+		for i := range p.cluster.lookTiles().tiles {
+			if p.cluster.tiling.tiles[i].uniform {
+				n++
+			}
+		}
+		return n
+	}
+	if n := uniform(); n != 0 {
+		t.Errorf("%d tiles of rows that are not alike say they are", n)
+	}
+	for i := range 4 * tileRows {
+		p.NodeSeen(2, benchNode(i))
+	}
+	if n, all := uniform(), len(p.cluster.tiling.tiles); n != all || all < 4 {
+		t.Errorf("%d of %d tiles of alike rows say that they are", n, all)
 	}
 }
 
@@ -122,6 +180,11 @@ func (h *history) checkTiles(d *demand) {
 	}
 	for i := range x.tiles {
 		low, high := a.bound(&x.tiles[i].least, &x.tiles[i].most)
+		for _, r := range x.tiles[i].rows {
+			if x.tiles[i].uniform && x.vitals[r] != x.vitals[x.tiles[i].rows[0]] {
+				h.t.Fatalf("row %d is not like the first of its tile", r)
+			}
+		}
 		for at, r := range x.tiles[i].rows {
 			see(r, i, at)
 			if score := c.scoreAlone(d, r); score < low || score > high {
