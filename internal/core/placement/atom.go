@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
 
 // An atom is a question about a node alone, of which pods of many kinds ask the same: whether it has the labels that
 // they select, whether they tolerate its taints. Its answers are kept as a mask and asked again only where a node's
@@ -8,10 +12,10 @@ import "slices"
 // there are.
 type atom struct {
 	holds    func(row) bool
-	rows     mask
-	log      *changeLog // of what the answers depend on
-	position int        // in log
-	used     uint64     // when it was asked last, in questions
+	rows     rows.Mask
+	log      *rows.ChangeLog // of what the answers depend on
+	position int             // in log
+	used     uint64          // when it was asked last, in questions
 }
 
 // atoms are those asked lately, by what they ask.
@@ -36,29 +40,29 @@ const (
 )
 
 // narrowBy takes out of m the rows on which holds does not. key says what it asks; equal keys ask the same.
-func (c *cluster) narrowBy(m mask, key []byte, holds func(row) bool) {
+func (c *cluster) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
 	if a := c.atomOf(&c.moves, m, key, holds); a != nil {
-		m.only(a.rows)
+		m.Only(a.rows)
 		return
 	}
 	c.keepIn(m, m, holds)
 }
 
 // keepIn takes out of m the rows among some on which holds does not.
-func (c *cluster) keepIn(m, some mask, holds func(row) bool) {
-	m.both(some, func(r row) {
+func (c *cluster) keepIn(m, some rows.Mask, holds func(row) bool) {
+	m.Both(some, func(r row) {
 		if !holds(r) {
-			m.clear(r)
+			m.Clear(r)
 		}
 	})
 }
 
 // atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is
 // better asked. log notes whatever may change an answer.
-func (c *cluster) atomOf(log *changeLog, m mask, key []byte, holds func(row) bool) *atom {
+func (c *cluster) atomOf(log *rows.ChangeLog, m rows.Mask, key []byte, holds func(row) bool) *atom {
 	a := c.atoms.byKey[string(key)]
 	if a == nil {
-		if m.count() < len(c.name)/16 {
+		if m.Count() < len(c.name)/16 {
 			return nil
 		}
 		a = &atom{holds: holds, log: log, position: -1}
@@ -69,7 +73,7 @@ func (c *cluster) atomOf(log *changeLog, m mask, key []byte, holds func(row) boo
 	}
 	c.atoms.questions++
 	a.used = c.atoms.questions
-	a.position = c.catchUp(a.log, a.position, func(r row) { a.rows = a.rows.put(r, c.seen[r] && a.holds(r)) })
+	a.position = c.catchUp(a.log, a.position, func(r row) { a.rows = a.rows.Put(r, c.seen[r] && a.holds(r)) })
 	return a
 }
 
@@ -89,14 +93,14 @@ func (a *atoms) shrink() {
 
 // catchUp calls see for the rows that log says have changed since position, or for all, and returns the position to
 // go on from.
-func (c *cluster) catchUp(log *changeLog, position int, see func(row)) int {
-	if position >= 0 && log.end()-position <= len(c.name) {
-		if next, ok := log.since(position, see); ok {
+func (c *cluster) catchUp(log *rows.ChangeLog, position int, see func(row)) int {
+	if position >= 0 && log.End()-position <= len(c.name) {
+		if next, ok := log.Since(position, see); ok {
 			return next
 		}
 	}
 	for r := range c.name {
 		see(row(r))
 	}
-	return log.end()
+	return log.End()
 }

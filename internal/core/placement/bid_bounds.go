@@ -50,7 +50,7 @@ func (c *cluster) boundsFor(d *demand) []bid {
 	if b.position = c.catchUp(&c.changes, b.position, again); b.budgeted >= 0 {
 		b.budgeted = c.catchUp(&c.allowances, b.budgeted, again)
 	} else {
-		b.budgeted = c.allowances.end() // all rows are fresh
+		b.budgeted = c.allowances.End() // all rows are fresh
 	}
 	return b.rows
 }
@@ -118,7 +118,7 @@ func boundOf(pods []*held, last, count int) bid {
 
 // isSpent reports whether a budget of h allows no disruption.
 func (h *held) isSpent() bool {
-	return slices.ContainsFunc(h.who.budgets, func(b *budget) bool { return b.left() <= 0 && !b.counts(h) })
+	return slices.ContainsFunc(keptWith(h.Who).budgets, func(b *budget) bool { return b.left() <= 0 && !b.counts(h) })
 }
 
 // fewestOf finds how many of pods, which are in order of priority, have to leave row r at least for the resources that

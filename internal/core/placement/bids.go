@@ -3,6 +3,9 @@ package placement
 import (
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -17,7 +20,7 @@ type bids struct {
 	volumes  *volumes.Ask
 	floors   []int32 // of each hard spread constraint, what floorOf was
 	stale    bool    // a counter says something else of many rows
-	heard    []*counter
+	heard    []*census.Counter
 
 	hopeless   string // why none is good, as of position hopelessAt and for no pod in particular
 	hopelessAt int
@@ -44,7 +47,7 @@ const domainRowsMax = 8
 func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	own := row(noRow) // on which self is nominated: its bid is another than that of its like
 	if w := c.wishes[self]; w != nil {
-		own = w.row
+		own = w.Row
 	}
 	rows, least, kept := c.mayBid(d), c.boundsFor(d), c.keptBids(d)
 	known := func(r row) bool { return kept != nil && kept[r].state != bidUnknown && r != own }
@@ -55,7 +58,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 		return best == noRow || order < 0 || order == 0 && c.winsTie(r, best, mine)
 	}
 	if kept != nil {
-		rows.each(func(r row) {
+		rows.Each(func(r row) {
 			if known(r) && kept[r].state == bidGood && wins(r, &kept[r]) {
 				best, cost = r, kept[r]
 			}
@@ -69,7 +72,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	asked := 0
 	ask := func(r row) {
 		asked++
-		rows.clear(r)
+		rows.Clear(r)
 		b, _ := c.bidFor(d, self, r)
 		d.useless |= b.by
 		if kept != nil && r != own {
@@ -81,7 +84,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	}
 	for next := row(0); asked < bestFirst && next != noRow; {
 		next = noRow
-		rows.each(func(r row) {
+		rows.Each(func(r row) {
 			if !promises(r) {
 				return
 			}
@@ -95,7 +98,7 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 			ask(next)
 		}
 	}
-	rows.each(func(r row) {
+	rows.Each(func(r row) {
 		if promises(r) {
 			ask(r)
 		}
@@ -111,8 +114,8 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 const rulesOfNodes = RuleSupported | RuleAgent | RuleNames | RuleUnschedulable | RuleTaints | RuleNodeAffinity
 
 // mayBid is the set of rows to which these rules do not object, in working space.
-func (c *cluster) mayBid(d *demand) mask {
-	rows := c.look().seen.copyOf(c.biddable)
+func (c *cluster) mayBid(d *demand) rows.Mask {
+	rows := c.look().seen.CopyOf(c.biddable)
 	c.biddable = rows
 	for _, f := range d.profile.filters {
 		if f.rule&rulesOfNodes != 0 {
@@ -135,8 +138,8 @@ func (c *cluster) keptBids(d *demand) []bid {
 		b.rows = append(b.rows, bid{})
 	}
 	again := func(r row) { b.rows[r] = bid{} }
-	next, ok := c.changes.since(b.position, again)
-	budgeted, budgetsToo := c.allowances.since(b.budgeted, again)
+	next, ok := c.changes.Since(b.position, again)
+	budgeted, budgetsToo := c.allowances.Since(b.budgeted, again)
 	b.position, b.budgeted = next, budgeted
 	floors := make([]int32, 0, len(d.hard))
 	for i := range d.hard {
@@ -158,11 +161,11 @@ func (c *cluster) keepBids(d *demand) {
 	}
 	c.bidding[d] = true
 	b := &d.bids
-	b.position, b.budgeted = c.changes.end(), c.allowances.end()
+	b.position, b.budgeted = c.changes.End(), c.allowances.End()
 	for i := range d.hard {
 		b.hear(d, d.hard[i].counter)
 	}
-	for _, list := range [...][]*counter{d.together, d.apart, d.shunnedBy} {
+	for _, list := range [...][]*census.Counter{d.together, d.apart, d.shunnedBy} {
 		for _, k := range list {
 			b.hear(d, k)
 		}
@@ -170,17 +173,17 @@ func (c *cluster) keepBids(d *demand) {
 }
 
 // hear lets d, whose bids b are, hear what happens to a counter.
-func (b *bids) hear(d *demand, k *counter) {
+func (b *bids) hear(d *demand, k *census.Counter) {
 	if k != nil && !slices.Contains(b.heard, k) {
 		b.heard = append(b.heard, k)
-		k.bidders = append(k.bidders, d)
+		listenersOf(k).bidders = append(listenersOf(k).bidders, d)
 	}
 }
 
 // dropBids forgets what is known of the bids for d.
 func (c *cluster) dropBids(d *demand) {
 	for _, k := range d.bids.heard {
-		k.bidders = without(k.bidders, d)
+		listenersOf(k).bidders = shrink.Without(listenersOf(k).bidders, d)
 	}
 	delete(c.bidding, d)
 	d.bids = bids{worth: d.bids.worth}
@@ -188,17 +191,17 @@ func (c *cluster) dropBids(d *demand) {
 
 // rebid notes for those who keep bids that k counts another number in a domain. That there is somebody at all, or
 // nobody any more, matters everywhere.
-func (c *cluster) rebid(k *counter, domain int32) {
-	if len(k.bidders) == 0 {
+func (c *cluster) rebid(k *census.Counter, domain int32) {
+	if len(listenersOf(k).bidders) == 0 {
 		return
 	}
-	many := k.of.topo.rows[domain] > domainRowsMax || k.total == int64(k.at(domain))
-	for _, d := range k.bidders {
+	many := k.Of.Topo.Rows[domain] > domainRowsMax || k.Total == int64(k.At(domain))
+	for _, d := range listenersOf(k).bidders {
 		b := &d.bids
 		if b.stale = b.stale || many; b.stale {
 			continue
 		}
-		k.of.topo.each(domain, func(r row) {
+		k.Of.Topo.Each(domain, func(r row) {
 			if int(r) < len(b.rows) {
 				b.rows[r] = bid{}
 			}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -19,7 +21,7 @@ type Budget struct {
 // budget is a Budget with the victims that were chosen and that its status does not count yet.
 type budget struct {
 	Budget
-	means   *aim // the pods it selects; it is listed nowhere
+	means   *census.Aim // the pods it selects; it is listed nowhere
 	charged map[PodID]*charge
 
 	// While overBudget looks at a row: what remains, if asked is its turn.
@@ -106,15 +108,15 @@ func (c *cluster) setBudget(of Budget) {
 }
 
 func (c *cluster) addBudget(of Budget) {
-	pods := aimPart{namespaces: []string{of.Namespace}, byLabels: LabelSelector{Nothing: true}, pods: of.Selector}
-	b := &budget{Budget: of, means: &aim{parts: []aimPart{pods}}, charged: map[PodID]*charge{}}
+	pods := census.AimPart{Namespaces: []string{of.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: of.Selector}
+	b := &budget{Budget: of, means: &census.Aim{Parts: []census.AimPart{pods}}, charged: map[PodID]*charge{}}
 	list := c.budgets.in[of.Namespace]
 	if list == nil {
 		list = &budgetList{byName: map[string]*budget{}, byLabel: map[Label][]*budget{}}
 		c.budgets.in[of.Namespace] = list
 	}
 	list.byName[of.Name] = b
-	if q := b.means.demanded(); q == nil {
+	if q := b.means.Demanded(); q == nil {
 		list.others = append(list.others, b)
 	} else {
 		for _, value := range q.Values {
@@ -122,8 +124,8 @@ func (c *cluster) addBudget(of Budget) {
 			list.byLabel[label] = append(list.byLabel[label], b)
 		}
 	}
-	for _, who := range c.mayMean(b.means) {
-		who.protect(b)
+	for _, who := range c.MayMean(b.means) {
+		protect(who, b)
 	}
 	c.rebudget(b, anyNumber, b.left())
 }
@@ -134,47 +136,47 @@ func (c *cluster) removeBudget(namespace, name string) {
 		return
 	}
 	c.rebudget(b, 0, anyNumber)
-	for _, who := range c.mayMean(b.means) {
-		who.budgets = without(who.budgets, b)
+	for _, who := range c.MayMean(b.means) {
+		keptWith(who).budgets = shrink.Without(keptWith(who).budgets, b)
 	}
 	list := c.budgets.in[namespace]
 	if delete(list.byName, name); len(list.byName) == 0 {
 		delete(c.budgets.in, namespace)
 		return
 	}
-	q := b.means.demanded()
+	q := b.means.Demanded()
 	if q == nil {
-		list.others = without(list.others, b)
+		list.others = shrink.Without(list.others, b)
 		return
 	}
 	for _, value := range q.Values {
 		label := Label{Key: q.Key, Value: value}
-		if list.byLabel[label] = without(list.byLabel[label], b); len(list.byLabel[label]) == 0 {
+		if list.byLabel[label] = shrink.Without(list.byLabel[label], b); len(list.byLabel[label]) == 0 {
 			delete(list.byLabel, label)
 		}
 	}
 }
 
 // protect notes that b selects the pods of who, if it does. As upstream has it, pods without labels are in no budget.
-func (who *identity) protect(b *budget) {
-	if len(who.labels) > 0 && b.Selector.Matches(who.labels) && !slices.Contains(who.budgets, b) {
-		who.budgets = append(who.budgets, b)
+func protect(who *census.Identity, b *budget) {
+	if len(who.Labels) > 0 && b.Selector.Matches(who.Labels) && !slices.Contains(keptWith(who).budgets, b) {
+		keptWith(who).budgets = append(keptWith(who).budgets, b)
 	}
 }
 
 // findBudgets finds the budgets that select the pods of a new identity.
-func (c *cluster) findBudgets(who *identity) {
-	list := c.budgets.in[who.namespace]
+func (c *cluster) findBudgets(who *census.Identity) {
+	list := c.budgets.in[who.Namespace]
 	if list == nil {
 		return
 	}
-	for _, label := range who.labels {
+	for _, label := range who.Labels {
 		for _, b := range list.byLabel[label] {
-			who.protect(b)
+			protect(who, b)
 		}
 	}
 	for _, b := range list.others {
-		who.protect(b)
+		protect(who, b)
 	}
 }
 
@@ -193,15 +195,15 @@ func (c *cluster) rebudget(b *budget, before, now int32) {
 		return
 	}
 	on := map[row]int32{}
-	for _, who := range c.mayMean(b.means) {
-		if !slices.Contains(who.budgets, b) {
+	for _, who := range c.MayMean(b.means) {
+		if !slices.Contains(keptWith(who).budgets, b) {
 			continue
 		}
-		for _, h := range who.pods {
+		for _, h := range who.Pods {
 			if enough == 0 {
-				c.allowances.add(h.row)
-			} else if on[h.row]++; on[h.row] == enough+1 {
-				c.allowances.add(h.row)
+				c.allowances.Add(h.Row)
+			} else if on[h.Row]++; on[h.Row] == enough+1 {
+				c.allowances.Add(h.Row)
 			}
 		}
 	}
@@ -211,10 +213,10 @@ func (c *cluster) rebudget(b *budget, before, now int32) {
 // about to be.
 func (c *cluster) charge(preemptor, victim PodID) {
 	h := c.pods[victim]
-	if h == nil || h.deleting {
+	if h == nil || h.Deleting {
 		return
 	}
-	for _, b := range h.who.budgets {
+	for _, b := range keptWith(h.Who).budgets {
 		if x := b.charged[victim]; x != nil {
 			x.by = preemptor
 			continue
@@ -223,14 +225,14 @@ func (c *cluster) charge(preemptor, victim PodID) {
 			continue
 		}
 		b.charged[victim] = &charge{by: preemptor, name: h.name}
-		c.allowances.add(h.row)
+		c.allowances.Add(h.Row)
 		c.rebudget(b, b.left()+1, b.left())
 	}
 }
 
 // discharge ends what h takes from budgets, if it was not seen to be deleted; by a preemptor, or by any if that is "".
 func (c *cluster) discharge(h *held, by PodID) {
-	for _, b := range h.who.budgets {
+	for _, b := range keptWith(h.Who).budgets {
 		if x := b.charged[h.id]; x != nil && !x.ending && (by == "" || by == x.by) {
 			c.uncharge(b, h.id)
 			c.rebudget(b, b.left()-1, b.left())
@@ -241,7 +243,7 @@ func (c *cluster) discharge(h *held, by PodID) {
 func (c *cluster) uncharge(b *budget, id PodID) {
 	delete(b.charged, id)
 	if h := c.pods[id]; h != nil {
-		c.allowances.add(h.row)
+		c.allowances.Add(h.Row)
 	}
 }
 
@@ -251,7 +253,7 @@ func (c *cluster) chargeEnds(now unit.Instant, id PodID) {
 	if h == nil {
 		return
 	}
-	for _, b := range h.who.budgets {
+	for _, b := range keptWith(h.Who).budgets {
 		if x := b.charged[id]; x != nil && !x.ending {
 			x.ending = true
 			c.budgets.ending = append(c.budgets.ending, ending{of: b, id: id, charge: x, at: now.Add(chargeMax)})
@@ -288,7 +290,7 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	c.budgets.asked++
 	for _, h := range pods {
 		over := false
-		for _, b := range h.who.budgets {
+		for _, b := range keptWith(h.Who).budgets {
 			if b.counts(h) {
 				continue
 			}

@@ -17,8 +17,8 @@ type choice struct {
 // choose judges and scores every node for pod.
 func (c *cluster) choose(d *demand, self PodID) choice {
 	c.decisions++
-	if w := c.wishes[self]; w != nil && c.present(w.row) && c.verdict(d, self, w.row).Plugin == "" {
-		return choice{row: w.row, feasible: 1} // what was made for it is taken without comparing
+	if w := c.wishes[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
+		return choice{row: w.Row, feasible: 1} // what was made for it is taken without comparing
 	}
 	d.used = c.decisions
 	if n := c.sampleOf(d); n < c.seenCount {

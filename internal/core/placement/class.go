@@ -5,7 +5,9 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -36,11 +38,11 @@ type class struct {
 	unsupported   []string
 
 	spread   []spreadTerm
-	affinity *aim      // of all required affinity terms together; nil: none
-	joinKeys []int32   // their topology keys
-	antis    []podTerm // required anti-affinity
-	prefers  []podTerm // preferred affinity, and anti-affinity with negative weights
-	holds    []heldTerm
+	affinity *census.Aim // of all required affinity terms together; nil: none
+	joinKeys []int32     // their topology keys
+	antis    []podTerm   // required anti-affinity
+	prefers  []podTerm   // preferred affinity, and anti-affinity with negative weights
+	holds    []census.HeldTerm
 
 	imageNames []string
 	containers int
@@ -78,11 +80,11 @@ func (w *weightedTerms) add(weight int64, t selector.Term) {
 type spreadTerm struct {
 	SpreadConstraint
 	key int32
-	aim *aim
+	aim *census.Aim
 }
 
 type podTerm struct {
-	aim    *aim
+	aim    *census.Aim
 	key    int32
 	weight int64
 }
@@ -142,33 +144,33 @@ func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 
 // compileAround compiles what the pod demands of the pods around it, and hangs up its terms where others look for them.
 func (c *cluster) compileAround(k *class, pod *Pod) {
-	own := func(s LabelSelector) *aim {
-		return c.aimAt(aimPart{namespaces: []string{pod.Namespace}, byLabels: LabelSelector{Nothing: true}, pods: s})
+	own := func(s LabelSelector) *census.Aim {
+		return c.AimAt(census.AimPart{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
 	}
 	for _, s := range pod.Spread {
 		k.spread = append(k.spread, spreadTerm{s, c.intern.ID(s.TopologyKey), own(s.Selector)})
 	}
-	hang := func(t *podTerm, what counted, weight int64) {
-		counter := c.counterAt(counterKey{aim: t.aim, topo: c.topologyOf(t.key), what: what})
-		k.holds = append(k.holds, heldTerm{counter, int32(weight)})
+	hang := func(t *podTerm, what census.Counted, weight int64) {
+		counter := c.CounterAt(census.CounterKey{Aim: t.aim, Topo: c.TopologyOf(t.key), What: what})
+		k.holds = append(k.holds, census.HeldTerm{Counter: counter, Weight: int32(weight)})
 	}
 	term := func(t *PodTerm, weight int64) podTerm {
-		return podTerm{c.aimAt(partOf(t)), c.intern.ID(t.TopologyKey), weight}
+		return podTerm{c.AimAt(partOf(t)), c.intern.ID(t.TopologyKey), weight}
 	}
-	var all []aimPart
+	var all []census.AimPart
 	for i := range pod.Affinity {
 		t := term(&pod.Affinity[i], 1)
-		hang(&t, countTerms, 1)
-		c.releaseAim(t.aim)
+		hang(&t, census.CountTerms, 1)
+		c.ReleaseAim(t.aim)
 		all = append(all, partOf(&pod.Affinity[i]))
 		k.joinKeys = append(k.joinKeys, t.key)
 	}
 	if len(all) > 0 {
-		k.affinity = c.aimAt(all...)
+		k.affinity = c.AimAt(all...)
 	}
 	for i := range pod.AntiAffinity {
 		t := term(&pod.AntiAffinity[i], 1)
-		hang(&t, countAntiTerms, 1)
+		hang(&t, census.CountAntiTerms, 1)
 		k.antis = append(k.antis, t)
 	}
 	for i := range pod.PreferredAffinity {
@@ -178,12 +180,12 @@ func (c *cluster) compileAround(k *class, pod *Pod) {
 		k.prefers = append(k.prefers, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
 	}
 	for i := range k.prefers {
-		hang(&k.prefers[i], countTermWeights, k.prefers[i].weight)
+		hang(&k.prefers[i], census.CountTermWeights, k.prefers[i].weight)
 	}
 }
 
-func partOf(t *PodTerm) aimPart {
-	return aimPart{namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), byLabels: t.NamespaceSelector, pods: t.Selector}
+func partOf(t *PodTerm) census.AimPart {
+	return census.AimPart{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
 }
 
 // releaseClass lets go of a class; the last one to do so takes down all it holds.
@@ -192,23 +194,23 @@ func (c *cluster) releaseClass(k *class) {
 		return
 	}
 	delete(c.classes, k.key)
-	c.classes = shrunk(c.classes, &c.gone.classes)
+	c.classes = shrink.Map(c.classes, &c.gone.classes)
 	for _, d := range k.demands {
 		c.dropDemand(d)
 	}
 	c.releaseColumns(k)
 	for _, t := range k.holds {
-		c.releaseCounter(t.counter)
+		c.ReleaseCounter(t.Counter)
 	}
 	for i := range k.spread {
-		c.releaseAim(k.spread[i].aim)
+		c.ReleaseAim(k.spread[i].aim)
 	}
 	if k.affinity != nil {
-		c.releaseAim(k.affinity)
+		c.ReleaseAim(k.affinity)
 	}
 	for _, list := range [][]podTerm{k.antis, k.prefers} {
 		for i := range list {
-			c.releaseAim(list[i].aim)
+			c.ReleaseAim(list[i].aim)
 		}
 	}
 }

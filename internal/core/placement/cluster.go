@@ -4,8 +4,10 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -18,7 +20,7 @@ const noRow = rows.None
 // is where.
 type cluster struct {
 	nodes
-	*census
+	*census.Census
 
 	intern   *selector.Interner
 	profiles map[string]*profile
@@ -33,7 +35,7 @@ type cluster struct {
 	allowed  []*held
 	inputs   []any
 	spent    []bool
-	biddable mask
+	biddable rows.Mask
 	plain    struct {
 		rows        []row
 		alike       []int32
@@ -75,14 +77,14 @@ type cluster struct {
 	atPriority map[int32]int
 	heldMost   int // no row has ever held more pods
 	// allowances tells of rows on which another number of pods may be disrupted, while somebody has bids or bounds.
-	allowances changeLog
+	allowances rows.ChangeLog
 
 	marks  marks
 	atoms  atoms
 	tiling tiling
 	fits   map[string]*fit
 	spaces map[string]*space           // by storage class
-	gone   struct{ pods, classes int } // see shrunk
+	gone   struct{ pods, classes int } // see shrink.Map
 	survey survey
 	waits  waits
 	// bidding are the demands that have bids.
@@ -94,7 +96,7 @@ type cluster struct {
 
 // held is a pod that counts on a row.
 type held struct {
-	countedPod
+	census.Pod
 	id        PodID
 	name      string
 	class     *class
@@ -120,7 +122,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		waits: newWaits(), bidding: map[*demand]bool{}, bounds: map[string]*bidBounds{},
 	}
 	c.readFacts(c.intern)
-	c.census = newCensus(&c.nodes, c.intern, c.touch, c.notifyCounter)
+	c.Census = census.New(&c.nodes, c.intern, c.touch, c.notifyCounter)
 	c.storage = volumes.NewStore(c.intern, c.recount)
 	c.growing = []rows.Table{
 		&c.name, &c.ring, &c.seen, &c.unschedulable, &c.labels, &c.taints, &c.softTaints, &c.features, &c.agentLacks, &c.podsMax,
@@ -155,9 +157,9 @@ func (c *cluster) release(r row) {
 
 // moveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right.
 func (c *cluster) moveRow(r row, change func()) {
-	c.census.moveRow(r, func(yield func(*countedPod) bool) {
+	c.Census.MoveRow(r, func(yield func(*census.Pod) bool) {
 		for _, h := range c.held[r] {
-			if !yield(&h.countedPod) {
+			if !yield(&h.Pod) {
 				return
 			}
 		}
@@ -166,21 +168,21 @@ func (c *cluster) moveRow(r row, change func()) {
 }
 
 // identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
-func (c *cluster) identify(pod *Pod) *identity {
-	who, fresh := c.census.identify(pod.Namespace, pod.Labels)
+func (c *cluster) identify(pod *Pod) *census.Identity {
+	who, fresh := c.Census.Identify(pod.Namespace, pod.Labels)
 	if fresh {
 		c.findBudgets(who)
 	}
 	return who
 }
 
-func (c *cluster) releaseIdentity(who *identity) {
-	if !c.census.releaseIdentity(who) {
+func (c *cluster) releaseIdentity(who *census.Identity) {
+	if !c.Census.ReleaseIdentity(who) {
 		return
 	}
 	c.demands.forget(c, who)
-	if who.spreading.aim != nil {
-		c.releaseAim(who.spreading.aim)
+	if keptWith(who).spreading.aim != nil {
+		c.ReleaseAim(keptWith(who).spreading.aim)
 	}
 }
 
@@ -195,7 +197,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	r := c.rowOf(node)
 	k, who := c.compile(pod), c.identify(pod)
 	p := c.pods[pod.ID]
-	if p != nil && p.row == r && p.class == k && p.who == who && p.deleting == pod.Deleting {
+	if p != nil && p.Row == r && p.class == k && p.Who == who && p.Deleting == pod.Deleting {
 		if confirmed && !p.confirmed {
 			c.assumed--
 		}
@@ -205,27 +207,27 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		return noRow, false
 	}
 	h := &held{
-		countedPod: countedPod{row: r, deleting: pod.Deleting, who: who, terms: k.holds},
-		id:         pod.ID,
-		name:       pod.Name,
-		class:      k,
-		confirmed:  confirmed,
-		preempted:  pod.Preempted,
-		started:    pod.Started,
-		berth:      pod.Berth,
+		Pod:       census.Pod{Row: r, Deleting: pod.Deleting, Who: who, Terms: k.holds},
+		id:        pod.ID,
+		name:      pod.Name,
+		class:     k,
+		confirmed: confirmed,
+		preempted: pod.Preempted,
+		started:   pod.Started,
+		berth:     pod.Berth,
 	}
 	c.turns++
 	h.turn = c.turns
 	freed = noRow
 	if p != nil {
-		if p.row == r && p.class.numaKey == k.numaKey {
+		if p.Row == r && p.class.numaKey == k.numaKey {
 			h.turn, h.arrived = p.turn, p.arrived
 			h.berth, h.lies = p.berth, p.lies
 		}
-		if p.who != who {
+		if p.Who != who {
 			c.discharge(p, "") // other budgets select it now
 		}
-		freed, changed = p.row, true
+		freed, changed = p.Row, true
 		c.drop(p)
 	}
 	c.count(h, 1)
@@ -251,11 +253,11 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 		return noRow, false
 	}
 	delete(c.pods, id)
-	c.pods = shrunk(c.pods, &c.gone.pods)
+	c.pods = shrink.Map(c.pods, &c.gone.pods)
 	c.discharge(p, "")
 	c.drop(p)
-	c.release(p.row)
-	return p.row, true
+	c.release(p.Row)
+	return p.Row, true
 }
 
 // drop ends the counting of h and lets go of what it holds.
@@ -267,26 +269,26 @@ func (c *cluster) drop(h *held) {
 	if c.atPriority[h.class.priority]--; c.atPriority[h.class.priority] == 0 {
 		delete(c.atPriority, h.class.priority)
 	}
-	list := c.held[h.row]
+	list := c.held[h.Row]
 	last := list[len(list)-1]
 	list[h.inRow], last.inRow = last, h.inRow
 	list[len(list)-1] = nil
-	c.held[h.row] = list[:len(list)-1]
+	c.held[h.Row] = list[:len(list)-1]
 	c.countNUMA(h, -1)
 	c.releaseClass(h.class)
-	c.releaseIdentity(h.who)
+	c.releaseIdentity(h.Who)
 }
 
 // count adds (sign 1) or takes away (sign -1) what h takes from its row, and counts it among its like.
 func (c *cluster) count(h *held, sign int64) {
-	c.countOnRow(h.row, h.class, sign)
+	c.countOnRow(h.Row, h.class, sign)
 	if sign > 0 {
-		c.come(&h.countedPod)
+		c.Come(&h.Pod)
 	} else {
-		c.leave(&h.countedPod)
+		c.Leave(&h.Pod)
 	}
 	c.storage.Use(&h.class.wants, int32(sign), false)
-	c.touch(h.row)
+	c.touch(h.Row)
 	c.notify(h, int32(sign))
 }
 

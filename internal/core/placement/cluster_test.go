@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -179,25 +180,25 @@ func (h *history) checkBudgets() {
 		for _, b := range in.byName {
 			for id, x := range b.charged {
 				w := c.wishes[x.by]
-				if pod := c.pods[id]; !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id) || !slices.Contains(pod.who.budgets, b)) {
+				if pod := c.pods[id]; !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id) || !slices.Contains(keptWith(pod.Who).budgets, b)) {
 					h.t.Errorf("budget %s is charged for pod %s (%v) by %s, which evicts %v", b.Name, id, pod, x.by, w)
 				}
 			}
 		}
 	}
-	for _, who := range c.identities {
+	for who := range c.Identities() {
 		n := 0
-		if in := c.budgets.in[who.namespace]; in != nil {
+		if in := c.budgets.in[who.Namespace]; in != nil {
 			for _, b := range in.byName {
-				if in := len(who.labels) > 0 && b.Selector.Matches(who.labels); in != slices.Contains(who.budgets, b) {
-					h.t.Errorf("pods with labels %v are in budget %s: %v, known: %v", who.labels, b.Name, in, !in)
+				if in := len(who.Labels) > 0 && b.Selector.Matches(who.Labels); in != slices.Contains(keptWith(who).budgets, b) {
+					h.t.Errorf("pods with labels %v are in budget %s: %v, known: %v", who.Labels, b.Name, in, !in)
 				} else if in {
 					n++
 				}
 			}
 		}
-		if n != len(who.budgets) {
-			h.t.Errorf("pods with labels %v are in %d budgets, known are %d", who.labels, n, len(who.budgets))
+		if n != len(keptWith(who).budgets) {
+			h.t.Errorf("pods with labels %v are in %d budgets, known are %d", who.Labels, n, len(keptWith(who).budgets))
 		}
 	}
 }
@@ -330,7 +331,7 @@ func (h *history) held(node string) []Pod {
 	var out []Pod
 	for _, id := range slices.Sorted(maps.Keys(h.pods)) {
 		p := h.pods[id]
-		if held := h.placer.cluster.pods[id]; p.Node == node || p.Node == "" && held != nil && h.placer.cluster.name[held.row] == node {
+		if held := h.placer.cluster.pods[id]; p.Node == node || p.Node == "" && held != nil && h.placer.cluster.name[held.Row] == node {
 			out = append(out, p)
 		}
 	}
@@ -347,9 +348,9 @@ func (h *history) check() {
 	h.checkStorage()
 	for id, held := range c.pods {
 		p := h.pods[id]
-		fresh.setPod(&p, c.name[held.row], true)
-		if p, ok := h.pods[id]; !ok || p.Node != "" && p.Node != c.name[held.row] {
-			h.t.Errorf("pod %s counts on %q, the truth has %q (exists: %v)", id, c.name[held.row], p.Node, ok)
+		fresh.setPod(&p, c.name[held.Row], true)
+		if p, ok := h.pods[id]; !ok || p.Node != "" && p.Node != c.name[held.Row] {
+			h.t.Errorf("pod %s counts on %q, the truth has %q (exists: %v)", id, c.name[held.Row], p.Node, ok)
 		}
 	}
 	for id, p := range h.pods {
@@ -422,21 +423,18 @@ func (h *history) checkCounters() {
 	if !maps.Equal(keys, c.keys) {
 		h.t.Fatalf("keys of labels are counted as %v, want %v", c.keys, keys)
 	}
-	for key, k := range c.counters {
-		list := key.aim.counters
-		if key.what > countLivePods {
-			list = key.aim.held
-		}
-		if list[k.place] != k {
+	for k := range c.Counters() {
+		key := k.Of
+		if !k.Listed() {
 			h.t.Fatalf("the counter of %v is not at its place with its aim", key)
 		}
 		want, rows := map[int32]int32{}, map[int32]int32{}
 		for r := range c.name {
-			value, ok := c.topologyValue(row(r), key.topo.key)
-			if got := key.topo.at(row(r)); ok != (got != noDomain) || ok && key.topo.value[got] != value {
+			value, ok := c.TopologyValue(row(r), key.Topo.Key)
+			if got := key.Topo.At(row(r)); ok != (got != census.NoDomain) || ok && key.Topo.Value[got] != value {
 				h.t.Errorf("row %d (%s) is in domain %d", r, c.name[r], got)
 			}
-			if ok && (key.scope == nil || key.scope.admits(&c.nodes, row(r))) {
+			if ok && (key.Scope == nil || key.Scope.Admits(&c.nodes, row(r))) {
 				rows[value]++
 				for _, p := range c.held[r] {
 					want[value] += counts(c, key, p)
@@ -450,10 +448,10 @@ func (h *history) checkCounters() {
 			least = min(least, want[value])
 		}
 		having := 0
-		k.count.each(func(d, n int32) {
+		k.Count.Each(func(d, n int32) {
 			having++
-			if value := key.topo.value[d]; n == 0 || want[value] != n {
-				h.t.Errorf("counter %v: domain %d has %d pods, want %d", key.what, d, n, want[value])
+			if value := key.Topo.Value[d]; n == 0 || want[value] != n {
+				h.t.Errorf("counter %v: domain %d has %d pods, want %d", key.What, d, n, want[value])
 			}
 		})
 		for _, n := range want {
@@ -461,41 +459,41 @@ func (h *history) checkCounters() {
 				having--
 			}
 		}
-		if k.total != total || having != 0 {
-			h.t.Errorf("counter %v: total %d, want %d, %d domains too many", key.what, k.total, total, having)
+		if k.Total != total || having != 0 {
+			h.t.Errorf("counter %v: total %d, want %d, %d domains too many", key.What, k.Total, total, having)
 		}
 		h.checkGround(k, rows, least)
 	}
 }
 
 // checkGround holds the ground of a counter to a count of its rows, and its fewest to the smallest count.
-func (h *history) checkGround(k *counter, rows map[int32]int32, least int32) {
-	if k.of.scope == nil {
+func (h *history) checkGround(k *census.Counter, rows map[int32]int32, least int32) {
+	if k.Of.Scope == nil {
 		return
 	}
-	for d, n := range k.ground.rows {
-		if n != 0 && n != rows[k.of.topo.value[d]] {
-			h.t.Errorf("ground: domain %d has %d rows, want %d", d, n, rows[k.of.topo.value[d]])
+	for d, n := range k.Ground.Rows {
+		if n != 0 && n != rows[k.Of.Topo.Value[d]] {
+			h.t.Errorf("ground: domain %d has %d rows, want %d", d, n, rows[k.Of.Topo.Value[d]])
 		}
 	}
-	if k.ground.domains != len(rows) || len(rows) > 0 && k.fewest() != least {
-		h.t.Errorf("ground: %d domains, fewest %d; want %d, %d", k.ground.domains, k.fewest(), len(rows), least)
+	if k.Ground.Domains != len(rows) || len(rows) > 0 && k.Fewest() != least {
+		h.t.Errorf("ground: %d domains, fewest %d; want %d, %d", k.Ground.Domains, k.Fewest(), len(rows), least)
 	}
 }
 
 // counts is what pod p adds to a counter, by its definition.
-func counts(c *cluster, key counterKey, p *held) int32 {
-	switch key.what {
-	case countPods, countLivePods:
-		if key.aim.means(c.census, p.who) && !(key.what == countLivePods && p.deleting) {
+func counts(c *cluster, key census.CounterKey, p *held) int32 {
+	switch key.What {
+	case census.CountPods, census.CountLivePods:
+		if key.Aim.Means(c.Census, p.Who) && !(key.What == census.CountLivePods && p.Deleting) {
 			return 1
 		}
 		return 0
 	}
 	n := int32(0)
 	for _, t := range p.class.holds {
-		if t.counter.of == key {
-			n += t.weight
+		if t.Counter.Of == key {
+			n += t.Weight
 		}
 	}
 	return n
@@ -514,12 +512,12 @@ func (h *history) checkHolds() {
 		h.t.Errorf("%d assumed of %d, want %d of %d", n, pods, assumed, len(c.pods))
 	}
 	refs := map[any]int{}
-	hold := func(k *class, who *identity) { refs[k]++; refs[who]++ }
+	hold := func(k *class, who *census.Identity) { refs[k]++; refs[who]++ }
 	for _, p := range c.pods {
-		hold(p.class, p.who)
+		hold(p.class, p.Who)
 	}
 	for _, w := range c.wishes {
-		hold(w.class, w.who)
+		hold(w.class, w.Who)
 	}
 	for _, e := range h.placer.queue.entries {
 		hold(e.class, e.who)
@@ -529,9 +527,9 @@ func (h *history) checkHolds() {
 			h.t.Errorf("class has %d refs, want %d", k.refs, refs[k])
 		}
 	}
-	for _, who := range c.identities {
-		if who.refs != refs[who] {
-			h.t.Errorf("identity has %d refs, want %d", who.refs, refs[who])
+	for who := range c.Identities() {
+		if who.Refs != refs[who] {
+			h.t.Errorf("identity has %d refs, want %d", who.Refs, refs[who])
 		}
 	}
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
@@ -25,16 +26,16 @@ type demand struct {
 	hard, soft     []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too
 
-	together     []*counter // of pods that all required affinity terms mean, by the topology of each term
-	togetherSelf bool       // they mean the pod itself
-	apart        []*counter // of pods that a required anti-affinity term means
+	together     []*census.Counter // of pods that all required affinity terms mean, by the topology of each term
+	togetherSelf bool              // they mean the pod itself
+	apart        []*census.Counter // of pods that a required anti-affinity term means
 	drawn        []weightedCounter
 
 	// Terms that counted pods hold and that mean this pod; refreshed when termsVersion moves on.
-	shunnedBy []*counter
+	shunnedBy []*census.Counter
 	wantedBy  []weightedCounter
 	termsSeen uint64
-	reach     []*aim
+	reach     []*census.Aim
 
 	volumes     *volumes.Ask // of pods with volumes that rules look at, as of volumesSeen
 	volumesSeen uint64
@@ -49,33 +50,33 @@ type demand struct {
 
 // spreadAsk is one spread constraint, ready to be read.
 type spreadAsk struct {
-	counter    *counter // nil: the selector is empty, which counts nothing
+	counter    *census.Counter // nil: the selector is empty, which counts nothing
 	key        int32
-	topo       *topology
+	topo       *census.Topology
 	maxSkew    int32
 	minDomains int32
 	self       int32 // 1 if the pod counts itself
 }
 
 type weightedCounter struct {
-	counter *counter
+	counter *census.Counter
 	weight  int64
 }
 
 // demandOf returns the demand of pods of class k and identity who, whose groups are those of owner.
-func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
-	var defaults *aim
+func (c *cluster) demandOf(k *class, who *census.Identity, owner Owner) *demand {
+	var defaults *census.Aim
 	if len(k.spread) == 0 && len(k.profile.DefaultSpread) > 0 {
 		defaults = c.defaultsOf(who, owner)
 	}
-	b := append(c.scratch[:0], who.reach...)
+	b := append(c.scratch[:0], who.Reach...)
 	if defaults != nil {
-		b = encode.Number(append(b, 0), int64(defaults.id))
+		b = encode.Number(append(b, 0), int64(defaults.ID))
 	}
 	c.scratch = b
 	d := k.demands[string(b)]
 	if d == nil {
-		d = &demand{class: k, key: string(b), reach: slices.Clone(who.aims)}
+		d = &demand{class: k, key: string(b), reach: slices.Clone(who.Aims)}
 		c.readSpread(d, who, defaults)
 		c.readTerms(d, who)
 		for _, name := range k.imageNames {
@@ -91,7 +92,7 @@ func (c *cluster) demandOf(k *class, who *identity, owner Owner) *demand {
 
 // refresh lets d see terms and volumes as they are now.
 func (c *cluster) refresh(d *demand) {
-	if d.termsSeen != c.termsVersion+1 {
+	if d.termsSeen != c.TermsVersion+1 {
 		c.readHeldTerms(d)
 	}
 	if len(d.wants.Mounts) > 0 {
@@ -107,18 +108,18 @@ func (c *cluster) dropDemand(d *demand) {
 	for _, list := range [][]spreadAsk{d.hard, d.soft} {
 		for i := range list {
 			if list[i].counter != nil {
-				c.releaseCounter(list[i].counter)
+				c.ReleaseCounter(list[i].counter)
 			}
-			c.releaseTopology(list[i].topo)
+			c.ReleaseTopology(list[i].topo)
 		}
 	}
-	for _, list := range [][]*counter{d.together, d.apart} {
+	for _, list := range [][]*census.Counter{d.together, d.apart} {
 		for _, k := range list {
-			c.releaseCounter(k)
+			c.ReleaseCounter(k)
 		}
 	}
 	for _, w := range d.drawn {
-		c.releaseCounter(w.counter)
+		c.ReleaseCounter(w.counter)
 	}
 	for _, i := range d.images {
 		c.releaseImage(i)
@@ -127,7 +128,7 @@ func (c *cluster) dropDemand(d *demand) {
 }
 
 // readSpread finds the counters of the spread constraints: the pod's own, else the profile's for pods of its groups.
-func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
+func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.Aim) {
 	terms := d.spread
 	if len(terms) == 0 && defaults != nil {
 		for _, s := range d.profile.DefaultSpread {
@@ -143,29 +144,29 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 			softKeys = append(softKeys, terms[i].key)
 		}
 	}
-	scopes := map[scopeKey]*scope{}
+	scopes := map[scopeKey]*census.Scope{}
 	for i := range terms {
 		t := &terms[i]
-		ask := spreadAsk{key: t.key, topo: c.holdTopology(c.topologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
-		if who.meantBy(t.aim) {
+		ask := spreadAsk{key: t.key, topo: c.HoldTopology(c.TopologyOf(t.key)), maxSkew: t.MaxSkew, minDomains: t.MinDomains}
+		if who.MeantBy(t.aim) {
 			ask.self = 1
 		}
 		keys := softKeys
 		if t.Hard {
 			keys = hardKeys
 		}
-		key := counterKey{aim: t.aim, topo: ask.topo, what: countLivePods}
+		key := census.CounterKey{Aim: t.aim, Topo: ask.topo, What: census.CountLivePods}
 		if !t.Hard && t.key == c.hostKey {
-			key.topo = c.topologyOf(nodeItself) // scored by the node alone, whatever the policies say
+			key.Topo = c.TopologyOf(census.NodeItself) // scored by the node alone, whatever the policies say
 		} else {
 			of := scopeKey{hard: t.Hard, affinity: !t.IgnoreAffinity, taints: t.HonorTaints}
 			if scopes[of] == nil {
 				scopes[of] = c.scopeOf(d.class, of.affinity, of.taints, keys)
 			}
-			key.scope = scopes[of]
+			key.Scope = scopes[of]
 		}
-		if !t.aim.parts[0].pods.Empty() {
-			ask.counter = c.counterAt(key)
+		if !t.aim.Parts[0].Pods.Empty() {
+			ask.counter = c.CounterAt(key)
 		}
 		if t.Hard {
 			d.hard = append(d.hard, ask)
@@ -174,13 +175,13 @@ func (c *cluster) readSpread(d *demand, who *identity, defaults *aim) {
 		}
 	}
 	for _, s := range scopes {
-		c.releaseScope(s)
+		c.ReleaseScope(s)
 	}
 }
 
 // scopeOf returns the scope of rows that have all keys, and that the affinity and the tolerations of k allow where they
 // are asked.
-func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *scope {
+func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *census.Scope {
 	b := encode.Bool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
 	if affinity {
 		b = append(b, k.affinityKey...)
@@ -189,7 +190,7 @@ func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *scope 
 		b = selector.AppendTolerations(b, k.tolerations)
 	}
 	c.scratch = b
-	return c.scopeAt(b, &allowed{cluster: c, class: k, affinity: affinity, taints: taints}, keys)
+	return c.ScopeAt(b, &allowed{cluster: c, class: k, affinity: affinity, taints: taints}, keys)
 }
 
 // allowed admits the nodes that a class allows by its affinity, by its tolerations, or by both.
@@ -199,12 +200,12 @@ type allowed struct {
 	affinity, taints bool
 }
 
-func (x *allowed) admits(r row) bool {
+func (x *allowed) Admits(r row) bool {
 	return (!x.affinity || affinityAllows(x.cluster, x.class, r)) &&
 		(!x.taints || selector.TolerateAll(x.class.tolerations, x.cluster.taints[r]))
 }
 
-func (x *allowed) eachString(see func(...int32)) {
+func (x *allowed) EachString(see func(...int32)) {
 	m := marker{see: see}
 	m.class(x.class)
 }
@@ -213,13 +214,13 @@ func (x *allowed) eachString(see func(...int32)) {
 type scopeKey struct{ hard, affinity, taints bool }
 
 // readTerms finds the counters of the pod's own terms.
-func (c *cluster) readTerms(d *demand, who *identity) {
-	pods := func(a *aim, key int32) *counter {
-		return c.counterAt(counterKey{aim: a, topo: c.topologyOf(key), what: countPods})
+func (c *cluster) readTerms(d *demand, who *census.Identity) {
+	pods := func(a *census.Aim, key int32) *census.Counter {
+		return c.CounterAt(census.CounterKey{Aim: a, Topo: c.TopologyOf(key), What: census.CountPods})
 	}
 	for _, key := range d.joinKeys {
 		d.together = append(d.together, pods(d.affinity, key))
-		d.togetherSelf = who.meantBy(d.affinity)
+		d.togetherSelf = who.MeantBy(d.affinity)
 	}
 	for _, t := range d.antis {
 		d.apart = append(d.apart, pods(t.aim, t.key))
@@ -233,17 +234,17 @@ func (c *cluster) readTerms(d *demand, who *identity) {
 func (c *cluster) readHeldTerms(d *demand) {
 	was := len(d.shunnedBy) + len(d.wantedBy)
 	same := d.termsSeen != 0
-	d.termsSeen = c.termsVersion + 1
-	var shunned []*counter
+	d.termsSeen = c.TermsVersion + 1
+	var shunned []*census.Counter
 	var wanted []weightedCounter
 	ignore := d.profile.IgnoreHeldPreferred && len(d.prefers) == 0
 	for _, a := range d.reach {
-		for _, k := range a.held {
+		for _, k := range a.Held {
 			switch {
-			case k.of.what == countAntiTerms:
+			case k.Of.What == census.CountAntiTerms:
 				shunned = append(shunned, k)
 			case ignore:
-			case k.of.what == countTermWeights:
+			case k.Of.What == census.CountTermWeights:
 				wanted = append(wanted, weightedCounter{k, 1})
 			case d.profile.HardAffinityWeight > 0:
 				wanted = append(wanted, weightedCounter{k, d.profile.HardAffinityWeight})

@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+)
 
 // demands are those that there are, of all classes. One lives as long as its class and an identity that has used it;
 // of many, those that were used longest ago are dropped. A demand with pods that wait is never dropped: the one who
@@ -10,6 +14,20 @@ type demands struct {
 	stamps uint64
 	most   int // beyond it, some are dropped
 	waits  func(*demand) bool
+}
+
+// kept is what is kept with an identity.
+type kept struct {
+	spreading defaultSpread // see defaultsOf
+	demands   []*demand     // that it has used
+	budgets   []*budget     // that select its pods
+}
+
+func keptWith(who *census.Identity) *kept {
+	if who.Keeps == nil {
+		who.Keeps = &kept{}
+	}
+	return who.Keeps.(*kept)
 }
 
 // demandsMax is how many demands are kept for the next pod like those before. Chosen: more kinds than come in turn;
@@ -28,13 +46,14 @@ func (x *demands) add(c *cluster, d *demand) {
 }
 
 // use notes that an identity uses d.
-func (x *demands) use(d *demand, who *identity) {
+func (x *demands) use(d *demand, who *census.Identity) {
 	x.stamps++
 	d.stamp = x.stamps
-	if slices.Contains(who.demands, d) {
+	k := keptWith(who)
+	if slices.Contains(k.demands, d) {
 		return
 	}
-	who.demands = append(slices.DeleteFunc(who.demands, func(d *demand) bool { return d.dropped }), d)
+	k.demands = append(slices.DeleteFunc(k.demands, func(d *demand) bool { return d.dropped }), d)
 	d.identities++
 }
 
@@ -54,11 +73,11 @@ func (x *demands) shrink(c *cluster) {
 }
 
 // forget drops the demands that nobody but who has used.
-func (x *demands) forget(c *cluster, who *identity) {
-	for _, d := range who.demands {
+func (x *demands) forget(c *cluster, who *census.Identity) {
+	for _, d := range keptWith(who).demands {
 		if d.identities--; d.identities == 0 && !d.dropped && !x.waits(d) {
 			c.dropDemand(d)
 		}
 	}
-	who.demands = nil
+	keptWith(who).demands = nil
 }

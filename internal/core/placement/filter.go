@@ -1,6 +1,9 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+)
 
 // RuleSet is a set of rules, one bit each.
 type RuleSet uint32
@@ -39,7 +42,7 @@ type filterRule interface {
 	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
 	final(c *cluster, d *demand, r row) bool
 	// narrow takes out of m the rows that judge rejects.
-	narrow(c *cluster, d *demand, m mask)
+	narrow(c *cluster, d *demand, m rows.Mask)
 }
 
 // An aroundFilter looks at more than the row.
@@ -52,7 +55,7 @@ type aroundFilter interface {
 
 // A teller adds to failure the reasons for all rows in m at once.
 type teller interface {
-	tell(c *cluster, failure *Failure, d *demand, m mask)
+	tell(c *cluster, failure *Failure, d *demand, m rows.Mask)
 }
 
 // ruling is what is to be known of a filterRule before it is asked.

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
@@ -26,7 +27,7 @@ func addedAllows(c *cluster, p *profile, r row) bool {
 // affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
 func affinityAllows(c *cluster, k *class, r row) bool {
 	for _, want := range k.nodeSelector {
-		if value, ok := c.label(r, want.Key); !ok || value != want.Value {
+		if value, ok := c.Label(r, want.Key); !ok || value != want.Value {
 			return false
 		}
 	}
@@ -54,7 +55,7 @@ func (nodeAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string
 	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
 }
 
-func (nodeAffinityFilter) narrow(c *cluster, d *demand, m mask) {
+func (nodeAffinityFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if p := d.profile; p.hasAdded {
 		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
 		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })

@@ -3,6 +3,8 @@ package placement
 import (
 	"slices"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 type agentFilter struct{}
@@ -35,7 +37,7 @@ func (agentFilter) explain(c *cluster, d *demand, r row, reasons []string) []str
 	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
 }
 
-func (f agentFilter) narrow(c *cluster, d *demand, m mask) {
+func (f agentFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0 {
 		c.narrowAmong(f.judge, d, m, c.marks.lacking)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 type featureFilter struct{}
@@ -39,7 +40,7 @@ func (f featureFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	return append(key, 0)
 }
 
-func (f featureFilter) narrow(c *cluster, d *demand, m mask) {
+func (f featureFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if k := d.class; len(k.features) > 0 {
 		c.scratch = encode.Strings(append(c.scratch[:0], asksFeatures), k.features)
 		c.narrowBy(m, c.scratch, func(r row) bool { return f.judge(c, &demand{class: k}, r) })

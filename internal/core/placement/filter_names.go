@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
 
 type nameFilter struct{}
 
@@ -27,15 +31,15 @@ func (nameFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []stri
 	return append(reasons, "node(s) didn't satisfy plugin(s) [NodeAffinity]")
 }
 
-func (nameFilter) narrow(c *cluster, d *demand, m mask) {
+func (nameFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if d.onlyNames == nil {
 		return
 	}
 	named := c.emptyMask(len(m))
 	for _, name := range d.onlyNames {
-		if r, known := c.rows[name]; known && m.has(r) {
-			named.set(r)
+		if r, known := c.rows[name]; known && m.Has(r) {
+			named.Set(r)
 		}
 	}
-	m.only(named)
+	m.Only(named)
 }

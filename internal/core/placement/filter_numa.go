@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 type numaFilter struct{}
 
 func (numaFilter) about() ruling {
@@ -18,7 +20,7 @@ func (numaFilter) explain(c *cluster, d *demand, r row, reasons []string) []stri
 // final: what the empty machine would refuse, no eviction makes possible.
 func (numaFilter) final(c *cluster, d *demand, r row) bool { return c.judgeNUMA(d, r).final }
 
-func (f numaFilter) narrow(c *cluster, d *demand, m mask) {
+func (f numaFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if d.numa != nil {
 		c.narrowAmong(f.judge, d, m, c.marks.reporting)
 	}

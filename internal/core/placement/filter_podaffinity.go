@@ -1,5 +1,10 @@
 package placement
 
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
+
 type podAffinityFilter struct{}
 
 func (podAffinityFilter) about() ruling {
@@ -30,7 +35,7 @@ func (d *demand) nobodyShuns(c *cluster) bool {
 		return false
 	}
 	for _, k := range d.shunnedBy {
-		if k.total > 0 {
+		if k.Total > 0 {
 			return false
 		}
 	}
@@ -43,19 +48,19 @@ func (d *demand) joins(r row) bool {
 	}
 	met, anywhere := true, int64(0)
 	for _, k := range d.together {
-		domain := k.of.topo.at(r)
-		if domain == noDomain {
+		domain := k.Of.Topo.At(r)
+		if domain == census.NoDomain {
 			return false
 		}
-		met = met && k.at(domain) > 0
-		anywhere += k.total
+		met = met && k.At(domain) > 0
+		anywhere += k.Total
 	}
 	return met || anywhere == 0 && d.togetherSelf
 }
 
 func (d *demand) avoids(r row) bool {
 	for _, k := range d.apart {
-		if k.on(r) > 0 {
+		if k.On(r) > 0 {
 			return false
 		}
 	}
@@ -64,7 +69,7 @@ func (d *demand) avoids(r row) bool {
 
 func (d *demand) isAdmitted(r row) bool {
 	for _, k := range d.shunnedBy {
-		if k.on(r) > 0 {
+		if k.On(r) > 0 {
 			return false
 		}
 	}
@@ -85,31 +90,31 @@ func (podAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string)
 func (podAffinityFilter) final(c *cluster, d *demand, r row) bool { return !d.joins(r) }
 
 func (podAffinityFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
-	for _, list := range [][]*counter{d.together, d.apart, d.shunnedBy} {
+	for _, list := range [][]*census.Counter{d.together, d.apart, d.shunnedBy} {
 		for _, k := range list {
-			key = append(key, keyOf(k.of.topo, k, r))
+			key = append(key, keyOf(k.Of.Topo, k, r))
 		}
 	}
 	return key
 }
 
 // narrow looks at the domains only that have pods.
-func (podAffinityFilter) narrow(c *cluster, d *demand, m mask) {
+func (podAffinityFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	anywhere := int64(0)
 	for _, k := range d.together {
-		m.only(k.of.topo.placed)
-		anywhere += k.total
+		m.Only(k.Of.Topo.Placed)
+		anywhere += k.Total
 	}
 	if len(d.together) > 0 && (anywhere != 0 || !d.togetherSelf) {
 		for _, k := range d.together {
-			m.only(c.rowsWith(k, len(m)))
+			m.Only(c.rowsWith(k, len(m)))
 		}
 	}
-	for _, list := range [...][]*counter{d.apart, d.shunnedBy} {
+	for _, list := range [...][]*census.Counter{d.apart, d.shunnedBy} {
 		for _, k := range list {
-			k.count.each(func(domain, count int32) {
+			k.Count.Each(func(domain, count int32) {
 				if count > 0 {
-					k.of.topo.each(domain, m.clear)
+					k.Of.Topo.Each(domain, m.Clear)
 				}
 			})
 		}
@@ -117,11 +122,11 @@ func (podAffinityFilter) narrow(c *cluster, d *demand, m mask) {
 }
 
 // rowsWith is the set of rows in whose domain k counts any, in working space.
-func (c *cluster) rowsWith(k *counter, words int) mask {
+func (c *cluster) rowsWith(k *census.Counter, words int) rows.Mask {
 	in := c.emptyMask(words)
-	k.count.each(func(domain, count int32) {
+	k.Count.Each(func(domain, count int32) {
 		if count > 0 {
-			k.of.topo.each(domain, in.set)
+			k.Of.Topo.Each(domain, in.Set)
 		}
 	})
 	return in

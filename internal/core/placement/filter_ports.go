@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 type portFilter struct{}
 
 func (portFilter) about() ruling {
@@ -26,7 +28,7 @@ func (portFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []stri
 
 func (portFilter) final(*cluster, *demand, row) bool { return false }
 
-func (f portFilter) narrow(c *cluster, d *demand, m mask) {
+func (f portFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if len(d.ports) > 0 {
 		c.narrowAmong(f.judge, d, m, c.marks.ports)
 	}

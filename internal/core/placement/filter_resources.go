@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 type resourceFilter struct{}
 
 func (resourceFilter) about() ruling {
@@ -48,8 +50,8 @@ func (resourceFilter) final(c *cluster, d *demand, r row) bool {
 	return false
 }
 
-func (resourceFilter) narrow(c *cluster, d *demand, m mask) {
-	if m.count() < len(c.name)/16 {
+func (resourceFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+	if m.Count() < len(c.name)/16 {
 		c.narrowAmong(passesResources, d, m, m)
 		return
 	}
@@ -57,8 +59,8 @@ func (resourceFilter) narrow(c *cluster, d *demand, m mask) {
 }
 
 // tell counts by resource: a full cluster has the same few reasons on every row.
-func (resourceFilter) tell(c *cluster, failure *Failure, d *demand, m mask) {
-	crowded, all := 0, m.count()
+func (resourceFilter) tell(c *cluster, failure *Failure, d *demand, m rows.Mask) {
+	crowded, all := 0, m.Count()
 	lacking := make([]int, len(d.requests))
 	var some []int // of the requests: what a row may have
 	for i, q := range d.requests {
@@ -69,7 +71,7 @@ func (resourceFilter) tell(c *cluster, failure *Failure, d *demand, m mask) {
 			lacking[i] = all
 		}
 	}
-	m.each(func(r row) {
+	m.Each(func(r row) {
 		if c.podsHeld[r]+1 > c.podsMax[r] {
 			crowded++
 		}

@@ -1,5 +1,10 @@
 package placement
 
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
+
 type spreadFilter struct{}
 
 func (spreadFilter) about() ruling {
@@ -19,23 +24,23 @@ func (spreadFilter) judge(c *cluster, d *demand, r row) bool {
 }
 
 func (a *spreadAsk) allows(r row) bool {
-	domain := a.topo.at(r)
-	if domain == noDomain {
+	domain := a.topo.At(r)
+	if domain == census.NoDomain {
 		return false
 	}
 	if a.counter == nil { // an empty selector counts nothing
 		return true
 	}
-	fewest := a.counter.fewest()
-	if a.counter.ground.domains < int(a.minDomains) {
+	fewest := a.counter.Fewest()
+	if a.counter.Ground.Domains < int(a.minDomains) {
 		fewest = 0
 	}
-	return a.counter.at(domain)+a.self-fewest <= a.maxSkew
+	return a.counter.At(domain)+a.self-fewest <= a.maxSkew
 }
 
 func (spreadFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
 	for i := range d.hard {
-		if d.hard[i].topo.at(r) == noDomain {
+		if d.hard[i].topo.At(r) == census.NoDomain {
 			return append(reasons, "node(s) didn't match pod topology spread constraints (missing required label)")
 		}
 		if !d.hard[i].allows(r) {
@@ -48,7 +53,7 @@ func (spreadFilter) explain(c *cluster, d *demand, r row, reasons []string) []st
 // final: no eviction gives a node the label that it lacks.
 func (spreadFilter) final(c *cluster, d *demand, r row) bool {
 	for i := range d.hard {
-		if d.hard[i].topo.at(r) == noDomain {
+		if d.hard[i].topo.At(r) == census.NoDomain {
 			return true
 		}
 		if !d.hard[i].allows(r) {
@@ -62,7 +67,7 @@ func (spreadFilter) final(c *cluster, d *demand, r row) bool {
 func (spreadFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == nil {
-			key = append(key, min(a.topo.at(r), 0))
+			key = append(key, min(a.topo.At(r), 0))
 		} else {
 			key = append(key, keyOf(a.topo, a.counter, r))
 		}
@@ -72,44 +77,44 @@ func (spreadFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 
 // keyOf tells rows apart whose domains have different counts, as coarsely as it can: by the count where what happens
 // to a domain happens to one row, else by the domain.
-func keyOf(t *topology, k *counter, r row) int32 {
-	domain := t.at(r)
-	if domain == noDomain || !t.single() {
+func keyOf(t *census.Topology, k *census.Counter, r row) int32 {
+	domain := t.At(r)
+	if domain == census.NoDomain || !t.Single() {
 		return domain
 	}
-	return k.at(domain)
+	return k.At(domain)
 }
 
 // narrow looks at the domains only that have pods: of all others a constraint says the same.
-func (spreadFilter) narrow(c *cluster, d *demand, m mask) {
+func (spreadFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	for i := range d.hard {
 		a := &d.hard[i]
-		m.only(a.topo.placed)
+		m.Only(a.topo.Placed)
 		if a.counter != nil {
 			a.narrow(c, m)
 		}
 	}
 }
 
-func (a *spreadAsk) narrow(c *cluster, m mask) {
-	fewest := a.counter.fewest()
-	if a.counter.ground.domains < int(a.minDomains) {
+func (a *spreadAsk) narrow(c *cluster, m rows.Mask) {
+	fewest := a.counter.Fewest()
+	if a.counter.Ground.Domains < int(a.minDomains) {
 		fewest = 0
 	}
 	allows := func(count int32) bool { return count+a.self-fewest <= a.maxSkew }
 	if allows(0) {
-		a.counter.count.each(func(domain, count int32) {
+		a.counter.Count.Each(func(domain, count int32) {
 			if !allows(count) {
-				a.topo.each(domain, m.clear)
+				a.topo.Each(domain, m.Clear)
 			}
 		})
 		return
 	}
 	in := c.emptyMask(len(m))
-	a.counter.count.each(func(domain, count int32) {
+	a.counter.Count.Each(func(domain, count int32) {
 		if allows(count) {
-			a.topo.each(domain, in.set)
+			a.topo.Each(domain, in.Set)
 		}
 	})
-	m.only(in)
+	m.Only(in)
 }

@@ -1,6 +1,10 @@
 package placement
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
 
 type supportFilter struct{}
 
@@ -22,4 +26,4 @@ func unsupportedReason(d *demand) string {
 	return "this scheduler does not support " + strings.Join(d.unsupported, ", ") + " yet"
 }
 
-func (supportFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(len(d.unsupported) > 0) }
+func (supportFilter) narrow(_ *cluster, d *demand, m rows.Mask) { m.Unless(len(d.unsupported) > 0) }

@@ -1,6 +1,9 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 type taintFilter struct{}
 
@@ -19,12 +22,12 @@ func (taintFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []str
 
 func (taintFilter) final(*cluster, *demand, row) bool { return true }
 
-func (taintFilter) narrow(c *cluster, d *demand, m mask) {
+func (taintFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if len(d.tolerations) == 0 {
-		m.less(c.marks.tainted)
+		m.Less(c.marks.tainted)
 		return
 	}
-	if m.meets(c.marks.tainted) {
+	if m.Meets(c.marks.tainted) {
 		k := d.class
 		c.scratch = selector.AppendTolerations(append(c.scratch[:0], asksTaints), k.tolerations)
 		c.narrowBy(m, c.scratch, func(r row) bool { return selector.TolerateAll(k.tolerations, c.taints[r]) })

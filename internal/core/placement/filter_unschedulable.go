@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 // cordonTaint is what a pod must tolerate to go to a cordoned node.
 var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSchedule}
 
@@ -21,8 +23,8 @@ func (cordonFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []st
 
 func (cordonFilter) final(*cluster, *demand, row) bool { return true }
 
-func (cordonFilter) narrow(c *cluster, d *demand, m mask) {
+func (cordonFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if !d.toleratesNode {
-		m.less(c.marks.cordoned)
+		m.Less(c.marks.cordoned)
 	}
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
@@ -43,17 +44,17 @@ func (volumeBindingFilter) key(c *cluster, d *demand, r row, key []int32) []int3
 
 // narrow asks for each bound volume once where it can be reached from: most volumes are to be reached from
 // the nodes of one zone, as many others are.
-func (f volumeBindingFilter) narrow(c *cluster, d *demand, m mask) {
+func (f volumeBindingFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	a := d.volumes
 	if a == nil {
 		return
 	}
 	for i := range a.Chosen {
 		there := c.emptyMask(len(m))
-		if r, known := c.rows[a.Chosen[i].Claim.Node]; known && m.has(r) {
-			there.set(r)
+		if r, known := c.rows[a.Chosen[i].Claim.Node]; known && m.Has(r) {
+			there.Set(r)
 		}
-		m.only(there)
+		m.Only(there)
 	}
 	if len(a.Open) > 0 {
 		c.narrowOpen(a, m)
@@ -71,7 +72,7 @@ func (f volumeBindingFilter) narrow(c *cluster, d *demand, m mask) {
 }
 
 // narrowReached takes out of m the rows from which v cannot be reached.
-func (c *cluster) narrowReached(v *volumes.KnownVolume, m mask) {
+func (c *cluster) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 	if v.Plugin == "" && !v.From.Limited {
 		return
 	}
@@ -82,13 +83,13 @@ func (c *cluster) narrowReached(v *volumes.KnownVolume, m mask) {
 	}
 	if v.From.Hosts != nil {
 		there := c.emptyMask(len(m))
-		byHost := c.topologyOf(c.hostKey)
+		byHost := c.TopologyOf(c.hostKey)
 		for _, host := range v.From.Hosts {
-			if domain, known := byHost.values[host]; known {
-				byHost.each(domain, there.set)
+			if domain, known := byHost.Values[host]; known {
+				byHost.Each(domain, there.Set)
 			}
 		}
-		m.only(there)
+		m.Only(there)
 		c.keepIn(m, m, reached)
 		return
 	}
@@ -101,35 +102,35 @@ func (c *cluster) narrowReached(v *volumes.KnownVolume, m mask) {
 
 // narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether
 // volumes can be made for them.
-func (c *cluster) narrowOpen(a *volumes.Ask, m mask) {
-	stocked := make(mask, len(m))
-	byHost := c.topologyOf(c.hostKey)
+func (c *cluster) narrowOpen(a *volumes.Ask, m rows.Mask) {
+	stocked := make(rows.Mask, len(m))
+	byHost := c.TopologyOf(c.hostKey)
 	for i := range a.Open {
 		p, claim := a.Open[i].Stock, a.Open[i].Claim
 		if p.AnywhereFor(claim) {
-			stocked.add(m)
+			stocked.Add(m)
 			break
 		}
 		p.EachHost(func(host int32) {
-			if domain, known := byHost.values[host]; known {
-				byHost.each(domain, func(r row) { stocked = stocked.with(r) })
+			if domain, known := byHost.Values[host]; known {
+				byHost.Each(domain, func(r row) { stocked = stocked.With(r) })
 			}
 		})
 	}
-	stocked.only(m)
+	stocked.Only(m)
 	c.keepIn(stocked, stocked, func(r row) bool { return c.bindVolumes(a, r) == 0 })
-	m.less(stocked)
-	rest := m.copyOf(nil)
+	m.Less(stocked)
+	rest := m.CopyOf(nil)
 	for i := range a.Open {
 		c.narrowProvisioned(&a.Open[i], rest)
 	}
 	clear(m)
-	m.add(rest)
-	m.add(stocked)
+	m.Add(rest)
+	m.Add(stocked)
 }
 
 // narrowProvisioned takes out of m the rows that could not reach a volume that is made for p. See volumes.Store.Bind.
-func (c *cluster) narrowProvisioned(p *volumes.Provision, m mask) {
+func (c *cluster) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
 	k := p.Class
 	if !k.Provisions() {
 		clear(m)

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -41,8 +42,8 @@ func verdictKey(passes bool) int32 {
 }
 
 // narrow asks about the rows only on which so many more volumes might be too many.
-func (f volumeLimitFilter) narrow(c *cluster, d *demand, m mask) {
-	if d.volumes == nil || len(d.volumes.Attached) == 0 || !m.meets(c.marks.limited) {
+func (f volumeLimitFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+	if d.volumes == nil || len(d.volumes.Attached) == 0 || !m.Meets(c.marks.limited) {
 		return
 	}
 	near := c.emptyMask(len(m))
@@ -50,10 +51,10 @@ func (f volumeLimitFilter) narrow(c *cluster, d *demand, m mask) {
 		c.scratch = encode.Number(encode.String(append(c.scratch[:0], asksLimits), driver), more)
 		full := c.atomOf(&c.changes, m, c.scratch, func(r row) bool { return c.storage.Exceeds(r, driver, more) })
 		if full == nil {
-			near.add(c.marks.limited)
+			near.Add(c.marks.limited)
 			return
 		}
-		near.add(full.rows)
+		near.Add(full.rows)
 	})
 	c.narrowAmong(f.judge, d, m, near)
 }

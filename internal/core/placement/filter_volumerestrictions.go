@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 const reasonOncePod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 
 type diskFilter struct{}
@@ -31,7 +33,7 @@ func (diskFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []stri
 
 func (diskFilter) final(*cluster, *demand, row) bool { return false }
 
-func (f diskFilter) narrow(c *cluster, d *demand, m mask) {
+func (f diskFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if len(d.wants.Disks) > 0 {
 		c.narrowAmong(f.judge, d, m, c.marks.disks)
 	}
@@ -57,4 +59,4 @@ func (d *demand) claimsTaken() bool { return d.volumes.Taken(len(d.wants.Disks) 
 // key: the answer is the same for all rows.
 func (oncePodFilter) key(_ *cluster, _ *demand, _ row, key []int32) []int32 { return key }
 
-func (oncePodFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(d.claimsTaken()) }
+func (oncePodFilter) narrow(_ *cluster, d *demand, m rows.Mask) { m.Unless(d.claimsTaken()) }

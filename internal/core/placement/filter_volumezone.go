@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 type volumeZoneFilter struct{}
 
 func (volumeZoneFilter) about() ruling {
@@ -25,7 +27,7 @@ func (f volumeZoneFilter) key(c *cluster, d *demand, r row, key []int32) []int32
 	return append(key, verdictKey(f.judge(c, d, r)))
 }
 
-func (f volumeZoneFilter) narrow(c *cluster, d *demand, m mask) {
+func (f volumeZoneFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	if d.volumes != nil && len(d.volumes.Zones) > 0 {
 		c.narrowAmong(f.judge, d, m, m)
 	}

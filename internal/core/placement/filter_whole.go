@@ -1,6 +1,9 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
+)
 
 // A wholeFilter is what a rule says of a pod's claims before any node is looked at: whole is why no node can take it;
 // empty: some may. Terms that contradict each other have the first word.
@@ -27,7 +30,7 @@ func (f wholeFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []s
 
 func (wholeFilter) final(*cluster, *demand, row) bool { return true }
 
-func (f wholeFilter) narrow(_ *cluster, d *demand, m mask) { m.unless(f.rejects(d)) }
+func (f wholeFilter) narrow(_ *cluster, d *demand, m rows.Mask) { m.Unless(f.rejects(d)) }
 
 // whole is why no node at all can take the pod; empty: some may.
 func (d *demand) whole() string {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
@@ -16,7 +17,7 @@ type fit struct {
 	position int    // in cluster.changes
 	used     uint64 // when it was asked last, in decisions
 
-	rows mask // that have room
+	rows rows.Mask // that have room
 	// The weighted sum of the scores that look at a row alone, by row, where there is room: the low byte and, where the
 	// profile's weights are so large, the high one.
 	low, high []uint8
@@ -100,10 +101,10 @@ func (c *cluster) correct(f *fit) {
 	}
 	f.position = c.catchUp(&c.changes, f.position, func(r row) {
 		if !c.seen[r] || !passesResources(c, f.of, r) {
-			f.rows.clear(r)
+			f.rows.Clear(r)
 			return
 		}
-		f.rows.set(r)
+		f.rows.Set(r)
 		score := int64(0)
 		for i := range f.scorers {
 			score += f.scorers[i].weight * f.scorers[i].raw(c, f.of, r)
@@ -133,10 +134,10 @@ func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 }
 
 // bestByFit finds the best row in m by asking about each.
-func (c *cluster) bestByFit(d *demand, m mask, g *grouping, k *contest) {
+func (c *cluster) bestByFit(d *demand, m rows.Mask, g *grouping, k *contest) {
 	f := c.fitFor(d)
-	m.each(func(r row) {
-		if f != nil && f.rows.has(r) {
+	m.Each(func(r row) {
+		if f != nil && f.rows.Has(r) {
 			k.offer(r, g.worth[g.of[r]]+f.score(r))
 			return
 		}

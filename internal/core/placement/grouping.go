@@ -4,6 +4,9 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // A grouping puts rows into groups that no normalized scorer tells apart for one demand. It begins with the domains of
@@ -16,7 +19,7 @@ type grouping struct {
 	moved    map[move]int32
 	halves   []int32 // by group: where its rows of some set go; 0: nowhere yet
 	sums     []int64 // by row, while they are added up; else 0
-	coarse   []*topology
+	coarse   []*census.Topology
 
 	counts []int32 // by group: its rows
 	worth  []int64 // by group: what the normalized scorers say of it
@@ -43,7 +46,7 @@ type move struct {
 // A division puts rows into groups by their domains in some coarse topologies. It is kept for the next demand that
 // these matter to.
 type division struct {
-	coarse   []*topology
+	coarse   []*census.Topology
 	spans    []int32 // of each, how many domains it had numbers for, and one
 	groups   int
 	position int     // in cluster.moves
@@ -65,7 +68,7 @@ const (
 )
 
 // group puts the rows in m into groups for d, until the grouping is ended.
-func (c *cluster) group(d *demand, m mask) *grouping {
+func (c *cluster) group(d *demand, m rows.Mask) *grouping {
 	g := &c.survey.groups
 	g.begin(c, d)
 	for _, s := range d.profile.scorers {
@@ -98,7 +101,7 @@ func (g *grouping) end() {
 }
 
 // divisionOf returns the division by some topologies, as rows are now.
-func (c *cluster) divisionOf(coarse []*topology) *division {
+func (c *cluster) divisionOf(coarse []*census.Topology) *division {
 	list := c.survey.divisions
 	i := slices.IndexFunc(list, func(v *division) bool { return v.fits(coarse) })
 	if i < 0 {
@@ -119,25 +122,22 @@ func (c *cluster) divisionOf(coarse []*topology) *division {
 	return v
 }
 
-func newDivision(coarse []*topology) *division {
+func newDivision(coarse []*census.Topology) *division {
 	v := &division{coarse: slices.Clone(coarse), groups: 1, position: -1}
 	for _, t := range coarse {
-		v.spans = append(v.spans, t.span())
-		v.groups *= int(t.span())
+		v.spans = append(v.spans, t.Span())
+		v.groups *= int(t.Span())
 	}
 	v.sizes = make([]int32, v.groups)
 	return v
 }
 
-// span is how many domains t has numbers for, and one for no domain.
-func (t *topology) span() int32 { return int32(len(t.rows) + 1) }
-
-func (v *division) fits(coarse []*topology) bool {
+func (v *division) fits(coarse []*census.Topology) bool {
 	if !slices.Equal(v.coarse, coarse) {
 		return false
 	}
 	for i, t := range coarse {
-		if v.spans[i] != t.span() {
+		if v.spans[i] != t.Span() {
 			return false
 		}
 	}
@@ -150,7 +150,7 @@ func (v *division) put(c *cluster, r row) {
 	if c.seen[r] {
 		now = 0
 		for i, t := range v.coarse {
-			now = now*v.spans[i] + t.at(r) + 1
+			now = now*v.spans[i] + t.At(r) + 1
 		}
 		v.sizes[now]++
 	}
@@ -163,9 +163,9 @@ func (v *division) put(c *cluster, r row) {
 // divide finds the coarse topologies that matter to the scorers of d.
 func (g *grouping) divide(d *demand) {
 	groups := 1
-	add := func(t *topology) {
-		span := int(t.span())
-		if t.domains() > 0 && !g.isCoarse(t) && t.domains() <= coarseMax && groups*span <= groupsMax {
+	add := func(t *census.Topology) {
+		span := int(t.Span())
+		if t.Domains() > 0 && !g.isCoarse(t) && t.Domains() <= coarseMax && groups*span <= groupsMax {
 			g.coarse, groups = append(g.coarse, t), groups*span
 		}
 	}
@@ -174,14 +174,14 @@ func (g *grouping) divide(d *demand) {
 	}
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
-			if k := list[i].counter; k.count.len() > 0 {
-				add(k.of.topo)
+			if k := list[i].counter; k.Count.Len() > 0 {
+				add(k.Of.Topo)
 			}
 		}
 	}
 }
 
-func (g *grouping) isCoarse(t *topology) bool { return slices.Contains(g.coarse, t) }
+func (g *grouping) isCoarse(t *census.Topology) bool { return slices.Contains(g.coarse, t) }
 
 // step begins to move rows for another reason.
 func (g *grouping) step() int32 { return int32(len(g.moved)) }
@@ -206,8 +206,8 @@ func (g *grouping) send(r row, to int32) {
 }
 
 // moveAll moves the rows in both masks, each with those of its group.
-func (g *grouping) moveAll(m, some mask) {
-	if !m.meets(some) {
+func (g *grouping) moveAll(m, some rows.Mask) {
+	if !m.Meets(some) {
 		return
 	}
 	for len(g.halves) < g.groups {
@@ -215,7 +215,7 @@ func (g *grouping) moveAll(m, some mask) {
 	}
 	halves := g.halves[:g.groups]
 	clear(halves)
-	m.both(some, func(r row) {
+	m.Both(some, func(r row) {
 		to := &halves[g.of[r]]
 		if *to == 0 {
 			*to = int32(g.groups)
@@ -226,12 +226,12 @@ func (g *grouping) moveAll(m, some mask) {
 }
 
 // count counts the rows of m in each group, and finds one of each.
-func (g *grouping) count(c *cluster, m mask) {
+func (g *grouping) count(c *cluster, m rows.Mask) {
 	common := g.division.groups
 	g.counts = append(append(g.counts[:0], g.division.sizes...), make([]int32, g.groups-common)...)
-	if 2*m.count() < c.seenCount {
+	if 2*m.Count() < c.seenCount {
 		clear(g.counts)
-		m.each(func(r row) { g.counts[g.of[r]]++ })
+		m.Each(func(r row) { g.counts[g.of[r]]++ })
 	} else {
 		for w, seen := range c.marks.seen {
 			for out := seen &^ m[w]; out != 0; out &= out - 1 {

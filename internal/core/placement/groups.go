@@ -3,6 +3,8 @@ package placement
 import (
 	"maps"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 )
 
 // groups are the objects that select pods. Only the default spread constraints ask for them.
@@ -63,14 +65,14 @@ func (k *class) hardDefaults() bool {
 
 // selectorFor joins the selectors of all groups that pod belongs to: those of the services that select it and that of
 // its owner. ok is false if there are none, or if they select everything.
-func (g *groups) selectorFor(who *identity, owner Owner) (s LabelSelector, ok bool) {
-	for _, name := range slices.Sorted(maps.Keys(g.services[who.namespace])) {
-		service := g.services[who.namespace][name]
-		if service.Selects(who.labels) {
+func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector, ok bool) {
+	for _, name := range slices.Sorted(maps.Keys(g.services[who.Namespace])) {
+		service := g.services[who.Namespace][name]
+		if service.Selects(who.Labels) {
 			s.Requirements = append(s.Requirements, service.Requirements...)
 		}
 	}
-	if of, known := g.owners[ownerKey{who.namespace, owner}]; known {
+	if of, known := g.owners[ownerKey{who.Namespace, owner}]; known {
 		if of.Nothing {
 			return of, true
 		}
@@ -83,21 +85,21 @@ func (g *groups) selectorFor(who *identity, owner Owner) (s LabelSelector, ok bo
 type defaultSpread struct {
 	version uint64
 	owner   Owner
-	aim     *aim // nil: no groups, no constraints
+	aim     *census.Aim // nil: no groups, no constraints
 }
 
 // defaultsOf returns the aim of the default spread constraints for pods of who and owner; nil if they have none.
-func (c *cluster) defaultsOf(who *identity, owner Owner) *aim {
-	if s := &who.spreading; s.version == c.groups.version+1 && s.owner == owner {
+func (c *cluster) defaultsOf(who *census.Identity, owner Owner) *census.Aim {
+	if s := &keptWith(who).spreading; s.version == c.groups.version+1 && s.owner == owner {
 		return s.aim
 	}
-	old := who.spreading.aim
-	who.spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
+	old := keptWith(who).spreading.aim
+	keptWith(who).spreading = defaultSpread{version: c.groups.version + 1, owner: owner}
 	if selector, ok := c.groups.selectorFor(who, owner); ok {
-		who.spreading.aim = c.aimAt(aimPart{namespaces: []string{who.namespace}, byLabels: LabelSelector{Nothing: true}, pods: selector})
+		keptWith(who).spreading.aim = c.AimAt(census.AimPart{Namespaces: []string{who.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: selector})
 	}
 	if old != nil {
-		c.releaseAim(old)
+		c.ReleaseAim(old)
 	}
-	return who.spreading.aim
+	return keptWith(who).spreading.aim
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 )
 
@@ -11,17 +12,17 @@ func (c *cluster) sweepStrings() {
 		return
 	}
 	used := c.marked()
-	c.intern.Sweep(func(id int32) bool { return used.has(row(id)) })
+	c.intern.Sweep(func(id int32) bool { return used.Has(row(id)) })
 	clear(c.atoms.byKey) // they have numbers, too
 }
 
 // marked is the set of numbers that are in use.
-func (c *cluster) marked() mask {
-	in := make(mask, (c.intern.End()+63)/64)
+func (c *cluster) marked() rows.Mask {
+	in := make(rows.Mask, (c.intern.End()+63)/64)
 	m := marker{see: func(ids ...int32) {
 		for _, id := range ids {
 			if id >= 0 {
-				in.set(row(id))
+				in.Set(row(id))
 			}
 		}
 	}}
@@ -33,24 +34,12 @@ func (c *cluster) marked() mask {
 	for _, list := range c.labels {
 		m.labels(list)
 	}
-	for key, t := range c.topologies {
-		m.see(key)
-		if key == nodeItself {
-			continue // its values are rows
-		}
-		for value := range t.values {
-			m.see(value)
-		}
-	}
+	c.EachString(m.see)
 	for _, k := range c.classes {
 		m.class(k)
 		for _, d := range k.demands {
 			m.demand(d)
 		}
-	}
-	for _, s := range c.scopes {
-		s.of.eachString(m.see)
-		m.see(s.keys...)
 	}
 	c.storage.EachString(m.see)
 	return in

@@ -117,9 +117,9 @@ func comingAndGoing(set, i int) Pod {
 // sizesOf counts what a Placer keeps.
 func sizesOf(p *Placer) string {
 	c := p.cluster
-	return fmt.Sprintf("classes %d, identities %d, aims %d, listed %d, counters %d, scopes %d, grounds %d, topologies %d, demands %d, columns %d, strings %d, pods %d, namespaces %d",
-		len(c.classes), len(c.identities), len(c.aims), len(c.aimsIn), len(c.counters), len(c.scopes), len(c.grounds), len(c.topologies),
-		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.peers))
+	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d",
+		len(c.classes), c.Sizes(),
+		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods))
 }
 
 func heapNow() int64 {

@@ -34,8 +34,8 @@ type nodes struct {
 	podsMax       rows.Column[int64]
 
 	seenCount int
-	changes   changeLog // of rows: anything about them
-	moves     changeLog // likewise, but only what a node says of itself
+	changes   rows.ChangeLog // of rows: anything about them
+	moves     rows.ChangeLog // likewise, but only what a node says of itself
 }
 
 // readFacts lists what is read of a Node into a column of its own.
@@ -135,9 +135,9 @@ func anyChange[T any](_, _ T) bool { return true }
 func noChange[T any](_, _ T) bool  { return false }
 
 // end is above every row.
-func (n *nodes) end() row { return row(len(n.name)) }
+func (n *nodes) End() row { return row(len(n.name)) }
 
-func (n *nodes) present(r row) bool { return r != noRow && n.seen[r] }
+func (n *nodes) Present(r row) bool { return r != noRow && n.seen[r] }
 
 // rowOf returns the row of name, a new empty one if there is none.
 func (n *nodes) rowOf(name string) row {
@@ -167,10 +167,10 @@ func (n *nodes) giveBack(r row) {
 }
 
 // touch notes that something about row r has changed.
-func (n *nodes) touch(r row) { n.changes.add(r) }
+func (n *nodes) touch(r row) { n.changes.Add(r) }
 
 // label returns the value of a label of row r.
-func (n *nodes) label(r row, key int32) (value int32, ok bool) {
+func (n *nodes) Label(r row, key int32) (value int32, ok bool) {
 	return selector.NumberOf(n.labels[r], key)
 }
 
@@ -230,7 +230,7 @@ func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 	all = all.and(news{changed: other, helps: more})
 	if all.changed {
 		c.touch(r)
-		c.moves.add(r)
+		c.moves.Add(r)
 	}
 	return all
 }
@@ -245,7 +245,7 @@ func (n *nodes) countKeys(r row, sign int) {
 }
 
 // hasKey reports whether any row has a label of this key.
-func (n *nodes) hasKey(key int32) bool { return n.keys[key] > 0 }
+func (n *nodes) HasKey(key int32) bool { return n.keys[key] > 0 }
 
 func (n *nodes) setSeen(r row, seen bool) {
 	n.seen[r] = seen

@@ -54,12 +54,12 @@ func TestEveryFactOfANodeCounts(t *testing.T) {
 	})
 	c := newCluster(0)
 	tells := func(n Node) bool {
-		was, moved := c.changes.end(), c.moves.end()
+		was, moved := c.changes.End(), c.moves.End()
 		c.setNode(n)
-		if (c.changes.end() > was) != (c.moves.end() > moved) {
+		if (c.changes.End() > was) != (c.moves.End() > moved) {
 			t.Errorf("%+v: a change that is in one of the two logs only", n)
 		}
-		return c.changes.end() > was
+		return c.changes.End() > was
 	}
 	tells(Node{Name: "n"})
 	for i := range full.NumField() {

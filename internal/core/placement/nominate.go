@@ -1,5 +1,10 @@
 package placement
 
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
+)
+
 // nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority
 // or lower must fit beside it as well as without it.
 type nominated struct {
@@ -25,7 +30,7 @@ func (p *Placer) heedNomination(pod *Pod) {
 
 // nominate makes room for pod on node, instead of where it was being made.
 func (c *cluster) nominate(pod *Pod, node string) {
-	if w := c.wishes[pod.ID]; w != nil && c.name[w.row] == node && w.class.key == string(appendDemands(c.scratch[:0], pod)) {
+	if w := c.wishes[pod.ID]; w != nil && c.name[w.Row] == node && w.class.key == string(appendDemands(c.scratch[:0], pod)) {
 		return
 	}
 	c.dismiss(pod.ID)
@@ -40,7 +45,7 @@ func (c *cluster) nominate(pod *Pod, node string) {
 func (c *cluster) heldOf(pod *Pod, r row) held {
 	k := c.compile(pod)
 	who := c.identify(pod)
-	return held{countedPod: countedPod{row: r, who: who, terms: k.holds}, id: pod.ID, name: pod.Name, class: k}
+	return held{Pod: census.Pod{Row: r, Who: who, Terms: k.holds}, id: pod.ID, name: pod.Name, class: k}
 }
 
 // awaitsNode reports whether others have nominated a pod on a node that is not there yet, as who makes nodes for pods
@@ -48,7 +53,7 @@ func (c *cluster) heldOf(pod *Pod, r row) held {
 // and does not take the pod.
 func (c *cluster) awaitsNode(id PodID) bool {
 	w := c.wishes[id]
-	return w != nil && w.foreign && !c.present(w.row)
+	return w != nil && w.foreign && !c.Present(w.Row)
 }
 
 // dismiss ends the making of room for a pod. The row is noRow if there was none, or if it is gone.
@@ -59,16 +64,16 @@ func (c *cluster) dismiss(id PodID) row {
 	}
 	delete(c.wishes, id)
 	c.spare(w)
-	c.nominated[w.row] = without(c.nominated[w.row], w)
-	c.touch(w.row)
+	c.nominated[w.Row] = shrink.Without(c.nominated[w.Row], w)
+	c.touch(w.Row)
 	if len(c.waits.of) > 0 { // those beside whom it counted
-		c.waits.gained(w.row)
+		c.waits.gained(w.Row)
 		c.notifyAround(&w.held, -1)
 	}
-	c.release(w.row)
+	c.release(w.Row)
 	c.releaseClass(w.class)
-	c.releaseIdentity(w.who)
-	return w.row
+	c.releaseIdentity(w.Who)
+	return w.Row
 }
 
 // asIfNominated reports whether pass holds on row r with the pods counted that are nominated there, of at least the

@@ -159,11 +159,11 @@ func (c *cluster) forgetAlike(b *belief) {
 // berth is where a pod that was just placed is expected to lie; nil: it owns nothing, or nobody knows.
 func (c *cluster) berth(id PodID) numa.Berth {
 	h := c.pods[id]
-	b := c.beliefs[h.row]
+	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil {
 		return nil
 	}
-	a, known := c.settle(h.row, b).state.Assignment(string(id))
+	a, known := c.settle(h.Row, b).state.Assignment(string(id))
 	if !known || !a.Owns() {
 		return nil
 	}
@@ -173,11 +173,11 @@ func (c *cluster) berth(id PodID) numa.Berth {
 
 // countNUMA notes that h came to its row (sign 1) or left it.
 func (c *cluster) countNUMA(h *held, sign int64) {
-	b := c.beliefs[h.row]
+	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil || b.state == nil || !b.isLate(h) {
 		return
 	}
-	if sign < 0 || slices.ContainsFunc(c.held[h.row], func(o *held) bool { return o.turn > h.turn }) {
+	if sign < 0 || slices.ContainsFunc(c.held[h.Row], func(o *held) bool { return o.turn > h.turn }) {
 		b.state = nil // those after it get something else
 		return
 	}
@@ -188,11 +188,11 @@ func (c *cluster) countNUMA(h *held, sign int64) {
 // liftNUMA counts or leaves out h for the sake of a question: what a pod on the row owns is free without it; a pod that
 // is not there takes what it would be offered.
 func (c *cluster) liftNUMA(h *held, sign int64) {
-	b := c.beliefs[h.row]
+	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil {
 		return
 	}
-	c.settle(h.row, b)
+	c.settle(h.Row, b)
 	if b.passing == nil {
 		b.passing, b.lifted = b.state.Fork(), map[PodID]bool{}
 	}

@@ -21,8 +21,8 @@ type Opinion struct {
 func (p *Placer) ask(e *entry) (names []string) {
 	c := p.cluster
 	e.demand = c.demandOf(e.class, e.who, e.pod.Owner)
-	if w := c.wishes[e.pod.ID]; w != nil && c.present(w.row) && c.feasible(e.demand, e.pod.ID, w.row) {
-		return []string{c.name[w.row]}
+	if w := c.wishes[e.pod.ID]; w != nil && c.Present(w.Row) && c.feasible(e.demand, e.pod.ID, w.Row) {
+		return []string{c.name[w.Row]}
 	}
 	for r := range c.candidates(e.demand) {
 		if c.seen[r] && c.feasible(e.demand, e.pod.ID, r) {

@@ -74,9 +74,9 @@ func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
 				return fmt.Errorf("pod %.200q is not on node %.200q", v.ID, w.Node)
 			}
 			if h.class.priority >= e.class.priority {
-				return fmt.Errorf("pod %s/%s has priority %d, and may not go for one of %d", h.who.namespace, h.name, h.class.priority, e.class.priority)
+				return fmt.Errorf("pod %s/%s has priority %d, and may not go for one of %d", h.Who.Namespace, h.name, h.class.priority, e.class.priority)
 			}
-			v.Namespace, v.Name = h.who.namespace, h.name
+			v.Namespace, v.Name = h.Who.Namespace, h.name
 		}
 	}
 	return nil

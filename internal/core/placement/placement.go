@@ -10,6 +10,11 @@
 // judge one demand against one row: filter_*.go say whether, score_*.go say how well. A survey asks them about all rows
 // at once.
 //
+// What does not need a pod to be understood has a package of its own below: selector (what labels, taints and terms
+// select), rows (columns, sets of rows, logs of changes), census (who is where, and means whom) and volumes (claims, and
+// what they come down to on a node). They do not know this package; cluster puts them together, a filter is a
+// filterRule, a score a scorer, and what a node says of itself a fact (nodes.go).
+//
 // What is kept follows the cluster: classes, identities, aims, counters and columns are counted by who holds them,
 // demands go with the identities that used them (demands.go), strings that nobody uses are swept (intern.go), and what
 // only saves work, atoms, fits, tables and topologies that nobody holds, is bounded in number.
@@ -199,7 +204,7 @@ func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, n
 
 // NamespaceSeen folds in the labels of a namespace, sorted by key.
 func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
-	if p.cluster.setNamespace(name, labels) {
+	if p.cluster.SetNamespace(name, labels) {
 		p.queue.renewAll(now, name, func(*entry) bool { return true })
 	}
 }
@@ -373,7 +378,7 @@ func (p *Placer) Next(now unit.Instant) (d Decision, ok bool) {
 			return d, true
 		}
 		if w := p.cluster.wishes[e.pod.ID]; w != nil {
-			d.Nominated = p.cluster.name[w.row]
+			d.Nominated = p.cluster.name[w.Row]
 		}
 		p.await(now, e, chosen.failure)
 		return d, true
@@ -487,7 +492,7 @@ func (p *Placer) boundAllTheSame(now unit.Instant, id PodID) {
 	if h == nil {
 		return
 	}
-	for _, w := range slices.Clone(c.nominated[h.row]) {
+	for _, w := range slices.Clone(c.nominated[h.Row]) {
 		if slices.Contains(w.back, id) {
 			p.Retry(now, w.id)
 		}

@@ -77,7 +77,7 @@ func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
 	p := &Preemption{Node: c.name[r], Violations: int(b.violations)}
 	for _, v := range victims {
-		p.Victims = append(p.Victims, Victim{ID: v.id, Namespace: v.who.namespace, Name: v.name})
+		p.Victims = append(p.Victims, Victim{ID: v.id, Namespace: v.Who.Namespace, Name: v.name})
 	}
 	return p
 }
@@ -101,14 +101,14 @@ func compareBids(a, b *bid) int {
 // no eviction can change there ends the waiting.
 func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 	w := c.wishes[self]
-	if w == nil || !c.present(w.row) {
+	if w == nil || !c.Present(w.Row) {
 		return false
 	}
-	if c.verdict(d, self, w.row).Final {
+	if c.verdict(d, self, w.Row).Final {
 		return false
 	}
-	return slices.ContainsFunc(c.held[w.row], func(h *held) bool {
-		return h.class.priority < d.priority && h.deleting && h.preempted || slices.Contains(w.victims, h.id)
+	return slices.ContainsFunc(c.held[w.Row], func(h *held) bool {
+		return h.class.priority < d.priority && h.Deleting && h.preempted || slices.Contains(w.victims, h.id)
 	})
 }
 
@@ -223,8 +223,8 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 	if d.tables != nil && !c.anyBelow(d.priority) {
 		return c.hopelessByGroup(d, c.tablesOf(d))
 	}
-	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.end() || d.looksAround() {
-		b.hopeless, b.hopelessAt = c.hopelessByRow(d, self), c.changes.end()
+	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.End() || d.looksAround() {
+		b.hopeless, b.hopelessAt = c.hopelessByRow(d, self), c.changes.End()
 	}
 	return d.bids.hopeless
 }

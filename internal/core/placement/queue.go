@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -37,7 +38,7 @@ const (
 type entry struct {
 	pod    Pod
 	class  *class
-	who    *identity
+	who    *census.Identity
 	demand *demand // as of its last attempt; nil before the first
 	pool   pool
 	// opinion is what others said about it since it was asked about; nil: nothing yet.
@@ -246,7 +247,7 @@ func (q *queue) backoffAfter(failures int) time.Duration {
 func (q *queue) renewAll(now unit.Instant, namespace string, meant func(*entry) bool) {
 	for _, w := range slices.SortedFunc(maps.Values(q.cluster.waits.of), func(a, b *waiter) int { return cmp.Compare(a.number, b.number) }) {
 		for _, id := range slices.Sorted(maps.Keys(w.pods)) {
-			if e := w.pods[id]; e.who.namespace == namespace && meant(e) {
+			if e := w.pods[id]; e.who.Namespace == namespace && meant(e) {
 				q.renew(now, e)
 			}
 		}

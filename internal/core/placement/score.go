@@ -3,6 +3,8 @@ package placement
 import (
 	"math"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // scoreMax is the best score a scorer gives a node, before its weight. Upstream's MaxNodeScore.
@@ -29,7 +31,7 @@ type aroundScorer interface {
 	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter.
 	key(c *cluster, d *demand, r row, key []int32) []int32
 	// split moves the rows in m of which raw is out of the ordinary to groups of their own.
-	split(c *cluster, d *demand, m mask, g *grouping)
+	split(c *cluster, d *demand, m rows.Mask, g *grouping)
 }
 
 // A preparer is told the feasible rows before raw is asked, each standing for so many alike.

@@ -3,15 +3,17 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // image is one name of an image, as nodes report it.
 type image struct {
 	name  string
-	size  int64 // bytes, as the first node that has it says
-	nodes int64 // how many have it
-	refs  int   // of demands
-	on    mask  // rows that have it, while a demand asks for it and somebody wanted to know; else nil
+	size  int64     // bytes, as the first node that has it says
+	nodes int64     // how many have it
+	refs  int       // of demands
+	on    rows.Mask // rows that have it, while a demand asks for it and somebody wanted to know; else nil
 }
 
 // The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold
@@ -109,7 +111,7 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 	}
 	for _, i := range c.pictures[r] {
 		i.nodes--
-		i.on.clear(r)
+		i.on.Clear(r)
 		if i.refs++; i.refs > 1 {
 			i.refs--
 			continue
@@ -124,7 +126,7 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 			i.size = size
 		}
 		if i.on != nil {
-			i.on = i.on.with(r)
+			i.on = i.on.With(r)
 		}
 		c.pictures[r] = append(c.pictures[r], i)
 	}
@@ -135,7 +137,7 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 // normalize has nothing to do: raw is the score, and changes with what other nodes have.
 func (imageScorer) normalize([]int64) {}
 
-func (imageScorer) split(c *cluster, d *demand, m mask, g *grouping) {
+func (imageScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 	for _, i := range d.images {
 		if i.nodes > 0 {
 			g.moveAll(m, c.rowsWithImage(i))
@@ -144,12 +146,12 @@ func (imageScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 }
 
 // rowsWithImage is the set of rows that have an image that some demand asks for.
-func (c *cluster) rowsWithImage(i *image) mask {
+func (c *cluster) rowsWithImage(i *image) rows.Mask {
 	if i.on == nil {
-		i.on = make(mask, (len(c.name)+63)/64)
+		i.on = make(rows.Mask, (len(c.name)+63)/64)
 		for r := range c.name {
 			if c.hasImage(row(r), i) {
-				i.on.set(row(r))
+				i.on.Set(row(r))
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package placement
 
-import "github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+)
 
 // taintScorer prefers nodes with few PreferNoSchedule taints that the pod does not tolerate.
 type taintScorer struct{}
@@ -66,9 +69,9 @@ func (nodeAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32
 	return append(key, int32(preferredWeight(c, d, r)))
 }
 
-func (taintScorer) split(c *cluster, d *demand, m mask, g *grouping) {
+func (taintScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 	step := g.step()
-	m.both(c.marks.discouraged, func(r row) {
+	m.Both(c.marks.discouraged, func(r row) {
 		if n := softTaintsAgainst(c, d, r); n > 0 {
 			g.move(step, r, n)
 		}
@@ -79,11 +82,11 @@ func (taintScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 // more than people write; a node is asked at once about more.
 const termsByAtoms = 16
 
-func (nodeAffinityScorer) split(c *cluster, d *demand, m mask, g *grouping) {
+func (nodeAffinityScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
 		if list.terms.Len() > termsByAtoms {
 			step := g.step()
-			m.each(func(r row) {
+			m.Each(func(r row) {
 				if sum := c.weightAt(list, r); sum != 0 {
 					g.move(step, r, sum)
 				}
@@ -99,7 +102,7 @@ func (nodeAffinityScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 				continue
 			}
 			step := g.step()
-			m.each(func(r row) {
+			m.Each(func(r row) {
 				if holds(r) {
 					g.move(step, r, 1)
 				}

@@ -1,5 +1,7 @@
 package placement
 
+import "github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+
 // podAffinityScorer draws the pod to others and drives it off, by preferred terms.
 type podAffinityScorer struct{}
 
@@ -17,7 +19,7 @@ func (podAffinityScorer) raw(c *cluster, d *demand, r row) int64 {
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
 			k := list[i].counter
-			sum += list[i].weight * int64(k.on(r))
+			sum += list[i].weight * int64(k.On(r))
 		}
 	}
 	return sum
@@ -28,7 +30,7 @@ func (podAffinityScorer) normalize(scores []int64) { normalizeByRange(scores) }
 func (podAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
-			key = append(key, keyOf(list[i].counter.of.topo, list[i].counter, r))
+			key = append(key, keyOf(list[i].counter.Of.Topo, list[i].counter, r))
 		}
 	}
 	return key
@@ -36,15 +38,15 @@ func (podAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 
 
 // split adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
 // already.
-func (podAffinityScorer) split(_ *cluster, d *demand, m mask, g *grouping) {
+func (podAffinityScorer) split(_ *cluster, d *demand, m rows.Mask, g *grouping) {
 	weigh := func(see func(r row, weight int64)) {
 		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 			for _, w := range list {
-				if g.isCoarse(w.counter.of.topo) {
+				if g.isCoarse(w.counter.Of.Topo) {
 					continue
 				}
-				w.counter.count.each(func(domain, count int32) {
-					w.counter.of.topo.each(domain, func(r row) { see(r, w.weight*int64(count)) })
+				w.counter.Count.Each(func(domain, count int32) {
+					w.counter.Of.Topo.Each(domain, func(r row) { see(r, w.weight*int64(count)) })
 				})
 			}
 		}
@@ -52,7 +54,7 @@ func (podAffinityScorer) split(_ *cluster, d *demand, m mask, g *grouping) {
 	weigh(func(r row, weight int64) { g.sums[r] += weight })
 	step := g.step()
 	weigh(func(r row, _ int64) {
-		if sum := g.sums[r]; sum != 0 && m.has(r) {
+		if sum := g.sums[r]; sum != 0 && m.Has(r) {
 			g.move(step, r, sum)
 		}
 		g.sums[r] = 0

@@ -1,6 +1,11 @@
 package placement
 
-import "math"
+import (
+	"math"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
 
 // spreadScorer prefers domains with few pods that soft spread constraints count.
 type spreadScorer struct{}
@@ -30,11 +35,11 @@ func (spreadScorer) prepare(c *cluster, d *demand, rows []row, alike []int32) {
 			if !d.scoresSpread(r) {
 				continue
 			}
-			domain := a.topo.at(r)
+			domain := a.topo.At(r)
 			switch {
 			case a.isHost(c):
 				size += int(alike[j])
-			case domain == noDomain:
+			case domain == census.NoDomain:
 				missing = true // to upstream the absent label is a domain like any other
 			case !measured && c.isFresh(domain):
 				size++
@@ -67,7 +72,7 @@ func (d *demand) scoresSpread(r row) bool {
 		return true
 	}
 	for i := range d.soft {
-		if d.soft[i].topo.at(r) == noDomain {
+		if d.soft[i].topo.At(r) == census.NoDomain {
 			return false
 		}
 	}
@@ -83,12 +88,12 @@ func (spreadScorer) raw(c *cluster, d *demand, r row) int64 {
 	sum := 0.0
 	for i := range d.soft {
 		a := &d.soft[i]
-		if a.topo.at(r) == noDomain {
+		if a.topo.At(r) == census.NoDomain {
 			continue
 		}
 		count := int32(0)
 		if a.counter != nil {
-			count = a.counter.on(r)
+			count = a.counter.On(r)
 		}
 		sum += float64(count)*d.weights[i] + float64(a.maxSkew-1)
 	}
@@ -99,11 +104,11 @@ func (spreadScorer) raw(c *cluster, d *demand, r row) int64 {
 func (spreadScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]
-		domain := a.topo.at(r)
-		if domain != noDomain && a.isHost(c) {
+		domain := a.topo.At(r)
+		if domain != census.NoDomain && a.isHost(c) {
 			domain = 0
 			if a.counter != nil {
-				domain = a.counter.on(r)
+				domain = a.counter.On(r)
 			}
 		}
 		key = append(key, domain)
@@ -134,24 +139,24 @@ func (spreadScorer) normalize(scores []int64) {
 
 // split tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
 // divide the rows already.
-func (spreadScorer) split(c *cluster, d *demand, m mask, g *grouping) {
+func (spreadScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 	for i := range d.soft {
 		a := &d.soft[i]
 		if g.isCoarse(a.topo) && !a.isHost(c) {
 			continue
 		}
-		lacking := m.copyOf(c.survey.before)
+		lacking := m.CopyOf(c.survey.before)
 		c.survey.before = lacking
-		if lacking.less(a.topo.placed); m.meets(a.topo.placed) { // else all lack it
+		if lacking.Less(a.topo.Placed); m.Meets(a.topo.Placed) { // else all lack it
 			g.moveAll(m, lacking)
 		}
 		if a.counter == nil {
 			continue
 		}
 		step := g.step()
-		a.counter.count.each(func(domain, count int32) {
-			a.counter.of.topo.each(domain, func(r row) {
-				if m.has(r) {
+		a.counter.Count.Each(func(domain, count int32) {
+			a.counter.Of.Topo.Each(domain, func(r row) {
+				if m.Has(r) {
 					g.move(step, r, int64(count))
 				}
 			})
@@ -161,7 +166,7 @@ func (spreadScorer) split(c *cluster, d *demand, m mask, g *grouping) {
 
 // measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not
 // tell.
-func (c *cluster) measureSpread(d *demand, m mask) {
+func (c *cluster) measureSpread(d *demand, m rows.Mask) {
 	d.spans = d.spans[:0]
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -171,8 +176,8 @@ func (c *cluster) measureSpread(d *demand, m mask) {
 		}
 		c.stamp++
 		n := 0
-		m.both(a.topo.placed, func(r row) {
-			if d.scoresSpread(r) && c.isFresh(a.topo.domain[r]) {
+		m.Both(a.topo.Placed, func(r row) {
+			if d.scoresSpread(r) && c.isFresh(a.topo.Domain[r]) {
 				n++
 			}
 		})

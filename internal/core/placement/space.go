@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -45,7 +46,7 @@ func (c *cluster) capacityWent(class string, k *volumes.KnownCapacity) {
 		delete(c.spaces, class)
 		return
 	}
-	s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return without(list, k) })
+	s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return shrink.Without(list, k) })
 	s.note(k)
 }
 
@@ -84,7 +85,7 @@ func (c *cluster) spaceOf(class string) []int64 {
 		}
 	}
 	known := s.position
-	if s.stale || c.moves.end()-known > spaceChangesMax {
+	if s.stale || c.moves.End()-known > spaceChangesMax {
 		c.measureSpace(class, s)
 		return s.most
 	}
@@ -96,13 +97,13 @@ func (c *cluster) spaceOf(class string) []int64 {
 		c.eachSelected(k, again)
 	}
 	s.changed = s.changed[:0]
-	s.position, _ = c.moves.since(known, again) // so few changes are always kept
+	s.position, _ = c.moves.Since(known, again) // so few changes are always kept
 	return s.most
 }
 
 // measureSpace looks at all capacities of a class.
 func (c *cluster) measureSpace(class string, s *space) {
-	s.most, s.position, s.stale, s.changed = make([]int64, len(c.name)), c.moves.end(), false, nil
+	s.most, s.position, s.stale, s.changed = make([]int64, len(c.name)), c.moves.End(), false, nil
 	for r := range s.most {
 		s.most[r] = noSpaceAtAll
 	}
@@ -148,10 +149,10 @@ func (c *cluster) eachSelected(k *volumes.KnownCapacity, see func(row)) {
 		}
 		return
 	}
-	t := c.topologyOf(q.Key)
+	t := c.TopologyOf(q.Key)
 	for _, value := range q.Values {
-		if domain, known := t.values[value]; known {
-			t.each(domain, selected)
+		if domain, known := t.Values[value]; known {
+			t.Each(domain, selected)
 		}
 	}
 }

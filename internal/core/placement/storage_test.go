@@ -209,7 +209,7 @@ func (h *history) checkStorage() {
 	c := h.placer.cluster
 	var pods []volumes.CountedPod
 	for _, p := range c.pods {
-		pods = append(pods, volumes.CountedPod{Wants: &p.class.wants, Row: p.row})
+		pods = append(pods, volumes.CountedPod{Wants: &p.class.wants, Row: p.Row})
 	}
 	var plans []*volumes.Plan
 	for _, p := range c.plans {

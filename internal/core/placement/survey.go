@@ -1,6 +1,10 @@
 package placement
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+)
 
 // A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks,
 // each rule taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer
@@ -14,40 +18,40 @@ import "slices"
 type marks struct {
 	position int // in cluster.changes
 
-	seen        mask
-	cordoned    mask
-	tainted     mask // by taints that keep pods off
-	discouraged mask // by those that only discourage
-	lacking     mask // their agent says that it lacks something
-	ports       mask // pods there hold some
-	wished      mask // pods are nominated there
-	reporting   mask // their agent says what its NUMA nodes have
-	disks       mask // pods there name some
-	limited     mask // drivers there attach so many volumes only
+	seen        rows.Mask
+	cordoned    rows.Mask
+	tainted     rows.Mask // by taints that keep pods off
+	discouraged rows.Mask // by those that only discourage
+	lacking     rows.Mask // their agent says that it lacks something
+	ports       rows.Mask // pods there hold some
+	wished      rows.Mask // pods are nominated there
+	reporting   rows.Mask // their agent says what its NUMA nodes have
+	disks       rows.Mask // pods there name some
+	limited     rows.Mask // drivers there attach so many volumes only
 }
 
 // look brings the marks up to date.
 func (c *cluster) look() *marks {
 	m := &c.marks
 	m.position = c.catchUp(&c.changes, m.position, func(r row) {
-		m.seen = m.seen.put(r, c.seen[r])
-		m.cordoned = m.cordoned.put(r, c.unschedulable[r])
-		m.tainted = m.tainted.put(r, len(c.taints[r]) > 0)
-		m.discouraged = m.discouraged.put(r, len(c.softTaints[r]) > 0)
-		m.lacking = m.lacking.put(r, len(c.agentLacks[r]) > 0)
-		m.ports = m.ports.put(r, len(c.ports[r]) > 0)
-		m.wished = m.wished.put(r, len(c.nominated[r]) > 0)
-		m.reporting = m.reporting.put(r, c.beliefs[r] != nil)
+		m.seen = m.seen.Put(r, c.seen[r])
+		m.cordoned = m.cordoned.Put(r, c.unschedulable[r])
+		m.tainted = m.tainted.Put(r, len(c.taints[r]) > 0)
+		m.discouraged = m.discouraged.Put(r, len(c.softTaints[r]) > 0)
+		m.lacking = m.lacking.Put(r, len(c.agentLacks[r]) > 0)
+		m.ports = m.ports.Put(r, len(c.ports[r]) > 0)
+		m.wished = m.wished.Put(r, len(c.nominated[r]) > 0)
+		m.reporting = m.reporting.Put(r, c.beliefs[r] != nil)
 		s := c.storage.On(r)
-		m.disks = m.disks.put(r, s != nil && len(s.Disks) > 0)
-		m.limited = m.limited.put(r, s.Limited())
+		m.disks = m.disks.Put(r, s != nil && len(s.Disks) > 0)
+		m.limited = m.limited.Put(r, s.Limited())
 	})
 	return m
 }
 
 // survey is working space, of no meaning between calls.
 type survey struct {
-	rows, before, other mask
+	rows, before, other rows.Mask
 	groups              grouping
 	divisions           []*division
 	scorers             []weightedScorer
@@ -57,13 +61,13 @@ type survey struct {
 // chooseBySurvey is choosePlain for all rows at once.
 func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 	rows := c.feasibleRows(d, self)
-	n := rows.count()
+	n := rows.Count()
 	switch n {
 	case 0:
 		return choice{row: noRow, failure: c.explainSurvey(d, self)}
 	case 1:
 		only := row(noRow)
-		rows.each(func(r row) { only = r })
+		rows.Each(func(r row) { only = r })
 		return choice{row: only, feasible: 1}
 	}
 	g := c.group(d, rows)
@@ -97,50 +101,43 @@ func (c *cluster) weighGroups(d *demand, g *grouping) {
 }
 
 // feasibleRows is the set of rows that no rule rejects, in working space.
-func (c *cluster) feasibleRows(d *demand, self PodID) mask {
+func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
 	marks := c.look()
-	rows := marks.seen.copyOf(c.survey.rows)
+	rows := marks.seen.CopyOf(c.survey.rows)
 	c.survey.rows = rows
-	rows.less(marks.wished)
+	rows.Less(marks.wished)
 	for _, f := range d.profile.filters {
 		f.narrow(c, d, rows)
 	}
-	marks.wished.both(marks.seen, func(r row) {
+	marks.wished.Both(marks.seen, func(r row) {
 		if c.feasible(d, self, r) {
-			rows.set(r)
+			rows.Set(r)
 		}
 	})
 	return rows
 }
 
 // narrowAmong takes out of m the rows among some that judge rejects.
-func (c *cluster) narrowAmong(judge func(*cluster, *demand, row) bool, d *demand, m, some mask) {
+func (c *cluster) narrowAmong(judge func(*cluster, *demand, row) bool, d *demand, m, some rows.Mask) {
 	c.keepIn(m, some, func(r row) bool { return judge(c, d, r) })
-}
-
-// unless empties m if a rule that does not look at rows rejects d.
-func (m mask) unless(rejected bool) {
-	if rejected {
-		clear(m)
-	}
 }
 
 // explainSurvey says why every row is rejected.
 func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 	failure := newFailure(c.seenCount, d)
 	marks := c.look()
-	rows := marks.seen.copyOf(c.survey.rows)
+	rows := marks.seen.CopyOf(c.survey.rows)
 	c.survey.rows = rows
-	rows.less(marks.wished)
+	rows.Less(marks.wished)
 	for _, f := range d.profile.filters {
-		rejected := rows.copyOf(c.survey.before)
+		rejected := rows.CopyOf(c.survey.before)
 		c.survey.before = rejected
 		f.narrow(c, d, rows)
-		if rejected.less(rows); !rejected.none() {
+		if rejected.Less(rows); !rejected.None() {
 			c.tell(failure, f, d, rejected)
 		}
 	}
-	marks.wished.both(marks.seen, func(r row) {
+	marks.wished.Both(marks.seen, func(r row) {
 		c.asIfNominated(d, self, r, func() bool {
 			by := c.objection(d.profile.filters, d, r)
 			if by != nil {
@@ -153,14 +150,14 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 }
 
 // tell adds to failure why f rejects the rows in m.
-func (c *cluster) tell(failure *Failure, f *filter, d *demand, m mask) {
+func (c *cluster) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
 	if t, is := f.filterRule.(teller); is {
 		t.tell(c, failure, d, m)
 		return
 	}
 	var reasons, last []string
 	same := 0
-	m.each(func(r row) {
+	m.Each(func(r row) {
 		if f.alike && same > 0 {
 			same++
 			return
@@ -177,9 +174,9 @@ func (c *cluster) tell(failure *Failure, f *filter, d *demand, m mask) {
 }
 
 // emptyMask is an empty set of rows in working space, until the next is asked for.
-func (c *cluster) emptyMask(words int) mask {
+func (c *cluster) emptyMask(words int) rows.Mask {
 	if cap(c.survey.other) < words {
-		c.survey.other = make(mask, words)
+		c.survey.other = make(rows.Mask, words)
 	}
 	m := c.survey.other[:words]
 	clear(m)

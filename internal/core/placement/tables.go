@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 )
 
 // tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it,
@@ -24,8 +25,8 @@ const (
 // tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so
 // few changes between, that correcting them costs less than a survey.
 func (c *cluster) tablesPay(d *demand) bool {
-	since := c.changes.end() - d.asked
-	d.asked = c.changes.end()
+	since := c.changes.End() - d.asked
+	d.asked = c.changes.End()
 	if d.tables != nil && len(d.tables.groups) > 64+len(c.name)/tableRowCost {
 		c.dropTables(d)
 		d.often = -8 * tablesAfter // too much is different around it
@@ -197,12 +198,12 @@ func (c *cluster) reasonsOf(d *demand, g *group, by *filter, reasons []string) [
 // tablesOf returns the tables of d as things are now.
 func (c *cluster) tablesOf(d *demand) *tables {
 	t := d.tables
-	if t != nil && t.epoch == c.epoch && t.empty <= 64+len(t.groups)/2 {
+	if t != nil && t.epoch == c.Epoch && t.empty <= 64+len(t.groups)/2 {
 		for len(t.of) < len(c.name) {
 			t.of, t.local, t.ring = append(t.of, nowhere), append(t.local, 0), append(t.ring, 0)
 			t.order.addRow()
 		}
-		next, ok := c.changes.since(t.position, func(r row) { c.enter(d, t, r) })
+		next, ok := c.changes.Since(t.position, func(r row) { c.enter(d, t, r) })
 		t.position = next
 		if ok {
 			return t
@@ -215,7 +216,7 @@ func (c *cluster) buildTables(d *demand) *tables {
 	c.dropTables(d)
 	n := len(c.name)
 	t := &tables{
-		position: c.changes.end(), epoch: c.epoch, of: make([]int32, n), local: make([]int32, n), ring: make([]uint64, n), order: newTreap(n),
+		position: c.changes.End(), epoch: c.Epoch, of: make([]int32, n), local: make([]int32, n), ring: make([]uint64, n), order: newTreap(n),
 		index: map[string]int32{}, byReason: map[string]int32{},
 	}
 	for r := range t.of {
@@ -240,7 +241,7 @@ func (c *cluster) makeRoom() {
 func (c *cluster) dropTables(d *demand) {
 	if d.tables != nil {
 		d.tables = nil
-		c.tables = without(c.tables, d)
+		c.tables = shrink.Without(c.tables, d)
 	}
 }
 

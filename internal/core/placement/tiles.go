@@ -3,6 +3,8 @@ package placement
 import (
 	"math"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // A tiling puts the rows that are about equally free together, so that one look at a tile bounds what resources say of
@@ -96,8 +98,8 @@ func (c *cluster) lookTiles() *tiling {
 		x.in, x.at, x.vitals = append(x.in, noTile), append(x.at, 0), append(x.vitals, vitals{})
 	}
 	next, ok := x.position, false
-	if x.tiles != nil && c.changes.end()-x.position <= len(c.name)/4 {
-		next, ok = c.changes.since(x.position, func(r row) { x.loosen(c, r) })
+	if x.tiles != nil && c.changes.End()-x.position <= len(c.name)/4 {
+		next, ok = c.changes.Since(x.position, func(r row) { x.loosen(c, r) })
 	}
 	if x.position = next; !ok || len(x.tiles) > x.base+x.base/8+looseMax/fewRows {
 		x.begin(c)
@@ -110,7 +112,7 @@ func (c *cluster) lookTiles() *tiling {
 
 // begin takes up all tiles.
 func (x *tiling) begin(c *cluster) {
-	x.position, x.odd = c.changes.end(), 0
+	x.position, x.odd = c.changes.End(), 0
 	x.tiles, x.loose = make([]tile, 0, len(c.name)/tileRows+1), x.loose[:0]
 	for r := range x.in {
 		x.in[r] = noTile
@@ -349,7 +351,7 @@ func (a *asking) bound(least, most *vitals) (low, high int64) {
 }
 
 // narrowByTiles takes out of m the rows that have no room for d.
-func (c *cluster) narrowByTiles(d *demand, m mask) {
+func (c *cluster) narrowByTiles(d *demand, m rows.Mask) {
 	asks := [2]int64{math.MinInt64, math.MinInt64}
 	for _, q := range d.requests {
 		if q.column <= memoryColumn {
@@ -363,8 +365,8 @@ func (c *cluster) narrowByTiles(d *demand, m mask) {
 		}
 	}
 	judge := func(r row) {
-		if m.has(r) && !passesResources(c, d, r) {
-			m.clear(r)
+		if m.Has(r) && !passesResources(c, d, r) {
+			m.Clear(r)
 		}
 	}
 	x := c.lookTiles()
@@ -374,7 +376,7 @@ func (c *cluster) narrowByTiles(d *demand, m mask) {
 		case t.least.pods >= 1 && t.least.cpu >= asks[0] && t.least.memory >= asks[1]:
 		case t.most.pods < 1 || t.most.cpu < asks[0] || t.most.memory < asks[1]:
 			for _, r := range t.rows {
-				m.clear(r)
+				m.Clear(r)
 			}
 		default:
 			for _, r := range t.rows {
@@ -388,11 +390,11 @@ func (c *cluster) narrowByTiles(d *demand, m mask) {
 }
 
 // narrowColumn takes out of m the rows that have less free of one resource than is asked for.
-func (c *cluster) narrowColumn(q request, m mask) {
+func (c *cluster) narrowColumn(q request, m rows.Mask) {
 	k := &c.columns.all[q.column]
-	m.each(func(r row) {
+	m.Each(func(r row) {
 		if q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
-			m.clear(r)
+			m.Clear(r)
 		}
 	})
 }
@@ -418,7 +420,7 @@ func (k *contest) offer(r row, total int64) {
 }
 
 // bestByTiles finds the best row in m: first in the tiles that promise most, and in no tile that cannot have it.
-func (c *cluster) bestByTiles(d *demand, a *asking, m mask, g *grouping, k *contest) {
+func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k *contest) {
 	x := c.lookTiles()
 	alone := func(r row) (sum int64) {
 		for i := range a.scorers {
@@ -454,7 +456,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m mask, g *grouping, k *cont
 		}
 		for _, r := range t.rows {
 			switch {
-			case g.of[r] >= common || !m.has(r):
+			case g.of[r] >= common || !m.Has(r):
 			case b.low == b.high:
 				k.offer(r, g.worth[g.of[r]]+b.low)
 			default:
@@ -463,7 +465,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m mask, g *grouping, k *cont
 		}
 	}
 	for _, r := range x.loose {
-		if g.of[r] < common && m.has(r) {
+		if g.of[r] < common && m.Has(r) {
 			look(r, a.most)
 		}
 	}

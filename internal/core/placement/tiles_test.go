@@ -115,7 +115,7 @@ func (h *history) checkGroups(d *demand, self PodID) (strays int) {
 	defer g.end()
 	g.count(c, m)
 	want := make([]int32, g.groups)
-	m.each(func(r row) { want[g.of[r]]++ })
+	m.Each(func(r row) { want[g.of[r]]++ })
 	for i, group := range g.present {
 		if g.sizes[i] != want[group] || g.of[g.members[i]] != group {
 			h.t.Fatalf("group %d has %d rows, want %d; row %d is in group %d", group, g.sizes[i], want[group], g.members[i], g.of[g.members[i]])

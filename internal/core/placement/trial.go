@@ -42,8 +42,8 @@ func (t *trial) end() {
 
 // lift counts h, for a moment.
 func (c *cluster) lift(h *held, sign int64) {
-	c.countOnRow(h.row, h.class, sign)
-	c.census.count(&h.countedPod, int32(sign))
+	c.countOnRow(h.Row, h.class, sign)
+	c.Census.Count(&h.Pod, int32(sign))
 	c.liftNUMA(h, sign)
 	c.storage.Use(&h.class.wants, int32(sign), true)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -51,7 +52,7 @@ const (
 
 // mark is a set of rows: those of a domain, or those that a spread constraint keeps the demand off no longer.
 type mark struct {
-	topo   *topology
+	topo   *census.Topology
 	domain int32
 	spread *spreadAsk // if not nil: of the domains, those that were full when the fewest was floor, and are not now
 	floor  int32
@@ -62,27 +63,24 @@ type mark struct {
 const marksMax = 16
 
 func (m *mark) has(r row) bool {
-	domain := m.topo.domainAt(r)
-	if domain == noDomain {
+	domain := m.topo.At(r)
+	if domain == census.NoDomain {
 		return false
 	}
 	if m.spread == nil {
 		return domain == m.domain
 	}
-	filled := m.spread.counter.at(domain) + m.spread.self - m.spread.maxSkew
+	filled := m.spread.counter.At(domain) + m.spread.self - m.spread.maxSkew
 	return filled > m.floor && filled <= m.spread.floorOf()
 }
-
-// domainAt is the domain of row r.
-func (t *topology) domainAt(r row) int32 { return t.at(r) }
 
 // floorOf is what a domain's count is compared with: that of the domain with the fewest, or zero where there are too
 // few domains.
 func (a *spreadAsk) floorOf() int32 {
-	if a.counter == nil || a.counter.ground.domains < int(a.minDomains) {
+	if a.counter == nil || a.counter.Ground.Domains < int(a.minDomains) {
 		return 0
 	}
-	return a.counter.fewest()
+	return a.counter.Fewest()
 }
 
 // waits are the waiters, and by what each is found.
@@ -205,12 +203,12 @@ func (c *cluster) blockOf(d *demand) block {
 }
 
 // partner is a counter that keeps d off every row as long as it counts nobody; nil: none does.
-func (d *demand) partner() *counter {
+func (d *demand) partner() *census.Counter {
 	if d.togetherSelf || d.profile.Skip["InterPodAffinity"] {
 		return nil
 	}
 	for _, k := range d.together {
-		if k.total == 0 {
+		if k.Total == 0 {
 			return k
 		}
 	}
@@ -223,8 +221,8 @@ type registration struct {
 	block    block
 	rules    RuleSet
 	volumes  *volumes.Ask
-	shunned  []*counter
-	counters []*counter
+	shunned  []*census.Counter
+	counters []*census.Counter
 	claims   []volumes.ClaimKey
 	classes  []string
 	room     spot
@@ -257,7 +255,7 @@ func (c *cluster) register(w *waiter) {
 		for i := range d.hard {
 			s.listen(w, d.hard[i].counter)
 		}
-		for _, list := range [][]*counter{d.together, d.apart, d.shunnedBy} {
+		for _, list := range [][]*census.Counter{d.together, d.apart, d.shunnedBy} {
 			for _, k := range list {
 				s.listen(w, k)
 			}
@@ -288,18 +286,34 @@ func (s *waits) registerClaims(w *waiter) {
 	}
 }
 
+// listeners are those who hear of changes of a counter.
+type listeners struct {
+	waiters []*waiter
+	bidders []*demand // for their bids
+}
+
+// listenersOf returns the listeners of k, to be added to.
+func listenersOf(k *census.Counter) *listeners {
+	if k.Listeners == nil {
+		k.Listeners = &listeners{}
+	}
+	return k.Listeners.(*listeners)
+}
+
 // listen lets w hear what happens to a counter.
-func (s *waits) listen(w *waiter, k *counter) {
+func (s *waits) listen(w *waiter, k *census.Counter) {
 	if k != nil && !slices.Contains(w.heard.counters, k) {
 		w.heard.counters = append(w.heard.counters, k)
-		k.waiters = append(k.waiters, w)
+		l := listenersOf(k)
+		l.waiters = append(l.waiters, w)
 	}
 }
 
 // forget undoes register.
 func (s *waits) forget(w *waiter) {
 	for _, k := range w.heard.counters {
-		k.waiters = withoutOne(k.waiters, w)
+		l := listenersOf(k)
+		l.waiters = withoutOne(l.waiters, w)
 	}
 	for _, key := range w.heard.claims {
 		if s.byClaim[key] = withoutOne(s.byClaim[key], w); len(s.byClaim[key]) == 0 {

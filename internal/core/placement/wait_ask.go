@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -101,7 +102,7 @@ func (c *cluster) keptOff(d *demand, self PodID, r row) (by *filter) {
 // hopeOn asks about one row, with evictions and without.
 func (c *cluster) hopeOn(w *waiter, r row) hope {
 	d := w.demand
-	if !c.present(r) {
+	if !c.Present(r) {
 		return hopeNone
 	}
 	by := c.keptOff(d, "", r)
@@ -153,7 +154,7 @@ func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 func (p *Placer) hearNominated(now unit.Instant) {
 	c := p.cluster
 	if len(c.wishes) == 0 {
-		p.wishesChecked = c.changes.end()
+		p.wishesChecked = c.changes.End()
 		return
 	}
 	look := func(r row) {
@@ -161,7 +162,7 @@ func (p *Placer) hearNominated(now unit.Instant) {
 			p.wakeWisher(now, w)
 		}
 	}
-	next, ok := c.changes.since(p.wishesChecked, look)
+	next, ok := c.changes.Since(p.wishesChecked, look)
 	p.wishesChecked = next
 	if !ok {
 		for _, w := range c.wishes {
@@ -178,7 +179,7 @@ func (p *Placer) wakeWisher(now unit.Instant, w *nominated) {
 	}
 	c.refresh(e.demand)
 	d := e.demand
-	if c.present(w.row) && c.feasible(d, w.id, w.row) || !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, w.id) {
+	if c.Present(w.Row) && c.feasible(d, w.id, w.Row) || !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, w.id) {
 		p.queue.ready(now, e)
 	}
 }
@@ -309,7 +310,7 @@ func (p *Placer) searched(now unit.Instant, w *waiter) {
 
 func (s *waits) end(w *waiter) {
 	w.search = search{}
-	s.searching = without(s.searching, w)
+	s.searching = shrink.Without(s.searching, w)
 }
 
 // found ends a search that has found hope.

@@ -3,6 +3,7 @@ package placement
 import (
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
 
@@ -27,30 +28,31 @@ func (c *cluster) notify(h *held, sign int32) {
 		return
 	}
 	if sign < 0 || len(h.class.wants.Mounts) > 0 { // who shares a volume with h needs no other place for it
-		c.waits.gained(h.row)
+		c.waits.gained(h.Row)
 	}
 	c.notifyAround(h, sign)
-	h.class.wants.EachClaim(func(key volumes.ClaimKey) { c.waits.used(c, key, h.row) })
+	h.class.wants.EachClaim(func(key volumes.ClaimKey) { c.waits.used(c, key, h.Row) })
 }
 
 // notifyAround is notify for the counters in which h counts.
 func (c *cluster) notifyAround(h *held, sign int32) {
-	h.eachCounter(func(k *counter) { c.notifyCounter(k, h.row, sign) })
+	h.EachCounter(func(k *census.Counter) { c.notifyCounter(k, h.Row, sign) })
 }
 
 // notifyCounter lets those hear who listen to k, or keep bids: it counts more on row r than before, or fewer.
-func (c *cluster) notifyCounter(k *counter, r row, sign int32) {
-	if len(k.waiters)+len(k.bidders) == 0 {
+func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
+	l, heard := k.Listeners.(*listeners)
+	if !heard {
 		return
 	}
-	domain := k.of.topo.domainAt(r)
-	if domain == noDomain {
+	domain := k.Of.Topo.At(r)
+	if domain == census.NoDomain {
 		return
 	}
 	c.rebid(k, domain)
-	for _, w := range k.waiters {
+	for _, w := range l.waiters {
 		if w.block == blockPartner {
-			if k.total > 0 {
+			if k.Total > 0 {
 				c.waits.concernAll(w)
 			}
 			continue
@@ -64,25 +66,25 @@ func (c *cluster) notifyCounter(k *counter, r row, sign int32) {
 		}
 		switch {
 		case !here:
-		case k.of.topo.rows[domain] == 1:
+		case k.Of.Topo.Rows[domain] == 1:
 			c.waits.concernRow(w, r)
 		default:
-			c.waits.concernMark(w, mark{topo: k.of.topo, domain: domain})
+			c.waits.concernMark(w, mark{topo: k.Of.Topo, domain: domain})
 		}
 	}
 }
 
 // notifyMore: k counts more in domain. That ends a pod's search for company there (here), and the domain with the
 // fewest may have become another.
-func (c *cluster) notifyMore(w *waiter, k *counter, here *bool, domain int32, evicts bool) {
+func (c *cluster) notifyMore(w *waiter, k *census.Counter, here *bool, domain int32, evicts bool) {
 	if slices.Contains(w.demand.together, k) {
-		*here = evicts || k.at(domain) == 1
+		*here = evicts || k.At(domain) == 1
 	}
 	c.notifyFloor(w, k)
 }
 
 // notifyFloor lets w hear if the fewest in a domain of one of its spread constraints are more than they were.
-func (c *cluster) notifyFloor(w *waiter, k *counter) {
+func (c *cluster) notifyFloor(w *waiter, k *census.Counter) {
 	for i := range w.demand.hard {
 		a := &w.demand.hard[i]
 		if a.counter == nil || k != nil && a.counter != k || i >= len(w.floor) {
@@ -99,7 +101,7 @@ func (c *cluster) notifyFloor(w *waiter, k *counter) {
 
 // notifyFewer: k counts fewer in domain. There may be room for one more there, or nobody left to shun; nobody to join
 // at all lets a pod begin that joins its like.
-func (c *cluster) notifyFewer(w *waiter, k *counter, here *bool, domain int32, evicts bool) {
+func (c *cluster) notifyFewer(w *waiter, k *census.Counter, here *bool, domain int32, evicts bool) {
 	d := w.demand
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == k {
@@ -107,19 +109,19 @@ func (c *cluster) notifyFewer(w *waiter, k *counter, here *bool, domain int32, e
 			if i < len(w.floor) {
 				w.floor[i] = min(w.floor[i], floor)
 			}
-			*here = *here || evicts || k.at(domain)+a.self-floor <= a.maxSkew
+			*here = *here || evicts || k.At(domain)+a.self-floor <= a.maxSkew
 		}
 	}
-	if d.togetherSelf && slices.Contains(d.together, k) && (evicts || !slices.ContainsFunc(d.together, func(x *counter) bool { return x.total > 0 })) {
+	if d.togetherSelf && slices.Contains(d.together, k) && (evicts || !slices.ContainsFunc(d.together, func(x *census.Counter) bool { return x.Total > 0 })) {
 		c.waits.concernAll(w)
 	}
 	shunned := slices.Contains(d.shunnedBy, k)
 	if shunned || slices.Contains(d.apart, k) {
-		*here = *here || evicts || k.at(domain) == 0
+		*here = *here || evicts || k.At(domain) == 0
 	}
-	if shunned && k.total == 0 { // pods that are only nominated are looked at otherwise now; see podAffinityFilter.judge
+	if shunned && k.Total == 0 { // pods that are only nominated are looked at otherwise now; see podAffinityFilter.judge
 		for _, wish := range c.wishes {
-			c.waits.concernRow(w, wish.row)
+			c.waits.concernRow(w, wish.Row)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func fewerFirst(a, b requester) int {
 
 // each calls see for the waiters to which what has happened on row r may matter.
 func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
-	if !c.present(r) {
+	if !c.Present(r) {
 		return
 	}
 	x.others.each(c, r, see)

@@ -3,6 +3,8 @@ package volumes
 import (
 	"cmp"
 	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 )
 
 // A Stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host
@@ -80,17 +82,12 @@ func (p *Stock) remove(v *KnownVolume, version uint64) (empty bool) {
 	for _, h := range v.From.Hosts {
 		takeOut(p.byHost, h, v)
 	}
-	p.anywhere = without(p.anywhere, v)
+	p.anywhere = shrink.Without(p.anywhere, v)
 	return p.empty()
 }
 
 func takeOut[K comparable](lists map[K][]*KnownVolume, key K, v *KnownVolume) {
-	if lists[key] = without(lists[key], v); len(lists[key]) == 0 {
+	if lists[key] = shrink.Without(lists[key], v); len(lists[key]) == 0 {
 		delete(lists, key)
 	}
-}
-
-// without removes v from list; the order of the others is kept.
-func without(list []*KnownVolume, v *KnownVolume) []*KnownVolume {
-	return slices.DeleteFunc(list, func(x *KnownVolume) bool { return x == v })
 }

@@ -1,6 +1,11 @@
-package placement
+package census
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
+)
 
 // Who means whom: identities and aims find each other by labels. An aim that demands one of some values of a label,
 // as nearly all do, is listed under these; an identity under each of its labels. So that a new pod is compared with
@@ -11,30 +16,30 @@ const everyNamespace = ""
 
 // peers are the identities of one namespace.
 type peers struct {
-	all     map[*identity]bool
-	byLabel map[Label][]labelled
-	// See shrunk.
+	all     map[*Identity]bool
+	byLabel map[selector.Label][]labelled
+	// See shrink.Map.
 	gone, labelsGone int
 }
 
 // labelled is an identity under one of its labels, the n-th.
 type labelled struct {
-	who *identity
+	who *Identity
 	n   int
 }
 
 // aimList holds the aims about one namespace, or about more than one.
 type aimList struct {
-	byLabel map[Label][]*aim // those that demand one of some labels, under each
-	others  []*aim
+	byLabel map[selector.Label][]*Aim // those that demand one of some labels, under each
+	others  []*Aim
 }
 
-// demanded returns a requirement of the aim that demands one of some values, the fewest; nil: it has none.
-func (a *aim) demanded() (found *Requirement) {
-	for i := range a.parts {
-		for j := range a.parts[i].pods.Requirements {
-			q := &a.parts[i].pods.Requirements[j]
-			if q.Op == In && (found == nil || len(q.Values) < len(found.Values)) {
+// Demanded returns a requirement of the aim that demands one of some values, the fewest; nil: it has none.
+func (a *Aim) Demanded() (found *selector.Requirement) {
+	for i := range a.Parts {
+		for j := range a.Parts[i].Pods.Requirements {
+			q := &a.Parts[i].Pods.Requirements[j]
+			if q.Op == selector.In && (found == nil || len(q.Values) < len(found.Values)) {
 				found = q
 			}
 		}
@@ -42,40 +47,40 @@ func (a *aim) demanded() (found *Requirement) {
 	return found
 }
 
-func (a *aim) home() string {
+func (a *Aim) home() string {
 	if home, ok := a.local(); ok {
 		return home
 	}
 	return everyNamespace
 }
 
-func (c *census) listAim(a *aim) {
+func (c *Census) listAim(a *Aim) {
 	home := a.home()
 	list := c.aimsIn[home]
 	if list == nil {
-		list = &aimList{byLabel: map[Label][]*aim{}}
+		list = &aimList{byLabel: map[selector.Label][]*Aim{}}
 		c.aimsIn[home] = list
 	}
-	q := a.demanded()
+	q := a.Demanded()
 	if q == nil {
 		list.others = append(list.others, a)
 		return
 	}
 	for _, value := range q.Values {
-		label := Label{Key: q.Key, Value: value}
+		label := selector.Label{Key: q.Key, Value: value}
 		list.byLabel[label] = append(list.byLabel[label], a)
 	}
 }
 
-func (c *census) unlistAim(a *aim) {
+func (c *Census) unlistAim(a *Aim) {
 	home := a.home()
 	list := c.aimsIn[home]
-	if q := a.demanded(); q == nil {
-		list.others = without(list.others, a)
+	if q := a.Demanded(); q == nil {
+		list.others = shrink.Without(list.others, a)
 	} else {
 		for _, value := range q.Values {
-			label := Label{Key: q.Key, Value: value}
-			if list.byLabel[label] = without(list.byLabel[label], a); len(list.byLabel[label]) == 0 {
+			label := selector.Label{Key: q.Key, Value: value}
+			if list.byLabel[label] = shrink.Without(list.byLabel[label], a); len(list.byLabel[label]) == 0 {
 				delete(list.byLabel, label)
 			}
 		}
@@ -86,12 +91,12 @@ func (c *census) unlistAim(a *aim) {
 }
 
 // eachAimFor calls see for the listed aims that may mean who.
-func (c *census) eachAimFor(home string, who *identity, see func(*aim)) {
+func (c *Census) eachAimFor(home string, who *Identity, see func(*Aim)) {
 	list := c.aimsIn[home]
 	if list == nil {
 		return
 	}
-	for _, label := range who.labels {
+	for _, label := range who.Labels {
 		for _, a := range list.byLabel[label] {
 			see(a)
 		}
@@ -101,24 +106,24 @@ func (c *census) eachAimFor(home string, who *identity, see func(*aim)) {
 	}
 }
 
-func (c *census) listIdentity(who *identity) {
-	p := c.peers[who.namespace]
+func (c *Census) listIdentity(who *Identity) {
+	p := c.peers[who.Namespace]
 	if p == nil {
-		p = &peers{all: map[*identity]bool{}, byLabel: map[Label][]labelled{}}
-		c.peers[who.namespace] = p
+		p = &peers{all: map[*Identity]bool{}, byLabel: map[selector.Label][]labelled{}}
+		c.peers[who.Namespace] = p
 	}
 	p.all[who] = true
-	who.places = make([]int, len(who.labels))
-	for i, label := range who.labels {
+	who.places = make([]int, len(who.Labels))
+	for i, label := range who.Labels {
 		who.places[i] = len(p.byLabel[label])
 		p.byLabel[label] = append(p.byLabel[label], labelled{who, i})
 	}
 }
 
-func (c *census) unlistIdentity(who *identity) {
-	p := c.peers[who.namespace]
+func (c *Census) unlistIdentity(who *Identity) {
+	p := c.peers[who.Namespace]
 	delete(p.all, who)
-	for i, label := range who.labels {
+	for i, label := range who.Labels {
 		list := p.byLabel[label]
 		last := list[len(list)-1]
 		list[who.places[i]] = last
@@ -126,18 +131,18 @@ func (c *census) unlistIdentity(who *identity) {
 		list[len(list)-1] = labelled{}
 		if p.byLabel[label] = list[:len(list)-1]; len(list) == 1 {
 			delete(p.byLabel, label)
-			p.byLabel = shrunk(p.byLabel, &p.labelsGone)
+			p.byLabel = shrink.Map(p.byLabel, &p.labelsGone)
 		}
 	}
-	p.all = shrunk(p.all, &p.gone)
+	p.all = shrink.Map(p.all, &p.gone)
 	if len(p.all) == 0 {
-		delete(c.peers, who.namespace)
+		delete(c.peers, who.Namespace)
 	}
 }
 
-// mayMean lists the identities that a may mean.
-func (c *census) mayMean(a *aim) (out []*identity) {
-	q := a.demanded()
+// MayMean lists the identities that a may mean.
+func (c *Census) MayMean(a *Aim) (out []*Identity) {
+	q := a.Demanded()
 	look := func(p *peers) {
 		if q == nil {
 			for who := range p.all {
@@ -146,7 +151,7 @@ func (c *census) mayMean(a *aim) (out []*identity) {
 			return
 		}
 		for _, value := range slices.Compact(slices.Sorted(slices.Values(q.Values))) {
-			for _, l := range p.byLabel[Label{Key: q.Key, Value: value}] {
+			for _, l := range p.byLabel[selector.Label{Key: q.Key, Value: value}] {
 				out = append(out, l.who)
 			}
 		}
@@ -164,9 +169,9 @@ func (c *census) mayMean(a *aim) (out []*identity) {
 }
 
 // meantBy lists the identities that a means.
-func (c *census) meantBy(a *aim) (out []*identity) {
-	for _, who := range c.mayMean(a) {
-		if who.meantBy(a) {
+func (c *Census) meantBy(a *Aim) (out []*Identity) {
+	for _, who := range c.MayMean(a) {
+		if who.MeantBy(a) {
 			out = append(out, who)
 		}
 	}

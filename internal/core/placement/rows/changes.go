@@ -1,8 +1,8 @@
-package placement
+package rows
 
-// A changeLog tells who keeps results by row which rows have changed since it looked last.
-type changeLog struct {
-	rows  []row
+// A ChangeLog tells who keeps results by row which rows have changed since it looked last.
+type ChangeLog struct {
+	rows  []Row
 	start int   // of rows[0], counted from the first change ever
 	last  []int // by row: its latest change
 }
@@ -12,32 +12,32 @@ type changeLog struct {
 const changesMax = 1 << 16
 
 // AddRow makes a place for one more row.
-func (l *changeLog) AddRow() { l.last = append(l.last, -1) }
+func (l *ChangeLog) AddRow() { l.last = append(l.last, -1) }
 
 // ClearRow changes nothing: that a row was given back is to be seen, too.
-func (l *changeLog) ClearRow(row) {}
+func (l *ChangeLog) ClearRow(Row) {}
 
-func (l *changeLog) end() int { return l.start + len(l.rows) }
+func (l *ChangeLog) End() int { return l.start + len(l.rows) }
 
-func (l *changeLog) add(r row) {
+func (l *ChangeLog) Add(r Row) {
 	if len(l.rows) == changesMax {
 		n := copy(l.rows, l.rows[changesMax/2:])
 		l.rows, l.start = l.rows[:n], l.start+changesMax/2
 	}
-	l.last[r] = l.end()
+	l.last[r] = l.End()
 	l.rows = append(l.rows, r)
 }
 
-// since calls see for each row that changed at or after a position, once, and returns the position to go on from.
+// Since calls see for each row that changed at or after a position, once, and returns the position to go on from.
 // ok is false if too much has happened since: every row may have changed.
-func (l *changeLog) since(position int, see func(row)) (next int, ok bool) {
+func (l *ChangeLog) Since(position int, see func(Row)) (next int, ok bool) {
 	if position < l.start {
-		return l.end(), false
+		return l.End(), false
 	}
-	for i := position; i < l.end(); i++ {
+	for i := position; i < l.End(); i++ {
 		if r := l.rows[i-l.start]; l.last[r] == i {
 			see(r)
 		}
 	}
-	return l.end(), true
+	return l.End(), true
 }
