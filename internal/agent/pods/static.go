@@ -119,21 +119,27 @@ func watchDir(ctx context.Context, dir string) (<-chan struct{}, error) {
 	changed := make(chan struct{}, 1)
 	go func() {
 		defer watcher.Close()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-watcher.Events:
-			case err := <-watcher.Errors: // read, or the watcher waits for ever
-				slog.Warn("static pods: changes may have gone unnoticed, reading all", "dir", dir, "err", err)
-			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
+		tellChanges(ctx, watcher, dir, changed)
 	}()
 	return changed, nil
+}
+
+// tellChanges tells of what a watcher sees until ctx ends. It reads errors, too, of which one is that the kernel lost
+// count: a watcher waits for ever to tell one.
+func tellChanges(ctx context.Context, watcher *fsnotify.Watcher, dir string, changed chan<- struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-watcher.Events:
+		case err := <-watcher.Errors:
+			slog.Warn("static pods: changes may have gone unnoticed, reading all", "dir", dir, "err", err)
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (s *staticPods) run(ctx context.Context) {
