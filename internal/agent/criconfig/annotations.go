@@ -14,6 +14,7 @@ const (
 	AnnotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
 	AnnotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
 	AnnotationMessageHost   = "plimsoll.dev/termination-message-host-path"
-	AnnotationHoldings      = "plimsoll.dev/holdings" // of sandboxes and containers: what the pod has of its own
+	AnnotationHoldings      = "plimsoll.dev/holdings"   // of sandboxes and containers: what the pod has of its own
+	AnnotationAllocation    = "plimsoll.dev/allocation" // of sandboxes: the resources that the pod was granted
 	AnnotationPodGrace      = "io.kubernetes.pod.terminationGracePeriod"
 )

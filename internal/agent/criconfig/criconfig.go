@@ -37,6 +37,7 @@ type SandboxFacts struct {
 	Overhead     *runtimeapi.LinuxContainerResources
 	Resources    *runtimeapi.LinuxContainerResources
 	Holdings     string // what the pod has of its own, noted for the next agent; empty: nothing
+	Allocation   string // the resources that it was granted, noted for the next agent; empty: none that can change
 }
 
 // Image is what the runtime says of an image.
@@ -91,7 +92,7 @@ func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxCo
 		LogDirectory: n.LogDirectory(pod),
 		DnsConfig:    f.DNS,
 		Labels:       sandboxLabels(pod),
-		Annotations:  sandboxAnnotations(pod, f.Holdings),
+		Annotations:  sandboxAnnotations(pod, f),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent:    f.CgroupParent,
 			Sysctls:         sysctls(pod),
@@ -155,13 +156,16 @@ func sandboxLabels(pod *corev1.Pod) map[string]string {
 	return labels
 }
 
-// sandboxAnnotations are the pod's, and for the next agent what the pod has of its own. Nobody else can state that.
-func sandboxAnnotations(pod *corev1.Pod, holdings string) map[string]string {
-	annotations := make(map[string]string, len(pod.Annotations)+1)
+// sandboxAnnotations are the pod's, and for the next agent what the pod has of its own and what it was granted. Nobody
+// else can state that.
+func sandboxAnnotations(pod *corev1.Pod, f SandboxFacts) map[string]string {
+	annotations := make(map[string]string, len(pod.Annotations)+2)
 	maps.Copy(annotations, pod.Annotations)
-	delete(annotations, AnnotationHoldings)
-	if holdings != "" {
-		annotations[AnnotationHoldings] = holdings
+	for name, text := range map[string]string{AnnotationHoldings: f.Holdings, AnnotationAllocation: f.Allocation} {
+		delete(annotations, name)
+		if text != "" {
+			annotations[name] = text
+		}
 	}
 	return annotations
 }

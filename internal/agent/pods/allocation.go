@@ -14,10 +14,11 @@ import (
 // now; only settle looks at both.
 //
 // There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and what
-// the cgroups had (resources). An agent that died between granting and reporting has its successor judge the resize again,
-// by what is here then, and a cgroup that was written already is brought to whatever that decides. What the status cannot
-// tell is a limit that was granted and not yet written when the agent died while the next resize was pending: until that is
-// granted, the container keeps the limit that it has.
+// the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is. An agent that died
+// between granting and reporting has its successor judge the resize again, by what is here then, and a cgroup that was
+// written already is brought to whatever that decides. What the status cannot tell is a limit that was granted and not
+// yet written when the agent died while the next resize was pending: until that is granted, the container keeps the limit
+// that it has.
 type allocation struct {
 	level      *corev1.ResourceRequirements // pod-level resources; nil: none
 	containers map[string]corev1.ResourceRequirements
@@ -141,9 +142,10 @@ func less(list, overhead corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// resume takes up what the API says of a pod's resizes. Caller holds e.mu.
-func (e *entry) resume() {
-	e.granted = allocationIn(e.desired)
+// resume takes up what is known of a pod's resizes; let is the version of it that was let in, since which it may have
+// asked for more. Caller holds e.mu.
+func (e *entry) resume(let *corev1.Pod) {
+	e.granted = e.recovered(let)
 	e.pod = e.granted.in(e.desired)
 	for _, c := range e.desired.Status.Conditions {
 		switch {

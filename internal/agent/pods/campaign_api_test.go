@@ -271,8 +271,9 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 			Conditions []struct {
 				Delete string `json:"$patch"`
 				corev1.PodCondition
-			}
-			PodIPs, HostIPs []map[string]string
+			} `json:"conditions"` // named as in PodStatus, or that one's would be read
+			PodIPs  []map[string]string `json:"podIPs"`
+			HostIPs []map[string]string `json:"hostIPs"`
 		}
 	}
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -317,6 +318,7 @@ func (a *apiServer) patch(name string, body []byte) (int, []byte, io.ReadCloser)
 		}
 	}
 	a.put(pod)
+	a.w.judgeResize(pod)
 	return http.StatusOK, proto("Pod", pod), nil
 }
 

@@ -18,8 +18,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
-	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -33,7 +31,7 @@ func (w *world) begin() {
 		number = w.life.number + 1
 	}
 	l := &life{w: w, number: number, cancel: cancel, gone: make(chan struct{}), done: make(chan struct{}),
-		files: make(chan struct{}, 1)}
+		files: make(chan struct{}, 1), made: map[types.UID]bool{}}
 	w.life, w.down = l, false
 	clear(w.orders)
 	clear(w.told)
@@ -149,7 +147,7 @@ func (v fakeVolumes) Orphans(known map[types.UID]bool) (orphans []types.UID, err
 	return orphans, nil
 }
 
-// fakeGroups keeps the cgroups of pods by name only: their sizes are core/resize's campaign.
+// fakeGroups keeps the cgroups of pods.
 type fakeGroups struct{ l *life }
 
 func (g fakeGroups) Ensure(pod *corev1.Pod) (string, error) {
@@ -160,6 +158,14 @@ func (g fakeGroups) Ensure(pod *corev1.Pod) (string, error) {
 	}
 	if g.l.w.fails("make group") {
 		return "", outage
+	}
+	if size, _ := g.Sizes(pod); asksFor(pod) && !g.l.made[pod.UID] {
+		if !g.l.w.groups[pod.UID] {
+			g.l.w.kernel[string(pod.UID)] = size
+		} else if err := g.l.w.write(string(pod.UID), size); err != nil {
+			return "", err
+		}
+		g.l.made[pod.UID] = true
 	}
 	g.l.w.groups[pod.UID] = true
 	return "/pods/" + string(pod.UID), nil
@@ -173,6 +179,8 @@ func (g fakeGroups) Remove(ctx context.Context, uid types.UID) error {
 			g.l.w.judged("%s: its group is removed while %v run", uid, alive)
 		}
 		delete(g.l.w.groups, uid)
+		delete(g.l.w.kernel, string(uid))
+		delete(g.l.made, uid)
 		return nil
 	})
 }
@@ -189,43 +197,13 @@ func (g fakeGroups) Pods() (all []types.UID, err error) {
 	return all, nil
 }
 
-func (g fakeGroups) Sizes(*corev1.Pod) (resize.Size, func(*corev1.Container) resize.Size) {
-	return resize.Size{}, func(*corev1.Container) resize.Size { return resize.Size{} }
-}
-func (g fakeGroups) Has(*corev1.Pod, string) (resize.Size, error) { return resize.Size{}, nil }
-func (g fakeGroups) Resize(*corev1.Pod, resize.Step) error        { return nil }
-func (g fakeGroups) Update(
-	*corev1.Pod, *corev1.Container, resize.Step, resize.Size,
-) *runtimeapi.LinuxContainerResources {
-	return nil
-}
-func (g fakeGroups) MemoryInUse(*corev1.Pod, string) (unit.Bytes, error) { return 0, nil }
-func (g fakeGroups) Container(*corev1.Pod, string) string                { return "" }
-func (g fakeGroups) Killed(*corev1.Pod, string) (int64, error)           { return 0, nil }
-func (g fakeGroups) Resources(*corev1.Pod, *corev1.Container) *runtimeapi.LinuxContainerResources {
-	return &runtimeapi.LinuxContainerResources{}
-}
-func (g fakeGroups) SandboxResources(*corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
-	return nil, nil
-}
+func (g fakeGroups) Container(*corev1.Pod, string) string      { return "" }
+func (g fakeGroups) Killed(*corev1.Pod, string) (int64, error) { return 0, nil }
 
-// fakeAdmission refuses some pods, the same by every agent; or those for whom there is no room.
+// fakeAdmission lets pods in.
 type fakeAdmission struct{ l *life }
 
 func (a fakeAdmission) Wait(*corev1.Pod, time.Time) (string, time.Time) { return "", time.Time{} }
-
-func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
-	if room := a.l.w.room; room > 0 { // set before the agent began
-		if len(others) < room {
-			return nil
-		}
-		return &Rejection{Reason: "OutOfpods", Message: "no room"}
-	}
-	if a.l.w.dice("admit", pod.UID).IntN(12) == 0 {
-		return &Rejection{Reason: "OutOfcpu", Message: "no room"}
-	}
-	return nil
-}
 
 // Consult is not asked for: no rejection of these asks.
 func (a fakeAdmission) Consult(context.Context, *corev1.Pod) *Rejection { return nil }
@@ -238,8 +216,6 @@ func (a fakeAdmission) Give(ctx context.Context, pod *corev1.Pod) *Rejection {
 	}
 	return nil
 }
-
-func (a fakeAdmission) Resize([]ResizeRequest, []*corev1.Pod) []Verdict { return nil }
 
 type fakeHoldings struct{}
 

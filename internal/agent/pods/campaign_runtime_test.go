@@ -15,6 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // sandbox and box are what the runtime has.
@@ -38,6 +40,9 @@ type box struct {
 	pid                        int
 	created, started, finished time.Time
 	ended                      chan struct{} // closed when the runtime knows that its process is gone
+	record                     resize.Size   // as the runtime was told last
+	used                       unit.Bytes    // of memory, since usedSince
+	usedSince                  time.Time
 }
 
 // watch is an agent's watch of a process.
@@ -100,6 +105,7 @@ func (w *world) end(b *box, code int32) {
 		return
 	}
 	b.alive, b.code, b.finished = false, code, time.Now()
+	delete(w.kernel, b.id)
 	w.say("  %s %s#%d exits with %d", b.uid, b.name, b.attempt, code)
 	w.exited(b.pid)
 	time.AfterFunc(time.Duration(w.dice("lag", b.id).IntN(30))*time.Millisecond, func() {
@@ -210,7 +216,7 @@ func (f fakeRuntime) PodSandboxStatus(
 		}
 		info := map[string]string{"info": fmt.Sprintf(`{"pid":%d}`, s.pid)}
 		out = &runtimeapi.PodSandboxStatusResponse{Info: info, Status: &runtimeapi.PodSandboxStatus{
-			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels,
+			Id: s.id, Metadata: s.config.Metadata, State: s.state(), Labels: s.config.Labels, Annotations: s.config.Annotations,
 			Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
 		}}
 		return nil
@@ -275,6 +281,9 @@ func (f fakeRuntime) RunPodSandbox(
 		}
 		w.lastID++
 		out.PodSandboxId = fmt.Sprintf("s%d", w.lastID)
+		if s := w.sizings[uid]; s != nil {
+			s.ran = true
+		}
 		w.sandboxes[out.PodSandboxId] = &sandbox{
 			id: out.PodSandboxId, uid: uid, config: in.Config, ready: true, created: time.Now(), pid: 1000 + w.lastID,
 		}
@@ -358,6 +367,7 @@ func (f fakeRuntime) StartContainer(
 		}
 		w.judgeStart(b)
 		b.state, b.alive, b.started = runtimeapi.ContainerState_CONTAINER_RUNNING, true, time.Now()
+		w.sizeAtStart(b)
 		w.say("  %s %s#%d starts as %s", b.uid, b.name, b.attempt, b.id)
 		w.emit(b.uid, b.id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		r := w.dice("program", b.uid, b.name, b.attempt)
@@ -379,7 +389,7 @@ func (f fakeRuntime) StartContainer(
 // judgeStart finds starts that should not be. Caller holds mu.
 func (w *world) judgeStart(b *box) {
 	run := fmt.Sprintf("%s %s#%d", b.uid, b.name, b.attempt)
-	if w.starts[run]++; w.starts[run] > 1 {
+	if w.starts[run]++; w.starts[run] > 1 && !w.forgets[b.uid] {
 		w.judged("%s is started a second time", run)
 	}
 	for _, o := range w.containers {
@@ -464,10 +474,4 @@ func (f fakeRuntime) RemoveContainer(
 		}
 		return nil
 	})
-}
-
-func (f fakeRuntime) UpdateContainerResources(
-	context.Context, *runtimeapi.UpdateContainerResourcesRequest, ...grpc.CallOption,
-) (*runtimeapi.UpdateContainerResourcesResponse, error) {
-	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }

@@ -34,10 +34,10 @@ var (
 )
 
 // TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order
-// with stop orders, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is deleted, and
-// nothing may be left. The world judges meanwhile (judged): a stop is obeyed within its grace, no slot is held while a
-// user's code runs or a grace passes, a program is started once for each attempt, a status never goes back, and nobody
-// else's condition is written.
+// with stop orders, resizes, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is
+// deleted, and nothing may be left. The world judges meanwhile (judged): a stop is obeyed within its grace, no slot is
+// held while a user's code runs or a grace passes, a program is started once for each attempt, a status never goes
+// back, nobody else's condition is written, what is allocated and what is set was granted, and in the end is.
 //
 // make test-unit plays 10,000 without the race detector, which makes each ten times as dear, and a few with it; make
 // campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that
@@ -137,7 +137,7 @@ func (h *history) play() {
 	w := h.w
 	w.trouble = []int{0, 5, 15, 40}[h.r.IntN(4)]
 	w.images["here"], w.images["here:1"] = true, true
-	w.evented = h.r.IntN(3) > 0
+	w.evented, w.v2 = h.r.IntN(3) > 0, h.r.IntN(2) == 0
 	if err := os.MkdirAll(w.staticDir(), 0o700); err != nil {
 		panic(err)
 	}
@@ -190,7 +190,7 @@ func (h *history) act() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pod := h.anyPod()
-	what := h.r.IntN(20)
+	what := h.r.IntN(26)
 	if what < 14 && pod == nil || what < 3 && len(w.api.pods) < 4 {
 		h.create()
 		return
@@ -239,6 +239,20 @@ func (h *history) act() {
 	case 19:
 		w.say("event streams are cut")
 		w.cutStreams()
+	case 20, 21, 22, 23:
+		if pod != nil {
+			h.resize(pod)
+		}
+	case 24:
+		if b := h.anyBox(); b != nil {
+			h.use(b)
+		}
+	case 25:
+		w.milli = int64(500 * (2 + h.r.IntN(10)))
+		w.say("the node has %d millicores", w.milli)
+		w.mu.Unlock() // the agent has locks of its own
+		w.life.runner.RoomChanged()
+		w.mu.Lock()
 	}
 }
 
@@ -299,6 +313,8 @@ func (h *history) evict(pod *corev1.Pod) {
 		w.say("node evicts %s", pod.UID)
 		if h.r.IntN(4) > 0 { // else its record could not be written: the next agent does not know
 			w.evicted[pod.UID] = v
+		} else {
+			w.forgets[pod.UID] = true
 		}
 		w.ordered(pod.UID, time.Until(v.KillAt))
 	}
@@ -354,6 +370,7 @@ func (h *history) create() {
 		h.decorate(&c)
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
+	h.resizable(pod)
 	h.w.say(
 		"user creates %s: grace %ds, %s, %d inits, %d mains", pod.UID, grace, pod.Spec.RestartPolicy,
 		len(pod.Spec.InitContainers), len(pod.Spec.Containers),
@@ -404,16 +421,20 @@ func (h *history) end() {
 	w.say("the world heals")
 	w.mendDir(w.staticDir())
 	w.mendDir(filepath.Join(w.logDir, "pods"))
+	for _, b := range w.containers {
+		b.used = 0
+	}
 	w.mu.Unlock()
 	h.pass(time.Minute)
-	// The longest wait that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox is.
-	for range 10 {
-		if w.missing() == "" || w.wrong != nil {
+	// The longest waits that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox is;
+	// and then a pull.
+	for range 10 + int(pullTimeout.Minutes()) {
+		if w.missing() == "" && w.unsized() == "" || w.wrong != nil {
 			break
 		}
 		h.pass(time.Minute)
 	}
-	missing := w.missing()
+	missing := w.missing() + w.unsized()
 	w.mu.Lock()
 	if missing != "" {
 		w.judged("long after the last trouble: %s", missing)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 )
 
 // world is everything outside an agent: a runtime with its processes, an API server, volumes and cgroups. It carries
@@ -51,6 +53,12 @@ type world struct {
 	volumes map[types.UID]bool
 	groups  map[types.UID]bool
 	evicted map[types.UID]Eviction
+	forgets map[types.UID]bool      // evicted without a record: where the API was not told either, the pod begins anew
+	sizings map[types.UID]*sizing   // of pods that can be resized
+	kernel  map[string]resize.Size  // what groups are set to, by pod or container
+	read    map[string]time.Time    // when the agent last asked what they use
+	v2      bool                    // the kernel has cgroup v2
+	milli   int64                   // what the node has for pods
 	orders  map[types.UID]time.Time // when the last process of a pod is to be dead, as its agent has been told
 	told    map[types.UID]time.Time // and when it was told first
 }
@@ -61,9 +69,10 @@ type life struct {
 	number int
 	runner *Runner
 	cancel context.CancelFunc
-	gone   chan struct{} // closed when it crashes: what it waits for is cut
-	done   chan struct{} // closed when nothing of it runs
-	files  chan struct{} // tells that the directory of manifests has changed
+	gone   chan struct{}      // closed when it crashes: what it waits for is cut
+	done   chan struct{}      // closed when nothing of it runs
+	files  chan struct{}      // tells that the directory of manifests has changed
+	made   map[types.UID]bool // groups that it has set; guarded by world.mu
 }
 
 // call is one under way.
@@ -87,7 +96,9 @@ func newWorld(seed uint64, logDir string) *world {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*box{}, images: map[string]bool{}, starts: map[string]int{},
 		watches: map[int]*watch{}, volumes: map[types.UID]bool{}, groups: map[types.UID]bool{},
 		streams: map[*eventStream]bool{}, statics: map[types.UID]*manifest{}, files: map[string]types.UID{},
-		evicted: map[types.UID]Eviction{}, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
+		forgets: map[types.UID]bool{},
+		evicted: map[types.UID]Eviction{}, sizings: map[types.UID]*sizing{}, kernel: map[string]resize.Size{},
+		read: map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
 	}
 	w.api = newAPIServer(w)
 	return w
@@ -329,7 +340,7 @@ func (w *world) judgeStops() {
 // yields tells calls that a stop order interrupts, or that it does not wait for.
 func yields(kind string) bool {
 	switch kind {
-	case "set up", "pull", "give", "configure", "stop waits", "events":
+	case "set up", "pull", "give", "configure", "stop waits", "events", "update", "update sandbox":
 		return true
 	}
 	return strings.HasPrefix(kind, "api ")

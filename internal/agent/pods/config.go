@@ -34,7 +34,9 @@ func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (
 	if err != nil {
 		return nil, err
 	}
-	facts := criconfig.SandboxFacts{Attempt: attempt, DNS: dns, CgroupParent: parent, Holdings: r.Holdings.Note(string(pod.UID))}
+	facts := criconfig.SandboxFacts{
+		Attempt: attempt, DNS: dns, CgroupParent: parent, Holdings: r.Holdings.Note(string(pod.UID)), Allocation: noteOf(pod),
+	}
 	if !pod.Spec.HostNetwork {
 		if facts.Hostname, err = names.Kernel(pod, r.DNS.ClusterDomain); err != nil {
 			return nil, err

@@ -32,6 +32,7 @@ type entry struct {
 	view     view          // worker only
 	prepared bool          // worker only: volumes were set up by this process
 	handler  string        // worker only: the runtime's, of the newest sandbox
+	noted    string        // worker only: what the pod was granted when its newest sandbox was made (noteOf)
 	released bool          // worker only: volumes and cgroup were given back
 	seen     time.Time     // worker only: when it was first looked at
 	up       bool          // worker only: a sandbox of it was ready

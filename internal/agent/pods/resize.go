@@ -182,6 +182,7 @@ func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step
 			return err
 		}
 		if err := r.Groups.Resize(pod, step); err != nil {
+			e.size = step.Torn(e.size, r.sizeNow(e, pod, ""))
 			return err
 		}
 		e.size = step.After(e.size)
@@ -200,14 +201,27 @@ func (r *Runner) resizeStep(ctx context.Context, e *entry, pod *corev1.Pod, step
 		return err
 	})
 	updated()
-	if err != nil {
-		return err
-	}
-	if known, ok := e.view.containers[step.ID]; ok {
+	known, ok := e.view.containers[step.ID]
+	switch {
+	case !ok:
+	case err != nil:
+		known.Size = step.Torn(known.Size, r.sizeNow(e, pod, step.ID))
+		e.view.containers[step.ID] = known
+	default:
 		known.Size = step.After(known.Size)
 		e.view.containers[step.ID] = known
 	}
-	return nil
+	return err
+}
+
+// sizeNow is what the kernel tells of a container's group, or with an empty id of the pod's: after a write that failed,
+// which it may know of all the same.
+func (r *Runner) sizeNow(e *entry, pod *corev1.Pod, id string) resize.Size {
+	has, err := r.Groups.Has(pod, id)
+	if err != nil {
+		r.log(e).Debug("size of a group not read", "id", id, "err", err)
+	}
+	return has
 }
 
 // tellSandbox tells the runtime what the pod as a whole gets, which those that run a machine for each pod want to know.
@@ -233,7 +247,7 @@ func (r *Runner) tellSandbox(ctx context.Context, e *entry, pod *corev1.Pod) err
 // not asked (v2 keeps no shares; a runtime may keep containers elsewhere) what was reported last.
 func (r *Runner) adoptSizes(e *entry) {
 	e.mu.Lock()
-	pod := e.pod
+	pod, underWay := e.pod, e.resizing != 0
 	e.mu.Unlock()
 	group := e.size == (resize.Size{}) && len(e.view.sandboxes) > 0
 	containers := slices.ContainsFunc(slices.Collect(maps.Values(e.view.containers)), unsized)
@@ -242,20 +256,12 @@ func (r *Runner) adoptSizes(e *entry) {
 	}
 	want, of := r.Groups.Sizes(pod)
 	if group && want != (resize.Size{}) {
-		has, err := r.Groups.Has(pod, "")
-		if err != nil {
-			r.log(e).Debug("size of the pod's group not read", "err", err)
-		}
-		e.size = has.Or(want)
+		e.size = r.sizeNow(e, pod, "").Adopted(want, underWay)
 	}
 	for id, c := range e.view.containers {
 		spec := containerNamed(pod, c.Name)
 		if !unsized(c) || spec == nil {
 			continue
-		}
-		has, err := r.Groups.Has(pod, id)
-		if err != nil {
-			r.log(e).Debug("size of a container not read", "id", id, "err", err)
 		}
 		reported := of(spec)
 		if s := statusNamed(pod, c.Name); s != nil && s.Resources != nil && idOf(s.ContainerID) == id {
@@ -263,7 +269,7 @@ func (r *Runner) adoptSizes(e *entry) {
 			as.Resources = *s.Resources
 			reported = of(&as)
 		}
-		c.Size = has.Or(reported)
+		c.Size = r.sizeNow(e, pod, id).Adopted(reported, underWay)
 		e.view.containers[id] = c
 	}
 }

@@ -74,7 +74,7 @@ func (r *Runner) run(t *testing.T, name string, milli int64) *entry {
 	e := newEntry(types.UID(name), 0)
 	e.set(sizedPod(name, milli, 1), 1)
 	e.admitted = true
-	e.resume()
+	e.resume(e.desired)
 	r.pods[e.uid] = e
 	return e
 }
@@ -173,7 +173,7 @@ func TestSettleWaitsForAll(t *testing.T) {
 		t.Error("judged before every pod is known")
 	}
 	late.admitted = true
-	late.resume()
+	late.resume(late.desired)
 	r.settle()
 	if got := r.has("a"); !strings.HasPrefix(got, "300m Deferred@2") {
 		t.Errorf("a has %s", got)
@@ -211,7 +211,7 @@ func TestResume(t *testing.T) {
 	}
 	e := newEntry("a", 0)
 	e.set(pod, 1)
-	e.resume()
+	e.resume(e.desired)
 	r := testRunner()
 	r.pods = map[types.UID]*entry{"a": e}
 	if got := r.has("a"); got != "300m Deferred@4: m resizing@3" {

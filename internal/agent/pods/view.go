@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -157,6 +159,11 @@ func (r *Runner) readSandbox(ctx context.Context, e *entry, id string) error {
 	}
 	e.view.sandboxes[id] = sandbox
 	e.handler = s.RuntimeHandler
+	if !slices.ContainsFunc(slices.Collect(maps.Values(e.view.sandboxes)), func(o podlife.Sandbox) bool {
+		return o.Attempt > sandbox.Attempt
+	}) {
+		e.noted = s.Annotations[criconfig.AnnotationAllocation]
+	}
 	r.watchPID(e, id, sandbox.State == podlife.SandboxReady, response.Info)
 	return nil
 }

@@ -232,6 +232,9 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 func (r *Runner) admit(ctx context.Context, e *entry) {
 	defer r.turns.leave(e)
 	e.mu.Lock()
+	if e.stop != nil && e.granted == nil && !e.static && e.pod != nil && len(e.view.sandboxes) > 0 {
+		e.resume(e.desired) // it ends, and holds until then what an agent before this one granted it
+	}
 	pod, asked := e.pod, e.admitted || e.stop != nil
 	e.mu.Unlock()
 	if asked || pod == nil || terminal(pod) != "" {
@@ -256,7 +259,7 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 	e.mu.Lock()
 	e.admitted = true
 	if !e.static {
-		e.resume()
+		e.resume(pod)
 	}
 	e.mu.Unlock()
 }
@@ -265,7 +268,7 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 // came: each sees the pods that the ones before let in. What device plugins say and do about a pod is waited for by
 // this pod alone: it holds nothing while one thinks, and is admitted beside the pods that are here by then.
 func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejection {
-	asked := allocationIn(pod).in(pod)
+	asked := e.recovered(pod).in(pod)
 	for range consultationsMax {
 		rejected, anew := r.admitBeside(e, asked)
 		switch {
@@ -397,7 +400,8 @@ func (r *Runner) performGroup(
 	defer cancel()
 	kind := group[0].Kind
 	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
-	if (starts || kind == podlife.StopContainer) && !e.arm(known, cancel) { // a stop order must not wait for these
+	waits := starts || kind == podlife.StopContainer || kind == podlife.Resize
+	if waits && !e.arm(known, cancel) { // a stop order must not wait for these
 		return false
 	}
 	if !starts {

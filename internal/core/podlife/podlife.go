@@ -154,7 +154,7 @@ type Container struct {
 	Hash                string // empty: not ours to judge, never a reason to restart
 	ImageID             string
 	Fixed               string      // as it was when the container was made; empty: not ours to judge
-	Size                resize.Size // that its cgroup has; unknown parts are never a reason to resize
+	Size                resize.Size // that its cgroup has; parts that are not known are written, unless all are
 	Hook                HookState   // while it runs
 }
 

@@ -19,15 +19,27 @@ func (p *plan) resize() {
 
 // resizeSteps also reports whether a container that runs is to be restarted first.
 func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
-	pod := resize.Group{Has: p.o.Size.Or(p.o.Spec.Size), Want: p.o.Spec.Size}
+	pod := resize.Group{Has: known(p.o.Size, p.o.Spec.Size), Want: p.o.Spec.Size}
 	var containers []resize.Group
 	for _, s := range p.o.Spec.Containers {
 		if c, ok := p.newest(s.Name); ok && c.State == Running && !p.stray(c) {
-			g := resize.Group{Name: s.Name, ID: c.ID, Has: c.Size.Or(s.Size), Want: s.Size, Leaving: s.Kind != Ephemeral && (changed(s, c) || outgrown(s, c))}
+			g := resize.Group{
+				Name: s.Name, ID: c.ID, Has: known(c.Size, s.Size), Want: s.Size,
+				Leaving: s.Kind != Ephemeral && (changed(s, c) || outgrown(s, c)),
+			}
 			containers, leaving = append(containers, g), leaving || g.Leaving
 		}
 	}
 	return resize.Plan(pod, containers), leaving
+}
+
+// known is the size that a group has, or where nothing is known of it, the one that it should have: then there is nothing
+// to do. A part that is not known beside others is written.
+func known(has, want resize.Size) resize.Size {
+	if has == (resize.Size{}) {
+		return want
+	}
+	return has
 }
 
 // resizeConditions tell of a resize that waits for the node's word and of one that is under way, in upstream's words.

@@ -89,6 +89,18 @@ func (s Size) Or(other Size) Size {
 	return s
 }
 
+// Adopted is the size of a group that another process sized: s is what the kernel tells, and what it does not tell is
+// as was reported last. The shares, which v2 does not tell, are not known where a resize was under way, or where what
+// the kernel tells was not reported: whoever wrote that may have died before it reported anything.
+func (s Size) Adopted(reported Size, underWay bool) Size {
+	out := s.Or(reported)
+	told := out.Quota == reported.Quota && out.Period == reported.Period && out.Memory == reported.Memory
+	if !s.Shares.IsSet() && (underWay || !told) {
+		out.Shares = unit.Amount[qos.Shares]{}
+	}
+	return out
+}
+
 // CPURequest is the request that the shares were made of, to the millicore; false: not known.
 func (s Size) CPURequest() (unit.MilliCPU, bool) {
 	shares, known := s.Shares.Get()
@@ -179,6 +191,24 @@ func (step Step) After(s Size) Size {
 	}
 	if step.Resource == CPU && step.Limit {
 		s.Quota, s.Period = step.To.Quota, step.To.Period
+	}
+	return s
+}
+
+// Torn is the size of a group that had size s, once the step has failed: it may have been taken all the same. has is
+// what the kernel tells now. Of what it does not tell, limits are taken to be as before, so that lowering one stays known
+// as that, and the rest is not known: it is written again, and for a container all that is known with it.
+func (step Step) Torn(s, has Size) Size {
+	now := has.Or(s)
+	switch {
+	case step.Resource == Memory:
+		s.Memory, s.Soft = now.Memory, Soft{}
+		return s
+	case step.Request, has.Quota.IsKept():
+		s.Shares = has.Shares
+	}
+	if step.Limit {
+		s.Quota, s.Period = now.Quota, now.Period
 	}
 	return s
 }

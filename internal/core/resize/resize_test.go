@@ -155,3 +155,59 @@ func TestBackToAmounts(t *testing.T) {
 		}
 	}
 }
+
+// What another process wrote last is not known where the kernel does not tell it and nobody was told.
+func TestAdopted(t *testing.T) {
+	reported := size(10, ms, 64)
+	onV2 := func(s Size) Size {
+		s.Shares = unit.Amount[qos.Shares]{}
+		s.Soft = Soft{}
+		return s
+	}
+	silent := onV2(reported)
+	other := onV2(size(20, 2*ms, 64))
+	for _, c := range []struct {
+		name     string
+		has      Size
+		underWay bool
+		want     string
+	}{
+		{"v1 tells all", size(20, 2*ms, 32), true, "shares=20 quota=2ms/100ms memory=32"},
+		{"v2, as was reported", silent, false, "shares=10 quota=1ms/100ms memory=64"},
+		{"v2, while a resize is under way", silent, true, "quota=1ms/100ms memory=64"},
+		{"v2, with a limit that nobody was told", other, false, "quota=2ms/100ms memory=64"},
+		{"nothing is told", Size{}, false, "shares=10 quota=1ms/100ms memory=64"},
+	} {
+		if got := c.has.Adopted(reported, c.underWay).String(); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// A step that failed may have been taken, and so the next plan takes it again, whatever is wanted by then.
+func TestTorn(t *testing.T) {
+	before, to := size(10, ms, 64), size(20, 2*ms, 128)
+	v1 := to
+	v1.Soft = Soft{}
+	v2 := v1
+	v2.Shares = unit.Amount[qos.Shares]{}
+	for _, c := range []struct {
+		name string
+		step Step
+		has  Size
+		want string // planned on the way back to what was before
+	}{
+		{"CPU, v1", Step{Name: "c", Resource: CPU, Request: true, Limit: true, To: to}, v1, "[c shares=10 quota=1ms/100ms]"},
+		{"CPU, v2", Step{Name: "c", Resource: CPU, Request: true, Limit: true, To: to}, v2, "[c shares=10 quota=1ms/100ms]"},
+		{"the request", Step{Name: "c", Resource: CPU, Request: true, To: to}, Size{}, "[c shares=10]"},
+		{"the limit", Step{Name: "c", Resource: CPU, Limit: true, To: to}, v2, "[c quota=1ms/100ms]"},
+		{"the limit, which cannot be read", Step{Name: "c", Resource: CPU, Limit: true, To: to}, Size{}, "[c shares=10]"},
+		{"memory", Step{Name: "c", Resource: Memory, Limit: true, To: to}, v2, "[c memory=64]"},
+		{"nothing can be read", Step{Name: "c", Resource: Memory, Limit: true, To: to}, Size{}, "[c memory=64]"},
+	} {
+		torn := Group{Name: "c", Has: c.step.Torn(before, c.has), Want: before}
+		if got := fmt.Sprint(Plan(Group{Has: before, Want: before}, []Group{torn})); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,347 @@
+package pods
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// sizing is what there is to know of a pod's resizes outside the agent. Guarded by world.mu.
+type sizing struct {
+	wishes            []*wish // in the order in which they were asked for; the first is the pod as it was created
+	ran               bool    // it has had a sandbox
+	told              int     // the wish that the API was last told is allocated; -1: none since it ran
+	pending, resizing int64   // greatest generation of each condition
+	done              int64   // and of a resize that is complete
+}
+
+// wish is what a pod asked for at one time.
+type wish struct {
+	pod     *corev1.Pod
+	granted bool
+}
+
+// asksFor reports whether a pod has resources that can be changed.
+func asksFor(pod *corev1.Pod) bool {
+	return len(pod.Spec.Containers) > 0 && len(pod.Spec.Containers[0].Resources.Requests) > 0
+}
+
+// resources are what one container asks for. Its CPU request tells the generation of the pod.
+func (h *history) resources(generation int64) corev1.ResourceRequirements {
+	cpu := int64(50*(1+h.r.IntN(12))) + generation%50
+	memory := int64(64<<20) * int64(1+h.r.IntN(8))
+	return corev1.ResourceRequirements{
+		Requests: amountsOf(cpu, memory),
+		Limits:   amountsOf(cpu+int64(100*(1+h.r.IntN(5))), memory+int64(64<<20)*int64(1+h.r.IntN(4))),
+	}
+}
+
+// amountsOf are so many millicores and bytes.
+func amountsOf(milli, bytes int64) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(milli, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(bytes, resource.BinarySI),
+	}
+}
+
+// resizable gives most containers of a new pod resources, and some a policy that asks for a restart.
+func (h *history) resizable(pod *corev1.Pod) {
+	if h.r.IntN(2) == 0 {
+		return
+	}
+	restarts := *pod.Spec.TerminationGracePeriodSeconds <= 30 && pod.Spec.RestartPolicy != corev1.RestartPolicyNever
+	for k, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if k+i > 0 && h.r.IntN(6) == 0 {
+				continue // it has no limits, and so the pod has none
+			}
+			list[i].Resources = h.resources(pod.Generation)
+			if restarts && k == 0 && h.r.IntN(4) == 0 {
+				list[i].ResizePolicy = []corev1.ContainerResizePolicy{
+					{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+				}
+			}
+		}
+	}
+	h.w.sizings[pod.UID] = &sizing{told: -1, wishes: []*wish{{pod: pod}}}
+}
+
+// resize has a user ask for other resources, up to three times in a row; then, at times, the agent crashes or the pod
+// is deleted. Caller holds mu.
+func (h *history) resize(pod *corev1.Pod) {
+	w, uid := h.w, pod.UID
+	for range 1 + h.r.IntN(3) {
+		if pod = w.api.byUID(uid); pod == nil || w.sizings[uid] == nil {
+			return
+		}
+		h.wish(pod)
+		w.mu.Unlock()
+		h.pass(time.Duration(h.r.IntN(60)) * time.Millisecond)
+		w.mu.Lock()
+	}
+	switch h.r.IntN(6) {
+	case 0:
+		w.mu.Unlock()
+		w.crash()
+		h.pass(time.Duration(h.r.IntN(2_000)) * time.Millisecond)
+		w.begin()
+		w.mu.Lock()
+	case 1:
+		if pod = w.api.byUID(uid); pod != nil {
+			w.say("user deletes %s within 10s", uid)
+			w.api.toEnd(pod, 10)
+		}
+	}
+}
+
+// wish has the API take what a user asks for. Caller holds mu.
+func (h *history) wish(pod *corev1.Pod) {
+	w, s := h.w, h.w.sizings[pod.UID]
+	pod = pod.DeepCopy()
+	pod.Generation++
+	kind := h.r.IntN(8)
+	back := s.wishes[h.r.IntN(len(s.wishes))].pod
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r := &list[i].Resources
+			if list[i].Name == "init" || len(r.Requests) == 0 {
+				continue // the API takes no resize of it
+			}
+			switch kind {
+			case 0: // what it had once
+				*r = *containerNamed(back, list[i].Name).Resources.DeepCopy()
+			case 1, 2: // only limits
+				cpu, memory := r.Requests.Cpu().MilliValue(), r.Requests.Memory().Value()
+				r.Limits = amountsOf(cpu+int64(100*(1+h.r.IntN(5))), memory+int64(64<<20)*int64(1+h.r.IntN(4)))
+			case 3: // far too much
+				r.Requests, r.Limits = amountsOf(9000+pod.Generation%50, 1<<30), amountsOf(9999, 2<<30)
+			default:
+				*r = h.resources(pod.Generation)
+			}
+		}
+	}
+	s.wishes = append(s.wishes, &wish{pod: pod})
+	w.say("user resizes %s, generation %d: %v", pod.UID, pod.Generation, resourcesOf{pod})
+	w.api.put(pod)
+}
+
+// use has a container use other memory than before, within its limit. Caller holds mu.
+func (h *history) use(b *box) {
+	limit, bounded := h.w.kernel[b.id].Memory.Get()
+	if bounded {
+		b.used, b.usedSince = unit.Bytes(h.r.Int64N(int64(limit))), time.Now()
+		h.w.say("%s %s#%d uses %s", b.uid, b.name, b.attempt, b.used)
+	}
+}
+
+// resourcesOf tells the resources of a pod's containers.
+type resourcesOf struct{ pod *corev1.Pod }
+
+func (o resourcesOf) String() string {
+	var b strings.Builder
+	for _, list := range [][]corev1.Container{o.pod.Spec.InitContainers, o.pod.Spec.Containers} {
+		for i := range list {
+			r := list[i].Resources
+			fmt.Fprintf(
+				&b, "%s cpu %s/%s memory %s/%s; ", list[i].Name, r.Requests.Cpu(), r.Limits.Cpu(), r.Requests.Memory(),
+				r.Limits.Memory(),
+			)
+		}
+	}
+	return b.String()
+}
+
+// grant notes that the node's word on a pod was yes. Caller holds mu.
+func (w *world) grant(pod *corev1.Pod) {
+	s := w.sizings[pod.UID]
+	if s == nil {
+		return
+	}
+	for _, wish := range slices.Backward(s.wishes) {
+		if sameResources(wish.pod, pod) {
+			wish.granted = true
+			w.say("  %s is granted generation %d", pod.UID, wish.pod.Generation)
+			return
+		}
+	}
+	if s.told < 0 && !s.ran {
+		return // limits of a status that was told before it was let in
+	}
+	w.judged("%s is granted what nobody asked for: %s", pod.UID, resourcesOf{pod})
+}
+
+// granted reports whether a wish was granted: limits need nobody's word where the requests were granted.
+func (s *sizing) granted(asked *wish) bool {
+	return slices.ContainsFunc(s.wishes, func(o *wish) bool { return o.granted && sameRequests(o.pod, asked.pod) })
+}
+
+func sameRequests(a, b *corev1.Pod) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, pod := range []*corev1.Pod{a, b} {
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				list[i].Resources.Limits = nil
+			}
+		}
+	}
+	return sameResources(a, b)
+}
+
+// sameResources compares what two versions of a pod ask for.
+func sameResources(a, b *corev1.Pod) bool {
+	same := func(x, y []corev1.Container) bool {
+		return slices.EqualFunc(x, y, func(x, y corev1.Container) bool { return sameAmounts(x.Resources, y.Resources) })
+	}
+	return same(a.Spec.InitContainers, b.Spec.InitContainers) && same(a.Spec.Containers, b.Spec.Containers)
+}
+
+// allocated reports whether a status says that what pod requests is allocated.
+func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
+	for _, list := range statusLists(status) {
+		for i := range list {
+			c := containerNamed(pod, list[i].Name)
+			told, asked := corev1.ResourceRequirements{Requests: list[i].AllocatedResources}, corev1.ResourceRequirements{}
+			if c != nil {
+				asked.Requests = c.Resources.Requests
+			}
+			if !sameAmounts(told, asked) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// judgeResize holds what the API is told of resizes to what was told, asked for and granted before. Caller holds mu.
+func (w *world) judgeResize(pod *corev1.Pod) {
+	s := w.sizings[pod.UID]
+	if s == nil {
+		return
+	}
+	if s.ran && len(pod.Status.ContainerStatuses) > 0 && terminal(pod) == "" {
+		w.judgeAllocated(pod, s)
+	}
+	pending, resizing := int64(0), int64(0)
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue:
+			pending = c.ObservedGeneration
+		case c.Type == corev1.PodResizeInProgress && c.Status == corev1.ConditionTrue:
+			resizing = c.ObservedGeneration
+		}
+	}
+	if pending != 0 && pending < s.pending {
+		w.judged("%s: a resize of generation %d is pending after %d was", pod.UID, pending, s.pending)
+	}
+	if resizing != 0 && (resizing < s.resizing || resizing <= s.done) {
+		w.judged(
+			"%s: a resize of generation %d is under way after %d was, and %d was complete", pod.UID, resizing, s.resizing,
+			s.done,
+		)
+	}
+	if pending != 0 && s.told >= 0 && pending <= s.wishes[s.told].pod.Generation {
+		w.judged(
+			"%s: a resize of generation %d is pending, and %d is allocated", pod.UID, pending, s.wishes[s.told].pod.Generation,
+		)
+	}
+	if resizing == 0 {
+		s.done = s.resizing
+	}
+	s.pending, s.resizing = max(s.pending, pending), max(s.resizing, resizing)
+}
+
+// judgeAllocated wants what is told to be allocated to have been granted, and never to be what was asked for earlier.
+// Caller holds mu.
+func (w *world) judgeAllocated(pod *corev1.Pod, s *sizing) {
+	for i := max(s.told, 0); i < len(s.wishes); i++ {
+		if s.granted(s.wishes[i]) && allocated(&pod.Status, s.wishes[i].pod) {
+			s.told = i
+			return
+		}
+	}
+	w.judged(
+		"%s is told to have what it was not granted, or not since generation %d", pod.UID,
+		s.wishes[max(s.told, 0)].pod.Generation,
+	)
+}
+
+// unsized says what was granted and is not set, or is told otherwise, a while after the trouble ended.
+func (w *world) unsized() string {
+	var out []string
+	r := w.life.runner
+	for _, e := range r.entries() {
+		e.mu.Lock()
+		pod, desired, meets, ends := e.pod, e.desired, e.granted.meets(e.desired), e.granted == nil || e.stop != nil || e.gone
+		e.mu.Unlock()
+		if pod == nil || ends || terminal(pod) != "" {
+			continue
+		}
+		request, asks := e.asks()
+		if asks && r.Admission.Resize([]ResizeRequest{request}, r.Holders())[0].Granted {
+			out = append(out, fmt.Sprintf("%s waits for what it can have", e.uid))
+		}
+		w.mu.Lock()
+		out = append(out, w.unsizedPod(pod, desired, meets)...)
+		w.mu.Unlock()
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
+}
+
+// unsizedPod looks at one pod that was granted the resources that it has here. Caller holds mu.
+func (w *world) unsizedPod(granted, desired *corev1.Pod, meets bool) (out []string) {
+	uid := granted.UID
+	api := w.api.byUID(uid)
+	if api == nil || w.sizings[uid] == nil || w.api.final[uid] != "" || w.over(granted) {
+		return nil
+	}
+	complain := func(format string, args ...any) {
+		out = append(out, string(uid)+" "+fmt.Sprintf(format, args...))
+	}
+	size, of := fakeGroups{}.Sizes(granted)
+	if has := w.kernel[string(uid)]; w.hasSandbox(uid) && !sameSize(has, size) {
+		complain("has %s, and was granted %s", has, size)
+	}
+	for _, b := range w.containers {
+		c := containerNamed(granted, b.name)
+		if b.uid != uid || !b.alive || c == nil {
+			continue
+		}
+		if has := w.kernel[b.id]; !sameSize(has, of(c)) {
+			complain("%s#%d has %s, and was granted %s", b.name, b.attempt, has, of(c))
+		}
+		if s := statusNamed(api, b.name); s == nil || s.Resources == nil || !sameAmounts(*s.Resources, c.Resources) {
+			complain("%s#%d is not told to have what it was granted", b.name, b.attempt)
+		}
+	}
+	if !allocated(&api.Status, granted) {
+		complain("is not told to be allocated what it was granted")
+	}
+	if c := conditionNamed(api.Status, corev1.PodResizeInProgress); c != nil {
+		complain("is being resized: %s", c.Message)
+	}
+	if c := conditionNamed(api.Status, corev1.PodResizePending); (c != nil) == meets {
+		complain("is told that a resize pends: %v", c != nil)
+	}
+	if !sameResources(desired, api) {
+		complain("has not been heard of")
+	}
+	return out
+}
+
+// over reports whether a pod may be ending by itself: none of its mains runs, and they need not run again. Caller holds
+// mu.
+func (w *world) over(pod *corev1.Pod) bool {
+	for _, b := range w.containers {
+		if b.uid == pod.UID && b.alive && strings.HasPrefix(b.name, "main") {
+			return false
+		}
+	}
+	return pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
+}

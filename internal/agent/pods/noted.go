@@ -1,0 +1,73 @@
+package pods
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// note is an allocation as it is kept with a pod's sandbox: the status in the API is written later, and may not have
+// been when the agent died. Only amounts that can change are in it.
+type note struct {
+	Level      *corev1.ResourceRequirements           `json:"level,omitempty"`
+	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"`
+}
+
+// noteOf is the text of what a pod is granted, as it is here with its resources; empty: nothing that can change.
+func noteOf(pod *corev1.Pod) string {
+	n := note{Containers: map[string]corev1.ResourceRequirements{}}
+	for name, r := range allocationOf(pod).containers {
+		if amounts := changeable(r); len(amounts.Requests)+len(amounts.Limits) > 0 {
+			n.Containers[name] = amounts
+		}
+	}
+	if pod.Spec.Resources != nil {
+		level := changeable(*pod.Spec.Resources)
+		n.Level = &level
+	}
+	if len(n.Containers) == 0 && n.Level == nil {
+		return ""
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return "" // quantities and names have a form
+	}
+	return string(text)
+}
+
+// changeable are the amounts of r that a resize can change.
+func changeable(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+	return overridden(corev1.ResourceRequirements{}, r.Requests, r.Limits)
+}
+
+// noted is the allocation that a note tells of a pod; nil: the note is not one.
+func noted(text string, pod *corev1.Pod) *allocation {
+	var n note
+	if text == "" || json.Unmarshal([]byte(text), &n) != nil {
+		return nil
+	}
+	a := allocationOf(pod)
+	for name, asked := range a.containers {
+		a.containers[name] = overridden(asked, n.Containers[name].Requests, n.Containers[name].Limits)
+	}
+	if a.level != nil && n.Level != nil {
+		level := overridden(*a.level, n.Level.Requests, n.Level.Limits)
+		a.level = &level
+	}
+	return a
+}
+
+// recovered is what an agent before this one granted the pod: as the API was told, or as the sandbox has it where the
+// API was told nothing yet.
+func (e *entry) recovered(pod *corev1.Pod) *allocation {
+	told := false
+	for _, list := range statusLists(&pod.Status) {
+		for i := range list {
+			told = told || list[i].Resources != nil
+		}
+	}
+	if a := noted(e.noted, pod); a != nil && !told {
+		return a
+	}
+	return allocationIn(pod)
+}

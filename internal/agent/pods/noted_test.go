@@ -1,0 +1,92 @@
+package pods
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/test/cost"
+)
+
+// noting is a runner that can say what a sandbox is to be.
+func noting() *Runner {
+	r := testRunner()
+	r.Groups, r.Holdings = fakeGroups{}, fakeHoldings{}
+	return r
+}
+
+// What a pod was granted outlives an agent that died before it told the API anything: a resize that the node did not
+// grant is not granted by that.
+func TestGrantedIsNotedWithTheSandbox(t *testing.T) {
+	granted := sizedPod("a", 300, 1)
+	level := requirements("memory=1Gi", "memory=2Gi")
+	granted.Spec.Resources = &level
+	granted.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
+	config, err := noting().sandboxConfig(granted, 0, "/pods/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := granted.DeepCopy()
+	asks.Generation = 2
+	asks.Spec.Containers[0].Resources.Requests = amounts("cpu=36")
+	asks.Spec.Resources.Limits = amounts("memory=4Gi")
+	e := newEntry("a", 0)
+	e.noted = config.Annotations["plimsoll.dev/allocation"]
+	e.set(asks, 1)
+	e.resume(e.desired)
+	if !sameAmounts(e.pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
+		t.Errorf("the container has %+v, want what it was granted", e.pod.Spec.Containers[0].Resources)
+	}
+	if _, there := e.pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {
+		t.Error("a device is lost that no resize can change")
+	}
+	if !sameAmounts(*e.pod.Spec.Resources, level) {
+		t.Errorf("the pod has %+v, want what it was granted", e.pod.Spec.Resources)
+	}
+	if _, waits := e.asks(); !waits {
+		t.Error("what the pod asks for is not judged")
+	}
+	asks = asks.DeepCopy() // the API knows better
+	asks.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=400m", "cpu=400m", "")}
+	e.granted = nil
+	e.set(asks, 2)
+	e.resume(e.desired)
+	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 400 {
+		t.Errorf("it has %dm, want the 400m of the status", got)
+	}
+}
+
+// A pod without resources has no note, and cannot forge one.
+func TestNoteIsOurs(t *testing.T) {
+	pod := testPod()
+	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{{Name: "c"}}
+	pod.Annotations = map[string]string{"plimsoll.dev/allocation": `{"containers":{"c":{"requests":{"cpu":"9"}}}}`}
+	config, err := noting().sandboxConfig(pod, 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, has := config.Annotations["plimsoll.dev/allocation"]; has {
+		t.Errorf("the sandbox has the note %s", text)
+	}
+}
+
+func FuzzNoted(f *testing.F) {
+	for _, seed := range []string{
+		noteOf(sizedPod("a", 300, 1)), `{"level":{},"containers":{"c":{"limits":{"memory":"1E"}}}}`, "{", "null",
+	} {
+		cost.Attack(f, seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		pod := sizedPod("a", 100, 1)
+		spent := cost.Spend(t, len(text))
+		a := noted(text, pod)
+		spent()
+		if a == nil {
+			return
+		}
+		got := a.in(pod)
+		if again := noted(noteOf(got), pod); again != nil && !again.meets(got) {
+			t.Errorf("%q: granted %+v, and noted %+v", text, got.Spec.Containers[0].Resources, again)
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+)
+
+// updating is a runtime of which only updates are asked.
+type updating struct {
+	runtimeapi.RuntimeServiceClient
+	update func(context.Context, *runtimeapi.LinuxContainerResources) error
+}
+
+func (u updating) UpdateContainerResources(
+	ctx context.Context, in *runtimeapi.UpdateContainerResourcesRequest, _ ...grpc.CallOption,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	return &runtimeapi.UpdateContainerResourcesResponse{}, u.update(ctx, in.Linux)
+}
+
+// sizedRun is a pod of one container that has the size of 300m, in a world of cgroup v2, and what the way from there to
+// 500m is.
+func sizedRun(t *testing.T, update func(*world, context.Context, *runtimeapi.LinuxContainerResources) error) (
+	*Runner, *entry, []resize.Step,
+) {
+	t.Helper()
+	r, _ := busyNode(t, 1000, map[string]int64{"a": 300})
+	w, e := newWorld(1, t.TempDir()), r.pods["a"]
+	w.calm, w.v2 = true, true
+	r.Groups, r.Holdings, r.Metrics, r.WorkTimeout = fakeGroups{&life{w: w}}, fakeHoldings{}, metrics.New("n"), time.Hour
+	runtime := updating{update: func(ctx context.Context, l *runtimeapi.LinuxContainerResources) error {
+		return update(w, ctx, l)
+	}}
+	r.Runtime = &cri.Client{RuntimeServiceClient: runtime}
+	_, of := r.Groups.Sizes(e.pod)
+	has := of(&e.pod.Spec.Containers[0])
+	w.kernel["1"] = has
+	e.view.containers["1"] = podlife.Container{ID: "1", Name: "c", State: podlife.Running, Size: has}
+	_, of = r.Groups.Sizes(sizedPod("a", 500, 2))
+	want := of(&sizedPod("a", 500, 2).Spec.Containers[0])
+	return r, e, resize.Plan(resize.Group{}, []resize.Group{{Name: "c", ID: "1", Has: has, Want: want}})
+}
+
+// An update that failed may have had its effect. Whoever then wants what was before gets it written.
+func TestFailedUpdateIsWrittenAgain(t *testing.T) {
+	r, e, steps := sizedRun(t, func(w *world, _ context.Context, l *runtimeapi.LinuxContainerResources) error {
+		w.kernel["1"] = onto(w.kernel["1"], l)
+		return errors.New("the answer is lost")
+	})
+	before := e.view.containers["1"].Size
+	if err := r.resize(t.Context(), e, sizedPod("a", 500, 2), podlife.Action{Steps: steps}); err == nil {
+		t.Fatal("the update does not fail")
+	}
+	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: e.view.containers["1"].Size, Want: before}})
+	if len(back) != 1 || !back[0].Request {
+		t.Errorf("the way back is %v, want the request of CPU to be written", back)
+	}
+}
+
+// A stop order does not wait for a runtime that hangs over an update.
+func TestStopInterruptsResize(t *testing.T) {
+	begun := make(chan struct{})
+	r, e, steps := sizedRun(t, func(_ *world, ctx context.Context, _ *runtimeapi.LinuxContainerResources) error {
+		close(begun)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		actions := []podlife.Action{{Kind: podlife.Resize, Steps: steps}}
+		r.perform(ctx, e, e.pod, nil, actions, &startSlot{line: newStartsLine(1)})
+	}()
+	<-begun
+	now, _ := r.now()
+	e.mu.Lock()
+	e.orderStop(now, 0, podlife.StopOrder{Remove: true})
+	e.mu.Unlock()
+	<-over
+	if ctx.Err() != nil {
+		t.Error("the stop waited for the update")
+	}
+}
+
+// A pod that was ending when the agent began holds what it was granted, not what it asked for since.
+func TestEndingPodHoldsWhatItWasGranted(t *testing.T) {
+	r, _ := busyNode(t, 1000, nil)
+	pod := sizedPod("a", 9000, 2)
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=300m", "")}
+	e := newEntry("a", 0)
+	e.view.sandboxes["s"] = podlife.Sandbox{ID: "s"}
+	e.set(pod, 1)
+	e.stop = &podlife.StopOrder{Remove: true}
+	r.admit(t.Context(), e)
+	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
+		t.Errorf("it holds %dm, want the 300m that it was granted", got)
+	}
+}
+
+// asking is a node where a user resizes each pod while it is let in.
+type asking struct {
+	*room
+	meanwhile func()
+}
+
+func (a asking) Admit(*corev1.Pod, []*corev1.Pod) *Rejection {
+	a.meanwhile()
+	return nil
+}
+
+// What a pod asks for while it is let in is judged as any other resize.
+func TestResizeDuringAdmission(t *testing.T) {
+	r, node := busyNode(t, 1000, nil)
+	e := newEntry("a", 0)
+	e.set(sizedPod("a", 300, 1), 1)
+	r.Admission = asking{node, func() { e.set(sizedPod("a", 9000, 2), 1) }}
+	r.admit(t.Context(), e)
+	if got := e.pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); got != 300 {
+		t.Errorf("it has %dm, and was let in with 300m", got)
+	}
+	if _, waits := e.asks(); !waits {
+		t.Error("the resize is not judged")
+	}
+}
