@@ -31,6 +31,10 @@ func (f fakeRuntime) ExecSync(
 	case 1:
 		wait = -1
 	}
+	if in.Cmd[0] == "poststart" {
+		w.hook(b.uid, 1)
+		defer w.hook(b.uid, -1)
+	}
 	answered := make(chan error, 1)
 	cut, stop := context.WithCancel(ctx)
 	defer stop()
@@ -68,4 +72,11 @@ func (f fakeImages) PullImage(
 		f.l.w.images[in.Image.Image] = true
 		return nil
 	})
+}
+
+// hook notes that a postStart hook of a pod begins or ends: while one runs, the pod's next container is not started.
+func (w *world) hook(uid types.UID, change int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hooks[uid] += change
 }
