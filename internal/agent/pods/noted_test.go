@@ -77,10 +77,9 @@ func FuzzNoted(f *testing.F) {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer cost.Spend(t, len(text))()
 		pod := sizedPod("a", 100, 1)
-		spent := cost.Spend(t, len(text))
 		a := noted(text, pod)
-		spent()
 		if a == nil {
 			return
 		}
