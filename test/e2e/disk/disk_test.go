@@ -9,7 +9,8 @@
 //
 // Every shortage goes the same way: a pod runs before, is not touched by it, and runs after; the agent lives through
 // it, comes up in the middle of it where it is killed, and takes new pods when it is over. What has to cut a machine's
-// power, set its clock or suspend it is in package lab, in guests: TestFullDiskAndPower is the long form of this.
+// power, set its clock or suspend it is in package lab, in guests: TestFullDiskAndPower and TestAsleep are
+// the long form of this.
 package disk
 
 import (

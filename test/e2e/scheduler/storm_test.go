@@ -1,7 +1,7 @@
 //go:build e2e
 
 // Package scheduler drives `plimsoll scheduler` on a real control plane through a burst of pods in which everything fails that
-// can: the leader dies, the API server dies, pods are deleted while they are being placed, nodes come and go. It needs no root.
+// can: the leader dies, the API server dies, pods are deleted while they are being placed, nodes come and go. It needs no root; TestDropIn does.
 //
 //	make build && go test -tags e2e ./test/e2e/scheduler
 //
