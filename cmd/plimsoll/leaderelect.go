@@ -118,7 +118,7 @@ func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead
 	if err != nil {
 		return usageError{err}
 	}
-	candidate, err := election.New(l.Config, election.Over(client))
+	candidate, err := election.New(l.Config, election.Over(client), election.SinceBoot)
 	if err != nil {
 		return usageError{err}
 	}

@@ -54,7 +54,14 @@ type GateOptions struct {
 	// AnswerMax bounds the wait for the answer to one write that passed; without one by then it has failed. Zero:
 	// AnswerMaxDefault.
 	AnswerMax time.Duration
+	// Leads is asked when the turn of a write has come, right before it is sent: may this process act? It may have
+	// waited long, or the process been stopped. A write that it must not make fails with ErrNotLeading. Events and reads
+	// are not asked about. Nil: it may.
+	Leads func() bool
 }
+
+// ErrNotLeading is why a write was not sent; see GateOptions.Leads.
+var ErrNotLeading = errors.New("another process leads, or may")
 
 // AnswerMaxDefault is below the shortest sensible grace of a node, and as long as the API server's Retry-After at most.
 // Chosen.
@@ -252,9 +259,9 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), t.gate.o.AnswerMax)
 	began := time.Now()
-	resp, err := t.next.RoundTrip(req.WithContext(ctx))
+	resp, err := t.send(req.WithContext(ctx), kind)
 	o := throttle.Outcome{Kind: kind, Class: classOf(req.Method, resource, subresource), Took: time.Since(began)}
-	if err != nil && req.Context().Err() != nil {
+	if err != nil && (req.Context().Err() != nil || errors.Is(err, ErrNotLeading)) {
 		o.Answer = throttle.Withdrawn // by the caller, whatever the server did
 	} else {
 		o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
@@ -266,6 +273,18 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = &cancelOnClose{resp.Body, cancel}
 	return resp, nil
+}
+
+// send sends what may be sent.
+func (t *gated) send(req *http.Request, kind throttle.Kind) (*http.Response, error) {
+	asks := kind == throttle.Event || kind == throttle.Warning || req.Method == http.MethodGet
+	if leads := t.gate.o.Leads; leads == nil || asks || leads() {
+		return t.next.RoundTrip(req)
+	}
+	if req.Body != nil {
+		_ = req.Body.Close() // a RoundTripper must
+	}
+	return nil, ErrNotLeading
 }
 
 // cancelOnClose is the body of an answer that must come within AnswerMax too.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -368,4 +369,35 @@ func samples(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 		}
 	}
 	return out
+}
+
+// TestGateAsksWhoLeads: a write whose turn comes when another leads is not sent, and leaves its place to the next;
+// reads and Events are.
+func TestGateAsksWhoLeads(t *testing.T) {
+	var sent, leads atomic.Int32
+	c, g := gatedClient(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		sent.Add(1)
+		okAnswer(w)
+	}), GateOptions{
+		Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault},
+		Leads: func() bool { return leads.Load() > 0 },
+	})
+	ctx := t.Context()
+	write := func() error {
+		return c.Patch(ctx, Pods, "x", "p", types.MergePatchType, []byte("{}"), nil, "status")
+	}
+	for range 3 {
+		if err := write(); !errors.Is(err, ErrNotLeading) || sent.Load() > 0 {
+			t.Fatalf("%v, %d sent", err, sent.Load())
+		}
+	}
+	event := c.Create(ctx, Events, "x", "", &corev1.Event{}, &metav1.Status{})
+	read := c.Get(As(ctx, throttle.Mark), Pods, "x", "p", &metav1.Status{})
+	leads.Store(1)
+	if err := errors.Join(event, read, write()); err != nil || sent.Load() != 3 {
+		t.Errorf("%v, %d sent", err, sent.Load())
+	}
+	if _, waiting := g.Limit(); waiting != 0 {
+		t.Errorf("%d wait still", waiting)
+	}
 }

@@ -32,6 +32,7 @@ type Recorders struct {
 	seed       maphash.Seed
 	lines      map[string]*eventLine // by type of Event
 	away       atomic.Bool           // the server does not answer, and the log says so
+	running    atomic.Int64          // lanes that run
 }
 
 // eventWriter sends Events to the API server; since says since when this one waits.
@@ -151,6 +152,7 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 	}
 	lane := &line.lanes[maphash.String(r.seed, ref.Namespace+"/"+ref.Name)%eventLanes]
 	if lane.put(line, &waitingEvent{Event: e, since: now.Time, times: 1}) {
+		r.running.Add(1)
 		go r.run(line, lane)
 	}
 }
@@ -221,7 +223,25 @@ func (l *eventLane) take(line *eventLine) *waitingEvent {
 	return nil
 }
 
+// Settle waits until all Events are written, but not longer than that.
+func (r *Recorders) Settle(most time.Duration) {
+	over := time.NewTimer(most)
+	defer over.Stop()
+	for r.running.Load() > 0 {
+		select {
+		case <-time.After(settleEvery):
+		case <-over.C:
+			slog.Warn("events lost at the end: the API server has not taken them", "lanes", r.running.Load())
+			return
+		}
+	}
+}
+
+// settleEvery is how often Settle looks. Chosen: nothing beside the end of a process.
+const settleEvery = 5 * time.Millisecond
+
 func (r *Recorders) run(line *eventLine, lane *eventLane) {
+	defer r.running.Add(-1)
 	for e := lane.take(line); e != nil && r.ctx.Err() == nil; e = lane.take(line) {
 		if dropped := line.dropped.Swap(0); dropped > 0 {
 			slog.Warn("events dropped: they came faster than the API server takes them", "dropped", dropped, "waiting", line.waiting.Load())
@@ -230,8 +250,27 @@ func (r *Recorders) run(line *eventLine, lane *eventLane) {
 	}
 }
 
-// write sends one Event, waiting for a server that does not answer. What the server refuses is left: it would refuse it
-// again.
+// keptMax is how long a server is asked that has too much to do or fails: after it, it would have dropped the Event
+// itself (--event-ttl of the API server, an hour).
+const keptMax = time.Hour
+
+// notNow is the refusal of a server that may take the same later.
+type notNow struct{ error }
+
+func (e notNow) Unwrap() error { return e.error }
+
+// orNotNow marks such refusals of an Event that waits since then.
+func orNotNow(err error, since time.Time) error {
+	temporary := apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err)
+	if temporary && time.Since(since) < keptMax {
+		return notNow{err}
+	}
+	return err
+}
+
+// write sends one Event, waiting for a server that does not answer, or not now. What the server refuses is left: it
+// would refuse it again.
 func (r *Recorders) write(w *waitingEvent) {
 	e, patch, isNew := r.correlate(w)
 	if e == nil {
@@ -240,11 +279,12 @@ func (r *Recorders) write(w *waitingEvent) {
 	written, err := patientlyTelling(r.ctx, func() (*corev1.Event, error) {
 		if !isNew {
 			if written, err := r.sink.patch(r.ctx, w.since, e, patch); !apierrors.IsNotFound(err) {
-				return written, err
+				return written, orNotNow(err, w.since)
 			}
 			e.ResourceVersion = "" // it has expired meanwhile
 		}
-		return r.sink.create(r.ctx, w.since, e)
+		written, err := r.sink.create(r.ctx, w.since, e)
+		return written, orNotNow(err, w.since)
 	}, func(err error) {
 		if r.away.CompareAndSwap(false, true) { // once, not from each lane
 			tellAway(err)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -97,6 +98,84 @@ func TestRecorder(t *testing.T) {
 		e := s.created[max(s.has("p0"), 0)]
 		if e.Name == "" || e.Namespace != "x" || e.Source.Component != "test" || e.ReportingInstance != "here" || e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "p0" {
 			t.Errorf("event %+v", e)
+		}
+	})
+}
+
+// TestEventsOutliveTrouble: what a server refuses that has too much to do, or fails, it is asked again until it takes
+// it, but not for longer than it would have kept the Event; what it refuses for other reasons it is not asked again.
+func TestEventsOutliveTrouble(t *testing.T) {
+	for name, q := range map[string]struct {
+		refusal error
+		lasts   time.Duration
+		written int
+		tries   int // at most
+	}{
+		"too much to do":    {apierrors.NewTooManyRequests("busy", 1), 10 * time.Minute, 1, 100},
+		"its store is away": {apierrors.NewInternalError(errors.New("etcdserver: no leader")), 10 * time.Minute, 1, 100},
+		"it begins":         {apierrors.NewServiceUnavailable("not yet"), 10 * time.Minute, 1, 100},
+		"it fails for good": {apierrors.NewInternalError(errors.New("webhook")), 3 * time.Hour, 0, 600},
+		"it says no":        {apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no")), time.Minute, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s := &refusingSink{refusal: q.refusal}
+				newRecorders(ctx, s).As("test", "").Event(eventPod(0), corev1.EventTypeNormal, "Scheduled", "")
+				time.Sleep(q.lasts)
+				s.mu.Lock()
+				s.refusal = nil
+				s.mu.Unlock()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if len(s.created) != q.written || s.tries > q.tries {
+					t.Errorf("%d Events are written, after %d tries; want %d, %d", len(s.created), s.tries, q.written, q.tries)
+				}
+			})
+		})
+	}
+}
+
+// refusingSink is a sink that says no while refusal is set.
+type refusingSink struct {
+	sink
+	refusal error
+	tries   int
+}
+
+func (s *refusingSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
+	s.mu.Lock()
+	s.tries++
+	refusal := s.refusal
+	s.mu.Unlock()
+	if refusal != nil {
+		return nil, refusal
+	}
+	return s.sink.create(ctx, since, e)
+}
+
+// TestSettle waits until all Events are written, or for as long as it is told.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &sink{}
+		all := newRecorders(ctx, s)
+		for i := range 1000 {
+			all.As("test", "").Event(eventPod(i), corev1.EventTypeNormal, "Scheduled", "")
+		}
+		if all.Settle(time.Minute); len(s.created) != 1000 {
+			t.Errorf("%d of 1000 Events are written", len(s.created))
+		}
+		began := time.Now()
+		if all.Settle(time.Minute); time.Since(began) > 0 {
+			t.Errorf("it waits %v for nothing", time.Since(began))
+		}
+		s.away.Store(true)
+		all.As("test", "").Event(eventPod(0), corev1.EventTypeNormal, "Again", "")
+		if all.Settle(time.Minute); time.Since(began) > time.Minute {
+			t.Errorf("it waits %v", time.Since(began))
 		}
 	})
 }

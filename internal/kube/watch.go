@@ -89,7 +89,8 @@ const (
 	unreachableMax   = 10 * time.Second
 )
 
-// patiently asks until the server answers, be it with a refusal: what to do about those the caller knows.
+// patiently asks until the server answers, be it with a refusal, but for a notNow: what to do about those the caller
+// knows.
 func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	return patientlyTelling(ctx, ask, tellAway)
 }
@@ -100,7 +101,7 @@ func tellAway(err error) { slog.Warn("API server does not answer, asking until i
 func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell func(error)) (T, error) {
 	for pause := unreachableFirst; ; pause = min(2*pause, unreachableMax) {
 		answer, err := ask()
-		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) {
+		if err == nil || ctx.Err() != nil || !errors.As(err, new(*url.Error)) && !errors.As(err, new(notNow)) {
 			return answer, err
 		}
 		if pause == unreachableFirst {

@@ -66,7 +66,7 @@ type Options struct {
 	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be
 	// broken. Upstream deletes them.
 	RespectBudgets bool
-	// Leads is asked before every write; nil: always.
+	// Leads is asked right before every write; nil: always.
 	Leads   func() bool
 	Metrics *Metrics // nil: none
 }
@@ -122,6 +122,7 @@ func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, 
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "lifecycle",
 		Options:   throttle.Options{InFlightMax: o.WritesInFlight, Tolerance: throttle.ToleranceDefault},
+		Leads:     o.Leads,
 	})
 	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
 		return nil, nil, err
@@ -306,9 +307,6 @@ func (c *controller) carryOut(d health.Decision) {
 	}
 }
 
-// errNotLeading is the fate of a write that was decided while we led and came too late.
-var errNotLeading = errors.New("no longer the leader")
-
 // write queues what a asks for and tells the Monitor what came of it.
 func (c *controller) write(a health.Action) {
 	kind := throttle.Evict
@@ -323,7 +321,7 @@ func (c *controller) write(a health.Action) {
 		if !wanted {
 			return
 		}
-		err := errNotLeading
+		err := kube.ErrNotLeading
 		if c.o.Leads() {
 			err = c.perform(kube.As(ctx, kind), t)
 		}

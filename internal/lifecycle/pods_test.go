@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,13 +16,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/test/atonce"
 )
 
 // bound is a Ready pod on node n that tolerates being down for so many seconds.
@@ -280,21 +277,8 @@ func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 // TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and
 // Events wait behind it.
 func TestWritesPassTheGate(t *testing.T) {
-	var mu sync.Mutex
-	now, most := 0, 0
-	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		mu.Lock()
-		now++
-		most = max(most, now)
-		mu.Unlock()
-		runtime.Gosched()
-		mu.Lock()
-		now--
-		mu.Unlock()
-		w.WriteHeader(http.StatusNotFound)
-	}))
-	defer h.Close()
-	client, err := kube.NewClientForConfig(&rest.Config{Host: h.URL, QPS: -1})
+	config, requests := atonce.RefusingServer(t)
+	client, err := kube.NewClientForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +297,7 @@ func TestWritesPassTheGate(t *testing.T) {
 		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
 	}
 	all.Wait()
-	if most != 1 {
+	if most := requests.Most(); most != 1 {
 		t.Errorf("%d requests at once, want one", most)
 	}
 }

@@ -6,20 +6,25 @@
 // for the time that the holder promised (leaseDurationSeconds), measured by our own clock since we saw the Lease change
 // for the last time: what the other's clock says does not matter. Whoever holds it renews it every RetryPeriod, and gives
 // up when that did not succeed for RenewDeadline. A holder that stops sets the Lease free, so that the next need not wait.
-// Semantics, names and defaults are those of client-go's leaderelection, so that candidates of both kinds may compete for
-// one Lease; that package is not used because it brings the generated clientset.
+//
+// How long we have held it is measured since the machine was booted, its sleep included: who slept has lost it. How
+// long another has been silent is measured without our own sleep, in which it may have been heard by others. Semantics,
+// names and defaults are those of client-go's leaderelection, so that candidates of both kinds may compete for one
+// Lease; that package is not used because it brings the generated clientset.
 //
 // # Invariants
 //
 //   - LeaseDuration > RenewDeadline > RetryPeriod: the holder stops before anybody else may begin, as long as clocks run
 //     at about the same speed.
-//   - Holds is true only while the last renewal that succeeded was begun less than LeaseDuration ago. A process that did
-//     not run for a while is thereby kept from writing as a leader of yesterday; ask it before every write. What is under
-//     way then cannot be called back: a write should also name the version that it was decided on.
+//   - Holds is true only while the last renewal that succeeded was begun less than LeaseDuration ago, whether the
+//     process ran since, was stopped, or slept with its machine. It is thereby kept from writing as a leader of
+//     yesterday; ask it right before a write is sent. What is under way then cannot be called back: a write should also
+//     name the version that it was decided on.
 //   - A Lease that changed between our read and our write is not overwritten: the API compares resourceVersions.
 //
 // It decides nothing about what a leader does, and keeps no state but the Lease. The expiry measured by our clock is no
-// fence for a process that hangs inside a write.
+// fence for a process that hangs inside a write, nor on a virtual machine whose host stops it and its clocks: what is
+// written there, until a renewal is refused (RetryPeriod and an answer), is held only by the versions that it names.
 package election
 
 import (
@@ -113,28 +118,29 @@ var ErrLost = errors.New("leadership lost")
 
 // Candidate competes for one Lease. Its methods may be called from any goroutine; Run once.
 type Candidate struct {
-	c     Config
-	api   API
-	start time.Time
+	c         Config
+	api       API
+	sinceBoot func() time.Duration
 
 	held      *coordinationv1.Lease // as we wrote it; nil while we do not hold it
 	seen      string                // resourceVersion of what we saw last
 	changedAt time.Time             // when we saw it change
 	holder    string                // whom we wait for, as logged
+	renewed   time.Duration         // since boot: when the last renewal that succeeded was begun
 
-	validUntil atomic.Int64 // nanoseconds after start; zero: not held
+	validUntil atomic.Int64 // nanoseconds since boot; zero: not held
 }
 
-// New returns a candidate.
-func New(c Config, api API) (*Candidate, error) {
+// New returns a candidate. sinceBoot is SinceBoot, but for tests: a clock that goes on while the machine sleeps.
+func New(c Config, api API, sinceBoot func() time.Duration) (*Candidate, error) {
 	if err := c.Check(); err != nil {
 		return nil, fmt.Errorf("elect a leader: %w", err)
 	}
-	return &Candidate{c: c, api: api, start: time.Now()}, nil
+	return &Candidate{c: c, api: api, sinceBoot: sinceBoot}, nil
 }
 
 // Holds reports whether this process may act as the leader now.
-func (c *Candidate) Holds() bool { return time.Since(c.start) < time.Duration(c.validUntil.Load()) }
+func (c *Candidate) Holds() bool { return c.sinceBoot() < time.Duration(c.validUntil.Load()) }
 
 // Run waits until the Lease is ours, runs lead while it is, and sets it free at the end. The context of lead ends when ctx
 // does and when the Lease is lost. Run returns lead's error; nil when ctx ended; ErrLost.
@@ -183,20 +189,16 @@ func (c *Candidate) acquire(ctx context.Context) bool {
 
 // keep renews until that fails for too long or ctx ends.
 func (c *Candidate) keep(ctx context.Context) error {
-	renewed := time.Now()
 	for {
 		select {
 		case <-time.After(c.c.RetryPeriod):
 		case <-ctx.Done():
 			return nil
 		}
-		attempt, cancel := context.WithDeadline(ctx, renewed.Add(c.c.RenewDeadline))
-		began := time.Now()
-		if c.try(attempt) {
-			renewed = began
-		}
+		attempt, cancel := context.WithTimeout(ctx, c.renewed+c.c.RenewDeadline-c.sinceBoot())
+		c.try(attempt)
 		cancel()
-		if since := time.Since(renewed); ctx.Err() == nil && (c.held == nil || since >= c.c.RenewDeadline) {
+		if since := c.sinceBoot() - c.renewed; ctx.Err() == nil && (c.held == nil || since >= c.c.RenewDeadline) {
 			c.validUntil.Store(0)
 			return fmt.Errorf("%w: lease %s/%s: not renewed for %v", ErrLost, c.c.Namespace, c.c.Name, since.Round(time.Millisecond))
 		}
@@ -205,15 +207,15 @@ func (c *Candidate) keep(ctx context.Context) error {
 
 // try takes or renews the Lease, if that is possible now.
 func (c *Candidate) try(ctx context.Context) bool {
-	began := time.Now()
-	if c.held != nil && c.Holds() { // most often nobody touched it
+	began := c.sinceBoot()
+	if c.held != nil { // most often nobody touched it
 		if c.write(ctx, c.held, began) == nil {
 			return true
 		}
 	}
 	lease, err := c.api.GetLease(ctx, c.c.Namespace, c.c.Name)
 	if apierrors.IsNotFound(err) {
-		lease, err = c.api.CreateLease(ctx, c.fill(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.c.Namespace, Name: c.c.Name}}, began))
+		lease, err = c.api.CreateLease(ctx, c.fill(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.c.Namespace, Name: c.c.Name}}, time.Now()))
 		if err == nil {
 			c.took(lease, began)
 			return true
@@ -259,8 +261,8 @@ func promised(l *coordinationv1.Lease) time.Duration {
 	return time.Second
 }
 
-func (c *Candidate) write(ctx context.Context, lease *coordinationv1.Lease, began time.Time) error {
-	after, err := c.api.UpdateLease(ctx, c.fill(lease.DeepCopy(), began))
+func (c *Candidate) write(ctx context.Context, lease *coordinationv1.Lease, began time.Duration) error {
+	after, err := c.api.UpdateLease(ctx, c.fill(lease.DeepCopy(), time.Now()))
 	if err != nil {
 		if ctx.Err() == nil && !apierrors.IsConflict(err) {
 			slog.Warn("leader election: lease cannot be written", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
@@ -272,9 +274,10 @@ func (c *Candidate) write(ctx context.Context, lease *coordinationv1.Lease, bega
 }
 
 // took notes that the Lease is ours, since the request for it was begun.
-func (c *Candidate) took(lease *coordinationv1.Lease, began time.Time) {
-	c.held, c.seen, c.changedAt, c.holder = lease, lease.ResourceVersion, began, c.c.Identity
-	c.validUntil.Store(int64(began.Add(c.c.LeaseDuration).Sub(c.start)))
+func (c *Candidate) took(lease *coordinationv1.Lease, began time.Duration) {
+	c.held, c.seen, c.changedAt, c.holder = lease, lease.ResourceVersion, time.Now(), c.c.Identity
+	c.renewed = began
+	c.validUntil.Store(int64(began + c.c.LeaseDuration))
 }
 
 // fill writes our claim into lease.
@@ -297,7 +300,7 @@ func (c *Candidate) fill(lease *coordinationv1.Lease, now time.Time) *coordinati
 
 // release sets the Lease free.
 func (c *Candidate) release(ctx context.Context) {
-	if c.held == nil || !c.Holds() {
+	if c.held == nil {
 		return
 	}
 	c.validUntil.Store(0)
@@ -309,7 +312,6 @@ func (c *Candidate) release(ctx context.Context) {
 	if _, err := c.api.UpdateLease(ctx, free); err != nil {
 		slog.Warn("leader election: lease cannot be set free; the next leader waits for its end", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
 	}
-	c.held = nil
 }
 
 // Over is the API over a real client.

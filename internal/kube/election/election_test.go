@@ -3,15 +3,18 @@ package election
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -23,6 +26,8 @@ type server struct {
 	lease   *coordinationv1.Lease
 	version int
 	down    map[string]bool
+	reads   int
+	writes  int
 }
 
 // door is one process's way to the server.
@@ -48,6 +53,7 @@ func (d door) GetLease(ctx context.Context, _, name string) (*coordinationv1.Lea
 		return nil, err
 	}
 	defer leave()
+	d.reads++
 	if d.lease == nil {
 		return nil, apierrors.NewNotFound(leases, name)
 	}
@@ -72,6 +78,7 @@ func (d door) UpdateLease(ctx context.Context, l *coordinationv1.Lease) (*coordi
 		return nil, err
 	}
 	defer leave()
+	d.writes++
 	if d.lease == nil || l.ResourceVersion != d.lease.ResourceVersion {
 		return nil, apierrors.NewConflict(leases, l.Name, errors.New("changed"))
 	}
@@ -83,6 +90,13 @@ func (s *server) store(l *coordinationv1.Lease) *coordinationv1.Lease {
 	s.lease = l.DeepCopy()
 	s.lease.ResourceVersion = strconv.Itoa(s.version)
 	return s.lease.DeepCopy()
+}
+
+// asked is how often the Lease was read and written over.
+func (s *server) asked() (reads, writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads, s.writes
 }
 
 // stored is the Lease as it is now.
@@ -101,26 +115,39 @@ func (s *server) cut(name string, cut bool) {
 // process is a candidate that notes when it leads.
 type process struct {
 	*Candidate
+	asleep  atomic.Int64 // nanoseconds that its machine has slept
 	stop    context.CancelFunc
 	leading chan struct{} // closed while it leads, once
 	ended   chan error
 }
 
+// start lets a candidate run that leads until it is told to stop.
 func (s *server) start(t *testing.T, name string) *process {
+	t.Helper()
+	return s.startUntil(t, name, func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+}
+
+func (s *server) startUntil(t *testing.T, name string, lead func(context.Context) error) *process {
 	t.Helper()
 	c := Default("test")
 	c.Identity = name
-	candidate, err := New(c, door{s, name})
+	ctx, stop := context.WithCancel(t.Context())
+	p := &process{stop: stop, leading: make(chan struct{}), ended: make(chan error, 1)}
+	boot := time.Now()
+	candidate, err := New(c, door{s, name}, func() time.Duration {
+		return time.Since(boot) + time.Duration(p.asleep.Load())
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	p := &process{candidate, stop, make(chan struct{}), make(chan error, 1)}
+	p.Candidate = candidate
 	go func() {
 		p.ended <- candidate.Run(ctx, func(ctx context.Context) error {
 			close(p.leading)
-			<-ctx.Done()
-			return nil
+			return lead(ctx)
 		})
 	}()
 	return p
@@ -145,6 +172,14 @@ func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
 		s := &server{down: map[string]bool{}}
 		a := s.start(t, "a")
 		wait(time.Second)
+		readsBefore, writesBefore := s.asked()
+		if !leads(a) || writesBefore > 0 {
+			t.Errorf("nobody else is there: a leads at once: %v, and writes the lease that it has made %d times", leads(a), writesBefore)
+		}
+		wait(time.Minute)
+		if reads, writes := s.asked(); reads > readsBefore || writes < 29 || writes > 31 {
+			t.Errorf("in a minute a reads its lease %d times and writes it %d times; want none and 30", reads-readsBefore, writes)
+		}
 		b := s.start(t, "b")
 		wait(time.Minute)
 		if !leads(a) || leads(b) {
@@ -172,12 +207,15 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 		a := s.start(t, "a")
 		wait(time.Second)
 		b := s.start(t, "b")
-		wait(time.Minute)
+		wait(time.Minute + 500*time.Millisecond) // a renewal has just been
 		s.cut("a", true)
-		for range 300 {
+		for i := range 300 {
 			wait(100 * time.Millisecond)
 			if leads(a) && leads(b) {
 				t.Fatal("both lead")
+			}
+			if ended := len(a.ended) > 0; i > 100 && !ended || ended && a.Holds() {
+				t.Fatalf("%d tenths of a second after the cut: a has ended: %v, and holds: %v", i+1, ended, a.Holds())
 			}
 		}
 		if err := <-a.ended; !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "kube-system/test: not renewed for 1") {
@@ -209,6 +247,85 @@ func TestAShortCut(t *testing.T) {
 		a.stop()
 		<-a.ended
 	})
+}
+
+// sleep lets the machine of p sleep for d, in which Go's clock stands still.
+func (p *process) sleep(d time.Duration) { p.asleep.Add(int64(d)) }
+
+// Who wakes up, after others may have taken its Lease, does not act, however soon it is asked; and ends when it looks.
+func TestALeaderThatSleptDoesNotAct(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		a := s.start(t, "a")
+		wait(time.Minute)
+		a.sleep(15 * time.Second)
+		other := &Candidate{c: Default("test")}
+		other.c.Identity = "other"
+		s.mu.Lock()
+		s.store(other.fill(s.lease.DeepCopy(), time.Now()))
+		s.mu.Unlock()
+		if leads(a) {
+			t.Error("a leads when it wakes up, and another does")
+		}
+		wait(3 * time.Second)
+		select {
+		case err := <-a.ended:
+			if !errors.Is(err, ErrLost) {
+				t.Errorf("ended with %v", err)
+			}
+		default:
+			t.Fatal("it goes on")
+		}
+		if holder := holderOf(s.stored()); holder != "other" {
+			t.Errorf("the lease is held by %q", holder)
+		}
+	})
+}
+
+// A short sleep costs nobody his lead, and he who waits does not count his own sleep as the silence of another.
+func TestSleepThatDoesNotMatter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		a := s.start(t, "a")
+		wait(time.Second)
+		b := s.start(t, "b")
+		wait(time.Minute)
+		a.sleep(5 * time.Second)
+		if !leads(a) {
+			t.Error("a does not lead after a short sleep")
+		}
+		wait(time.Minute)
+		s.cut("a", true)
+		b.sleep(time.Hour)
+		wait(8 * time.Second)
+		if !leads(a) || leads(b) {
+			t.Errorf("when b wakes up: a leads %v, b leads %v", leads(a), leads(b))
+		}
+		s.cut("a", false)
+		wait(time.Minute)
+		for _, p := range []*process{a, b} {
+			p.stop()
+			if err := <-p.ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestSinceBoot holds the clock to what the kernel says elsewhere of the same.
+func TestSinceBoot(t *testing.T) {
+	before := SinceBoot()
+	text, err := os.ReadFile("/proc/uptime") // "350735.47 234388.90", seconds since boot and idle
+	after := SinceBoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, _, _ := strings.Cut(string(text), " ")
+	uptime, err := time.ParseDuration(word + "s")
+	const grain = 10 * time.Millisecond
+	if err != nil || uptime < before-grain || uptime > after+grain {
+		t.Errorf("%v to %v, the kernel says %q (%v)", before, after, text, err)
+	}
 }
 
 // The other's clock does not matter: its renewTime may say anything, what counts is that it changes.
@@ -243,21 +360,179 @@ func TestClocksOfOthersDoNotMatter(t *testing.T) {
 	})
 }
 
-// Leases that no candidate wrote: without a holder, a duration, a time.
+// Leases that no candidate wrote: without a holder, a duration, a time. One that nobody holds is taken at once; one
+// whose holder promises nothing, when nobody has touched it for a second.
 func TestStrangeLeases(t *testing.T) {
-	nobody, negative, name := "", int32(-5), "x"
-	for _, spec := range []coordinationv1.LeaseSpec{{}, {HolderIdentity: &nobody}, {HolderIdentity: &name}, {HolderIdentity: &name, LeaseDurationSeconds: &negative}} {
+	nobody, negative, zero, name := "", int32(-5), int32(0), "x"
+	for _, spec := range []coordinationv1.LeaseSpec{
+		{}, {HolderIdentity: &nobody}, {HolderIdentity: &name},
+		{HolderIdentity: &name, LeaseDurationSeconds: &negative}, {HolderIdentity: &name, LeaseDurationSeconds: &zero},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &server{down: map[string]bool{}}
 			s.store(&coordinationv1.Lease{Spec: spec})
 			a := s.start(t, "a")
-			wait(6 * time.Second)
+			wait(time.Second)
+			if held := spec.HolderIdentity == &name; leads(a) == held {
+				t.Errorf("%+v was taken within a second: %v", spec, leads(a))
+			}
+			wait(5 * time.Second)
 			if !leads(a) {
 				t.Errorf("%+v was not taken", spec)
 			}
 			a.stop()
 			<-a.ended
 		})
+	}
+}
+
+// TestALeaderThatEndsByItself sets the Lease free, though it is just being renewed, and its error is told.
+func TestALeaderThatEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		broken := errors.New("broken")
+		a := s.startUntil(t, "a", func(context.Context) error {
+			time.Sleep(Default("").RetryPeriod + 10*time.Millisecond)
+			return broken
+		})
+		if err := <-a.ended; err != broken {
+			t.Errorf("it ends with %v", err)
+		}
+		if holder := holderOf(s.stored()); holder != "" || a.Holds() {
+			t.Errorf("the lease is held by %q", holder)
+		}
+	})
+}
+
+// TestWhoNeverLed ends without an error when it is told to, and nothing of it was done.
+func TestWhoNeverLed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		a, b := s.start(t, "a"), s.start(t, "b") // both make the Lease
+		wait(time.Second)
+		leader, other := a, b
+		if leads(b) {
+			leader, other = b, a
+		}
+		other.stop()
+		if err := <-other.ended; err != nil || len(other.leading) > 0 || !leads(leader) || leads(other) {
+			t.Errorf("it ends with %v", err)
+		}
+		select {
+		case <-other.leading:
+			t.Error("it led when it was told to stop")
+		default:
+		}
+		leader.stop()
+		<-leader.ended
+	})
+}
+
+// TestWhoIsRobbed: a leader whose Lease somebody else has taken, as an administrator may, stops at its next renewal.
+func TestWhoIsRobbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		a := s.start(t, "a")
+		wait(time.Minute)
+		s.mu.Lock()
+		other := &Candidate{c: Default("test")}
+		other.c.Identity = "other"
+		s.store(other.fill(s.lease.DeepCopy(), time.Now()))
+		s.mu.Unlock()
+		wait(Default("").RetryPeriod + 100*time.Millisecond)
+		if len(a.ended) == 0 || a.Holds() {
+			t.Fatalf("a renewal later it has ended: %v, and holds: %v", len(a.ended) > 0, a.Holds())
+		}
+		if err := <-a.ended; !errors.Is(err, ErrLost) {
+			t.Errorf("it ends with %v", err)
+		}
+		if holder := holderOf(s.stored()); holder != "other" {
+			t.Errorf("the lease is held by %q", holder)
+		}
+	})
+}
+
+// TestWhoIsRobbedAtTheEnd: also whoever is told to stop meanwhile holds the Lease no more once it is seen to be
+// another's, and does not touch it.
+func TestWhoIsRobbedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		boot, config := time.Now(), Default("test")
+		config.Identity = "a"
+		a, err := New(config, door{s, "a"}, func() time.Duration { return time.Since(boot) })
+		if err != nil || !a.try(t.Context()) || !a.Holds() {
+			t.Fatalf("%v: it does not lead", err)
+		}
+		s.mu.Lock()
+		other := &Candidate{c: Default("test")}
+		other.c.Identity = "other"
+		s.store(other.fill(s.lease.DeepCopy(), time.Now()))
+		s.mu.Unlock()
+		if a.try(t.Context()) || a.Holds() {
+			t.Errorf("it is another's, and it holds: %v", a.Holds())
+		}
+		a.release(t.Context())
+		if holder := holderOf(s.stored()); holder != "other" {
+			t.Errorf("the lease is held by %q", holder)
+		}
+	})
+}
+
+// TestLeasesTellTheirHistory: how often the Lease has changed hands, and since when it is held.
+func TestLeasesTellTheirHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: map[string]bool{}}
+		for i, name := range []string{"a", "b", "c"} {
+			p := s.start(t, name)
+			wait(time.Second)
+			since := time.Now()
+			wait(time.Minute)
+			spec := s.stored().Spec
+			if !leads(p) || int(*spec.LeaseTransitions) != i || !spec.AcquireTime.Before(&metav1.MicroTime{Time: since}) {
+				t.Errorf("%s leads %v: %d transitions, held since %v", name, leads(p), *spec.LeaseTransitions, spec.AcquireTime)
+			}
+			if held := spec.RenewTime.Sub(spec.AcquireTime.Time); held < time.Minute-2*time.Second || held > time.Minute+time.Second {
+				t.Errorf("%s holds it for %v, and says %v", name, time.Minute, held)
+			}
+			p.stop()
+			<-p.ended
+		}
+	})
+}
+
+func TestIdentities(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := NewIdentity(), NewIdentity(); a == b || !strings.HasPrefix(a, host+"_") {
+		t.Errorf("two processes of %s are %s and %s", host, a, b)
+	}
+}
+
+// TestCheckAtItsEdges: what is just too long or too short is refused, and by New, too.
+func TestCheckAtItsEdges(t *testing.T) {
+	for _, q := range []struct {
+		change func(*Config)
+		bad    string // the flag that is named; none: it is good
+	}{
+		{func(c *Config) { c.RenewDeadline = 2401 * time.Millisecond }, ""},
+		{func(c *Config) { c.RenewDeadline = 2400 * time.Millisecond }, "renew-deadline"},
+		{func(c *Config) { c.LeaseDuration = c.RenewDeadline + 1 }, ""},
+		{func(c *Config) { c.LeaseDuration = c.RenewDeadline }, "lease-duration"},
+		{func(c *Config) { c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = time.Second, 500e6, 1e8 }, ""},
+		{func(c *Config) { c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = time.Second-1, 500e6, 1e8 }, "lease-duration"},
+		{func(c *Config) { c.RetryPeriod = 1 }, ""},
+		{func(c *Config) { c.RetryPeriod = 0 }, "retry-period"},
+		{func(c *Config) { c.Name = "" }, "resource-name"},
+		{func(c *Config) { c.Namespace = "A" }, "resource-namespace"},
+	} {
+		c := Default("test")
+		q.change(&c)
+		_, err := New(c, door{}, nil)
+		if named := err != nil && strings.Contains(err.Error(), "--leader-elect-"+q.bad+":"); named != (q.bad != "") || err != nil && q.bad == "" {
+			t.Errorf("%+v: %v, want a word about %q", c, err, q.bad)
+		}
 	}
 }
 
