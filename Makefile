@@ -35,8 +35,8 @@ bin/cni/plimsoll-hostport:
 bin/plimsoll-lab:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/plimsoll-lab
 
-# The tools of that module are containerd, its shim and ctr, of a release that Debian does not have. One and a half minutes the first
-# time, on two cores.
+# The tools of that module are containerd, its shim and ctr, of a release that Debian does not have. One and a half
+# minutes the first time, on two cores.
 .PHONY: bin/containerd2
 bin/containerd2:
 	cd test/containerd && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../$@/ tool
@@ -86,7 +86,8 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
-	$(GO) test -run TestHistories ./internal/agent/pods -args -histories 10000
+	$(GO) test ./internal/core/placement
+	PLIMSOLL_HISTORIES=10000 $(GO) test -run TestHistories ./internal/agent/pods
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./record ./stats ./lifecycle ./perf ./scheduler ./shape
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
@@ -106,7 +107,8 @@ docs: ## write docs/compatibility.md from the tables of fields
 test-e2e: ## run the tests on a real control plane, runtime and kernel
 	$(GO) test -tags e2e -count=1 -p 1 -timeout 30m ./test/e2e/...
 
-# What is run on containerd 2 too. TestRemoveWhileStarting is not: it holds a call of the shim that containerd 2 does not make.
+# What is run on containerd 2 too. TestRemoveWhileStarting is not: it holds a call of the shim that containerd 2 does
+# not make.
 ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|TestCgroups|TestOOM|TestNetwork|TestVolumes
 
 .PHONY: lab
@@ -122,8 +124,8 @@ test-long: ## run the tests that take longer: a runtime frozen for longer than a
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
-# The suite is built from its published module: seven minutes the first time, on two cores. Its programs need no C library, because they
-# run in images without one.
+# The suite is built from its published module: seven minutes the first time, on two cores. Its programs need no C
+# library, because they run in images without one.
 CONFORMANCE := bin/conformance
 
 .PHONY: conformance-build

@@ -9,16 +9,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// allocation is what of CPU and memory the node has granted to a pod: the resources of its specification as they were when it
-// was let in or last resized. Everything in the agent sees the pod with them in the place of what its specification has by
-// now; only settle looks at both.
+// allocation is what of CPU and memory the node has granted to a pod: the resources of its specification as they were
+// when it was let in or last resized. Everything in the agent sees the pod with them in the place of what its
+// specification has by now; only settle looks at both.
 //
-// There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and what
-// the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is. An agent that died
-// between granting and reporting has its successor judge the resize again, by what is here then, and a cgroup that was
-// written already is brought to whatever that decides. What the status cannot tell is a limit that was granted and not
-// yet written when the agent died while the next resize was pending: until that is granted, the container keeps the limit
-// that it has.
+// There is no file of allocations. The API's status is their checkpoint: it has the requests (allocatedResources) and
+// what the cgroups had (resources). Until it has been written first, a note with the pod's sandbox is. An agent that
+// died between granting and reporting has its successor judge the resize again, by what is here then, and a cgroup that
+// was written already is brought to whatever that decides. What the status cannot tell is a limit that was granted and
+// not yet written when the agent died while the next resize was pending: until that is granted, the container keeps the
+// limit that it has.
 type allocation struct {
 	level      *corev1.ResourceRequirements // pod-level resources; nil: none
 	containers map[string]corev1.ResourceRequirements
@@ -73,8 +73,8 @@ func (a *allocation) in(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// allocationIn recovers what was granted to a pod from its status. Where the status says nothing, that is what it asks for.
-// A pod whose requests are those that were granted has its limits granted, too: they need no room.
+// allocationIn recovers what was granted to a pod from its status. Where the status says nothing, that is what it asks
+// for. A pod whose requests are those that were granted has its limits granted, too: they need no room.
 func allocationIn(pod *corev1.Pod) *allocation {
 	asked := allocationOf(pod)
 	told := &allocation{level: asked.level, containers: map[string]corev1.ResourceRequirements{}}
@@ -158,8 +158,8 @@ func (e *entry) resume(let *corev1.Pod) {
 	}
 }
 
-// holding is the pod by what it holds: what it was granted, with a status that says what it has. That a resize is pending is
-// left out: of such pods some believe the status alone. Caller holds e.mu.
+// holding is the pod by what it holds: what it was granted, with a status that says what it has. That a resize is
+// pending is left out: of such pods some believe the status alone. Caller holds e.mu.
 func (e *entry) holding() *corev1.Pod {
 	pod := *e.pod
 	if e.status.Phase != "" {

@@ -389,7 +389,9 @@ func (f fakeRuntime) StartContainer(
 // judgeStart finds starts that should not be. Caller holds mu.
 func (w *world) judgeStart(b *box) {
 	run := fmt.Sprintf("%s %s#%d", b.uid, b.name, b.attempt)
-	if w.starts[run]++; w.starts[run] > 1 && !w.forgets[b.uid] {
+	by, unrecorded := w.forgets[b.uid]
+	forgotten := unrecorded && w.life.number > by
+	if w.starts[run]++; w.starts[run] > 1 && !forgotten {
 		w.judged("%s is started a second time", run)
 	}
 	for _, o := range w.containers {

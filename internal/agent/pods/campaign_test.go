@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,25 @@ import (
 var (
 	historySeed  = flag.Uint64("history", 0, "play only the history of this seed, and print it")
 	historyFirst = flag.Uint64("first", 1, "seed of the first history")
-	historyCount = flag.Int("histories", historiesShort, "how many histories to play")
+	historyCount = flag.Int("histories", 0, "how many histories to play; 0: as many as $PLIMSOLL_HISTORIES says, or a few")
 )
+
+// histories is how many are played. Go keeps the result of a test that was told by its environment, not of one with
+// flags of its own.
+func histories(t *testing.T) int {
+	if *historyCount > 0 {
+		return *historyCount
+	}
+	text := os.Getenv("PLIMSOLL_HISTORIES")
+	if text == "" {
+		return historiesShort
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("read PLIMSOLL_HISTORIES: %v", err)
+	}
+	return n
+}
 
 // TestHistories plays agents over a world in which each call may hang, fail, be late or be cut by a crash, in any order
 // with stop orders, resizes, evictions, deaths and the agent's own restarts. Then the trouble ends, every pod is
@@ -43,10 +61,10 @@ var (
 // campaign-pods as many as one likes. A history is fixed by its seed, but for the order in which goroutines run that
 // are ready at the same instant.
 func TestHistories(t *testing.T) {
-	seeds := make(chan uint64)
+	seeds, count := make(chan uint64), histories(t)
 	go func() {
 		defer close(seeds)
-		first, n := *historyFirst, *historyCount
+		first, n := *historyFirst, count
 		if *historySeed != 0 {
 			first, n = *historySeed, 1
 		}
@@ -314,7 +332,7 @@ func (h *history) evict(pod *corev1.Pod) {
 		if h.r.IntN(4) > 0 { // else its record could not be written: the next agent does not know
 			w.evicted[pod.UID] = v
 		} else {
-			w.forgets[pod.UID] = true
+			w.forgets[pod.UID] = w.life.number
 		}
 		w.ordered(pod.UID, time.Until(v.KillAt))
 	}
@@ -426,8 +444,8 @@ func (h *history) end() {
 	}
 	w.mu.Unlock()
 	h.pass(time.Minute)
-	// The longest waits that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox is;
-	// and then a pull.
+	// The longest waits that trouble may have left: what hangs while a pod is let in, volumes are made and a sandbox
+	// is; and then a pull.
 	for range 10 + int(pullTimeout.Minutes()) {
 		if w.missing() == "" && w.unsized() == "" || w.wrong != nil {
 			break

@@ -53,7 +53,7 @@ type world struct {
 	volumes map[types.UID]bool
 	groups  map[types.UID]bool
 	evicted map[types.UID]Eviction
-	forgets map[types.UID]bool      // evicted without a record: where the API was not told either, the pod begins anew
+	forgets map[types.UID]int       // evicted without a record, by which agent: for the next, the pod may begin anew
 	sizings map[types.UID]*sizing   // of pods that can be resized
 	hooks   map[types.UID]int       // postStart hooks of a pod that run
 	kernel  map[string]resize.Size  // what groups are set to, by pod or container
@@ -97,7 +97,7 @@ func newWorld(seed uint64, logDir string) *world {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*box{}, images: map[string]bool{}, starts: map[string]int{},
 		watches: map[int]*watch{}, volumes: map[types.UID]bool{}, groups: map[types.UID]bool{},
 		streams: map[*eventStream]bool{}, statics: map[types.UID]*manifest{}, files: map[string]types.UID{},
-		forgets: map[types.UID]bool{},
+		forgets: map[types.UID]int{},
 		evicted: map[types.UID]Eviction{}, sizings: map[types.UID]*sizing{}, hooks: map[types.UID]int{}, kernel: map[string]resize.Size{},
 		read: map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, told: map[types.UID]time.Time{},
 	}

@@ -36,7 +36,8 @@ type entry struct {
 	released bool          // worker only: volumes and cgroup were given back
 	seen     time.Time     // worker only: when it was first looked at
 	up       bool          // worker only: a sandbox of it was ready
-	// unmountable is worker only: what of the pod's volumes this agent does not mount, as found when they were set up; empty: nothing.
+	// unmountable is worker only: what of the pod's volumes this agent does not mount, as found when they were set up;
+	// empty: nothing.
 	unmountable string
 	size        resize.Size // worker only: of the pod's own cgroup; unknown until it was made or read
 
@@ -180,8 +181,9 @@ func (e *entry) interrupted() {
 	}
 }
 
-// arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms nothing and
-// returns false where such an order has come since the worker decided what to do; known is the order that it knew then.
+// arm has a stop order, or one that leaves less time, cancel what the worker does from here on, until disarm. It arms
+// nothing and returns false where such an order has come since the worker decided what to do; known is the order that
+// it knew then.
 func (e *entry) arm(known *podlife.StopOrder, cancel context.CancelFunc) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,8 +16,8 @@ type turns struct {
 	moved chan struct{} // closed when one leaves the line; nil: nobody waits
 }
 
-// turnPatience bounds the wait for pods that came before: one whose worker cannot get on must not hold up all others. Chosen:
-// longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
+// turnPatience bounds the wait for pods that came before: one whose worker cannot get on must not hold up all others.
+// Chosen: longer than the runtime takes to say what it has of a pod, short enough to go unnoticed.
 const turnPatience = time.Second
 
 // join puts e at the end of the line.

@@ -2,12 +2,12 @@
 //
 // The scheduler has looked already, from further away and a moment earlier. The node looks again with what it really
 // holds, because pods may be bound by others, be static, or have been bound twice in a race. A pod that runs here
-// already is never asked about again, except when it asks for more: a resize is granted, deferred until there is room, or
-// infeasible (Resizes). Both answers are functions of what is here now; nothing is remembered, so nothing can be missed as
-// long as the shell asks again whenever what is here has changed.
+// already is never asked about again, except when it asks for more: a resize is granted, deferred until there is room,
+// or infeasible (Resizes). Both answers are functions of what is here now; nothing is remembered, so nothing can be
+// missed as long as the shell asks again whenever what is here has changed.
 //
-// A node under pressure also refuses pods that it would have room for (UnderPressure). Of pods that come together, Order
-// says who is let in first.
+// A node under pressure also refuses pods that it would have room for (UnderPressure). Of pods that come together,
+// Order says who is let in first.
 //
 // It uses the scheduler's own types and amounts (core/placement), so that both count alike. It does not evict, and does
 // not look at NUMA yet.
@@ -74,8 +74,8 @@ func capacityOf(node placement.Node) map[string]int64 {
 	return capacity
 }
 
-// objection applies what the scheduler's rules say of more than amounts. A node without a name is not known well enough:
-// its labels are still to come.
+// objection applies what the scheduler's rules say of more than amounts. A node without a name is not known well
+// enough: its labels are still to come.
 func objection(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
 	if node.Name == "" {
 		return nil

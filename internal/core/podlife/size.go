@@ -33,8 +33,8 @@ func (p *plan) resizeSteps() (steps []resize.Step, leaving bool) {
 	return resize.Plan(pod, containers), leaving
 }
 
-// known is the size that a group has, or where nothing is known of it, the one that it should have: then there is nothing
-// to do. A part that is not known beside others is written.
+// known is the size that a group has, or where nothing is known of it, the one that it should have: then there is
+// nothing to do. A part that is not known beside others is written.
 func known(has, want resize.Size) resize.Size {
 	if has == (resize.Size{}) {
 		return want

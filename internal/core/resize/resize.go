@@ -1,23 +1,23 @@
-// Package resize brings the cgroups of a running pod from the sizes that they have to the sizes that its allocation asks
-// for, without a restart: in which order to write what.
+// Package resize brings the cgroups of a running pod from the sizes that they have to the sizes that its allocation
+// asks for, without a restart: in which order to write what.
 //
 // # Model
 //
-// Four sizes of a container can differ. What its specification asks for; what the node has allocated to it, which is the
-// specification last granted (core/admission); what its cgroup is to be set to, which follows from the allocation
+// Four sizes of a container can differ. What its specification asks for; what the node has allocated to it, which is
+// the specification last granted (core/admission); what its cgroup is to be set to, which follows from the allocation
 // (core/qos); and what its cgroup has. This package compares the last two. Plan is a function of both and remembers
 // nothing: a plan that was interrupted anywhere, by a failure or by the death of the agent, is followed by another that
 // leads from wherever the kernel is to the same end.
 //
-// Vocabulary: a *size* is what the kernel is told about CPU and memory; a *request* is a CPU weight, a *limit* a CPU quota
-// or a bound of memory; a *step* writes one or both of one resource of one group; the *pod's group* is the cgroup around
-// its containers.
+// Vocabulary: a *size* is what the kernel is told about CPU and memory; a *request* is a CPU weight, a *limit* a CPU
+// quota or a bound of memory; a *step* writes one or both of one resource of one group; the *pod's group* is the cgroup
+// around its containers.
 //
 // # Invariants
 //
-//   - At every moment, whatever step fails, a container's limits are within the limits of the pod's group, as far as they
-//     were before: the pod's group grows before its containers and shrinks after them. (cgroup v1 refuses anything else for
-//     the CPU quota.)
+//   - At every moment, whatever step fails, a container's limits are within the limits of the pod's group, as far as
+//     they were before: the pod's group grows before its containers and shrinks after them. (cgroup v1 refuses anything
+//     else for the CPU quota.)
 //   - Containers that shrink go before those that grow, and memory before CPU: upstream's order.
 //   - A memory limit is not set below what is in use: Refusal says why. The kernel would kill (v2) or refuse (v1).
 //   - Equal sizes need no step; steps are the same for the same sizes.
@@ -44,7 +44,8 @@ type Size struct {
 	Quota  unit.Limit[time.Duration] // per Period; kept: not known
 	Period time.Duration             // goes with Quota; zero where there is no quota
 	Memory unit.Limit[unit.Bytes]    // kept: not known
-	// What else is told of memory on v2: protection of the request, throttling, swap. The kernel is not asked what it has.
+	// What else is told of memory on v2: protection of the request, throttling, swap. The kernel is not asked what it
+	// has.
 	Soft Soft
 }
 
@@ -196,8 +197,8 @@ func (step Step) After(s Size) Size {
 }
 
 // Torn is the size of a group that had size s, once the step has failed: it may have been taken all the same. has is
-// what the kernel tells now. Of what it does not tell, limits are taken to be as before, so that lowering one stays known
-// as that, and the rest is not known: it is written again, and for a container all that is known with it.
+// what the kernel tells now. Of what it does not tell, limits are taken to be as before, so that lowering one stays
+// known as that, and the rest is not known: it is written again, and for a container all that is known with it.
 func (step Step) Torn(s, has Size) Size {
 	now := has.Or(s)
 	switch {
@@ -222,8 +223,8 @@ func (step Step) String() string {
 	return fmt.Sprintf("%s %s", name, to)
 }
 
-// Plan returns the steps from what pod and containers have to what they are to have, in order. The shell stops at the first
-// step that fails; the next plan begins where it stopped.
+// Plan returns the steps from what pod and containers have to what they are to have, in order. The shell stops at the
+// first step that fails; the next plan begins where it stopped.
 func Plan(pod Group, containers []Group) []Step {
 	var steps []Step
 	for _, r := range []Resource{Memory, CPU} {
@@ -327,9 +328,9 @@ func compare[T ~int64](has, want unit.Limit[T], hasPer, wantPer time.Duration) c
 	return same
 }
 
-// Refusal says, in upstream's words, why the step may not be taken while the group uses that much memory; empty: it may.
-// Used is what the kernel cannot drop at once (without inactive page cache). Upstream counts the page cache too, so that a
-// container that reads files can never shrink.
+// Refusal says, in upstream's words, why the step may not be taken while the group uses that much memory; empty: it
+// may. Used is what the kernel cannot drop at once (without inactive page cache). Upstream counts the page cache too,
+// so that a container that reads files can never shrink.
 func (step Step) Refusal(used unit.Bytes) string {
 	limit, bounded := step.To.Memory.Get()
 	if !step.Lowers || !bounded || used < limit {

@@ -63,8 +63,8 @@ func random(r *rand.Rand) Size {
 	return size(qos.Shares(2+r.IntN(3)), time.Duration(1+r.IntN(3))*ms, unit.Bytes(1+r.IntN(3)))
 }
 
-// TestPlanIsSafeAnywhere wants every plan to lead to the end, from wherever it was broken off, with a container's limits
-// within the pod's all the way whenever they are at both ends.
+// TestPlanIsSafeAnywhere wants every plan to lead to the end, from wherever it was broken off, with a container's
+// limits within the pod's all the way whenever they are at both ends.
 func TestPlanIsSafeAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 20_000 {

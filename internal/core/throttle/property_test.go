@@ -155,8 +155,8 @@ func TestCrowdOfClasses(t *testing.T) {
 }
 
 // TestSlowServerIsAskedAsUpstreamAsks: when others make everything take many times as long, nobody waits for them for
-// ever: slowMin writes are under way at all times, or 20 a second go out, eight at once at most, until the server says that
-// it wants none.
+// ever: slowMin writes are under way at all times, or 20 a second go out, eight at once at most, until the server says
+// that it wants none.
 func TestSlowServerIsAskedAsUpstreamAsks(t *testing.T) {
 	for _, others := range []int{50, 200, 400} {
 		w := &world{now: start, l: New(start, Options{InFlightMax: 32, Tolerance: ToleranceDefault}), server: server{base: 4 * time.Millisecond, parallel: 4}}

@@ -173,7 +173,8 @@ const (
 	// slowMin is the least limit for slow answers: ToleranceDefault times what a server bears that can do only two
 	// writes at once. Measured (bench/lifecycle, 5,000 nodes that beat, two cores): with 0.25 the noise of the nodes'
 	// own renewals held marks of 200 silent nodes up for 14 s, with 2 for 0.6 s, with 4 for 0.3 s. When all 5,000 died,
-	// another client's p99 was 1.08 times its rest value with 2, 1.15 times with 4. Raising it adds to what others feel.
+	// another client's p99 was 1.08 times its rest value with 2, 1.15 times with 4. Raising it adds to what others
+	// feel.
 	slowMin = 3
 	// limitMin is the least limit for refusals and failures: a quarter of the time one write is in flight. Lower waits
 	// longer for a server that is slow by nature.
