@@ -42,6 +42,8 @@ var rules = []rule{
 		"who is where does not depend on volumes"},
 	{"internal/core/placement/volumes", []string{module + "internal/core/placement/census"}, nil,
 		"what volumes come down to does not depend on other pods' labels"},
+	{"internal/core/placement/queue", []string{module + "internal/core/placement/selector", module + "internal/core/placement/rows", module + "internal/core/placement/census", module + "internal/core/placement/volumes", module + "internal/core/numa"}, nil,
+		"whose turn it is depends on priorities and times: the queue knows no nodes and no rules"},
 	{"internal/host", []string{module + "internal/kube", module + "internal/kube/", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/cluster"}, nil,
 		"an adapter knows one outside system and the core, nothing above it"},
 	{"internal/kube", []string{module + "internal/host/", module + "internal/agent/", module + "internal/scheduler", module + "internal/lifecycle", module + "internal/cluster"}, nil,

@@ -127,6 +127,98 @@ func TestPlacementNode(t *testing.T) {
 	}
 }
 
+// notTranslated are the fields of placement.Pod that the pod below does not show, and who says what is in them.
+var notTranslated = map[string]string{
+	"Asks":          "the scheduler, which knows the extenders",
+	"AsksEvictions": "likewise",
+	"Berth":         "an annotation with a node's CPUs in it: translate_numa_test.go",
+	"Features":      "upstream's inference, which few fields of pods have",
+}
+
+// TestPlacementFillsEveryField: what placement knows of pods and nodes and nobody translates is a rule that never acts.
+func TestPlacementFillsEveryField(t *testing.T) {
+	never, controls, priority := corev1.PreemptNever, true, int32(7)
+	started, term := metav1.Unix(1, 0), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	around := []corev1.PodAffinityTerm{{LabelSelector: term, TopologyKey: "zone"}}
+	drawn := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: around[0]}}
+	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}}
+	resources := corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
+	pending := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "d",
+			Name:              "p",
+			UID:               "u",
+			Labels:            map[string]string{"app": "web"},
+			DeletionTimestamp: &started,
+			OwnerReferences:   []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", Controller: &controls}},
+		},
+		Spec: corev1.PodSpec{
+			SchedulerName:    "mine",
+			Priority:         &priority,
+			PreemptionPolicy: &never,
+			SchedulingGates:  []corev1.PodSchedulingGate{{Name: "g"}},
+			Tolerations:      []corev1.Toleration{{Key: "k", Operator: corev1.TolerationOpExists}},
+			NodeSelector:     map[string]string{"zone": "a"},
+			ResourceClaims:   []corev1.PodResourceClaim{{Name: "gpu"}},
+			Containers: []corev1.Container{{
+				Name:      "c",
+				Image:     "example.com/image:1",
+				Ports:     []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}},
+				Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
+			}},
+			Volumes: []corev1.Volume{
+				{Name: "nfs", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
+				{Name: "claim", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+			},
+			Affinity: &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{zone}},
+					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: zone}},
+				},
+				PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution:  around,
+					PreferredDuringSchedulingIgnoredDuringExecution: drawn,
+				},
+				PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution:  around,
+					PreferredDuringSchedulingIgnoredDuringExecution: drawn,
+				},
+			},
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: term}},
+		},
+		Status: corev1.PodStatus{
+			NominatedNodeName: "n",
+			StartTime:         &started,
+			Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}},
+		},
+	}
+	bound := pending.DeepCopy()
+	bound.Spec.NodeName = "n"
+	a, b := reflect.ValueOf(PlacementPod(pending)), reflect.ValueOf(PlacementPod(bound))
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if why, elsewhere := notTranslated[name]; elsewhere != (a.Field(i).IsZero() && b.Field(i).IsZero()) {
+			t.Errorf("Pod.%s is %v, and %v when it is bound (elsewhere: %q)", name, a.Field(i), b.Field(i), why)
+		}
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{AnnotationLacks: "volumes.csi"}},
+		Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{
+			Allocatable:      corev1.ResourceList{"cpu": resource.MustParse("4"), "pods": resource.MustParse("110")},
+			Images:           []corev1.ContainerImage{{Names: []string{"example.com/image:1"}, SizeBytes: 1}},
+			DeclaredFeatures: []string{"f"},
+			NodeInfo:         corev1.NodeSystemInfo{KubeletVersion: "v1.36.3+plimsoll.0.9"},
+		},
+	}
+	n := reflect.ValueOf(PlacementNode(node))
+	for i := range n.NumField() {
+		if n.Field(i).IsZero() {
+			t.Errorf("Node.%s is not translated, or this test's node has none", n.Type().Field(i).Name)
+		}
+	}
+}
+
 // TestPlacementBadPods: what cannot be meant keeps a pod pending with its name, or matches nothing; it never panics,
 // wraps around or is left out.
 func TestPlacementBadPods(t *testing.T) {

@@ -65,7 +65,7 @@ func outcomeOf(err error) placement.Outcome {
 	if err == nil {
 		return placement.BindDone
 	}
-	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) || errors.Is(err, kube.ErrNotLeading) {
 		return placement.BindRefused // it was not even tried
 	}
 	switch reason := apierrors.ReasonForError(err); reason {
@@ -81,7 +81,8 @@ func (r remote) patchStatus(ctx context.Context, namespace, name string, patch [
 }
 
 func (r remote) remove(ctx context.Context, namespace, name string, uid types.UID) error {
-	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	still := &metav1.Preconditions{UID: &uid}
+	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{Preconditions: still})
 }
 
 // failureWriters bounds status patches before the Gate. Chosen: below BindsInFlightDefault, as binds matter more.
@@ -95,23 +96,29 @@ type failure struct {
 	nominated       string
 }
 
-// writeFailure keeps the PodScheduled condition of an unplaced pod up to date. A pod that is placed by now has its
-// condition from the API server.
-func (m *mind) writeFailure(ctx context.Context, f failure) {
-	if pod := m.lookUp(placement.Pod{ID: placement.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name}); pod == nil ||
-		pod.Spec.NodeName != "" || !m.o.Leads() {
-		return
+// writeFailure keeps the PodScheduled condition of an unplaced pod up to date, and says whether it need not be tried
+// again: nothing else may happen to a pod for hours, and its owner is to know why. A pod that is placed by now has its
+// condition from the API server. Who may lead no more may again, when a renewal of its Lease was late.
+func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
+	pod := m.lookUp(placement.Pod{ID: placement.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
+	if pod == nil || pod.Spec.NodeName != "" {
+		return true
 	}
-	body, needed, err := conditionPatch(f, time.Now())
+	if !m.o.Leads() {
+		return false
+	}
+	body, needed, err := conditionPatch(f, m.clock())
 	if err == nil && needed {
 		began := time.Now()
 		if err = m.api.patchStatus(ctx, f.pod.Namespace, f.pod.Name, body); !kube.IsWithdrawn(ctx) {
 			m.o.Metrics.call(callStatus, began, err)
 		}
 	}
-	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil && !kube.IsWithdrawn(ctx) {
-		slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)
+	if err == nil || apierrors.IsNotFound(err) || ctx.Err() != nil || kube.IsWithdrawn(ctx) {
+		return true
 	}
+	slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)
+	return apierrors.IsConflict(err) // it is another pod by now
 }
 
 // conditionPatch is the patch that sets PodScheduled to False and names the nominated node; needed is false if the pod

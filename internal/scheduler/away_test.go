@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 	"testing"
@@ -76,6 +77,20 @@ func startFaraway(t *testing.T, limit int) (*faraway, *mind, func()) {
 	return f, m, stop
 }
 
+// back ends its absence.
+func (f *faraway) back() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away = false
+}
+
+// count is how often it was asked, by what for.
+func (f *faraway) count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.asked)
+}
+
 // eachBoundOnce is asserted at the end, whatever was in between.
 func (f *faraway) eachBoundOnce(t *testing.T, pods int) {
 	t.Helper()
@@ -92,8 +107,8 @@ func (f *faraway) eachBoundOnce(t *testing.T, pods int) {
 	}
 }
 
-// TestServerThatIsAway: while nobody answers for ten minutes, binds, conditions and evictions are tried in growing pauses,
-// no more than one for a pod in each; when the server is back, nothing is missing.
+// TestServerThatIsAway: while nobody answers for ten minutes, binds, conditions and evictions are tried in growing
+// pauses, no more than one for a pod in each; when the server is back, nothing is missing.
 func TestServerThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, m, stop := startFaraway(t, 16)
@@ -112,8 +127,7 @@ func TestServerThatIsAway(t *testing.T) {
 		full.Labels = map[string]string{"on": "full"}
 		m.nodeHandler().OnUpdate(full, full)
 		f.add(m, high)
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		elapse(10 * time.Minute)
 		f.mu.Lock()
 		const tries = 600/10 + 10 // by the longest back-off, after a few shorter ones
 		for what, most := range map[string]int{"bind": 20 * tries, "patch": 22 * 2 * tries, "remove": tries} {
@@ -150,18 +164,29 @@ func TestServerThatIsLate(t *testing.T) {
 	})
 }
 
-// TestLateWatchAfterLostAnswers: binds happen, their answers are lost, and the watch shows them a minute later, when they
-// have been tried again and refused.
+// TestLateWatchAfterLostAnswers: binds happen, their answers are lost, and the watch shows them a minute later, when
+// they have been tried again and refused.
 func TestLateWatchAfterLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, m, stop := startFaraway(t, 16)
+		f := &faraway{cluster: newCluster(t), asked: map[string]int{}, mute: true}
+		var seen sync.Map // what the watch has shown
+		m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
+			m.api = f
+			m.lookUp = func(p placement.Pod) *corev1.Pod {
+				pod := f.lookUp(p)
+				if _, bound := seen.Load(types.UID(p.ID)); !bound {
+					pod = onNode(pod.DeepCopy(), "")
+				}
+				return pod
+			}
+			shown := f.onBound
+			f.onBound = func(pod *corev1.Pod) {
+				time.Sleep(time.Minute)
+				seen.Store(pod.UID, true)
+				shown(pod)
+			}
+		})
 		defer stop()
-		f.mute = true
-		shown := f.onBound
-		f.onBound = func(pod *corev1.Pod) {
-			time.Sleep(time.Minute)
-			shown(pod)
-		}
 		m.nodeHandler().OnAdd(testNode("n", "100"), true)
 		m.tell(context.Background(), synced(m))
 		for i := range 50 {
@@ -174,6 +199,18 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 		}
 		if most := 50 * 12; f.asked["bind"] > most {
 			t.Errorf("%d binds were tried, want at most %d", f.asked["bind"], most)
+		}
+		told := map[string]int{}
+		for len(recorder.Events) > 0 {
+			told[<-recorder.Events]++
+		}
+		for i := range 50 {
+			if event := fmt.Sprintf("Normal Scheduled Successfully assigned default/p%d to n", i); told[event] != 1 {
+				t.Errorf("told %d times: %s", told[event], event)
+			}
+		}
+		if bound := total(t, m.o.Metrics, "scheduler_pod_scheduling_attempts"); bound != 50 {
+			t.Errorf("%v pods are counted as bound", bound)
 		}
 	})
 }

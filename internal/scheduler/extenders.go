@@ -30,11 +30,12 @@ const (
 	// askers is for how many pods extenders are asked at once. Chosen: as many as upstream's helpers (parallelism);
 	// upstream itself asks for one pod at a time.
 	askers = 16
-	// answerBytes and answerShare bound an extender's answer: so many bytes, and so many for each byte that it was asked
-	// with. Chosen: it gives back what it was asked about, with a reason for each.
+	// answerBytes and answerShare bound an extender's answer: so many bytes, and so many for each byte that it was
+	// asked with. Chosen: it gives back what it was asked about, with a reason for each.
 	answerBytes, answerShare = 1 << 20, 4
-	// reasonMax bounds, in bytes, one reason that an extender gives, and reasonsMax how many different ones count for one
-	// pod; the others are told as its plain refusal. Chosen: some of it stands in Events and in the pod's condition.
+	// reasonMax bounds, in bytes, one reason that an extender gives, and reasonsMax how many different ones count for
+	// one pod; the others are told as its plain refusal. Chosen: some of it stands in Events and in the pod's
+	// condition.
 	reasonMax, reasonsMax = 256, 20
 	// extenderScale turns an extender's score, up to 10, into the scale of nodes' scores, up to 100 (upstream's
 	// MaxNodeScore over MaxExtenderPriority).
@@ -127,7 +128,7 @@ type question struct {
 }
 
 // askExtenders asks, one after the other, beside the mind, and tells it what they said.
-func (m *mind) askExtenders(ctx context.Context, q question) {
+func (m *mind) askExtenders(ctx context.Context, q question) (done bool) {
 	var opinion placement.Opinion
 	var left []placement.Preemption
 	pod, err := m.wholePod(ctx, q.pod.Namespace, q.pod.Name, q.pod.ID)
@@ -149,6 +150,7 @@ func (m *mind) askExtenders(ctx context.Context, q question) {
 			m.placer.Heard(now, q.pod.ID, opinion)
 		}
 	})
+	return true // where they failed, the mind asks again
 }
 
 // extenderFailed lets a pod try again after its back-off, and says why to its owner.
@@ -204,13 +206,15 @@ func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o pla
 			continue
 		}
 		var scores extenderv1.HostPriorityList
-		if err := e.send(ctx, e.Prioritize, m.about(e, pod, left), &scores); err != nil { // as upstream, which goes on without
+		if err := e.send(ctx, e.Prioritize, m.about(e, pod, left), &scores); err != nil {
+			// As upstream, which goes on without.
 			slog.Warn("extender failed to prioritize", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 			continue
 		}
 		for _, s := range scores {
 			if _, asked := o.Nodes[s.Host]; asked {
-				o.Nodes[s.Host] += min(max(s.Score, extenderv1.MinExtenderPriority), extenderv1.MaxExtenderPriority) * e.Weight * extenderScale
+				score := min(max(s.Score, extenderv1.MinExtenderPriority), extenderv1.MaxExtenderPriority)
+				o.Nodes[s.Host] += score * e.Weight * extenderScale
 			}
 		}
 	}
@@ -232,7 +236,9 @@ func (m *mind) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.E
 }
 
 // filter asks what it rejects of those named, and returns the others.
-func (e *extender) filter(ctx context.Context, args *extenderv1.ExtenderArgs, named []string, rejected map[string]string) (passed []string, err error) {
+func (e *extender) filter(
+	ctx context.Context, args *extenderv1.ExtenderArgs, named []string, rejected map[string]string,
+) (passed []string, err error) {
 	var r extenderv1.ExtenderFilterResult
 	if err := e.send(ctx, e.Filter, args, &r); err != nil {
 		return nil, err

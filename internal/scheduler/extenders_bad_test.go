@@ -21,21 +21,41 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/record"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/test/atonce"
 )
 
 // configured reads a file with one extender.
 func configured(t *testing.T, format string, args ...any) *schedulerconfig.Config {
 	t.Helper()
-	c, _, err := schedulerconfig.Parse([]byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n- " + fmt.Sprintf(format, args...)))
+	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nextenders:\n- "
+	c, _, err := schedulerconfig.Parse([]byte(head + fmt.Sprintf(format, args...)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// extended starts a mind with one extender, and the profiles that a file with it gives.
+func extended(t *testing.T, format string, args ...any) (*cluster, *mind, *record.FakeRecorder) {
+	t.Helper()
+	config := configured(t, format, args...)
+	c := newCluster(t)
+	m, recorder, stop := startPrepared(c, 10, func(m *mind) {
+		var err error
+		if m.extenders, err = newExtenders(config.Extenders); err != nil {
+			t.Fatal(err)
+		}
+		m.placer = hasty(config.Profiles)
+	})
+	t.Cleanup(stop)
+	return c, m, recorder
 }
 
 // authority makes a CA, a serving certificate for localhost and a client's, in a directory.
@@ -45,7 +65,10 @@ func authority(t *testing.T) (dir string) {
 	if _, err := pki.Ensure(dir, pki.Plan{
 		Authorities: []pki.Authority{{Name: "ca"}},
 		Leaves: []pki.Leaf{
-			{Name: "server", Authority: "ca", CommonName: "extender", Server: true, DNSNames: []string{"extender.example"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}},
+			{
+				Name: "server", Authority: "ca", CommonName: "extender", Server: true,
+				DNSNames: []string{"extender.example"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+			},
 			{Name: "client", Authority: "ca", CommonName: "system:kube-scheduler", Client: true},
 		},
 	}, time.Now()); err != nil {
@@ -83,29 +106,49 @@ func TestExtenderTLS(t *testing.T) {
 	}
 	open, closed := start(tls.NoClientCert), start(tls.RequireAndVerifyClientCert)
 	ca, cert, key := pki.CertPath(dir, "ca"), pki.CertPath(dir, "client"), pki.KeyPath(dir, "client")
-	for _, q := range []struct{ name, url, settings, failure string }{
-		{"the CA's file", open, fmt.Sprintf("tlsConfig: {caFile: %s}", ca), ""},
-		{"the CA itself", open, fmt.Sprintf("tlsConfig: {caData: %s}", data(ca)), ""},
-		{"no CA, https in the URL", open, "weight: 1", "certificate signed by unknown authority"},
-		{"no CA, enableHTTPS: as upstream, anybody", open, "enableHTTPS: true", ""},
-		{"enableHTTPS with a CA", open, fmt.Sprintf("enableHTTPS: true, tlsConfig: {caFile: %s}", ca), ""},
-		{"enableHTTPS with the wrong CA", open, fmt.Sprintf("enableHTTPS: true, tlsConfig: {caFile: %s}", pki.CertPath(foreign, "ca")), "x509"},
-		{"insecure", open, "tlsConfig: {insecure: true}", ""},
-		{"a name that it has", open, fmt.Sprintf("tlsConfig: {caFile: %s, serverName: extender.example}", ca), ""},
-		{"a name that it has not", open, fmt.Sprintf("tlsConfig: {caFile: %s, serverName: other.example}", ca), "not other.example"},
-		{"a client certificate in files", closed, fmt.Sprintf("tlsConfig: {caFile: %s, certFile: %s, keyFile: %s}", ca, cert, key), ""},
-		{"a client certificate as data", closed, fmt.Sprintf("tlsConfig: {caData: %s, certData: %s, keyData: %s}", data(ca), data(cert), data(key)), ""},
-		{"no client certificate", closed, fmt.Sprintf("tlsConfig: {caFile: %s}", ca), "certificate required"},
-		{"another's client certificate", closed, fmt.Sprintf("tlsConfig: {caFile: %s, certFile: %s, keyFile: %s}", ca,
-			pki.CertPath(foreign, "client"), pki.KeyPath(foreign, "client")), "tls: "},
+	inFiles := func(ca, of string) string { // the client's pair from that directory
+		return fmt.Sprintf("caFile: %s, certFile: %s, keyFile: %s", ca, pki.CertPath(of, "client"), pki.KeyPath(of, "client"))
+	}
+	for _, q := range []struct{ name, url, tls, more, failure string }{
+		{name: "the CA's file", url: open, tls: "caFile: " + ca},
+		{name: "the CA itself", url: open, tls: "caData: " + data(ca)},
+		{name: "no CA, https in the URL", url: open, failure: "certificate signed by unknown authority"},
+		{name: "no CA, enableHTTPS: as upstream, anybody", url: open, more: "enableHTTPS: true"},
+		{name: "enableHTTPS with a CA", url: open, more: "enableHTTPS: true", tls: "caFile: " + ca},
+		{
+			name: "enableHTTPS with the wrong CA", url: open, more: "enableHTTPS: true",
+			tls: "caFile: " + pki.CertPath(foreign, "ca"), failure: "x509",
+		},
+		{name: "insecure", url: open, tls: "insecure: true"},
+		{name: "a name that it has", url: open, tls: "serverName: extender.example, caFile: " + ca},
+		{
+			name: "a name that it has not", url: open, tls: "serverName: other.example, caFile: " + ca,
+			failure: "not other.example",
+		},
+		{name: "a client certificate in files", url: closed, tls: inFiles(ca, dir)},
+		{
+			name: "a client certificate as data", url: closed,
+			tls: fmt.Sprintf("caData: %s, certData: %s, keyData: %s", data(ca), data(cert), data(key)),
+		},
+		{name: "no client certificate", url: closed, tls: "caFile: " + ca, failure: "certificate required"},
+		{name: "another's client certificate", url: closed, tls: inFiles(ca, foreign), failure: "tls: "},
 	} {
 		t.Run(q.name, func(t *testing.T) {
-			c := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, %s}", q.url, q.settings)
+			settings := "weight: 1"
+			if q.tls != "" {
+				settings += ", tlsConfig: {" + q.tls + "}"
+			}
+			if q.more != "" {
+				settings += ", " + q.more
+			}
+			c := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, %s}", q.url, settings)
 			list, err := newExtenders(c.Extenders)
 			if err != nil {
 				t.Fatal(err)
 			}
-			passed, err := list[0].filter(t.Context(), &extenderv1.ExtenderArgs{Pod: testPod("p", "1"), NodeNames: &[]string{"a", "b"}}, []string{"a", "b"}, map[string]string{})
+			named := []string{"a", "b"}
+			args := &extenderv1.ExtenderArgs{Pod: testPod("p", "1"), NodeNames: &named}
+			passed, err := list[0].filter(t.Context(), args, named, map[string]string{})
 			switch {
 			case q.failure == "" && (err != nil || len(passed) != 1 || passed[0] != "a"):
 				t.Errorf("passed %q, %v", passed, err)
@@ -116,12 +159,15 @@ func TestExtenderTLS(t *testing.T) {
 	}
 }
 
-// TestBadExtenders: whatever one does that is asked, the pod hears why it waits within the extender's time, what is read
-// is bounded, and where it may be ignored the pod goes on.
+// TestBadExtenders: whatever one does that is asked, the pod hears why it waits within the extender's time, what is
+// read is bounded, and where it may be ignored the pod goes on.
 func TestBadExtenders(t *testing.T) {
 	wait := func(r *http.Request) { // until who asks goes away, which shows when all was read
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
+	}
+	write := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 	}
 	for _, q := range []struct {
 		name, says string
@@ -133,10 +179,10 @@ func TestBadExtenders(t *testing.T) {
 			w.(http.Flusher).Flush()
 			wait(r)
 		}},
-		{"garbage", "its answer cannot be read: invalid character", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>it works</html>") }},
-		{"another type", "its answer cannot be read: json: cannot unmarshal", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"NodeNames": {"n": 1}}`) }},
-		{"nothing", "its answer cannot be read: EOF", func(http.ResponseWriter, *http.Request) {}},
-		{"cut off", "its answer cannot be read: unexpected EOF", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"NodeNames": [`) }},
+		{"garbage", "its answer cannot be read: invalid character", write("<html>it works</html>")},
+		{"another type", "its answer cannot be read: json: cannot unmarshal", write(`{"NodeNames": {"n": 1}}`)},
+		{"nothing", "its answer cannot be read: EOF", write("")},
+		{"cut off", "its answer cannot be read: unexpected EOF", write(`{"NodeNames": [`)},
 		{"without end", "its answer is longer than", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, `{"Error": "`)
 			for piece := strings.Repeat("x", 1<<16); r.Context().Err() == nil; {
@@ -148,9 +194,7 @@ func TestBadExtenders(t *testing.T) {
 		{"a megabyte of excuses", "filter: xxxx", func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(extenderv1.ExtenderFilterResult{Error: strings.Repeat("x", 1<<20-100)})
 		}},
-		{"a node twice", `it names node "n", about which it was not asked, or twice`, func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `{"NodeNames": ["n", "n"]}`)
-		}},
+		{"a node twice", `it names node "n", about which it was not asked, or twice`, write(`{"NodeNames": ["n", "n"]}`)},
 		{"hangs up", "EOF", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
 		{"no such verb", "status: 404 Not Found", http.NotFound},
 	} {
@@ -162,10 +206,8 @@ func TestBadExtenders(t *testing.T) {
 				if strings.Contains(q.says, "Timeout") {
 					within = 300 * time.Millisecond
 				}
-				config := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, ignorable: %v, httpTimeout: %v}", server.URL, ignorable, within)
-				c := newCluster(t)
-				m, recorder, stop := startPrepared(c, 10, func(m *mind) { m.extenders, _ = newExtenders(config.Extenders) })
-				defer stop()
+				c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, "+
+					"ignorable: %v, httpTimeout: %v}", server.URL, ignorable, within)
 				m.nodeHandler().OnAdd(testNode("n", "1"), true)
 				m.tell(context.Background(), synced(m))
 				pod := testPod("p", "1")
@@ -189,12 +231,6 @@ func TestBadExtenders(t *testing.T) {
 	}
 }
 
-func (c *cluster) told() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return append([]string(nil), c.patches...)
-}
-
 // TestReasonsOfExtendersAreBounded: one that has another long reason for each of a thousand nodes does not fill the
 // pod's condition with them.
 func TestReasonsOfExtendersAreBounded(t *testing.T) {
@@ -208,10 +244,7 @@ func TestReasonsOfExtendersAreBounded(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(result)
 	}))
 	t.Cleanup(server.Close)
-	config := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true}", server.URL)
-	c := newCluster(t)
-	m, recorder, stop := startPrepared(c, 10, func(m *mind) { m.extenders, _ = newExtenders(config.Extenders) })
-	defer stop()
+	c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true}", server.URL)
 	for i := range 1000 {
 		m.nodeHandler().OnAdd(testNode(fmt.Sprint("n", i), "1"), true)
 	}
@@ -220,46 +253,36 @@ func TestReasonsOfExtendersAreBounded(t *testing.T) {
 	hears(t, recorder, "0/1000 nodes are available: ")
 	eventually(t, "its condition", func() bool { return len(c.told()) > 0 })
 	patch := c.told()[0]
-	if len(patch) > reasonsMax*(reasonMax+20)+1000 || !strings.Contains(patch, fmt.Sprint(1000-reasonsMax, " node(s) were rejected by extender "+server.URL)) {
+	others := fmt.Sprint(1000-reasonsMax, " node(s) were rejected by extender "+server.URL)
+	if len(patch) > reasonsMax*(reasonMax+20)+1000 || !strings.Contains(patch, others) {
 		t.Errorf("%d bytes: %.300s", len(patch), patch)
 	}
 }
 
-// TestHangingExtenderHoldsUpNobodyElse: while one answers nobody, it is asked about a few pods at once, and pods that it
-// does not concern are bound.
+// TestHangingExtenderHoldsUpNobodyElse: while one answers nobody, it is asked about a few pods at once, and pods that
+// it does not concern are bound.
 func TestHangingExtenderHoldsUpNobodyElse(t *testing.T) {
-	var mu sync.Mutex
-	now, most := 0, 0
+	var questions atonce.Counter
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		now++
-		most = max(most, now)
-		mu.Unlock()
+		questions.Begins()
 		<-ended
 	}))
 	t.Cleanup(func() { close(ended); server.Close() })
-	config := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, managedResources: [{name: example.com/gpu, ignoredByScheduler: true}], httpTimeout: 1m}", server.URL)
-	c := newCluster(t)
-	m, _, stop := startPrepared(c, 10, func(m *mind) {
-		m.extenders, _ = newExtenders(config.Extenders)
-		m.placer = placement.New(placement.Options{Profiles: config.Profiles})
-	})
-	defer stop()
+	c, m, _ := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, httpTimeout: 1m, "+
+		"managedResources: [{name: example.com/gpu, ignoredByScheduler: true}]}", server.URL)
 	m.nodeHandler().OnAdd(testNode("n", "1000"), true)
 	m.tell(context.Background(), synced(m))
 	for i := range 100 {
 		c.add(m, askingFor(testPod(fmt.Sprint("asks", i), "1"), "example.com/gpu"))
 	}
-	eventually(t, "as many questions as are allowed", func() bool { mu.Lock(); defer mu.Unlock(); return now == askers })
+	eventually(t, "as many questions as are allowed", func() bool { return questions.Now() == askers })
 	for i := range 100 {
 		other := testPod(fmt.Sprint("other", i), "1")
 		c.add(m, other)
 		eventually(t, "a pod that it does not concern is bound", func() bool { return c.where(other) == "n" })
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if most != askers {
+	if most := questions.Most(); most != askers {
 		t.Errorf("%d questions at once, want %d", most, askers)
 	}
 }
@@ -282,13 +305,8 @@ func TestManagedResources(t *testing.T) {
 			_, _ = io.WriteString(w, `{"NodeNames": ["b"]}`)
 		}))
 		t.Cleanup(server.Close)
-		config := configured(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, managedResources: [{name: example.com/gpu, ignoredByScheduler: %v}]}", server.URL, ignored)
-		c := newCluster(t)
-		m, recorder, stop := startPrepared(c, 10, func(m *mind) {
-			m.extenders, _ = newExtenders(config.Extenders)
-			m.placer = placement.New(placement.Options{Profiles: config.Profiles})
-		})
-		defer stop()
+		c, m, recorder := extended(t, "{urlPrefix: %q, filterVerb: filter, nodeCacheCapable: true, "+
+			"managedResources: [{name: example.com/gpu, ignoredByScheduler: %v}]}", server.URL, ignored)
 		for _, name := range []string{"a", "b"} {
 			m.nodeHandler().OnAdd(testNode(name, "10"), true)
 		}
@@ -305,5 +323,99 @@ func TestManagedResources(t *testing.T) {
 			t.Errorf("ignored %v: asked %d times", ignored, asked)
 		}
 		mu.Unlock()
+	}
+}
+
+// saying is an extender that answers so, asked by names or with whole nodes.
+func saying(t *testing.T, status int, text string, names bool) *extender {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if status == 0 {
+			panic(http.ErrAbortHandler) // no answer
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}))
+	t.Cleanup(server.Close)
+	list, err := newExtenders([]schedulerconfig.Extender{{
+		URL: server.URL, Filter: "filter", Prioritize: "prioritize", Bind: "bind", Weight: 1, NamesOnly: names, Timeout: 10 * time.Second,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list[0]
+}
+
+// TestAnswersOfTheOtherKind: who is asked by names answers by names, and who is told nodes with nodes; who names none
+// has rejected all.
+func TestAnswersOfTheOtherKind(t *testing.T) {
+	const node = `{"Nodes": {"items": [{"metadata": {"name": "a"}}]}}`
+	for _, q := range []struct {
+		names  bool
+		text   string
+		passed int
+	}{
+		{true, `{"NodeNames": ["a"]}`, 1}, {true, `{}`, 0}, {true, node, 1},
+		{false, node, 1}, {false, `{}`, 0}, {false, `{"NodeNames": ["a"]}`, 0},
+	} {
+		rejected := map[string]string{}
+		passed, err := saying(t, http.StatusOK, q.text, q.names).filter(t.Context(), nil, []string{"a", "b"}, rejected)
+		if err != nil || len(passed) != q.passed || len(rejected) != 2-q.passed {
+			t.Errorf("by names %v, %s: %v, %v, %v; want %d", q.names, q.text, passed, rejected, err, q.passed)
+		}
+	}
+}
+
+// TestBindsOfExtenders: what it refuses has not happened, and what it does not answer may have.
+func TestBindsOfExtenders(t *testing.T) {
+	for _, q := range []struct {
+		status int
+		text   string
+		want   placement.Outcome
+		why    string
+	}{
+		{http.StatusOK, `{}`, placement.BindDone, ""},
+		{http.StatusOK, `{"Error": "no licence"}`, placement.BindRefused, "no licence"},
+		{http.StatusInternalServerError, ``, placement.BindRefused, "500 Internal Server Error"},
+		{http.StatusOK, `<html>`, placement.BindLost, "cannot be read"},
+		{0, ``, placement.BindLost, "EOF"},
+	} {
+		outcome, err := saying(t, q.status, q.text, true).bind(t.Context(), placement.Decision{Node: "n"})
+		if outcome != q.want || (err != nil) != (q.why != "") || err != nil && !strings.Contains(err.Error(), q.why) {
+			t.Errorf("%d %s: %v, %v; want %v, %s", q.status, q.text, outcome, err, q.want, q.why)
+		}
+	}
+}
+
+// TestScoresThatFail do not matter, and where one node is left none are asked for. A node that is gone by the time that
+// one who wants whole nodes is asked is left out.
+func TestScoresThatFail(t *testing.T) {
+	pod := testPod("p", "1")
+	m, _ := idle(pod)
+	e := saying(t, http.StatusInternalServerError, "", false)
+	e.Filter = ""
+	m.extenders = []*extender{e}
+	m.node = func(name string) *corev1.Node {
+		if name == "gone" {
+			return nil
+		}
+		return testNode(name, "1")
+	}
+	o, err := m.opinions(t.Context(), pod, question{pod: kube.PlacementPod(pod), nodes: []string{"a", "gone"}})
+	if err != nil || len(o.Nodes) != 2 || o.Nodes["a"] != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if args := m.about(e, pod, []string{"a", "gone"}); len(args.Nodes.Items) != 1 || args.Nodes.Items[0].Name != "a" {
+		t.Errorf("told of %+v", args.Nodes.Items)
+	}
+	m.extenders = []*extender{saying(t, http.StatusOK, `[{"Host": "a", "Score": 5}, {"Host": "z", "Score": 5}]`, true)}
+	m.extenders[0].Filter = ""
+	for _, q := range []struct {
+		nodes []string
+		score int64
+	}{{[]string{"a", "b"}, 5 * extenderScale}, {[]string{"a"}, 0}} {
+		o, err := m.opinions(t.Context(), pod, question{pod: kube.PlacementPod(pod), nodes: q.nodes})
+		if err != nil || len(o.Nodes) != len(q.nodes) || o.Nodes["a"] != q.score {
+			t.Errorf("of %v: %+v, %v; want %d", q.nodes, o, err, q.score)
+		}
 	}
 }

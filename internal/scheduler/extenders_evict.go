@@ -38,7 +38,9 @@ func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) (
 }
 
 // preempt asks one extender. It may drop nodes, and change who would go on a node; it cannot add nodes.
-func (m *mind) preempt(ctx context.Context, e *extender, pod *corev1.Pod, offers []placement.Preemption) ([]placement.Preemption, error) {
+func (m *mind) preempt(
+	ctx context.Context, e *extender, pod *corev1.Pod, offers []placement.Preemption,
+) ([]placement.Preemption, error) {
 	args := &extenderv1.ExtenderPreemptionArgs{Pod: pod}
 	if e.NamesOnly {
 		args.NodeNameToMetaVictims = metaVictims(offers)
@@ -103,7 +105,9 @@ func metaVictims(offers []placement.Preemption) map[string]*extenderv1.MetaVicti
 
 // wholeVictims is what one is told that does not. The objects are read, as the cache keeps a part of each; who is gone
 // is left out.
-func (m *mind) wholeVictims(ctx context.Context, offers []placement.Preemption) (map[string]*extenderv1.Victims, error) {
+func (m *mind) wholeVictims(
+	ctx context.Context, offers []placement.Preemption,
+) (map[string]*extenderv1.Victims, error) {
 	out := map[string]*extenderv1.Victims{}
 	for _, o := range offers {
 		told := &extenderv1.Victims{NumPDBViolations: int64(o.Violations)}

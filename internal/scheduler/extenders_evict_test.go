@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
@@ -33,7 +35,8 @@ type judge struct {
 func (j *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var args extenderv1.ExtenderPreemptionArgs
 	err := json.NewDecoder(r.Body).Decode(&args)
-	if err != nil || r.URL.Path != "/preempt" || args.Pod == nil || (args.NodeNameToMetaVictims != nil) != j.names || (args.NodeNameToVictims != nil) == j.names {
+	byNames, whole := args.NodeNameToMetaVictims != nil, args.NodeNameToVictims != nil
+	if err != nil || r.URL.Path != "/preempt" || args.Pod == nil || byNames != j.names || whole == j.names {
 		j.t.Errorf("asked %s with %+v, %v", r.URL, args, err)
 		return
 	}
@@ -69,10 +72,11 @@ func leave(left map[string][]string) func(http.ResponseWriter, map[string][]stri
 	return func(w http.ResponseWriter, _ map[string][]string) {
 		r := extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
 		for node, uids := range left {
-			r.NodeNameToMetaVictims[node] = &extenderv1.MetaVictims{}
+			victims := &extenderv1.MetaVictims{}
 			for _, uid := range uids {
-				r.NodeNameToMetaVictims[node].Pods = append(r.NodeNameToMetaVictims[node].Pods, &extenderv1.MetaPod{UID: uid})
+				victims.Pods = append(victims.Pods, &extenderv1.MetaPod{UID: uid})
 			}
+			r.NodeNameToMetaVictims[node] = victims
 		}
 		_ = json.NewEncoder(w).Encode(r)
 	}
@@ -86,6 +90,7 @@ func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind,
 		if m.extenders, err = newExtenders(list); err != nil {
 			t.Fatal(err)
 		}
+		m.placer = hasty(m.o.Profiles)
 	})
 	t.Cleanup(stop)
 	for i, name := range []string{"a", "b", "c"} {
@@ -94,18 +99,6 @@ func fullNodes(t *testing.T, list ...schedulerconfig.Extender) (*cluster, *mind,
 	}
 	m.tell(context.Background(), synced(m))
 	return c, m, recorder
-}
-
-func (c *cluster) where(pod *corev1.Pod) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.pods[pod.UID].Spec.NodeName
-}
-
-func (c *cluster) evicted() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return strings.Join(c.removed, " ")
 }
 
 // hears waits for an Event that has part.
@@ -123,14 +116,16 @@ func hears(t *testing.T, recorder *record.FakeRecorder, part string) {
 	}
 }
 
-// TestExtenderDecidesOnEvictions: an extender with a preemptVerb hears of every eviction that would make room, by UIDs or
-// with whole pods, and only what it leaves happens.
+// TestExtenderDecidesOnEvictions: an extender with a preemptVerb hears of every eviction that would make room, by UIDs
+// or with whole pods, and only what it leaves happens.
 func TestExtenderDecidesOnEvictions(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		j := &judge{t: t, names: names, answer: leave(map[string][]string{"c": {"uid-on-c"}, "b": {"uid-on-b"}})}
 		server := httptest.NewServer(j)
 		t.Cleanup(server.Close)
-		c, m, recorder := fullNodes(t, schedulerconfig.Extender{URL: server.URL, Preempt: "preempt", Timeout: 10 * time.Second, NamesOnly: names})
+		c, m, recorder := fullNodes(t, schedulerconfig.Extender{
+			URL: server.URL, Preempt: "preempt", Timeout: 10 * time.Second, NamesOnly: names,
+		})
 		high := withPriority(testPod("high", "1"), 10)
 		c.add(m, high)
 		eventually(t, "it is bound", func() bool { return c.where(high) != "" })
@@ -146,26 +141,37 @@ func TestExtenderDecidesOnEvictions(t *testing.T) {
 	}
 }
 
-// TestExtenderMayRefuseEvictions: while it leaves none, fails or answers nonsense nobody goes, the pod hears why it waits, and
-// it is asked again; an ignorable one that fails is as if it were not there.
+// TestExtenderMayRefuseEvictions: while it leaves none, fails or answers nonsense nobody goes, the pod hears why it
+// waits, and it is asked again; an ignorable one that fails is as if it were not there.
 func TestExtenderMayRefuseEvictions(t *testing.T) {
 	j := &judge{t: t, names: true}
 	server := httptest.NewServer(j)
 	t.Cleanup(server.Close)
 	settings := schedulerconfig.Extender{URL: server.URL, Preempt: "preempt", Timeout: 10 * time.Second, NamesOnly: true}
+	write := func(status int, text string) func(http.ResponseWriter, map[string][]string) {
+		return func(w http.ResponseWriter, _ map[string][]string) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, text)
+		}
+	}
 	for _, q := range []struct {
 		says string
 		then func(http.ResponseWriter, map[string][]string)
 	}{
 		{"no candidate node for preemption", leave(nil)},
-		{"preempt: status: 500 Internal Server Error", func(w http.ResponseWriter, _ map[string][]string) { w.WriteHeader(http.StatusInternalServerError) }},
-		{"preempt: its answer cannot be read", func(w http.ResponseWriter, _ map[string][]string) { _, _ = io.WriteString(w, "<html>") }},
+		{"preempt: status: 500 Internal Server Error", write(http.StatusInternalServerError, "")},
+		{"preempt: its answer cannot be read", write(http.StatusOK, "<html>")},
 		{`preempt: expected at least one victim pod on node "b"`, leave(map[string][]string{"b": nil})},
 		{`preempt: it names node "z", about which it was not asked`, leave(map[string][]string{"z": {"uid-on-b"}})},
 		{`preempt: pod "uid-on-b" is not on node "a"`, leave(map[string][]string{"a": {"uid-on-b"}})},
-		{`preempt: it names a victim on node "a" without its UID`, func(w http.ResponseWriter, _ map[string][]string) {
-			_, _ = io.WriteString(w, `{"NodeNameToMetaVictims": {"a": {"Pods": [null]}}}`)
-		}},
+		{
+			`preempt: expected at least one victim pod on node "b"`,
+			write(http.StatusOK, `{"NodeNameToMetaVictims": {"b": null}}`),
+		},
+		{
+			`preempt: it names a victim on node "a" without its UID`,
+			write(http.StatusOK, `{"NodeNameToMetaVictims": {"a": {"Pods": [null]}}}`),
+		},
 	} {
 		j.say(q.then)
 		c, m, recorder := fullNodes(t, settings)
@@ -188,8 +194,94 @@ func TestExtenderMayRefuseEvictions(t *testing.T) {
 		j.say(q.then)
 		c, m, _ = fullNodes(t, settings)
 		c.add(m, high)
-		if want := "on-a"; strings.Contains(q.says, ": ") && !strings.Contains(q.says, "expected") { // what it leaves out is left out
-			eventually(t, q.says+": the cheapest went", func() bool { return c.evicted() == want })
+		if strings.Contains(q.says, ": ") && !strings.Contains(q.says, "expected") { // what it leaves out is left out
+			eventually(t, q.says+": the cheapest went", func() bool { return c.evicted() == "on-a" })
 		}
+	}
+}
+
+// TestVictimsThatExtendersDoNotHearOf: one who wants whole victims is not asked about those that are gone; where all
+// are, or one cannot be read, nobody is asked and nobody goes; and whom one left nothing, the next is not asked.
+func TestVictimsThatExtendersDoNotHearOf(t *testing.T) {
+	start := func(preempt ...string) (j *judge, c *cluster, m *mind, high func(), recorder *record.FakeRecorder) {
+		j = &judge{t: t, answer: leave(nil)}
+		server := httptest.NewServer(j)
+		t.Cleanup(server.Close)
+		var list []schedulerconfig.Extender
+		for _, verb := range preempt {
+			list = append(list, schedulerconfig.Extender{URL: server.URL, Preempt: verb, Timeout: 10 * time.Second})
+		}
+		c, m, recorder = fullNodes(t, list...)
+		return j, c, m, func() { c.add(m, withPriority(testPod("high", "1"), 10)) }, recorder
+	}
+	asked := func(j *judge) []string {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return slices.Clone(j.asked)
+	}
+
+	j, c, _, high, recorder := start("preempt")
+	c.unset(testPod("on-a", "1"))
+	high()
+	hears(t, recorder, "preemption: no candidate node for preemption")
+	if got := asked(j); len(got) == 0 || got[0] != "high: map[b:[uid-on-b] c:[uid-on-c]]" {
+		t.Errorf("one is gone: asked %q", got)
+	}
+
+	j, c, _, high, recorder = start("preempt")
+	for _, name := range []string{"on-a", "on-b", "on-c"} {
+		c.unset(testPod(name, "1"))
+	}
+	high()
+	hears(t, recorder, "all victims are gone")
+	if got := asked(j); len(got) != 0 {
+		t.Errorf("all are gone: asked %q", got)
+	}
+
+	j, c, m, high, recorder := start("preempt")
+	m.tell(t.Context(), func(unit.Instant) { m.api = unreadable{c, "on-b"} })
+	high()
+	hears(t, recorder, "preempt: read victim default/on-b: no")
+	if got := asked(j); len(got) != 0 {
+		t.Errorf("one cannot be read: asked %q", got)
+	}
+
+	j, c, _, high, recorder = start("preempt", "never")
+	high()
+	hears(t, recorder, "preemption: no candidate node for preemption")
+	if c.evicted() != "" {
+		t.Errorf("evicted %s", c.evicted())
+	}
+	if got := asked(j); len(got) == 0 {
+		t.Error("nobody is asked") // the judge would complain of the other verb
+	}
+}
+
+// unreadable is a cluster of which one pod cannot be read.
+type unreadable struct {
+	*cluster
+	name string
+}
+
+func (u unreadable) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	if name == u.name {
+		return nil, errors.New("no")
+	}
+	return u.cluster.pod(ctx, namespace, name)
+}
+
+// TestIgnorableExtenderLeavesOut: a node without victims in its answer is left out, and the rest of the answer holds.
+func TestIgnorableExtenderLeavesOut(t *testing.T) {
+	j := &judge{t: t, names: true, answer: leave(map[string][]string{"a": nil, "b": nil, "c": {"uid-on-c"}})}
+	server := httptest.NewServer(j)
+	t.Cleanup(server.Close)
+	c, m, _ := fullNodes(t, schedulerconfig.Extender{
+		URL: server.URL, Preempt: "preempt", Timeout: 10 * time.Second, NamesOnly: true, Ignorable: true,
+	})
+	high := withPriority(testPod("high", "1"), 10)
+	c.add(m, high)
+	eventually(t, "it is bound", func() bool { return c.where(high) != "" })
+	if c.where(high) != "c" || c.evicted() != "on-c" {
+		t.Errorf("on %s, evicted %s; want c, which is left", c.where(high), c.evicted())
 	}
 }

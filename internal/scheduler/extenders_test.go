@@ -46,7 +46,8 @@ func (o *outsider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var args extenderv1.ExtenderArgs
-	if err := json.NewDecoder(r.Body).Decode(&args); err != nil || (args.NodeNames != nil) != o.names || (args.Nodes != nil) == o.names {
+	err := json.NewDecoder(r.Body).Decode(&args)
+	if err != nil || (args.NodeNames != nil) != o.names || (args.Nodes != nil) == o.names {
 		o.t.Errorf("asked with %+v, %v", args, err)
 	}
 	o.asked = append(o.asked, r.URL.Path+" "+args.Pod.Name)
@@ -91,6 +92,13 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// hasty is a mind's placer with pauses so short that tests with real servers need not wait for them.
+func hasty(profiles []placement.Profile) *placement.Placer {
+	return placement.New(placement.Options{
+		Profiles: profiles, BackoffFirst: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+	})
+}
+
 // TestExtenders: pods that an extender concerns go where it lets them, and where it prefers them, by names or whole
 // nodes; it may bind them. Others it does not hear of. What it rejects is said in its words; while it fails a pod is
 // tried again, unless it may be ignored.
@@ -99,8 +107,11 @@ func TestExtenders(t *testing.T) {
 		c := newCluster(t)
 		o := &outsider{t: t, names: names}
 		server := httptest.NewServer(o)
-		client := &schedulerconfig.Extender{URL: server.URL + "/ext", Filter: "filter", Prioritize: "prioritize", Weight: 100, Timeout: 10 * time.Second,
-			NamesOnly: names, Manages: map[string]bool{"example.com/gpu": true}}
+		client := &schedulerconfig.Extender{
+			URL: server.URL + "/ext", Filter: "filter", Prioritize: "prioritize",
+			Weight: 100, Timeout: 10 * time.Second,
+			NamesOnly: names, Manages: map[string]bool{"example.com/gpu": true},
+		}
 		if names {
 			client.Bind = "bind"
 		}
@@ -110,6 +121,7 @@ func TestExtenders(t *testing.T) {
 			if m.extenders, err = newExtenders([]schedulerconfig.Extender{*client}); err != nil {
 				t.Fatal(err)
 			}
+			m.placer = hasty(m.o.Profiles)
 			m.node = func(name string) *corev1.Node { return nodes[name] }
 			for _, name := range []string{"a", "b", "c"} {
 				nodes[name] = testNode(name, "100")
@@ -129,11 +141,6 @@ func TestExtenders(t *testing.T) {
 			m.nodeHandler().OnAdd(n, true)
 		}
 		m.tell(context.Background(), synced(m))
-		where := func(pod *corev1.Pod) string {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.pods[pod.UID].Spec.NodeName
-		}
 		add := func(name string) *corev1.Pod {
 			pod := testPod(name, "1")
 			pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
@@ -142,17 +149,21 @@ func TestExtenders(t *testing.T) {
 		}
 		for _, name := range []string{"p1", "p2", "p3"} {
 			pod := add(name)
-			eventually(t, name+" is bound", func() bool { return where(pod) != "" })
-			if where(pod) != "c" {
-				t.Errorf("%s is on %s, want c", name, where(pod))
+			eventually(t, name+" is bound", func() bool { return c.where(pod) != "" })
+			if c.where(pod) != "c" {
+				t.Errorf("%s is on %s, want c", name, c.where(pod))
 			}
 		}
 		other := testPod("other", "1")
 		c.add(m, other)
-		eventually(t, "the other pod is bound", func() bool { return where(other) != "" })
+		eventually(t, "the other pod is bound", func() bool { return c.where(other) != "" })
 		o.mu.Lock()
-		if asked := strings.Join(o.asked, ", "); strings.Contains(asked, "other") || !strings.Contains(asked, "/ext/filter p1, /ext/prioritize p1") || (byOutsider == 3) != names {
-			t.Errorf("asked: %s; bound %d", asked, byOutsider)
+		asked := strings.Join(o.asked, ", ")
+		if strings.Contains(asked, "other") || !strings.Contains(asked, "/ext/filter p1, /ext/prioritize p1") {
+			t.Errorf("asked: %s", asked)
+		}
+		if (byOutsider == 3) != names {
+			t.Errorf("it bound %d", byOutsider)
 		}
 		o.all = true
 		o.mu.Unlock()
@@ -176,7 +187,7 @@ func TestExtenders(t *testing.T) {
 		o.mu.Lock()
 		o.broken = false
 		o.mu.Unlock()
-		eventually(t, "it is bound when the extender is well again", func() bool { return where(rejected) == "c" })
+		eventually(t, "it is bound when the extender is well again", func() bool { return c.where(rejected) == "c" })
 		stop()
 		server.Close()
 	}
@@ -188,16 +199,14 @@ func TestIgnorableExtender(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	m, _, stop := startPrepared(c, 10, func(m *mind) {
-		m.extenders, _ = newExtenders([]schedulerconfig.Extender{{URL: gone.URL, Filter: "filter", Timeout: time.Second, NamesOnly: true, Ignorable: true}})
+		m.extenders, _ = newExtenders([]schedulerconfig.Extender{
+			{URL: gone.URL, Filter: "filter", Timeout: time.Second, NamesOnly: true, Ignorable: true},
+		})
 	})
 	defer stop()
 	m.nodeHandler().OnAdd(testNode("n", "1"), true)
 	m.tell(context.Background(), synced(m))
 	pod := testPod("p", "1")
 	c.add(m, pod)
-	eventually(t, "it is bound", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.pods[pod.UID].Spec.NodeName == "n"
-	})
+	eventually(t, "it is bound", func() bool { return c.where(pod) == "n" })
 }

@@ -42,7 +42,8 @@ func (h *Health) Alive() error {
 // Synced is nil unless the scheduler runs and has not heard its first lists yet: until then it places nothing.
 func (h *Health) Synced() error {
 	if h.running.Load() && !h.synced.Load() {
-		return errors.New("handlers are not fully synchronized: the first lists of pods, nodes and what concerns them are not complete")
+		return errors.New("handlers are not fully synchronized: " +
+			"the first lists of pods, nodes and what concerns them are not complete")
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// A KeptPod is what stays of a pod's object when the mind has heard of it: what events and patches name. Of 150,000 pods whole
-// objects are ten times what the mind itself needs.
+// A KeptPod is what stays of a pod's object when the mind has heard of it: what events and patches name. Of 150,000
+// pods whole objects are ten times what the mind itself needs.
 type KeptPod struct {
 	metav1.ObjectMeta // namespace, name, UID, version, generation and deletion only
 	profile           string
@@ -29,9 +29,13 @@ func KeepPod(obj any) any {
 	fact := kube.PlacementPod(pod)
 	k := &KeptPod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion, Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		profile: pod.Spec.SchedulerName, node: pod.Spec.NodeName, nominated: pod.Status.NominatedNodeName, fact: &fact,
+		profile:   pod.Spec.SchedulerName,
+		node:      pod.Spec.NodeName,
+		nominated: pod.Status.NominatedNodeName,
+		fact:      &fact,
 	}
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget {

@@ -24,7 +24,10 @@ func TestKeptPods(t *testing.T) {
 		p := testPod(name, "100m")
 		p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 		p.ResourceVersion, p.Spec.NodeName, p.Generation = version, node, 3
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady}, {Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable"},
+		}
 		p.Status.NominatedNodeName = "n2"
 		return p
 	}
@@ -32,7 +35,11 @@ func TestKeptPods(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Query().Get("watch") == "" {
-			_ = json.NewEncoder(w).Encode(&corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Pod{*pod("a", "1", "n"), *pod("b", "1", "")}})
+			_ = json.NewEncoder(w).Encode(&corev1.PodList{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+				ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+				Items:    []corev1.Pod{*pod("a", "1", "n"), *pod("b", "1", "")},
+			})
 			return
 		}
 		if r.URL.Query().Get("sendInitialEvents") == "true" {
@@ -54,7 +61,8 @@ func TestKeptPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: []placement.Profile{{Name: DefaultName}}}, nil, nil)
+	profiles := []placement.Profile{{Name: DefaultName}}
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	store, controller := client.Informer(kube.Pods, kube.Selection{Keep: KeepPod}, m.podHandler())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // before the server closes, which waits for the watch
@@ -94,4 +102,16 @@ func TestKeptPods(t *testing.T) {
 	events <- map[string]any{"type": "DELETED", "object": pod("a", "3", "n")}
 	hear()
 	expect("0 1 0")
+}
+
+// TestKeptConditions: those that a scheduler writes.
+func TestKeptConditions(t *testing.T) {
+	pod := testPod("p", "1")
+	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.DisruptionTarget, corev1.PodInitialized, corev1.PodScheduled} {
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind})
+	}
+	kept := KeepPod(pod).(*KeptPod).object().Status.Conditions
+	if len(kept) != 2 || kept[0].Type != corev1.DisruptionTarget || kept[1].Type != corev1.PodScheduled {
+		t.Errorf("kept %+v", kept)
+	}
 }

@@ -7,15 +7,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// lines are binds to nodes that must follow each other: of pods that ask CPUs, memory or devices of their own of the
-// node's agent. What the agent gives to one depends on those before it, and the mind decided in the order of its
-// decisions, so one is sent when the one before has been answered. A node that is here has one on its way; behind it
-// are those that wait.
+// lines are binds to nodes that must follow each other: of pods that get CPUs, memory or devices of their own from the
+// node's agent (Decision.Berth). What the agent gives to one depends on those before it, and the mind decided in the
+// order of its decisions, so one is sent when those before it have been answered, and nobody else who asks beside it.
+// Those that ask and get nothing, as all do on nodes whose agent reports no NUMA nodes, change nothing for each other:
+// they go at once, as many as there are, but behind one that gets something.
 //
 // When one fails, those behind it were decided on something that is not so: they are withdrawn and placed again, after
 // the pause that follows a failed bind. That is rare, and a pod that waits for a second is better than one that its
 // node refuses.
-type lines map[string][]placed
+type lines map[string]*line
+
+// line is that of one node. It is there while a bind of a pod that asks is on its way.
+type line struct {
+	flying int  // binds on their way
+	alone  bool // the only one gets something
+	behind []placed
+}
 
 // placed is a decision to be bound.
 type placed struct {
@@ -51,24 +59,45 @@ func (l lines) enter(p placed) bool {
 	if p.Pod.NUMA == nil {
 		return true
 	}
-	behind, busy := l[p.Node]
-	if busy {
-		behind = append(behind, p)
+	at := l[p.Node]
+	if at == nil {
+		at = &line{}
+		l[p.Node] = at
 	}
-	l[p.Node] = behind
-	return !busy
+	if len(at.behind) > 0 || !at.begin(p) {
+		at.behind = append(at.behind, p)
+		return false
+	}
+	return true
+}
+
+// begin lets p go, if it may beside those that are on their way.
+func (at *line) begin(p placed) bool {
+	gets := p.Berth != nil
+	if at.flying > 0 && (gets || at.alone) {
+		return false
+	}
+	at.flying++
+	at.alone = gets
+	return true
 }
 
 // leave ends the bind p, and says which may go now, or which may not go any more.
-func (l lines) leave(p placed, o placement.Outcome) (next *placed, withdrawn []placed) {
+func (l lines) leave(p placed, o placement.Outcome) (next, withdrawn []placed) {
 	if p.Pod.NUMA == nil {
 		return nil, nil
 	}
-	behind := l[p.Node]
-	if len(behind) == 0 || o != placement.BindDone {
-		delete(l, p.Node)
-		return nil, behind
+	at := l[p.Node]
+	at.flying--
+	if o != placement.BindDone {
+		withdrawn, at.behind = at.behind, nil
 	}
-	l[p.Node] = behind[1:]
-	return &behind[0], nil
+	for len(at.behind) > 0 && at.begin(at.behind[0]) {
+		next = append(next, at.behind[0])
+		at.behind[0], at.behind = placed{}, at.behind[1:]
+	}
+	if at.flying == 0 {
+		delete(l, p.Node)
+	}
+	return next, withdrawn
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
@@ -58,7 +60,7 @@ func (c *numaCluster) bind(ctx context.Context, d placement.Decision) (placement
 	c.cluster.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, here := n.state.Assignment(string(p.ID)); here || pod.Spec.NodeName != node {
+	if _, here := n.state.Assignment(string(p.ID)); here || pod == nil || pod.Spec.NodeName != node {
 		return outcome, err
 	}
 	offer, refusal := n.state.Offer(kube.NUMAPod(pod), nil)
@@ -77,8 +79,9 @@ func (c *numaCluster) bind(ctx context.Context, d placement.Decision) (placement
 	return outcome, err
 }
 
-// TestPinnedPodsAreNeverRefused: a burst of pods that want whole CPUs of one NUMA node, faster than any report, through an API
-// that refuses some binds and loses answers: what is bound, the agent lets in, until every node is as full as can be.
+// TestPinnedPodsAreNeverRefused: a burst of pods that want whole CPUs of one NUMA node, faster than any report, through
+// an API that refuses some binds and loses answers: what is bound, the agent lets in, until every node is as full as
+// can be.
 func TestPinnedPodsAreNeverRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &numaCluster{cluster: newCluster(t), nodes: map[string]*numaNode{}}
@@ -100,21 +103,32 @@ func TestPinnedPodsAreNeverRefused(t *testing.T) {
 			pod := testPod(fmt.Sprintf("p%d", i), "1")
 			n := 1 + rng.IntN(3)
 			cpus += n
-			own := corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(n), resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("1Gi")}
+			own := corev1.ResourceList{
+				corev1.ResourceCPU:    *resource.NewQuantity(int64(n), resource.DecimalSI),
+				corev1.ResourceMemory: resource.MustParse("1Gi"),
+			}
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 			api.add(m, pod)
 		}
 		m.tell(context.Background(), synced(m))
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		bound := 0
+		elapse(5 * time.Minute)
+		if m.binding != 0 || len(m.lines) > 0 {
+			t.Errorf("%d binds are on their way, %d nodes have a line; want none", m.binding, len(m.lines))
+		}
+		waiting := 0
 		for _, pod := range api.pods {
 			if pod.Spec.NodeName != "" {
-				bound++
+				continue
+			}
+			waiting++
+			for name, n := range api.nodes {
+				if _, refusal := n.state.Offer(kube.NUMAPod(pod), nil); refusal == nil {
+					t.Errorf("pod %s waits, and %s would take it", pod.Name, name)
+				}
 			}
 		}
-		if free := 8*15 - cpus; bound != 60 && free > 0 {
-			t.Errorf("%d of 60 pods are bound, with %d CPUs more than they ask for", bound, free)
+		if waiting == 0 || waiting > 10 {
+			t.Errorf("%d of 60 pods wait; want few, as together they ask for %d CPUs of 120", waiting, cpus)
 		}
 	})
 }
@@ -130,7 +144,10 @@ func newNUMANode(t *testing.T, name string) *numaNode {
 		m.NUMANodes = append(m.NUMANodes, n)
 	}
 	m = m.Complete()
-	config := numa.Config{CPU: numa.CPUConfig{Static: true, Reserved: idset.Of(0)}, Topology: numa.TopologyConfig{Policy: numa.PolicySingleNUMANode}}
+	config := numa.Config{
+		CPU:      numa.CPUConfig{Static: true, Reserved: idset.Of(0)},
+		Topology: numa.TopologyConfig{Policy: numa.PolicySingleNUMANode},
+	}
 	layout, err := numa.New(m, config)
 	if err != nil {
 		t.Fatal(err)
@@ -140,4 +157,190 @@ func newNUMANode(t *testing.T, name string) *numaNode {
 		t.Fatal(err)
 	}
 	return &numaNode{encoder: encoder, state: layout.NewState()}
+}
+
+// TestLines: of pods that get something of their own from a node's agent one is on its way there; the next goes when it
+// is bound, and none of those behind it does when it is not. Other nodes, and other pods, do not wait.
+func TestLines(t *testing.T) {
+	l := lines{}
+	first, others := pinned("first", "n"), []placed{pinned("second", "n"), pinned("third", "n"), pinned("fourth", "n")}
+	if !l.enter(first) || !l.enter(pinned("elsewhere", "m")) {
+		t.Error("the first to a node waits")
+	}
+	for _, p := range others {
+		if l.enter(p) {
+			t.Errorf("%s goes before the first is bound", p.Pod.ID)
+		}
+	}
+	if !l.enter(placed{Decision: placement.Decision{Node: "n"}}) {
+		t.Error("one that asks nothing of the agent waits")
+	}
+	next, withdrawn := l.leave(first, placement.BindDone)
+	if len(next) != 1 || next[0].Pod.ID != "second" || len(withdrawn) > 0 {
+		t.Fatalf("after a bind goes %v, withdrawn %v", next, withdrawn)
+	}
+	for _, outcome := range []placement.Outcome{placement.BindRefused, placement.BindLost, placement.BindWithdrawn} {
+		l := lines{}
+		for _, p := range others {
+			l.enter(p)
+		}
+		next, withdrawn = l.leave(others[0], outcome)
+		if len(next) > 0 || len(withdrawn) != 2 || len(l) > 0 || !l.enter(first) {
+			t.Errorf("after outcome %v goes %v, withdrawn %v", outcome, next, withdrawn)
+		}
+	}
+	if next, _ := l.leave(pinned("elsewhere", "m"), placement.BindDone); len(next) > 0 || !l.enter(pinned("later", "m")) {
+		t.Errorf("a line that is empty is not over: %v", l)
+	}
+}
+
+// pinned is a decision on a pod that gets something of its own from the agent of its node.
+func pinned(name, node string) placed {
+	p := asking(name, node)
+	p.Berth = numa.Berth{{Container: "main"}}
+	return p
+}
+
+// asking is one on a pod that asks, and gets nothing.
+func asking(name, node string) placed {
+	return placed{Decision: placement.Decision{Node: node, Pod: placement.Pod{
+		ID: placement.PodID(name), NUMA: &numa.Pod{},
+	}}}
+}
+
+// TestLinesOfThoseWhoGetNothing: they go beside each other; one that gets something waits for them, and those that come
+// after it for it, in their order.
+func TestLinesOfThoseWhoGetNothing(t *testing.T) {
+	names := func(of []placed) (out []string) {
+		for _, p := range of {
+			out = append(out, string(p.Pod.ID))
+		}
+		return out
+	}
+	l := lines{}
+	for _, name := range []string{"a", "b", "c"} {
+		if !l.enter(asking(name, "n")) {
+			t.Errorf("%s waits", name)
+		}
+	}
+	for _, p := range []placed{pinned("d", "n"), asking("e", "n"), asking("f", "n"), pinned("g", "n")} {
+		if l.enter(p) {
+			t.Errorf("%s goes beside others", p.Pod.ID)
+		}
+	}
+	for _, c := range []struct {
+		end     placed
+		outcome placement.Outcome
+		next    []string
+		dropped []string
+	}{
+		{end: asking("b", "n")},
+		{end: asking("a", "n")},
+		{end: asking("c", "n"), next: []string{"d"}},
+		{end: pinned("d", "n"), next: []string{"e", "f"}},
+		{end: asking("e", "n"), outcome: placement.BindRefused, dropped: []string{"g"}},
+		{end: asking("f", "n")},
+	} {
+		if c.outcome == 0 {
+			c.outcome = placement.BindDone
+		}
+		next, dropped := l.leave(c.end, c.outcome)
+		if !slices.Equal(names(next), c.next) || !slices.Equal(names(dropped), c.dropped) {
+			t.Errorf("after %s go %v, and %v are withdrawn; want %v and %v", c.end.Pod.ID, names(next), names(dropped), c.next, c.dropped)
+		}
+	}
+	if len(l) > 0 {
+		t.Errorf("a line that is empty is not over: %v", l)
+	}
+}
+
+// TestGuaranteedPodsDoNotQueue: binds to one node whose agent reports no NUMA nodes, as upstream's, go beside each
+// other, also of pods that would get CPUs of their own elsewhere.
+func TestGuaranteedPodsDoNotQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := start(c, 8)
+		defer stop()
+		slow := &slowBinds{cluster: c}
+		m.api = slow
+		m.nodeHandler().OnAdd(testNode("n", "64"), true)
+		for i := range 8 {
+			pod := testPod(fmt.Sprintf("p%d", i), "1")
+			own := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
+			c.add(m, pod)
+		}
+		m.tell(context.Background(), synced(m))
+		elapse(time.Minute)
+		slow.counts.Lock()
+		defer slow.counts.Unlock()
+		if slow.most != 8 {
+			t.Errorf("%d binds were on their way at once, want 8", slow.most)
+		}
+	})
+}
+
+// slowBinds is an API server that takes a second for each bind, and counts how many it has to answer at once.
+type slowBinds struct {
+	*cluster
+	counts    sync.Mutex
+	now, most int
+}
+
+func (s *slowBinds) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	count := func(n int) {
+		s.counts.Lock()
+		defer s.counts.Unlock()
+		s.now += n
+		s.most = max(s.most, s.now)
+	}
+	count(1)
+	defer count(-1)
+	time.Sleep(time.Second)
+	return s.cluster.bind(ctx, d)
+}
+
+// TestReportsThatGo: when the report of a node is gone, or is another's, pods go there as to any node, which they did
+// not while its agent would have refused them.
+func TestReportsThatGo(t *testing.T) {
+	for how, happens := range map[string]func(h cache.ResourceEventHandler, o *topology.Object){
+		"deleted": func(h cache.ResourceEventHandler, o *topology.Object) { h.OnDelete(o) },
+		"its end missed": func(h cache.ResourceEventHandler, o *topology.Object) {
+			h.OnDelete(cache.DeletedFinalStateUnknown{Key: o.Name, Obj: o})
+		},
+		"another's": func(h cache.ResourceEventHandler, o *topology.Object) {
+			other := &topology.Object{}
+			other.Name = o.Name
+			h.OnUpdate(o, other)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				m, _, stop := start(c, 10)
+				defer stop()
+				node := newNUMANode(t, "n")
+				report := node.encoder.Encode(node.state)
+				h := m.reportHandler(context.Background())
+				m.nodeHandler().OnAdd(testNode("n", "15"), true)
+				h.OnAdd(report, true)
+				m.tell(context.Background(), synced(m))
+				pod := testPod("p", "1")
+				own := corev1.ResourceList{ // more CPUs than a NUMA node has
+					corev1.ResourceCPU: resource.MustParse("10"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+				}
+				pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
+				c.add(m, pod)
+				elapse(time.Minute)
+				if on := c.where(pod); on != "" {
+					t.Fatalf("it is on %s, whose agent would refuse it", on)
+				}
+				happens(h, report)
+				elapse(time.Second)
+				if on := c.where(pod); on != "n" {
+					t.Errorf("it is on %q", on)
+				}
+			})
+		})
+	}
 }

@@ -24,7 +24,8 @@ const servedRetry = time.Minute
 // followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the
 // beginning have been heard, or that there are none to wait for.
 func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
-	return whereServed(ctx, client, kube.Topologies, "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them", func() cache.Controller {
+	const otherwise = "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them"
+	return whereServed(ctx, client, kube.Topologies, otherwise, func() cache.Controller {
 		_, watch := client.Informer(kube.Topologies, kube.Selection{Trim: trimReport}, m.reportHandler(ctx))
 		return watch
 	})
@@ -32,7 +33,9 @@ func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.Inf
 
 // whereServed watches a kind that not every API server has, as soon as it has it. The returned function says when all
 // objects of the beginning have been heard, or that there are none to wait for.
-func whereServed(ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller) cache.InformerSynced {
+func whereServed(
+	ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller,
+) cache.InformerSynced {
 	var settled atomic.Bool
 	go func() {
 		for told := false; ; told = true {

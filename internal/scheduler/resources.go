@@ -39,12 +39,14 @@ const podPage = 500
 
 // The two families, with upstream's words.
 const (
-	requestHead = "# HELP kube_pod_resource_request [STABLE] Resources requested by workloads on the cluster, broken down by pod. " +
-		"This shows the resource usage the scheduler and kubelet expect per pod for resources along with the unit for the resource if any.\n" +
+	requestHead = "# HELP kube_pod_resource_request [STABLE] " +
+		"Resources requested by workloads on the cluster, broken down by pod. " + whatHeadsShow +
 		"# TYPE kube_pod_resource_request gauge\n"
-	limitHead = "# HELP kube_pod_resource_limit [STABLE] Resources limit for workloads on the cluster, broken down by pod. " +
-		"This shows the resource usage the scheduler and kubelet expect per pod for resources along with the unit for the resource if any.\n" +
+	limitHead = "# HELP kube_pod_resource_limit [STABLE] " +
+		"Resources limit for workloads on the cluster, broken down by pod. " + whatHeadsShow +
 		"# TYPE kube_pod_resource_limit gauge\n"
+	whatHeadsShow = "This shows the resource usage the scheduler and kubelet expect per pod for resources " +
+		"along with the unit for the resource if any.\n"
 )
 
 // ServeHTTP is part of http.Handler.
@@ -80,14 +82,17 @@ func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 		}
 		for i := range page.Items {
 			pod := &page.Items[i]
-			if ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; ended && pod.Spec.NodeName != "" {
+			ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+			if ended && pod.Spec.NodeName != "" {
 				continue
 			}
 			none := resourcehelper.PodResourcesOptions{}
-			if limited, err = family(w, limitHead, limited, pod, "limit", resourcehelper.PodLimits(pod, none)); err != nil {
+			amounts := resourcehelper.PodLimits(pod, none)
+			if limited, err = family(w, limitHead, limited, pod, "limit", amounts); err != nil {
 				return err
 			}
-			if requested, err = family(requests, requestHead, requested, pod, "request", resourcehelper.PodRequests(pod, none)); err != nil {
+			amounts = resourcehelper.PodRequests(pod, none)
+			if requested, err = family(requests, requestHead, requested, pod, "request", amounts); err != nil {
 				return err
 			}
 		}
@@ -103,7 +108,9 @@ func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 }
 
 // family writes the lines of one pod, after head if they are the first, and returns how many there are by then.
-func family(w io.Writer, head string, lines int, pod *corev1.Pod, what string, amounts corev1.ResourceList) (int, error) {
+func family(
+	w io.Writer, head string, lines int, pod *corev1.Pod, what string, amounts corev1.ResourceList,
+) (int, error) {
 	priority := ""
 	if pod.Spec.Priority != nil {
 		priority = strconv.Itoa(int(*pod.Spec.Priority))
@@ -119,8 +126,10 @@ func family(w io.Writer, head string, lines int, pod *corev1.Pod, what string, a
 			errs = append(errs, err)
 		}
 		lines++
-		_, err := fmt.Fprintf(w, `kube_pod_resource_%s{namespace="%s",node="%s",pod="%s",priority="%s",resource="%s",scheduler="%s",unit="%s"} %s`+"\n", what,
-			pod.Namespace, pod.Spec.NodeName, pod.Name, priority, name, labelValue.Replace(pod.Spec.SchedulerName), unitOf(name), valueText(amount))
+		_, err := fmt.Fprintf(w, `kube_pod_resource_%s{namespace="%s",node="%s",pod="%s",priority="%s",`+
+			`resource="%s",scheduler="%s",unit="%s"} %s`+"\n",
+			what, pod.Namespace, pod.Spec.NodeName, pod.Name, priority,
+			name, labelValue.Replace(pod.Spec.SchedulerName), unitOf(name), valueText(amount))
 		errs = append(errs, err)
 	}
 	return lines, errors.Join(errs...)

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -25,13 +26,16 @@ func TestPodResources(t *testing.T) {
 	pod := func(name, scheduler string, phase corev1.PodPhase) corev1.Pod {
 		p := testPod(name, "1500m")
 		p.Spec.SchedulerName, p.Spec.NodeName, p.Status.Phase = scheduler, "n", phase
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi"), "example.com/none": resource.MustParse("0")}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceMemory: resource.MustParse("1Gi"), "example.com/none": resource.MustParse("0"),
+		}
 		return *p
 	}
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 		if r.URL.Query().Get("continue") == "" {
-			list.Items, list.Continue = []corev1.Pod{pod("a", "x", corev1.PodRunning), pod("ended", "x", corev1.PodFailed)}, "more"
+			list.Items = []corev1.Pod{pod("a", "x", corev1.PodRunning), pod("ended", "x", corev1.PodFailed)}
+			list.Continue = "more"
 		} else {
 			list.Items = []corev1.Pod{pod("b", "odd\"\n\\", corev1.PodPending)}
 		}
@@ -46,11 +50,17 @@ func TestPodResources(t *testing.T) {
 	p := &PodResources{Client: client}
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/resources", nil))
-	want := limitHead + `kube_pod_resource_limit{namespace="default",node="n",pod="a",priority="",resource="memory",scheduler="x",unit="bytes"} 1.073741824e+09
-kube_pod_resource_limit{namespace="default",node="n",pod="b",priority="",resource="memory",scheduler="odd\"\n\\",unit="bytes"} 1.073741824e+09
-` + requestHead + `kube_pod_resource_request{namespace="default",node="n",pod="a",priority="",resource="cpu",scheduler="x",unit="cores"} 1.5
-kube_pod_resource_request{namespace="default",node="n",pod="b",priority="",resource="cpu",scheduler="odd\"\n\\",unit="cores"} 1.5
-`
+	line := func(what, pod, resource, scheduler, unit, value string) string {
+		return fmt.Sprintf(`kube_pod_resource_%s{namespace="default",node="n",pod="%s",priority="",resource="%s",`+
+			`scheduler="%s",unit="%s"} %s`+"\n", what, pod, resource, scheduler, unit, value)
+	}
+	const odd = `odd\"\n\\` // escaped
+	want := limitHead +
+		line("limit", "a", "memory", "x", "bytes", "1.073741824e+09") +
+		line("limit", "b", "memory", odd, "bytes", "1.073741824e+09") +
+		requestHead +
+		line("request", "a", "cpu", "x", "cores", "1.5") +
+		line("request", "b", "cpu", odd, "cores", "1.5")
 	if got := w.Body.String(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -95,13 +105,16 @@ func TestMetricsOfTrouble(t *testing.T) {
 		mind.tell(context.Background(), synced(mind))
 		high := withPriority(testPod("high", "1"), 10)
 		c.add(mind, high)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		elapse(time.Minute)
 		if count("NodeResourcesFit") != 1 || count("NodeUnschedulable") != 1 {
 			t.Errorf("%v and %v pods rejected, want one by each", count("NodeResourcesFit"), count("NodeUnschedulable"))
 		}
-		for name, least := range map[string]float64{"scheduler_preemption_goroutines_execution_total": 2, "scheduler_async_api_call_execution_total": 1,
-			"scheduler_event_handling_duration_seconds": 4, "scheduler_pod_scheduled_after_flush_total": 0} {
+		for name, least := range map[string]float64{
+			"scheduler_preemption_goroutines_execution_total": 2,
+			"scheduler_async_api_call_execution_total":        1,
+			"scheduler_event_handling_duration_seconds":       4,
+			"scheduler_pod_scheduled_after_flush_total":       0,
+		} {
 			if got := total(t, m, name); got < least {
 				t.Errorf("%s: %v", name, got)
 			}
@@ -122,5 +135,67 @@ func TestFlushedIsCounted(t *testing.T) {
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 1 {
 		t.Errorf("%v counted, want one", n)
+	}
+}
+
+// TestPodResourcesOneAtATime: while one request is answered another is refused, and afterwards the next is answered;
+// one for which the pods cannot be listed is broken off.
+func TestPodResourcesOneAtATime(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan int)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(<-answer)
+		_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}})
+	}))
+	defer api.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &PodResources{Client: client}
+	ask := func() (code int, broken any) {
+		defer func() { broken = recover() }()
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/resources", nil))
+		return w.Code, nil
+	}
+	for range 2 {
+		first := make(chan int, 1)
+		go func() {
+			code, _ := ask()
+			first <- code
+		}()
+		select {
+		case <-asked:
+		case code := <-first:
+			t.Fatalf("nobody else is answered, and the first gets %d", code)
+		}
+		if code, _ := ask(); code != http.StatusServiceUnavailable {
+			t.Errorf("while one is answered: %d", code)
+		}
+		answer <- http.StatusOK
+		if code := <-first; code != http.StatusOK {
+			t.Errorf("the first: %d", code)
+		}
+	}
+	go func() {
+		<-asked
+		answer <- http.StatusForbidden
+	}()
+	if _, broken := ask(); broken != http.ErrAbortHandler {
+		t.Errorf("pods cannot be listed: %v", broken)
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for name, want := range map[corev1.ResourceName]string{
+		corev1.ResourceCPU: "cores", corev1.ResourceMemory: "bytes", corev1.ResourceStorage: "bytes",
+		corev1.ResourceEphemeralStorage: "bytes", "hugepages-2Mi": "bytes", "attachable-volumes-x": "integer",
+		"example.com/gpu": "",
+	} {
+		if got := unitOf(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
 	}
 }

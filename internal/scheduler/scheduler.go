@@ -22,7 +22,8 @@
 //   - Nothing about why a pod was not placed is written once its bind has been sent.
 //   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
 //     was, the watch decides what is true.
-//   - Pods that ask something of their node's agent reach it in the order in which they were placed there (line.go).
+//   - Pods that get CPUs, memory or devices of their own reach their node's agent in the order in which they were
+//     placed there (line.go).
 //   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
 //
 // It does not elect a leader (kube/election does, around it): two of them do no harm, as the API binds a pod once, but
@@ -68,6 +69,9 @@ const (
 	// hungAfter is how long all slots may be taken and no bind be answered before the mind decides ahead. Chosen: ten
 	// times what a busy server takes.
 	hungAfter = time.Second
+	// tellingMax is how long the Events of what was done may take when the scheduler is told to end. Chosen: within the
+	// rest of a Lease and of any grace; whoever wants to lead next waits as long.
+	tellingMax = 3 * time.Second
 	// aheadMax is for how many pods it decides ahead then. Chosen: what a server takes in some seconds when it is back;
 	// their decisions, of about 1 KiB, are as old as that.
 	aheadMax = 4096
@@ -85,7 +89,7 @@ type Options struct {
 	Seed                     uint64        // decides between nodes of equal score; see placement
 	BindsInFlight            int           // zero: BindsInFlightDefault
 	Extenders                []schedulerconfig.Extender
-	Leads                    func() bool // asked before each write: may this process act? nil: it may
+	Leads                    func() bool // asked right before each write: may this process act? nil: it may
 	Health                   *Health     // nil: nobody asks
 }
 
@@ -118,7 +122,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
-	recorders := kube.NewRecorders(ctx, events)
+	telling, hush := context.WithCancel(context.WithoutCancel(ctx))
+	defer hush()
+	recorders := kube.NewRecorders(telling, events)
 	m := newMind(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
 	if m.extenders, err = newExtenders(o.Extenders); err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
@@ -152,6 +158,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 	}()
 	m.run(ctx)
+	recorders.Settle(tellingMax)
 	return nil
 }
 
@@ -161,6 +168,7 @@ func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, 
 		Component: "scheduler",
 		Options:   throttle.Options{InFlightMax: o.BindsInFlight + besideBinds, Tolerance: tolerance},
 		AnswerMax: answerMax,
+		Leads:     o.Leads,
 	})
 	if err := gate.Register(ctx, o.Metrics.Registry); err != nil {
 		return nil, nil, err
@@ -201,7 +209,9 @@ type mind struct {
 	node      func(name string) *corev1.Node // whole, for extenders
 
 	facts  chan fact
+	clock  func() time.Time // time.Now, but for tests; its differences do not follow the wall clock
 	start  time.Time
+	last   unit.Instant // of now
 	placer *placement.Placer
 
 	synced   bool
@@ -212,6 +222,7 @@ type mind struct {
 	flights  map[placement.PodID]*flight // that were not withdrawn
 	classes  deviceClasses
 	rejected map[placement.PodID]rejected // of the pods that fit nowhere, by whom
+	unsure   map[placement.PodID]placed   // whose bind had no answer, until the watch or another bind settles it
 }
 
 // rejected is what is counted of a pod that fits nowhere.
@@ -232,13 +243,23 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 		o.Health = NewHealth()
 	}
 	return &mind{
-		o: o, api: a, recorder: recorder, lines: lines{}, flights: map[placement.PodID]*flight{}, rejected: map[placement.PodID]rejected{}, facts: make(chan fact, factsMax), start: time.Now(),
-		failures: newLatest[placement.PodID, failure](), evictions: newLatest[placement.PodID, eviction](),
+		o:         o,
+		api:       a,
+		recorder:  recorder,
+		lookUp:    func(placement.Pod) *corev1.Pod { return nil },
+		failures:  newLatest[placement.PodID, failure](),
+		evictions: newLatest[placement.PodID, eviction](),
 		questions: newLatest[placement.PodID, question](),
+		facts:     make(chan fact, factsMax),
+		clock:     time.Now,
+		start:     time.Now(),
 		placer: placement.New(placement.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
 		}),
-		lookUp: func(placement.Pod) *corev1.Pod { return nil },
+		lines:    lines{},
+		flights:  map[placement.PodID]*flight{},
+		rejected: map[placement.PodID]rejected{},
+		unsure:   map[placement.PodID]placed{},
 	}
 }
 
@@ -253,8 +274,17 @@ func (m *mind) nameFor(p placement.Pod) string {
 // recorderFor is where Events about a pod go, or about others because of it.
 func (m *mind) recorderFor(p placement.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
 
-// now is above zero, as Instants want to be.
-func (m *mind) now() unit.Instant { return unit.Instant(time.Since(m.start)) + 1 }
+// now is above zero, as Instants want to be. Where the clock went back, as no monotonic one should, time goes on from
+// where it was: else all that is due would wait until the clock is there again.
+func (m *mind) now() unit.Instant {
+	now := unit.Instant(m.clock().Sub(m.start)) + 1
+	if now < m.last {
+		m.start = m.start.Add(now.Sub(m.last))
+		now = m.last
+	}
+	m.last = now
+	return now
+}
 
 // tell hands a fact to the mind; it waits while too many are pending.
 func (m *mind) tell(ctx context.Context, f fact) {
@@ -272,7 +302,6 @@ func (m *mind) run(ctx context.Context) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer m.o.Health.waits()
 	slog.Info("scheduler starts", "name", m.o.Name, "binds_in_flight", m.o.BindsInFlight)
 	reported := false
 	for {
@@ -282,7 +311,8 @@ func (m *mind) run(ctx context.Context) {
 		m.sendHeld(ctx)
 		if m.synced && !reported {
 			reported = true
-			slog.Info("scheduler has its first lists", "after", time.Since(m.start).Round(time.Millisecond), "pending", m.placer.Pending())
+			slog.Info("scheduler has its first lists", "after", m.clock().Sub(m.start).Round(time.Millisecond),
+				"pending", m.placer.Pending())
 		}
 		if m.mayPlace(m.now()) && m.placeOne(ctx) {
 			continue
@@ -389,19 +419,22 @@ func (m *mind) placeOne(ctx context.Context) bool {
 	if d.Failure != nil {
 		m.o.Metrics.attempt(resultUnschedulable, d.Pod.Profile, took)
 		m.rejected[d.Pod.ID] = rejected{d.Failure.Rejected, d.Pod.Profile}
-		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "attempt", d.Attempt, "reason", d.Failure, "took", took)
+		slog.Debug("pod fits nowhere", "pod", d.Pod.Namespace+"/"+d.Pod.Name,
+			"attempt", d.Attempt, "reason", d.Failure, "took", took)
 		m.unplaced(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
 		if d.Preemption != nil || d.Failure.Preemption != "" {
 			m.o.Metrics.preemptions.Inc()
 		}
 		if d.Preemption != nil {
 			m.o.Metrics.victims.Observe(float64(len(d.Preemption.Victims)))
-			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node, "victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
+			slog.Info("making room by eviction", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Preemption.Node,
+				"victims", len(d.Preemption.Victims), "against_budgets", d.Preemption.Violations)
 			m.makeRoom(d)
 		}
 		return true
 	}
-	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node, "feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
+	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node,
+		"feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
 	delete(m.rejected, d.Pod.ID)
 	m.evictions.withdraw(d.Pod.ID)
 	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID), flight: m.launch(d.Pod.ID)}
@@ -428,7 +461,7 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	if !p.mayGo(ctx) {
 		return
 	}
-	outcome, err := placement.BindRefused, error(errNotLeading)
+	outcome, err := placement.BindRefused, kube.ErrNotLeading
 	switch {
 	case kube.IsWithdrawn(ctx):
 		outcome, err = placement.BindWithdrawn, errWithdrawn
@@ -449,11 +482,12 @@ func (m *mind) bind(ctx context.Context, p placed) {
 		m.settle(now, p, outcome)
 		m.reportBind(p.Decision, outcome, err)
 		next, withdrawn := m.lines.leave(p, outcome)
-		if next != nil {
-			go m.bind(ctx, *next)
+		for _, n := range next {
+			go m.bind(ctx, n)
 		}
 		for _, w := range withdrawn {
-			slog.Debug("bind withdrawn: the one before it to the node failed", "pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
+			slog.Debug("bind withdrawn: the one before it to the node failed",
+				"pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
 			m.settle(now, w, placement.BindRefused)
 		}
 	})
@@ -469,11 +503,8 @@ func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 	switch outcome {
 	case placement.BindDone:
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
-		m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
-		if p.Flushed {
-			m.o.Metrics.flushed.Inc()
-			slog.Warn(Forgotten, "pod", p.Pod.Namespace+"/"+p.Pod.Name, "node", p.Node, "waited", now.Sub(p.Came))
-		}
+		delete(m.unsure, p.Pod.ID)
+		m.isBound(now, p)
 	case placement.BindWithdrawn:
 		m.o.Metrics.attempt(resultUnschedulable, p.Pod.Profile, now.Sub(p.began))
 		if pod := m.lookUp(p.Pod); pod != nil {
@@ -482,19 +513,55 @@ func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 		}
 	default:
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
+		if outcome == placement.BindLost {
+			m.hasNoAnswer(now, p)
+		}
 	}
 	m.placer.Bound(now, p.Pod, outcome)
 }
 
+// isBound notes that a pod is bound as was decided, and tells its owner.
+func (m *mind) isBound(now unit.Instant, p placed) {
+	name := p.Pod.Namespace + "/" + p.Pod.Name
+	m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
+	if p.Flushed {
+		m.o.Metrics.flushed.Inc()
+		slog.Warn(Forgotten, "pod", name, "node", p.Node, "waited", now.Sub(p.Came))
+	}
+	if pod := m.lookUp(p.Pod); pod != nil {
+		m.recorderFor(p.Pod).Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, p.Node)
+	}
+}
+
+// hasNoAnswer keeps a bind in mind that may have happened: if it has, its owner is to hear so. The watch may be faster
+// than the end of the wait for an answer.
+func (m *mind) hasNoAnswer(now unit.Instant, p placed) {
+	switch pod := m.lookUp(p.Pod); {
+	case pod == nil:
+	case pod.Spec.NodeName == "":
+		m.unsure[p.Pod.ID] = p
+	default:
+		p.Node = pod.Spec.NodeName
+		m.isBound(now, p)
+	}
+}
+
+// isOn settles what was not sure of a pod: the watch has it on a node. It may have been tried on several.
+func (m *mind) isOn(now unit.Instant, id placement.PodID, node string) {
+	if p, unsure := m.unsure[id]; unsure {
+		delete(m.unsure, id)
+		p.Node = node
+		m.isBound(now, p)
+	}
+}
+
+// reportBind tells why a bind failed.
 func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err error) {
 	name := d.Pod.Namespace + "/" + d.Pod.Name
 	if outcome == placement.BindDone {
-		if pod := m.lookUp(d.Pod); pod != nil {
-			m.recorderFor(d.Pod).Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s to %s", name, d.Node)
-		}
 		return
 	}
-	if errors.Is(err, errNotLeading) || outcome == placement.BindWithdrawn {
+	if errors.Is(err, kube.ErrNotLeading) || outcome == placement.BindWithdrawn {
 		return // this process is about to end, and its words may be wrong; or settle has told
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
@@ -503,8 +570,14 @@ func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err e
 	}
 }
 
-// messageMax is how long an Event's message may be (API validation: 1,024 bytes); the condition is not cut.
-const messageMax = 1024
+const (
+	// messageMax is how long an Event's message may be (API validation: 1,024 bytes).
+	messageMax = 1024
+	// conditionMax is how long a condition's message may be: as much as the API allows in conditions of most objects
+	// (metav1.Condition; a pod's has no bound). A pod that asks for 10,000 resources that no node has has as many reasons,
+	// half a MiB of them, which would be written whenever it is tried.
+	conditionMax = 32768
+)
 
 // unplaced tells a pod's owner why it was not placed, as an Event and as the pod's condition.
 func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
@@ -513,7 +586,7 @@ func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
 		return
 	}
 	m.recorderFor(p).Event(pod, corev1.EventTypeWarning, "FailedScheduling", cut(message, messageMax))
-	m.failures.put(p.ID, failure{pod, reason, message, nominated})
+	m.failures.put(p.ID, failure{pod, reason, cut(message, conditionMax), nominated})
 }
 
 // cut is s, or its beginning with a sign that there is more, in at most so many bytes.

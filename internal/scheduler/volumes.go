@@ -25,7 +25,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 	if !p.mayGo(ctx) {
 		return
 	}
-	err := error(errNotLeading)
+	err := kube.ErrNotLeading
 	if !kube.IsWithdrawn(ctx) && m.o.Leads() {
 		began := time.Now()
 		err = m.writePlan(ctx, p.Volumes)
@@ -92,9 +92,11 @@ func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 	if b.ByController {
 		meta["annotations"] = map[string]string{storagehelpers.AnnBoundByController: "yes"}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"claimRef": corev1.ObjectReference{
-		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: b.ClaimSpace, Name: b.ClaimName, UID: types.UID(b.ClaimUID),
-	}}})
+	claim := corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim",
+		Namespace: b.ClaimSpace, Name: b.ClaimName, UID: types.UID(b.ClaimUID),
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"claimRef": claim}})
 	if err != nil {
 		return err
 	}

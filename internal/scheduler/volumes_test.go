@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -46,7 +49,9 @@ func testClaim(name, version string) *corev1.PersistentVolumeClaim {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "uid-of-claim", ResourceVersion: version},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
 		},
 	}
 }
@@ -65,18 +70,21 @@ func testVolume(name, version string) *corev1.PersistentVolume {
 // storage tells the mind of a class, a volume and a claim, and returns a pod with that claim.
 func storage(m *mind, provisioner string) *corev1.Pod {
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait}
+	class := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait,
+	}
 	m.tell(context.Background(), func(now unit.Instant) {
 		m.placer.StorageClassSeen(now, kube.PlacementStorageClass(class))
 		m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "1")))
 	})
 	pod := testPod("p", "100m")
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: source}}}
 	return pod
 }
 
-// TestVolumesBeforeTheBind keeps the volume for the claim, waits until both are bound, however long that takes, and binds the
-// pod then; a write that fails is repeated after the back-off.
+// TestVolumesBeforeTheBind keeps the volume for the claim, waits until both are bound, however long that takes, and
+// binds the pod then; a write that fails is repeated after the back-off.
 func TestVolumesBeforeTheBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -90,18 +98,17 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 			m.synced = true
 		})
 		c.add(m, pod)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		elapse(time.Minute)
 		if !slices.Equal(c.writes, []string{"keep pv for data"}) || len(c.bound) != 0 {
 			t.Fatalf("writes %q, bound %v", c.writes, c.bound)
 		}
-		if got := <-recorder.Events; !strings.Contains(got, "FailedScheduling") || !strings.Contains(got, "keep persistent volume pv for claim default/data: no") {
+		const want = "keep persistent volume pv for claim default/data: no"
+		if got := <-recorder.Events; !strings.Contains(got, "FailedScheduling") || !strings.Contains(got, want) {
 			t.Errorf("event %q", got)
 		}
 		// Another pod does not wait for it, although only one bind may be in flight.
 		c.add(m, testPod("other", "100m"))
-		time.Sleep(time.Second)
-		synctest.Wait()
+		elapse(time.Second)
 		if c.bound["uid-other"] != 1 {
 			t.Error("a pod waited for another's volumes")
 		}
@@ -109,14 +116,12 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		kept.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "uid-of-claim"}
 		bound.Spec.VolumeName, bound.Annotations = "pv", map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, kube.PlacementVolume(kept)) })
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		elapse(time.Minute)
 		if len(c.bound) != 1 {
 			t.Error("bound before the claim was")
 		}
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(bound)) })
-		time.Sleep(time.Second)
-		synctest.Wait()
+		elapse(time.Second)
 		if c.bound[pod.UID] != 1 {
 			t.Errorf("bound %v", c.bound)
 		}
@@ -137,20 +142,20 @@ func TestVolumesNeverCome(t *testing.T) {
 		asked.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n"}
 		time.Sleep(time.Second)
 		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(asked)) })
-		time.Sleep(9 * time.Minute)
-		synctest.Wait()
+		elapse(9 * time.Minute)
 		if !slices.Equal(c.writes, []string{"ask for data on n"}) || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Fatalf("writes %q, bound %v, %d events", c.writes, c.bound, len(recorder.Events))
 		}
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		if got := <-recorder.Events; got != "Warning FailedScheduling binding to node n: binding volumes: context deadline exceeded" {
+		elapse(2 * time.Minute)
+		const want = "Warning FailedScheduling binding to node n: binding volumes: context deadline exceeded"
+		if got := <-recorder.Events; got != want {
 			t.Errorf("event %q", got)
 		}
 		// The provisioner gives the claim back: whoever waited for it tries again, now with it unwritten.
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "3"))) })
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		m.tell(context.Background(), func(now unit.Instant) {
+			m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "3")))
+		})
+		elapse(time.Minute)
 		if got := <-recorder.Events; !strings.Contains(got, `provisioning failed for PVC "data"`) {
 			t.Errorf("event %q", got)
 		}
@@ -170,10 +175,85 @@ func TestExLeaderWritesNoVolumes(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		c.add(m, storage(m, "csi.example.com"))
 		m.tell(context.Background(), synced(m))
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		elapse(time.Minute)
 		if len(c.writes) != 0 || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Errorf("writes %q, bound %v, %d Events", c.writes, c.bound, len(recorder.Events))
 		}
 	})
+}
+
+// TestVictimWhoseVolumesAreWritten: room is made of a pod of which volumes are being written, or wait for what is
+// written about it: its bind is not sent, what was not begun is not written, and it waits for its turn.
+func TestVictimWhoseVolumesAreWritten(t *testing.T) {
+	for _, begun := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hanging{patches: make(chan struct{})}
+			m, recorder, stop := startHanging(t, 10, h)
+			defer stop()
+			if !begun { // it fits nowhere at first, and that is being written
+				m.nodeHandler().OnAdd(testNode("small", "10m"), true)
+			} else {
+				m.nodeHandler().OnAdd(testNode("n", "1"), true)
+			}
+			low := withPriority(storage(m, "csi.example.com"), 1)
+			low.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
+			m.tell(context.Background(), synced(m))
+			h.add(m, low)
+			if !begun {
+				elapse(time.Second)
+				m.nodeHandler().OnAdd(testNode("n", "1"), false)
+			}
+			elapse(2 * time.Millisecond) // of the five that a write takes
+			high := withPriority(testPod("high", "1"), 10)
+			h.add(m, high)
+			elapse(time.Second)
+			close(h.patches)
+			elapse(time.Minute)
+			if (len(h.writes) > 0) != begun || h.where(low) != "" || h.where(high) != "n" || len(h.removed) > 0 {
+				t.Errorf("begun %v: writes %q, low is on %q, high on %q, removed %q", begun, h.writes, h.where(low),
+					h.where(high), h.removed)
+			}
+			told := ""
+			for len(recorder.Events) > 0 {
+				told += <-recorder.Events + "\n"
+			}
+			if !strings.Contains(told, "(in kube-scheduler memory)") {
+				t.Errorf("begun %v: told %q", begun, told)
+			}
+		})
+	}
+}
+
+// bodies is a way to an API server that takes all, and keeps what was sent.
+type bodies []string
+
+func (b *bodies) RoundTrip(q *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(q.Body)
+	*b = append(*b, string(body))
+	return answer(q, http.StatusOK, map[string]any{}), err
+}
+
+// TestVolumeWritesAreGuarded: what is written of a volume and a claim names the versions and the claim that were
+// decided on, so that one that changed meanwhile is left alone.
+func TestVolumeWritesAreGuarded(t *testing.T) {
+	var sent bodies
+	client, err := kube.NewClientForConfig(&rest.Config{Host: "http://api.example", Transport: &sent, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := remote{client}
+	keep := placement.VolumeBind{Volume: "pv", Version: "7", ClaimSpace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
+	if err := r.keepVolume(t.Context(), &keep); err != nil {
+		t.Error(err)
+	}
+	ask := placement.VolumeProvision{Namespace: "x", Name: "data", Version: "8"}
+	if err := r.askForVolume(t.Context(), &ask); err != nil {
+		t.Error(err)
+	}
+	want := []string{`"resourceVersion":"7"`, `"uid":"uid-of-claim"`, `"resourceVersion":"8"`}
+	for i, where := range []int{0, 0, 1} {
+		if len(sent) != 2 || !strings.Contains(sent[where], want[i]) {
+			t.Errorf("sent %q, want %s", sent, want[i])
+		}
+	}
 }

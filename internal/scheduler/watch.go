@@ -50,12 +50,15 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		event := "UnscheduledPod" + change
 		if p.Node != "" {
 			event = "AssignedPod" + change
-			m.failures.withdraw(p.ID) // whoever has bound it
+		}
+		if p.Node != "" || p.Deleting { // whoever has bound it
+			m.failures.withdraw(p.ID)
 			m.evictions.withdraw(p.ID)
 		}
 		m.hear(event, func(now unit.Instant) {
 			if p.Node != "" {
 				delete(m.rejected, p.ID)
+				m.isOn(now, p.ID, p.Node)
 			}
 			m.placer.PodSeen(now, p)
 		})
@@ -65,6 +68,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		m.evictions.withdraw(placement.PodID(uid))
 		m.hear("PodDelete", func(now unit.Instant) {
 			delete(m.rejected, placement.PodID(uid))
+			delete(m.unsure, placement.PodID(uid))
 			m.placer.PodGone(now, placement.PodID(uid))
 		})
 	}
@@ -127,13 +131,24 @@ type object interface {
 }
 
 // follow makes facts of what happens to objects of one kind. They are translated beside the mind.
-func follow[T object, F any](m *mind, client *kube.Client, k kube.Kind, translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string)) cache.Controller {
+func follow[T object, F any](
+	m *mind, client *kube.Client, k kube.Kind,
+	translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
+) cache.Controller {
+	_, controller := client.Informer(k, kube.Selection{Trim: trim}, followed(m, translate, seen, gone))
+	return controller
+}
+
+// followed is what follow does with each change.
+func followed[T object, F any](
+	m *mind, translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
+) cache.ResourceEventHandler {
 	name := reflect.TypeFor[T]().Elem().Name()
 	heard := func(obj any, change string) {
 		f := translate(obj.(T))
 		m.hear(name+change, func(now unit.Instant) { seen(now, f) })
 	}
-	_, controller := client.Informer(k, kube.Selection{Trim: trim}, cache.ResourceEventHandlerFuncs{
+	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { heard(obj, "Add") },
 		UpdateFunc: func(_, after any) { heard(after, "Update") },
 		DeleteFunc: func(obj any) {
@@ -142,8 +157,7 @@ func follow[T object, F any](m *mind, client *kube.Client, k kube.Kind, translat
 				m.hear(name+"Delete", func(now unit.Instant) { gone(now, namespace, of) })
 			}
 		},
-	})
-	return controller
+	}
 }
 
 // as is the translation of what needs none.

@@ -40,7 +40,7 @@ const (
 )
 
 // narrowBy takes out of m the rows on which holds does not. key says what it asks; equal keys ask the same.
-func (c *cluster) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
+func (c *state) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
 	if a := c.atomOf(&c.moves, m, key, holds); a != nil {
 		m.Only(a.rows)
 		return
@@ -49,7 +49,7 @@ func (c *cluster) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
 }
 
 // keepIn takes out of m the rows among some on which holds does not.
-func (c *cluster) keepIn(m, some rows.Mask, holds func(row) bool) {
+func (c *state) keepIn(m, some rows.Mask, holds func(row) bool) {
 	m.Both(some, func(r row) {
 		if !holds(r) {
 			m.Clear(r)
@@ -59,7 +59,7 @@ func (c *cluster) keepIn(m, some rows.Mask, holds func(row) bool) {
 
 // atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is
 // better asked. log notes whatever may change an answer.
-func (c *cluster) atomOf(log *rows.ChangeLog, m rows.Mask, key []byte, holds func(row) bool) *atom {
+func (c *state) atomOf(log *rows.ChangeLog, m rows.Mask, key []byte, holds func(row) bool) *atom {
 	a := c.atoms.byKey[string(key)]
 	if a == nil {
 		if m.Count() < len(c.name)/16 {
@@ -93,7 +93,7 @@ func (a *atoms) shrink() {
 
 // catchUp calls see for the rows that log says have changed since position, or for all, and returns the position to
 // go on from.
-func (c *cluster) catchUp(log *rows.ChangeLog, position int, see func(row)) int {
+func (c *state) catchUp(log *rows.ChangeLog, position int, see func(row)) int {
 	if position >= 0 && log.End()-position <= len(c.name) {
 		if next, ok := log.Since(position, see); ok {
 			return next

@@ -50,6 +50,26 @@ var hostile = []mixture{
 			x.Spread = append(x.Spread, SpreadConstraint{MaxSkew: 1, TopologyKey: fmt.Sprintf("%d-%d", i, k), Selector: own, MinDomains: 1})
 		}
 	}},
+	{name: "partners", pod: func(_ *Placer, i int, x *Pod) {
+		for k := range many {
+			x.Affinity = append(x.Affinity, appTerm(fmt.Sprintf("%d-%d", i, k), strconv.Itoa(k)))
+		}
+	}},
+	{name: "strangers", pod: func(_ *Placer, i int, x *Pod) {
+		for k := range many {
+			x.AntiAffinity = append(x.AntiAffinity, appTerm(fmt.Sprintf("%d-%d", i, k), hostKey))
+		}
+	}},
+	{name: "held-terms", prepare: func(p *Placer) { // one pod, which is bound, keeps away from all others, in every way
+		x := benchPod("holds")
+		x.Node = "node-0"
+		for k := range many {
+			term := appTerm("", "none-"+strconv.Itoa(k))
+			term.Selector = LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
+			x.AntiAffinity = append(x.AntiAffinity, term)
+		}
+		p.PodSeen(1, x)
+	}, pod: kindOf},
 	{name: "flapping-nodes", pod: kindOf, between: func(p *Placer, i int) {
 		for k := range 50 {
 			n := benchNode((i*50 + k) % 5000)
@@ -82,12 +102,7 @@ func BenchmarkHostile(b *testing.B) {
 					}
 					i++
 				}
-				one()
-				before := cpuTime(b)
-				for b.Loop() {
-					one()
-				}
-				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+				measure(b, 1, one)
 			})
 		}
 	}
@@ -113,20 +128,10 @@ func BenchmarkMillion(b *testing.B) {
 	i := 0
 	one := func() {
 		x := benchPod("p" + strconv.Itoa(i))
-		p.PodSeen(2, x)
-		d, _ := p.Next(2)
-		x.Node = d.Node
-		p.PodSeen(2, x)
+		placeBound(b, p, x)
 		i++
 	}
-	for range 1000 {
-		one()
-	}
-	start := cpuTime(b)
-	for b.Loop() {
-		one()
-	}
-	b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
+	measure(b, 1000, one)
 	b.ReportMetric(float64(heap)/(1<<20), "MiB")
 	runtime.KeepAlive(p)
 }

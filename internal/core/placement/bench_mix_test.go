@@ -167,27 +167,39 @@ func BenchmarkMix(b *testing.B) {
 					}
 					x := benchPod("p" + strconv.Itoa(i))
 					m.pod(p, i, &x)
-					p.PodSeen(2, x)
-					d, _ := p.Next(2)
-					if d.Node == "" {
-						b.Fatalf("pod %d: %v", i, d.Failure)
-					}
-					x.Node = d.Node
-					p.PodSeen(2, x)
+					placeBound(b, p, x)
 					i++
 				}
-				for range 100 {
-					one()
-				}
-				b.ReportAllocs()
-				before := cpuTime(b)
-				for b.Loop() {
-					one()
-				}
-				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+				measure(b, 100, one)
 			})
 		}
 	}
+}
+
+// placeBound lets a pod come, and sees it bound where it is placed.
+func placeBound(t testing.TB, p *Placer, x Pod) {
+	t.Helper()
+	p.PodSeen(2, x)
+	d, _ := p.Next(2)
+	if d.Node == "" {
+		t.Fatalf("pod %s: %v", x.Name, d.Failure)
+	}
+	x.Node = d.Node
+	p.PodSeen(2, x)
+}
+
+// measure reports what one costs of the CPU, after so many that are not the steady state yet.
+func measure(b *testing.B, first int, one func()) {
+	b.Helper()
+	for range first {
+		one()
+	}
+	b.ReportAllocs()
+	before := cpuTime(b)
+	for b.Loop() {
+		one()
+	}
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
 // cpuTime is what the process has used: other work on the machine does not count.

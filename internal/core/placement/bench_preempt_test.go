@@ -8,9 +8,12 @@ import (
 
 // A crowd is a full cluster with preemptors, and what goes on between any two of them.
 type crowd struct {
-	name    string
-	pod     func(i int, x *Pod)
-	between func(p *Placer, i int)
+	name     string
+	old      func(i int, x *Pod) // makes the i-th pod of the full cluster what it is; nil: nothing to do
+	prepare  func(p *Placer)
+	pod      func(i int, x *Pod)
+	between  func(p *Placer, i int)
+	hopeless bool // no eviction helps: a preemptor is tried, and goes
 }
 
 const (
@@ -47,6 +50,29 @@ func lookAround(i int, x *Pod) {
 // changing lets budgets allow now some disruptions and now none.
 func changing(p *Placer, i int) { p.BudgetSeen(2, crowdBudget(i*7%crowdBudgets, i/crowdBudgets%4)) }
 
+// allowing lets one of n budgets that select every pod allow now some disruptions and now none.
+func allowing(n int) func(p *Placer, i int) {
+	return func(p *Placer, i int) { p.BudgetSeen(2, budgetOfAll(i*7%n, (i+i/n)%3)) }
+}
+
+func budgetOfAll(b, allowed int) Budget {
+	return Budget{
+		Namespace: "d", Name: "all-" + strconv.Itoa(b), Allowed: int32(allowed),
+		Selector: LabelSelector{Requirements: []Requirement{{Key: "preemptor", Op: DoesNotExist}}},
+	}
+}
+
+// keepAway makes x of a kind of its own among crowdKinds, that stays away from all pods besides.
+func keepAway(i int, x *Pod, key string) {
+	kind := strconv.Itoa(i % crowdKinds)
+	x.Labels = []Label{{Key: "app", Value: "preemptor"}, {Key: "kind", Value: kind}, {Key: "preemptor", Value: "yes"}}
+	term := appTerm("", key)
+	term.Selector = LabelSelector{Requirements: []Requirement{
+		{Key: "kind", Op: NotIn, Values: []string{kind}}, {Key: "preemptor", Op: DoesNotExist},
+	}}
+	x.AntiAffinity = []PodTerm{term}
+}
+
 var crowds = []crowd{
 	{name: "alike", pod: func(int, *Pod) {}},
 	{name: "budgets", pod: func(int, *Pod) {}, between: changing},
@@ -59,16 +85,45 @@ var crowds = []crowd{
 		}
 		p.BudgetSeen(2, crowdBudget(i%crowdBudgets, 0))
 	}},
+	{name: "budget-of-all", pod: func(int, *Pod) {}, between: allowing(1)},
+	{name: "budgets-of-all", pod: func(int, *Pod) {}, between: allowing(1000), prepare: func(p *Placer) {
+		for b := range 1000 {
+			p.BudgetSeen(1, budgetOfAll(b, b%3))
+		}
+	}},
+	{name: "budget-of-all-two", pod: func(_ int, x *Pod) { x.Requests[0].Value = 40000 }, between: allowing(1)},
+	{name: "forbids-hosts", pod: func(i int, x *Pod) {
+		keepAway(i, x, hostKey)
+		x.Requests[0].Value = 40000
+	}, between: changing},
+	{name: "forbids-zones", pod: func(i int, x *Pod) { keepAway(i, x, "zone") }, between: changing, hopeless: true},
+	{name: "forbidden", old: func(i int, x *Pod) {
+		x.AntiAffinity = []PodTerm{appTerm("preemptor-"+strconv.Itoa(i%crowdKinds), hostKey)}
+	}, pod: lookAround, between: changing},
+	{name: "forbidden-zones", old: func(i int, x *Pod) {
+		x.AntiAffinity = []PodTerm{appTerm("preemptor-"+strconv.Itoa(i%crowdKinds), "zone")}
+	}, pod: lookAround, between: changing, hopeless: true},
+	{name: "joins-few", old: func(i int, x *Pod) { x.Priority = int32(i % 2 * 20) }, pod: func(i int, x *Pod) {
+		lookAround(i, x)
+		x.Spread, x.Affinity = nil, []PodTerm{appTerm("old-"+strconv.Itoa((2*i+1)%crowdBudgets), hostKey)}
+	}, between: changing},
+	{name: "no-room", old: func(i int, x *Pod) { x.Priority = int32(i % 2 * 20) }, pod: func(i int, x *Pod) {
+		x.Requests = []Amount{{CPU, int64(40000 + 10*(i%1000))}}
+	}, between: changing, hopeless: true},
+	{name: "no-room-around", old: func(i int, x *Pod) { x.Priority = int32(i % 2 * 20) }, pod: func(i int, x *Pod) {
+		lookAround(i, x)
+		x.Requests = []Amount{{CPU, int64(40000 + 10*(i%1000))}}
+	}, between: changing, hopeless: true},
 }
 
 // BenchmarkPreempt measures a preemptor's way through the mind: seen, tried, its victims gone, placed, seen bound; and
-// when so many have come after it, its end and the pod that takes its place, so that the cluster stays full.
+// when so many have come after it, its end and the pods that take its place, so that the cluster stays full.
 func BenchmarkPreempt(b *testing.B) {
 	for _, m := range crowds {
 		for _, nodes := range []int{5000, 50000} {
 			b.Run(fmt.Sprintf("%s/%d", m.name, nodes), func(b *testing.B) {
-				p := crowdCluster(nodes)
-				i, stays := 0, make([]Pod, crowdStay)
+				p := crowdCluster(&m, nodes)
+				i, stays := 0, make([]stay, crowdStay)
 				one := func() {
 					if m.between != nil {
 						m.between(p, i)
@@ -76,30 +131,36 @@ func BenchmarkPreempt(b *testing.B) {
 					preemptOne(b, p, &m, i, stays)
 					i++
 				}
-				for range 2 * crowdBudgets {
-					one()
-				}
-				b.ReportAllocs()
-				before := cpuTime(b)
-				for b.Loop() {
-					one()
-				}
-				b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+				measure(b, 2*crowdBudgets, one)
 			})
 		}
 	}
 }
 
-func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []Pod) {
+// A stay is a preemptor that was placed, and how many were evicted for it.
+type stay struct {
+	pod     Pod
+	victims int
+}
+
+func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []stay) {
 	x := benchPod("p" + strconv.Itoa(i))
 	x.Priority, x.Requests = 10, []Amount{{CPU, 25000}, {Memory, 100 << 20}}
 	m.pod(i, &x)
 	p.PodSeen(2, x)
 	d, _ := p.Next(2)
+	if m.hopeless {
+		if d.Preemption != nil || d.Failure == nil {
+			b.Fatalf("pod %d: evicts %v", i, d.Preemption)
+		}
+		p.PodGone(2, x.ID)
+		return
+	}
 	if d.Preemption == nil {
 		b.Fatalf("pod %d: evicts nobody: %v", i, d.Failure)
 	}
-	for _, v := range d.Preemption.Victims {
+	victims := d.Preemption.Victims
+	for _, v := range victims {
 		p.PodGone(2, v.ID)
 	}
 	d, ok := p.Next(2)
@@ -109,35 +170,43 @@ func preemptOne(b *testing.B, p *Placer, m *crowd, i int, stays []Pod) {
 	p.Bound(2, d.Pod, BindDone)
 	x.Node = d.Node
 	p.PodSeen(2, x)
-	stays[i%len(stays)] = x
+	stays[i%len(stays)] = stay{pod: x, victims: len(victims)}
 	if i < len(stays) {
 		return
 	}
 	last := &stays[(i+1)%len(stays)]
-	p.PodGone(2, last.ID)
-	old := crowdPod(i, last.Node)
-	old.ID = PodID("new-" + strconv.Itoa(i))
-	p.PodSeen(2, old)
+	p.PodGone(2, last.pod.ID)
+	for k := range last.victims {
+		old := m.crowdPod(i+k, last.pod.Node)
+		old.ID = PodID(fmt.Sprint("new-", i, "-", k))
+		p.PodSeen(2, old)
+	}
 }
 
-func crowdPod(i int, node string) Pod {
+func (m *crowd) crowdPod(i int, node string) Pod {
 	x := benchPod("old-" + strconv.Itoa(i))
 	x.Labels, x.Node, x.Started = []Label{{Key: "app", Value: "old-" + strconv.Itoa(i%crowdBudgets)}}, node, int64(i%1000+1)
 	x.Requests = []Amount{{CPU, 31500}, {Memory, 100 << 20}}
+	if m.old != nil {
+		m.old(i, &x)
+	}
 	return x
 }
 
 // crowdCluster has two pods on each node, which leave no room for a preemptor.
-func crowdCluster(nodes int) *Placer {
+func crowdCluster(m *crowd, nodes int) *Placer {
 	p := New(Options{})
 	for i := range nodes {
 		p.NodeSeen(1, benchNode(i))
 		for k := range 2 {
-			p.PodSeen(1, crowdPod(i*2+k, "node-"+strconv.Itoa(i)))
+			p.PodSeen(1, m.crowdPod(i*2+k, "node-"+strconv.Itoa(i)))
 		}
 	}
 	for k := range crowdBudgets {
 		p.BudgetSeen(1, crowdBudget(k, k%3))
+	}
+	if m.prepare != nil {
+		m.prepare(p)
 	}
 	return p
 }

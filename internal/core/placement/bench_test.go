@@ -8,7 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// BenchmarkPlace measures a pod's way through the mind: seen, placed, seen bound. bench/scheduler measures beside upstream.
+// BenchmarkPlace measures a pod's way through the mind: seen, placed, seen bound. bench/scheduler measures beside
+// upstream.
 func BenchmarkPlace(b *testing.B) {
 	web := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"web"}}}}
 	term := func(key string) PodTerm {

@@ -4,25 +4,39 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// benchWaits are the reasons for which pods wait in BenchmarkPlaceBeside: what each makes of the pod with number i.
-// Every pod is a kind of its own.
+// benchWaits are the reasons for which pods wait in BenchmarkBeside: what each makes of the pod with number i. Every
+// pod is a kind of its own.
 var benchWaits = []struct {
 	reason string
 	change func(p *Pod, i int)
 }{
 	{"nobody", nil},
 	{"partners", func(p *Pod, i int) { // that never come
-		partner := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"partner-" + strconv.Itoa(i)}}}}
-		p.Affinity = []PodTerm{{Selector: partner, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: "zone"}}
+		p.Affinity = []PodTerm{appTerm("partner-"+strconv.Itoa(i), "zone")}
 	}},
 	{"zones", func(p *Pod, i int) { p.NodeSelector = []Label{{Key: "zone", Value: "none-" + strconv.Itoa(i)}} }},
 	{"claims", func(p *Pod, i int) { p.Mounts = []Mount{{Claim: "none-" + strconv.Itoa(i)}} }},
 	{"room", func(p *Pod, i int) { p.Requests = []Amount{{CPU, int64(65000 + i)}} }},
+	{"room-of-one", func(p *Pod, i int) { // of memory, which they ask for most of, there is enough; of CPU nowhere
+		p.Requests = []Amount{{CPU, int64(63700 + i%60)}, {Memory, int64(255*unit.GiB + 256*unit.MiB)}}
+	}},
 	{"hosts", func(p *Pod, i int) { // of which each has a pod that they must not meet
-		old := LabelSelector{Requirements: []Requirement{{Key: "app", Op: In, Values: []string{"old"}}}}
-		p.AntiAffinity = []PodTerm{{Selector: old, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
+		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
+		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
+		p.Requests = []Amount{{CPU, int64(100 + i)}}
+	}},
+	{"hosts-or-room", func(p *Pod, i int) { // likewise; on many there is no room either
+		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
+		p.AntiAffinity = []PodTerm{{Selector: everybody, Namespaces: []string{"d"}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: hostKey}}
+		p.Requests = []Amount{{CPU, int64(63500 + i%90)}}
+	}},
+	{"spread", func(p *Pod, i int) { // over more zones than there are
+		everybody := LabelSelector{Requirements: []Requirement{{Key: "app", Op: Exists}}}
+		p.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, Selector: everybody, MinDomains: 10}}
 		p.Requests = []Amount{{CPU, int64(100 + i)}}
 	}},
 }
@@ -31,63 +45,85 @@ var benchWaits = []struct {
 // does without them.
 const waitingPods = 1000
 
-// BenchmarkPlaceBeside measures what a pod costs, from its being seen until it is bound and an older one leaves, while
+// A course is a cluster, and pods that come there one by one and go when enough have come after them.
+type course struct {
+	name    string
+	cluster func(nodes int) *Placer
+	// begin returns what lets the next pod come.
+	begin func(b *testing.B, p *Placer) (one func())
+}
+
+var courses = []course{
+	mixCourse("identical"),
+	mixCourse("kinds"),
+	mixCourse("own-job"),
+	crowdCourse("alike"),
+	crowdCourse("looking-budgets"),
+}
+
+// staying is how many pods of a mixture are there at a time.
+const staying = 300
+
+func mixCourse(name string) course {
+	var m *mixture
+	for i := range mixes {
+		if mixes[i].name == name {
+			m = &mixes[i]
+		}
+	}
+	begin := func(b *testing.B, p *Placer) func() {
+		i, stay := 0, make([]PodID, staying)
+		return func() {
+			x := benchPod("p" + strconv.Itoa(i))
+			m.pod(p, i, &x)
+			placeBound(b, p, x)
+			if old := &stay[i%staying]; *old != "" {
+				p.PodGone(2, *old)
+			}
+			stay[i%staying] = x.ID
+			i++
+		}
+	}
+	return course{name: name, cluster: func(nodes int) *Placer { return mixCluster(m, nodes) }, begin: begin}
+}
+
+func crowdCourse(name string) course {
+	var m *crowd
+	for i := range crowds {
+		if crowds[i].name == name {
+			m = &crowds[i]
+		}
+	}
+	begin := func(b *testing.B, p *Placer) func() {
+		i, stays := 0, make([]stay, crowdStay)
+		return func() {
+			if m.between != nil {
+				m.between(p, i)
+			}
+			preemptOne(b, p, m, i, stays)
+			i++
+		}
+	}
+	cluster := func(nodes int) *Placer { return crowdCluster(m, nodes) }
+	return course{name: "preemptors-" + name, cluster: cluster, begin: begin}
+}
+
+// BenchmarkBeside measures what a pod costs, from its being seen until it is bound and an older one leaves, while
 // others wait for what does not come.
-func BenchmarkPlaceBeside(b *testing.B) {
+func BenchmarkBeside(b *testing.B) {
 	for _, nodes := range []int{5000, 50000} {
-		for _, kinds := range []int{1, 100} {
+		for _, k := range courses {
 			for _, w := range benchWaits {
-				b.Run(fmt.Sprintf("nodes=%d/kinds=%d/%s", nodes, kinds, w.reason), func(b *testing.B) {
-					p := benchCluster(nodes)
-					for i := 0; i < waitingPods && w.change != nil; i++ {
-						x := benchPod("waits-" + strconv.Itoa(i))
-						w.change(&x, i)
-						p.PodSeen(2, x)
+				b.Run(fmt.Sprintf("nodes=%d/%s/%s", nodes, k.name, w.reason), func(b *testing.B) {
+					p := k.cluster(nodes)
+					one := k.begin(b, p)
+					for range staying {
+						one()
 					}
-					for {
-						d, ok := p.Next(2)
-						if !ok {
-							break
-						}
-						if d.Failure == nil {
-							b.Fatalf("pod %s does not wait: it is placed on %s", d.Pod.Name, d.Node)
-						}
-					}
-					placeInTurn(b, p, kinds)
+					waitFor(b, p, w.change)
+					measure(b, 2*staying, one)
 				})
 			}
 		}
 	}
-}
-
-// placeInTurn places pods of so many kinds in turn; when there are many, the oldest goes whenever one comes.
-func placeInTurn(b *testing.B, p *Placer, kinds int) {
-	var placed []PodID
-	made := 0
-	place := func() {
-		made++
-		x := benchPod("p" + strconv.Itoa(made))
-		x.Labels = []Label{{Key: "app", Value: "kind-" + strconv.Itoa(made%kinds)}}
-		x.Requests = []Amount{{CPU, int64(100 + made%kinds)}}
-		p.PodSeen(2, x)
-		d, ok := p.Next(2)
-		if !ok || d.Failure != nil {
-			b.Fatalf("pod %s: %v", x.Name, d.Failure)
-		}
-		x.Node = d.Node
-		p.PodSeen(2, x)
-		if placed = append(placed, x.ID); len(placed) > 2*kinds {
-			p.PodGone(2, placed[0])
-			placed = placed[1:]
-		}
-	}
-	for range 3 * kinds { // the first asks are not the steady state
-		place()
-	}
-	b.ReportAllocs()
-	before := cpuTime(b)
-	for b.Loop() {
-		place()
-	}
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }

@@ -13,17 +13,19 @@ import (
 // the bounds say little, and a row is asked again when it has changed, or what budgets allow of the pods on it, or
 // what a counter says of its domain.
 type bids struct {
-	worth    bool  // many rows were asked the last time
-	rows     []bid // bidUnknown: to be asked; none: nothing is kept
-	position int   // in cluster.changes
-	budgeted int   // in cluster.allowances
+	worth    bool      // many rows were asked the last time
+	known    rows.Mask // nil: nothing is kept
+	rows     []bid     // of those known
+	position int       // in cluster.changes
+	budgeted int       // in cluster.allowances
 	volumes  *volumes.Ask
-	floors   []int32 // of each hard spread constraint, what floorOf was
+	floors   []int32 // of each hard spread constraint, what floorsOf were
 	stale    bool    // a counter says something else of many rows
 	heard    []*census.Counter
 
-	hopeless   string // why none is good, as of position hopelessAt and for no pod in particular
-	hopelessAt int
+	hopeless    string // why none is good, as of position hopelessAt, with these volumes, and for no pod in particular
+	hopelessAt  int
+	hopelessFor *volumes.Ask
 }
 
 // bidsWorth is from how many rows that were asked for one preemption on bids are kept. Chosen: asking them takes about
@@ -31,12 +33,25 @@ type bids struct {
 const bidsWorth = 64
 
 // bestFirst is how many rows are asked in the order of their bounds, each found by a look at all; the others follow in
-// their own order. Chosen: mostly the first is the cheapest, and a look at all bounds takes as long as to ask some rows.
+// their own order. Chosen: mostly the first is the cheapest, and a look at all bounds takes as long as to ask some
+// rows. Before, so many are looked for to ask what budgets say of them; with more, all that promise enough are asked.
 const bestFirst = 8
 
 // bidRowsMax bounds the rows of all bids together, at 40 bytes each. Chosen: 40 MiB, that is the bids of 200 demands on
 // 5,000 nodes. With more that preempt in turn, all are made anew now and then.
 const bidRowsMax = 1 << 20
+
+// nominatedMax is up to how many pods are nominated on a row whose bid is kept. Chosen: more than a node has room for.
+const nominatedMax = 256
+
+// floorsOf is what a domain's count is compared with, and what it would be if the domain with the fewest had
+// nominatedMax pods more: where pods are nominated, they count in the row's domain, and the fewest are in another.
+func (a *spreadAsk) floorsOf() (fewest, next int32) {
+	if a.counter == nil || a.counter.Ground.Domains < int(a.minDomains) {
+		return 0, -1
+	}
+	return a.counter.Fewest(), a.counter.NextFewest(nominatedMax)
+}
 
 // domainRowsMax is up to how many rows of a domain are asked again one by one when a counter says something else of it.
 // Chosen: of larger domains there are few, and something happens in them all the time.
@@ -49,64 +64,98 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	if w := c.wishes[self]; w != nil {
 		own = w.Row
 	}
-	rows, least, kept := c.mayBid(d), c.boundsFor(d), c.keptBids(d)
-	known := func(r row) bool { return kept != nil && kept[r].state != bidUnknown && r != own }
+	bounds, open := c.boundsFor(d), c.mayBid(d)
+	d.useless |= bounds.useless
+	exactly := c.asBoundsSee(d)
+	rounded := !slices.Equal(exactly.requests, bounds.of.requests)
 	best = noRow
 	mine := c.turnOf(self)
 	wins := func(r row, b *bid) bool {
 		order := compareBids(b, &cost)
 		return best == noRow || order < 0 || order == 0 && c.winsTie(r, best, mine)
 	}
+	kept := c.keptBids(d)
 	if kept != nil {
-		rows.Each(func(r row) {
-			if known(r) && kept[r].state == bidGood && wins(r, &kept[r]) {
-				best, cost = r, kept[r]
+		if own != noRow {
+			kept.known.Clear(own)
+		}
+		kept.known.Both(open, func(r row) {
+			if kept.rows[r].state == bidGood && wins(r, &kept.rows[r]) {
+				best, cost = r, kept.rows[r]
 			}
 		})
+		open.Less(kept.known)
 	}
-	promises := func(r row) bool {
-		x := &least[r]
-		d.useless |= x.by
-		return x.state == bidGood && !known(r) && wins(r, x)
-	}
-	asked := 0
+	looked, asked, misled := 0, 0, 0
 	ask := func(r row) {
+		looked++
+		open.Clear(r)
+		if rounded {
+			if x := c.boundOn(exactly, r); x.state != bidGood || !wins(r, &x) {
+				d.useless |= x.by
+				misled++
+				return
+			}
+		}
 		asked++
-		rows.Clear(r)
 		b, _ := c.bidFor(d, self, r)
 		d.useless |= b.by
-		if kept != nil && r != own {
-			kept[r] = b
+		if kept != nil && r != own && len(c.nominated[r]) < nominatedMax {
+			kept.keep(r, b)
 		}
 		if b.state == bidGood && wins(r, &b) {
 			best, cost = r, b
 		}
 	}
-	for next := row(0); asked < bestFirst && next != noRow; {
-		next = noRow
-		rows.Each(func(r row) {
-			if !promises(r) {
-				return
-			}
-			if next == noRow {
-				next = r
-			} else if order := compareBids(&least[r], &least[next]); order < 0 || order == 0 && c.winsTie(r, next, mine) {
-				next = r
-			}
-		})
-		if next != noRow {
+	next := row(0)
+	for tries := 0; tries < bestFirst && next != noRow; tries++ {
+		if next = c.nextToAsk(bounds, open, mine, best, &cost); next != noRow && !bounds.settle(c, next) {
 			ask(next)
 		}
 	}
-	rows.Each(func(r row) {
-		if promises(r) {
-			ask(r)
+	worth := func(b *bid) bool { return best == noRow || compareBids(b, &cost) <= 0 }
+	promises := func(r row) bool { return bounds.rows[r].state == bidGood && wins(r, &bounds.rows[r]) }
+	if next != noRow {
+		bounds.each(open, worth, func(r row) {
+			if promises(r) {
+				bounds.settle(c, r)
+			}
+		})
+	}
+	for looked < bestFirst && next != noRow {
+		if next = c.nextToAsk(bounds, open, mine, best, &cost); next != noRow {
+			ask(next)
 		}
-	})
+	}
+	if next != noRow {
+		bounds.each(open, worth, func(r row) {
+			if promises(r) {
+				ask(r)
+			}
+		})
+	}
+	c.wasMisled(d, misled)
 	if kept == nil {
 		d.bids.worth = asked >= bidsWorth
 	}
 	return best, cost
+}
+
+// nextToAsk is the row among some with the least bound that is better than the best bid so far, of equal ones the first
+// on the ring; noRow: there is none.
+func (c *cluster) nextToAsk(bounds *bidBounds, among rows.Mask, mine uint64, best row, cost *bid) (next row) {
+	next = noRow
+	first, least := best, cost // to be better than
+	bounds.each(among, func(b *bid) bool { return first == noRow || compareBids(b, least) <= 0 }, func(r row) {
+		x := &bounds.rows[r]
+		if x.state != bidGood {
+			return
+		}
+		if order := compareBids(x, least); first == noRow || order < 0 || order == 0 && c.winsTie(r, first, mine) {
+			next, first, least = r, r, x
+		}
+	})
+	return next
 }
 
 // rulesOfNodes are those that look at what a node says of itself, before any rule that looks at its pods: where one of
@@ -119,38 +168,40 @@ func (c *cluster) mayBid(d *demand) rows.Mask {
 	c.biddable = rows
 	for _, f := range d.profile.filters {
 		if f.rule&rulesOfNodes != 0 {
-			f.narrow(c, d, rows)
+			f.narrow(&c.state, d, rows)
 		}
 	}
 	return rows
 }
 
 // keptBids returns what is known of the bids for d as things are now; nil: nothing is kept.
-func (c *cluster) keptBids(d *demand) []bid {
+func (c *cluster) keptBids(d *demand) *bids {
 	b := &d.bids
 	if !b.worth || d.volumes != nil && len(d.volumes.Once) > 0 {
 		return nil
 	}
-	if b.rows == nil {
+	if b.known == nil {
 		c.keepBids(d)
 	}
-	for len(b.rows) < len(c.name) {
-		b.rows = append(b.rows, bid{})
+	if n := len(c.name) - len(b.rows); n > 0 {
+		b.rows = append(b.rows, make([]bid, n)...)
 	}
-	again := func(r row) { b.rows[r] = bid{} }
-	next, ok := c.changes.Since(b.position, again)
-	budgeted, budgetsToo := c.allowances.Since(b.budgeted, again)
+	next, ok := c.changes.Since(b.position, b.known.Clear)
+	budgeted, budgetsToo := c.allowances.Since(b.budgeted, b.known.Clear)
 	b.position, b.budgeted = next, budgeted
-	floors := make([]int32, 0, len(d.hard))
+	floors := make([]int32, 0, 2*len(d.hard))
 	for i := range d.hard {
-		floors = append(floors, d.hard[i].floorOf())
+		fewest, next := d.hard[i].floorsOf()
+		floors = append(floors, fewest, next)
 	}
 	if !ok || !budgetsToo || b.stale || b.volumes != d.volumes || !slices.Equal(b.floors, floors) {
-		clear(b.rows)
+		clear(b.known)
 	}
 	b.stale, b.volumes, b.floors = false, d.volumes, floors
-	return b.rows
+	return b
 }
+
+func (b *bids) keep(r row, x bid) { b.known, b.rows[r] = b.known.With(r), x }
 
 // keepBids begins to keep the bids for d, and drops all others if there are too many.
 func (c *cluster) keepBids(d *demand) {
@@ -161,20 +212,14 @@ func (c *cluster) keepBids(d *demand) {
 	}
 	c.bidding[d] = true
 	b := &d.bids
+	b.known = rows.Mask{}
 	b.position, b.budgeted = c.changes.End(), c.allowances.End()
-	for i := range d.hard {
-		b.hear(d, d.hard[i].counter)
-	}
-	for _, list := range [...][]*census.Counter{d.together, d.apart, d.shunnedBy} {
-		for _, k := range list {
-			b.hear(d, k)
-		}
-	}
+	d.eachCounter(func(k *census.Counter) { b.hear(d, k) })
 }
 
 // hear lets d, whose bids b are, hear what happens to a counter.
 func (b *bids) hear(d *demand, k *census.Counter) {
-	if k != nil && !slices.Contains(b.heard, k) {
+	if !slices.Contains(b.heard, k) {
 		b.heard = append(b.heard, k)
 		listenersOf(k).bidders = append(listenersOf(k).bidders, d)
 	}
@@ -190,22 +235,19 @@ func (c *cluster) dropBids(d *demand) {
 }
 
 // rebid notes for those who keep bids that k counts another number in a domain. That there is somebody at all, or
-// nobody any more, matters everywhere.
+// nobody any more, matters everywhere; and whether there is somebody in more than one domain matters in the other: who
+// wants to join its like is the first of them where all the others can be evicted.
 func (c *cluster) rebid(k *census.Counter, domain int32) {
 	if len(listenersOf(k).bidders) == 0 {
 		return
 	}
-	many := k.Of.Topo.Rows[domain] > domainRowsMax || k.Total == int64(k.At(domain))
+	many := k.Of.Topo.Rows[domain] > domainRowsMax || k.Count.Len() <= 2
 	for _, d := range listenersOf(k).bidders {
 		b := &d.bids
 		if b.stale = b.stale || many; b.stale {
 			continue
 		}
-		k.Of.Topo.Each(domain, func(r row) {
-			if int(r) < len(b.rows) {
-				b.rows[r] = bid{}
-			}
-		})
+		k.Of.Topo.Each(domain, b.known.Clear)
 	}
 }
 

@@ -2,12 +2,12 @@ package placement
 
 import (
 	"math"
+	"math/bits"
 	"slices"
-	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // A Budget is a PodDisruptionBudget: how many of the pods it selects may still be disrupted.
@@ -18,69 +18,210 @@ type Budget struct {
 	Disrupted       []string // names of pods whose disruption is counted already
 }
 
-// budget is a Budget with the victims that were chosen and that its status does not count yet.
+// budget is a Budget, and what the victims take from it that were chosen and that its status does not count yet
+// (charges.go).
 type budget struct {
 	Budget
-	means   *census.Aim // the pods it selects; it is listed nowhere
-	charged map[PodID]*charge
+	of      *selection
+	number  row // in charges of its namespace
+	place   int // in budgets of the selection
+	charges int32
 
-	// While overBudget looks at a row: what remains, if asked is its turn.
-	remains int32
-	asked   uint64
+	remains int32 // while overBudget looks at a row: see selection.each
 }
-
-// charge is what one victim takes from a budget: until the victim will not be evicted after all; or, once it was seen
-// to be deleted, until the budget's status is seen again, which has counted it then. A status that names the pod among
-// its disrupted ones has, too.
-type charge struct {
-	by     PodID // the preemptor
-	name   string
-	ending bool // the victim was seen to be deleted
-}
-
-// chargeMax is how long a charge lasts at most after its victim was seen to be deleted: the status of a budget stays as
-// it is if the victim was not ready. Upstream's disruption controller waits as long for a pod that it counts as
-// disrupted (DeletionTimeout, 2 minutes).
-const chargeMax = 2 * time.Minute
 
 // left is how many pods may still be disrupted.
-func (b *budget) left() int32 { return b.Allowed - int32(len(b.charged)) }
+func (b *budget) left() int32 { return b.Allowed - b.charges }
 
 // counts reports whether the disruption of h is counted already.
 func (b *budget) counts(h *held) bool {
-	return len(b.charged) > 0 && b.charged[h.id] != nil || slices.Contains(b.Disrupted, h.name)
+	x := b.of.in.charged[h.id]
+	return x != nil && x.on.Has(b.number) || b.names(h.name)
 }
 
-// budgets are all of them. An identity knows those that select its pods.
+// names reports whether the status of b names a pod as disrupted.
+func (b *budget) names(pod string) bool {
+	return b.of.in.named[pod] > 0 && slices.Contains(b.Disrupted, pod)
+}
+
+// A selection is the budgets of a namespace with one selector. They select the same pods, and where none of them counts
+// a pod as disrupted already, it matters only what the fewest is that one of them allows: so that many of them cost
+// no more than one. Their order has no meaning.
+type selection struct {
+	in       *budgetsIn
+	key      string
+	selector LabelSelector
+	means    *census.Aim // the pods they select; it is listed nowhere
+	number   row         // in budgetsIn.selections
+	budgets  []*budget
+	least    int32 // see leastLeft
+	stale    bool  // least is to be found anew
+
+	// While overBudget looks at a row, if asked is its turn: how many pods were taken from all of them; each: what is
+	// taken counts by budget, because some of them count a pod already.
+	asked uint64
+	taken int32
+	each  bool
+}
+
+// leastLeft is the fewest disruptions that one of s allows; anyNumber if there is none.
+func (s *selection) leastLeft() int32 {
+	if s.stale {
+		s.stale, s.least = false, anyNumber
+		for _, b := range s.budgets {
+			s.least = min(s.least, b.left())
+		}
+	}
+	return s.least
+}
+
+// take evicts h in a thought, and reports whether one of s does not allow it then. counted: the disruption of h may be
+// counted by some of s.
+func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
+	if s.asked != asked {
+		s.asked, s.taken, s.each = asked, 0, false
+	}
+	if !counted && !s.each {
+		s.taken++
+		return s.leastLeft() < s.taken
+	}
+	if !s.each {
+		s.each = true
+		for _, b := range s.budgets {
+			b.remains = b.left() - s.taken
+		}
+	}
+	for _, b := range s.budgets {
+		if counted && b.counts(h) {
+			continue
+		}
+		b.remains--
+		over = over || b.remains < 0
+	}
+	return over
+}
+
+// protects reports whether s selects the pods of who. As upstream has it, pods without labels are in no budget.
+func (s *selection) protects(who *census.Identity) bool {
+	return len(who.Labels) > 0 && s.selector.Matches(who.Labels)
+}
+
+// budgets are all of them. An identity knows the selections that have its pods.
 type budgets struct {
-	in     map[string]*budgetList // by namespace
-	asked  uint64                 // by overBudget
-	ending []ending               // the first first
+	in     map[string]*budgetsIn // by namespace
+	asked  uint64                // by overBudget
+	ending []ending              // the first first
 }
 
-// ending is a charge that ends at an instant, if it has not before.
-type ending struct {
-	of     *budget
-	id     PodID
-	charge *charge
-	at     unit.Instant
+// budgetsIn holds the budgets of a namespace. A selection that demands one of some values of a label is found by each.
+type budgetsIn struct {
+	byName     map[string]*budget
+	bySelector map[string]*selection
+	byLabel    map[Label][]*selection
+	others     []*selection
+	selections numbered[selection]
+	everybody  *census.Aim // all pods of the namespace; it is listed nowhere
+
+	numbers numbered[budget]
+	charged map[PodID]*charge // by victim
+	named   map[string]int    // how many budgets name a pod as disrupted
 }
 
-// budgetList holds the budgets of a namespace. One that demands one of some values of a label is found by each.
-type budgetList struct {
-	byName  map[string]*budget
-	byLabel map[Label][]*budget
-	others  []*budget
+// selectedBy is the selections that have the pods of an identity: one bit for each, as there may be thousands of both.
+type selectedBy struct {
+	in    *budgetsIn // nil if there are none
+	which rows.Mask  // by number
 }
 
-func newBudgets() budgets { return budgets{in: map[string]*budgetList{}} }
+// each yields them.
+func (x *selectedBy) each(yield func(*selection) bool) {
+	for i, w := range x.which {
+		for ; w != 0; w &= w - 1 {
+			if !yield(x.in.selections.of[i<<6|bits.TrailingZeros64(w)]) {
+				return
+			}
+		}
+	}
+}
+
+func (x *selectedBy) add(s *selection) { x.in, x.which = s.in, x.which.With(s.number) }
+
+func (x *selectedBy) drop(s *selection) {
+	x.which.Clear(s.number)
+	for n := len(x.which); n > 0 && x.which[n-1] == 0; n-- {
+		x.which = x.which[:n-1]
+	}
+	if len(x.which) == 0 {
+		*x = selectedBy{}
+	}
+}
+
+// count reports whether some budget may count the disruption of h already.
+func (x *selectedBy) count(h *held) bool {
+	return x.in != nil && (x.in.charged[h.id] != nil || x.in.named[h.name] > 0)
+}
+
+// numbered gives things small numbers, and takes them back.
+type numbered[T any] struct {
+	of   []*T // by number; nil: it is free
+	free []row
+}
+
+func (x *numbered[T]) add(what *T) (number row) {
+	if n := len(x.free); n > 0 {
+		number, x.free = x.free[n-1], x.free[:n-1]
+		x.of[number] = what
+		return number
+	}
+	x.of = append(x.of, what)
+	return row(len(x.of) - 1)
+}
+
+func (x *numbered[T]) drop(number row) {
+	x.of[number] = nil
+	x.free = append(x.free, number)
+}
+
+func newBudgets() budgets { return budgets{in: map[string]*budgetsIn{}} }
 
 // at returns a budget, nil if there is none of that name.
 func (b *budgets) at(namespace, name string) *budget {
-	if list := b.in[namespace]; list != nil {
-		return list.byName[name]
+	if in := b.in[namespace]; in != nil {
+		return in.byName[name]
 	}
 	return nil
+}
+
+// inNamespace returns the budgets of a namespace, which may be none yet.
+func (b *budgets) inNamespace(name string) *budgetsIn {
+	in := b.in[name]
+	if in == nil {
+		in = &budgetsIn{
+			byName:     map[string]*budget{},
+			bySelector: map[string]*selection{},
+			byLabel:    map[Label][]*selection{},
+			everybody:  aimIn(name, LabelSelector{}),
+			charged:    map[PodID]*charge{},
+			named:      map[string]int{},
+		}
+		b.in[name] = in
+	}
+	return in
+}
+
+func aimIn(namespace string, pods LabelSelector) *census.Aim {
+	return &census.Aim{Parts: []census.AimPart{
+		{Namespaces: []string{namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: pods},
+	}}
+}
+
+// name notes that one budget more (sign 1), or fewer, names pods as disrupted.
+func (in *budgetsIn) name(pods []string, sign int) {
+	for _, pod := range pods {
+		if in.named[pod] += sign; in.named[pod] == 0 {
+			delete(in.named, pod)
+		}
+	}
 }
 
 // setBudget replaces what is known of a budget.
@@ -94,40 +235,68 @@ func (c *cluster) setBudget(of Budget) {
 		c.addBudget(of)
 		return
 	}
-	left := b.left()
+	in := b.of.in
 	if !slices.Equal(b.Disrupted, of.Disrupted) {
-		c.rebudget(b, 0, anyNumber)
+		c.noteAllOf(b.of)
 	}
+	change := c.changeAllowed(in)
+	change.of(b.of)
+	in.name(b.Disrupted, -1)
 	b.Budget = of
-	for id, x := range b.charged {
-		if x.ending || slices.Contains(of.Disrupted, x.name) {
-			c.uncharge(b, id)
-		}
-	}
-	c.rebudget(b, left, b.left())
+	in.name(b.Disrupted, 1)
+	c.heed(b)
+	change.note()
 }
 
 func (c *cluster) addBudget(of Budget) {
-	pods := census.AimPart{Namespaces: []string{of.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: of.Selector}
-	b := &budget{Budget: of, means: &census.Aim{Parts: []census.AimPart{pods}}, charged: map[PodID]*charge{}}
-	list := c.budgets.in[of.Namespace]
-	if list == nil {
-		list = &budgetList{byName: map[string]*budget{}, byLabel: map[Label][]*budget{}}
-		c.budgets.in[of.Namespace] = list
+	in := c.budgets.inNamespace(of.Namespace)
+	s := c.selectionBy(in, of.Namespace, of.Selector)
+	change := c.changeAllowed(in)
+	change.of(s)
+	b := &budget{Budget: of, of: s, place: len(s.budgets)}
+	b.number = in.numbers.add(b)
+	s.budgets = append(s.budgets, b)
+	in.byName[of.Name] = b
+	in.name(of.Disrupted, 1)
+	change.note()
+}
+
+// selectionBy returns the budgets of a namespace with this selector, which may be none yet.
+func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector) *selection {
+	c.scratch = by.Append(c.scratch[:0])
+	if known := in.bySelector[string(c.scratch)]; known != nil {
+		return known
 	}
-	list.byName[of.Name] = b
-	if q := b.means.Demanded(); q == nil {
-		list.others = append(list.others, b)
+	s := &selection{in: in, key: string(c.scratch), selector: by, means: aimIn(namespace, by), least: anyNumber}
+	s.number = in.selections.add(s)
+	in.bySelector[s.key] = s
+	if labels := s.demanded(); labels == nil {
+		in.others = append(in.others, s)
 	} else {
-		for _, value := range q.Values {
-			label := Label{Key: q.Key, Value: value}
-			list.byLabel[label] = append(list.byLabel[label], b)
+		for _, label := range labels {
+			in.byLabel[label] = append(in.byLabel[label], s)
 		}
 	}
-	for _, who := range c.MayMean(b.means) {
-		protect(who, b)
+	for _, who := range c.MayMean(s.means) {
+		if s.protects(who) {
+			keptWith(who).budgets.add(s)
+		}
 	}
-	c.rebudget(b, anyNumber, b.left())
+	return s
+}
+
+// demanded is the labels of which the pods of s have one; nil: it demands none.
+func (s *selection) demanded() (labels []Label) {
+	q := s.means.Demanded()
+	if q == nil {
+		return nil
+	}
+	for _, value := range q.Values {
+		if label := (Label{Key: q.Key, Value: value}); !slices.Contains(labels, label) {
+			labels = append(labels, label)
+		}
+	}
+	return labels
 }
 
 func (c *cluster) removeBudget(namespace, name string) {
@@ -135,153 +304,66 @@ func (c *cluster) removeBudget(namespace, name string) {
 	if b == nil {
 		return
 	}
-	c.rebudget(b, 0, anyNumber)
-	for _, who := range c.MayMean(b.means) {
-		keptWith(who).budgets = shrink.Without(keptWith(who).budgets, b)
-	}
-	list := c.budgets.in[namespace]
-	if delete(list.byName, name); len(list.byName) == 0 {
-		delete(c.budgets.in, namespace)
-		return
-	}
-	q := b.means.Demanded()
-	if q == nil {
-		list.others = shrink.Without(list.others, b)
-		return
-	}
-	for _, value := range q.Values {
-		label := Label{Key: q.Key, Value: value}
-		if list.byLabel[label] = shrink.Without(list.byLabel[label], b); len(list.byLabel[label]) == 0 {
-			delete(list.byLabel, label)
+	s, in := b.of, b.of.in
+	change := c.changeAllowed(in)
+	change.of(s)
+	for id, x := range in.charged {
+		if x.on.Has(b.number) {
+			c.uncharge(b, id, x)
 		}
+	}
+	last := s.budgets[len(s.budgets)-1]
+	s.budgets[b.place], last.place = last, b.place
+	s.budgets[len(s.budgets)-1] = nil
+	s.budgets = s.budgets[:len(s.budgets)-1]
+	change.note()
+	in.name(b.Disrupted, -1)
+	in.numbers.drop(b.number)
+	if len(s.budgets) == 0 {
+		c.removeSelection(s)
+	}
+	if delete(in.byName, name); len(in.byName) == 0 {
+		delete(c.budgets.in, namespace)
 	}
 }
 
-// protect notes that b selects the pods of who, if it does. As upstream has it, pods without labels are in no budget.
-func protect(who *census.Identity, b *budget) {
-	if len(who.Labels) > 0 && b.Selector.Matches(who.Labels) && !slices.Contains(keptWith(who).budgets, b) {
-		keptWith(who).budgets = append(keptWith(who).budgets, b)
+func (c *cluster) removeSelection(s *selection) {
+	for _, who := range c.MayMean(s.means) {
+		if keptWith(who).budgets.which.Has(s.number) {
+			keptWith(who).budgets.drop(s)
+		}
+	}
+	in := s.in
+	in.selections.drop(s.number)
+	delete(in.bySelector, s.key)
+	labels := s.demanded()
+	if labels == nil {
+		in.others = shrink.Without(in.others, s)
+	}
+	for _, label := range labels {
+		if in.byLabel[label] = shrink.Without(in.byLabel[label], s); len(in.byLabel[label]) == 0 {
+			delete(in.byLabel, label)
+		}
 	}
 }
 
 // findBudgets finds the budgets that select the pods of a new identity.
 func (c *cluster) findBudgets(who *census.Identity) {
-	list := c.budgets.in[who.Namespace]
-	if list == nil {
+	in := c.budgets.in[who.Namespace]
+	if in == nil {
 		return
 	}
-	for _, label := range who.Labels {
-		for _, b := range list.byLabel[label] {
-			protect(who, b)
-		}
-	}
-	for _, b := range list.others {
-		protect(who, b)
-	}
-}
-
-// anyNumber is what no budget allows of pods.
-const anyNumber = math.MaxInt32
-
-// rebudget notes the rows for which it matters that b, which allowed so many disruptions, allows so many now: those
-// that have more of its pods than the fewer of both.
-func (c *cluster) rebudget(b *budget, before, now int32) {
-	before, now = max(before, 0), max(now, 0)
-	enough := min(before, now)
-	switch {
-	case before == now, int(enough) >= c.heldMost:
-		return
-	case len(c.bidding) == 0 && (enough > 0 || len(c.bounds) == 0): // bounds look whether anything is allowed
-		return
-	}
-	on := map[row]int32{}
-	for _, who := range c.MayMean(b.means) {
-		if !slices.Contains(keptWith(who).budgets, b) {
-			continue
-		}
-		for _, h := range who.Pods {
-			if enough == 0 {
-				c.allowances.Add(h.Row)
-			} else if on[h.Row]++; on[h.Row] == enough+1 {
-				c.allowances.Add(h.Row)
+	find := func(list []*selection) {
+		for _, s := range list {
+			if s.protects(who) {
+				keptWith(who).budgets.add(s)
 			}
 		}
 	}
-}
-
-// charge takes a victim that was chosen from what budgets allow. What is being deleted already is in their status, or
-// about to be.
-func (c *cluster) charge(preemptor, victim PodID) {
-	h := c.pods[victim]
-	if h == nil || h.Deleting {
-		return
+	for _, label := range who.Labels {
+		find(in.byLabel[label])
 	}
-	for _, b := range keptWith(h.Who).budgets {
-		if x := b.charged[victim]; x != nil {
-			x.by = preemptor
-			continue
-		}
-		if b.counts(h) {
-			continue
-		}
-		b.charged[victim] = &charge{by: preemptor, name: h.name}
-		c.allowances.Add(h.Row)
-		c.rebudget(b, b.left()+1, b.left())
-	}
-}
-
-// discharge ends what h takes from budgets, if it was not seen to be deleted; by a preemptor, or by any if that is "".
-func (c *cluster) discharge(h *held, by PodID) {
-	for _, b := range keptWith(h.Who).budgets {
-		if x := b.charged[h.id]; x != nil && !x.ending && (by == "" || by == x.by) {
-			c.uncharge(b, h.id)
-			c.rebudget(b, b.left()-1, b.left())
-		}
-	}
-}
-
-func (c *cluster) uncharge(b *budget, id PodID) {
-	delete(b.charged, id)
-	if h := c.pods[id]; h != nil {
-		c.allowances.Add(h.Row)
-	}
-}
-
-// chargeEnds notes that a victim was seen to be deleted, or is gone: its budgets will be seen to count that.
-func (c *cluster) chargeEnds(now unit.Instant, id PodID) {
-	h := c.pods[id]
-	if h == nil {
-		return
-	}
-	for _, b := range keptWith(h.Who).budgets {
-		if x := b.charged[id]; x != nil && !x.ending {
-			x.ending = true
-			c.budgets.ending = append(c.budgets.ending, ending{of: b, id: id, charge: x, at: now.Add(chargeMax)})
-		}
-	}
-}
-
-// expireCharges ends charges that no status has counted in time.
-func (c *cluster) expireCharges(now unit.Instant) {
-	list := c.budgets.ending
-	for len(list) > 0 && list[0].at <= now {
-		if e := list[0]; e.of.charged[e.id] == e.charge {
-			c.uncharge(e.of, e.id)
-			c.rebudget(e.of, e.of.left()-1, e.of.left())
-		}
-		list[0], list = ending{}, list[1:]
-	}
-	c.budgets.ending = list
-}
-
-// spare notes that the victims chosen for w will not be evicted for it, but for those that are ending.
-func (c *cluster) spare(w *nominated) {
-	for _, id := range w.victims {
-		if h := c.pods[id]; h != nil {
-			c.discharge(h, w.id)
-		}
-	}
-	w.victims, w.back = nil, nil
+	find(in.others)
 }
 
 // overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.
@@ -289,19 +371,31 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	spent := c.spent[:0]
 	c.budgets.asked++
 	for _, h := range pods {
-		over := false
-		for _, b := range keptWith(h.Who).budgets {
-			if b.counts(h) {
-				continue
+		by := &keptWith(h.Who).budgets
+		over, counted := false, by.count(h)
+		for s := range by.each {
+			if int(s.leastLeft()) < len(pods) { // the others allow it whoever else goes
+				over = s.take(h, counted, c.budgets.asked) || over
 			}
-			if b.asked != c.budgets.asked {
-				b.asked, b.remains = c.budgets.asked, b.left()
-			}
-			b.remains--
-			over = over || b.remains < 0
 		}
 		spent = append(spent, over)
 	}
 	c.spent = spent
 	return spent
 }
+
+// isSpent reports whether a budget of h allows no disruption.
+func (h *held) isSpent() bool {
+	by := &keptWith(h.Who).budgets
+	counted := by.count(h)
+	spent := func(b *budget) bool { return b.left() <= 0 && !b.counts(h) }
+	for s := range by.each {
+		if s.leastLeft() <= 0 && (!counted || slices.ContainsFunc(s.budgets, spent)) {
+			return true
+		}
+	}
+	return false
+}
+
+// anyNumber is what no budget allows of pods.
+const anyNumber = math.MaxInt32

@@ -65,7 +65,7 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 	}
 	for _, s := range d.profile.scorers {
 		if s.applies(d) {
-			raw := c.rawScores(s.scorer, d, rows, alike, w.raw[:0])
+			raw := c.rawScores(&s, d, rows, alike, w.raw[:0])
 			w.raw = raw
 			if s.around != nil {
 				s.around.normalize(raw)
@@ -104,17 +104,23 @@ func (c *cluster) candidates(d *demand) iter.Seq[row] {
 	}
 }
 
-func (c *cluster) feasible(d *demand, self PodID, r row) bool {
+func (c *state) feasible(d *demand, self PodID, r row) bool {
 	return c.asIfNominated(d, self, r, func() bool { return c.objection(d.profile.filters, d, r) == nil })
 }
 
 // rawScores asks s about each of rows and appends the answers to scores.
-func (c *cluster) rawScores(s scorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
-	if p, is := s.(preparer); is {
+func (c *state) rawScores(s *weightedScorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
+	if s.alone != nil {
+		for _, r := range rows {
+			scores = append(scores, s.alone.raw(c, &d.needs, r))
+		}
+		return scores
+	}
+	if p, is := s.around.(preparer); is {
 		p.prepare(c, d, rows, alike)
 	}
 	for _, r := range rows {
-		scores = append(scores, s.raw(c, d, r))
+		scores = append(scores, s.around.raw(c, d, r))
 	}
 	return scores
 }
@@ -126,7 +132,7 @@ func (c *cluster) explainAll(d *demand, self PodID) *Failure {
 			c.asIfNominated(d, self, r, func() bool {
 				by := c.objection(d.profile.filters, d, r)
 				if by != nil {
-					f.add(by, by.explain(c, d, r, nil), 1)
+					f.add(by, by.explain(&c.state, d, r, nil), 1)
 				}
 				return by == nil
 			})
@@ -177,7 +183,7 @@ func (c *cluster) scores(d *demand, self PodID) []NodeScore {
 		if !s.applies(d) {
 			continue
 		}
-		raw := c.rawScores(s.scorer, d, rows, alike, nil)
+		raw := c.rawScores(&s, d, rows, alike, nil)
 		normalized := slices.Clone(raw)
 		if s.around != nil {
 			s.around.normalize(normalized)

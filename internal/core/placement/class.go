@@ -18,12 +18,10 @@ type class struct {
 	refs    int // of pods that are counted or queued
 	demands map[string]*demand
 
-	profile       *profile
+	needs
+	asked, held   Load
 	priority      int32
 	neverPreempts bool
-
-	requests    []request // non-zero only, in column order
-	asked, held Load
 
 	tolerations   []Toleration
 	toleratesNode bool // tolerates a cordon
@@ -46,9 +44,6 @@ type class struct {
 
 	imageNames []string
 	containers int
-	fit        []scored // what NodeResourcesFit scores
-	balanced   []scored // what NodeResourcesBalancedAllocation scores
-	fitKey     string   // what of it decides about resources
 	features   []string // sorted
 	ofAgent    []string // codes of what it needs of the node's agent
 
@@ -99,7 +94,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.sweepStrings()
 	k := &class{
 		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
-		profile: c.profiles[pod.Profile], priority: pod.Priority, neverPreempts: pod.NeverPreempts,
+		needs: needs{profile: c.profiles[pod.Profile]}, priority: pod.Priority, neverPreempts: pod.NeverPreempts,
 		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
 		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
 		ofAgent: pod.NeedsOfAgent, wants: volumes.WantsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
@@ -117,7 +112,7 @@ func (c *cluster) compile(pod *Pod) *class {
 	c.compileNodeTerms(k, pod)
 	c.compileAround(k, pod)
 	c.compileScored(k)
-	k.fitKey = k.makeFitKey()
+	k.fitKey = k.makeFitKey(k.asked)
 	c.holdColumns(k)
 	c.classes[k.key] = k
 	return k

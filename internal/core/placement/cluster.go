@@ -6,7 +6,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/volumes"
 )
@@ -16,23 +15,48 @@ type row = rows.Row
 
 const noRow = rows.None
 
-// cluster is what the scheduler believes: nodes as rows of columns, what pods take from each, and live counts of who
-// is where.
+// cluster is what the scheduler believes: the state that rules judge by, the classes and demands that they judge, and
+// what follows from decisions: pods that are assumed, wait or evict others.
 type cluster struct {
-	nodes
-	*census.Census
-
-	intern   *selector.Interner
+	state
 	profiles map[string]*profile
-	hostKey  int32         // the label kubernetes.io/hostname
-	heard    map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
+	// hardDefaults: some profile gives hard spread constraints to pods without any.
+	hardDefaults bool
+	heard        map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
+
+	classes map[string]*class
+	groups  groups
+	demands demands
+	tables  []*demand       // that have tables, in the order in which they got them
+	fits    map[string]*fit // by fitKey
+
+	pods map[PodID]*held
+	gone struct{ pods, classes int } // see shrink.Map
+	// atPriority is how many counted pods have each priority.
+	atPriority map[int32]int
+	turns      uint64 // of pods, as they were placed
+	decisions  uint64
+	searched   int                   // the row at which the next sample begins
+	assumed    int                   // counted pods that are not confirmed
+	heldMost   int                   // no row has ever held more pods
+	plans      map[PodID]*VolumePlan // for the volumes of assumed pods
+
+	waits   waits
+	wishes  map[PodID]*nominated
+	budgets budgets
+	// allowances tells of rows on which another number of pods may be disrupted, while somebody has bids or bounds, and
+	// of those on which a pod has started since it was counted: evictions cost more there.
+	allowances rows.ChangeLog
+	// bidding are the demands that have bids.
+	bidding map[*demand]bool
+	bounds  map[string]*bidBounds // by boundsKey, or by what is asked for about
+	misled  map[string]int        // by boundsKey, how many rows promised more than there was
+
 	// Working space, of no meaning between calls.
-	scratch  []byte
-	stamps   []uint64
-	stamp    uint64
 	lifted   []*held
 	below    []*held
 	allowed  []*held
+	known    []string // reasons
 	inputs   []any
 	spent    []bool
 	biddable rows.Mask
@@ -41,57 +65,6 @@ type cluster struct {
 		alike       []int32
 		totals, raw []int64
 	}
-
-	evicting, beside trial // that go on, if they are on
-
-	classes map[string]*class
-	groups  groups
-
-	images  map[string]*image
-	storage *volumes.Store
-	plans   map[PodID]*VolumePlan // for the volumes of assumed pods
-
-	pictures    rows.Column[[]*image] // images it has, by name
-	podsHeld    rows.Column[int64]
-	ports       rows.Column[map[HostPort]int] // held ports with their number of holders; nil: none
-	scoreCPU    rows.Column[int64]            // what LeastAllocated counts as taken
-	scoreMemory rows.Column[int64]
-	held        rows.Column[[]*held]      // the pods counted on it
-	nominated   rows.Column[[]*nominated] // the pods for which room is being made on it
-	beliefs     rows.Column[*belief]      // of what its NUMA nodes have; nil: no report
-
-	columns columns
-	demands demands
-
-	alikes map[alikeKey]*alike
-	turns  uint64 // of pods, as they were placed
-
-	pods      map[PodID]*held
-	wishes    map[PodID]*nominated
-	budgets   budgets
-	tables    []*demand // that have tables, in the order in which they got them
-	decisions uint64
-	searched  int // the row at which the next sample begins
-	assumed   int // counted pods that are not confirmed
-	// atPriority is how many counted pods have each priority.
-	atPriority map[int32]int
-	heldMost   int // no row has ever held more pods
-	// allowances tells of rows on which another number of pods may be disrupted, while somebody has bids or bounds.
-	allowances rows.ChangeLog
-
-	marks  marks
-	atoms  atoms
-	tiling tiling
-	fits   map[string]*fit
-	spaces map[string]*space           // by storage class
-	gone   struct{ pods, classes int } // see shrink.Map
-	survey survey
-	waits  waits
-	// bidding are the demands that have bids.
-	bidding map[*demand]bool
-	bounds  map[string]*bidBounds // by fitKey and priority
-	// hardDefaults: some profile gives hard spread constraints to pods without any.
-	hardDefaults bool
 }
 
 // held is a pod that counts on a row.
@@ -114,12 +87,21 @@ type held struct {
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
 	c := &cluster{
-		nodes: nodes{seed: seed, rows: map[string]row{}, keys: map[int32]int{}}, intern: selector.NewInterner(), profiles: map[string]*profile{}, classes: map[string]*class{},
-		groups: newGroups(), budgets: newBudgets(),
-		images:  map[string]*image{},
-		columns: newColumns(), demands: newDemands(), pods: map[PodID]*held{}, wishes: map[PodID]*nominated{}, alikes: map[alikeKey]*alike{}, atPriority: map[int32]int{},
-		plans: map[PodID]*VolumePlan{}, atoms: atoms{byKey: map[string]*atom{}}, fits: map[string]*fit{}, spaces: map[string]*space{},
-		waits: newWaits(), bidding: map[*demand]bool{}, bounds: map[string]*bidBounds{},
+		state:      newState(seed),
+		profiles:   map[string]*profile{},
+		classes:    map[string]*class{},
+		groups:     newGroups(),
+		demands:    newDemands(),
+		fits:       map[string]*fit{},
+		pods:       map[PodID]*held{},
+		atPriority: map[int32]int{},
+		plans:      map[PodID]*VolumePlan{},
+		waits:      newWaits(),
+		wishes:     map[PodID]*nominated{},
+		budgets:    newBudgets(),
+		bidding:    map[*demand]bool{},
+		bounds:     map[string]*bidBounds{},
+		misled:     map[string]int{},
 	}
 	c.readFacts(c.intern)
 	c.Census = census.New(&c.nodes, c.intern, c.touch, c.notifyCounter)
@@ -132,7 +114,6 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
 		c.columns.hold(c.columns.of(r)) // for good
 	}
-	c.hostKey = c.intern.ID("kubernetes.io/hostname")
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}
 	}
@@ -201,7 +182,14 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		if confirmed && !p.confirmed {
 			c.assumed--
 		}
+		was := startOf(p)
 		p.confirmed, p.started, p.preempted = p.confirmed || confirmed, pod.Started, pod.Preempted
+		switch now := startOf(p); {
+		case now < was:
+			c.allowances.Add(r)
+		case now > was:
+			c.touch(r) // to evict it costs less than was said before budgets were asked
+		}
 		c.releaseClass(k)
 		c.releaseIdentity(who)
 		return noRow, false
@@ -275,6 +263,9 @@ func (c *cluster) drop(h *held) {
 	list[len(list)-1] = nil
 	c.held[h.Row] = list[:len(list)-1]
 	c.countNUMA(h, -1)
+	if len(h.class.wants.Mounts) > 0 {
+		c.storage.Tidy(h.Row)
+	}
 	c.releaseClass(h.class)
 	c.releaseIdentity(h.Who)
 }
@@ -290,23 +281,4 @@ func (c *cluster) count(h *held, sign int64) {
 	c.storage.Use(&h.class.wants, int32(sign), false)
 	c.touch(h.Row)
 	c.notify(h, int32(sign))
-}
-
-// countOnRow counts what one pod of class k takes from row r.
-func (c *cluster) countOnRow(r row, k *class, sign int64) {
-	c.podsHeld[r] += sign
-	for _, q := range k.requests {
-		c.columns.take(q.column, r, sign*q.value)
-	}
-	c.scoreCPU[r] += sign * int64(k.held.CPU)
-	c.scoreMemory[r] += sign * int64(k.held.Memory)
-	c.storage.Mount(r, &k.wants, int32(sign))
-	for _, port := range k.ports {
-		if c.ports[r] == nil {
-			c.ports[r] = map[HostPort]int{}
-		}
-		if c.ports[r][port] += int(sign); c.ports[r][port] == 0 {
-			delete(c.ports[r], port)
-		}
-	}
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -22,8 +24,11 @@ import (
 //
 // and at the end, when every bind has succeeded, that no pod that fits somewhere is left pending.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(fewer(60)) {
 		h := newHistory(t, seed)
+		if h.decorated = seed%2 == 1; h.decorated {
+			h.names = 1 // so that pods wait for one rule alone
+		}
 		for range 200 {
 			h.step()
 			h.check()
@@ -34,6 +39,14 @@ func TestHistories(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
+}
+
+// fewer is n, or a quarter of it under the race detector.
+func fewer(n int) int {
+	if racing {
+		return n / 4
+	}
+	return n
 }
 
 // history is a random cluster: what is true, beside the Placer that is told about it.
@@ -50,6 +63,7 @@ type history struct {
 	// outranked pods have lost the room that was being made for them.
 	outranked map[PodID]bool
 	stores    bool // with storage
+	decorated bool // with all that rules look at
 	// overcommits: the profile does not look at resources.
 	overcommits bool
 
@@ -86,8 +100,8 @@ func (h *history) step() {
 		return // pods of the namespace are asked anew who they are to others; or the room is taken again already
 	}
 	for id, before := range waiting {
-		e := q.entries[id]
-		if e == nil || e.pool != active && e.pool != backoff || !reflect.DeepEqual(e.pod, before) || h.outranked[id] {
+		e := q.find(id)
+		if e == nil || e.Pool() != queue.Active && e.Pool() != queue.Backoff || !reflect.DeepEqual(e.pod, before) || h.outranked[id] {
 			continue // gone, still waiting, or another pod than it was
 		}
 		c := h.placer.cluster
@@ -130,6 +144,14 @@ func (h *history) happen() (what int) {
 		}
 	case 0, 1:
 		n := h.randomNode()
+		if h.decorated {
+			decorateNode(h.rng, &n)
+			if was, known := h.nodes[n.Name]; known && h.rng.IntN(4) > 0 { // one thing only is another
+				field := h.rng.IntN(reflect.TypeFor[Node]().NumField())
+				reflect.ValueOf(&was).Elem().Field(field).Set(reflect.ValueOf(n).Field(field))
+				n = was
+			}
+		}
 		h.nodes[n.Name] = n
 		h.placer.NodeSeen(h.now, n)
 	case 2:
@@ -139,6 +161,9 @@ func (h *history) happen() (what int) {
 		}
 	case 3, 4, 5:
 		p := h.randomPod()
+		if h.decorated {
+			decoratePod(h.rng, &p)
+		}
 		h.pods[p.ID] = p
 		h.placer.PodSeen(h.now, p)
 	case 6:
@@ -172,34 +197,115 @@ func (h *history) changeBudget() {
 	}
 }
 
-// checkBudgets holds who is in which budget to a fresh look, and makes sure that nothing stays charged for pods that
-// are gone, or that nobody wants to evict.
+// checkBudgets holds who is in which budget, and what these allow, to a fresh look, and makes sure that nothing stays
+// charged for pods that are gone, or that nobody wants to evict.
 func (h *history) checkBudgets() {
 	c := h.placer.cluster
 	for _, in := range c.budgets.in {
+		h.checkCharges(in)
 		for _, b := range in.byName {
-			for id, x := range b.charged {
-				w := c.wishes[x.by]
-				if pod := c.pods[id]; !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id) || !slices.Contains(keptWith(pod.Who).budgets, b)) {
-					h.t.Errorf("budget %s is charged for pod %s (%v) by %s, which evicts %v", b.Name, id, pod, x.by, w)
-				}
+			if in.numbers.of[b.number] != b || b.of.budgets[b.place] != b || !b.of.selector.Equal(&b.Selector) {
+				h.t.Errorf("budget %s is not where it should be", b.Name)
+			}
+		}
+		for _, s := range in.bySelector {
+			least := int32(anyNumber)
+			for _, b := range s.budgets {
+				least = min(least, b.left())
+			}
+			if len(s.budgets) == 0 || s.leastLeft() != least {
+				h.t.Errorf("%d budgets with one selector allow %d at least, known: %d", len(s.budgets), least, s.leastLeft())
 			}
 		}
 	}
 	for who := range c.Identities() {
-		n := 0
-		if in := c.budgets.in[who.Namespace]; in != nil {
-			for _, b := range in.byName {
-				if in := len(who.Labels) > 0 && b.Selector.Matches(who.Labels); in != slices.Contains(keptWith(who).budgets, b) {
-					h.t.Errorf("pods with labels %v are in budget %s: %v, known: %v", who.Labels, b.Name, in, !in)
-				} else if in {
-					n++
-				}
+		known := budgetsOf(who)
+		for _, b := range allBudgets(c, who.Namespace) {
+			if in := len(who.Labels) > 0 && b.Selector.Matches(who.Labels); in != slices.Contains(known, b) {
+				h.t.Errorf("pods with labels %v are in budget %s: %v, known: %v", who.Labels, b.Name, in, !in)
 			}
 		}
-		if n != len(keptWith(who).budgets) {
-			h.t.Errorf("pods with labels %v are in %d budgets, known are %d", who.Labels, n, len(keptWith(who).budgets))
+	}
+	for _, pods := range c.held {
+		h.checkOverBudget(pods)
+	}
+}
+
+func allBudgets(c *cluster, namespace string) []*budget {
+	if in := c.budgets.in[namespace]; in != nil {
+		return slices.Collect(maps.Values(in.byName))
+	}
+	return nil
+}
+
+// budgetsOf is those that are known to select the pods of who.
+func budgetsOf(who *census.Identity) (all []*budget) {
+	for s := range keptWith(who).budgets.each {
+		all = append(all, s.budgets...)
+	}
+	return all
+}
+
+func (h *history) checkCharges(in *budgetsIn) {
+	c := h.placer.cluster
+	charges, named := map[*budget]int32{}, map[string]int{}
+	for id, x := range in.charged {
+		w, pod := c.wishes[x.by], c.pods[id]
+		if !x.ending && (pod == nil || w == nil || !slices.Contains(w.victims, id)) {
+			h.t.Errorf("budgets are charged for pod %s (%v) by %s, which evicts %v", id, pod, x.by, w)
 		}
+		n := 0
+		x.on.Each(func(number row) {
+			n++
+			b := in.numbers.of[number]
+			charges[b]++
+			if !x.ending && pod != nil && !slices.Contains(budgetsOf(pod.Who), b) {
+				h.t.Errorf("budget %s is charged for pod %s, which it does not select", b.Name, id)
+			}
+		})
+		if n != x.count || n == 0 {
+			h.t.Errorf("pod %s is charged to %d budgets, known: %d", id, n, x.count)
+		}
+	}
+	for _, b := range in.byName {
+		if b.charges != charges[b] {
+			h.t.Errorf("budget %s is charged for %d pods, known: %d", b.Name, charges[b], b.charges)
+		}
+		for _, pod := range b.Disrupted {
+			named[pod]++
+		}
+	}
+	if !maps.Equal(named, in.named) {
+		h.t.Errorf("budgets name %v, known: %v", named, in.named)
+	}
+}
+
+// checkOverBudget holds what budgets say of pods to what each of them says for itself.
+func (h *history) checkOverBudget(pods []*held) {
+	c := h.placer.cluster
+	for range 2 { // in two orders
+		left := map[*budget]int32{}
+		for i, over := range c.overBudget(pods) {
+			pod, want, spent := pods[i], false, false
+			for _, b := range allBudgets(c, pod.Who.Namespace) {
+				charge := b.of.in.charged[pod.id]
+				selects := len(pod.Who.Labels) > 0 && b.Selector.Matches(pod.Who.Labels)
+				if !selects || slices.Contains(b.Disrupted, pod.name) || charge != nil && charge.on.Has(b.number) {
+					continue
+				}
+				if _, known := left[b]; !known {
+					left[b] = b.left()
+				}
+				left[b]--
+				want, spent = want || left[b] < 0, spent || b.left() <= 0
+			}
+			if over != want || pod.isSpent() != spent {
+				h.t.Errorf("pod %s, the %d. to be evicted, is over a budget: %v, spent: %v; want %v, %v",
+					pod.id, i, over, pod.isSpent(), want, spent)
+			}
+		}
+		pods = slices.Clone(pods)
+		slices.Reverse(pods)
 	}
 }
 
@@ -318,7 +424,7 @@ func (h *history) settle() {
 				h.t.Errorf("pod %s waits although it fits on %s", id, v.Node)
 			}
 		}
-		if e := h.placer.queue.entries[id]; e.pool == unschedulable && h.placer.cluster.mayEvict(e.demand) && !h.placer.cluster.awaitsVictims(e.demand, id) {
+		if e := h.placer.queue.find(id); e.Pool() == queue.Unschedulable && h.placer.cluster.mayEvict(e.demand) && !h.placer.cluster.awaitsVictims(e.demand, id) {
 			for _, x := range h.placer.Evictions(p) {
 				h.t.Errorf("pod %s waits although evictions from %s would make room", id, x.Node)
 			}
@@ -368,6 +474,17 @@ func (h *history) check() {
 	h.checkHolds()
 }
 
+// tryable lists the pending pods that may be placed before the fate of a bind is known, by ID.
+func (p *Placer) tryable() []*entry {
+	return slices.SortedFunc(func(yield func(*entry) bool) {
+		for e := range p.queue.All() {
+			if e.Pool() != queue.Binding && e.Pool() != queue.Unsettled && !yield(e) {
+				return
+			}
+		}
+	}, func(a, b *entry) int { return cmp.Compare(a.ID, b.ID) })
+}
+
 // checkWaiting asks all pods that wait about all rows: the plain form of what hear and seekHope find out.
 func (h *history) checkWaiting() {
 	c := h.placer.cluster
@@ -386,9 +503,9 @@ func (h *history) checkWaiting() {
 			}
 		}
 	}
-	for id, e := range h.placer.queue.entries {
+	for e := range h.placer.queue.All() {
 		if e.flushed {
-			h.t.Errorf("pod %s had been forgotten", id)
+			h.t.Errorf("pod %s had been forgotten", e.ID)
 		}
 	}
 }
@@ -519,7 +636,7 @@ func (h *history) checkHolds() {
 	for _, w := range c.wishes {
 		hold(w.class, w.Who)
 	}
-	for _, e := range h.placer.queue.entries {
+	for e := range h.placer.queue.All() {
 		hold(e.class, e.who)
 	}
 	for _, k := range c.classes {

@@ -19,20 +19,17 @@ type demand struct {
 	identities int
 	stamp      uint64
 	dropped    bool
-	// useless are rules that have objected to it whoever would be evicted, since it was last found to fit.
+	// useless are rules that have objected to it on some row, whoever would be evicted, since it was made. None is taken
+	// back: bids that are kept are not asked again, and one too many costs a question, one too few a pod that waits.
 	useless RuleSet
 	bids    bids
 
-	hard, soft     []spreadAsk
+	surroundings
+	soft           []spreadAsk
 	softEverywhere bool // soft constraints count and score nodes that lack a key, too
+	drawn          []weightedCounter
 
-	together     []*census.Counter // of pods that all required affinity terms mean, by the topology of each term
-	togetherSelf bool              // they mean the pod itself
-	apart        []*census.Counter // of pods that a required anti-affinity term means
-	drawn        []weightedCounter
-
-	// Terms that counted pods hold and that mean this pod; refreshed when termsVersion moves on.
-	shunnedBy []*census.Counter
+	// Terms that counted pods hold and that mean this pod; refreshed, and shunnedBy, when termsVersion moves on.
 	wantedBy  []weightedCounter
 	termsSeen uint64
 	reach     []*census.Aim
@@ -46,6 +43,39 @@ type demand struct {
 	tables  *tables
 	// When it was asked about last, as a place in the change log, and how often in a row with few changes between.
 	asked, often int
+}
+
+// surroundings are what a demand requires of the pods around a row.
+type surroundings struct {
+	hard         []spreadAsk
+	together     []*census.Counter // of pods that all required affinity terms mean, by the topology of each term
+	togetherSelf bool              // they mean the pod itself
+	apart        []*census.Counter // of pods that a required anti-affinity term means
+	shunnedBy    []*census.Counter // of such terms, of counted pods, that mean this one
+}
+
+// eachCounter calls see for the counters that are looked at, for some of them more than once.
+func (x *surroundings) eachCounter(see func(*census.Counter)) {
+	for i := range x.hard {
+		if x.hard[i].counter != nil {
+			see(x.hard[i].counter)
+		}
+	}
+	for _, list := range [...][]*census.Counter{x.together, x.apart, x.shunnedBy} {
+		for _, k := range list {
+			see(k)
+		}
+	}
+}
+
+// empty reports whether nothing is required.
+func (x *surroundings) empty() bool {
+	return len(x.hard)+len(x.together)+len(x.apart)+len(x.shunnedBy) == 0
+}
+
+func (x *surroundings) equal(y *surroundings) bool {
+	return slices.Equal(x.hard, y.hard) && slices.Equal(x.together, y.together) && x.togetherSelf == y.togetherSelf &&
+		slices.Equal(x.apart, y.apart) && slices.Equal(x.shunnedBy, y.shunnedBy)
 }
 
 // spreadAsk is one spread constraint, ready to be read.
@@ -190,19 +220,19 @@ func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *census
 		b = selector.AppendTolerations(b, k.tolerations)
 	}
 	c.scratch = b
-	return c.ScopeAt(b, &allowed{cluster: c, class: k, affinity: affinity, taints: taints}, keys)
+	return c.ScopeAt(b, &allowed{state: &c.state, class: k, affinity: affinity, taints: taints}, keys)
 }
 
 // allowed admits the nodes that a class allows by its affinity, by its tolerations, or by both.
 type allowed struct {
-	cluster          *cluster
+	state            *state
 	class            *class
 	affinity, taints bool
 }
 
 func (x *allowed) Admits(r row) bool {
-	return (!x.affinity || affinityAllows(x.cluster, x.class, r)) &&
-		(!x.taints || selector.TolerateAll(x.class.tolerations, x.cluster.taints[r]))
+	return (!x.affinity || affinityAllows(x.state, x.class, r)) &&
+		(!x.taints || selector.TolerateAll(x.class.tolerations, x.state.taints[r]))
 }
 
 func (x *allowed) EachString(see func(...int32)) {
@@ -267,5 +297,5 @@ func (c *cluster) readHeldTerms(d *demand) {
 
 // looksAround reports whether any answer about the demand depends on pods elsewhere.
 func (d *demand) looksAround() bool {
-	return len(d.hard)+len(d.together)+len(d.apart)+len(d.shunnedBy) > 0 || d.volumes != nil && len(d.volumes.Once) > 0
+	return !d.surroundings.empty() || d.volumes != nil && len(d.volumes.Once) > 0
 }

@@ -20,7 +20,7 @@ type demands struct {
 type kept struct {
 	spreading defaultSpread // see defaultsOf
 	demands   []*demand     // that it has used
-	budgets   []*budget     // that select its pods
+	budgets   selectedBy    // by their selections
 }
 
 func keptWith(who *census.Identity) *kept {

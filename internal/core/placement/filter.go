@@ -32,17 +32,20 @@ const (
 // A filterRule says whether a demand can go to a row, for one of upstream's plugins. One that is no aroundFilter looks
 // at the row alone: its answer holds until the row changes.
 //
-// A new one is a file with a type that says all of this, and a line in rowFilters or aroundFilters.
+// A new one is a file with a type that says all of this, and a line in rowFilters or aroundFilters. CONTRIBUTING.md has
+// a checklist.
 type filterRule interface {
 	about() ruling
+	// asks reports whether d has anything that it judges: else it rejects no row.
+	asks(d *demand) bool
 	// judge reports whether d can go to row r.
-	judge(c *cluster, d *demand, r row) bool
+	judge(c *state, d *demand, r row) bool
 	// explain appends the reasons of a rejection, spelled as upstream spells them.
-	explain(c *cluster, d *demand, r row, reasons []string) []string
+	explain(c *state, d *demand, r row, reasons []string) []string
 	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
-	final(c *cluster, d *demand, r row) bool
+	final(c *state, d *demand, r row) bool
 	// narrow takes out of m the rows that judge rejects.
-	narrow(c *cluster, d *demand, m rows.Mask)
+	narrow(c *state, d *demand, m rows.Mask)
 }
 
 // An aroundFilter looks at more than the row.
@@ -50,12 +53,20 @@ type aroundFilter interface {
 	filterRule
 	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same
 	// answer at any moment.
-	key(c *cluster, d *demand, r row, key []int32) []int32
+	key(c *state, d *demand, r row, key []int32) []int32
+}
+
+// A surroundFilter looks at pods around the row, by counters, and at nothing else of a demand but its surroundings:
+// what they say is found out once for all pods that wait in the same surroundings (audience).
+type surroundFilter interface {
+	aroundFilter
+	// meets reports whether pods in surroundings x can go to row r, as far as pods are counted.
+	meets(x *surroundings, r row) bool
 }
 
 // A teller adds to failure the reasons for all rows in m at once.
 type teller interface {
-	tell(c *cluster, failure *Failure, d *demand, m rows.Mask)
+	tell(c *state, failure *Failure, d *demand, m rows.Mask)
 }
 
 // ruling is what is to be known of a filterRule before it is asked.
@@ -63,15 +74,50 @@ type ruling struct {
 	rule RuleSet
 	// plugin is upstream's name of the rule.
 	plugin string
-	reads  podFields
-	alike  bool // it gives the same reasons for all rows
+	// ends is what may end its rejections.
+	ends  endedBy
+	reads podFields
+	alike bool // it gives the same reasons for all rows
+}
+
+// endedBy is what may end a rejection, one bit each. Pods that wait hear of what ends those that keep them off, and of
+// nothing else; see waits.register.
+type endedBy uint8
+
+const (
+	// byNothing: no fact ends it.
+	byNothing endedBy = 1 << iota
+	// byNode: the node says something else of itself, or is there at all. Every pod hears of that.
+	byNode
+	// byRoom: something has left the row, or it has become larger.
+	byRoom
+	// byCounters: a counter of the demand's surroundings counts another number. See surroundFilter.
+	byCounters
+	// byVolumes: a fact about claims, or what they come down to, is another. Every pod with claims hears of that.
+	byVolumes
+)
+
+// The rules whose rejections may end by one of these.
+var (
+	rulesOfRoom = rulesEnded(byRoom)
+	rulesAround = rulesEnded(byCounters)
+)
+
+func rulesEnded(by endedBy) (rules RuleSet) {
+	for i := range filters {
+		if filters[i].ends&by != 0 {
+			rules |= filters[i].rule
+		}
+	}
+	return rules
 }
 
 // filter is a filterRule with what it says of itself.
 type filter struct {
 	filterRule
 	ruling
-	around aroundFilter // the same; nil: it looks at the row alone
+	around   aroundFilter   // the same; nil: it looks at the row alone
+	surround surroundFilter // the same; nil: its rejections do not end byCounters
 }
 
 // podFields are the fields of Pod that a rule reads, in whatever form. A class must hold all of them, and its key must
@@ -113,13 +159,25 @@ func allFilters() (all []filter) {
 		all = append(all, filter{filterRule: f, ruling: f.about()})
 	}
 	for _, f := range aroundFilters {
-		all = append(all, filter{filterRule: f, ruling: f.about(), around: f})
+		surround, _ := f.(surroundFilter)
+		all = append(all, filter{filterRule: f, ruling: f.about(), around: f, surround: surround})
 	}
 	return all
 }
 
+// asksForMore reports whether any rule but those of some, and those that look at nothing but the node, may keep d off a
+// row.
+func (d *demand) asksForMore(than RuleSet) bool {
+	for _, f := range d.profile.filters {
+		if f.rule&(than|rulesOfNodes) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.asks(d) {
+			return true
+		}
+	}
+	return false
+}
+
 // objection returns the first of rules that keeps d off row r; nil: none does.
-func (c *cluster) objection(rules []*filter, d *demand, r row) *filter {
+func (c *state) objection(rules []*filter, d *demand, r row) *filter {
 	for _, f := range rules {
 		if !f.judge(c, d, r) {
 			return f
@@ -140,7 +198,7 @@ type Verdict struct {
 }
 
 // verdict judges row r with all rules, nominated pods included.
-func (c *cluster) verdict(d *demand, self PodID, r row) Verdict {
+func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	v := Verdict{Node: c.name[r], Reasons: []string{}}
 	c.asIfNominated(d, self, r, func() bool {
 		f := c.objection(d.profile.filters, d, r)
@@ -156,7 +214,7 @@ func (c *cluster) verdict(d *demand, self PodID, r row) Verdict {
 }
 
 // verdicts judges every node, in the order of names.
-func (c *cluster) verdicts(d *demand, self PodID) []Verdict {
+func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	var out []Verdict
 	for _, name := range c.names() {
 		out = append(out, c.verdict(d, self, c.rows[name]))
@@ -174,8 +232,8 @@ func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
 	}
 	d := &demand{class: c.compile(&pod)}
 	for i := range filters {
-		if f := &filters[i]; f.rule&rules != 0 && !f.judge(c, d, r) {
-			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(c, d, r, nil), Final: f.final(c, d, r)}
+		if f := &filters[i]; f.rule&rules != 0 && !f.judge(&c.state, d, r) {
+			return Verdict{Node: node.Name, Plugin: f.plugin, Reasons: f.explain(&c.state, d, r, nil), Final: f.final(&c.state, d, r)}
 		}
 	}
 	return Verdict{Node: node.Name}

@@ -9,23 +9,32 @@ import (
 type nodeAffinityFilter struct{}
 
 func (nodeAffinityFilter) about() ruling {
-	return ruling{rule: RuleNodeAffinity, plugin: "NodeAffinity", reads: podFields{"NodeSelector", "NodeAffinity"}}
+	return ruling{
+		rule:   RuleNodeAffinity,
+		plugin: "NodeAffinity",
+		ends:   byNode,
+		reads:  podFields{"NodeSelector", "NodeAffinity"},
+	}
+}
+
+func (nodeAffinityFilter) asks(d *demand) bool {
+	return d.profile.hasAdded || len(d.nodeSelector) > 0 || d.hasTerms
 }
 
 // judge demands every label of the node selector and, if there are required affinity terms, one that
 // matches; and one of those that the profile adds.
-func (nodeAffinityFilter) judge(c *cluster, d *demand, r row) bool {
+func (nodeAffinityFilter) judge(c *state, d *demand, r row) bool {
 	return addedAllows(c, d.profile, r) && affinityAllows(c, d.class, r)
 }
 
-func (nodeAffinityFilter) final(*cluster, *demand, row) bool { return true }
+func (nodeAffinityFilter) final(*state, *demand, row) bool { return true }
 
-func addedAllows(c *cluster, p *profile, r row) bool {
+func addedAllows(c *state, p *profile, r row) bool {
 	return !p.hasAdded || c.someMatches(&p.added, r)
 }
 
 // affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
-func affinityAllows(c *cluster, k *class, r row) bool {
+func affinityAllows(c *state, k *class, r row) bool {
 	for _, want := range k.nodeSelector {
 		if value, ok := c.Label(r, want.Key); !ok || value != want.Value {
 			return false
@@ -35,27 +44,27 @@ func affinityAllows(c *cluster, k *class, r row) bool {
 }
 
 // someMatches reports whether one of terms matches the node of row r.
-func (c *cluster) someMatches(terms *selector.Terms, r row) bool {
+func (c *state) someMatches(terms *selector.Terms, r row) bool {
 	return c.intern.MatchSome(terms, c.name[r], c.labels[r])
 }
 
 // anyMatches reports whether one of terms matches the node of row r.
-func (c *cluster) anyMatches(terms []selector.Term, r row) bool {
+func (c *state) anyMatches(terms []selector.Term, r row) bool {
 	return c.intern.MatchAny(terms, c.name[r], c.labels[r])
 }
 
-func (c *cluster) termMatches(t *selector.Term, r row) bool {
+func (c *state) termMatches(t *selector.Term, r row) bool {
 	return c.intern.Match(t, c.name[r], c.labels[r])
 }
 
-func (nodeAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
+func (nodeAffinityFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	if !addedAllows(c, d.profile, r) {
 		return append(reasons, "node(s) didn't match scheduler-enforced node affinity")
 	}
 	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
 }
 
-func (nodeAffinityFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (nodeAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if p := d.profile; p.hasAdded {
 		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
 		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })

@@ -10,11 +10,19 @@ import (
 type featureFilter struct{}
 
 func (featureFilter) about() ruling {
-	return ruling{rule: RuleFeatures, plugin: "NodeDeclaredFeatures", reads: podFields{"Features"}, alike: true}
+	return ruling{
+		rule:   RuleFeatures,
+		plugin: "NodeDeclaredFeatures",
+		ends:   byNode,
+		reads:  podFields{"Features"},
+		alike:  true,
+	}
 }
 
+func (featureFilter) asks(d *demand) bool { return len(d.features) > 0 }
+
 // judge demands every node feature that the pod cannot do without.
-func (featureFilter) judge(c *cluster, d *demand, r row) bool {
+func (featureFilter) judge(c *state, d *demand, r row) bool {
 	for _, f := range d.features {
 		if _, has := slices.BinarySearch(c.features[r], f); !has {
 			return false
@@ -23,14 +31,14 @@ func (featureFilter) judge(c *cluster, d *demand, r row) bool {
 	return true
 }
 
-func (featureFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+func (featureFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
 	return append(reasons, "node(s) didn't match Pod's required features")
 }
 
-func (featureFilter) final(*cluster, *demand, row) bool { return true }
+func (featureFilter) final(*state, *demand, row) bool { return true }
 
 // key: it judges after rules that look around, so its answer is part of what tells rows apart.
-func (f featureFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (f featureFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	if len(d.features) == 0 {
 		return key
 	}
@@ -40,7 +48,7 @@ func (f featureFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
 	return append(key, 0)
 }
 
-func (f featureFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (f featureFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if k := d.class; len(k.features) > 0 {
 		c.scratch = encode.Strings(append(c.scratch[:0], asksFeatures), k.features)
 		c.narrowBy(m, c.scratch, func(r row) bool { return f.judge(c, &demand{class: k}, r) })

@@ -9,12 +9,20 @@ import (
 type nameFilter struct{}
 
 func (nameFilter) about() ruling {
-	return ruling{rule: RuleNames, plugin: "NodeAffinity", reads: podFields{"NodeAffinity"}, alike: true}
+	return ruling{
+		rule:   RuleNames,
+		plugin: "NodeAffinity",
+		ends:   byNode,
+		reads:  podFields{"NodeAffinity"},
+		alike:  true,
+	}
 }
+
+func (nameFilter) asks(d *demand) bool { return d.onlyNames != nil }
 
 // judge narrows pods whose affinity demands nodes by name (those of DaemonSets) to these nodes. It comes first,
 // as upstream's narrowing does, and has a reason of its own.
-func (nameFilter) judge(c *cluster, d *demand, r row) bool {
+func (nameFilter) judge(c *state, d *demand, r row) bool {
 	if d.onlyNames == nil {
 		return true
 	}
@@ -22,16 +30,16 @@ func (nameFilter) judge(c *cluster, d *demand, r row) bool {
 	return found
 }
 
-func (nameFilter) final(*cluster, *demand, row) bool { return true }
+func (nameFilter) final(*state, *demand, row) bool { return true }
 
-func (nameFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
+func (nameFilter) explain(_ *state, d *demand, _ row, reasons []string) []string {
 	if d.conflict {
 		return append(reasons, "pod affinity terms conflict")
 	}
 	return append(reasons, "node(s) didn't satisfy plugin(s) [NodeAffinity]")
 }
 
-func (nameFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (nameFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if d.onlyNames == nil {
 		return
 	}

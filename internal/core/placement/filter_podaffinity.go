@@ -8,7 +8,16 @@ import (
 type podAffinityFilter struct{}
 
 func (podAffinityFilter) about() ruling {
-	return ruling{rule: RulePodAffinity, plugin: "InterPodAffinity", reads: podFields{"Affinity", "AntiAffinity", "Namespace", "Labels"}}
+	return ruling{
+		rule:   RulePodAffinity,
+		plugin: "InterPodAffinity",
+		ends:   byNode | byCounters,
+		reads:  podFields{"Affinity", "AntiAffinity", "Namespace", "Labels"},
+	}
+}
+
+func (podAffinityFilter) asks(d *demand) bool {
+	return len(d.together)+len(d.apart)+len(d.shunnedBy) > 0
 }
 
 // judge applies required terms between pods, in both directions.
@@ -21,13 +30,17 @@ func (podAffinityFilter) about() ruling {
 //
 // One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required
 // terms itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
-func (podAffinityFilter) judge(c *cluster, d *demand, r row) bool {
-	return c.beside.on && c.beside.nobodyShuns || d.joins(r) && d.avoids(r) && d.isAdmitted(r)
+func (f podAffinityFilter) judge(c *state, d *demand, r row) bool {
+	return c.beside.on && c.beside.nobodyShuns || f.meets(&d.surroundings, r)
+}
+
+func (podAffinityFilter) meets(x *surroundings, r row) bool {
+	return x.joins(r) && x.avoids(r) && x.isAdmitted(r)
 }
 
 // nobodyShuns reports whether neither the pod has required terms nor any counted pod an anti-affinity term that means
 // it. While pods are taken off a row to see what that helps, it stays what it was before.
-func (d *demand) nobodyShuns(c *cluster) bool {
+func (d *demand) nobodyShuns(c *state) bool {
 	if c.evicting.on {
 		return c.evicting.nobodyShuns
 	}
@@ -42,12 +55,12 @@ func (d *demand) nobodyShuns(c *cluster) bool {
 	return true
 }
 
-func (d *demand) joins(r row) bool {
-	if len(d.together) == 0 {
+func (x *surroundings) joins(r row) bool {
+	if len(x.together) == 0 {
 		return true
 	}
 	met, anywhere := true, int64(0)
-	for _, k := range d.together {
+	for _, k := range x.together {
 		domain := k.Of.Topo.At(r)
 		if domain == census.NoDomain {
 			return false
@@ -55,11 +68,11 @@ func (d *demand) joins(r row) bool {
 		met = met && k.At(domain) > 0
 		anywhere += k.Total
 	}
-	return met || anywhere == 0 && d.togetherSelf
+	return met || anywhere == 0 && x.togetherSelf
 }
 
-func (d *demand) avoids(r row) bool {
-	for _, k := range d.apart {
+func (x *surroundings) avoids(r row) bool {
+	for _, k := range x.apart {
 		if k.On(r) > 0 {
 			return false
 		}
@@ -67,8 +80,8 @@ func (d *demand) avoids(r row) bool {
 	return true
 }
 
-func (d *demand) isAdmitted(r row) bool {
-	for _, k := range d.shunnedBy {
+func (x *surroundings) isAdmitted(r row) bool {
+	for _, k := range x.shunnedBy {
 		if k.On(r) > 0 {
 			return false
 		}
@@ -76,20 +89,26 @@ func (d *demand) isAdmitted(r row) bool {
 	return true
 }
 
-func (podAffinityFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
+const (
+	reasonJoins    = "node(s) didn't match pod affinity rules"
+	reasonAvoids   = "node(s) didn't match pod anti-affinity rules"
+	reasonAdmitted = "node(s) didn't satisfy existing pods anti-affinity rules"
+)
+
+func (podAffinityFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	switch {
 	case !d.joins(r):
-		return append(reasons, "node(s) didn't match pod affinity rules")
+		return append(reasons, reasonJoins)
 	case !d.avoids(r):
-		return append(reasons, "node(s) didn't match pod anti-affinity rules")
+		return append(reasons, reasonAvoids)
 	}
-	return append(reasons, "node(s) didn't satisfy existing pods anti-affinity rules")
+	return append(reasons, reasonAdmitted)
 }
 
 // final: evicting pods does not bring one to join.
-func (podAffinityFilter) final(c *cluster, d *demand, r row) bool { return !d.joins(r) }
+func (podAffinityFilter) final(c *state, d *demand, r row) bool { return !d.joins(r) }
 
-func (podAffinityFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (podAffinityFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	for _, list := range [][]*census.Counter{d.together, d.apart, d.shunnedBy} {
 		for _, k := range list {
 			key = append(key, keyOf(k.Of.Topo, k, r))
@@ -99,7 +118,7 @@ func (podAffinityFilter) key(c *cluster, d *demand, r row, key []int32) []int32 
 }
 
 // narrow looks at the domains only that have pods.
-func (podAffinityFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (podAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	anywhere := int64(0)
 	for _, k := range d.together {
 		m.Only(k.Of.Topo.Placed)
@@ -122,7 +141,7 @@ func (podAffinityFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 }
 
 // rowsWith is the set of rows in whose domain k counts any, in working space.
-func (c *cluster) rowsWith(k *census.Counter, words int) rows.Mask {
+func (c *state) rowsWith(k *census.Counter, words int) rows.Mask {
 	in := c.emptyMask(words)
 	k.Count.Each(func(domain, count int32) {
 		if count > 0 {

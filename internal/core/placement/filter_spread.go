@@ -8,15 +8,26 @@ import (
 type spreadFilter struct{}
 
 func (spreadFilter) about() ruling {
-	return ruling{rule: RuleSpread, plugin: "PodTopologySpread", reads: podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"}}
+	return ruling{
+		rule:   RuleSpread,
+		plugin: "PodTopologySpread",
+		ends:   byNode | byCounters,
+		reads:  podFields{"Spread", "Namespace", "Labels", "Owner", "NodeSelector", "NodeAffinity", "Tolerations"},
+	}
 }
+
+func (spreadFilter) asks(d *demand) bool { return len(d.hard) > 0 }
 
 // judge demands for every hard spread constraint that the node has the key, and that with the pod its domain
 // would hold at most maxSkew more pods than the domain with the fewest. With fewer than minDomains domains the fewest
 // counts as none. Only rows in the constraint's scope have a say in what the fewest is.
-func (spreadFilter) judge(c *cluster, d *demand, r row) bool {
-	for i := range d.hard {
-		if !d.hard[i].allows(r) {
+func (f spreadFilter) judge(_ *state, d *demand, r row) bool {
+	return f.meets(&d.surroundings, r)
+}
+
+func (spreadFilter) meets(x *surroundings, r row) bool {
+	for i := range x.hard {
+		if !x.hard[i].allows(r) {
 			return false
 		}
 	}
@@ -38,7 +49,7 @@ func (a *spreadAsk) allows(r row) bool {
 	return a.counter.At(domain)+a.self-fewest <= a.maxSkew
 }
 
-func (spreadFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
+func (spreadFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	for i := range d.hard {
 		if d.hard[i].topo.At(r) == census.NoDomain {
 			return append(reasons, "node(s) didn't match pod topology spread constraints (missing required label)")
@@ -51,7 +62,7 @@ func (spreadFilter) explain(c *cluster, d *demand, r row, reasons []string) []st
 }
 
 // final: no eviction gives a node the label that it lacks.
-func (spreadFilter) final(c *cluster, d *demand, r row) bool {
+func (spreadFilter) final(c *state, d *demand, r row) bool {
 	for i := range d.hard {
 		if d.hard[i].topo.At(r) == census.NoDomain {
 			return true
@@ -64,7 +75,7 @@ func (spreadFilter) final(c *cluster, d *demand, r row) bool {
 }
 
 // key: the answer depends on the domain; where every domain is one row, on its count.
-func (spreadFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (spreadFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == nil {
 			key = append(key, min(a.topo.At(r), 0))
@@ -86,7 +97,7 @@ func keyOf(t *census.Topology, k *census.Counter, r row) int32 {
 }
 
 // narrow looks at the domains only that have pods: of all others a constraint says the same.
-func (spreadFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (spreadFilter) narrow(c *state, d *demand, m rows.Mask) {
 	for i := range d.hard {
 		a := &d.hard[i]
 		m.Only(a.topo.Placed)
@@ -96,7 +107,7 @@ func (spreadFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 	}
 }
 
-func (a *spreadAsk) narrow(c *cluster, m rows.Mask) {
+func (a *spreadAsk) narrow(c *state, m rows.Mask) {
 	fewest := a.counter.Fewest()
 	if a.counter.Ground.Domains < int(a.minDomains) {
 		fewest = 0

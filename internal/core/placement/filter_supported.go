@@ -9,16 +9,24 @@ import (
 type supportFilter struct{}
 
 func (supportFilter) about() ruling {
-	return ruling{rule: RuleSupported, plugin: "Plimsoll", reads: podFields{"Unsupported"}, alike: true}
+	return ruling{
+		rule:   RuleSupported,
+		plugin: "Plimsoll",
+		ends:   byNothing,
+		reads:  podFields{"Unsupported"},
+		alike:  true,
+	}
 }
+
+func (supportFilter) asks(d *demand) bool { return len(d.unsupported) > 0 }
 
 // judge keeps a pod off every node if it demands what no rule here can check. Placing it anyway would break a
 // promise in silence.
-func (supportFilter) judge(_ *cluster, d *demand, _ row) bool { return len(d.unsupported) == 0 }
+func (supportFilter) judge(_ *state, d *demand, _ row) bool { return len(d.unsupported) == 0 }
 
-func (supportFilter) final(*cluster, *demand, row) bool { return true }
+func (supportFilter) final(*state, *demand, row) bool { return true }
 
-func (supportFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
+func (supportFilter) explain(_ *state, d *demand, _ row, reasons []string) []string {
 	return append(reasons, unsupportedReason(d))
 }
 
@@ -26,4 +34,4 @@ func unsupportedReason(d *demand) string {
 	return "this scheduler does not support " + strings.Join(d.unsupported, ", ") + " yet"
 }
 
-func (supportFilter) narrow(_ *cluster, d *demand, m rows.Mask) { m.Unless(len(d.unsupported) > 0) }
+func (supportFilter) narrow(_ *state, d *demand, m rows.Mask) { m.Unless(len(d.unsupported) > 0) }

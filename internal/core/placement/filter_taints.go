@@ -8,21 +8,29 @@ import (
 type taintFilter struct{}
 
 func (taintFilter) about() ruling {
-	return ruling{rule: RuleTaints, plugin: "TaintToleration", reads: podFields{"Tolerations"}, alike: true}
+	return ruling{
+		rule:   RuleTaints,
+		plugin: "TaintToleration",
+		ends:   byNode,
+		reads:  podFields{"Tolerations"},
+		alike:  true,
+	}
 }
 
+func (taintFilter) asks(*demand) bool { return true }
+
 // judge demands that every NoSchedule and NoExecute taint of the node is tolerated.
-func (taintFilter) judge(c *cluster, d *demand, r row) bool {
+func (taintFilter) judge(c *state, d *demand, r row) bool {
 	return selector.TolerateAll(d.tolerations, c.taints[r])
 }
 
-func (taintFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+func (taintFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
 	return append(reasons, "node(s) had untolerated taint(s)")
 }
 
-func (taintFilter) final(*cluster, *demand, row) bool { return true }
+func (taintFilter) final(*state, *demand, row) bool { return true }
 
-func (taintFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (taintFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if len(d.tolerations) == 0 {
 		m.Less(c.marks.tainted)
 		return

@@ -8,22 +8,30 @@ var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSched
 type cordonFilter struct{}
 
 func (cordonFilter) about() ruling {
-	return ruling{rule: RuleUnschedulable, plugin: "NodeUnschedulable", reads: podFields{"Tolerations"}, alike: true}
+	return ruling{
+		rule:   RuleUnschedulable,
+		plugin: "NodeUnschedulable",
+		ends:   byNode,
+		reads:  podFields{"Tolerations"},
+		alike:  true,
+	}
 }
+
+func (cordonFilter) asks(d *demand) bool { return !d.toleratesNode }
 
 // judge keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
 // after a controller has seen it.
-func (cordonFilter) judge(c *cluster, d *demand, r row) bool {
+func (cordonFilter) judge(c *state, d *demand, r row) bool {
 	return !c.unschedulable[r] || d.toleratesNode
 }
 
-func (cordonFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+func (cordonFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
 	return append(reasons, "node(s) were unschedulable")
 }
 
-func (cordonFilter) final(*cluster, *demand, row) bool { return true }
+func (cordonFilter) final(*state, *demand, row) bool { return true }
 
-func (cordonFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (cordonFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if !d.toleratesNode {
 		m.Less(c.marks.cordoned)
 	}

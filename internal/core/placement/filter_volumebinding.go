@@ -9,20 +9,27 @@ import (
 type volumeBindingFilter struct{}
 
 func (volumeBindingFilter) about() ruling {
-	return ruling{rule: RuleVolumeBinding, plugin: "VolumeBinding", reads: podFields{"Namespace", "Mounts"}}
+	return ruling{
+		rule:   RuleVolumeBinding,
+		plugin: "VolumeBinding",
+		ends:   byNode | byVolumes,
+		reads:  podFields{"Namespace", "Mounts"},
+	}
 }
+
+func (volumeBindingFilter) asks(d *demand) bool { return d.volumes != nil }
 
 // judge demands that every claim of the pod has, or can get, a volume that can be reached from the node;
 // see volumes.Store.Bind. Claims that are bound as soon as they are made have a reason of their own if they are not
 // (volumes.Ask.Useless).
-func (volumeBindingFilter) judge(c *cluster, d *demand, r row) bool {
+func (volumeBindingFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || c.bindVolumes(d.volumes, r) == 0
 }
 
-func (volumeBindingFilter) final(*cluster, *demand, row) bool { return true }
+func (volumeBindingFilter) final(*state, *demand, row) bool { return true }
 
 // bindVolumes says why volumes for the claims of a cannot be bound to row r; zero: they can.
-func (c *cluster) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
+func (c *state) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
 	return c.storage.Bind(a, c.place(r), nil)
 }
 
@@ -31,11 +38,11 @@ func (n *nodes) place(r row) volumes.Place {
 	return volumes.Place{Row: r, Name: n.name[r], Labels: n.labels[r], Lacks: n.agentLacks[r]}
 }
 
-func (volumeBindingFilter) explain(c *cluster, d *demand, r row, reasons []string) []string {
+func (volumeBindingFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	return c.bindVolumes(d.volumes, r).Explain(reasons)
 }
 
-func (volumeBindingFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (volumeBindingFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	if d.volumes == nil || len(d.volumes.Claims) == 0 {
 		return key
 	}
@@ -44,7 +51,7 @@ func (volumeBindingFilter) key(c *cluster, d *demand, r row, key []int32) []int3
 
 // narrow asks for each bound volume once where it can be reached from: most volumes are to be reached from
 // the nodes of one zone, as many others are.
-func (f volumeBindingFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
 	a := d.volumes
 	if a == nil {
 		return
@@ -72,7 +79,7 @@ func (f volumeBindingFilter) narrow(c *cluster, d *demand, m rows.Mask) {
 }
 
 // narrowReached takes out of m the rows from which v cannot be reached.
-func (c *cluster) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
+func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 	if v.Plugin == "" && !v.From.Limited {
 		return
 	}
@@ -102,7 +109,7 @@ func (c *cluster) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 
 // narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether
 // volumes can be made for them.
-func (c *cluster) narrowOpen(a *volumes.Ask, m rows.Mask) {
+func (c *state) narrowOpen(a *volumes.Ask, m rows.Mask) {
 	stocked := make(rows.Mask, len(m))
 	byHost := c.TopologyOf(c.hostKey)
 	for i := range a.Open {
@@ -130,7 +137,7 @@ func (c *cluster) narrowOpen(a *volumes.Ask, m rows.Mask) {
 }
 
 // narrowProvisioned takes out of m the rows that could not reach a volume that is made for p. See volumes.Store.Bind.
-func (c *cluster) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
+func (c *state) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
 	k := p.Class
 	if !k.Provisions() {
 		clear(m)

@@ -9,24 +9,32 @@ import (
 type volumeLimitFilter struct{}
 
 func (volumeLimitFilter) about() ruling {
-	return ruling{rule: RuleVolumeLimits, plugin: "NodeVolumeLimits", reads: podFields{"Namespace", "Mounts"}, alike: true}
+	return ruling{
+		rule:   RuleVolumeLimits,
+		plugin: "NodeVolumeLimits",
+		ends:   byRoom,
+		reads:  podFields{"Namespace", "Mounts"},
+		alike:  true,
+	}
 }
+
+func (volumeLimitFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Attached) > 0 }
 
 // judge demands that no driver has to attach more volumes to the node than it says it can.
 //
 // As upstream has it, a volume that is still attached and that the pod is going to use counts twice, unless another pod
 // on the node uses it.
-func (volumeLimitFilter) judge(c *cluster, d *demand, r row) bool {
+func (volumeLimitFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || len(d.volumes.Attached) == 0 || !c.storage.TooMany(r, d.volumes.Attached)
 }
 
-func (volumeLimitFilter) explain(_ *cluster, _ *demand, _ row, reasons []string) []string {
+func (volumeLimitFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
 	return append(reasons, "node(s) exceed max volume count")
 }
 
-func (volumeLimitFilter) final(*cluster, *demand, row) bool { return false }
+func (volumeLimitFilter) final(*state, *demand, row) bool { return false }
 
-func (f volumeLimitFilter) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (f volumeLimitFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	if d.volumes == nil || len(d.volumes.Attached) == 0 {
 		return key
 	}
@@ -42,7 +50,7 @@ func verdictKey(passes bool) int32 {
 }
 
 // narrow asks about the rows only on which so many more volumes might be too many.
-func (f volumeLimitFilter) narrow(c *cluster, d *demand, m rows.Mask) {
+func (f volumeLimitFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if d.volumes == nil || len(d.volumes.Attached) == 0 || !m.Meets(c.marks.limited) {
 		return
 	}

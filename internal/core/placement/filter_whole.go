@@ -14,7 +14,9 @@ type wholeFilter struct {
 
 func (f wholeFilter) about() ruling {
 	about := f.ruling
-	about.reads, about.alike = podFields{"Namespace", "Mounts", "ID", "Name"}, true
+	about.ends = byVolumes
+	about.reads = podFields{"Namespace", "Mounts", "ID", "Name"}
+	about.alike = true
 	return about
 }
 
@@ -22,15 +24,17 @@ func (f wholeFilter) rejects(d *demand) bool {
 	return d.volumes != nil && !d.conflict && f.whole(d.volumes) != ""
 }
 
-func (f wholeFilter) judge(_ *cluster, d *demand, _ row) bool { return !f.rejects(d) }
+func (wholeFilter) asks(d *demand) bool { return d.volumes != nil }
 
-func (f wholeFilter) explain(_ *cluster, d *demand, _ row, reasons []string) []string {
+func (f wholeFilter) judge(_ *state, d *demand, _ row) bool { return !f.rejects(d) }
+
+func (f wholeFilter) explain(_ *state, d *demand, _ row, reasons []string) []string {
 	return append(reasons, f.whole(d.volumes))
 }
 
-func (wholeFilter) final(*cluster, *demand, row) bool { return true }
+func (wholeFilter) final(*state, *demand, row) bool { return true }
 
-func (f wholeFilter) narrow(_ *cluster, d *demand, m rows.Mask) { m.Unless(f.rejects(d)) }
+func (f wholeFilter) narrow(_ *state, d *demand, m rows.Mask) { m.Unless(f.rejects(d)) }
 
 // whole is why no node at all can take the pod; empty: some may.
 func (d *demand) whole() string {

@@ -2,17 +2,17 @@ package placement
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/encode"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 )
 
 // A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
 // well they would lie. It is kept, and asked again where pods came or went. Pods that differ in everything but what
 // they ask for share it. It is for profiles of which tiles cannot bound the scores.
 type fit struct {
-	of       *demand // with what the rules about resources look at, and nothing else
+	of       needs
 	scorers  []weightedScorer
 	position int    // in cluster.changes
 	used     uint64 // when it was asked last, in decisions
@@ -32,14 +32,24 @@ const (
 	fitsMin  = 16
 )
 
-// fitKey says what the rules about resources look at in pods of class k.
-func (k *class) makeFitKey() string {
-	b := encode.String(nil, k.profile.Name)
-	for _, q := range k.requests {
+// needs are what the rules about resources look at of a pod, and all that they look at: what they say of rows is kept
+// for the pods of which fitKey is the same.
+type needs struct {
+	profile  *profile
+	requests []request // non-zero only, in column order
+	fit      []scored  // what NodeResourcesFit scores
+	balanced []scored  // what NodeResourcesBalancedAllocation scores
+	fitKey   string
+}
+
+// makeFitKey says what n is, but for asked, of which parts of n were made.
+func (n *needs) makeFitKey(asked Load) string {
+	b := encode.String(nil, n.profile.Name)
+	for _, q := range n.requests {
 		b = binary.AppendVarint(binary.AppendVarint(b, int64(q.column)), q.value)
 	}
 	b = binary.AppendVarint(b, -1) // no column
-	return string(binary.AppendVarint(binary.AppendVarint(b, int64(k.asked.CPU)), int64(k.asked.Memory)))
+	return string(binary.AppendVarint(binary.AppendVarint(b, int64(asked.CPU)), int64(asked.Memory)))
 }
 
 // fitFor returns the fit for d as things are now; nil: its profile weighs resources by more than fits can hold.
@@ -50,7 +60,7 @@ func (c *cluster) fitFor(d *demand) *fit {
 	}
 	most := int64(0)
 	for _, s := range d.profile.scorers {
-		if s.around == nil {
+		if s.alone != nil {
 			most += s.weight * scoreMax
 		}
 	}
@@ -58,12 +68,11 @@ func (c *cluster) fitFor(d *demand) *fit {
 		return nil
 	}
 	if len(c.fits) >= min(max(fitBytes/max(len(c.name), 1), fitsMin), fitsMax) {
-		c.dropFits()
+		shrink.OldHalf(c.fits, func(f *fit) uint64 { return f.used })
 	}
-	of := &class{profile: d.profile, requests: d.requests, fit: d.fit, balanced: d.balanced}
-	f := &fit{position: -1, of: &demand{class: of}}
+	f := &fit{position: -1, of: d.needs}
 	for _, s := range d.profile.scorers {
-		if s.around == nil && s.applies(f.of) {
+		if s.alone != nil && s.alone.applies(&f.of) {
 			f.scorers = append(f.scorers, s)
 		}
 	}
@@ -73,19 +82,6 @@ func (c *cluster) fitFor(d *demand) *fit {
 	c.fits[d.fitKey] = f
 	c.correct(f)
 	return f
-}
-
-func (c *cluster) dropFits() {
-	uses := make([]uint64, 0, len(c.fits))
-	for _, f := range c.fits {
-		uses = append(uses, f.used)
-	}
-	slices.Sort(uses)
-	for key, f := range c.fits {
-		if f.used <= uses[len(uses)/2] {
-			delete(c.fits, key)
-		}
-	}
 }
 
 func (c *cluster) correct(f *fit) {
@@ -100,14 +96,14 @@ func (c *cluster) correct(f *fit) {
 		}
 	}
 	f.position = c.catchUp(&c.changes, f.position, func(r row) {
-		if !c.seen[r] || !passesResources(c, f.of, r) {
+		if !c.seen[r] || !passesResources(&c.state, &f.of, r) {
 			f.rows.Clear(r)
 			return
 		}
 		f.rows.Set(r)
 		score := int64(0)
 		for i := range f.scorers {
-			score += f.scorers[i].weight * f.scorers[i].raw(c, f.of, r)
+			score += f.scorers[i].weight * f.scorers[i].alone.raw(&c.state, &f.of, r)
 		}
 		if f.low[r] = uint8(score); f.high != nil {
 			f.high[r] = uint8(score >> 8)
@@ -126,8 +122,8 @@ func (f *fit) score(r row) int64 {
 // scoreAlone is the weighted sum of what the scorers say that look at the row alone.
 func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 	for _, s := range d.profile.scorers {
-		if s.around == nil && s.applies(d) {
-			sum += s.weight * s.raw(c, d, r)
+		if s.alone != nil && s.alone.applies(&d.needs) {
+			sum += s.weight * s.alone.raw(&c.state, &d.needs, r)
 		}
 	}
 	return sum

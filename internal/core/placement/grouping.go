@@ -68,7 +68,7 @@ const (
 )
 
 // group puts the rows in m into groups for d, until the grouping is ended.
-func (c *cluster) group(d *demand, m rows.Mask) *grouping {
+func (c *state) group(d *demand, m rows.Mask) *grouping {
 	g := &c.survey.groups
 	g.begin(c, d)
 	for _, s := range d.profile.scorers {
@@ -79,7 +79,7 @@ func (c *cluster) group(d *demand, m rows.Mask) *grouping {
 	return g
 }
 
-func (g *grouping) begin(c *cluster, d *demand) {
+func (g *grouping) begin(c *state, d *demand) {
 	if n := len(c.name); len(g.sums) < n {
 		g.sums = make([]int64, n)
 	}
@@ -101,7 +101,7 @@ func (g *grouping) end() {
 }
 
 // divisionOf returns the division by some topologies, as rows are now.
-func (c *cluster) divisionOf(coarse []*census.Topology) *division {
+func (c *state) divisionOf(coarse []*census.Topology) *division {
 	list := c.survey.divisions
 	i := slices.IndexFunc(list, func(v *division) bool { return v.fits(coarse) })
 	if i < 0 {
@@ -145,7 +145,7 @@ func (v *division) fits(coarse []*census.Topology) bool {
 }
 
 // put puts row r where it belongs.
-func (v *division) put(c *cluster, r row) {
+func (v *division) put(c *state, r row) {
 	was, now := v.of[r], int32(unseen)
 	if c.seen[r] {
 		now = 0
@@ -226,7 +226,7 @@ func (g *grouping) moveAll(m, some rows.Mask) {
 }
 
 // count counts the rows of m in each group, and finds one of each.
-func (g *grouping) count(c *cluster, m rows.Mask) {
+func (g *grouping) count(c *state, m rows.Mask) {
 	common := g.division.groups
 	g.counts = append(append(g.counts[:0], g.division.sizes...), make([]int32, g.groups-common)...)
 	if 2*m.Count() < c.seenCount {

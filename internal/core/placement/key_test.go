@@ -78,7 +78,7 @@ func declaredReads() (all []podFields) {
 	for i := range filters {
 		all = append(all, filters[i].reads)
 	}
-	for _, s := range allScorers() {
+	for _, s := range allScorers(nil) {
 		all = append(all, s.about().reads)
 	}
 	return append(all, besideRules)
@@ -88,11 +88,17 @@ func declaredReads() (all []podFields) {
 func TestRulesAreWhole(t *testing.T) {
 	for i := range filters {
 		f := &filters[i]
-		if f.rule == 0 || f.plugin == "" || len(f.reads) == 0 {
+		if f.rule == 0 || f.plugin == "" || f.ends == 0 || len(f.reads) == 0 {
 			t.Errorf("filter %d lacks a part: %+v", i, f.ruling)
 		}
+		if (f.ends&byCounters != 0) != (f.surround != nil) {
+			t.Errorf("filter %d: what ends byCounters is a surroundFilter, and nothing else: %+v", i, f.ruling)
+		}
+		if f.rule&rulesOfNodes != 0 && f.ends&(byRoom|byCounters) != 0 {
+			t.Errorf("filter %d is one of rulesOfNodes, and evictions may end its rejections: %+v", i, f.ruling)
+		}
 	}
-	for i, s := range allScorers() {
+	for i, s := range allScorers(nil) {
 		if about := s.about(); about.plugin == "" || about.weight == 0 || len(about.reads) == 0 {
 			t.Errorf("scorer %d lacks a part: %+v", i, about)
 		}

@@ -9,15 +9,14 @@ import (
 // or lower must fit beside it as well as without it.
 type nominated struct {
 	held
-	victims []PodID // whose eviction was decided for it, and may not have been seen yet
-	back    []PodID // of them, those whose binds are to be withdrawn
+	victims []PodID // who is to be evicted for it, or whose bind to be withdrawn, and may not have been seen to be
 	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
 }
 
 // heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided
 // ourselves goes before that; what the API shows of our own decisions is no news.
 func (p *Placer) heedNomination(pod *Pod) {
-	e, w := p.queue.entries[pod.ID], p.cluster.wishes[pod.ID]
+	e, w := p.queue.find(pod.ID), p.cluster.wishes[pod.ID]
 	switch {
 	case e != nil && e.pod.Nominated == pod.Nominated, w != nil && !w.foreign:
 	case pod.Nominated != "":
@@ -30,9 +29,6 @@ func (p *Placer) heedNomination(pod *Pod) {
 
 // nominate makes room for pod on node, instead of where it was being made.
 func (c *cluster) nominate(pod *Pod, node string) {
-	if w := c.wishes[pod.ID]; w != nil && c.name[w.Row] == node && w.class.key == string(appendDemands(c.scratch[:0], pod)) {
-		return
-	}
 	c.dismiss(pod.ID)
 	r := c.rowOf(node)
 	w := &nominated{held: c.heldOf(pod, r)}
@@ -78,7 +74,7 @@ func (c *cluster) dismiss(id PodID) row {
 
 // asIfNominated reports whether pass holds on row r with the pods counted that are nominated there, of at least the
 // demand's priority and not the pod itself; and, since they may yet go elsewhere, without them too.
-func (c *cluster) asIfNominated(d *demand, self PodID, r row, pass func() bool) bool {
+func (c *state) asIfNominated(d *demand, self PodID, r row, pass func() bool) bool {
 	if len(c.nominated[r]) == 0 {
 		return pass()
 	}

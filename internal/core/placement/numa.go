@@ -83,7 +83,7 @@ func (c *cluster) setReport(node string, report *numa.State) (r row, changed boo
 }
 
 // settle makes the state of b, if something happened that it does not follow from by adding a pod.
-func (c *cluster) settle(r row, b *belief) *belief {
+func (c *state) settle(r row, b *belief) *belief {
 	if b.state != nil {
 		return b
 	}
@@ -131,7 +131,7 @@ func (b *belief) add(h *held) {
 }
 
 // liken finds the verdicts of b's state.
-func (c *cluster) liken(b *belief) {
+func (c *state) liken(b *belief) {
 	c.scratch = b.state.AppendLikeness(c.scratch[:0])
 	if b.alike != nil && b.alike.key.layout == b.state.Layout() && b.alike.key.state == string(c.scratch) {
 		return
@@ -147,7 +147,7 @@ func (c *cluster) liken(b *belief) {
 	b.alike = a
 }
 
-func (c *cluster) forgetAlike(b *belief) {
+func (c *state) forgetAlike(b *belief) {
 	if a := b.alike; a != nil {
 		if a.refs--; a.refs == 0 {
 			delete(c.alikes, a.key)
@@ -187,7 +187,7 @@ func (c *cluster) countNUMA(h *held, sign int64) {
 
 // liftNUMA counts or leaves out h for the sake of a question: what a pod on the row owns is free without it; a pod that
 // is not there takes what it would be offered.
-func (c *cluster) liftNUMA(h *held, sign int64) {
+func (c *state) liftNUMA(h *held, sign int64) {
 	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil {
 		return
@@ -216,7 +216,7 @@ func (c *cluster) liftNUMA(h *held, sign int64) {
 }
 
 // judgeNUMA asks what the agent of row r would say to d.
-func (c *cluster) judgeNUMA(d *demand, r row) numaVerdict {
+func (c *state) judgeNUMA(d *demand, r row) numaVerdict {
 	b := c.beliefs[r]
 	if b == nil || d.numa == nil {
 		return numaVerdict{}
@@ -250,7 +250,7 @@ func offerTo(s *numa.State, d *demand) numaVerdict {
 }
 
 // detailNUMA is the refusal with all its numbers.
-func (c *cluster) detailNUMA(d *demand, r row) string {
+func (c *state) detailNUMA(d *demand, r row) string {
 	s := c.settle(r, c.beliefs[r]).state
 	if c.beliefs[r].passing != nil {
 		s = c.beliefs[r].passing

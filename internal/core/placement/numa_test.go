@@ -293,7 +293,7 @@ func (a *agents) end(n *agentNode) {
 func TestAgentsNeverRefuse(t *testing.T) {
 	for _, policy := range []numa.Policy{numa.PolicySingleNUMANode, numa.PolicyRestricted} {
 		bound, refused := map[bool]int{}, map[bool]int{}
-		for seed := range uint64(40) {
+		for seed := range uint64(fewer(40)) {
 			for _, mute := range []bool{true, false} {
 				a := newAgents(t, seed, policy, mute)
 				for range 600 {
@@ -306,7 +306,7 @@ func TestAgentsNeverRefuse(t *testing.T) {
 			}
 		}
 		t.Logf("%v: %d pods bound, none refused; without berths %d of %d", policy, bound[false], refused[true], bound[true])
-		if bound[false] < 1000 {
+		if bound[false] < fewer(1000) {
 			t.Errorf("%v: %d pods bound: too few to say anything", policy, bound[false])
 		}
 	}
@@ -314,7 +314,8 @@ func TestAgentsNeverRefuse(t *testing.T) {
 
 // TestBurst sends many more pods than two nodes can hold at a time. They pass through as others end.
 func TestBurst(t *testing.T) {
-	const pods, seeds = 300, 8
+	const pods = 300
+	seeds := fewer(8)
 	refused := map[bool]int{}
 	for seed := range uint64(seeds) {
 		for _, mute := range []bool{true, false} {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -33,19 +34,27 @@ func (p *Placer) ask(e *entry) (names []string) {
 	return names
 }
 
+// asked is the pending pod of an ID about which others are asked; nil: they are not.
+func (p *Placer) asked(id PodID) *entry {
+	if p.cluster.isAssumed(id) {
+		return nil
+	}
+	return p.queue.in(queue.Binding, id)
+}
+
 // Heard folds in what others said about a pod: it is next in line again. About a pod that is gone or placed nothing is
 // said.
 func (p *Placer) Heard(now unit.Instant, id PodID, o Opinion) {
-	if e := p.queue.entries[id]; e != nil && e.pool == binding && !p.cluster.isAssumed(id) {
+	if e := p.asked(id); e != nil {
 		e.opinion = &o
-		p.queue.move(e, active)
+		p.queue.Resume(e)
 	}
 }
 
 // HeardNothing folds in that they did not answer, or not sensibly: the pod tries again after its back-off.
 func (p *Placer) HeardNothing(now unit.Instant, id PodID) {
-	if e := p.queue.entries[id]; e != nil && e.pool == binding && !p.cluster.isAssumed(id) {
-		p.queue.bindFailed(now, e.pod, false)
+	if e := p.asked(id); e != nil {
+		p.queue.BindFailed(now, e, false)
 	}
 }
 

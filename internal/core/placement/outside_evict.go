@@ -61,7 +61,7 @@ func (p *Placer) offers(e *entry, f *Failure) (out []Preemption) {
 // NameVictims completes evictions that others want for a pod and of which they said the IDs of the victims only. It is
 // an error if a victim is not on that node, or not less important than the pod.
 func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
-	e := p.queue.entries[pod]
+	e := p.queue.find(pod)
 	if e == nil {
 		return fmt.Errorf("pod %s does not wait any more", pod)
 	}
@@ -97,9 +97,9 @@ func (c *cluster) heldOn(node string, id PodID) *held {
 // HeardEvictions folds in what is left of the evictions about which others were asked (Decision.Offers), and what they
 // made of it: the pod is next in line again. None: it is to evict nobody.
 func (p *Placer) HeardEvictions(now unit.Instant, id PodID, left []Preemption) {
-	if e := p.queue.entries[id]; e != nil && e.pool == binding && !p.cluster.isAssumed(id) {
+	if e := p.asked(id); e != nil {
 		e.evictions = &left
-		p.queue.move(e, active)
+		p.queue.Resume(e)
 	}
 }
 

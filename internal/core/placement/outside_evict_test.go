@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -83,15 +84,15 @@ func TestOthersLeaveNoEviction(t *testing.T) {
 	if d, ok := p.Next(now); ok {
 		t.Fatalf("again at once: %+v", d)
 	}
-	if wake := p.Wake(); wake != now.Add(backoffMin) {
-		t.Errorf("again in %v, want %v", wake.Sub(now), backoffMin)
+	if wake := p.Wake(); wake != now.Add(queue.BackoffFirst) {
+		t.Errorf("again in %v, want %v", wake.Sub(now), queue.BackoffFirst)
 	}
-	if d := mustNext(t, p, now.Add(backoffMin)); len(d.Offers) != 3 {
+	if d := mustNext(t, p, now.Add(queue.BackoffFirst)); len(d.Offers) != 3 {
 		t.Errorf("offered %v", d.Offers)
 	}
-	p.HeardNothing(now.Add(backoffMin), "high")
-	if wake := p.Wake(); wake != now.Add(3*backoffMin) {
-		t.Errorf("again in %v, want %v", wake.Sub(now), 3*backoffMin)
+	p.HeardNothing(now.Add(queue.BackoffFirst), "high")
+	if wake := p.Wake(); wake != now.Add(3*queue.BackoffFirst) {
+		t.Errorf("again in %v, want %v", wake.Sub(now), 3*queue.BackoffFirst)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 )
 
 // A Preemption makes room for a pod on Node by evicting Victims, the most important first.
@@ -18,8 +20,9 @@ type Preemption struct {
 type Victim struct {
 	ID              PodID
 	Namespace, Name string
-	// Assumed: it was placed by us, and its bind is on its way. The bind is to be withdrawn (BindWithdrawn), and nothing
-	// deleted. If the pod is bound all the same, the preemptor is tried again, and may evict it as a bound one then.
+	// Assumed: it was placed by us, and its bind is on its way. The bind is to be withdrawn (BindWithdrawn), and
+	// nothing deleted. If the pod is bound all the same, the preemptor is tried again, and may evict it as a bound one
+	// then.
 	Assumed bool
 }
 
@@ -38,8 +41,7 @@ type bid struct {
 type bidState uint8
 
 const (
-	bidUnknown bidState = iota
-	bidNone             // evictions do not help here
+	bidNone bidState = iota // evictions do not help here
 	bidGood
 )
 
@@ -120,11 +122,14 @@ func (c *cluster) mayEvict(d *demand) bool {
 // bidFor finds the fewest pods of lower priority whose eviction from row r makes room for d: all of them go, then each
 // may stay beside which d still fits, pods whose budget is spent first, the most important of each first.
 func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) {
-	b.state = bidNone
 	if !c.seen[r] {
 		return b, nil
 	}
 	if !c.anyBelowOn(r, d.priority) {
+		return b, nil
+	}
+	if c.staysOff(d, r) != "" {
+		b.by = RulePodAffinity
 		return b, nil
 	}
 	helps, by := c.mayHelp(d, self, r)
@@ -174,11 +179,55 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 	c.asIfNominated(d, self, r, func() bool {
 		f := c.objection(d.profile.filters, d, r)
 		if f != nil {
-			helps, by = !f.final(c, d, r), f.rule
+			helps, by = !f.final(&c.state, d, r), f.rule
 		}
 		return f == nil
 	})
 	return helps, by
+}
+
+// staysOff is why terms between pods keep d off row r whoever is evicted there: pods elsewhere in a domain of the row
+// hold or meet them, or none does there that is to be joined; empty: they do not. Counters say so without a trial.
+func (c *cluster) staysOff(d *demand, r row) (reason string) {
+	if len(d.together)+len(d.apart)+len(d.shunnedBy) == 0 || !d.profile.asksAbout(RulePodAffinity) {
+		return ""
+	}
+	if !d.joins(r) {
+		return reasonJoins // if all of its like are on r, it joins them
+	}
+	for _, k := range d.apart {
+		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
+			return reasonAvoids
+		}
+	}
+	for _, k := range d.shunnedBy {
+		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
+			return reasonAdmitted
+		}
+	}
+	return ""
+}
+
+// countBeyond is what k counts in the domain of row r without the pods there that d may evict.
+func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
+	n := k.On(r)
+	for _, h := range c.held[r] {
+		if h.class.priority >= d.priority {
+			continue
+		}
+		if k.Of.What == census.CountPods {
+			if h.Who.MeantBy(k.Of.Aim) {
+				n--
+			}
+			continue
+		}
+		for _, t := range h.Terms {
+			if t.Counter == k {
+				n -= t.Weight
+			}
+		}
+	}
+	return n
 }
 
 // moreImportant orders by priority, then by how long a pod has run, then by id.
@@ -223,8 +272,12 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 	if d.tables != nil && !c.anyBelow(d.priority) {
 		return c.hopelessByGroup(d, c.tablesOf(d))
 	}
-	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.End() || d.looksAround() {
-		b.hopeless, b.hopelessAt = c.hopelessByRow(d, self), c.changes.End()
+	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.End() || b.hopelessFor != d.volumes || d.looksAround() {
+		var bounds *bidBounds
+		if c.anyBelow(d.priority) {
+			bounds = c.boundsFor(d)
+		}
+		b.hopeless, b.hopelessAt, b.hopelessFor = c.hopelessIn(d, self, bounds), c.changes.End(), d.volumes
 	}
 	return d.bids.hopeless
 }
@@ -255,8 +308,15 @@ func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
 	return f.String()
 }
 
-func (c *cluster) hopelessByRow(d *demand, self PodID) string {
+func (c *cluster) hopelessByRow(d *demand, self PodID) string { return c.hopelessIn(d, self, nil) }
+
+// hopelessIn is likewise. Where bounds are known, most rows are not tried.
+func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
+	if d.asksForMore(RuleResources | RulePodAffinity) {
+		bounds = nil
+	}
 	reasons := map[string]int{}
+	exactly := c.asBoundsSee(d)
 	for i := range c.name {
 		r := row(i)
 		if !c.seen[r] {
@@ -269,13 +329,55 @@ func (c *cluster) hopelessByRow(d *demand, self PodID) string {
 		case !c.anyBelowOn(r, d.priority):
 			reasons[reasonNoVictims]++
 		default:
-			for _, reason := range c.stillRejected(d, self, r) {
+			why, known := c.knownRejection(d, exactly, r, bounds)
+			if !known {
+				why = c.stillRejected(d, self, r)
+			}
+			for _, reason := range why {
 				reasons[reason]++
 			}
 		}
 	}
 	f := Failure{Nodes: c.seenCount, Reasons: reasons}
 	return f.String()
+}
+
+// knownRejection is what stillRejected says, in working space, where bounds and counters say it: of demands that
+// nothing can keep off a node but what the node says of itself, resources and terms between pods; for others there are
+// no bounds here. exactly is d as bounds see it.
+func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (reasons []string, known bool) {
+	if bounds == nil || len(c.nominated[r]) > 0 {
+		return nil, false
+	}
+	reasons = c.known[:0]
+	free := &bounds.free[r]
+	if free.state == bidGood && !slices.Equal(exactly.requests, bounds.of.requests) {
+		x := c.freeBoundOn(exactly, r)
+		free = &x
+	}
+	if free.state == bidGood {
+		reason := c.staysOff(d, r)
+		if reason == "" || reason != reasonJoins && len(d.together) > 0 { // who is to be joined may be evicted, too
+			return nil, false
+		}
+		reasons = append(reasons, reason)
+	} else {
+		all := c.belowOn(d, r)
+		if c.podsHeld[r]-int64(len(all))+1 > c.podsMax[r] {
+			reasons = append(reasons, reasonTooMany)
+		}
+		for _, q := range exactly.requests {
+			lack := c.lack(r, q)
+			for _, h := range all {
+				lack -= h.class.takes(q.column)
+			}
+			if lack > 0 {
+				reasons = append(reasons, c.columns.all[q.column].insufficient)
+			}
+		}
+	}
+	c.known = reasons
+	return reasons, true
 }
 
 // stillRejected says why d does not fit on row r without any pod of lower priority.
@@ -287,7 +389,7 @@ func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
 // tryWithout begins a trial of row r without any pod of lower priority than d.
 func (c *cluster) tryWithout(d *demand, r row) *trial {
 	t := &c.evicting
-	t.begin(c, d)
+	t.begin(&c.state, d)
 	for _, h := range c.held[r] {
 		if h.class.priority < d.priority {
 			t.count(h, -1)

@@ -112,9 +112,9 @@ func compileProfile(c *cluster, p Profile) *profile {
 			}
 		}
 	}
-	for _, s := range allScorers() {
-		if w := p.Weights[s.about().plugin]; w > 0 {
-			out.scorers = append(out.scorers, weighted(s, w))
+	for _, s := range allScorers(p.Weights) {
+		if s.weight > 0 {
+			out.scorers = append(out.scorers, s)
 		}
 	}
 	return out

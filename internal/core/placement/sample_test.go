@@ -14,7 +14,7 @@ func TestSample(t *testing.T) {
 		p.Sample = Sample{On: true, Percent: c.percent}
 		cl := newCluster(0, p)
 		cl.seenCount = c.nodes
-		if got := cl.sampleOf(&demand{class: &class{profile: cl.profiles[""]}}); got != c.want {
+		if got := cl.sampleOf(&demand{class: &class{needs: needs{profile: cl.profiles[""]}}}); got != c.want {
 			t.Errorf("%d nodes, %d%%: %d, want %d", c.nodes, c.percent, got, c.want)
 		}
 	}

@@ -18,11 +18,12 @@ import (
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME
-//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [label=K:V,...]
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
 //	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
 //	bound NAME done|refused|lost|withdrawn
+//	eviction-failed NAME  of a victim of NAME
 //	after DURATION
 //	pending
 //	why NAME
@@ -83,6 +84,8 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	case "bound":
 		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost, "withdrawn": BindWithdrawn}[args[1]]
 		w.placer.Bound(w.now, w.pods[args[0]], outcome)
+	case "eviction-failed":
+		w.placer.EvictionFailed(w.now, PodID(args[0]))
 	case "after":
 		passed, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -195,6 +198,10 @@ func parsePod(args []string) Pod {
 			p.Labels = parseLabels(value)
 		case "deleting":
 			p.Deleting = true
+		case "preempted":
+			p.Preempted = true
+		case "nominated":
+			p.Nominated = value
 		case "needs":
 			p.Unsupported = []string{value}
 		case "select":

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"math"
-	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
@@ -10,33 +9,44 @@ import (
 // scoreMax is the best score a scorer gives a node, before its weight. Upstream's MaxNodeScore.
 const scoreMax = 100
 
-// A scorer rates feasible nodes for one of upstream's plugins. One that is no aroundScorer looks at the row alone, and
-// raw is its score, 0..scoreMax.
+// A scorer rates feasible nodes for one of upstream's plugins. It is a rowScorer or an aroundScorer.
 //
-// A new one is a file with a type that says all of this, and a line in rowScorers or aroundScorers.
+// A new one is a file with a type that says all of this, and a line in rowScorers or aroundScorers. CONTRIBUTING.md has
+// a checklist.
 type scorer interface {
 	about() scoring
+}
+
+// A rowScorer looks at the row alone, and of the pod at its needs alone: what it says of a row is kept for all pods of
+// the same needs (fit), and in the order of rows (tables), until the row changes.
+type rowScorer interface {
+	scorer
+	// applies: false: every node would score the same.
+	applies(n *needs) bool
+	// raw is the score of one row, 0..scoreMax.
+	raw(c *state, n *needs, r row) int64
+}
+
+// An aroundScorer looks at more: at other demands of the pod, at counters, at the other feasible rows, or at the whole
+// cluster.
+type aroundScorer interface {
+	scorer
 	// applies: false: every node would score the same.
 	applies(d *demand) bool
 	// raw is its value for one row.
-	raw(c *cluster, d *demand, r row) int64
-}
-
-// An aroundScorer looks at more than the row: at counters, at the other feasible rows, or at the whole cluster.
-type aroundScorer interface {
-	scorer
+	raw(c *state, d *demand, r row) int64
 	// normalize turns the raw values of all feasible rows, in place, into 0..scoreMax, larger being better. It looks
 	// only at which values there are, not at how many rows have each.
 	normalize(scores []int64)
 	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter.
-	key(c *cluster, d *demand, r row, key []int32) []int32
+	key(c *state, d *demand, r row, key []int32) []int32
 	// split moves the rows in m of which raw is out of the ordinary to groups of their own.
-	split(c *cluster, d *demand, m rows.Mask, g *grouping)
+	split(c *state, d *demand, m rows.Mask, g *grouping)
 }
 
 // A preparer is told the feasible rows before raw is asked, each standing for so many alike.
 type preparer interface {
-	prepare(c *cluster, d *demand, rows []row, alike []int32)
+	prepare(c *state, d *demand, rows []row, alike []int32)
 }
 
 // scoring is what is to be known of a scorer before it is asked.
@@ -48,15 +58,19 @@ type scoring struct {
 
 // The scorers, those that look at the row alone and the others.
 var (
-	rowScorers    = []scorer{resourceScorer{}, balanceScorer{}}
+	rowScorers    = []rowScorer{resourceScorer{}, balanceScorer{}}
 	aroundScorers = []aroundScorer{taintScorer{}, nodeAffinityScorer{}, spreadScorer{}, podAffinityScorer{}, imageScorer{}}
 )
 
-// allScorers lists both.
-func allScorers() []scorer {
-	all := slices.Clone(rowScorers)
+// allScorers lists both, each with the weight of its plugin.
+func allScorers(weights map[string]int64) (all []weightedScorer) {
+	for _, s := range rowScorers {
+		plugin := s.about().plugin
+		all = append(all, weightedScorer{alone: s, plugin: plugin, weight: weights[plugin]})
+	}
 	for _, s := range aroundScorers {
-		all = append(all, s)
+		plugin := s.about().plugin
+		all = append(all, weightedScorer{around: s, plugin: plugin, weight: weights[plugin]})
 	}
 	return all
 }
@@ -64,23 +78,33 @@ func allScorers() []scorer {
 // defaultWeights are upstream's, by plugin.
 func defaultWeights() map[string]int64 {
 	weights := map[string]int64{}
-	for _, s := range allScorers() {
-		weights[s.about().plugin] = s.about().weight
+	for _, s := range allScorers(nil) {
+		about := s.about()
+		weights[about.plugin] = about.weight
 	}
 	return weights
 }
 
-// weightedScorer is a scorer that a profile wants.
+// weightedScorer is a scorer that a profile wants: one of the two.
 type weightedScorer struct {
-	scorer
-	around aroundScorer // the same; nil: it looks at the row alone
+	alone  rowScorer
+	around aroundScorer
 	plugin string
 	weight int64
 }
 
-func weighted(s scorer, weight int64) weightedScorer {
-	around, _ := s.(aroundScorer)
-	return weightedScorer{scorer: s, around: around, plugin: s.about().plugin, weight: weight}
+func (s *weightedScorer) about() scoring {
+	if s.alone != nil {
+		return s.alone.about()
+	}
+	return s.around.about()
+}
+
+func (s *weightedScorer) applies(d *demand) bool {
+	if s.alone != nil {
+		return s.alone.applies(&d.needs)
+	}
+	return s.around.applies(d)
 }
 
 // normalizeByMax scales so that the largest becomes scoreMax. All zero stays all zero.

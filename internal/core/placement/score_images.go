@@ -34,7 +34,7 @@ func (imageScorer) applies(d *demand) bool { return len(d.images) > 0 }
 
 // raw rates how much of the pod's images the node has already. An image counts by its size times the share of
 // nodes that have it, so that the one node that has it does not draw all pods.
-func (imageScorer) raw(c *cluster, d *demand, r row) int64 {
+func (imageScorer) raw(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, i := range d.images {
 		if c.hasImage(r, i) {
@@ -46,7 +46,7 @@ func (imageScorer) raw(c *cluster, d *demand, r row) int64 {
 	return scoreMax * (sum - imageMin) / (most - imageMin)
 }
 
-func (c *cluster) hasImage(r row, i *image) bool {
+func (c *state) hasImage(r row, i *image) bool {
 	if i.nodes == 0 {
 		return false
 	}
@@ -55,7 +55,7 @@ func (c *cluster) hasImage(r row, i *image) bool {
 }
 
 // key: which of the pod's images the row has, as bits.
-func (imageScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	const bits = 31
 	for n, i := range d.images {
 		if n%bits == 0 {
@@ -69,7 +69,7 @@ func (imageScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
 }
 
 // imageAt returns the image of a name and takes hold of it; releaseImage lets go.
-func (c *cluster) imageAt(name string) *image {
+func (c *state) imageAt(name string) *image {
 	i := c.images[name]
 	if i == nil {
 		i = &image{name: name}
@@ -79,7 +79,7 @@ func (c *cluster) imageAt(name string) *image {
 	return i
 }
 
-func (c *cluster) releaseImage(i *image) {
+func (c *state) releaseImage(i *image) {
 	if i.refs--; i.refs > 0 {
 		return
 	}
@@ -89,7 +89,7 @@ func (c *cluster) releaseImage(i *image) {
 }
 
 // setImages replaces the images of row r.
-func (c *cluster) setImages(r row, list []Image) (changed bool) {
+func (c *state) setImages(r row, list []Image) (changed bool) {
 	if len(list)+len(c.pictures[r]) == 0 {
 		return false
 	}
@@ -137,7 +137,7 @@ func (c *cluster) setImages(r row, list []Image) (changed bool) {
 // normalize has nothing to do: raw is the score, and changes with what other nodes have.
 func (imageScorer) normalize([]int64) {}
 
-func (imageScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
+func (imageScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	for _, i := range d.images {
 		if i.nodes > 0 {
 			g.moveAll(m, c.rowsWithImage(i))
@@ -146,7 +146,7 @@ func (imageScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 }
 
 // rowsWithImage is the set of rows that have an image that some demand asks for.
-func (c *cluster) rowsWithImage(i *image) rows.Mask {
+func (c *state) rowsWithImage(i *image) rows.Mask {
 	if i.on == nil {
 		i.on = make(rows.Mask, (len(c.name)+63)/64)
 		for r := range c.name {

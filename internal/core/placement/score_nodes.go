@@ -14,12 +14,12 @@ func (taintScorer) about() scoring {
 
 func (taintScorer) applies(*demand) bool { return true }
 
-func (taintScorer) raw(c *cluster, d *demand, r row) int64 { return softTaintsAgainst(c, d, r) }
+func (taintScorer) raw(c *state, d *demand, r row) int64 { return softTaintsAgainst(c, d, r) }
 
 func (taintScorer) normalize(scores []int64) { normalizeReversed(scores) }
 
 // softTaintsAgainst counts the PreferNoSchedule taints that the pod does not tolerate.
-func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
+func softTaintsAgainst(c *state, d *demand, r row) int64 {
 	n := int64(0)
 	for _, t := range c.softTaints[r] {
 		if !selector.Tolerate(d.tolerations, t) {
@@ -29,7 +29,7 @@ func softTaintsAgainst(c *cluster, d *demand, r row) int64 {
 	return n
 }
 
-func (taintScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (taintScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(softTaintsAgainst(c, d, r)))
 }
 
@@ -44,12 +44,12 @@ func (nodeAffinityScorer) applies(d *demand) bool {
 	return d.preferred.terms.Len()+d.profile.preferred.terms.Len() > 0
 }
 
-func (nodeAffinityScorer) raw(c *cluster, d *demand, r row) int64 { return preferredWeight(c, d, r) }
+func (nodeAffinityScorer) raw(c *state, d *demand, r row) int64 { return preferredWeight(c, d, r) }
 
 func (nodeAffinityScorer) normalize(scores []int64) { normalizeByMax(scores) }
 
 // preferredWeight sums the weights of the preferred affinity terms that match: the pod's, and those its profile adds.
-func preferredWeight(c *cluster, d *demand, r row) int64 {
+func preferredWeight(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
 		sum += c.weightAt(list, r)
@@ -57,7 +57,7 @@ func preferredWeight(c *cluster, d *demand, r row) int64 {
 	return sum
 }
 
-func (c *cluster) weightAt(list *weightedTerms, r row) (sum int64) {
+func (c *state) weightAt(list *weightedTerms, r row) (sum int64) {
 	c.intern.EachMatch(&list.terms, c.name[r], c.labels[r], func(i int) bool {
 		sum += list.weights[i]
 		return true
@@ -65,11 +65,11 @@ func (c *cluster) weightAt(list *weightedTerms, r row) (sum int64) {
 	return sum
 }
 
-func (nodeAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (nodeAffinityScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(preferredWeight(c, d, r)))
 }
 
-func (taintScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
+func (taintScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	step := g.step()
 	m.Both(c.marks.discouraged, func(r row) {
 		if n := softTaintsAgainst(c, d, r); n > 0 {
@@ -78,11 +78,11 @@ func (taintScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 	})
 }
 
-// termsByAtoms is up to how many preferred terms each are asked by an atom, which pods of other kinds may share. Chosen:
-// more than people write; a node is asked at once about more.
+// termsByAtoms is up to how many preferred terms each are asked by an atom, which pods of other kinds may share.
+// Chosen: more than people write; a node is asked at once about more.
 const termsByAtoms = 16
 
-func (nodeAffinityScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
+func (nodeAffinityScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
 		if list.terms.Len() > termsByAtoms {
 			step := g.step()

@@ -14,7 +14,7 @@ func (podAffinityScorer) applies(d *demand) bool { return len(d.drawn)+len(d.wan
 // raw sums the weights of preferred terms between this pod and those in the domains of the node, in both
 // directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's
 // weight.
-func (podAffinityScorer) raw(c *cluster, d *demand, r row) int64 {
+func (podAffinityScorer) raw(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
@@ -27,7 +27,7 @@ func (podAffinityScorer) raw(c *cluster, d *demand, r row) int64 {
 
 func (podAffinityScorer) normalize(scores []int64) { normalizeByRange(scores) }
 
-func (podAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (podAffinityScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 		for i := range list {
 			key = append(key, keyOf(list[i].counter.Of.Topo, list[i].counter, r))
@@ -38,7 +38,7 @@ func (podAffinityScorer) key(c *cluster, d *demand, r row, key []int32) []int32 
 
 // split adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
 // already.
-func (podAffinityScorer) split(_ *cluster, d *demand, m rows.Mask, g *grouping) {
+func (podAffinityScorer) split(_ *state, d *demand, m rows.Mask, g *grouping) {
 	weigh := func(see func(r row, weight int64)) {
 		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
 			for _, w := range list {

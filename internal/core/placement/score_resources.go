@@ -11,7 +11,7 @@ type scored struct {
 
 // compileScored lists the resources by which nodes are scored for k. An extended resource that the pod does not ask for
 // is left out.
-func (c *cluster) compileScored(k *class) {
+func (c *state) compileScored(k *class) {
 	value := func(column int) int64 {
 		for _, q := range k.requests {
 			if q.column == column {
@@ -48,17 +48,17 @@ func (resourceScorer) about() scoring {
 	return scoring{plugin: "NodeResourcesFit", weight: 1, reads: podFields{"Requests", "Asked", "Held"}}
 }
 
-func (resourceScorer) applies(*demand) bool { return true }
+func (resourceScorer) applies(*needs) bool { return true }
 
-func (resourceScorer) raw(c *cluster, d *demand, r row) int64 { return resourceScore(c, d, r) }
+func (resourceScorer) raw(c *state, n *needs, r row) int64 { return resourceScore(c, n, r) }
 
 // resourceScore rates how much of each resource would be taken with the pod, by the profile's strategy, and takes the
 // weighted mean. A resource that the node does not have is left out of it.
-func resourceScore(c *cluster, d *demand, r row) int64 {
-	strategy := &d.profile.Strategy
+func resourceScore(c *state, n *needs, r row) int64 {
+	strategy := &n.profile.Strategy
 	sum, weights := int64(0), int64(0)
-	for i := range d.fit {
-		s := &d.fit[i]
+	for i := range n.fit {
+		s := &n.fit[i]
 		capacity := c.columns.has(s.column, r)
 		if capacity == 0 {
 			continue
@@ -121,27 +121,27 @@ func (balanceScorer) about() scoring {
 }
 
 // applies: a pod that takes none of the resources tips no balance. Scoring it would pile such pods up.
-func (balanceScorer) applies(d *demand) bool {
-	for i := range d.balanced {
-		if d.balanced[i].value != 0 {
+func (balanceScorer) applies(n *needs) bool {
+	for i := range n.balanced {
+		if n.balanced[i].value != 0 {
 			return true
 		}
 	}
 	return false
 }
 
-func (balanceScorer) raw(c *cluster, d *demand, r row) int64 { return balanceScore(c, d, r) }
+func (balanceScorer) raw(c *state, n *needs, r row) int64 { return balanceScore(c, n, r) }
 
 // balanceScore rates how much the pod would even out the shares taken of each resource, about 75 for no change.
 // Real requests count, without the defaults of LeastAllocated.
-func balanceScore(c *cluster, d *demand, r row) int64 {
-	if len(d.balanced) == 2 {
-		a, b := &d.balanced[0], &d.balanced[1]
+func balanceScore(c *state, n *needs, r row) int64 {
+	if len(n.balanced) == 2 {
+		a, b := &n.balanced[0], &n.balanced[1]
 		if haveA, haveB := c.columns.has(a.column, r), c.columns.has(b.column, r); haveA > 0 && haveB > 0 {
 			return balanceOfTwo(a.value, c.columns.takes(a.column, r), haveA, b.value, c.columns.takes(b.column, r), haveB)
 		}
 	}
-	with, without := balance(c, d, r, true), balance(c, d, r, false)
+	with, without := balance(c, n, r, true), balance(c, n, r, false)
 	return balanceGain(with, without)
 }
 
@@ -165,11 +165,11 @@ func balanceGain(with, without int64) int64 {
 }
 
 // balance is scoreMax less the standard deviation, in percent, of the shares taken.
-func balance(c *cluster, d *demand, r row, withPod bool) int64 {
+func balance(c *state, n *needs, r row, withPod bool) int64 {
 	var few [4]float64
 	shares, sum := few[:0], 0.0
-	for i := range d.balanced {
-		s := &d.balanced[i]
+	for i := range n.balanced {
+		s := &n.balanced[i]
 		capacity := c.columns.has(s.column, r)
 		if capacity == 0 {
 			continue

@@ -21,7 +21,7 @@ const leftOut = -1
 
 // prepare weighs the constraints by how many domains the feasible nodes lie in, so that the few pods of many small
 // domains count as much as the many of a few large ones. For the host name the domains are the nodes.
-func (spreadScorer) prepare(c *cluster, d *demand, rows []row, alike []int32) {
+func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 	d.weights = d.weights[:0]
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -52,10 +52,10 @@ func (spreadScorer) prepare(c *cluster, d *demand, rows []row, alike []int32) {
 	}
 }
 
-func (a *spreadAsk) isHost(c *cluster) bool { return a.key == c.hostKey }
+func (a *spreadAsk) isHost(c *state) bool { return a.key == c.hostKey }
 
 // isFresh reports whether the domain has not been asked about since the stamp last changed.
-func (c *cluster) isFresh(domain int32) bool {
+func (c *state) isFresh(domain int32) bool {
 	for int(domain) >= len(c.stamps) {
 		c.stamps = append(c.stamps, 0)
 	}
@@ -81,7 +81,7 @@ func (d *demand) scoresSpread(r row) bool {
 
 // raw sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is
 // better.
-func (spreadScorer) raw(c *cluster, d *demand, r row) int64 {
+func (spreadScorer) raw(c *state, d *demand, r row) int64 {
 	if !d.scoresSpread(r) {
 		return leftOut
 	}
@@ -101,7 +101,7 @@ func (spreadScorer) raw(c *cluster, d *demand, r row) int64 {
 }
 
 // key: for the host name the count on the row, else the domain: how many there are matters too.
-func (spreadScorer) key(c *cluster, d *demand, r row, key []int32) []int32 {
+func (spreadScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]
 		domain := a.topo.At(r)
@@ -139,7 +139,7 @@ func (spreadScorer) normalize(scores []int64) {
 
 // split tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
 // divide the rows already.
-func (spreadScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
+func (spreadScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	for i := range d.soft {
 		a := &d.soft[i]
 		if g.isCoarse(a.topo) && !a.isHost(c) {
@@ -166,7 +166,7 @@ func (spreadScorer) split(c *cluster, d *demand, m rows.Mask, g *grouping) {
 
 // measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not
 // tell.
-func (c *cluster) measureSpread(d *demand, m rows.Mask) {
+func (c *state) measureSpread(d *demand, m rows.Mask) {
 	d.spans = d.spans[:0]
 	for i := range d.soft {
 		a := &d.soft[i]

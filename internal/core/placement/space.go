@@ -75,7 +75,7 @@ func (s *space) list(k *volumes.KnownCapacity, correct func([]*volumes.KnownCapa
 }
 
 // spaceOf returns the space of a class, as things are now.
-func (c *cluster) spaceOf(class string) []int64 {
+func (c *state) spaceOf(class string) []int64 {
 	s := c.spaces[class]
 	if s == nil {
 		s = &space{stale: true, byLabel: map[selector.LabelID][]*volumes.KnownCapacity{}}
@@ -102,7 +102,7 @@ func (c *cluster) spaceOf(class string) []int64 {
 }
 
 // measureSpace looks at all capacities of a class.
-func (c *cluster) measureSpace(class string, s *space) {
+func (c *state) measureSpace(class string, s *space) {
 	s.most, s.position, s.stale, s.changed = make([]int64, len(c.name)), c.moves.End(), false, nil
 	for r := range s.most {
 		s.most[r] = noSpaceAtAll
@@ -115,7 +115,7 @@ func (c *cluster) measureSpace(class string, s *space) {
 }
 
 // mostSpace is the most that a capacity offers to row r.
-func (c *cluster) mostSpace(s *space, r row) int64 {
+func (c *state) mostSpace(s *space, r row) int64 {
 	most := int64(noSpaceAtAll)
 	look := func(list []*volumes.KnownCapacity) {
 		for _, k := range list {
@@ -133,7 +133,7 @@ func (c *cluster) mostSpace(s *space, r row) int64 {
 
 // eachSelected calls see for the rows that k is about. A capacity that names the values of a label, as one for each
 // node does, is looked up by these.
-func (c *cluster) eachSelected(k *volumes.KnownCapacity, see func(row)) {
+func (c *state) eachSelected(k *volumes.KnownCapacity, see func(row)) {
 	if k.Nodes == nil {
 		return
 	}

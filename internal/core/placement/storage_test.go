@@ -12,13 +12,17 @@ import (
 // TestStorageHistories is TestHistories and TestTablesAgree with claims, volumes, classes, drivers and disks that come,
 // change and go, with plans for volumes that are written, fail, come true or run out of time.
 func TestStorageHistories(t *testing.T) {
-	for seed := range uint64(60) {
-		h := newHistory(t, 2000+seed)
+	seeds := []uint64{780128} // in which the reason that nothing helps outlived a change of the pod's volumes
+	for seed := range uint64(fewer(60)) {
+		seeds = append(seeds, 2000+seed)
+	}
+	for i, seed := range seeds {
+		h := newHistory(t, seed)
 		h.stores = true
 		for range 200 {
 			h.step()
 			h.check()
-			if seed%3 == 0 {
+			if i%3 == 0 {
 				h.checkTables()
 			}
 			if t.Failed() {

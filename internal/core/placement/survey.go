@@ -31,7 +31,7 @@ type marks struct {
 }
 
 // look brings the marks up to date.
-func (c *cluster) look() *marks {
+func (c *state) look() *marks {
 	m := &c.marks
 	m.position = c.catchUp(&c.changes, m.position, func(r row) {
 		m.seen = m.seen.Put(r, c.seen[r])
@@ -71,7 +71,7 @@ func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 		return choice{row: only, feasible: 1}
 	}
 	g := c.group(d, rows)
-	g.count(c, rows)
+	g.count(&c.state, rows)
 	c.measureSpread(d, rows)
 	c.weighGroups(d, g)
 	k := contest{c: c, mine: c.turnOf(self), best: noRow}
@@ -90,7 +90,7 @@ func (c *cluster) weighGroups(d *demand, g *grouping) {
 		if s.around == nil || !s.applies(d) {
 			continue
 		}
-		one := c.rawScores(s.scorer, d, g.members, g.sizes, c.survey.one[:0])
+		one := c.rawScores(&s, d, g.members, g.sizes, c.survey.one[:0])
 		s.around.normalize(one)
 		for i, group := range g.present {
 			g.worth[group] += s.weight * one[i]
@@ -107,7 +107,10 @@ func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
 	c.survey.rows = rows
 	rows.Less(marks.wished)
 	for _, f := range d.profile.filters {
-		f.narrow(c, d, rows)
+		if rows.None() {
+			break
+		}
+		f.narrow(&c.state, d, rows)
 	}
 	marks.wished.Both(marks.seen, func(r row) {
 		if c.feasible(d, self, r) {
@@ -118,7 +121,7 @@ func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
 }
 
 // narrowAmong takes out of m the rows among some that judge rejects.
-func (c *cluster) narrowAmong(judge func(*cluster, *demand, row) bool, d *demand, m, some rows.Mask) {
+func (c *state) narrowAmong(judge func(*state, *demand, row) bool, d *demand, m, some rows.Mask) {
 	c.keepIn(m, some, func(r row) bool { return judge(c, d, r) })
 }
 
@@ -130,9 +133,12 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 	c.survey.rows = rows
 	rows.Less(marks.wished)
 	for _, f := range d.profile.filters {
+		if rows.None() {
+			break
+		}
 		rejected := rows.CopyOf(c.survey.before)
 		c.survey.before = rejected
-		f.narrow(c, d, rows)
+		f.narrow(&c.state, d, rows)
 		if rejected.Less(rows); !rejected.None() {
 			c.tell(failure, f, d, rejected)
 		}
@@ -141,7 +147,7 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 		c.asIfNominated(d, self, r, func() bool {
 			by := c.objection(d.profile.filters, d, r)
 			if by != nil {
-				failure.add(by, by.explain(c, d, r, nil), 1)
+				failure.add(by, by.explain(&c.state, d, r, nil), 1)
 			}
 			return by == nil
 		})
@@ -150,7 +156,7 @@ func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 }
 
 // tell adds to failure why f rejects the rows in m.
-func (c *cluster) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
+func (c *state) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
 	if t, is := f.filterRule.(teller); is {
 		t.tell(c, failure, d, m)
 		return
@@ -174,7 +180,7 @@ func (c *cluster) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
 }
 
 // emptyMask is an empty set of rows in working space, until the next is asked for.
-func (c *cluster) emptyMask(words int) rows.Mask {
+func (c *state) emptyMask(words int) rows.Mask {
 	if cap(c.survey.other) < words {
 		c.survey.other = make(rows.Mask, words)
 	}

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // sameChoice holds the answer of a survey to that of the plain form.
@@ -28,7 +30,9 @@ func (h *history) sameChoice(d *demand, id PodID, plain, survey choice) {
 // choices by each scorer.
 func TestSurveysAgree(t *testing.T) {
 	chosen, failed := 0, 0
-	for seed := range uint64(24) {
+	met := map[string]int{} // plugins of scorers that told nodes apart
+	rejected := RuleSet(0)
+	for seed := range uint64(fewer(24)) {
 		h := newHistory(t, 7000+seed)
 		h.names = []int{8, 40, 150}[seed%3]
 		h.stores = seed%4 == 3
@@ -52,14 +56,22 @@ func TestSurveysAgree(t *testing.T) {
 			default:
 				h.step()
 			}
+			if step%20 == 0 {
+				h.seekAll()
+				h.checkWaiting()
+			}
 			ask := func(p Pod) {
 				c.ask(&p, func(d *demand) {
+					h.checkAsks(d)
+					h.checkFinal(d, p.ID)
 					plain := c.choosePlain(d, p.ID)
 					h.sameChoice(d, p.ID, plain, c.chooseBySurvey(d, p.ID))
 					if plain.failure != nil {
 						failed++
+						rejected |= plain.failure.Rejected
 					} else {
 						chosen++
+						c.tellApart(d, met)
 					}
 				})
 			}
@@ -68,15 +80,74 @@ func TestSurveysAgree(t *testing.T) {
 				decoratePod(h.rng, &p)
 				ask(p)
 			}
-			for _, id := range slices.Sorted(maps.Keys(h.placer.queue.entries)) {
-				if e := h.placer.queue.entries[id]; c.wishes[id] == nil && e.pool != binding && e.pool != unsettled {
+			for _, e := range h.placer.tryable() {
+				if id := e.pod.ID; c.wishes[id] == nil {
 					ask(e.pod)
 				}
 			}
 		}
 	}
-	if chosen < 1000 || failed < 500 {
+	if chosen < fewer(1000) || failed < fewer(500) {
 		t.Errorf("%d chosen, %d failed: the histories do not ask enough", chosen, failed)
+	}
+	for i := range filters {
+		if f := &filters[i]; rejected&f.rule == 0 && !rare[f.rule] {
+			t.Errorf("%s (filter %d) rejected no node: teach decorateNode or decoratePod what it looks at", f.plugin, i)
+		}
+	}
+	for _, s := range allScorers(nil) {
+		if met[s.plugin] == 0 {
+			t.Errorf("%s scored all nodes alike: teach decorateNode or decoratePod what it looks at", s.plugin)
+		}
+	}
+}
+
+// checkAsks makes sure that rules reject no node of which they say that they have nothing to judge.
+func (h *history) checkAsks(d *demand) {
+	c := h.placer.cluster
+	for i := range filters {
+		f := &filters[i]
+		for r := row(0); !f.asks(d) && r < c.End(); r++ {
+			if c.seen[r] && !f.judge(&c.state, d, r) {
+				h.t.Fatalf("%s (filter %d) rejects %s for a pod of which it judges nothing", f.plugin, i, c.name[r])
+			}
+		}
+	}
+}
+
+// checkFinal makes sure that what no eviction is said to change is not changed by the eviction of all who may go. Whose
+// like are all on one node and may go is the first of them then, whatever podAffinityFilter.final says: upstream's.
+func (h *history) checkFinal(d *demand, self PodID) {
+	c := h.placer.cluster
+	for r := row(0); r < c.End(); r++ {
+		if !c.seen[r] || len(c.held[r]) == 0 || len(c.nominated[r]) > 0 {
+			continue
+		}
+		if f := c.objection(d.profile.filters, d, r); f != nil && f.rule != RulePodAffinity && f.final(&c.state, d, r) {
+			t := c.tryWithout(d, r)
+			if f.judge(&c.state, d, r) {
+				h.t.Errorf("pod %s: %s rejects %s for good, and would not without less important pods", self, f.plugin, c.name[r])
+			}
+			t.end()
+		}
+	}
+}
+
+// rare are rules that random histories seldom meet, and that have scenarios of their own.
+var rare = map[RuleSet]bool{RuleSupported: true, RuleVolumeLimits: true}
+
+// tellApart counts the scorers that told the rows apart among which choosePlain has just chosen.
+func (c *cluster) tellApart(d *demand, met map[string]int) {
+	rows, alike := c.plain.rows, c.plain.alike
+	for i := range d.profile.scorers {
+		s := &d.profile.scorers[i]
+		if len(rows) < 2 || !s.applies(d) {
+			continue
+		}
+		raw := c.rawScores(s, d, rows, alike, nil)
+		if slices.Min(raw) != slices.Max(raw) {
+			met[s.plugin]++
+		}
 	}
 }
 
@@ -175,6 +246,9 @@ func decoratePod(rng *rand.Rand, p *Pod) {
 	if rng.IntN(3) == 0 {
 		t := PodTerm{Selector: app, Namespaces: []string{p.Namespace}, NamespaceSelector: LabelSelector{Nothing: true}, TopologyKey: key()}
 		p.PreferredAffinity = append(p.PreferredAffinity, WeightedPodTerm{int64(rng.IntN(100)), t})
+	}
+	if rng.IntN(2) == 0 {
+		p.Asked = Load{unit.MilliCPU(rng.IntN(12) * 250), unit.Bytes(rng.IntN(12) * 250)}
 	}
 }
 

@@ -33,8 +33,8 @@ const (
 
 // tileRows is how many rows a tile has at most, fewRows if it is laid of rows that have changed: they are less alike.
 // looseMax is how many rows that could lie in tiles are looked at one by one. When there are an eighth more tiles than
-// when all rows were laid, all are laid again. Chosen: to bound a tile takes about as long as to look at one row, to lay
-// a row a tenth of a microsecond.
+// when all rows were laid, all are laid again. Chosen: to bound a tile takes about as long as to look at one row, to
+// lay a row a tenth of a microsecond.
 const (
 	tileRows = 64
 	fewRows  = 16
@@ -64,7 +64,7 @@ const tellable = 1 << 45
 
 // vitalsOf returns the vitals of row r. It is odd if it has no CPU or memory, or more than any machine: scores are not
 // what vitals tell then.
-func (c *cluster) vitalsOf(r row) (v vitals) {
+func (c *state) vitalsOf(r row) (v vitals) {
 	cpu, memory := c.columns.has(cpuColumn, r), c.columns.has(memoryColumn, r)
 	if cpu <= 0 || memory <= 0 || cpu > tellable || memory > tellable {
 		return vitals{odd: true}
@@ -92,7 +92,7 @@ func (v *vitals) widen(o *vitals, sign int64) {
 }
 
 // lookTiles brings the tiles up to date.
-func (c *cluster) lookTiles() *tiling {
+func (c *state) lookTiles() *tiling {
 	x := &c.tiling
 	for len(x.in) < len(c.name) {
 		x.in, x.at, x.vitals = append(x.in, noTile), append(x.at, 0), append(x.vitals, vitals{})
@@ -111,7 +111,7 @@ func (c *cluster) lookTiles() *tiling {
 }
 
 // begin takes up all tiles.
-func (x *tiling) begin(c *cluster) {
+func (x *tiling) begin(c *state) {
 	x.position, x.odd = c.changes.End(), 0
 	x.tiles, x.loose = make([]tile, 0, len(c.name)/tileRows+1), x.loose[:0]
 	for r := range x.in {
@@ -125,14 +125,14 @@ func (x *tiling) begin(c *cluster) {
 }
 
 // letLie puts row r in no tile.
-func (x *tiling) letLie(c *cluster, r row) {
+func (x *tiling) letLie(c *state, r row) {
 	x.vitals[r] = c.vitalsOf(r)
 	x.in[r], x.at[r] = looseRow, int32(len(x.loose))
 	x.loose = append(x.loose, r)
 }
 
 // loosen takes row r, which has changed, out of its tile.
-func (x *tiling) loosen(c *cluster, r row) {
+func (x *tiling) loosen(c *state, r row) {
 	if x.in[r] == looseRow && c.seen[r] {
 		x.vitals[r] = c.vitalsOf(r)
 		return
@@ -173,7 +173,7 @@ const (
 )
 
 // lay makes tiles of the loose rows, of so many each at most.
-func (x *tiling) lay(c *cluster, size int) {
+func (x *tiling) lay(c *state, size int) {
 	places := make([]rowPlace, 0, len(x.loose))
 	odd := x.loose[:0]
 	for _, r := range x.loose {
@@ -191,7 +191,7 @@ func (x *tiling) lay(c *cluster, size int) {
 }
 
 // split halves places where they differ most until they are few enough for a tile. rows is where tiles keep theirs.
-func (x *tiling) split(c *cluster, places []rowPlace, size int, rows []row) []row {
+func (x *tiling) split(c *state, places []rowPlace, size int, rows []row) []row {
 	if len(places) <= size {
 		return x.layOne(c, places, rows)
 	}
@@ -238,7 +238,7 @@ func halve(places []rowPlace, n, key int) {
 	}
 }
 
-func (x *tiling) layOne(c *cluster, places []rowPlace, rows []row) []row {
+func (x *tiling) layOne(c *state, places []rowPlace, rows []row) []row {
 	if len(places) == 0 {
 		return rows
 	}
@@ -275,7 +275,7 @@ type asking struct {
 func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
 	a = asking{scorers: c.survey.scorers[:0]}
 	for _, s := range d.profile.scorers {
-		if s.around != nil || !s.applies(d) {
+		if s.alone == nil || !s.alone.applies(&d.needs) {
 			continue
 		}
 		a.scorers = append(a.scorers, s)
@@ -324,8 +324,8 @@ func ofTwo(list []scored) bool {
 // inexact is more than floating point makes of a percentage between a row's own and a bound of it.
 const inexact = 1e-6
 
-// bound is between what the weighted sum of scores lies that look at a row alone, for every row whose vitals lie between
-// least and most.
+// bound is between what the weighted sum of scores lies that look at a row alone, for every row whose vitals lie
+// between least and most.
 func (a *asking) bound(least, most *vitals) (low, high int64) {
 	if a.fit > 0 {
 		var few, many int64
@@ -351,7 +351,7 @@ func (a *asking) bound(least, most *vitals) (low, high int64) {
 }
 
 // narrowByTiles takes out of m the rows that have no room for d.
-func (c *cluster) narrowByTiles(d *demand, m rows.Mask) {
+func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 	asks := [2]int64{math.MinInt64, math.MinInt64}
 	for _, q := range d.requests {
 		if q.column <= memoryColumn {
@@ -365,7 +365,7 @@ func (c *cluster) narrowByTiles(d *demand, m rows.Mask) {
 		}
 	}
 	judge := func(r row) {
-		if m.Has(r) && !passesResources(c, d, r) {
+		if m.Has(r) && !passesResources(c, &d.needs, r) {
 			m.Clear(r)
 		}
 	}
@@ -390,7 +390,7 @@ func (c *cluster) narrowByTiles(d *demand, m rows.Mask) {
 }
 
 // narrowColumn takes out of m the rows that have less free of one resource than is asked for.
-func (c *cluster) narrowColumn(q request, m rows.Mask) {
+func (c *state) narrowColumn(q request, m rows.Mask) {
 	k := &c.columns.all[q.column]
 	m.Each(func(r row) {
 		if q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
@@ -424,7 +424,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 	x := c.lookTiles()
 	alone := func(r row) (sum int64) {
 		for i := range a.scorers {
-			sum += a.scorers[i].weight * a.scorers[i].raw(c, d, r)
+			sum += a.scorers[i].weight * a.scorers[i].alone.raw(&c.state, &d.needs, r)
 		}
 		return sum
 	}

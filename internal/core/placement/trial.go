@@ -1,13 +1,13 @@
 package placement
 
-// A trial is a question about rows as they would be: without pods that could be evicted (cluster.evicting), or with
-// pods that are only nominated there (cluster.beside, within the other or by itself). While it is on, what is counted
+// A trial is a question about rows as they would be: without pods that could be evicted (state.evicting), or with
+// pods that are only nominated there (state.beside, within the other or by itself). While it is on, what is counted
 // is as if; that a row has changed is not noted, and nobody who waits hears of it. end undoes all of it.
 //
 // The counts themselves are changed, and changed back: an overlay beside them would make each of the many reads dearer,
 // and there are few trials for each decision.
 type trial struct {
-	c  *cluster
+	c  *state
 	on bool
 	// nobodyShuns is what demand.nobodyShuns was when the trial began.
 	nobodyShuns bool
@@ -15,7 +15,7 @@ type trial struct {
 }
 
 // begin begins a trial for d.
-func (t *trial) begin(c *cluster, d *demand) {
+func (t *trial) begin(c *state, d *demand) {
 	t.nobodyShuns = d.nobodyShuns(c)
 	t.c, t.on, t.pods = c, true, t.pods[:0]
 }
@@ -41,7 +41,7 @@ func (t *trial) end() {
 }
 
 // lift counts h, for a moment.
-func (c *cluster) lift(h *held, sign int64) {
+func (c *state) lift(h *held, sign int64) {
 	c.countOnRow(h.Row, h.class, sign)
 	c.Census.Count(&h.Pod, int32(sign))
 	c.liftNUMA(h, sign)

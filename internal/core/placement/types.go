@@ -115,8 +115,8 @@ type Pod struct {
 	Berth  numa.Berth
 	Mounts []Mount // its volumes, as far as rules look at them
 
-	// Asks: others outside are to be asked about nodes for it; see Opinion. AsksEvictions: likewise about evictions that
-	// would make room for it; see Decision.Offers.
+	// Asks: others outside are to be asked about nodes for it; see Opinion. AsksEvictions: likewise about evictions
+	// that would make room for it; see Decision.Offers.
 	Asks, AsksEvictions bool
 
 	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.

@@ -11,12 +11,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// volumeTimeout is how long volumes may take to be bound once that was asked for. Upstream's default of bindTimeoutSeconds;
-// raised, a slow provisioner is waited for, and a pod whose volume never comes is tried elsewhere later.
+// volumeTimeout is how long volumes may take to be bound once that was asked for. Upstream's default of
+// bindTimeoutSeconds; raised, a slow provisioner is waited for, and a pod whose volume never comes is tried elsewhere
+// later.
 const volumeTimeout = 600 * time.Second
 
-// A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it, says so with
-// VolumesWritten, and hears from VolumesSettled when the volumes are bound, or why they will not be.
+// A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it, says so
+// with VolumesWritten, and hears from VolumesSettled when the volumes are bound, or why they will not be.
 type VolumePlan struct {
 	volumes.Plan
 
@@ -60,8 +61,8 @@ type VolumesSettled struct {
 	Why      string       // empty: all are bound, and the pod can be
 }
 
-// VolumesWritten folds in that everything in the plan of a placed pod was written. From now on the volumes have a time to be
-// bound in: Profile.VolumeTimeout.
+// VolumesWritten folds in that everything in the plan of a placed pod was written. From now on the volumes have a time
+// to be bound in: Profile.VolumeTimeout.
 func (p *Placer) VolumesWritten(now unit.Instant, id PodID) {
 	if plan := p.cluster.plans[id]; plan != nil {
 		plan.written, plan.deadline = true, now.Add(plan.timeout)
@@ -69,8 +70,8 @@ func (p *Placer) VolumesWritten(now unit.Instant, id PodID) {
 	}
 }
 
-// VolumesSettled returns the plans that have come to an end since the last call, each once, in the order of pods' ids. Ask
-// after every fact, and at Wake. The pod of one that failed is to be reported with BindRefused.
+// VolumesSettled returns the plans that have come to an end since the last call, each once, in the order of pods' ids.
+// Ask after every fact, and at Wake. The pod of one that failed is to be reported with BindRefused.
 func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 	c := p.cluster
 	version := c.storage.Version() + 1
@@ -98,7 +99,8 @@ func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 	return out
 }
 
-// checkPlan reports whether everything in a plan is bound, by what the API says; why: it will not be, in upstream's words.
+// checkPlan reports whether everything in a plan is bound, by what the API says; why: it will not be, in upstream's
+// words.
 func (c *cluster) checkPlan(p *VolumePlan) (done bool, why string) {
 	r, ok := c.rows[p.decision.Node]
 	if !ok || !c.seen[r] {

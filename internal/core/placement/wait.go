@@ -27,7 +27,8 @@ type waiter struct {
 	// known: all rows were asked, with evictions as without, and what has happened since it has heard.
 	known bool
 	heard registration
-	floor []int32 // of each hard spread constraint: the least that floorOf was since the rows were last asked about it
+	// audience is by whom w hears what happens to counters; nil: it does not.
+	audience *audience
 
 	// What has happened since it was last asked: on rows; to domains; anything anywhere.
 	concerned  bool
@@ -88,8 +89,11 @@ type waits struct {
 	of      map[*demand]*waiter
 	numbers uint64
 
-	room rowIndex // those that hear where something has left, or grown
-	node rowIndex // those that hear of nodes whose facts are others
+	room   rowIndex // those that hear where something has left, or grown
+	node   rowIndex // those that hear of nodes whose facts are others
+	events uint64   // that either was asked about
+	// audiences are found by the first counter that they look at.
+	audiences map[*census.Counter][]*audience
 	// By what claims come down to.
 	byClaim map[volumes.ClaimKey][]*waiter
 	byClass map[string][]*waiter
@@ -109,7 +113,7 @@ type waits struct {
 func newWaits() waits {
 	return waits{
 		of: map[*demand]*waiter{}, room: newRowIndex(true), node: newRowIndex(false), byClaim: map[volumes.ClaimKey][]*waiter{}, byClass: map[string][]*waiter{},
-		preemptors: map[int32]int{},
+		audiences: map[*census.Counter][]*audience{}, preemptors: map[int32]int{},
 		checking: heap.New(
 			func(a, b *waiter) int {
 				return cmp.Or(cmp.Compare(a.checks, b.checks), cmp.Compare(a.number, b.number))
@@ -217,20 +221,17 @@ func (d *demand) partner() *census.Counter {
 
 // registration is by what a waiter is found.
 type registration struct {
-	any      bool
-	block    block
-	rules    RuleSet
-	volumes  *volumes.Ask
-	shunned  []*census.Counter
-	counters []*census.Counter
-	claims   []volumes.ClaimKey
-	classes  []string
-	room     spot
-	node     spot
+	any     bool
+	block   block
+	rules   RuleSet
+	volumes *volumes.Ask
+	shunned []*census.Counter
+	partner *census.Counter
+	claims  []volumes.ClaimKey
+	classes []string
+	room    spot
+	node    spot
 }
-
-// rulesOfRoom are those that something which leaves a row may satisfy.
-const rulesOfRoom = RulePorts | RuleResources | RuleVolumeRestrictions | RuleNUMA | RuleVolumeLimits
 
 // register lets w hear of what may undo what keeps its demand off, and of no more.
 func (c *cluster) register(w *waiter) {
@@ -248,18 +249,13 @@ func (c *cluster) register(w *waiter) {
 	case blockForGood, blockVolumes:
 		return
 	case blockPartner:
-		s.listen(w, d.partner())
+		w.heard.partner = d.partner()
+		l := listenersOf(w.heard.partner)
+		l.partners = append(l.partners, w)
 		return
 	}
-	if w.rules&(RuleSpread|RulePodAffinity) != 0 {
-		for i := range d.hard {
-			s.listen(w, d.hard[i].counter)
-		}
-		for _, list := range [][]*census.Counter{d.together, d.apart, d.shunnedBy} {
-			for _, k := range list {
-				s.listen(w, k)
-			}
-		}
+	if w.rules&rulesAround != 0 {
+		s.join(w)
 	}
 	w.heard.node = s.node.add(c, w)
 	if w.rules&rulesOfRoom != 0 {
@@ -286,34 +282,12 @@ func (s *waits) registerClaims(w *waiter) {
 	}
 }
 
-// listeners are those who hear of changes of a counter.
-type listeners struct {
-	waiters []*waiter
-	bidders []*demand // for their bids
-}
-
-// listenersOf returns the listeners of k, to be added to.
-func listenersOf(k *census.Counter) *listeners {
-	if k.Listeners == nil {
-		k.Listeners = &listeners{}
-	}
-	return k.Listeners.(*listeners)
-}
-
-// listen lets w hear what happens to a counter.
-func (s *waits) listen(w *waiter, k *census.Counter) {
-	if k != nil && !slices.Contains(w.heard.counters, k) {
-		w.heard.counters = append(w.heard.counters, k)
-		l := listenersOf(k)
-		l.waiters = append(l.waiters, w)
-	}
-}
-
 // forget undoes register.
 func (s *waits) forget(w *waiter) {
-	for _, k := range w.heard.counters {
+	s.quit(w)
+	if k := w.heard.partner; k != nil {
 		l := listenersOf(k)
-		l.waiters = withoutOne(l.waiters, w)
+		l.partners = withoutOne(l.partners, w)
 	}
 	for _, key := range w.heard.claims {
 		if s.byClaim[key] = withoutOne(s.byClaim[key], w); len(s.byClaim[key]) == 0 {
@@ -331,9 +305,10 @@ func (s *waits) forget(w *waiter) {
 }
 
 // withoutOne takes x out of list, and changes the order of the others.
-func withoutOne(list []*waiter, x *waiter) []*waiter {
+func withoutOne[T comparable](list []T, x T) []T {
+	var none T
 	i := slices.Index(list, x)
 	last := len(list) - 1
-	list[i], list[last] = list[last], nil
+	list[i], list[last] = list[last], none
 	return list[:last]
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -60,7 +61,6 @@ func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 		if c.fitsAmong(w, in) {
 			return hopeRoom
 		}
-		w.setFloor()
 		if c.mayEvict(d) {
 			c.waits.seek(w)
 		}
@@ -71,7 +71,11 @@ func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 		}
 	}
 	c.register(w)
-	p.wakeWishers(now, w)
+	if everywhere || len(marks) > 0 {
+		p.wakeWishers(now, w)
+	} else {
+		p.wakeWishersOn(now, w, rows)
+	}
 	return there
 }
 
@@ -125,13 +129,6 @@ func (c *cluster) hopeOfEviction(w *waiter, r row) hope {
 	return hopeNone
 }
 
-func (w *waiter) setFloor() {
-	w.floor = w.floor[:0]
-	for i := range w.demand.hard {
-		w.floor = append(w.floor, w.demand.hard[i].floorOf())
-	}
-}
-
 // rouse moves the pods of w, for which there is hope, out of the unschedulable pool; where it is by eviction, not those
 // for which somebody is being evicted already. A pod that has become another to others since it began to wait is asked
 // about as what it is now.
@@ -142,7 +139,7 @@ func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 			continue
 		}
 		if !p.queue.renew(now, e) {
-			p.queue.ready(now, e)
+			p.queue.Ready(now, e)
 		}
 	}
 	w.known = false
@@ -173,14 +170,26 @@ func (p *Placer) hearNominated(now unit.Instant) {
 
 func (p *Placer) wakeWisher(now unit.Instant, w *nominated) {
 	c := p.cluster
-	e := p.queue.entries[w.id]
-	if e == nil || e.pool != unschedulable {
+	e := p.queue.in(queue.Unschedulable, w.id)
+	if e == nil {
 		return
 	}
 	c.refresh(e.demand)
 	d := e.demand
 	if c.Present(w.Row) && c.feasible(d, w.id, w.Row) || !d.neverPreempts && !d.profile.NoPreemption && !c.awaitsVictims(d, w.id) {
-		p.queue.ready(now, e)
+		p.queue.Ready(now, e)
+	}
+}
+
+// wakeWishersOn does so for the pods of w for which room is being made on some rows. What happens to one row says
+// nothing of the others: a thousand preemptors that are alike would else be asked at each deletion of a victim.
+func (p *Placer) wakeWishersOn(now unit.Instant, w *waiter, rows []row) {
+	for _, r := range rows {
+		for _, wish := range p.cluster.nominated[r] {
+			if w.pods[wish.id] != nil {
+				p.wakeWisher(now, wish)
+			}
+		}
 	}
 }
 
@@ -321,7 +330,7 @@ func (p *Placer) found(now unit.Instant, w *waiter, there hope) {
 	waited := slices.Collect(maps.Values(w.pods))
 	p.rouse(now, w, there)
 	for _, e := range waited {
-		e.flushed = rescued && e.pool != unschedulable && !e.pod.Asks
+		e.flushed = rescued && e.Pool() != queue.Unschedulable && !e.pod.Asks
 	}
 }
 

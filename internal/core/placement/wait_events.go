@@ -39,93 +39,6 @@ func (c *cluster) notifyAround(h *held, sign int32) {
 	h.EachCounter(func(k *census.Counter) { c.notifyCounter(k, h.Row, sign) })
 }
 
-// notifyCounter lets those hear who listen to k, or keep bids: it counts more on row r than before, or fewer.
-func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
-	l, heard := k.Listeners.(*listeners)
-	if !heard {
-		return
-	}
-	domain := k.Of.Topo.At(r)
-	if domain == census.NoDomain {
-		return
-	}
-	c.rebid(k, domain)
-	for _, w := range l.waiters {
-		if w.block == blockPartner {
-			if k.Total > 0 {
-				c.waits.concernAll(w)
-			}
-			continue
-		}
-		evicts := w.maySearch() && c.anyBelow(w.demand.priority)
-		here := false
-		if sign > 0 {
-			c.notifyMore(w, k, &here, domain, evicts)
-		} else {
-			c.notifyFewer(w, k, &here, domain, evicts)
-		}
-		switch {
-		case !here:
-		case k.Of.Topo.Rows[domain] == 1:
-			c.waits.concernRow(w, r)
-		default:
-			c.waits.concernMark(w, mark{topo: k.Of.Topo, domain: domain})
-		}
-	}
-}
-
-// notifyMore: k counts more in domain. That ends a pod's search for company there (here), and the domain with the
-// fewest may have become another.
-func (c *cluster) notifyMore(w *waiter, k *census.Counter, here *bool, domain int32, evicts bool) {
-	if slices.Contains(w.demand.together, k) {
-		*here = evicts || k.At(domain) == 1
-	}
-	c.notifyFloor(w, k)
-}
-
-// notifyFloor lets w hear if the fewest in a domain of one of its spread constraints are more than they were.
-func (c *cluster) notifyFloor(w *waiter, k *census.Counter) {
-	for i := range w.demand.hard {
-		a := &w.demand.hard[i]
-		if a.counter == nil || k != nil && a.counter != k || i >= len(w.floor) {
-			continue
-		}
-		floor := a.floorOf()
-		if floor <= w.floor[i] {
-			w.floor[i] = floor
-			continue
-		}
-		c.waits.concernMark(w, mark{topo: a.topo, spread: a, floor: w.floor[i]})
-	}
-}
-
-// notifyFewer: k counts fewer in domain. There may be room for one more there, or nobody left to shun; nobody to join
-// at all lets a pod begin that joins its like.
-func (c *cluster) notifyFewer(w *waiter, k *census.Counter, here *bool, domain int32, evicts bool) {
-	d := w.demand
-	for i := range d.hard {
-		if a := &d.hard[i]; a.counter == k {
-			floor := a.floorOf()
-			if i < len(w.floor) {
-				w.floor[i] = min(w.floor[i], floor)
-			}
-			*here = *here || evicts || k.At(domain)+a.self-floor <= a.maxSkew
-		}
-	}
-	if d.togetherSelf && slices.Contains(d.together, k) && (evicts || !slices.ContainsFunc(d.together, func(x *census.Counter) bool { return x.Total > 0 })) {
-		c.waits.concernAll(w)
-	}
-	shunned := slices.Contains(d.shunnedBy, k)
-	if shunned || slices.Contains(d.apart, k) {
-		*here = *here || evicts || k.At(domain) == 0
-	}
-	if shunned && k.Total == 0 { // pods that are only nominated are looked at otherwise now; see podAffinityFilter.judge
-		for _, wish := range c.wishes {
-			c.waits.concernRow(w, wish.Row)
-		}
-	}
-}
-
 // used notes that another number of pods uses a claim than before, and on which row.
 func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 	for _, w := range s.byClaim[key] {
@@ -190,9 +103,9 @@ func (s *waits) findConcerned(c *cluster) {
 			s.room.each(c, r, func(w *waiter) { s.concernRow(w, r) })
 		}
 		if s.redrawn {
-			for _, w := range s.of {
-				if w.block == blockNone && len(w.heard.counters) > 0 {
-					c.notifyFloor(w, nil)
+			for _, list := range s.audiences {
+				for _, a := range list {
+					c.notifyFloor(a, nil)
 				}
 			}
 		}

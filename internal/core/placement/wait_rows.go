@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/selector"
@@ -16,17 +17,18 @@ type rowIndex struct {
 	others   *bucket
 }
 
-// bucket holds waiters by the resource that is scarcest for them.
+// bucket holds waiters by the resources that they ask for.
 type bucket struct {
 	roomOnly bool
 	size     int
-	lists    []requesters
+	sets     []requesters
 }
 
-// requesters ask for some of a column, from the least on.
+// requesters ask for the same resources. They are listed by each of these, from the least on: what has so much free of
+// one is of no use to those who ask for more of it, and the shortest of the lists up to there has everybody else.
 type requesters struct {
-	column int // podsColumn: room for one pod
-	list   []requester
+	columns []int // podsColumn: room for one pod
+	lists   [][]requester
 }
 
 type requester struct {
@@ -37,13 +39,19 @@ type requester struct {
 // podsColumn stands for the number of pods that a node takes.
 const podsColumn = -1
 
+// anyRoom is asked for where nobody looks at room.
+const anyRoom = math.MinInt64
+
+// columnsMax is by how many resources a waiter is listed at most, those of which it asks for the largest parts of a
+// node. Chosen: common pods ask for CPU, memory and a device.
+const columnsMax = 4
+
 // spot is where a waiter is in a rowIndex.
 type spot struct {
 	in     bool
 	labels []selector.LabelID
 	names  []string
-	column int
-	amount int64
+	asks   []request // what is asked for of the columns by which it is listed
 }
 
 func newRowIndex(roomOnly bool) rowIndex {
@@ -56,9 +64,9 @@ const labelsMax = 32
 // add puts w where it is found by a label or name without which no row is of use to it.
 func (x *rowIndex) add(c *cluster, w *waiter) spot {
 	at := spot{in: true}
-	at.column, at.amount = c.scarcest(w.demand)
+	at.asks = c.scarcest(w.demand)
 	at.labels, at.names = x.demanded(w.demand)
-	x.eachBucket(&at, func(b *bucket) { b.add(at.column, requester{at.amount, w}) })
+	x.eachBucket(&at, func(b *bucket) { b.add(at.asks, w) })
 	return at
 }
 
@@ -66,7 +74,7 @@ func (x *rowIndex) remove(w *waiter, at spot) {
 	if !at.in {
 		return
 	}
-	x.eachBucket(&at, func(b *bucket) { b.remove(at.column, requester{at.amount, w}) })
+	x.eachBucket(&at, func(b *bucket) { b.remove(at.asks, w) })
 	for _, l := range at.labels {
 		if x.byLabel[l].size == 0 {
 			delete(x.byLabel, l)
@@ -130,51 +138,81 @@ func (x *rowIndex) sizeOf(l selector.LabelID) int {
 	return 0
 }
 
-// scarcest is the resource of which d asks for the largest part of a node, as far as a few nodes tell.
-func (c *cluster) scarcest(d *demand) (column int, amount int64) {
-	const nodes = 8
-	column, amount = podsColumn, 1
-	most := 0.0
+// scarcest are the resources of which d asks for the largest parts of a node, as far as a few nodes tell, in the order
+// of columns.
+func (c *cluster) scarcest(d *demand) (asks []request) {
+	if d.profile.Skip["NodeResourcesFit"] {
+		return []request{{column: podsColumn, value: anyRoom}}
+	}
+	var parts []float64 // of asks, the largest first
 	for _, q := range d.requests {
 		if d.profile.ignores(c.columns.all[q.column].resource) {
 			continue
 		}
-		have, seen := int64(0), 0
-		for r := range c.name {
-			if !c.seen[r] {
-				continue
-			}
-			have = max(have, c.columns.has(q.column, row(r)))
-			if seen++; seen == nodes {
-				break
-			}
+		part := float64(q.value) / float64(max(c.mostOf(q.column), 1))
+		at, _ := slices.BinarySearchFunc(parts, part, func(a, b float64) int { return cmp.Compare(b, a) })
+		if at == columnsMax {
+			continue
 		}
-		if part := float64(q.value) / float64(max(have, 1)); part > most {
-			most, column, amount = part, q.column, q.value
-		}
+		asks, parts = slices.Insert(asks, at, q), slices.Insert(parts, at, part)
+		asks, parts = asks[:min(len(asks), columnsMax)], parts[:min(len(parts), columnsMax)]
 	}
-	return column, amount
+	if len(asks) == 0 {
+		return []request{{column: podsColumn, value: 1}}
+	}
+	slices.SortFunc(asks, func(a, b request) int { return a.column - b.column })
+	return asks
 }
 
-func (b *bucket) add(column int, q requester) {
+// mostOf is the most that one of a few nodes has of a column.
+func (c *cluster) mostOf(column int) (most int64) {
+	const nodes = 8
+	seen := 0
+	for r := 0; r < len(c.name) && seen < nodes; r++ {
+		if c.seen[r] {
+			most = max(most, c.columns.has(column, row(r)))
+			seen++
+		}
+	}
+	return most
+}
+
+// setOf finds those who ask for the same columns; -1: there are none.
+func (b *bucket) setOf(asks []request) int {
+	return slices.IndexFunc(b.sets, func(s requesters) bool {
+		return slices.EqualFunc(s.columns, asks, func(column int, q request) bool { return column == q.column })
+	})
+}
+
+func (b *bucket) add(asks []request, w *waiter) {
 	b.size++
-	at := slices.IndexFunc(b.lists, func(l requesters) bool { return l.column == column })
+	at := b.setOf(asks)
 	if at < 0 {
-		at = len(b.lists)
-		b.lists = append(b.lists, requesters{column: column})
+		at = len(b.sets)
+		fresh := requesters{lists: make([][]requester, len(asks))}
+		for _, q := range asks {
+			fresh.columns = append(fresh.columns, q.column)
+		}
+		b.sets = append(b.sets, fresh)
 	}
-	l := &b.lists[at]
-	i, _ := slices.BinarySearchFunc(l.list, q, fewerFirst)
-	l.list = slices.Insert(l.list, i, q)
+	for i, q := range asks {
+		list := &b.sets[at].lists[i]
+		x := requester{amount: q.value, waiter: w}
+		to, _ := slices.BinarySearchFunc(*list, x, fewerFirst)
+		*list = slices.Insert(*list, to, x)
+	}
 }
 
-func (b *bucket) remove(column int, q requester) {
+func (b *bucket) remove(asks []request, w *waiter) {
 	b.size--
-	at := slices.IndexFunc(b.lists, func(l requesters) bool { return l.column == column })
-	l := &b.lists[at]
-	i, _ := slices.BinarySearchFunc(l.list, q, fewerFirst)
-	if l.list = slices.Delete(l.list, i, i+1); len(l.list) == 0 {
-		b.lists = slices.Delete(b.lists, at, at+1)
+	at := b.setOf(asks)
+	for i, q := range asks {
+		list := &b.sets[at].lists[i]
+		from, _ := slices.BinarySearchFunc(*list, requester{amount: q.value, waiter: w}, fewerFirst)
+		*list = slices.Delete(*list, from, from+1)
+	}
+	if len(b.sets[at].lists[0]) == 0 {
+		b.sets = slices.Delete(b.sets, at, at+1)
 	}
 }
 
@@ -187,98 +225,58 @@ func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
 	if !c.Present(r) {
 		return
 	}
-	x.others.each(c, r, see)
+	c.waits.events++
+	e := rowEvent{c: c, row: r, number: c.waits.events, preemptors: c.waits.anyPreemptor(c)}
+	x.others.each(&e, see)
 	if len(x.byName) > 0 {
-		x.byName[c.name[r]].each(c, r, see)
+		x.byName[c.name[r]].each(&e, see)
 	}
 	if len(x.byLabel) > 0 {
 		for _, l := range c.labels[r] {
-			x.byLabel[l].each(c, r, see)
+			x.byLabel[l].each(&e, see)
 		}
 	}
 }
 
-// each leaves out who asks for more than the row could have. Those who do not hear of room yet are to: it may be all
-// that keeps them off now.
-func (b *bucket) each(c *cluster, r row, see func(*waiter)) {
+// each leaves out whom nothing that has happened helps. Of who hears of room only, it looks at those that ask for no
+// more of a resource than the row could have.
+func (b *bucket) each(e *rowEvent, see func(*waiter)) {
 	if b == nil {
 		return
 	}
-	for i := range b.lists {
-		l := &b.lists[i]
-		f := freeRoom{column: l.column}
-		f.now, f.most = c.freeIn(r, l.column)
-		if !c.waits.anyPreemptor(c) {
-			f.most = f.now
+	for i := range b.sets {
+		list := b.sets[i].lists[0]
+		if b.roomOnly {
+			list = b.sets[i].within(e)
 		}
-		for _, q := range l.list {
-			if b.roomOnly && q.amount > f.most {
-				break
-			}
-			if q.amount <= f.now || q.waiter.rules&RuleResources == 0 || q.amount <= f.most && q.amount <= f.without(c, r, q.waiter) {
+		for _, q := range list {
+			if e.mayHelp(q.waiter) {
 				see(q.waiter)
 			}
 		}
 	}
 }
 
-// freeRoom is what is free of a column on a row, now, at most, and without the pods below some priorities.
-type freeRoom struct {
-	column    int
-	now, most int64
-	above     map[int32]int64
+// within lists who asks for no more of a column than there could be: of that column by which they are fewest.
+func (s *requesters) within(e *rowEvent) (fewest []requester) {
+	for i, column := range s.columns {
+		free, most := e.c.freeIn(e.row, column)
+		if !e.preemptors {
+			most = free
+		}
+		list := s.lists[i]
+		n, _ := slices.BinarySearchFunc(list, most, noMoreThan)
+		if i == 0 || n < len(fewest) {
+			fewest = list[:n]
+		}
+	}
+	return fewest
 }
 
-// without is what would be free for w if it evicted whom it may.
-func (f *freeRoom) without(c *cluster, r row, w *waiter) int64 {
-	if !w.maySearch() {
-		return f.now
+// noMoreThan is for the search of the first who asks for more than most.
+func noMoreThan(q requester, most int64) int {
+	if q.amount <= most {
+		return -1
 	}
-	p := w.demand.priority
-	if _, known := f.above[p]; !known {
-		if f.above == nil {
-			f.above = map[int32]int64{}
-		}
-		f.above[p] = c.freeAbove(r, f.column, p)
-	}
-	return f.above[p]
-}
-
-// freeIn is what is free of a column on row r, and how much there would be at most if pods were evicted.
-func (c *cluster) freeIn(r row, column int) (free, most int64) {
-	if column == podsColumn {
-		return c.podsMax[r] - c.podsHeld[r], c.podsMax[r]
-	}
-	most = c.columns.has(column, r)
-	return most - c.columns.takes(column, r), most
-}
-
-// freeAbove is what would be free without the pods below a priority.
-func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
-	free, _ = c.freeIn(r, column)
-	for _, h := range c.held[r] {
-		if h.class.priority >= priority {
-			continue
-		}
-		if column == podsColumn {
-			free++
-			continue
-		}
-		for _, q := range h.class.requests {
-			if q.column == column {
-				free += q.value
-			}
-		}
-	}
-	return free
-}
-
-// anyPreemptor reports whether a waiter could evict any pod that is counted.
-func (s *waits) anyPreemptor(c *cluster) bool {
-	for p := range s.preemptors {
-		if c.anyBelow(p) {
-			return true
-		}
-	}
-	return false
+	return 1
 }

@@ -1,9 +1,11 @@
 package placement
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -33,5 +35,116 @@ func TestServiceWakes(t *testing.T) {
 	p.GroupSeen(now, service("other"))
 	if d, ok := p.Next(now); !ok || d.Node != "a" {
 		t.Fatalf("the service selects other pods: %+v, want a place on a", d)
+	}
+}
+
+// TestPortFreedWithoutRoom: a profile that does not look at resources lets a pod wait for a port on a node that has too
+// little of what it asks for. The end of the port's holder wakes it all the same.
+func TestPortFreedWithoutRoom(t *testing.T) {
+	profile := DefaultProfile()
+	profile.Skip = map[string]bool{"NodeResourcesFit": true}
+	p := New(Options{Profiles: []Profile{profile}})
+	p.NodeSeen(1, Node{Name: "n", PodsMax: 1, Allocatable: []Amount{{Resource: CPU, Value: 1000}}})
+	for _, name := range []string{"first", "holder", "second"} { // more than the node takes, too
+		x := Pod{ID: PodID(name), Name: name, Namespace: "d", Requests: []Amount{{Resource: CPU, Value: 2000}}}
+		if name != "first" {
+			x.Ports = []HostPort{{IP: AnyIP, Protocol: "TCP", Port: 80}}
+		}
+		if name != "second" {
+			x.Node = "n"
+		}
+		p.PodSeen(1, x)
+	}
+	if d, ok := p.Next(1); !ok || d.Failure == nil {
+		t.Fatalf("the port is taken: %+v", d)
+	}
+	p.PodGone(2, "holder")
+	if d, ok := p.Next(2 + unit.Instant(queue.BackoffMax)); !ok || d.Node != "n" {
+		t.Errorf("the port is free: %+v, %v", d, ok)
+	}
+}
+
+// TestAudiences: who keeps off the same pods is heard of once, however much each asks for; and nobody is left in the
+// index when the last has gone.
+func TestAudiences(t *testing.T) {
+	p := mixCluster(&mixture{}, 3)
+	const pods = 5
+	for i := range pods {
+		x := benchPod("waits-" + strconv.Itoa(i))
+		x.Labels, x.AntiAffinity = nil, []PodTerm{appTerm("old", hostKey)}
+		x.Requests = []Amount{{Resource: CPU, Value: int64(100 + i)}}
+		p.PodSeen(2, x)
+		if d, _ := p.Next(2); d.Failure == nil {
+			t.Fatalf("pod %d is placed", i)
+		}
+	}
+	s := &p.cluster.waits
+	members := 0
+	for _, list := range s.audiences {
+		for _, a := range list {
+			members += len(a.members)
+		}
+	}
+	if len(s.of) != pods || len(s.audiences) != 1 || members != pods {
+		t.Errorf("%d wait in %d audiences with %d members", len(s.of), len(s.audiences), members)
+	}
+	for k := range 4 {
+		p.PodGone(3, PodID("old-1-"+strconv.Itoa(k)))
+		if d, ok := p.Next(3 + unit.Instant(queue.BackoffMax)); ok != (k == 3) || ok && d.Node != "node-1" {
+			t.Fatalf("%d of four have gone: %v, %+v", k+1, ok, d)
+		}
+	}
+	for i := range pods {
+		p.PodGone(4, PodID("waits-"+strconv.Itoa(i)))
+	}
+	if len(s.of)+len(s.audiences) != 0 {
+		t.Errorf("%d wait, %d audiences are left", len(s.of), len(s.audiences))
+	}
+}
+
+// TestUselessEvictionsAreHeardOf: what evictions cannot change is asked once a row where bids are kept. A pod hears of
+// its end all the same when another of its demand has found a place since it was asked, and though another rule keeps
+// the pod off that row, too.
+func TestUselessEvictionsAreHeardOf(t *testing.T) {
+	p, now := New(Options{}), unit.Instant(time.Hour)
+	node := func(name, zone string, cordoned bool) {
+		p.NodeSeen(now, Node{
+			Name: name, PodsMax: 10, Labels: []Label{{Key: "zone", Value: zone}}, Unschedulable: cordoned,
+			Allocatable: []Amount{{CPU, 1000}},
+		})
+	}
+	pod := func(name, on string, priority int32) Pod {
+		x := Pod{ID: PodID(name), Namespace: "d", Name: name, Node: on, Priority: priority}
+		x.Labels, x.Requests = []Label{{Key: "app", Value: name}}, []Amount{{CPU, 800}}
+		return x
+	}
+	preemptor := func(name string) Pod {
+		x := pod(name, "", 10)
+		x.Labels, x.AntiAffinity = nil, []PodTerm{appTerm("foe", "zone")}
+		return x
+	}
+	node("a", "1", false)
+	node("b", "1", true)
+	node("c", "2", true)
+	p.PodSeen(now, pod("low", "a", 1))
+	p.PodSeen(now, pod("foe", "b", 20))
+	p.PodSeen(now, preemptor("first"))
+	e := p.queue.find("first")
+	p.cluster.demandOf(e.class, e.who, e.pod.Owner).bids.worth = true
+	if d, _ := p.Next(now); d.Failure == nil || d.Preemption != nil {
+		t.Fatalf("the zone of a has a foe: %+v", d)
+	}
+	node("c", "2", false)
+	if d, _ := p.Next(now.Add(time.Minute)); d.Node != "c" {
+		t.Fatalf("c is open: %+v", d)
+	}
+	p.PodSeen(now, preemptor("second"))
+	if d, _ := p.Next(now.Add(time.Minute)); d.Failure == nil || d.Preemption != nil {
+		t.Fatalf("the zone of a still has a foe: %+v", d)
+	}
+	p.PodGone(now.Add(time.Minute), "foe")
+	d, _ := p.Next(now.Add(2 * time.Minute))
+	if d.Preemption == nil || d.Preemption.Node != "a" {
+		t.Errorf("the foe is gone: %+v", d)
 	}
 }

@@ -1,13 +1,13 @@
-// Package census counts who is where: which pods constraints and terms mean, and how many of them, or of terms that mean
-// others, each part of the cluster holds.
+// Package census counts who is where: which pods constraints and terms mean, and how many of them, or of terms that
+// mean others, each part of the cluster holds.
 //
 // # Model
 //
-// An Aim is a set of pods that somebody means, an Identity who a pod is to others; each knows the other as they come and
-// go. A Topology divides rows into domains by the value of a label, a Scope is the rows on which pods count for a spread
-// constraint, a Ground what a scope leaves of a topology. A Counter counts, by domain, the pods that an aim means, or
-// the terms with it that pods hold (HeldTerm). All of these are shared by who asks for the same, counted by who holds
-// them, and gone when nobody does.
+// An Aim is a set of pods that somebody means, an Identity who a pod is to others; each knows the other as they come
+// and go. A Topology divides rows into domains by the value of a label, a Scope is the rows on which pods count for a
+// spread constraint, a Ground what a scope leaves of a topology. A Counter counts, by domain, the pods that an aim
+// means, or the terms with it that pods hold (HeldTerm). All of these are shared by who asks for the same, counted by
+// who holds them, and gone when nobody does.
 //
 // # Invariants
 //

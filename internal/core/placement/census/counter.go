@@ -95,6 +95,24 @@ func (k *Counter) Fewest() int32 {
 	return k.least
 }
 
+// NextFewest is likewise, without one of the domains that have the fewest; at most so much more than these.
+func (k *Counter) NextFewest(most int32) int32 {
+	fewest := k.Fewest()
+	having := int(k.having.at(fewest))
+	if fewest == 0 {
+		having = k.Ground.Domains - k.Count.Len()
+	}
+	if having >= 2 {
+		return fewest
+	}
+	for n := fewest + 1; n < fewest+most; n++ {
+		if k.having.at(n) > 0 {
+			return n
+		}
+	}
+	return fewest + most
+}
+
 // CounterAt returns the counter of key, counted, and takes hold of it and of its parts; ReleaseCounter lets go.
 func (c *Census) CounterAt(key CounterKey) *Counter {
 	if known := c.counters[key]; known != nil {

@@ -52,8 +52,8 @@ func (who *Identity) name() {
 	who.Reach = string(b)
 }
 
-// Identify returns the identity of pods with these labels, sorted by key, and takes hold of it; ReleaseIdentity lets go,
-// and reports whether it was the last to do so. fresh: there was none yet.
+// Identify returns the identity of pods with these labels, sorted by key, and takes hold of it; ReleaseIdentity lets
+// go, and reports whether it was the last to do so. fresh: there was none yet.
 func (c *Census) Identify(namespace string, labels []selector.Label) (who *Identity, fresh bool) {
 	b := encode.String(c.scratch[:0], namespace)
 	b = selector.AppendLabels(b, labels)

@@ -1,5 +1,5 @@
-// Package encode writes values as bytes that no other values give: what is equal has equal keys, and only that. A map by
-// such a key finds what was made of the same before.
+// Package encode writes values as bytes that no other values give: what is equal has equal keys, and only that. A map
+// by such a key finds what was made of the same before.
 //
 // Each function appends one value to b. Values are told apart by their order, so whoever writes a struct writes its
 // fields in one order always, and of a list first how long it is.

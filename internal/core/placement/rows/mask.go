@@ -2,7 +2,7 @@ package rows
 
 import "math/bits"
 
-// A Mask is a set of rows, one bit each. Rows beyond its end are not in it.
+// A Mask is a set of rows, or of other small numbers, one bit each. Those beyond its end are not in it.
 type Mask []uint64
 
 func (m Mask) Has(r Row) bool {

@@ -1,8 +1,8 @@
 // Package shrink takes things out of maps and lists, so that what is kept follows what there is.
 //
 // A map of Go's never gives room back, however much is deleted from it: who deletes from one that may have been large
-// passes it to Map after each deletion, with a counter of its own, and goes on with the map that it returns. The cost is
-// one copy of what is left for each time that more than twice as much has gone.
+// passes it to Map after each deletion, with a counter of its own, and goes on with the map that it returns. The cost
+// is one copy of what is left for each time that more than twice as much has gone.
 package shrink
 
 import (
@@ -29,4 +29,18 @@ func Map[K comparable, V any](m map[K]V, gone *int) map[K]V {
 // Without removes x from list; the order of the others is kept.
 func Without[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(list, func(y T) bool { return y == x })
+}
+
+// OldHalf deletes from m the half that was used longest ago, by what used says of it, and one more.
+func OldHalf[K comparable, V any](m map[K]V, used func(V) uint64) {
+	uses := make([]uint64, 0, len(m))
+	for _, x := range m {
+		uses = append(uses, used(x))
+	}
+	slices.Sort(uses)
+	for key, x := range m {
+		if used(x) <= uses[len(uses)/2] {
+			delete(m, key)
+		}
+	}
 }

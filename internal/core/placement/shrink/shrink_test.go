@@ -29,3 +29,11 @@ func TestWithout(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestOldHalf(t *testing.T) {
+	m := map[string]uint64{"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
+	OldHalf(m, func(used uint64) uint64 { return used })
+	if len(m) != 2 || m["d"] != 4 || m["e"] != 5 {
+		t.Errorf("%v", m)
+	}
+}

@@ -141,3 +141,15 @@ func (s *Store) Describe(r rows.Row, driver string) string {
 	}
 	return fmt.Sprint(" disks ", len(x.Disks), " volumes ", x.drivers, " and ", s.leftAttached(x, driver))
 }
+
+// Sizes counts what is kept. It is for tests.
+func (s *Store) Sizes() string {
+	onRows := 0
+	for _, x := range s.rows {
+		if x != nil {
+			onRows++
+		}
+	}
+	return fmt.Sprint(len(s.claims), len(s.volumes), len(s.stocks), len(s.classes), len(s.drivers), len(s.opted), len(s.capacities), len(s.capacityVersion),
+		len(s.boundTo), len(s.attachments), len(s.attaching), len(s.trueClaims), len(s.trueVolumes), onRows)
+}

@@ -44,6 +44,14 @@ func (s *Store) at(r rows.Row) *OnRow {
 	return s.rows[r]
 }
 
+// Tidy forgets row r if volumes mean nothing to it any more. It is called when a pod has left, and not while one is
+// only tried without: that comes back.
+func (s *Store) Tidy(r rows.Row) {
+	if x := s.rows[r]; x != nil && x.node == nil && len(x.Disks)+len(x.attached)+len(x.drivers)+len(x.attachments) == 0 {
+		s.rows[r] = nil
+	}
+}
+
 // attach counts a volume once more (sign 1) or once less.
 func (x *OnRow) attach(a Attached, sign int32) {
 	if a.Driver == "" || a.Handle == "" {
@@ -150,6 +158,7 @@ func (s *Store) attachedBy(k *ClaimState) Attached {
 func (s *Store) SetNodeStorage(r rows.Row, to *NodeStorage) {
 	s.version++
 	s.at(r).node = to
+	s.Tidy(r)
 	s.turned(r)
 }
 
@@ -179,6 +188,7 @@ func (s *Store) Detach(name string) rows.Row {
 	if delete(s.attaching[old.Volume], name); len(s.attaching[old.Volume]) == 0 {
 		delete(s.attaching, old.Volume)
 	}
+	s.Tidy(old.row)
 	s.turned(old.row)
 	return old.row
 }

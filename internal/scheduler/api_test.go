@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/test/atonce"
+)
+
+func TestOutcomeOf(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for _, c := range []struct {
+		err  error
+		want placement.Outcome
+	}{
+		{nil, placement.BindDone},
+		{apierrors.NewConflict(pods, "p", errors.New("already assigned")), placement.BindRefused},
+		{apierrors.NewNotFound(pods, "p"), placement.BindRefused},
+		{apierrors.NewForbidden(pods, "p", errors.New("quota")), placement.BindRefused},
+		{apierrors.NewTooManyRequests("busy", 1), placement.BindRefused},
+		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), placement.BindRefused},
+		{fmt.Errorf("read: %w", syscall.ECONNRESET), placement.BindLost},
+		{context.DeadlineExceeded, placement.BindLost},
+		{apierrors.NewInternalError(errors.New("etcdserver: request timed out")), placement.BindLost},
+		{apierrors.NewTimeoutError("late", 1), placement.BindLost},
+		{apierrors.NewServiceUnavailable("away"), placement.BindLost},
+	} {
+		if got := outcomeOf(c.err); got != c.want {
+			t.Errorf("%v: outcome %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+// TestWritesPassTheGate: status patches, evictions and Events are bounded together, whatever the mind decides at once.
+func TestWritesPassTheGate(t *testing.T) {
+	config, requests := atonce.RefusingServer(t)
+	client, err := kube.NewClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Client: client, Events: client, BindsInFlight: 1, Metrics: NewMetrics()}
+	writes, events, err := o.behindGate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := remote{writes}
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			_, _ = r.bind(t.Context(), placement.Decision{Pod: placement.Pod{Namespace: "x", Name: "p"}, Node: "n"})
+		})
+		all.Go(func() { _ = r.patchStatus(t.Context(), "x", "p", []byte("{}")) })
+		all.Go(func() { _ = r.remove(t.Context(), "x", "p", "u") })
+		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
+	}
+	all.Wait()
+	if most := requests.Most(); most > 1+besideBinds {
+		t.Errorf("%d requests at once, want at most %d", most, 1+besideBinds)
+	}
+}
+
+// TestWithdrawnBind: a bind that waits before the Gate ends as withdrawn; one that was sent ends as the server says.
+func TestWithdrawnBind(t *testing.T) {
+	asked, answer := make(chan string, 2), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		<-answer
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+	}))
+	defer server.Close()
+	client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := throttle.Options{InFlightMax: 1, Tolerance: tolerance}
+	gate := kube.NewGate(kube.GateOptions{Component: "test", Options: limit})
+	if client, err = client.Through(gate); err != nil {
+		t.Fatal(err)
+	}
+	withdrawn := make(chan struct{})
+	ctx := kube.Withdrawable(t.Context(), withdrawn)
+	outcomes := make(chan placement.Outcome, 2)
+	bind := func(name string) {
+		o, _ := remote{client}.bind(ctx, placement.Decision{Pod: placement.Pod{Namespace: "x", Name: name}, Node: "n"})
+		outcomes <- o
+	}
+	go bind("sent")
+	if path := <-asked; !strings.Contains(path, "sent") {
+		t.Fatalf("asked %s", path)
+	}
+	go bind("waits")
+	close(withdrawn)
+	if o := <-outcomes; o != placement.BindWithdrawn {
+		t.Errorf("the bind that waits: %v", o)
+	}
+	close(answer)
+	if o := <-outcomes; o != placement.BindDone {
+		t.Errorf("the bind that was sent: %v", o)
+	}
+}

@@ -1,0 +1,219 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// jumping is a clock that does as it is told.
+type jumping struct {
+	mu    sync.Mutex
+	ahead time.Duration
+	still time.Time // if not zero it stands still there
+}
+
+func (j *jumping) now() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.still.IsZero() {
+		return j.still
+	}
+	return time.Now().Add(j.ahead)
+}
+
+func (j *jumping) jump(d time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ahead += d
+}
+
+func (j *jumping) stop() {
+	now := j.now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.still = now
+}
+
+// goOn ends a stop: the clock has missed it, or it catches up.
+func (j *jumping) goOn(catchUp bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !catchUp {
+		j.ahead = time.Until(j.still)
+	}
+	j.still = time.Time{}
+}
+
+// jumps are what clocks do: those of machines that are set, suspended, moved to another host, or stopped by a signal.
+var jumps = map[string]func(j *jumping){
+	"a year on":   func(j *jumping) { j.jump(365 * 24 * time.Hour) },
+	"a year back": func(j *jumping) { j.jump(-365 * 24 * time.Hour) },
+	"hours back and forth": func(j *jumping) {
+		for i := range 60 {
+			j.jump(time.Duration(1-2*(i%2)) * 3 * time.Hour)
+			elapse(time.Second)
+		}
+	},
+	"suspended for an hour": func(j *jumping) { // and the clock with it
+		j.stop()
+		elapse(time.Hour)
+		j.goOn(false)
+	},
+	"stopped for an hour": func(j *jumping) {
+		j.stop()
+		elapse(time.Hour)
+		j.goOn(true)
+	},
+}
+
+// TestClocksThatJump: whatever the clock does while the API server refuses everything, no pod is asked for more often
+// than its back-off and the jumps allow; and when the server is back all go on within a minute, and nobody had been
+// forgotten.
+func TestClocksThatJump(t *testing.T) {
+	for name, jump := range jumps {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &jumping{}
+				f := &faraway{cluster: newCluster(t), asked: map[string]int{}, away: true}
+				m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
+					m.api, m.clock = f, j.now
+				})
+				defer stop()
+				full := testNode("full", "1")
+				full.Labels = map[string]string{"on": "full"}
+				m.nodeHandler().OnAdd(testNode("n", "10"), true)
+				m.nodeHandler().OnAdd(full, true)
+				f.add(m, onNode(withPriority(testPod("low", "1"), 1), "full"))
+				m.tell(context.Background(), synced(m))
+				for i := range 10 {
+					f.add(m, testPod(fmt.Sprint("p", i), "1"))
+				}
+				high := withPriority(testPod("high", "1"), 10)
+				high.Spec.NodeSelector = full.Labels
+				f.add(m, high)
+				big := testPod("big", "20")
+				f.add(m, big)
+				elapse(time.Minute)
+
+				began, before := time.Now(), f.count()
+				jump(j)
+				m.tell(context.Background(), func(unit.Instant) {}) // as the timer would, that follows the same clock
+				elapse(time.Minute)
+				// Once for each back-off of ten seconds, and for each of up to sixty jumps.
+				most := int(time.Since(began)/(10*time.Second)) + 60 + 2
+				for what, n := range f.count() {
+					pods := map[string]int{"bind": 10, "patch": 12, "remove": 1}[what]
+					if n -= before[what]; n > pods*most {
+						t.Errorf("%s was asked for %d times in %v, want at most %d", what, n, time.Since(began), pods*most)
+					}
+				}
+
+				f.back()
+				elapse(time.Minute)
+				m.nodeHandler().OnAdd(testNode("large", "20"), false)
+				elapse(time.Minute)
+				f.eachBoundOnce(t, 12)
+				if f.where(big) != "large" || f.where(high) != "full" || f.evicted() != "low" {
+					t.Errorf("big is on %q, high on %q, evicted: %q", f.where(big), f.where(high), f.evicted())
+				}
+				told := ""
+				for len(recorder.Events) > 0 {
+					told += <-recorder.Events + "\n"
+				}
+				for _, why := range []string{"connection refused", "Insufficient cpu", "Preempted by pod uid-high"} {
+					if !strings.Contains(told, why) {
+						t.Errorf("nobody was told: %s", why)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestHungBindsAndClocks: a clock that jumps while every slot has a bind that is not answered lets the mind decide
+// ahead, for as many pods as it may, and never lets it send more binds.
+func TestHungBindsAndClocks(t *testing.T) {
+	for name, jump := range jumps {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &jumping{}
+				h := &hanging{cluster: newCluster(t), binds: make(chan struct{}), onWire: true, sent: map[string]bool{}}
+				m, _, stop := startPrepared(h.cluster, 2, func(m *mind) { m.api, m.clock = h, j.now })
+				defer stop()
+				m.nodeHandler().OnAdd(testNode("n", "20"), true)
+				m.tell(context.Background(), synced(m))
+				for i := range 10 {
+					h.add(m, testPod(fmt.Sprint("p", i), "1"))
+				}
+				elapse(hungAfter / 2)
+				jump(j)
+				late := testPod("late", "100")
+				h.add(m, late)
+				elapse(time.Minute)
+				if told := strings.Join(h.told(), "\n"); !strings.Contains(told, "Insufficient cpu") {
+					t.Errorf("one that fits nowhere has not heard of it: %q", told)
+				}
+				close(h.binds)
+				elapse(time.Minute)
+				if len(h.bound) != 10 || h.mostBinds > 2 {
+					t.Errorf("%d bound, %d binds at once; want 10, and 2 at most", len(h.bound), h.mostBinds)
+				}
+			})
+		})
+	}
+}
+
+// TestConditionsAndClocks: a condition that is written again keeps the time of its first, whatever the clock says now.
+func TestConditionsAndClocks(t *testing.T) {
+	j := &jumping{}
+	pod := testPod("p", "1")
+	first := j.now()
+	for _, jump := range []time.Duration{0, 365 * 24 * time.Hour, -2 * 365 * 24 * time.Hour} {
+		j.jump(jump)
+		why := fmt.Sprint("after ", jump)
+		c, changed := conditionOf(pod, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: why,
+		}, j.now())
+		if !changed || c.LastTransitionTime.Sub(first).Abs() > time.Minute || c.Message != why {
+			t.Errorf("%s: changed %v, since %v", c.Message, changed, c.LastTransitionTime)
+		}
+		pod.Status.Conditions = []corev1.PodCondition{c}
+	}
+}
+
+// TestTimeIsNotTheWalls: what the mind and its health measure by has a monotonic reading, so that no setting of the
+// wall clock reaches them.
+func TestTimeIsNotTheWalls(t *testing.T) {
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	times := map[string]time.Time{"the mind's": m.start, "health's": m.o.Health.start, "the clock's": m.clock()}
+	for what, at := range times {
+		if at == at.Round(0) {
+			t.Errorf("%s time has no monotonic reading", what)
+		}
+	}
+}
+
+// TestNowGoesOn: time neither goes back nor stands still after a clock that went back.
+func TestNowGoesOn(t *testing.T) {
+	j := &jumping{}
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	m.clock = j.now
+	last := m.now()
+	for _, d := range []time.Duration{time.Hour, -2 * time.Hour, time.Second, -time.Minute, 0, time.Minute} {
+		j.jump(d)
+		now := m.now()
+		if now < last || d > 0 && now.Sub(last) < d {
+			t.Errorf("after a jump of %v it is %v later", d, now.Sub(last))
+		}
+		last = now
+	}
+}

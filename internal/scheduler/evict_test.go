@@ -1,0 +1,502 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told
+// why, and the other takes its place; nobody else is evicted, and the nomination is written down meanwhile.
+func TestPreemption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, recorder, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "2"), true)
+		for name, priority := range map[string]int32{"low": 1, "mid": 5} {
+			pod := testPod(name, "1")
+			pod.Spec.NodeName, pod.Spec.Priority = "n", &priority
+			c.add(m, pod)
+		}
+		m.tell(context.Background(), synced(m))
+		high := int32(10)
+		pod := testPod("high", "1")
+		pod.Spec.Priority = &high
+		c.add(m, pod)
+		elapse(time.Minute)
+		if !slices.Equal(c.removed, []string{"low"}) || c.bound[pod.UID] != 1 {
+			t.Fatalf("evicted %v, bound %v", c.removed, c.bound)
+		}
+		var events []string
+		for len(recorder.Events) > 0 {
+			events = append(events, <-recorder.Events)
+		}
+		slices.Sort(events)
+		want := []string{
+			"Normal Preempted Preempted by pod uid-high on node n",
+			"Normal Scheduled Successfully assigned default/high to n",
+			"Warning FailedScheduling 0/1 nodes are available: 1 Insufficient cpu.",
+		}
+		if !slices.Equal(events, want) {
+			t.Errorf("events %q, want %q", events, want)
+		}
+		m.o.Metrics.count(func() (census, bool) { return m.count(context.Background()) })
+		for name, want := range map[string]float64{
+			"scheduler_schedule_attempts_total":             2,
+			"scheduler_preemption_attempts_total":           1,
+			"scheduler_preemption_victims":                  1,
+			"scheduler_pod_scheduling_attempts":             1,
+			"scheduler_pod_scheduling_sli_duration_seconds": 1,
+			"scheduler_cache_size":                          3,
+			"scheduler_pending_pods":                        0,
+		} {
+			if got := total(t, m.o.Metrics, name); got != want {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+		patches := strings.Join(c.patches, "\n")
+		for _, part := range []string{
+			`low {"metadata"`, `"type":"DisruptionTarget"`, `"reason":"PreemptionByScheduler"`, `"nominatedNodeName":"n"`,
+		} {
+			if !strings.Contains(patches, part) {
+				t.Errorf("no patch has %s: %s", part, patches)
+			}
+		}
+	})
+}
+
+// TestRefusedEvictionsBackOff: a victim that nobody may delete is asked for again after growing pauses, not at once.
+func TestRefusedEvictionsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.protects = true
+		m, _, stop := start(c, 16)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		low, high := int32(1), int32(10)
+		victim := testPod("low", "1")
+		victim.Spec.NodeName, victim.Spec.Priority = "n", &low
+		c.add(m, victim)
+		m.tell(context.Background(), synced(m))
+		pod := testPod("high", "1")
+		pod.Spec.Priority = &high
+		c.add(m, pod)
+		elapse(time.Minute)
+		if c.refused < 3 || c.refused > 12 {
+			t.Errorf("asked %d times in a minute, want some with pauses up to 10 s", c.refused)
+		}
+		c.mu.Lock()
+		c.protects = false
+		c.mu.Unlock()
+		elapse(15 * time.Second)
+		if c.bound[pod.UID] != 1 {
+			t.Errorf("not bound after its victim could go: removed %v", c.removed)
+		}
+	})
+}
+
+// TestNoEvictionThatIsNotNeeded: evictions that wait for their turn are not made any more for pods that have found a
+// place, or are gone, meanwhile; nor when another leads, nor of who goes anyhow.
+func TestNoEvictionThatIsNotNeeded(t *testing.T) {
+	const waiting = 4
+	for _, how := range []string{"placed", "deleted", "bound by another", "another leads", "the victim goes by itself"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hanging{removes: make(chan struct{}), binds: make(chan struct{})}
+			m, _, stop := startHanging(t, 100, h)
+			defer stop()
+			var deposed atomic.Bool
+			m.o.Leads = func() bool { return !deposed.Load() }
+			for i := range evictors + waiting {
+				node := testNode(fmt.Sprint("n", i), "1")
+				node.Labels = map[string]string{"for": fmt.Sprint("high", i)}
+				m.nodeHandler().OnAdd(node, true)
+				h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), node.Name))
+			}
+			m.tell(context.Background(), synced(m))
+			var late []*corev1.Pod
+			for i := range evictors + waiting {
+				pod := withPriority(testPod(fmt.Sprint("high", i), "1"), 10)
+				pod.Spec.NodeSelector = map[string]string{"for": pod.Name}
+				h.add(m, pod)
+				elapse(10 * time.Millisecond)
+				if i >= evictors {
+					late = append(late, pod)
+				}
+			}
+			for i, pod := range late {
+				switch how {
+				case "placed":
+					node := testNode(fmt.Sprint("new", i), "1")
+					node.Labels = map[string]string{"for": pod.Name}
+					m.nodeHandler().OnAdd(node, false)
+				case "deleted":
+					h.unset(pod)
+					m.podHandler().OnDelete(pod)
+				case "bound by another":
+					bound := onNode(pod.DeepCopy(), "elsewhere")
+					h.set(bound)
+					m.podHandler().OnUpdate(pod, bound)
+				case "another leads":
+					deposed.Store(true)
+				case "the victim goes by itself":
+					victim := h.lookUp(placement.Pod{ID: placement.PodID(fmt.Sprint("uid-low", evictors+i))}).DeepCopy()
+					victim.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+					h.set(victim)
+				}
+			}
+			elapse(time.Second)
+			close(h.removes)
+			elapse(2 * time.Second)
+			if len(h.removed) != evictors {
+				t.Errorf("%s: evicted %v, want those that were on the wire", how, h.removed)
+			}
+			if n := strings.Count(strings.Join(h.told(), ""), "DisruptionTarget"); n != evictors {
+				t.Errorf("%s: %d victims are marked, want those that were on the wire", how, n)
+			}
+			close(h.binds)
+			elapse(time.Minute)
+		})
+	}
+}
+
+// slow is a cluster that takes so long for each patch and each deletion, however many there are at once.
+type slow struct {
+	*cluster
+	takes time.Duration
+}
+
+func (s slow) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	time.Sleep(s.takes)
+	return s.cluster.patchStatus(ctx, namespace, name, patch)
+}
+
+func (s slow) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	time.Sleep(s.takes)
+	return s.cluster.remove(ctx, namespace, name, uid)
+}
+
+// TestEvictionsKeepAServerBusy: on a server that takes 50 ms for each answer and answers many at once, as one in use
+// does, a hundred pods that evict three each are placed within two seconds: 600 writes, one after another for each pod.
+func TestEvictionsKeepAServerBusy(t *testing.T) {
+	const pods, victims = 100, 3
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := startPrepared(c, BindsInFlightDefault, func(m *mind) { m.api = slow{c, 50 * time.Millisecond} })
+		defer stop()
+		for i := range pods {
+			node := testNode(fmt.Sprint("n", i), fmt.Sprint(victims))
+			m.nodeHandler().OnAdd(node, true)
+			for k := range victims {
+				c.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i, "-", k), "1"), 1), node.Name))
+			}
+		}
+		m.tell(context.Background(), synced(m))
+		for i := range pods {
+			c.add(m, withPriority(testPod(fmt.Sprint("high", i), fmt.Sprint(victims)), 10))
+		}
+		elapse(2 * time.Second)
+		if len(c.removed) != pods*victims || len(c.bound) != pods {
+			t.Errorf("after two seconds %d pods are evicted and %d bound", len(c.removed), len(c.bound))
+		}
+		elapse(time.Minute)
+	})
+}
+
+// TestEvictionsAreBounded: a hundred pods that each evict one at once ask for a few deletions at a time, and all get
+// their place.
+func TestEvictionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{removes: make(chan struct{})}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		for i := range 100 {
+			m.nodeHandler().OnAdd(testNode(fmt.Sprint("n", i), "1"), true)
+			h.add(m, onNode(withPriority(testPod(fmt.Sprint("low", i), "1"), 1), fmt.Sprint("n", i)))
+		}
+		m.tell(context.Background(), synced(m))
+		for i := range 100 {
+			h.add(m, withPriority(testPod(fmt.Sprint("high", i), "1"), 10))
+		}
+		elapse(time.Minute)
+		if h.most == 0 || h.most > evictors {
+			t.Errorf("%d deletions at once, want at most %d", h.most, evictors)
+		}
+		close(h.removes)
+		elapse(time.Minute)
+		if len(h.bound) != 100 {
+			t.Errorf("%d bound", len(h.bound))
+		}
+	})
+}
+
+// preemptInFlight lets a pod of high priority come while the bind of a less important one is on its way to the only
+// node, and lets binds be answered then. It returns what was told.
+func preemptInFlight(t *testing.T, h *hanging) (told []string) {
+	m, recorder, stop := startHanging(t, 10, h)
+	defer stop()
+	m.nodeHandler().OnAdd(testNode("n", "1"), true)
+	m.tell(context.Background(), synced(m))
+	h.add(m, withPriority(testPod("low", "1"), 1))
+	elapse(hungAfter / 2)
+	h.add(m, withPriority(testPod("high", "1"), 10))
+	elapse(hungAfter / 2)
+	close(h.binds)
+	elapse(time.Minute)
+	if h.bound["uid-high"] != 1 {
+		t.Errorf("bound %v, want high", h.bound)
+	}
+	for len(recorder.Events) > 0 {
+		if e := <-recorder.Events; strings.Contains(e, "Preempted") {
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+// TestVictimInFlight: a victim whose bind has not been sent is not deleted, it waits for its turn; one whose bind was
+// sent by then is deleted as a bound one.
+func TestVictimInFlight(t *testing.T) {
+	const said = "Normal Preempted Preempted by pod uid-high on node n"
+	for _, q := range []struct {
+		name    string
+		sent    bool
+		told    string
+		removed []string
+		bound   int
+	}{
+		{name: "before the Gate", told: said + " (in kube-scheduler memory)."},
+		{name: "on the wire", sent: true, told: said, removed: []string{"low"}, bound: 1},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &hanging{binds: make(chan struct{}), onWire: q.sent}
+				if told := preemptInFlight(t, h); !slices.Equal(told, []string{q.told}) {
+					t.Errorf("told %q, want %q", told, q.told)
+				}
+				left := h.pods["uid-low"] != nil
+				if !slices.Equal(h.removed, q.removed) || h.bound["uid-low"] != q.bound || left == q.sent {
+					t.Errorf("removed %v, bound %v, still there: %v", h.removed, h.bound, left)
+				}
+			})
+		})
+	}
+}
+
+// TestHeldVictimIsTakenBack at once: its bind waits for a slot, and those before it hang.
+func TestHeldVictimIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{}), onWire: true}
+		m, recorder, stop := startHanging(t, 1, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("other", "1"), true)
+		m.tell(context.Background(), synced(m))
+		h.add(m, withPriority(testPod("hangs", "1"), 1))
+		elapse(hungAfter / 2)
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		h.add(m, withPriority(testPod("low", "1"), 1))
+		elapse(2 * hungAfter)
+		h.add(m, withPriority(testPod("high", "1"), 10))
+		h.add(m, withPriority(testPod("higher", "1"), 20))
+		elapse(2 * hungAfter)
+		told := ""
+		for len(recorder.Events) > 0 {
+			told += <-recorder.Events + "\n"
+		}
+		if !strings.Contains(told, "(in kube-scheduler memory)") || len(h.bound) > 0 {
+			t.Errorf("while the bind before it hangs: told %q, bound %v", told, h.bound)
+		}
+		close(h.binds)
+		elapse(time.Minute)
+		if h.bound["uid-low"] > 0 || h.bound["uid-high"] != 1 || h.bound["uid-higher"] != 1 || len(h.pods) > 4 {
+			t.Errorf("bound %v, removed %v", h.bound, h.removed)
+		}
+		if m.binding != 0 || len(m.held)+len(m.flights) > 0 {
+			t.Errorf("at the end %d binds, %d held and %d flights are left", m.binding, len(m.held), len(m.flights))
+		}
+	})
+}
+
+// TestVictimThatIsWrittenAboutIsTakenBack at once: its bind waits until it is written why it was not placed before, and
+// that hangs.
+func TestVictimThatIsWrittenAboutIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{})}
+		m, recorder, stop := startHanging(t, 10, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+		m.tell(context.Background(), synced(m))
+		low := withPriority(testPod("low", "1"), 1)
+		h.add(m, low)
+		elapse(time.Second)
+		m.nodeHandler().OnAdd(testNode("n", "1"), false)
+		elapse(time.Second)
+		h.add(m, withPriority(testPod("high", "1"), 10))
+		elapse(2 * time.Second)
+		told := ""
+		for len(recorder.Events) > 0 {
+			told += <-recorder.Events + "\n"
+		}
+		if !strings.Contains(told, "(in kube-scheduler memory)") || h.where(low) != "" {
+			t.Errorf("told %q, low is on %q", told, h.where(low))
+		}
+		close(h.patches)
+		elapse(time.Minute)
+		if h.bound["uid-high"] != 1 || h.bound["uid-low"] != 0 || len(h.removed) > 0 {
+			t.Errorf("bound %v, removed %v", h.bound, h.removed)
+		}
+	})
+}
+
+// TestNoFurtherVictims: of several victims those that were not asked to go yet stay, when the pod for which they should
+// is gone, going or bound meanwhile.
+func TestNoFurtherVictims(t *testing.T) {
+	for how, happens := range map[string]func(pod *corev1.Pod){
+		"bound": func(pod *corev1.Pod) { pod.Spec.NodeName = "elsewhere" },
+		"going": func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"gone":  func(pod *corev1.Pod) { pod.UID = "" },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &hanging{removes: make(chan struct{})}
+				m, _, stop := startHanging(t, 10, h)
+				defer stop()
+				m.nodeHandler().OnAdd(testNode("n", "2"), true)
+				for _, name := range []string{"low1", "low2"} {
+					h.add(m, onNode(withPriority(testPod(name, "1"), 1), "n"))
+				}
+				m.tell(context.Background(), synced(m))
+				high := withPriority(testPod("high", "2"), 10)
+				h.add(m, high)
+				elapse(time.Second)
+				changed := high.DeepCopy()
+				if happens(changed); changed.UID == "" {
+					h.unset(high)
+				} else {
+					h.set(changed)
+				}
+				close(h.removes) // before the watch tells of it
+				elapse(time.Second)
+				if len(h.removed) != 1 {
+					t.Errorf("evicted %v, want one", h.removed)
+				}
+				if changed.UID == "" {
+					m.podHandler().OnDelete(high)
+				} else {
+					m.podHandler().OnUpdate(high, changed)
+				}
+				elapse(time.Minute)
+				if len(h.removed) != 1 || m.evictions.waiting() > 0 {
+					t.Errorf("evicted %v, want one; %d wait", h.removed, m.evictions.waiting())
+				}
+			})
+		})
+	}
+}
+
+// answering is a cluster that answers writes about victims so. now is what has become of the victim, if anything.
+type answering struct {
+	*cluster
+	patch, delete error
+	now           func(*corev1.Pod) (*corev1.Pod, error)
+}
+
+func (a *answering) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := a.cluster.pod(ctx, namespace, name)
+	if err == nil && a.now != nil {
+		return a.now(pod.DeepCopy())
+	}
+	return pod, err
+}
+
+func (a *answering) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	if strings.Contains(string(patch), string(corev1.DisruptionTarget)) && a.patch != nil {
+		return a.patch
+	}
+	return a.cluster.patchStatus(ctx, namespace, name, patch)
+}
+
+func (a *answering) remove(context.Context, string, string, types.UID) error { return a.delete }
+
+// TestVictimsThatAreGone: a victim that is gone, or another by now, when it shall be marked or deleted is no failure of
+// the eviction; a refusal is.
+func TestVictimsThatAreGone(t *testing.T) {
+	pods := corev1.Resource("pods")
+	gone, other := apierrors.NewNotFound(pods, "low"), apierrors.NewConflict(pods, "low", errors.New("another UID"))
+	no := apierrors.NewForbidden(pods, "low", errors.New("a webhook says no"))
+	lost := errors.New("connection reset")
+	is := func(change func(*corev1.Pod), err error) func(*corev1.Pod) (*corev1.Pod, error) {
+		return func(pod *corev1.Pod) (*corev1.Pod, error) {
+			change(pod)
+			return pod, err
+		}
+	}
+	for _, q := range []struct {
+		patch, delete error
+		now           func(*corev1.Pod) (*corev1.Pod, error)
+		failed        bool
+	}{
+		{patch: gone}, {delete: gone}, {delete: other}, {patch: no, failed: true}, {delete: no, failed: true},
+		{delete: lost, failed: true},
+		{delete: lost, now: is(func(*corev1.Pod) {}, gone)},
+		{delete: lost, now: is(func(p *corev1.Pod) { p.UID = "another" }, nil)},
+		{delete: lost, now: is(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, nil)},
+		{delete: lost, now: is(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, no), failed: true},
+		{delete: no, now: is(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, nil), failed: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			m, _, stop := startPrepared(c, 10, func(m *mind) { m.api = &answering{c, q.patch, q.delete, q.now} })
+			defer stop()
+			m.nodeHandler().OnAdd(testNode("n", "1"), true)
+			c.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
+			m.tell(context.Background(), synced(m))
+			c.add(m, withPriority(testPod("high", "1"), 10))
+			elapse(time.Minute)
+			if n := total(t, m.o.Metrics, "scheduler_preemption_goroutines_execution_total"); (n > 1) != q.failed {
+				t.Errorf("mark: %v, delete: %v: tried %v times in a minute", q.patch, q.delete, n)
+			}
+		})
+	}
+}
+
+// TestMarkedVictims: a victim that says already that it is disrupted, and why, is not marked again before it is
+// deleted.
+func TestMarkedVictims(t *testing.T) {
+	for _, marked := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			m, _, stop := start(c, 10)
+			defer stop()
+			m.nodeHandler().OnAdd(testNode("n", "1"), true)
+			victim := onNode(withPriority(testPod("low", "1"), 1), "n")
+			if marked {
+				victim.Status.Conditions = []corev1.PodCondition{{
+					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
+					Message: DefaultName + ": preempting to accommodate a higher priority pod",
+				}}
+			}
+			c.add(m, victim)
+			m.tell(context.Background(), synced(m))
+			c.add(m, withPriority(testPod("high", "1"), 10))
+			elapse(time.Minute)
+			told := strings.Contains(strings.Join(c.told(), ""), "DisruptionTarget")
+			if c.evicted() != "low" || told == marked {
+				t.Errorf("evicted %q; it was marked before: %v, and is marked: %v", c.evicted(), marked, told)
+			}
+		})
+	}
+}

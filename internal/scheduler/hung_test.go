@@ -1,0 +1,254 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// hanging is a cluster of which some answers do not come until they are let go.
+type hanging struct {
+	*cluster
+	onWire                  bool          // binds that hang were sent: they cannot be withdrawn
+	binds, patches, removes chan struct{} // closed: answered at once; nil: likewise
+	mu                      sync.Mutex
+	removing, most          int
+	binding, mostBinds      int
+	sent                    map[string]bool // pods whose binds were
+}
+
+func await(ctx context.Context, gate chan struct{}) {
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+	h.mu.Lock()
+	h.binding++
+	h.mostBinds = max(h.mostBinds, h.binding)
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.binding--
+		h.mu.Unlock()
+	}()
+	for h.binds != nil && !h.onWire && !isClosed(h.binds) { // as before a Gate
+		if time.Sleep(time.Millisecond); kube.IsWithdrawn(ctx) {
+			return placement.BindWithdrawn, errWithdrawn
+		}
+	}
+	h.mu.Lock()
+	h.sent[d.Pod.Name] = true
+	h.mu.Unlock()
+	await(ctx, h.binds)
+	return h.cluster.bind(ctx, d)
+}
+
+func (h *hanging) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	await(ctx, h.patches)
+	h.mu.Lock()
+	if h.sent[name] && ctx.Err() == nil && strings.Contains(string(patch), string(corev1.PodScheduled)) {
+		h.t.Errorf("of %s is written why it was not placed, and its bind was sent", name)
+	}
+	h.mu.Unlock()
+	return h.cluster.patchStatus(ctx, namespace, name, patch)
+}
+
+func (h *hanging) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	h.mu.Lock()
+	h.removing++
+	h.most = max(h.most, h.removing)
+	h.mu.Unlock()
+	await(ctx, h.removes)
+	h.mu.Lock()
+	h.removing--
+	h.mu.Unlock()
+	return h.cluster.remove(ctx, namespace, name, uid)
+}
+
+func isClosed(gate chan struct{}) bool {
+	select {
+	case <-gate:
+		return true
+	default:
+		return false
+	}
+}
+
+// startHanging is start with an API that hangs.
+func startHanging(t *testing.T, limit int, h *hanging) (*mind, *record.FakeRecorder, func()) {
+	h.cluster, h.sent = newCluster(t), map[string]bool{}
+	return startPrepared(h.cluster, limit, func(m *mind) { m.api = h })
+}
+
+// TestNoSpinWhileSlotsAreTaken: a failed bind that is due is no reason to look again at once while no decision may be
+// made.
+func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
+	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
+	m.synced = true
+	now := unit.Instant(time.Hour)
+	m.placer.NodeSeen(now, kube.PlacementNode(testNode("n", "4")))
+	m.placer.PodSeen(now, kube.PlacementPod(testPod("p", "1")))
+	if !m.mayPlace(now) {
+		t.Fatal("no decision may be made although nothing is in flight")
+	}
+	d, ok := m.placer.Next(now)
+	if !ok || d.Node == "" {
+		t.Fatalf("not placed: %+v", d)
+	}
+	m.placer.Bound(now, d.Pod, placement.BindRefused)
+	m.binding = 2
+	if m.mayPlace(now.Add(hungAfter / 2)) {
+		t.Error("a decision is made ahead, and binds are answered")
+	}
+	for _, now := range []unit.Instant{now.Add(hungAfter / 2), now.Add(20 * time.Second), now.Add(time.Hour)} {
+		if m.binding = 2; now > m.answered.Add(hungAfter) {
+			m.binding += aheadMax
+		}
+		hung := m.answered.Add(hungAfter)
+		if wake := m.wakeAt(now); wake <= now || wake > now.Add(hungAfter) || now < hung && wake != hung {
+			t.Errorf("%v after the last answer: look again in %v", now.Sub(m.answered), wake.Sub(now))
+		}
+	}
+}
+
+// TestHungBindsHoldUpNobody: while every slot has a bind that is not answered, a pod that fits nowhere hears of it, an
+// important one evicts, and what was placed meanwhile is bound when the server is back; never more binds than slots are
+// sent.
+func TestHungBindsHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{binds: make(chan struct{})}
+		m, recorder, stop := startHanging(t, 2, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "10"), true)
+		h.add(m, onNode(withPriority(testPod("low", "5"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		for i := range 5 {
+			h.add(m, withPriority(testPod(fmt.Sprint("p", i), "1"), 5))
+		}
+		elapse(10 * time.Millisecond)
+		h.add(m, withPriority(testPod("big", "20"), 5))
+		h.add(m, withPriority(testPod("high", "5"), 10))
+		elapse(5 * time.Second)
+		told := ""
+		for len(recorder.Events) > 0 {
+			told += <-recorder.Events + "\n"
+		}
+		if !strings.Contains(told, "Insufficient cpu") || !slices.Contains(h.removed, "low") {
+			t.Errorf("told %q, evicted %v", told, h.removed)
+		}
+		close(h.binds)
+		elapse(time.Minute)
+		if len(h.bound) != 6 || h.mostBinds > 2 {
+			t.Errorf("%d bound, want all but the big one; %d binds at once, want 2", len(h.bound), h.mostBinds)
+		}
+	})
+}
+
+// TestNoConditionOnBoundPods: why pods were not placed waits for a server that takes no patches. Those that are bound
+// meanwhile are left alone; the others get their condition, once.
+func TestNoConditionOnBoundPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{})}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 30 {
+			h.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		h.add(m, testPod("never", "1000"))
+		elapse(time.Second)
+		m.nodeHandler().OnAdd(testNode("large", "30"), false)
+		elapse(time.Minute)
+		early := len(h.bound)
+		close(h.patches)
+		elapse(time.Minute)
+		if early < 20 || len(h.bound) != 30 {
+			t.Errorf("%d bound while patches hung, %d after", early, len(h.bound))
+		}
+		// Those that were on the wire are written, before the bind; no others.
+		never := func(patch string) bool { return strings.HasPrefix(patch, "never ") }
+		if patches := h.cluster.patches; len(patches) > failureWriters+1 || !slices.ContainsFunc(patches, never) {
+			t.Errorf("%d patches: %.300q", len(patches), patches)
+		}
+	})
+}
+
+// TestConditionsAndBindsDoNotOvertake: why pods were not placed waits for a server that takes no patches, their binds
+// for one that takes no binds. What was to be written of those whose binds are sent is not, whichever is let go first.
+func TestConditionsAndBindsDoNotOvertake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{}), binds: make(chan struct{}), onWire: true}
+		m, _, stop := startHanging(t, 100, h)
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("small", "100m"), true)
+		m.tell(context.Background(), synced(m))
+		for i := range 30 {
+			h.add(m, testPod(fmt.Sprint("p", i), "1"))
+		}
+		elapse(time.Second)
+		m.nodeHandler().OnAdd(testNode("large", "30"), false)
+		elapse(time.Minute)
+		if want := 30 - failureWriters; len(h.sent) != want {
+			t.Errorf("%d binds were sent, want those of pods of which nothing is being written: %d", len(h.sent), want)
+		}
+		close(h.patches) // patchStatus looks at what was sent
+		elapse(time.Minute)
+		close(h.binds)
+		elapse(time.Minute)
+		if n := len(h.cluster.patches); len(h.bound) != 30 || n != failureWriters {
+			t.Errorf("%d bound, %d patches; want 30, and %d that were on the wire", len(h.bound), n, failureWriters)
+		}
+	})
+}
+
+// TestExLeaderWritesNothing: a process that may lead no more evicts, binds and explains nothing, whatever it had
+// decided.
+func TestExLeaderWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{patches: make(chan struct{})}
+		m, recorder, stop := startHanging(t, 10, h)
+		defer stop()
+		var leads atomic.Bool
+		leads.Store(true)
+		m.o.Leads = leads.Load
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		h.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		h.add(m, withPriority(testPod("high", "1"), 10))
+		elapse(time.Second) // the victim is being marked
+		leads.Store(false)
+		close(h.patches)
+		m.nodeHandler().OnAdd(testNode("other", "1"), false)
+		h.add(m, testPod("another", "1"))
+		h.add(m, testPod("unplaced", "20"))
+		elapse(time.Minute)
+		if len(h.removed) > 0 || len(h.bound) > 0 || len(h.cluster.patches) > 2 { // those that were on the wire
+			t.Errorf("removed %v, bound %v, %d patches", h.removed, h.bound, len(h.cluster.patches))
+		}
+		for len(recorder.Events) > 0 {
+			if e := <-recorder.Events; strings.Contains(e, "leads") {
+				t.Errorf("told: %s", e)
+			}
+		}
+	})
+}

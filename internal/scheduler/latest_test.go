@@ -1,0 +1,134 @@
+package scheduler
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+)
+
+// TestLatest: of what was put about one object only the latest is done, never two at once about one, and none that was
+// withdrawn.
+func TestLatest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLatest[string, int]()
+		var mu sync.Mutex
+		var did []int
+		busy, most := map[int]int{}, 0
+		go l.run(ctx, 3, func(ctx context.Context, v int) bool {
+			mu.Lock()
+			if busy[v/100]++; busy[v/100] > 1 {
+				t.Errorf("two at once about %d", v/100)
+			}
+			n := 0
+			for _, at := range busy {
+				n += at
+			}
+			most = max(most, n)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			busy[v/100]--
+			if !kube.IsWithdrawn(ctx) {
+				did = append(did, v)
+			}
+			return true
+		})
+		l.put("a", 100)
+		synctest.Wait()
+		l.put("a", 101)
+		l.put("a", 102) // in place of 101, after 100
+		l.put("b", 200)
+		l.put("c", 300)
+		l.put("d", 400) // all three workers are busy
+		synctest.Wait()
+		if l.withdraw("d") != nil {
+			t.Error("d is being done")
+		}
+		l.put("d", 401)
+		done := l.withdraw("c")
+		<-done
+		elapse(10 * time.Second)
+		slices.Sort(did)
+		if !slices.Equal(did, []int{100, 102, 200, 401}) {
+			t.Errorf("did %v", did)
+		}
+		if most != 3 {
+			t.Errorf("%d were done at once, want as many as there are workers", most)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestLatestTriesAgain: what was tried in vain is tried again, after pauses that grow up to the longest; not when
+// something newer came, and not when it was withdrawn meanwhile.
+func TestLatestTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newLatest[string, int]()
+		var mu sync.Mutex
+		tries := map[int]int{}
+		go l.run(ctx, 2, func(_ context.Context, v int) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			tries[v]++
+			return v == 2 || v == 5 && tries[v] > 1
+		})
+		l.put("a", 1)
+		l.put("b", 3)
+		l.put("c", 4)
+		elapse(againFirst / 2)
+		if l.waiting() != 3 {
+			t.Errorf("%d wait, want all that were tried in vain", l.waiting())
+		}
+		elapse(againFirst)
+		mu.Lock()
+		if tries[4] != 2 {
+			t.Errorf("tried %d times at first, want a second time after the first pause", tries[4])
+		}
+		tries[1], tries[3], tries[4] = 1, 1, 1
+		mu.Unlock()
+		l.put("a", 2)
+		l.withdraw("b")
+		elapse(time.Hour)
+		// At 0, 10, 30, 70 s, and then every minute.
+		if l.waiting() != 1 {
+			t.Errorf("%d wait, want the one that is tried in vain", l.waiting())
+		}
+		if tries[1] != 1 || tries[2] != 1 || tries[3] != 1 || tries[4] < 60 || tries[4] > 63 {
+			t.Errorf("tries %v; want one each of what was replaced, done or withdrawn", tries)
+		}
+		l.put("d", 5)
+		elapse(time.Hour)
+		if l.waiting() != 1 {
+			t.Errorf("%d wait, want no more the one that was done when it was tried again", l.waiting())
+		}
+		l.withdraw("c")
+		if l.waiting() != 0 {
+			t.Errorf("%d wait", l.waiting())
+		}
+		slow := make(chan struct{})
+		m := newLatest[string, int]()
+		go m.run(ctx, 1, func(context.Context, int) bool {
+			<-slow
+			return false
+		})
+		m.put("a", 1)
+		synctest.Wait()
+		m.withdraw("a")
+		close(slow)
+		synctest.Wait()
+		if m.waiting() != 0 {
+			t.Error("what was withdrawn while it was tried waits for its next try")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,361 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// wirePod is a pod of a wire: its UID follows from its name.
+func wirePod(name, cpu string, priority int32) *corev1.Pod {
+	return withPriority(testPod(name, cpu), priority)
+}
+
+// during lets w treat writes so, until it is called with nil.
+func (w *wire) during(trouble func(ctx context.Context, what string) wireFate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trouble = trouble
+}
+
+// TestRunThroughTrouble: whatever an API server does with writes for ten minutes, it is asked with pauses, and soon
+// after it is well each pod is bound once, room was made for the important one, who fits nowhere knows why, and no
+// Event is missing.
+func TestRunThroughTrouble(t *testing.T) {
+	always := func(fate wireFate) func(context.Context, string) wireFate {
+		return func(context.Context, string) wireFate { return fate }
+	}
+	for name, trouble := range map[string]func(context.Context, string) wireFate{
+		"refuses connections": always(wireFate{err: syscall.ECONNREFUSED}),
+		"resets connections":  always(wireFate{err: syscall.ECONNRESET}),
+		"has too much to do":  always(wireFate{code: http.StatusTooManyRequests}),
+		"fails":               always(wireFate{code: http.StatusInternalServerError}),
+		"is not available":    always(wireFate{code: http.StatusServiceUnavailable}),
+		"is late":             always(wireFate{late: 25 * time.Second}),
+		"is too late":         always(wireFate{late: 2 * answerMax}),
+		"loses answers":       always(wireFate{lost: true}),
+		"hangs": func(ctx context.Context, _ string) wireFate {
+			<-ctx.Done()
+			return wireFate{err: ctx.Err()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire(t)
+				full := testNode("full", "1")
+				full.Labels = map[string]string{"on": "full"}
+				w.put("nodes", full)
+				w.put("nodes", testNode("n", "20"))
+				w.put("pods", onNode(wirePod("low", "1", 1), "full"))
+				_, stop := startRun(w, Options{})
+				defer stop()
+				elapse(time.Second)
+				w.during(trouble)
+				for i := range 20 {
+					w.put("pods", wirePod(fmt.Sprint("p", i), "1", 5))
+				}
+				high := wirePod("high", "1", 10)
+				high.Spec.NodeSelector = full.Labels
+				w.put("pods", high)
+				w.put("pods", wirePod("big", "1000", 0))
+				elapse(10 * time.Minute)
+				w.mu.Lock()
+				for what, n := range w.asked {
+					if n > 22*70*3 {
+						t.Errorf("%s was asked for %d times in ten minutes", what, n)
+					}
+				}
+				t.Logf("asked %v, %d at once", w.asked, w.atOnce)
+				w.mu.Unlock()
+				w.during(nil)
+				elapse(2 * time.Minute)
+				w.eachBoundOnce(21)
+				if why := w.why("big"); !strings.Contains(why, "Insufficient cpu") {
+					t.Errorf("the big pod knows: %s", why)
+				}
+				if w.pod("low") != nil || w.on("high") != "full" {
+					t.Errorf("the victim: %v; high is on %q", w.pod("low"), w.on("high"))
+				}
+				w.mu.Lock()
+				if w.told["FailedScheduling big"] == 0 || w.told["Preempted low"] != 1 {
+					t.Errorf("told %v", w.told)
+				}
+				w.mu.Unlock()
+			})
+		})
+	}
+}
+
+// TestRunAfterAGap: what happened while the watches were down counts when they are back: who is gone leaves room, a pod
+// of the same name is another, a node that is gone takes nobody.
+func TestRunAfterAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		for _, name := range []string{"a", "b", "c"} {
+			w.put("nodes", testNode(name, "1"))
+			w.put("pods", onNode(wirePod("on-"+name, "1", 0), name))
+		}
+		_, stop := startRun(w, Options{})
+		defer stop()
+		elapse(time.Second)
+		for i := range 3 {
+			w.put("pods", wirePod(fmt.Sprint("waits", i), "1", 0))
+		}
+		elapse(time.Minute)
+		if n := len(w.bound); n != 0 {
+			t.Fatalf("%d are bound, and all nodes are full", n)
+		}
+		w.unwatched(func() {
+			elapse(time.Second)
+			w.drop("pods", w.pod("on-a"))
+			other := wirePod("on-b", "1", 0)
+			other.UID = "uid-of-another"
+			w.drop("pods", w.pod("on-b"))
+			w.put("pods", other)
+			w.drop("nodes", testNode("c", "1"))
+		})
+		elapse(time.Minute)
+		w.drop("pods", w.pod("on-c"))
+		elapse(time.Minute)
+		places := map[string]int{}
+		for _, name := range []string{"waits0", "waits1", "waits2", "on-b"} {
+			places[w.on(name)]++
+		}
+		if places["a"] != 1 || places["b"] != 1 || places[""] != 2 {
+			t.Errorf("by node: %v; want one each on a and b", places)
+		}
+	})
+}
+
+// TestRunTellsBeforeItEnds: Events about what was done are written also when the scheduler is stopped meanwhile.
+func TestRunTellsBeforeItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		w.put("nodes", testNode("n", "1000"))
+		w.during(func(context.Context, string) wireFate { return wireFate{late: 5 * time.Millisecond} })
+		_, stop := startRun(w, Options{})
+		elapse(time.Second)
+		for i := range 100 {
+			w.put("pods", wirePod(fmt.Sprint("p", i), "1", 0))
+		}
+		for len(w.boundNow()) < 100 {
+			elapse(time.Millisecond)
+		}
+		stop()
+		elapse(time.Minute)
+		w.eachBoundOnce(100)
+	})
+}
+
+// boundNow are the pods that are bound.
+func (w *wire) boundNow() (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.bound {
+		names = append(names, string(id))
+	}
+	return names
+}
+
+// TestServedLater: a kind that the API server does not have yet, or does not tell of while it is away, is followed as
+// soon as it has it; and nothing is placed before it is known whether it has.
+func TestServedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		w.missing["deviceclasses"], w.missing["noderesourcetopologies"] = true, true
+		w.detached = true
+		w.put("nodes", testNode("n", "1"))
+		_, stop := startRun(w, Options{})
+		defer stop()
+		w.put("pods", wirePod("p", "1", 0))
+		elapse(time.Minute)
+		if w.on("p") != "" {
+			t.Error("it is placed, and nobody knows what agents report")
+		}
+		w.mu.Lock()
+		w.detached = false
+		w.mu.Unlock()
+		elapse(time.Minute)
+		if w.on("p") != "n" {
+			t.Error("it is not placed, and there are no reports to wait for")
+		}
+		gpu := "example.com/gpu"
+		asks := wirePod("asks", "0", 0)
+		asks.Spec.Containers[0].Resources.Requests[corev1.ResourceName(gpu)] = *testNode("", "1").Status.Allocatable.Cpu()
+		class := &resourcev1.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpus"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &gpu},
+		}
+		w.put("deviceclasses", class)
+		w.mu.Lock()
+		delete(w.missing, "deviceclasses")
+		w.mu.Unlock()
+		elapse(servedRetry + time.Second)
+		w.put("pods", asks)
+		elapse(time.Minute)
+		if why := w.why("asks"); !strings.Contains(why, `device class "gpus"`) {
+			t.Errorf("it knows: %s", why)
+		}
+	})
+}
+
+// TestNothingBeforeReports: nothing is placed while the API server cannot say whether it has reports of NUMA nodes.
+func TestNothingBeforeReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		w.unread = func(_ *http.Request, resource string) int {
+			if resource == "noderesourcetopologies" {
+				return http.StatusServiceUnavailable
+			}
+			return 0
+		}
+		w.put("nodes", testNode("n", "1"))
+		w.put("pods", wirePod("p", "1", 0))
+		_, stop := startRun(w, Options{})
+		defer stop()
+		elapse(10 * time.Minute)
+		if on := w.on("p"); on != "" {
+			t.Errorf("it is on %s", on)
+		}
+		w.mu.Lock()
+		w.unread = nil
+		w.mu.Unlock()
+		elapse(time.Minute)
+		if on := w.on("p"); on != "n" {
+			t.Errorf("it is on %q", on)
+		}
+	})
+}
+
+// TestRunAsksBeforeItWrites: a process that may lead no more, whatever it had decided and however long that waited,
+// sends no more binds, marks, deletions or conditions.
+func TestRunAsksBeforeItWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		full := testNode("full", "1")
+		full.Labels = map[string]string{"on": "full"}
+		w.put("nodes", full)
+		w.put("nodes", testNode("n", "20"))
+		w.put("pods", onNode(wirePod("low", "1", 1), "full"))
+		var deposed atomic.Bool
+		_, stop := startRun(w, Options{Leads: func() bool { return !deposed.Load() }})
+		defer stop()
+		elapse(time.Second)
+		deposed.Store(true)
+		w.put("pods", wirePod("p", "1", 5))
+		high := wirePod("high", "1", 10)
+		high.Spec.NodeSelector = full.Labels
+		w.put("pods", high)
+		w.put("pods", wirePod("big", "1000", 0))
+		elapse(time.Hour)
+		w.mu.Lock()
+		for what, n := range w.asked {
+			if !strings.Contains(what, "events") && n > 0 {
+				t.Errorf("%s was asked for %d times", what, n)
+			}
+		}
+		w.mu.Unlock()
+		deposed.Store(false) // as after a suspend: the Lease was renewed
+		elapse(againMax + time.Second)
+		w.eachBoundOnce(2)
+		if why := w.why("big"); !strings.Contains(why, "Insufficient cpu") {
+			t.Errorf("the big pod knows: %s", why)
+		}
+	})
+}
+
+// TestRunAsksBeforeItSends: what had been asked about, and waited before the Gate or to be sent once more when the
+// process was deposed, is not sent.
+func TestRunAsksBeforeItSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		full := testNode("full", "1")
+		full.Labels = map[string]string{"on": "full"}
+		w.put("nodes", full)
+		w.put("nodes", testNode("n", "20"))
+		w.put("pods", onNode(wirePod("low", "1", 1), "full"))
+		var deposed atomic.Bool
+		_, stop := startRun(w, Options{Leads: func() bool { return !deposed.Load() }})
+		defer stop()
+		elapse(time.Second)
+		w.during(func(context.Context, string) wireFate { return wireFate{code: http.StatusTooManyRequests} })
+		for i := range 20 {
+			w.put("pods", wirePod(fmt.Sprint("p", i), "1", 5))
+		}
+		high := wirePod("high", "1", 10)
+		high.Spec.NodeSelector = full.Labels
+		w.put("pods", high)
+		elapse(100 * time.Millisecond)
+		deposed.Store(true)
+		w.during(nil)
+		before := w.writes()
+		elapse(time.Hour)
+		if after := w.writes(); before == 0 || after != before {
+			t.Errorf("%d writes were sent before, %d after", before, after-before)
+		}
+		deposed.Store(false)
+		elapse(againMax + time.Second)
+		w.eachBoundOnce(21)
+	})
+}
+
+// writes is how many were asked for, but for Events.
+func (w *wire) writes() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for what, asked := range w.asked {
+		if !strings.Contains(what, "events") {
+			n += asked
+		}
+	}
+	return n
+}
+
+// TestRunKnowsNamespaces by their labels: a pod joins those in namespaces of its team, and goes on when a namespace
+// comes to the team.
+func TestRunKnowsNamespaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		team := map[string]string{"team": "red"}
+		for _, name := range []string{"a", "b"} {
+			node := testNode(name, "10")
+			node.Labels = map[string]string{corev1.LabelHostname: name}
+			w.put("nodes", node)
+		}
+		other := onNode(wirePod("other", "1", 0), "b")
+		other.Namespace, other.Labels = "theirs", map[string]string{"app": "web"}
+		w.put("pods", other)
+		w.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
+		_, stop := startRun(w, Options{Profiles: []placement.Profile{{Name: "mine"}, {Name: "other"}}})
+		defer stop()
+		pod := wirePod("p", "1", 0)
+		pod.Spec.SchedulerName = "mine"
+		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: other.Labels}, TopologyKey: corev1.LabelHostname,
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: team},
+			}},
+		}}
+		w.put("pods", pod)
+		elapse(time.Second)
+		if why := w.why("p"); w.on("p") != "" || !strings.Contains(why, "didn't match pod affinity rules") {
+			t.Errorf("nobody is in a namespace of the team: it is on %q: %s", w.on("p"), why)
+		}
+		w.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: team}})
+		elapse(time.Minute)
+		if w.on("p") != "b" {
+			t.Errorf("it is on %q, want b: %s", w.on("p"), w.why("p"))
+		}
+	})
+}
