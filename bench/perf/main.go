@@ -40,6 +40,7 @@ type config struct {
 	upstreamArgs       []string
 	sides              []string
 	dir, out           string
+	profiles           string
 	port               int
 }
 
@@ -69,6 +70,7 @@ func parseFlags(args []string) (config, error) {
 	upstreamArgs := f.String("upstream-args", "", "arguments more for upstream's, separated by blanks: --feature-gates=SchedulerAsyncAPICalls=true")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.StringVar(&c.out, "out", "results/perf.md", "report file; empty: standard output only")
+	f.StringVar(&c.profiles, "profile", "", "keep CPU profiles of our scheduler, and its and the API server's metrics, in this `directory`; not for the record")
 	f.IntVar(&c.port, "port", 28770, "port of the API server")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {
@@ -165,6 +167,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 // playAll measures every side with every workload; the sides that are compared follow each other. The report is
 // written after each workload, so that an interrupted run still has one.
 func playAll(ctx context.Context, r *rig, report *record.Report, play []*workload) error {
+	notes := slices.Clip(report.Notes)
 	for round := range r.rounds {
 		measurements := map[string]*record.Measurement{}
 		for _, side := range r.sides {
@@ -189,6 +192,7 @@ func playAll(ctx context.Context, r *rig, report *record.Report, play []*workloa
 			}
 			compare(measurements, w)
 			report.Warnings = doubts(report.Measurements, play)
+			report.Notes = append(notes, inShort(report.Measurements, play)...)
 			if err := report.Save(r.out); err != nil {
 				return err
 			}

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // published is upstream's workloads, all of them.
@@ -283,5 +285,53 @@ func TestPods(t *testing.T) {
 	}
 	if _, err := (measure{bound: 1}).rate(); err == nil {
 		t.Error("one pod has no rate")
+	}
+}
+
+// TestWritesIn: reads are none, and only requests that were answered count.
+func TestWritesIn(t *testing.T) {
+	text := `# HELP apiserver_request_total Counter of apiserver requests
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",component="apiserver",resource="pods",subresource="binding",verb="POST",version="v1"} 100
+apiserver_request_total{code="200",component="apiserver",resource="pods",subresource="status",verb="PATCH",version="v1"} 1.2e+02
+apiserver_request_total{code="200",component="apiserver",resource="pods",subresource="",verb="DELETE",version="v1"} 3
+apiserver_request_total{code="200",component="apiserver",resource="pods",subresource="",verb="LIST",version="v1"} 1000
+apiserver_request_total{code="0",component="apiserver",resource="pods",subresource="",verb="WATCH",version="v1"} 1000
+apiserver_request_duration_seconds_count{resource="pods",verb="POST"} 1000
+`
+	if n := writesIn(text); n != 223 {
+		t.Errorf("%v writes, want 223", n)
+	}
+	began := time.Unix(0, 0)
+	before := serving{at: began, usedAt: began, writes: 100, used: record.Usage{Idle: 4}}
+	after := serving{at: began.Add(2 * time.Second), usedAt: began.Add(4 * time.Second), writes: 300, used: record.Usage{Idle: 5}}
+	l := after.less(before)
+	if l.rate() != 100 || l.cores(l.used.Idle) != 0.25 {
+		t.Errorf("%v writes a second, %v cores idle, want 100 and 0.25", l.rate(), l.cores(l.used.Idle))
+	}
+}
+
+// TestInShort: more pods a second are better and less CPU is, paced workloads have no rate to compare, and what was not
+// measured on both sides is left out.
+func TestInShort(t *testing.T) {
+	c := &testCase{Name: "C"}
+	paced := &testCase{Name: "P", WorkloadTemplate: []op{{step: &startCollecting{}}, {step: &deletePods{DeletePodsPerSecond: 1}}}}
+	play := []*workload{{Name: "a", of: c}, {Name: "b", of: c}, {Name: "c", of: c}, {Name: "d", of: c}, {Name: "e", of: paced}}
+	mine, theirs := record.NewMeasurement(ours, 1), record.NewMeasurement(upstream, 1)
+	for i, w := range play {
+		rate := []float64{40, 10, 30, 70, 5}[i]
+		mine.Put("rate_"+w.title(), rate, 1)
+		mine.Put("cpu_"+w.title(), 1, 1)
+		if w.Name != "d" {
+			theirs.Put("rate_"+w.title(), 10, 1)
+			theirs.Put("cpu_"+w.title(), 1+float64(i), 1)
+		}
+	}
+	want := []string{
+		"**pods a second, ours / upstream's: worst 1.00 (C/b), median of 3 workloads 3.00, best 4.00 (C/a)**",
+		"**CPU of the scheduler per pod, ours / upstream's: worst 1.00 (C/a), median of 4 workloads 0.42, best 0.20 (P/e)**",
+	}
+	if got := inShort([]*record.Measurement{mine, theirs}, play); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

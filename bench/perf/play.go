@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
 // player plays the operations of one workload.
@@ -22,6 +24,9 @@ type player struct {
 	scale float64
 	limit time.Duration // of each wait
 	check func() error  // the scheduler lives
+	use   func() (record.Usage, error)
+	began serving // when measuring began
+	spent serving // while it went on
 
 	files      templates
 	namespaces map[string]bool
@@ -109,9 +114,9 @@ func (p *player) step(ctx, behind context.Context, i int, s step) error {
 	case *sleep:
 		return p.sleep(ctx, s)
 	case *startCollecting:
-		return p.pods.start(s.Namespaces, s.LabelSelector)
+		return p.start(ctx, s.Namespaces, s.LabelSelector)
 	case *stopCollecting:
-		return p.stop()
+		return p.stop(ctx)
 	case *createAny:
 		return p.createAny(ctx, s)
 	case *updateAny:
@@ -120,7 +125,20 @@ func (p *player) step(ctx, behind context.Context, i int, s step) error {
 	return errors.New("cannot be played")
 }
 
-func (p *player) stop() error {
+// start begins to measure, and stop ends it.
+func (p *player) start(ctx context.Context, namespaces []string, labels map[string]string) (err error) {
+	if p.began, err = p.look(ctx, false); err != nil {
+		return err
+	}
+	return p.pods.start(namespaces, labels)
+}
+
+func (p *player) stop(ctx context.Context) error {
+	now, err := p.look(ctx, true)
+	if err != nil {
+		return err
+	}
+	p.spent = now.less(p.began)
 	m, err := p.pods.stop()
 	p.measured = append(p.measured, m)
 	return err
@@ -188,7 +206,7 @@ func (p *player) createPods(ctx context.Context, unnamed string, s *createPods) 
 		return err
 	}
 	if s.CollectMetrics {
-		if err := p.pods.start([]string{namespace}, nil); err != nil {
+		if err := p.start(ctx, []string{namespace}, nil); err != nil {
 			return err
 		}
 	}
@@ -203,7 +221,7 @@ func (p *player) createPods(ctx context.Context, unnamed string, s *createPods) 
 		return err
 	}
 	if s.CollectMetrics {
-		return p.stop()
+		return p.stop(ctx)
 	}
 	return nil
 }

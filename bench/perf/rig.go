@@ -73,6 +73,9 @@ func (r *rig) renew(ctx context.Context) (err error) {
 func (r *rig) start(side, log string) (*plane.Process, error) {
 	switch side {
 	case ours:
+		if r.profiles != "" {
+			return r.plane.Scheduler(log, "--secure-port="+strconv.Itoa(r.profilePort()))
+		}
 		return r.plane.Scheduler(log)
 	case bareLoop:
 		return bare.Start(log, bare.Options{Kubeconfig: r.plane.Kubeconfig(), Workers: bare.Workers, Follow: true})
@@ -94,8 +97,23 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, process.Stop()) }()
-	played := &player{workload: w, writer: r.writer, pods: r.pods, scale: r.scale, limit: r.limit, check: process.Check}
+	stopped := false
+	stop := func() error { // once: the log must be there for it
+		if stopped {
+			return nil
+		}
+		stopped = true
+		return process.Stop()
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	profiles, err := r.profile(ctx, m.Side, w.title())
+	if err != nil {
+		return err
+	}
+	played := &player{
+		workload: w, writer: r.writer, pods: r.pods, scale: r.scale, limit: r.limit, check: process.Check,
+		use: func() (record.Usage, error) { return record.Use(r.ups, process.PID()) },
+	}
 	span, err := played.play(ctx)
 	if err != nil {
 		return errors.Join(err, process.Check())
@@ -105,6 +123,9 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 		return err
 	}
 	bound := time.Now()
+	if err := profiles.stop(ctx); err != nil {
+		return err
+	}
 	drained, err := events.Wait(ctx, r.writer.client, process.PID())
 	if err != nil {
 		return err
@@ -118,17 +139,38 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 		return err
 	}
 	pods := r.pods.boundInAll()
+	spent := played.spent
 	used, wall, each := after.Less(before), time.Since(began).Seconds(), 1000/float64(pods)
 	for name, value := range map[string]float64{
-		"rate": rate, "cpu": drained.CPU * each, "control": used.Control * each, "peak": peak, "events": float64(drained.Events) / float64(pods),
-		"drain": max(0, drained.At.Sub(bound).Seconds()), "others": used.Others() / wall, "stolen": used.Stolen / wall, "span": span.last.Sub(span.first).Seconds(),
+		"rate":      rate,
+		"writes":    spent.rate(),
+		"each":      spent.writes / float64(span.bound),
+		"idle":      spent.cores(spent.used.Idle),
+		"serving":   spent.cores(spent.used.Control),
+		"deciding":  spent.cores(spent.used.Side),
+		"making":    spent.cores(spent.used.Harness),
+		"strangers": spent.cores(spent.used.Others()),
+		"cpu":       drained.CPU * each,
+		"control":   used.Control * each,
+		"peak":      peak,
+		"events":    float64(drained.Events) / float64(pods),
+		"drain":     max(0, drained.At.Sub(bound).Seconds()),
+		"others":    used.Others() / wall,
+		"stolen":    used.Stolen / wall,
+		"span":      span.last.Sub(span.first).Seconds(),
 	} {
 		m.Put(name+"_"+w.title(), value, pods)
 	}
-	record.Progress("%s: %s: %.0f pods/s (%d measured); CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; cores: others %.2f, stolen %.2f; took %.0f s",
-		m.Side, w.title(), rate, span.bound, drained.CPU*each, used.Control*each, peak, drained.At.Sub(bound).Seconds(), used.Others()/wall, used.Stolen/wall, wall)
-	if m.Side == bareLoop || r.keep {
-		return nil
+	record.Progress("%s: %s: %.0f pods/s (%d measured); %.0f API writes/s, %.1f a pod; "+
+		"cores meanwhile: control plane %.2f, scheduler %.2f, driver %.2f, others %.2f, idle %.2f; "+
+		"CPU per pod %.3f ms (control plane %.2f ms), peak %.0f MiB, Events drained after %.1f s; "+
+		"cores: others %.2f, stolen %.2f; took %.0f s", m.Side, w.title(), rate, span.bound,
+		m.Values["writes_"+w.title()], m.Values["each_"+w.title()], m.Values["serving_"+w.title()], m.Values["deciding_"+w.title()],
+		m.Values["making_"+w.title()], m.Values["strangers_"+w.title()], m.Values["idle_"+w.title()],
+		drained.CPU*each, used.Control*each, peak, drained.At.Sub(bound).Seconds(),
+		used.Others()/wall, used.Stolen/wall, wall)
+	if err := stop(); err != nil || m.Side == bareLoop || r.keep {
+		return err
 	}
 	return os.Remove(process.Log())
 }

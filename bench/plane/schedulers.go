@@ -8,10 +8,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// Scheduler starts plimsoll scheduler; its output goes to log. None of those here elects a leader: there is one. When it
-// is stopped, it is an error if it had forgotten a pod.
-func (p *Plane) Scheduler(log string) (*Process, error) {
-	started, err := Start(log, p.Plimsoll, "scheduler", "--kubeconfig", p.Kubeconfig(), "--leader-elect=false", "--secure-port=0")
+// Scheduler starts plimsoll scheduler; its output goes to log. None of those here elects a leader: there is one. When
+// it is stopped, it is an error if it had forgotten a pod. More are arguments of its own, which go before those.
+func (p *Plane) Scheduler(log string, more ...string) (*Process, error) {
+	args := []string{p.Plimsoll, "scheduler", "--kubeconfig", p.Kubeconfig(), "--leader-elect=false", "--secure-port=0"}
+	started, err := Start(log, append(args, more...)...)
 	if started != nil {
 		started.unsaid = scheduler.Forgotten
 	}

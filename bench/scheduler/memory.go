@@ -50,12 +50,26 @@ func (o *options) memory() (text string, met bool) {
 	return b.String(), met
 }
 
+// heap is the size of the heap when it no longer shrinks: what ran before may still be ending.
 func heap() uint64 {
-	debug.FreeOSMemory()
 	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	for last, looks := uint64(0), 0; ; looks++ {
+		debug.FreeOSMemory()
+		runtime.ReadMemStats(&m)
+		if looks > 0 && (m.HeapAlloc+heapStill >= last || looks == heapLooks) {
+			return m.HeapAlloc
+		}
+		last = m.HeapAlloc
+		time.Sleep(heapPause)
+	}
 }
+
+// When a heap no longer shrinks (chosen): by less than so much in such a time, or after so many looks.
+const (
+	heapStill = 256 << 10
+	heapPause = 500 * time.Millisecond
+	heapLooks = 20
+)
 
 // mib prints what a heap grew by.
 func mib(now, before uint64) string { return fmt.Sprintf("%d MiB", (int64(now)-int64(before))>>20) }
