@@ -12,10 +12,13 @@
 // # Model
 //
 // An attack is a row of one table (attacks): its pods, and what must hold of them. In the short form the attackers of
-// one kind come together; TestOneByOne is the long form: each attack alone, in more pods. The neighbour is measured
-// before the first attack, and then in each from the first attacker's coming to the last one's going; bounds are ratios
-// of the two (neighbour_test.go), so that a slow machine fails nothing. The agent is one and the same from the first
-// attack to the last: what it does not give back adds up.
+// one kind come together; TestOneByOne is the long form: each attack alone, in more pods.
+//
+// The neighbour must not feel that others are hostile. It does feel that they are there: they may use all of both CPUs.
+// So it is measured three times: alone; beside a crowd of ordinary pods, as many as come at once in an attack, which
+// use all the CPU that they may; and in each attack from the first attacker's coming to the last one's going. What an
+// attack may take is a ratio of the worse of the first two (neighbour_test.go), so that a slow machine fails nothing.
+// The agent is one and the same from the first attack to the last: what it does not give back adds up.
 //
 // # Safety
 //

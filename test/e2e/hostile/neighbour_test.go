@@ -54,32 +54,41 @@ const (
 	asking     = "answer for logs"  // from the request to its end
 )
 
-// measurements are the neighbour's bounds: how many times what it was before the median may become (chosen: two CPUs
-// that all attackers share with containerd and the shims make everything slower by two to three, measured), and what is
-// added. While some sixty attackers are started at once, a start takes up to 4 s at the median where others use the
-// machine too (measured); behind a limit that the attackers use up it takes as long as their hooks and graces, 15 s and
-// more.
+// measurements are the neighbour's bounds under attack: how many times the worse of what it was alone and beside an
+// ordinary crowd the median may become, and what is added. Measured three times on two CPUs that did nothing else:
+// start 160 to 200 ms alone, 1,600 beside the crowd, 350 to 3,000 under attack, of sixty pods that have more containers
+// than the crowd; stop 140, 770 to 1,000, and 320 to 1,900; kill 2,000, 2,200 to 2,300, and 870 to 2,000; secret 12 to
+// 18, 14, and 13 to 19; logs 3 to 6, 12 to 18, and 9 to 240, while the API server takes pods of a mebibyte each. What
+// is added is for the few samples of a burst: a median of five may lie before or behind its end.
 var measurements = map[string]struct {
 	ratio float64
 	plus  time.Duration
 }{
-	starting:   {ratio: 8, plus: 3 * time.Second},
-	stopping:   {ratio: 6, plus: 3 * time.Second},
-	killing:    {ratio: 3, plus: time.Second},
-	delivering: {ratio: 6, plus: 500 * time.Millisecond},
-	asking:     {ratio: 6, plus: time.Second},
+	starting:   {ratio: 3, plus: 3 * time.Second},
+	stopping:   {ratio: 3, plus: 3 * time.Second},
+	killing:    {ratio: 1.5, plus: time.Second},
+	delivering: {ratio: 3, plus: 500 * time.Millisecond},
+	asking:     {ratio: 3, plus: time.Second},
 }
 
-// longestPlus is how much longer than the longest before the longest may become. Before namespaces took turns to start
-// their pods, a start behind a burst of attackers took 34 s.
+// crowdRatio and crowdPlus bound what the ordinary crowd may take from the neighbour in the same way. Measured: 9.5
+// times for starts, 7 times for stops.
+const (
+	crowdRatio = 12
+	crowdPlus  = 4 * time.Second
+)
+
+// longestPlus is how much longer than the longest before the longest may become (measured: 3 s). A program that is told
+// to end before it can hear that takes its whole grace, 10 s. Before namespaces took turns to start their pods, a start
+// behind a burst took 34 s.
 const longestPlus = 20 * time.Second
 
 // The agent's bounds.
 const (
 	// memoryPlus is how much more than its most before the agent may hold: dozens of the largest objects that the API
-	// takes, each held once and read and written now and then, and 2,000 connections (measured: 30 to 46 MiB more, of
-	// 44).
-	memoryPlus = 64 * unit.MiB
+	// takes, each held once and read and written now and then, and 2,000 connections (measured: 3 to 42 MiB more, of
+	// 48).
+	memoryPlus = 52 * unit.MiB
 	coresMax   = 1.0 // a machine of two has one left for everybody else
 )
 
@@ -359,30 +368,44 @@ func (n *neighbour) cpu(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / userHz
 }
 
-// compare holds the figures under attack against those before.
-func (n *neighbour) compare(before, under *figures) {
+// compareCrowd holds the figures beside a crowd against those alone.
+func (n *neighbour) compareCrowd() {
+	for _, what := range []string{starting, stopping, killing, delivering, asking} {
+		was, is := peace.alone.median(what), peace.crowded.median(what)
+		if bound := crowdRatio*was + crowdPlus; is > bound {
+			n.t.Errorf("%s: median %v beside a crowd, %v alone: bound %v", what, is, was, bound)
+		}
+	}
+}
+
+// compare holds the figures under attack against those of peace.
+func (n *neighbour) compare(under *figures) {
+	alone, crowded := peace.alone, peace.crowded
 	var table strings.Builder
 	for _, what := range []string{starting, stopping, killing, delivering, asking} {
-		was, is := before.median(what), under.median(what)
-		bound := time.Duration(measurements[what].ratio*float64(was)) + measurements[what].plus
-		longest, longestBound := under.longest(what), before.longest(what)+longestPlus
-		fmt.Fprintf(&table, "%-18s median %6d ms (%d) -> %6d ms (%d), bound %6d ms; longest %6d ms -> %6d ms, bound %6d ms\n", what,
-			was.Milliseconds(), len(before.times[what]), is.Milliseconds(), len(under.times[what]), bound.Milliseconds(),
-			before.longest(what).Milliseconds(), longest.Milliseconds(), longestBound.Milliseconds())
+		m, is, longest := measurements[what], under.median(what), under.longest(what)
+		bound := time.Duration(m.ratio*float64(max(alone.median(what), crowded.median(what)))) + m.plus
+		longestBound := max(alone.longest(what), crowded.longest(what)) + longestPlus
+		fmt.Fprintf(&table, "%-18s", what)
+		for _, f := range []*figures{alone, crowded, under} {
+			fmt.Fprintf(&table, " %6d (%d, longest %d),", f.median(what).Milliseconds(), len(f.times[what]), f.longest(what).Milliseconds())
+		}
+		fmt.Fprintf(&table, " bounds %d and %d\n", bound.Milliseconds(), longestBound.Milliseconds())
 		if is > bound {
-			n.t.Errorf("%s: median %v under attack, %v before: bound %v", what, is, was, bound)
+			n.t.Errorf("%s: median %v under attack, %v alone, %v beside a crowd: bound %v", what, is, alone.median(what), crowded.median(what), bound)
 		}
 		if longest > longestBound {
-			n.t.Errorf("%s: at most %v under attack, %v before: bound %v", what, longest, before.longest(what), longestBound)
+			n.t.Errorf("%s: at most %v under attack: bound %v", what, longest, longestBound)
 		}
 	}
-	bound := before.memory + memoryPlus
-	fmt.Fprintf(&table, "agent: memory at most %v -> %v, bound %v; CPU %.2f -> %.2f cores, bound %.2f", before.memory, under.memory, bound, before.cores, under.cores, coresMax)
-	n.t.Logf("the neighbour, and the agent:\n%s", table.String())
+	bound := max(alone.memory, crowded.memory) + memoryPlus
+	fmt.Fprintf(&table, "agent: memory at most %v, %v, %v, bound %v; CPU %.2f, %.2f, %.2f cores, bound %.2f",
+		alone.memory, crowded.memory, under.memory, bound, alone.cores, crowded.cores, under.cores, coresMax)
+	n.t.Logf("the neighbour in ms, and the agent: alone, beside a crowd, under attack:\n%s", table.String())
 	if under.memory > bound {
-		n.t.Errorf("the agent held %v under attack, %v before: bound %v", under.memory, before.memory, bound)
+		n.t.Errorf("the agent held %v under attack, %v alone, %v beside a crowd: bound %v", under.memory, alone.memory, crowded.memory, bound)
 	}
 	if under.cores > coresMax {
-		n.t.Errorf("the agent took %.2f cores under attack, %.2f before: bound %.2f", under.cores, before.cores, coresMax)
+		n.t.Errorf("the agent took %.2f cores under attack: bound %.2f", under.cores, coresMax)
 	}
 }

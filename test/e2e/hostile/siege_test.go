@@ -61,7 +61,6 @@ type siege struct {
 	sight     *sight
 	agent     *agent
 	neighbour *neighbour
-	before    *figures
 	children  []rig.Child
 }
 
@@ -71,8 +70,16 @@ const least = 5
 // peace is how a neighbour lives on the node before anybody attacks it, measured once for all tests: what one of them
 // leaves the agent with counts against the next.
 var peace struct {
-	once    sync.Once
-	figures *figures
+	once           sync.Once
+	alone, crowded *figures
+}
+
+// ordinary is a tenant who does nothing wrong. So many as come at once in an attack use all the CPU that they may, and
+// half the disk: whatever these take from the neighbour is what two CPUs cannot give to all, and no harm done.
+var ordinary = attack{
+	name: "ordinary", does: "uses its CPU and half its disk", copies: 25,
+	pod:   as(emptyDir, disk(allowed), run("disk --path /d/x --size 8Mi --exit", "cpu --milli 200")),
+	holds: runs,
 }
 
 // begin has the neighbour move in, and the first of them measures how it lives.
@@ -92,11 +99,10 @@ func begin(t *testing.T) *siege {
 		t.Fatal(err)
 	}
 	peace.once.Do(func() {
-		over := make(chan struct{})
-		close(over)
-		peace.figures = s.neighbour.live(over, least)
+		peace.alone = s.beside(1)
+		peace.crowded = s.beside(1, ordinary)
+		s.neighbour.compareCrowd()
 	})
-	s.before = peace.figures
 	return s
 }
 
@@ -137,19 +143,22 @@ const (
 // comes in so many pods of each user.
 func (s *siege) suffer(times int, attacks ...attack) {
 	s.t.Helper()
+	s.neighbour.compare(s.beside(times, attacks...))
+	s.unharmed()
+}
+
+// beside is how the neighbour lives from the coming of the attackers, who may be none, to their going.
+func (s *siege) beside(times int, attacks ...attack) (lives *figures) {
 	over := make(chan struct{})
-	var life sync.WaitGroup
-	var under *figures
-	life.Go(func() { under = s.neighbour.live(over, least) })
-	var war sync.WaitGroup
+	var life, war sync.WaitGroup
+	life.Go(func() { lives = s.neighbour.live(over, least) })
 	for _, a := range attacks {
 		war.Go(func() { s.wage(a, times) })
 	}
 	war.Wait()
 	close(over)
 	life.Wait()
-	s.neighbour.compare(s.before, under)
-	s.unharmed()
+	return lives
 }
 
 // wage is one attack from its coming to its going.
