@@ -290,6 +290,16 @@ func TestHollow(t *testing.T) {
 	})
 }
 
+// giveProgram puts a program into dir, for users who may not go where it was built, as below root's home.
+func giveProgram(t *testing.T, program, dir string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, filepath.Base(program))
+	if err := os.Link(program, path); err != nil {
+		copyFile(t, program, path)
+	}
+	return path
+}
+
 // nobody is the user of that name on Debian.
 const nobody = 65534
 
@@ -312,9 +322,7 @@ func hollowAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"plimsoll", "plimsoll-controlplane"} {
-		if err := os.Link(filepath.Join(filepath.Dir(binary), name), filepath.Join(dir, name)); err != nil {
-			copyFile(t, filepath.Join(filepath.Dir(binary), name), filepath.Join(dir, name))
-		}
+		giveProgram(t, filepath.Join(filepath.Dir(binary), name), dir)
 	}
 	plimsoll := func(verb string, args ...string) (string, error) {
 		cmd := exec.Command(filepath.Join(dir, "plimsoll"), append([]string{verb, "--state-dir", filepath.Join(dir, "s")}, args...)...)

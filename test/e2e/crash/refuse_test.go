@@ -27,6 +27,9 @@ func TestRefusals(t *testing.T) {
 		t.Skip("needs root: an instance with containers is refused without it, before anything else")
 	}
 	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // nobody is to come to what is inside
+		t.Fatal(err)
+	}
 	file := func(name, content string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -45,6 +48,7 @@ func TestRefusals(t *testing.T) {
 	if err := errors.Join(os.Mkdir(nobodys, 0o700), os.Chown(nobodys, nobody, nobody)); err != nil {
 		t.Fatal(err)
 	}
+	nobodysBinary := giveProgram(t, binary, nobodys)
 	full, readOnly := filepath.Join(dir, "full"), filepath.Join(dir, "readonly")
 	mountTmpfs(t, full, 0, "size=8m")
 	mountTmpfs(t, readOnly, unix.MS_RDONLY, "size=8m")
@@ -94,15 +98,15 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	t.Run("state directory of another user", func(t *testing.T) {
-		cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups", binary,
-			"up", "--detach", "--hollow", "1", "--state-dir", filepath.Join(foreign, "s"))
+		cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups",
+			nobodysBinary, "up", "--detach", "--hollow", "1", "--state-dir", filepath.Join(foreign, "s"))
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), foreign) {
 			t.Errorf("%v:\n%s", err, out)
 		}
 	})
 	t.Run("nobody wants containers", func(t *testing.T) {
-		cmd := exec.Command(binary, "up", "--detach", "--state-dir", filepath.Join(nobodys, "s"))
+		cmd := exec.Command(nobodysBinary, "up", "--detach", "--state-dir", filepath.Join(nobodys, "s"))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "root") || !strings.Contains(string(out), "--hollow") {

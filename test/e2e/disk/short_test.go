@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -142,12 +144,23 @@ func (n node) blocksAtStart() {
 	n.same(pid)
 }
 
-// inodes: there is none when an agent comes up. A new pod is told so, and starts when somebody has removed files. A
-// volume whose content changes meanwhile keeps the old one whole, and has the new one after that.
+// inodes: there is none when an agent comes up, and its sockets for device plugins and for who asks after pods'
+// resources are gone with their directories. A new pod is told so, and starts when somebody has removed files; then
+// those sockets are there again. A volume whose content changes meanwhile keeps the old one whole, and has the new one
+// after that.
 func (n node) inodes() {
-	full := smallfs.FillInodes(n.t, n.AgentRoot(), 0)
-	pid := n.pid(agent)
+	parent, pid := n.pid(supervisor), n.pid(agent)
+	n.signal(parent, syscall.SIGSTOP) // or there would be another agent before there is no inode
 	n.signal(pid, syscall.SIGKILL)
+	n.dead(pid)
+	sockets := []string{"device-plugins", "pod-resources"}
+	for _, dir := range sockets {
+		if err := os.RemoveAll(filepath.Join(n.AgentRoot(), dir)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	full := smallfs.FillInodes(n.t, n.AgentRoot(), 0)
+	n.signal(parent, syscall.SIGCONT)
 	pid = n.another(pid)
 	n.post("wants-inodes")
 	n.fails("wants-inodes", "FailedMount", "no space left on device")
@@ -159,8 +172,36 @@ func (n node) inodes() {
 	full.Free()
 	n.until("wants-inodes", "is ready", ready)
 	n.has(steady, "second")
+	for _, dir := range sockets {
+		n.listens(filepath.Join(n.AgentRoot(), dir, "kubelet.sock"))
+	}
 	n.remove("wants-inodes")
 	n.same(pid)
+}
+
+// dead waits until a killed process has closed its files; nobody has waited for it, so that it is a zombie then
+// (proc_pid_stat(5)).
+func (n node) dead(pid int) {
+	n.t.Helper()
+	rig.Eventually(n.t, soon, "the killed process is dead", func(context.Context) error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && !strings.Contains(string(text), ") Z ") {
+			err = fmt.Errorf("it is %s", text)
+		}
+		return err
+	})
+}
+
+// listens waits until something accepts connections at a socket.
+func (n node) listens(socket string) {
+	n.t.Helper()
+	rig.Eventually(n.t, soon, "somebody listens at "+socket, func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
 }
 
 // writing: an agent comes up on a disk that is read-only. A new pod is told so, and starts when it can be written.

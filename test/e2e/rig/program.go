@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
 // Program is one of our programs beside an instance, started again whenever it ends, as a supervisor would.
 type Program struct {
 	command func() *exec.Cmd
+	process atomic.Pointer[os.Process] // the latest
 	cancel  context.CancelFunc
 	crash   chan struct{}
 	ended   chan struct{} // closed when nobody starts it again
@@ -56,6 +59,7 @@ func (p *Program) Start() {
 			if running.Start() != nil {
 				return
 			}
+			p.process.Store(running.Process)
 			over := make(chan struct{})
 			go func() { defer close(over); _ = running.Wait() }()
 			select {
@@ -72,6 +76,22 @@ func (p *Program) Start() {
 
 // Crash kills it; it is started again at once.
 func (p *Program) Crash() { p.crash <- struct{}{} }
+
+// PID is its latest process; zero: it was never started.
+func (p *Program) PID() int {
+	if process := p.process.Load(); process != nil {
+		return process.Pid
+	}
+	return 0
+}
+
+// Signal sends a signal to its latest process.
+func (p *Program) Signal(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(p.PID(), signal); err != nil {
+		t.Fatalf("%v: %v", signal, err)
+	}
+}
 
 // Stop kills it for good, until Start.
 func (p *Program) Stop() {

@@ -38,8 +38,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(problems...)
 }
 
-// Forgotten is an error if the log of a scheduler says that it had forgotten a pod, which only its look after a long wait
-// has found. A log that is not there says nothing.
+// Forgotten is an error if the log of a scheduler says that it had forgotten a pod, which only its look after a long
+// wait has found. A log that is not there says nothing.
 func Forgotten(log string) error {
 	text, err := os.ReadFile(log)
 	if errors.Is(err, os.ErrNotExist) {

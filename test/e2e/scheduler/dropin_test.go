@@ -21,7 +21,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -42,8 +41,8 @@ func kubeadmLine(kubeconfig, address string) []string {
 
 func k3sLine(kubeconfig string) []string {
 	return []string{"scheduler", "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
-		"--bind-address=127.0.0.1", "--kubeconfig=" + kubeconfig, "--leader-elect=false", "--profiling=false", "--secure-port=10259",
-		"--tls-cert-file=", "--tls-private-key-file=", "--v=0", "--vmodule="}
+		"--bind-address=127.0.0.1", "--kubeconfig=" + kubeconfig, "--leader-elect=false", "--profiling=false",
+		"--secure-port=10259", "--tls-cert-file=", "--tls-private-key-file=", "--v=0", "--vmodule="}
 }
 
 // dropIn is an instance whose scheduler is ours in the place, the role and the words of kube-scheduler.
@@ -56,12 +55,13 @@ type dropIn struct {
 	asAdmin  *http.Client // with the admin's client certificate
 }
 
-// TestDropIn starts our scheduler as kubeadm and k3s start kube-scheduler, on a real API server that lets it do what its
-// bootstrap roles for system:kube-scheduler allow and nothing else.
+// TestDropIn starts our scheduler as kubeadm and k3s start kube-scheduler, on a real API server that lets it do what
+// its bootstrap roles for system:kube-scheduler allow and nothing else.
 func TestDropIn(t *testing.T) {
 	d := &dropIn{Cluster: rig.New(t, "drop", rig.Options{UpFlags: []string{"--no-scheduler", "--no-lifecycle"}})}
 	// Ours beside upstream's roles: without it reports of NUMA nodes are not to be had.
-	if err := d.API.RbacV1().ClusterRoleBindings().Delete(t.Context(), "plimsoll:topology-reader", metav1.DeleteOptions{}); err != nil {
+	reader := "plimsoll:topology-reader"
+	if err := d.API.RbacV1().ClusterRoleBindings().Delete(t.Context(), reader, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	d.ns = d.Namespace(t)
@@ -97,25 +97,31 @@ func (d *dropIn) identify(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reads-metrics"}, Rules: []rbacv1.PolicyRule{
-		{Verbs: []string{"get"}, NonResourceURLs: []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/*"}}}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reads-metrics"}, Rules: []rbacv1.PolicyRule{{
+		Verbs:           []string{"get"},
+		NonResourceURLs: []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/*"},
+	}}}
 	if _, err := d.API.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	token := func(name string) string {
+		accounts := d.API.CoreV1().ServiceAccounts(d.ns)
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := d.API.CoreV1().ServiceAccounts(d.ns).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+		if _, err := accounts.Create(ctx, account, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		answer, err := d.API.CoreV1().ServiceAccounts(d.ns).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		answer, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return answer.Status.Token
 	}
 	d.watcher, d.stranger = token("watcher"), token("stranger")
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "reads-metrics"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "reads-metrics"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: d.ns, Name: "watcher"}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reads-metrics"},
+		RoleRef:    rbacv1.RoleRef{Kind: "ClusterRole", Name: "reads-metrics"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: d.ns, Name: "watcher"}},
+	}
 	if _, err := d.API.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,22 +136,14 @@ func (d *dropIn) identify(t *testing.T) {
 // node makes one without a machine. They have labels to choose them by, which the node with a machine has not.
 func (d *dropIn) node(t *testing.T, name string) {
 	t.Helper()
-	has := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, "of": "test"}}, Status: corev1.NodeStatus{Capacity: has, Allocatable: has}}
-	if _, err := d.API.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.API.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	makeNode(t, d.API.CoreV1().Nodes(), name, "4", map[string]string{corev1.LabelHostname: name, "of": "test"})
 }
 
 // pod makes one for the nodes without machines.
 func (d *dropIn) pod(t *testing.T, name, cpu string, change func(*corev1.Pod)) {
 	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"of": "test"}, Containers: []corev1.Container{{
-		Name: "c", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-	}}}}
+	pod := onlyCPU(name, cpu)
+	pod.Spec.NodeSelector = map[string]string{"of": "test"}
 	if change != nil {
 		change(pod)
 	}
@@ -173,9 +171,10 @@ func (d *dropIn) bound(t *testing.T, name string) (node string) {
 // drop ends pods at once: no agent is there to do it.
 func (d *dropIn) drop(t *testing.T, names ...string) {
 	t.Helper()
-	now := int64(0)
+	atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, name := range names {
-		if err := d.API.CoreV1().Pods(d.ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
+		err := d.API.CoreV1().Pods(d.ns).Delete(t.Context(), name, atOnce)
+		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	}
@@ -183,7 +182,11 @@ func (d *dropIn) drop(t *testing.T, names ...string) {
 
 // ask asks a scheduler's port, with a token or without.
 func (d *dropIn) ask(ctx context.Context, address, path, token string) (status int, body string, err error) {
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}, Timeout: time.Minute}
+	anybody := &tls.Config{InsecureSkipVerify: true} // its certificate is its own
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: anybody, DisableKeepAlives: true},
+		Timeout:   time.Minute,
+	}
 	if token == "client certificate" {
 		client = d.asAdmin
 	}
@@ -206,7 +209,8 @@ func (d *dropIn) ask(ctx context.Context, address, path, token string) (status i
 // expect asks until the answer is as it shall be: a role that was just given is not known at once.
 func (d *dropIn) expect(t *testing.T, address, path, token string, want int, part string) {
 	t.Helper()
-	rig.Eventually(t, time.Minute, fmt.Sprintf("%s answers %d to %.12q, with %q", path, want, token, part), func(ctx context.Context) error {
+	what := fmt.Sprintf("%s answers %d to %.12q, with %q", path, want, token, part)
+	rig.Eventually(t, time.Minute, what, func(ctx context.Context) error {
 		status, body, err := d.ask(ctx, address, path, token)
 		if err != nil || status != want || !strings.Contains(body, part) {
 			return fmt.Errorf("%d %.300s %w", status, body, err)
@@ -229,7 +233,9 @@ func (d *dropIn) testManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("IMAGE", image.Workload, "path: KUBECONFIG", "path: "+d.conf, "path: DIRECTORY", "path: "+program).Replace(string(manifest))
+	text := strings.NewReplacer(
+		"IMAGE", image.Workload, "path: KUBECONFIG", "path: "+d.conf, "path: DIRECTORY", "path: "+program,
+	).Replace(string(manifest))
 	path := filepath.Join(d.StaticPods(), "kube-scheduler.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -253,7 +259,8 @@ func (d *dropIn) testManifest(t *testing.T) {
 	t.Logf("ready after %v", took.Round(time.Second))
 	d.pod(t, "by-manifest", "1", nil)
 	d.bound(t, "by-manifest")
-	d.expect(t, "127.0.0.1", "/metrics", d.watcher, http.StatusOK, `leader_election_master_status{name="kube-scheduler"} 1`)
+	leads := `leader_election_master_status{name="kube-scheduler"} 1`
+	d.expect(t, "127.0.0.1", "/metrics", d.watcher, http.StatusOK, leads)
 	d.nobodyForgotten(t, "127.0.0.1")
 	if pod, err := get(t.Context()); err != nil || pod.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("%+v, %v", pod.Status.ContainerStatuses, err)
@@ -398,16 +405,25 @@ func (d *dropIn) places(t *testing.T, address string) {
 	d.nobodyForgotten(t, address)
 }
 
+// patch changes a pod, or a part of it.
+func (d *dropIn) patch(t *testing.T, name string, kind types.PatchType, patch string, part ...string) error {
+	_, err := d.API.CoreV1().Pods(d.ns).Patch(t.Context(), name, kind, []byte(patch), metav1.PatchOptions{}, part...)
+	return err
+}
+
 // nominated: where others nominate pods, they go.
 func (d *dropIn) nominated(t *testing.T) {
 	t.Helper()
 	for i := range 4 {
 		name := fmt.Sprint("nominated", i)
-		d.pod(t, name, "100m", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}} })
-		if _, err := d.API.CoreV1().Pods(d.ns).Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"nominatedNodeName":"n4"}}`), metav1.PatchOptions{}, "status"); err != nil {
-			t.Fatal(err)
+		d.pod(t, name, "100m", func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+		})
+		err := d.patch(t, name, types.MergePatchType, `{"status":{"nominatedNodeName":"n4"}}`, "status")
+		if err == nil {
+			err = d.patch(t, name, types.JSONPatchType, `[{"op":"remove","path":"/spec/schedulingGates"}]`)
 		}
-		if _, err := d.API.CoreV1().Pods(d.ns).Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/schedulingGates"}]`), metav1.PatchOptions{}); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 		if node := d.bound(t, name); node != "n4" {
@@ -431,12 +447,12 @@ func (d *dropIn) evicts(t *testing.T) {
 		})
 		d.bound(t, fmt.Sprint("fills", i))
 	}
-	rig.Eventually(t, time.Minute, "an important pod is taken", func(ctx context.Context) error { // admission must know the class
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "important"}, Spec: corev1.PodSpec{
-			PriorityClassName: "important", NodeSelector: map[string]string{corev1.LabelHostname: "n2"},
-			Containers: []corev1.Container{{Name: "c", Image: "none", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}},
-		}}
-		_, err := d.API.CoreV1().Pods(d.ns).Create(ctx, pod, metav1.CreateOptions{})
+	important := onlyCPU("important", "1")
+	important.Spec.PriorityClassName = "important"
+	important.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n2"}
+	// Admission must know the class.
+	rig.Eventually(t, time.Minute, "an important pod is taken", func(ctx context.Context) error {
+		_, err := d.API.CoreV1().Pods(d.ns).Create(ctx, important, metav1.CreateOptions{})
 		return err
 	})
 	rig.Eventually(t, time.Minute, "its victim is marked and going", func(ctx context.Context) error {
@@ -445,7 +461,8 @@ func (d *dropIn) evicts(t *testing.T) {
 			return err
 		}
 		for _, c := range victim.Status.Conditions {
-			if c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler && victim.DeletionTimestamp != nil {
+			marked := c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler
+			if marked && victim.DeletionTimestamp != nil {
 				return nil
 			}
 		}
@@ -455,7 +472,8 @@ func (d *dropIn) evicts(t *testing.T) {
 	d.event(t, "important", "FailedScheduling", "default-scheduler")
 	d.drop(t, "fills0", "fills1", "fills2", "fills3", "fills4", "fills5")
 	for i := range 6 {
-		if _, err := d.API.CoreV1().Pods(d.ns).Patch(t.Context(), fmt.Sprint("fills", i), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		err := d.patch(t, fmt.Sprint("fills", i), types.MergePatchType, `{"metadata":{"finalizers":null}}`)
+		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	}
@@ -469,7 +487,8 @@ func (d *dropIn) evicts(t *testing.T) {
 func (d *dropIn) event(t *testing.T, pod, reason, from string) {
 	t.Helper()
 	rig.Eventually(t, time.Minute, fmt.Sprintf("%s hears %s from %s", pod, reason, from), func(ctx context.Context) error {
-		list, err := d.API.CoreV1().Events(d.ns).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod + ",reason=" + reason})
+		about := metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod + ",reason=" + reason}
+		list, err := d.API.CoreV1().Events(d.ns).List(ctx, about)
 		if err != nil {
 			return err
 		}
@@ -501,7 +520,10 @@ spec:
   accessModes: [ReadWriteOnce]
   storageClassName: local
   local: {path: /nowhere}
-  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [n3]}]}]}}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [n3]}]
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -512,7 +534,8 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: local, resources: {reques
 	}
 	d.Kubectl(t, "apply", "-f", file)
 	d.pod(t, "on-volume", "100m", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
+		claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}}}
 	})
 	if node := d.bound(t, "on-volume"); node != "n3" {
 		t.Errorf("it is on %s, its volume on n3", node)
@@ -532,7 +555,8 @@ func (d *dropIn) testK3s(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &shown)
 	}
-	if election, _ := shown["componentconfig"]["leaderElection"].(map[string]any); err != nil || election["leaderElect"] != false {
+	election, _ := shown["componentconfig"]["leaderElection"].(map[string]any)
+	if err != nil || election["leaderElect"] != false {
 		t.Errorf("configz: %v, %v", shown, err)
 	}
 	d.nobodyForgotten(t, "127.0.0.1")
