@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager/bitmask"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
 var (
@@ -34,7 +35,7 @@ func TestMerge(t *testing.T) {
 		masks := map[int][]bitmask.BitMask{}
 		for range n {
 			c := randomMerge(rng, masks)
-			places, preferred, admitted := numa.Merge(c.topology, c.distance, c.nodes, c.supplies)
+			places, preferred, admitted := hints.Best(c.topology.Policy, c.distances(), c.nodes, c.supplies)
 			hint, admit := c.policy().Merge(logr.Discard(), c.hints)
 			var want []int
 			if hint.NUMANodeAffinity != nil {
@@ -61,11 +62,19 @@ func inParallel(n int, work func(part, n int)) {
 	wg.Wait()
 }
 
+// distances returns those that count: none unless the closest nodes are preferred.
+func (c *mergeCase) distances() [][]int {
+	if !c.topology.PreferClosest {
+		return nil
+	}
+	return c.distance
+}
+
 type mergeCase struct {
 	topology numa.TopologyConfig
 	nodes    int
 	distance [][]int
-	supplies []numa.Supply
+	supplies []hints.Supply
 	hints    []map[string][]topologymanager.TopologyHint
 }
 
@@ -96,10 +105,10 @@ func randomMerge(rng *rand.Rand, masks map[int][]bitmask.BitMask) mergeCase {
 		permutations := 1
 		for range rng.IntN(5) {
 			s := randomSupply(rng, c.nodes)
-			hints := hintsOf(s, c.nodes, masks[c.nodes])
-			permutations *= max(1, len(hints))
+			listed := hintsOf(s, c.nodes, masks[c.nodes])
+			permutations *= max(1, len(listed))
 			c.supplies = append(c.supplies, s)
-			c.hints = append(c.hints, map[string][]topologymanager.TopologyHint{"r": hints})
+			c.hints = append(c.hints, map[string][]topologymanager.TopologyHint{"r": listed})
 		}
 		if permutations <= permutationsMax {
 			return c
@@ -124,8 +133,8 @@ func randomDistances(rng *rand.Rand, nodes int) [][]int {
 	return d
 }
 
-func randomSupply(rng *rand.Rand, nodes int) numa.Supply {
-	s := numa.Supply{Total: make([]int64, nodes), Free: make([]int64, nodes)}
+func randomSupply(rng *rand.Rand, nodes int) hints.Supply {
+	s := hints.Supply{Total: make([]int64, nodes), Free: make([]int64, nodes)}
 	most := 1 + rng.IntN(8)
 	for i := range nodes {
 		s.Total[i] = int64(most)
@@ -159,7 +168,7 @@ func randomSupply(rng *rand.Rand, nodes int) numa.Supply {
 
 // hintsOf writes a supply out as upstream's providers do: every mask that has enough, preferred if no narrower mask could
 // ever have enough.
-func hintsOf(s numa.Supply, nodes int, masks []bitmask.BitMask) []topologymanager.TopologyHint {
+func hintsOf(s hints.Supply, nodes int, masks []bitmask.BitMask) []topologymanager.TopologyHint {
 	within, must := uint(1)<<nodes-1, uint(0)
 	if s.Nodes != nil {
 		within = 0

@@ -16,7 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 var (
@@ -30,7 +30,7 @@ func TestQoS(t *testing.T) {
 	classes := map[qos.Class]int{}
 	for n := range *qosPods {
 		pod := qosPod(random)
-		p := translate.QoSPod(pod)
+		p := kube.QoSPod(pod)
 		class := qos.ClassOf(p)
 		classes[class]++
 		if want := v1qos.GetPodQOS(pod); string(class) != string(want) {

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -44,9 +45,9 @@ func pairs(long bool) []pair {
 // mergePair: all masks possible, either because the machine is empty, so that a preferred hint exists, or, scarce, with one
 // node full in each resource in turn and a need that one node could have met, so that none does for most.
 func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duration) pair {
-	var supplies []numa.Supply
+	var supplies []hints.Supply
 	for r := range resources {
-		s := numa.Supply{Need: 1}
+		s := hints.Supply{Need: 1}
 		for n := range nodes {
 			s.Total, s.Free = append(s.Total, 8), append(s.Free, 8)
 			if scarce && n%resources != r {
@@ -58,10 +59,9 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 		}
 		supplies = append(supplies, s)
 	}
-	config := numa.TopologyConfig{Policy: numa.PolicyRestricted}
 	p := pair{
 		name: fmt.Sprintf("best hint, %d NUMA nodes x %d resources, %s", nodes, resources, map[bool]string{false: "empty machine", true: "nothing agrees"}[scarce]),
-		ours: func() { numa.Merge(config, nil, nodes, supplies) },
+		ours: func() { hints.Best(hints.PolicyRestricted, nil, nodes, supplies) },
 	}
 	if bar > 0 {
 		p.bar = fmt.Sprintf("below %v and 1 MiB", bar)
@@ -76,11 +76,11 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 		info.Nodes = append(info.Nodes, n)
 	}
 	policy := topologymanager.NewRestrictedPolicy(info, topologymanager.PolicyOptions{})
-	hints := hintsOf(supplies, nodes)
-	p.upstream = func() { policy.Merge(logr.Discard(), hints) }
+	listed := hintsOf(supplies, nodes)
+	p.upstream = func() { policy.Merge(logr.Discard(), listed) }
 	if nodes < 8 || resources < 3 {
-		want, _ := policy.Merge(logr.Discard(), hints)
-		got, preferred, _ := numa.Merge(config, nil, nodes, supplies)
+		want, _ := policy.Merge(logr.Discard(), listed)
+		got, preferred, _ := hints.Best(hints.PolicyRestricted, nil, nodes, supplies)
 		agree(p.name, got, want.NUMANodeAffinity.GetBits())
 		agree(p.name, preferred, want.Preferred)
 	}
@@ -101,7 +101,7 @@ func agree(what string, ours, upstream any) {
 
 // hintsOf writes supplies out as upstream's providers do: every mask with enough, preferred if no narrower mask could ever
 // have enough, which is one node here.
-func hintsOf(supplies []numa.Supply, nodes int) []map[string][]topologymanager.TopologyHint {
+func hintsOf(supplies []hints.Supply, nodes int) []map[string][]topologymanager.TopologyHint {
 	var places []int
 	for n := range nodes {
 		places = append(places, n)

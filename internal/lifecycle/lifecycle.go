@@ -47,7 +47,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work
@@ -170,7 +169,7 @@ func trimNode(obj runtime.Object) {
 
 func trimPod(obj runtime.Object) {
 	if p, ok := obj.(*corev1.Pod); ok {
-		translate.TrimHealthPod(p)
+		kube.TrimHealthPod(p)
 	}
 }
 
@@ -394,7 +393,7 @@ func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
 		return
 	}
 	c.latest[node.Name] = node
-	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), translate.HealthNode(node))
+	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), kube.HealthNode(node))
 }
 
 // older compares two resourceVersions of one object. They are opaque by contract and counters in every API server that

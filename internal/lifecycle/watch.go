@@ -10,7 +10,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // post hands a fact over from a watch, which has no context of its own.
@@ -64,7 +63,7 @@ func (c *controller) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	seen := func(pod *corev1.Pod) {
-		p := translate.HealthPod(pod)
+		p := kube.HealthPod(pod)
 		c.post(func(now unit.Instant) {
 			c.pods[p.ID] = pod
 			c.monitor.PodSeen(now, p)

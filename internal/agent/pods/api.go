@@ -14,7 +14,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // specGraceDefault is upstream's default of terminationGracePeriodSeconds.
@@ -68,7 +67,7 @@ func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	switch e := r.entryOf(pod.UID); {
 	case e != nil && e.remaining():
 		a.Standing = admission.Remains
-	case translate.Started(pod):
+	case kube.Started(pod):
 		a.Standing = admission.Ran
 	}
 	return a

@@ -30,7 +30,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
-	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 const (
@@ -191,6 +191,6 @@ func (m *Meter) Fill(pod *corev1.Pod, p *eviction.Pod) {
 	last, known := m.pods[pod.UID]
 	m.mu.Unlock()
 	if known && m.o.Now().Sub(last.at) < staleAfter && p.Used != nil {
-		translate.EvictionDisks(p, last.PodStats)
+		kube.EvictionDisks(p, last.PodStats)
 	}
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
 // Berth is where in a node a pod is expected by whoever sent it there: a scheduler that made the same offer on what it
@@ -49,7 +51,7 @@ func (w *work) lay(container string) {
 	if w.berth == nil {
 		return
 	}
-	w.within = newSet(len(w.l.cpus) * 64)
+	w.within = w.l.cpu.None()
 	var nodes []machine.NUMAID
 	anywhere := false
 	for _, b := range w.berth {
@@ -57,17 +59,17 @@ func (w *work) lay(container string) {
 			continue
 		}
 		for cpu := range b.CPUs.All() {
-			if cpu < len(w.l.cpus)*64 {
-				w.within.add(cpu)
+			if cpu < len(w.l.cpu.CPUs)*64 {
+				w.within.Add(cpu)
 			}
 		}
 		nodes = append(nodes, b.Nodes...)
 		anywhere = anywhere || len(b.Nodes) == 0
 	}
 	if w.l.config.CPU.FullPCPUsOnly { // what is free is taken to be whole cores
-		for i := range w.l.cores {
-			if core := w.l.cores[i].cpus; w.within.countIn(core) < core.count() {
-				w.within.drop(core)
+		for i := range w.l.cpu.Cores {
+			if core := w.l.cpu.Cores[i].CPUs; w.within.CountIn(core) < core.Count() {
+				w.within.Drop(core)
 			}
 		}
 	}
@@ -77,26 +79,26 @@ func (w *work) lay(container string) {
 }
 
 // available returns the CPUs that the container can get for its own.
-func (w *work) available() set {
+func (w *work) available() bitset.Set {
 	free := w.State.available()
 	if w.within != nil {
-		free.keep(w.within)
+		free.Keep(w.within)
 	}
 	return free
 }
 
 // berthed returns of the sets of nodes in families those that are the berth's.
-func (w *work) berthed(families []*family) []*family {
+func (w *work) berthed(families []*hints.Family) []*hints.Family {
 	if w.nodes == nil {
 		return families
 	}
-	var out []*family
+	var out []*hints.Family
 	for _, f := range families {
 		in := *f
-		in.within, in.must = f.within.clone(), f.must.clone()
-		in.within.keep(w.nodes)
-		in.must.unite(w.nodes)
-		if in.must.in(in.within) && !in.isEmpty() {
+		in.Within, in.Must = f.Within.Clone(), f.Must.Clone()
+		in.Within.Keep(w.nodes)
+		in.Must.Unite(w.nodes)
+		if in.Must.In(in.Within) && !in.IsEmpty() {
 			out = append(out, &in)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
 // TestBerths: what was offered on a belief is offered again, in the same place, on what is really free: more than was believed,
@@ -22,7 +23,7 @@ func TestBerths(t *testing.T) {
 			w.step()
 			p := w.randomPod("late")
 			believed, refusal := w.s.Offer(p, nil)
-			if refusal != nil || w.l.config.Topology.Policy == PolicyBestEffort {
+			if refusal != nil || w.l.config.Topology.Policy == hints.PolicyBestEffort {
 				continue
 			}
 			real := w.s.Fork()

@@ -6,6 +6,9 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/cpus"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/memory"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -32,6 +35,16 @@ type CPUConfig struct {
 	PreferAlignByCache bool // whole groups of CPUs that share a last-level cache, then parts of few
 }
 
+// options returns the rules by which CPUs are chosen.
+func (c CPUConfig) options() cpus.Options {
+	return cpus.Options{
+		DistributeNUMA:     c.DistributeNUMA,
+		DistributeCores:    c.DistributeCores,
+		FullCores:          c.FullPCPUsOnly,
+		PreferAlignByCache: c.PreferAlignByCache,
+	}
+}
+
 // MemoryConfig is the memory manager's part.
 type MemoryConfig struct {
 	Static   bool
@@ -39,20 +52,15 @@ type MemoryConfig struct {
 }
 
 // Policy says how well the resources of a pod have to agree on NUMA nodes.
-type Policy uint8
+type Policy = hints.Policy
 
 // Policies, from indifferent to strict.
 const (
-	PolicyNone           Policy = iota // every resource for itself
-	PolicyBestEffort                   // together if possible
-	PolicyRestricted                   // as narrow as an empty machine would allow, or not at all
-	PolicySingleNUMANode               // from one node, or not at all
+	PolicyNone           = hints.PolicyNone
+	PolicyBestEffort     = hints.PolicyBestEffort
+	PolicyRestricted     = hints.PolicyRestricted
+	PolicySingleNUMANode = hints.PolicySingleNUMANode
 )
-
-// String returns the policy as configurations spell it.
-func (p Policy) String() string {
-	return [...]string{"none", "best-effort", "restricted", "single-numa-node"}[p]
-}
 
 // TopologyConfig is the topology manager's part.
 type TopologyConfig struct {
@@ -75,7 +83,7 @@ func (c Config) check(m machine.Machine) error {
 			continue
 		}
 		for size, amount := range sizes {
-			if have := onNode(node, size); amount > have {
+			if have := memory.OnNode(node, size); amount > have {
 				bad("reservedMemory: NUMA node %d: %s: %v is reserved of %v", id, KindName(size), amount, have)
 			}
 		}
@@ -129,14 +137,6 @@ func nodesWithCPUs(m machine.Machine) int {
 		}
 	}
 	return n
-}
-
-// onNode returns how much memory in pages of that size a node has; size 0 is ordinary memory, huge pages not yet subtracted.
-func onNode(n machine.NUMANode, size unit.Bytes) unit.Bytes {
-	if size == 0 {
-		return n.Memory
-	}
-	return size * unit.Bytes(n.HugePages[size])
 }
 
 // KindName returns the resource name of memory in pages of that size; 0 is ordinary memory.

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/memory"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -47,7 +50,7 @@ func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 
 // offer is Offer in a berth, or, with nil, anywhere.
 func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
-	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, again: newSet(len(s.l.cpus) * 64)}
+	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, again: s.l.cpu.None()}
 	if r := w.admit(); r != nil {
 		return Offer{Question: w.question}, r
 	}
@@ -79,19 +82,19 @@ type work struct {
 	berth Berth
 
 	// What the berth leaves of the machine to the container that is looked at; nil: everything.
-	within set // CPUs
-	nodes  set
+	within bitset.Set // CPUs
+	nodes  bitset.Set
 
 	// What finished init containers leave to those after them.
-	again        set // CPUs
-	againMemory  reusable
+	again        bitset.Set // CPUs
+	againMemory  memory.Reusable
 	againDevices []Devices
 }
 
 func (w *work) admit() *Refusal {
 	c := w.l.config.Topology
-	var whole hint
-	if c.Policy != PolicyNone && c.PodScope {
+	var whole hints.Hint
+	if c.Policy != hints.PolicyNone && c.PodScope {
 		asked := w.l.askedByPod(w.pod)
 		w.lay("")
 		h, ok := w.hint(asked)
@@ -103,7 +106,7 @@ func (w *work) admit() *Refusal {
 	for container, init := range w.pod.inOrder() {
 		asked, h := w.l.askedBy(w.pod, container), whole
 		w.lay(container.Name)
-		if c.Policy != PolicyNone && !c.PodScope {
+		if c.Policy != hints.PolicyNone && !c.PodScope {
 			var ok bool
 			if h, ok = w.hint(asked); !ok {
 				return w.refuseTopology(container.Name, asked)
@@ -117,30 +120,23 @@ func (w *work) admit() *Refusal {
 }
 
 // hint returns where to take what is asked from, and whether the policy lets it in.
-func (w *work) hint(a asked) (hint, bool) {
+func (w *work) hint(a asked) (hints.Hint, bool) {
 	wants, impossible := w.wants(a)
 	for _, want := range wants {
-		want.families = w.berthed(want.families)
-		impossible = impossible || len(want.families) == 0
+		want.Families = w.berthed(want.Families)
+		impossible = impossible || len(want.Families) == 0
 	}
-	wants = slices.DeleteFunc(wants, func(w *want) bool { return len(w.families) == 0 })
-	m := merger{nodes: len(w.l.nodeID), socketsOf: w.l.socketsOf}
+	wants = slices.DeleteFunc(wants, func(w *hints.Want) bool { return len(w.Families) == 0 })
+	m := hints.NewMerger(len(w.l.nodeID))
+	m.SocketsOf = w.l.socketsOf
 	if w.l.config.Topology.PreferClosest {
-		m.distance = w.l.distance
+		m.Distance = w.l.distance
 	}
-	switch w.l.config.Topology.Policy {
-	case PolicySingleNUMANode:
-		h := m.single(wants, impossible)
-		return h, h.preferred
-	case PolicyRestricted:
-		h := m.best(wants, impossible)
-		return h, h.preferred
-	}
-	return m.best(wants, impossible), true
+	return m.Merge(w.l.config.Topology.Policy, wants, impossible)
 }
 
 // wants returns what is asked of the NUMA nodes. impossible: some of it cannot be had from any.
-func (w *work) wants(a asked) (wants []*want, impossible bool) {
+func (w *work) wants(a asked) (wants []*hints.Want, impossible bool) {
 	for _, d := range a.devices {
 		if i, ok := w.pool(d.Resource); ok {
 			want, possible := w.pools[i].want(w.l, d.Count, w.heldAgain(i))
@@ -159,31 +155,35 @@ func (w *work) wants(a asked) (wants []*want, impossible bool) {
 	}
 	if a.memory != nil {
 		// Memory that cannot be had has no say in upstream: that it is missing shows when it is taken.
-		if families := w.memory.families(w.l, a.memory, w.againMemory); len(families) > 0 {
-			wants = append(wants, &want{families: families, copies: len(a.memory), width: w.l.memoryWidth(a.memory)})
+		if families := w.memory.Families(w.l.memory, a.memory, w.againMemory); len(families) > 0 {
+			wants = append(wants, &hints.Want{Families: families, Copies: len(a.memory), Width: w.l.memory.Width(a.memory)})
 		}
 	}
 	return wants, impossible
 }
 
-func (w *work) wantCPUs(n int) *want {
+func (w *work) wantCPUs(n int) *hints.Want {
 	l := w.l
-	all, free := make([]int64, len(l.nodes)), make([]int64, len(l.nodes))
-	f := &family{within: l.cpuNodes, must: newSet(len(l.nodes)), loads: []load{{free, int64(n)}}}
+	all, free := make([]int64, len(l.cpu.Nodes)), make([]int64, len(l.cpu.Nodes))
+	f := &hints.Family{
+		Within: l.cpu.NodesWithCPUs,
+		Must:   bitset.New(len(l.cpu.Nodes)),
+		Loads:  []hints.Load{{Weight: free, Need: int64(n)}},
+	}
 	available := w.available()
-	for i := range l.nodes {
-		all[i] = int64(len(l.nodes[i].members))
-		free[i] = int64(available.countIn(l.nodes[i].cpus) + w.again.countIn(l.nodes[i].cpus))
-		if w.again.meets(l.nodes[i].cpus) {
-			f.must.add(i)
+	for i := range l.cpu.Nodes {
+		all[i] = int64(len(l.cpu.Nodes[i].Members))
+		free[i] = int64(available.CountIn(l.cpu.Nodes[i].CPUs) + w.again.CountIn(l.cpu.Nodes[i].CPUs))
+		if w.again.Meets(l.cpu.Nodes[i].CPUs) {
+			f.Must.Add(i)
 		}
 	}
-	if f.isEmpty() {
+	if f.IsEmpty() {
 		return nil
 	}
-	out := &want{families: []*family{f}, copies: 1, width: l.widthOf(all, n)}
-	if perSocket := l.cpuNodes.count() / len(l.sockets); l.config.CPU.AlignBySocket && perSocket > 0 {
-		out.sockets = (out.width + perSocket - 1) / perSocket
+	out := &hints.Want{Families: []*hints.Family{f}, Copies: 1, Width: l.widthOf(all, n)}
+	if perSocket := l.cpu.NodesWithCPUs.Count() / len(l.cpu.Sockets); l.config.CPU.AlignBySocket && perSocket > 0 {
+		out.Sockets = (out.Width + perSocket - 1) / perSocket
 	}
 	return out
 }
@@ -197,25 +197,25 @@ func (l *Layout) widthOf(amounts []int64, need int) int {
 		sum += sorted[i]
 		width++
 	}
-	return min(width, l.cpuNodes.count())
+	return min(width, l.cpu.NodesWithCPUs.Count())
 }
 
 // socketsOf returns how many sockets the CPUs of nodes belong to.
-func (l *Layout) socketsOf(nodes set) int {
-	sockets := newSet(len(l.sockets))
-	for i := range nodes.all {
-		for _, cpu := range l.nodes[i].members {
-			sockets.add(l.socketOf[cpu])
+func (l *Layout) socketsOf(nodes bitset.Set) int {
+	sockets := bitset.New(len(l.cpu.Sockets))
+	for i := range nodes.All {
+		for _, cpu := range l.cpu.Nodes[i].Members {
+			sockets.Add(l.cpu.SocketOf[cpu])
 		}
 	}
-	return sockets.count()
+	return sockets.Count()
 }
 
 // give takes out of the copy what a container gets: devices, CPUs, memory, as upstream does.
-func (w *work) give(c *Container, init bool, a asked, h hint) *Refusal {
-	holding := Holding{Container: c.Name, Init: init, Preferred: h.preferred}
-	if h.nodes != nil {
-		holding.Nodes = w.l.ids(h.nodes)
+func (w *work) give(c *Container, init bool, a asked, h hints.Hint) *Refusal {
+	holding := Holding{Container: c.Name, Init: init, Preferred: h.Preferred}
+	if h.Nodes != nil {
+		holding.Nodes = w.l.ids(h.Nodes)
 	}
 	if r := w.giveDevices(&holding, a, h); r != nil {
 		return r
@@ -234,7 +234,7 @@ func (w *work) give(c *Container, init bool, a asked, h hint) *Refusal {
 	return nil
 }
 
-func (w *work) giveDevices(h *Holding, a asked, at hint) *Refusal {
+func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 	a.devices = slices.SortedStableFunc(slices.Values(a.devices), func(x, y DeviceRequest) int { return cmp.Compare(x.Resource, y.Resource) })
 	for _, d := range a.devices {
 		i, ok := w.pool(d.Resource)
@@ -242,7 +242,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hint) *Refusal {
 			continue // nobody's devices: counted by others, if at all
 		}
 		p := &w.pools[i]
-		got, why := p.choose(d.Count, w.heldAgain(i), at.nodes, func(available, included set) []string {
+		got, why := p.choose(d.Count, w.heldAgain(i), at.Nodes, func(available, included bitset.Set) []string {
 			answer, known := w.answers[Subject{h.Container, d.Resource}]
 			if !known && w.question == nil {
 				w.question = &Question{h.Container, d.Resource, p.names(available), p.names(included), d.Count}
@@ -252,7 +252,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hint) *Refusal {
 		if why != "" {
 			return w.refuse(h.Container, a, why, p.away())
 		}
-		p.taken.unite(got)
+		p.taken.Unite(got)
 		if names := p.names(got); names != nil {
 			h.Devices = append(h.Devices, Devices{d.Resource, names})
 			w.passOnDevices(d.Resource, names, h.Init)
@@ -262,13 +262,13 @@ func (w *work) giveDevices(h *Holding, a asked, at hint) *Refusal {
 }
 
 // heldAgain returns the devices of a pool that finished init containers leave.
-func (w *work) heldAgain(pool int) set {
-	out := newSet(len(w.pools[pool].ids))
+func (w *work) heldAgain(pool int) bitset.Set {
+	out := bitset.New(len(w.pools[pool].ids))
 	for _, d := range w.againDevices {
 		if d.Resource == w.pools[pool].resource {
 			for _, id := range d.IDs {
 				if i, ok := slices.BinarySearch(w.pools[pool].ids, id); ok {
-					out.add(i)
+					out.Add(i)
 				}
 			}
 		}
@@ -288,37 +288,37 @@ func (w *work) passOnDevices(resource string, ids []string, init bool) {
 	}
 }
 
-func (w *work) giveCPUs(h *Holding, a asked, at hint) *Refusal {
+func (w *work) giveCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 	if r := w.misaligned(h.Container, a); r != nil {
 		return r
 	}
 	free := w.available()
-	free.unite(w.again)
+	free.Unite(w.again)
 	if w.within != nil {
-		free.keep(w.within)
+		free.Keep(w.within)
 	}
-	got := newSet(len(w.l.cpus) * 64)
-	if at.nodes != nil {
-		near := w.l.cpusNear(at.nodes)
-		near.keep(free)
-		taken, err := w.l.choose(near, min(a.cpus, near.count()))
+	got := w.l.cpu.None()
+	if at.Nodes != nil {
+		near := w.l.cpusNear(at.Nodes)
+		near.Keep(free)
+		taken, err := w.l.cpu.Choose(near, min(a.cpus, near.Count()))
 		if err != nil {
 			return w.refuse(h.Container, a, err.Error(), false)
 		}
 		got = taken
-		free.drop(got)
+		free.Drop(got)
 	}
-	rest, err := w.l.choose(free, a.cpus-got.count())
+	rest, err := w.l.cpu.Choose(free, a.cpus-got.Count())
 	if err != nil {
 		return w.refuse(h.Container, a, err.Error(), false)
 	}
-	got.unite(rest)
-	w.shared.drop(got)
-	w.again.drop(got)
+	got.Unite(rest)
+	w.shared.Drop(got)
+	w.again.Drop(got)
 	if h.Init {
-		w.again.unite(got)
+		w.again.Unite(got)
 	}
-	h.CPUs = got.ids()
+	h.CPUs = got.IDs()
 	return nil
 }
 
@@ -327,130 +327,76 @@ func (w *work) misaligned(container string, a asked) *Refusal {
 	if !w.l.config.CPU.FullPCPUsOnly {
 		return nil
 	}
-	if a.cpus%w.l.threads != 0 {
-		return w.refuseSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus, w.l.threads))
+	if a.cpus%w.l.cpu.Threads != 0 {
+		return w.refuseSMT(container, a, fmt.Sprintf("requested %d cpus not multiple cpus per core = %d", a.cpus, w.l.cpu.Threads))
 	}
-	whole := w.shared.clone()
-	whole.drop(w.l.reservedCores)
-	if have := whole.count(); a.cpus > have {
-		return w.refuseSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.threads))
+	whole := w.shared.Clone()
+	whole.Drop(w.l.reservedCores)
+	if have := whole.Count(); a.cpus > have {
+		return w.refuseSMT(container, a, fmt.Sprintf("not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", have, a.cpus, w.l.cpu.Threads))
 	}
 	return nil
 }
 
 // cpusNear returns the CPUs of nodes, or of their sockets when a socket is as good as a node.
-func (l *Layout) cpusNear(nodes set) set {
-	out := newSet(len(l.cpus) * 64)
-	for i := range nodes.all {
-		out.unite(l.nodes[i].cpus)
+func (l *Layout) cpusNear(nodes bitset.Set) bitset.Set {
+	out := l.cpu.None()
+	for i := range nodes.All {
+		out.Unite(l.cpu.Nodes[i].CPUs)
 		if l.config.CPU.AlignBySocket {
-			for _, cpu := range l.nodes[i].members {
-				out.unite(l.sockets[l.socketOf[cpu]].cpus)
+			for _, cpu := range l.cpu.Nodes[i].Members {
+				out.Unite(l.cpu.Sockets[l.cpu.SocketOf[cpu]].CPUs)
 			}
 		}
 	}
 	return out
 }
 
-func (w *work) giveMemory(h *Holding, a asked, at hint) *Refusal {
-	nodes, why := w.memoryNodes(a.memory, at)
+func (w *work) giveMemory(h *Holding, a asked, at hints.Hint) *Refusal {
+	nodes, why := w.memory.Pick(w.l.memory, a.memory, w.againMemory, at, w.berthed)
 	if why != "" {
 		return w.refuse(h.Container, a, why, false)
 	}
 	for _, m := range a.memory {
 		passed := w.takeOver(nodes, m)
-		h.Memory = append(h.Memory, Block{w.l.ids(nodes), w.l.kinds[m.kind], unit.Bytes(m.bytes)})
-		w.memory.change(w.l, nodes, m.kind, 1, m.bytes-passed)
+		h.Memory = append(h.Memory, Block{w.l.ids(nodes), w.l.memory.Kinds[m.Kind], unit.Bytes(m.Bytes)})
+		w.memory.Change(w.l.memory, nodes, m.Kind, 1, m.Bytes-passed)
 		w.passOnMemory(nodes, m, passed, h.Init)
 	}
 	return nil
 }
 
-// memoryNodes settles on which nodes memory is taken: those of the hint; more of them when they are not enough; the best
-// for memory alone when anywhere will do.
-func (w *work) memoryNodes(memory []amount, at hint) (set, string) {
-	m := merger{nodes: len(w.l.nodeID)}
-	m.steps = searchSteps
-	best := func(around set) (set, bool) {
-		families := w.berthed(w.memory.families(w.l, memory, w.againMemory))
-		return m.narrowestAround(families, around, w.l.memoryWidth(memory))
-	}
-	nodes, preferred := at.nodes, at.preferred
-	if nodes == nil {
-		found, good := best(newSet(len(w.l.nodeID)))
-		switch {
-		case found == nil:
-			return nil, "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
-		case preferred && !good:
-			return nil, "[memorymanager] failed to find the default preferred hint"
-		}
-		nodes, preferred = found, good
-	}
-	if !w.memory.fits(w.l, nodes, memory) {
-		found, good := best(nodes)
-		switch {
-		case found == nil:
-			return nil, "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
-		case preferred && !good:
-			return nil, "[memorymanager] failed to find the extended preferred hint"
-		}
-		nodes = found
-	}
-	if w.memory.mixes(nodes) {
-		return nil, "[memorymanager] preferred hint violates NUMA node allocation"
-	}
-	return nodes, ""
-}
-
-// narrowestAround returns the smallest set of families that has all nodes of around, sets of width nodes first.
-func (m *merger) narrowestAround(families []*family, around set, width int) (set, bool) {
-	var best set
-	for _, f := range families {
-		most := m.nodes
-		if f.alone {
-			most = 1
-		}
-		within := *f
-		within.must = f.must.clone()
-		within.must.unite(around)
-		if nodes := within.narrowest(most, m.nodes, &m.steps); nodes != nil && (best == nil || m.less(nodes, best)) {
-			best = nodes
-		}
-	}
-	return best, best != nil && best.count() == width
-}
-
 // takeOver gives a container what it can use again on nodes, out of the blocks of finished init containers, and returns how
 // much that is.
-func (w *work) takeOver(nodes set, m amount) int64 {
-	ids, left := w.l.ids(nodes), m.bytes
+func (w *work) takeOver(nodes bitset.Set, m memory.Amount) int64 {
+	ids, left := w.l.ids(nodes), m.Bytes
 	for i := range w.holdings {
 		for j := range w.holdings[i].Memory {
 			b := &w.holdings[i].Memory[j]
-			if w.holdings[i].Init && w.l.kind(b.PageSize) == m.kind && slices.Equal(b.Nodes, ids) {
+			if w.holdings[i].Init && w.l.memory.Kind(b.PageSize) == m.Kind && slices.Equal(b.Nodes, ids) {
 				part := min(int64(b.Bytes), left)
 				b.Bytes -= unit.Bytes(part)
 				left -= part
 			}
 		}
 	}
-	return m.bytes - left
+	return m.Bytes - left
 }
 
 // passOnMemory keeps account of what finished init containers leave on nodes.
-func (w *work) passOnMemory(nodes set, m amount, passed int64, init bool) {
-	i := slices.IndexFunc(w.againMemory, func(b blocksOn) bool { return b.nodes.equal(nodes) })
+func (w *work) passOnMemory(nodes bitset.Set, m memory.Amount, passed int64, init bool) {
+	i := slices.IndexFunc(w.againMemory, func(b memory.BlocksOn) bool { return b.Nodes.Equal(nodes) })
 	if i < 0 {
 		if !init {
 			return
 		}
 		i = len(w.againMemory)
-		w.againMemory = append(w.againMemory, blocksOn{nodes, map[int]int64{}})
+		w.againMemory = append(w.againMemory, memory.BlocksOn{Nodes: nodes, Bytes: map[int]int64{}})
 	}
-	left := w.againMemory[i].bytes
+	left := w.againMemory[i].Bytes
 	if init {
-		left[m.kind] = max(left[m.kind], m.bytes)
+		left[m.Kind] = max(left[m.Kind], m.Bytes)
 		return
 	}
-	left[m.kind] -= passed
+	left[m.Kind] -= passed
 }

@@ -3,6 +3,7 @@ package numa
 import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/memory"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -66,7 +67,7 @@ type Devices struct {
 // asked is what a container or pod wants from the three of them.
 type asked struct {
 	cpus    int
-	memory  []amount
+	memory  []memory.Amount
 	devices []DeviceRequest
 }
 
@@ -80,8 +81,8 @@ func (l *Layout) askedBy(p *Pod, c *Container) asked {
 	}
 	if l.config.Memory.Static {
 		for _, m := range c.Memory {
-			if k := l.kind(m.PageSize); k >= 0 || m.Bytes > 0 {
-				a.memory = append(a.memory, amount{k, int64(m.Bytes)})
+			if k := l.memory.Kind(m.PageSize); k >= 0 || m.Bytes > 0 {
+				a.memory = append(a.memory, memory.Amount{Kind: k, Bytes: int64(m.Bytes)})
 			}
 		}
 	}
@@ -92,18 +93,18 @@ func (l *Layout) askedBy(p *Pod, c *Container) asked {
 // sidecars before it, or all others together.
 func (l *Layout) askedByPod(p *Pod) asked {
 	var cpus peak
-	memory, devices := map[int]*peak{}, map[string]*peak{}
+	byKind, devices := map[int]*peak{}, map[string]*peak{}
 	var kinds []int
 	var resources []string
 	for c, init := range p.inOrder() {
 		a := l.askedBy(p, c)
 		cpus.add(int64(a.cpus), init, c.Sidecar)
 		for _, m := range a.memory {
-			if memory[m.kind] == nil {
-				memory[m.kind] = &peak{}
-				kinds = append(kinds, m.kind)
+			if byKind[m.Kind] == nil {
+				byKind[m.Kind] = &peak{}
+				kinds = append(kinds, m.Kind)
 			}
-			memory[m.kind].add(m.bytes, init, c.Sidecar)
+			byKind[m.Kind].add(m.Bytes, init, c.Sidecar)
 		}
 		for _, d := range a.devices {
 			if devices[d.Resource] == nil {
@@ -115,8 +116,8 @@ func (l *Layout) askedByPod(p *Pod) asked {
 	}
 	out := asked{cpus: int(cpus.most())}
 	for _, k := range kinds {
-		if memory[k].byMain { // upstream asks no hint for kinds that only init containers use
-			out.memory = append(out.memory, amount{k, memory[k].most()})
+		if byKind[k].byMain { // upstream asks no hint for kinds that only init containers use
+			out.memory = append(out.memory, memory.Amount{Kind: k, Bytes: byKind[k].most()})
 		}
 	}
 	for _, r := range resources {
@@ -158,4 +159,11 @@ func (p *Pod) inOrder() func(yield func(*Container, bool) bool) {
 			}
 		}
 	}
+}
+
+// Block is memory of one kind that a container owns on some nodes together.
+type Block struct {
+	Nodes    []machine.NUMAID
+	PageSize unit.Bytes // 0: ordinary memory
+	Bytes    unit.Bytes
 }

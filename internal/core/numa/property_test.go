@@ -246,7 +246,7 @@ func (w *world) check() {
 		}
 	}
 	for i := range w.s.pools {
-		for at := range w.s.pools[i].taken.all {
+		for at := range w.s.pools[i].taken.All {
 			if key := w.s.pools[i].resource + "/" + w.s.pools[i].ids[at]; devices[key] == "" {
 				w.t.Errorf("%s is taken by nobody", key)
 			}
@@ -255,16 +255,16 @@ func (w *world) check() {
 }
 
 func (w *world) checkCPUs() {
-	owned := newSet(len(w.l.cpus) * 64)
+	owned := w.l.cpu.None()
 	for _, a := range w.s.assignments {
-		running, pod := newSet(len(w.l.cpus)*64), newSet(len(w.l.cpus)*64)
+		running, pod := w.l.cpu.None(), w.l.cpu.None()
 		for _, h := range a.Containers {
 			for cpu := range h.CPUs.All() {
-				if !h.Init && running.has(cpu) || owned.has(cpu) || w.l.reserved.has(cpu) || w.s.shared.has(cpu) {
+				if !h.Init && running.Has(cpu) || owned.Has(cpu) || w.l.reserved.Has(cpu) || w.s.shared.Has(cpu) {
 					w.t.Errorf("CPU %d of %s %s is another's, reserved or shared", cpu, a.Pod, h.Container)
 				}
-				if pod.add(cpu); !h.Init {
-					running.add(cpu)
+				if pod.Add(cpu); !h.Init {
+					running.Add(cpu)
 				}
 			}
 			if p := w.pods[a.Pod]; w.l.config.CPU.Static && p.Guaranteed && !p.PodLevel {
@@ -273,16 +273,16 @@ func (w *world) checkCPUs() {
 				}
 			}
 		}
-		owned.unite(pod)
+		owned.Unite(pod)
 	}
-	if owned.count()+w.s.shared.count() != w.l.cpus.count()-w.strictlyReserved() {
-		w.t.Errorf("%d CPUs are owned and %d shared of %d", owned.count(), w.s.shared.count(), w.l.cpus.count())
+	if owned.Count()+w.s.shared.Count() != w.l.cpu.CPUs.Count()-w.strictlyReserved() {
+		w.t.Errorf("%d CPUs are owned and %d shared of %d", owned.Count(), w.s.shared.Count(), w.l.cpu.CPUs.Count())
 	}
 }
 
 func (w *world) strictlyReserved() int {
 	if w.l.config.CPU.StrictReservation {
-		return w.l.reserved.count()
+		return w.l.reserved.Count()
 	}
 	return 0
 }
@@ -298,7 +298,7 @@ func (p Pod) container(name string) Container {
 
 // checkMemory makes sure that what is owned and what is free add up to what there is.
 func (w *world) checkMemory() {
-	for k, size := range w.l.kinds {
+	for k, size := range w.l.memory.Kinds {
 		var owned, free, all int64
 		for _, a := range w.s.assignments {
 			for _, h := range a.Containers {
@@ -310,8 +310,8 @@ func (w *world) checkMemory() {
 			}
 		}
 		for i := range w.l.nodeID {
-			free += w.l.orZero(w.s.memory.free, k)[i]
-			all += w.l.orZero(w.l.allocatable, k)[i]
+			free += w.s.memory.Free(w.l.memory, k)[i]
+			all += w.l.memory.Total(k)[i]
 		}
 		if owned+free != all {
 			w.t.Errorf("%s: %d bytes are owned and %d free of %d", KindName(size), owned, free, all)
@@ -321,9 +321,9 @@ func (w *world) checkMemory() {
 
 // snapshot is everything that a state knows, but for its revision.
 func (s *State) snapshot() string {
-	text := fmt.Sprintf("shared %v memory %v %v %v %v\n", s.shared.ids(), s.memory.blocks, s.memory.own, s.memory.groups, s.memory.free)
+	text := fmt.Sprintf("shared %v memory %v\n", s.shared.IDs(), s.memory)
 	for _, p := range s.pools {
-		text += fmt.Sprintf("%s gone %v prefers %v ids %v near %v healthy %v taken %v\n", p.resource, p.gone, p.prefers, p.ids, p.places, p.healthy.members(), p.taken.members())
+		text += fmt.Sprintf("%s gone %v prefers %v ids %v near %v healthy %v taken %v\n", p.resource, p.gone, p.prefers, p.ids, p.places, p.healthy.Members(), p.taken.Members())
 	}
 	for _, a := range s.assignments {
 		text += fmt.Sprintf("%s %+v\n", a.Pod, a.Containers)
@@ -364,7 +364,7 @@ func TestReservedOffline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.reserved.ids(); !got.Equal(c.want) {
+		if got := l.reserved.IDs(); !got.Equal(c.want) {
 			t.Errorf("reserved %v: %v are, want %v", c.reserved, got, c.want)
 		}
 	}

@@ -90,11 +90,11 @@ func (r *Refusal) Nodes() []Shortage {
 			out[i].Has = append(out[i].Has, Part{resource, asked, free, total})
 		}
 		if n := r.asked.cpus; n > 0 {
-			add("cpu", int64(n), int64(available.countIn(l.nodes[i].cpus)), int64(len(l.nodes[i].members)))
+			add("cpu", int64(n), int64(available.CountIn(l.cpu.Nodes[i].CPUs)), int64(len(l.cpu.Nodes[i].Members)))
 		}
 		for _, m := range r.asked.memory {
-			if m.kind >= 0 {
-				add(KindName(l.kinds[m.kind]), m.bytes, l.orZero(s.memory.free, m.kind)[i], l.orZero(l.allocatable, m.kind)[i])
+			if m.Kind >= 0 {
+				add(KindName(l.memory.Kinds[m.Kind]), m.Bytes, s.memory.Free(l.memory, m.Kind)[i], l.memory.Total(m.Kind)[i])
 			}
 		}
 		for _, d := range r.asked.devices {
@@ -111,9 +111,9 @@ func (r *Refusal) Nodes() []Shortage {
 func (p *pool) nearCounts(node int) (free, total int64) {
 	available := p.free()
 	for i := range p.ids {
-		if p.places[i].has(node) {
+		if p.places[i].Has(node) {
 			total++
-			if available.has(i) {
+			if available.Has(i) {
 				free++
 			}
 		}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/memory"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -15,8 +17,8 @@ import (
 // alone: in which order they came does not matter. Fork makes a copy; a State is not for several goroutines at once.
 type State struct {
 	l           *Layout
-	shared      set // CPUs that are nobody's own
-	memory      memory
+	shared      bitset.Set // CPUs that are nobody's own
+	memory      memory.Table
 	pools       []pool        // by resource
 	assignments []*Assignment // by pod; never changed in place
 	revision    uint64        // grows with every change, so that an offer made before one is known to be stale
@@ -24,9 +26,9 @@ type State struct {
 
 // NewState returns the state of a machine that nobody uses.
 func (l *Layout) NewState() *State {
-	s := &State{l: l, shared: l.cpus.clone(), memory: l.noMemoryUsed()}
+	s := &State{l: l, shared: l.cpu.CPUs.Clone(), memory: l.memory.Unused()}
 	if l.config.CPU.StrictReservation {
-		s.shared.drop(l.reserved)
+		s.shared.Drop(l.reserved)
 	}
 	return s
 }
@@ -34,10 +36,10 @@ func (l *Layout) NewState() *State {
 // Fork returns a copy that can change without s.
 func (s *State) Fork() *State {
 	f := *s
-	f.shared, f.memory, f.assignments = s.shared.clone(), s.memory.fork(), slices.Clone(s.assignments)
+	f.shared, f.memory, f.assignments = s.shared.Clone(), s.memory.Fork(), slices.Clone(s.assignments)
 	f.pools = slices.Clone(s.pools)
 	for i := range f.pools {
-		f.pools[i].taken = f.pools[i].taken.clone()
+		f.pools[i].taken = f.pools[i].taken.Clone()
 	}
 	return &f
 }
@@ -73,7 +75,7 @@ func (s *State) poolOf(resource string, plugin *Plugin) pool {
 	}
 	t := s.l.table(all)
 	t.plugin, t.unnamed = plugin, unnamed > 0
-	out := pool{t, newSet(len(t.ids))}
+	out := pool{t, bitset.New(len(t.ids))}
 	out.mark(held)
 	return out
 }
@@ -99,7 +101,7 @@ func (s *State) heldDevices(resource string) []string {
 func (p *pool) mark(ids []string) {
 	for _, id := range ids {
 		if i, ok := slices.BinarySearch(p.ids, id); ok {
-			p.taken.add(i)
+			p.taken.Add(i)
 		}
 	}
 }
@@ -113,30 +115,30 @@ func (s *State) Adopt(a Assignment) []string {
 	}
 	var problems []string
 	own := Assignment{Pod: a.Pod}
-	cpus := newSet(len(s.l.cpus) * 64)
+	cpus := s.l.cpu.None()
 	for _, h := range a.Containers {
 		h.CPUs = s.adoptCPUs(a.Pod, h, cpus, &problems)
 		h.Memory = s.adoptMemory(a.Pod, h, &problems)
 		h.Devices = s.adoptDevices(a.Pod, h, own.Containers, &problems)
 		own.Containers = append(own.Containers, h)
 	}
-	s.shared.drop(cpus)
+	s.shared.Drop(cpus)
 	s.assignments = slices.Insert(s.assignments, i, &own)
 	s.revision++
 	return problems
 }
 
-func (s *State) adoptCPUs(pod string, h Holding, own set, problems *[]string) idset.Set {
+func (s *State) adoptCPUs(pod string, h Holding, own bitset.Set, problems *[]string) idset.Set {
 	if h.CPUs.IsEmpty() {
 		return h.CPUs
 	}
 	var bad []int
 	for cpu := range h.CPUs.All() {
-		if cpu >= len(s.shared)*64 || !s.shared.has(cpu) || s.l.reserved.has(cpu) {
+		if cpu >= len(s.shared)*64 || !s.shared.Has(cpu) || s.l.reserved.Has(cpu) {
 			bad = append(bad, cpu)
 			continue
 		}
-		own.add(cpu)
+		own.Add(cpu)
 	}
 	if bad == nil {
 		return h.CPUs
@@ -149,12 +151,12 @@ func (s *State) adoptCPUs(pod string, h Holding, own set, problems *[]string) id
 func (s *State) adoptMemory(pod string, h Holding, problems *[]string) []Block {
 	var out []Block
 	for _, b := range h.Memory {
-		nodes, kind := s.l.places(b.Nodes), s.l.kind(b.PageSize)
-		if nodes.isEmpty() || kind < 0 || nodes.count() != len(b.Nodes) {
+		nodes, kind := s.l.places(b.Nodes), s.l.memory.Kind(b.PageSize)
+		if nodes.IsEmpty() || kind < 0 || nodes.Count() != len(b.Nodes) {
 			*problems = append(*problems, fmt.Sprintf("pod %s: container %s: %v of %s on nodes %v: this machine has no such memory", pod, h.Container, b.Bytes, KindName(b.PageSize), b.Nodes))
 			continue
 		}
-		s.memory.change(s.l, nodes, kind, 1, int64(b.Bytes))
+		s.memory.Change(s.l.memory, nodes, kind, 1, int64(b.Bytes))
 		out = append(out, b)
 	}
 	return out
@@ -170,7 +172,7 @@ func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *
 		var mine, bad []string
 		for _, id := range d.IDs {
 			place, known := slices.BinarySearch(s.pools[i].ids, id)
-			if known && s.pools[i].taken.has(place) && !holds(before, d.Resource, id) {
+			if known && s.pools[i].taken.Has(place) && !holds(before, d.Resource, id) {
 				bad = append(bad, id)
 				continue
 			}
@@ -193,16 +195,16 @@ func (l *Layout) extend(p pool, id string) pool {
 	t := *p.deviceTable
 	at, _ := slices.BinarySearch(t.ids, id)
 	t.ids = slices.Insert(slices.Clone(t.ids), at, id)
-	t.places = slices.Insert(slices.Clone(t.places), at, newSet(len(l.nodeID)))
+	t.places = slices.Insert(slices.Clone(t.places), at, bitset.New(len(l.nodeID)))
 	t.somewhere = slices.Insert(slices.Clone(t.somewhere), at, false)
-	t.unnamed, t.healthy = true, newSet(len(t.ids))
-	for i := range p.healthy.all {
+	t.unnamed, t.healthy = true, bitset.New(len(t.ids))
+	for i := range p.healthy.All {
 		if i >= at {
 			i++
 		}
-		t.healthy.add(i)
+		t.healthy.Add(i)
 	}
-	out := pool{&t, newSet(len(t.ids))}
+	out := pool{&t, bitset.New(len(t.ids))}
 	out.mark(p.names(p.taken))
 	return out
 }
@@ -251,7 +253,7 @@ func (s *State) Release(pod string) bool {
 	s.revision++
 	for _, h := range a.Containers {
 		for cpu := range h.CPUs.All() {
-			s.shared.add(cpu)
+			s.shared.Add(cpu)
 		}
 		s.dropMemory(h.Memory)
 		for _, d := range h.Devices {
@@ -268,7 +270,7 @@ func (s *State) dropDevices(d Devices) {
 	case !s.pools[i].unnamed:
 		for _, id := range d.IDs {
 			if place, ok := slices.BinarySearch(s.pools[i].ids, id); ok {
-				s.pools[i].taken.remove(place)
+				s.pools[i].taken.Remove(place)
 			}
 		}
 	default: // devices that only pods know of go with the last pod
@@ -280,7 +282,7 @@ func (s *State) dropDevices(d Devices) {
 
 func (s *State) dropMemory(blocks []Block) {
 	for _, b := range blocks {
-		s.memory.change(s.l, s.l.places(b.Nodes), s.l.kind(b.PageSize), -1, -int64(b.Bytes))
+		s.memory.Change(s.l.memory, s.l.places(b.Nodes), s.l.memory.Kind(b.PageSize), -1, -int64(b.Bytes))
 	}
 }
 
@@ -304,7 +306,7 @@ func (s *State) Finish(pod string) {
 }
 
 // SharedCPUs returns the CPUs of all containers that have none of their own.
-func (s *State) SharedCPUs() idset.Set { return s.shared.ids() }
+func (s *State) SharedCPUs() idset.Set { return s.shared.IDs() }
 
 // NodeFree is what a NUMA node has left.
 type NodeFree struct {
@@ -318,11 +320,11 @@ func (s *State) Free() []NodeFree {
 	out := make([]NodeFree, len(s.l.nodeID))
 	available := s.available()
 	for i, id := range s.l.nodeID {
-		cpus := available.clone()
-		cpus.keep(s.l.nodes[i].cpus)
-		out[i] = NodeFree{Node: id, CPUs: cpus.ids()}
-		for k, size := range s.l.kinds {
-			out[i].Memory = append(out[i].Memory, MemoryRequest{size, unit.Bytes(s.memory.free[k*len(s.l.nodeID)+i])})
+		cpus := available.Clone()
+		cpus.Keep(s.l.cpu.Nodes[i].CPUs)
+		out[i] = NodeFree{Node: id, CPUs: cpus.IDs()}
+		for k, size := range s.l.memory.Kinds {
+			out[i].Memory = append(out[i].Memory, MemoryRequest{size, unit.Bytes(s.memory.Free(s.l.memory, k)[i])})
 		}
 	}
 	return out
@@ -338,30 +340,14 @@ type Excess struct {
 // Excess returns what pods own beyond what there is.
 func (s *State) Excess() []Excess {
 	var out []Excess
-	n := len(s.l.nodeID)
-	tell := func(nodes set, kind int, owned, has int64) {
-		if owned <= has {
-			return
-		}
-		e := Excess{PageSize: s.l.kinds[kind], Owned: unit.Bytes(owned), Has: unit.Bytes(has)}
-		for i := range nodes.all {
+	tell := func(nodes bitset.Set, kind int, owned, has int64) {
+		e := Excess{PageSize: s.l.memory.Kinds[kind], Owned: unit.Bytes(owned), Has: unit.Bytes(has)}
+		for i := range nodes.All {
 			e.Nodes = append(e.Nodes, s.l.nodeID[i])
 		}
 		out = append(out, e)
 	}
-	for kind := range s.l.kinds {
-		at := func(amounts []int64, i int) int64 { return amounts[kind*n+i] }
-		for i := range n {
-			tell(setOf(n, i), kind, at(s.memory.own, i), at(s.l.allocatable, i))
-		}
-		for _, g := range s.memory.groups {
-			var has int64
-			for i := range g.nodes.all {
-				has += max(0, at(s.l.allocatable, i)-at(s.memory.own, i))
-			}
-			tell(g.nodes, kind, g.bytes[kind], has)
-		}
-	}
+	s.memory.Excess(s.l.memory, tell)
 	return out
 }
 
@@ -386,8 +372,8 @@ func (s *State) Plugins() []Plugin {
 }
 
 // available returns the CPUs that can become exclusive.
-func (s *State) available() set {
-	free := s.shared.clone()
-	free.drop(s.l.reserved)
+func (s *State) available() bitset.Set {
+	free := s.shared.Clone()
+	free.Drop(s.l.reserved)
 	return free
 }

@@ -1,0 +1,148 @@
+// Package cpus chooses the CPUs that a container gets for its own: what the static policy of the kubelet's CPU manager
+// does. It keeps whole what is whole: sockets, NUMA nodes, caches and cores (choose.go); or it takes evenly from
+// several nodes (distribute.go).
+//
+// It knows neither pods nor who has which CPUs: it is told which are free. Near which nodes to choose is the hint's to
+// say (package hints), and which CPUs are reserved is package numa's.
+package cpus
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
+)
+
+// Options are the rules by which CPUs are chosen. The zero Options fill socket after socket, node after node, core
+// after core.
+type Options struct {
+	DistributeNUMA     bool // over several nodes evenly, instead of filling one after the other
+	DistributeCores    bool // over cores, instead of whole cores first
+	FullCores          bool // what is distributed over nodes is whole cores
+	PreferAlignByCache bool // whole groups of CPUs that share a last-level cache, then parts of few
+}
+
+// Topology is the online CPUs of a machine, in the groups that the hardware puts them in, and the rules by which to
+// choose among them. It does not change. NUMA nodes are known by their place in the order of their ids, CPUs by their
+// ids.
+type Topology struct {
+	options Options
+
+	CPUs bitset.Set // all online
+
+	Nodes, Sockets, caches, Cores []Group
+	cachesIn                      [][]int // by place of a node: its caches
+	nodeOf                        []int   // by CPU id
+	SocketOf, cacheOf, CoreOf     []int   // by CPU id, places in the lists above
+
+	outer, inner []Group // nodes and sockets: the larger level, then the smaller
+	outerOf      []int   // by CPU id
+	innerOf      []int
+	nodesFirst   bool // outer is nodes
+
+	Threads       int        // CPUs per core, rounded down on an uneven machine
+	cacheCPUs     int        // CPUs per cache, likewise
+	NodesWithCPUs bitset.Set // places of nodes with CPUs
+}
+
+// Group is the CPUs of a node, a socket, a cache or a core.
+type Group struct {
+	CPUs    bitset.Set
+	Members []int // the same, in order
+	inside  []int // places of the next smaller groups in it: inner groups in an outer one, cores in an inner one or a cache
+}
+
+// New prepares a machine that passed its Check.
+func New(m machine.Machine, o Options) *Topology {
+	t := &Topology{options: o}
+	ids := 0
+	for cpu := range m.CPUs.All() {
+		ids = cpu + 1
+	}
+	t.CPUs = bitset.New(ids)
+	for cpu := range m.CPUs.All() {
+		t.CPUs.Add(cpu)
+	}
+	t.NodesWithCPUs = bitset.New(len(m.NUMANodes))
+	for i, n := range m.NUMANodes {
+		t.Nodes = append(t.Nodes, groupCPUs(ids, n.CPUs.All()))
+		if !n.CPUs.IsEmpty() {
+			t.NodesWithCPUs.Add(i)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.Sockets)) {
+		t.Sockets = append(t.Sockets, groupCPUs(ids, m.Sockets[id].All()))
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.L3)) {
+		t.caches = append(t.caches, groupCPUs(ids, m.L3[id].All()))
+	}
+	for _, core := range m.Cores {
+		t.Cores = append(t.Cores, groupCPUs(ids, core.All()))
+	}
+	t.nodeOf = index(t.Nodes, ids)
+	t.SocketOf = index(t.Sockets, ids)
+	t.cacheOf = index(t.caches, ids)
+	t.CoreOf = index(t.Cores, ids)
+	t.Threads, t.cacheCPUs = m.CPUs.Len()/len(t.Cores), m.CPUs.Len()/len(t.caches)
+	t.nest()
+	return t
+}
+
+// None returns the empty set of CPUs.
+func (t *Topology) None() bitset.Set { return bitset.New(len(t.CPUs) * 64) }
+
+// Online reports whether a CPU is online.
+func (t *Topology) Online(cpu int) bool { return cpu < len(t.CPUs)*64 && t.CPUs.Has(cpu) }
+
+// nest decides which of nodes and sockets is the larger level, as upstream does: by their numbers.
+func (t *Topology) nest() {
+	t.nodesFirst = len(t.Sockets) >= t.NodesWithCPUs.Count()
+	for i := range t.Nodes {
+		t.cachesIn = append(t.cachesIn, inside(t.Nodes[i], t.cacheOf))
+	}
+	for i := range t.caches {
+		t.caches[i].inside = inside(t.caches[i], t.CoreOf)
+	}
+	t.outer = slices.Clone(t.Sockets)
+	t.inner = slices.Clone(t.Nodes)
+	innerOf := t.nodeOf
+	if t.nodesFirst {
+		t.outer, t.inner = t.inner, t.outer
+		innerOf = t.SocketOf
+	}
+	for i := range t.outer {
+		t.outer[i].inside = inside(t.outer[i], innerOf)
+	}
+	for i := range t.inner {
+		t.inner[i].inside = inside(t.inner[i], t.CoreOf)
+	}
+}
+
+func groupCPUs(ids int, cpus func(func(int) bool)) Group {
+	g := Group{CPUs: bitset.New(ids)}
+	for cpu := range cpus {
+		g.CPUs.Add(cpu)
+		g.Members = append(g.Members, cpu)
+	}
+	return g
+}
+
+func index(groups []Group, ids int) []int {
+	of := make([]int, ids)
+	for i := range groups {
+		for _, cpu := range groups[i].Members {
+			of[cpu] = i
+		}
+	}
+	return of
+}
+
+func inside(g Group, of []int) []int {
+	var places []int
+	for _, cpu := range g.Members {
+		places = append(places, of[cpu])
+	}
+	slices.Sort(places)
+	return slices.Compact(places)
+}

@@ -1,0 +1,302 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	ndftypes "k8s.io/component-helpers/nodedeclaredfeatures/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+)
+
+// PlacementLabels translates labels, sorted by key.
+func PlacementLabels(in map[string]string) []placement.Label {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]placement.Label, 0, len(in))
+	for k, v := range in {
+		out = append(out, placement.Label{Key: k, Value: v})
+	}
+	slices.SortFunc(out, byKey)
+	return out
+}
+
+// placementSelector translates a label selector; absent, it matches nothing. An error says which part is wrong.
+func placementSelector(in *metav1.LabelSelector) (placement.LabelSelector, error) {
+	if in == nil {
+		return placement.LabelSelector{Nothing: true}, nil
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(in)
+	if err != nil {
+		return placement.LabelSelector{Nothing: true}, err
+	}
+	return requirementsOf(parsed)
+}
+
+func requirementsOf(s labels.Selector) (placement.LabelSelector, error) {
+	list, selectable := s.Requirements()
+	if !selectable {
+		return placement.LabelSelector{Nothing: true}, nil
+	}
+	var out placement.LabelSelector
+	for _, r := range list {
+		q := placement.Requirement{Key: r.Key(), Values: r.Values().List()}
+		switch r.Operator() {
+		case selection.In, selection.Equals, selection.DoubleEquals:
+			q.Op = placement.In
+		case selection.NotIn, selection.NotEquals:
+			q.Op = placement.NotIn
+		case selection.Exists:
+			q.Op = placement.Exists
+		case selection.DoesNotExist:
+			q.Op = placement.DoesNotExist
+		default:
+			return placement.LabelSelector{Nothing: true}, fmt.Errorf("operator %q is not one of In, NotIn, Exists, DoesNotExist", r.Operator())
+		}
+		out.Requirements = append(out.Requirements, q)
+	}
+	return out, nil
+}
+
+// placementMapSelector translates a selector that demands each label as it is.
+func placementMapSelector(in map[string]string) placement.LabelSelector {
+	if in == nil {
+		return placement.LabelSelector{Nothing: true}
+	}
+	var out placement.LabelSelector
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		out.Requirements = append(out.Requirements, placement.Requirement{Key: k, Op: placement.In, Values: []string{in[k]}})
+	}
+	return out
+}
+
+// placementSpread translates topology spread constraints. Broken ones are left out, with what is wrong with them.
+func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken []string) {
+	for i := range pod.Spec.TopologySpreadConstraints {
+		t := &pod.Spec.TopologySpreadConstraints[i]
+		selector, err := placementSelector(t.LabelSelector)
+		if err != nil {
+			broken = append(broken, fmt.Sprintf("a broken selector (spec.topologySpreadConstraints[%d].labelSelector: %v)", i, err))
+			continue
+		}
+		if !selector.Nothing { // what selects nothing selects nothing more narrowly either
+			selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), selector.Requirements)
+		}
+		out = append(out, placementConstraint(t, selector))
+	}
+	return out, broken
+}
+
+func placementConstraint(t *corev1.TopologySpreadConstraint, selector placement.LabelSelector) placement.SpreadConstraint {
+	c := placement.SpreadConstraint{
+		MaxSkew: t.MaxSkew, TopologyKey: t.TopologyKey, Hard: t.WhenUnsatisfiable == corev1.DoNotSchedule, Selector: selector, MinDomains: 1,
+	}
+	if t.MinDomains != nil {
+		c.MinDomains = *t.MinDomains
+	}
+	c.IgnoreAffinity = t.NodeAffinityPolicy != nil && *t.NodeAffinityPolicy == corev1.NodeInclusionPolicyIgnore
+	c.HonorTaints = t.NodeTaintsPolicy != nil && *t.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
+	return c
+}
+
+// PlacementDefaultSpread translates constraints for pods that have none; they have no selector of their own.
+func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []placement.SpreadConstraint) {
+	for i := range in {
+		out = append(out, placementConstraint(&in[i], placement.LabelSelector{}))
+	}
+	return out
+}
+
+// PlacementNodeAffinity translates an affinity to nodes; broken says what is wrong with which term.
+func PlacementNodeAffinity(a *corev1.NodeAffinity) (required *[]placement.NodeTerm, preferred []placement.WeightedTerm, broken []string) {
+	term := func(where string, in *corev1.NodeSelectorTerm) placement.NodeTerm {
+		t := placementTerm(in)
+		if t.Broken {
+			broken = append(broken, where+": a requirement has an unknown operator or key, or values that do not go with it")
+		}
+		return t
+	}
+	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+		required = &[]placement.NodeTerm{}
+		for i := range r.NodeSelectorTerms {
+			*required = append(*required, term(fmt.Sprintf("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i), &r.NodeSelectorTerms[i]))
+		}
+	}
+	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		p := &a.PreferredDuringSchedulingIgnoredDuringExecution[i]
+		where := fmt.Sprintf("preferredDuringSchedulingIgnoredDuringExecution[%d]", i)
+		if p.Weight < 1 || p.Weight > 100 {
+			broken = append(broken, fmt.Sprintf("%s.weight: %d: want 1 to 100", where, p.Weight))
+		}
+		preferred = append(preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: term(where+".preference", &p.Preference)})
+	}
+	return required, preferred, broken
+}
+
+// matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where it
+// can; twice does no harm.
+func matchedKeys(keys []string, own map[string]string) []placement.Requirement {
+	var out []placement.Requirement
+	for _, k := range slices.Sorted(slices.Values(keys)) {
+		if v, ok := own[k]; ok {
+			out = append(out, placement.Requirement{Key: k, Op: placement.In, Values: []string{v}})
+		}
+	}
+	return out
+}
+
+// mismatchedKeys likewise demands other values than the pod's own.
+func mismatchedKeys(keys []string, own map[string]string) []placement.Requirement {
+	out := matchedKeys(keys, own)
+	for i := range out {
+		out[i].Op = placement.NotIn
+	}
+	return out
+}
+
+// placementAround translates terms between pods into out. Broken ones are left out, with what is wrong with them.
+func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
+	term := func(where string, t *corev1.PodAffinityTerm) (placement.PodTerm, bool) {
+		o := placement.PodTerm{TopologyKey: t.TopologyKey, Namespaces: t.Namespaces}
+		if len(t.Namespaces) == 0 && t.NamespaceSelector == nil {
+			o.Namespaces = []string{pod.Namespace}
+		}
+		var err, err2 error
+		o.Selector, err = placementSelector(t.LabelSelector)
+		if !o.Selector.Nothing {
+			o.Selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), mismatchedKeys(t.MismatchLabelKeys, pod.Labels), o.Selector.Requirements)
+		}
+		o.NamespaceSelector, err2 = placementSelector(t.NamespaceSelector)
+		if err = cmp.Or(err, err2); err != nil {
+			broken = append(broken, fmt.Sprintf("a broken selector (spec.affinity.%s: %v)", where, err))
+		}
+		return o, err == nil
+	}
+	required := func(where string, in []corev1.PodAffinityTerm) (list []placement.PodTerm) {
+		for i := range in {
+			if t, ok := term(fmt.Sprintf("%s.requiredDuringSchedulingIgnoredDuringExecution[%d]", where, i), &in[i]); ok {
+				list = append(list, t)
+			}
+		}
+		return list
+	}
+	preferred := func(where string, in []corev1.WeightedPodAffinityTerm) (list []placement.WeightedPodTerm) {
+		for i := range in {
+			if t, ok := term(fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", where, i), &in[i].PodAffinityTerm); ok {
+				list = append(list, placement.WeightedPodTerm{Weight: int64(in[i].Weight), Term: t})
+			}
+		}
+		return list
+	}
+	a := pod.Spec.Affinity
+	if a == nil {
+		return nil
+	}
+	if p := a.PodAffinity; p != nil {
+		out.Affinity = required("podAffinity", p.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.PreferredAffinity = preferred("podAffinity", p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		out.AntiAffinity = required("podAntiAffinity", p.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.PreferredAntiAffinity = preferred("podAntiAffinity", p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return broken
+}
+
+// placementOwner is the controller of pod if it is of a kind whose pods are spread by default.
+func placementOwner(pod *corev1.Pod) placement.Owner {
+	o := metav1.GetControllerOfNoCopy(pod)
+	if o == nil {
+		return placement.Owner{}
+	}
+	switch o.APIVersion + " " + o.Kind {
+	case "v1 ReplicationController", "apps/v1 ReplicaSet", "apps/v1 StatefulSet":
+		return placement.Owner{Kind: o.Kind, Name: o.Name}
+	}
+	return placement.Owner{}
+}
+
+// PlacementGroup translates an object that selects pods; ok is false for any other. A broken selector selects nothing.
+func PlacementGroup(obj any) (g placement.Group, ok bool) {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		return placement.Group{Kind: placement.KindService, Namespace: o.Namespace, Name: o.Name, Selector: placementMapSelector(o.Spec.Selector)}, true
+	case *corev1.ReplicationController:
+		g = placement.Group{Kind: "ReplicationController", Namespace: o.Namespace, Name: o.Name}
+		if o.Spec.Selector != nil {
+			g.Selector = placementMapSelector(o.Spec.Selector)
+		}
+		return g, true
+	case *appsv1.ReplicaSet:
+		g = placement.Group{Kind: "ReplicaSet", Namespace: o.Namespace, Name: o.Name}
+		g.Selector, _ = placementSelector(o.Spec.Selector)
+		return g, true
+	case *appsv1.StatefulSet:
+		g = placement.Group{Kind: "StatefulSet", Namespace: o.Namespace, Name: o.Name}
+		g.Selector, _ = placementSelector(o.Spec.Selector)
+		return g, true
+	}
+	return placement.Group{}, false
+}
+
+// PlacementBudget translates a disruption budget. A broken selector protects nothing.
+func PlacementBudget(b *policyv1.PodDisruptionBudget) placement.Budget {
+	out := placement.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
+	out.Selector, _ = placementSelector(b.Spec.Selector)
+	out.Disrupted = slices.Sorted(maps.Keys(b.Status.DisruptedPods))
+	return out
+}
+
+// placementImages lists the images of containers and of image volumes, each with a tag, and counts containers.
+func placementImages(pod *corev1.Pod) (images []string, containers int) {
+	add := func(name string) {
+		if name == "" {
+			return
+		}
+		if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
+			name += ":latest"
+		}
+		images = append(images, name)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		containers += len(list)
+		for i := range list {
+			add(list[i].Image)
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil {
+			add(v.Reference)
+		}
+	}
+	slices.Sort(images)
+	return images, containers
+}
+
+// compatible is the version of Kubernetes whose pods we place: from some version on, every node has a feature.
+var compatible = version.MajorMinor(1, 36)
+
+// placementFeatures lists the node features that pod needs.
+func placementFeatures(pod *corev1.Pod) []string {
+	set, err := ndf.DefaultFramework.InferForPodScheduling(&ndftypes.PodInfo{Spec: &pod.Spec}, compatible)
+	if err != nil || set.IsEmpty() {
+		return nil
+	}
+	names, err := ndf.DefaultFramework.Unmap(set)
+	if err != nil {
+		return nil
+	}
+	return names
+}

@@ -1,0 +1,127 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	nodetopology "k8s.io/component-helpers/node/topology"
+	podresource "k8s.io/component-helpers/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// labelExcludeDisruption takes a node out of the count of its zone, whatever its value (upstream's node lifecycle).
+const labelExcludeDisruption = "node.kubernetes.io/exclude-disruption"
+
+// followers are the labels that upstream's node lifecycle controller keeps equal to others.
+var followers = []struct{ label, follows string }{
+	{"beta.kubernetes.io/os", corev1.LabelOSStable},
+	{"beta.kubernetes.io/arch", corev1.LabelArchStable},
+}
+
+// HealthNode translates what the lifecycle controller needs to know of a node.
+func HealthNode(node *corev1.Node) health.Node {
+	out := health.Node{
+		Name: node.Name, UID: string(node.UID), Created: unit.WallOf(node.CreationTimestamp.Time), Cordoned: node.Spec.Unschedulable,
+		Status: make(map[health.ConditionType]health.Status, len(node.Status.Conditions)), Zone: nodetopology.GetZoneKey(node),
+		Allocatable: healthLoad(node.Status.Allocatable, amount(corev1.ResourcePods, node.Status.Allocatable[corev1.ResourcePods])),
+	}
+	_, out.Excluded = node.Labels[labelExcludeDisruption]
+	for _, c := range node.Status.Conditions {
+		out.Status[health.ConditionType(c.Type)] = healthStatus(c.Status)
+		if c.Type == corev1.NodeReady {
+			out.Heartbeat, out.Changed = unit.WallOf(c.LastHeartbeatTime.Time), unit.WallOf(c.LastTransitionTime.Time)
+		}
+	}
+	for _, t := range node.Spec.Taints {
+		taint := health.Taint{Key: t.Key, Value: t.Value, Effect: health.Effect(t.Effect)}
+		if t.TimeAdded != nil {
+			taint.Added = unit.WallOf(t.TimeAdded.Time)
+		}
+		out.Taints = append(out.Taints, taint)
+	}
+	for _, f := range followers {
+		if want, ok := node.Labels[f.follows]; ok && node.Labels[f.label] != want {
+			if out.Relabel == nil {
+				out.Relabel = map[string]string{}
+			}
+			out.Relabel[f.label] = want
+		}
+	}
+	return out
+}
+
+func healthStatus(s corev1.ConditionStatus) health.Status {
+	switch s {
+	case corev1.ConditionTrue:
+		return health.True
+	case corev1.ConditionFalse:
+		return health.False
+	}
+	return health.Unknown
+}
+
+func healthLoad(list corev1.ResourceList, pods int64) health.Load {
+	return health.Load{
+		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
+		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
+		Pods:   pods,
+	}
+}
+
+// HealthPod translates what the lifecycle controller needs to know of a pod. It reads what TrimHealthPod leaves.
+func HealthPod(pod *corev1.Pod) health.Pod {
+	out := health.Pod{
+		ID: health.PodID(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Bound: unit.WallOf(pod.CreationTimestamp.Time),
+		Terminating: pod.DeletionTimestamp != nil, Gated: len(pod.Spec.SchedulingGates) > 0,
+		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Requests: healthLoad(podresource.PodRequests(pod, podresource.PodResourcesOptions{}), 1),
+	}
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodReady:
+			out.Ready = c.Status == corev1.ConditionTrue
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
+			out.Bound = unit.WallOf(c.LastTransitionTime.Time)
+		}
+	}
+	for i := range pod.Spec.Tolerations {
+		out.Tolerations = append(out.Tolerations, HealthToleration(&pod.Spec.Tolerations[i]))
+	}
+	return out
+}
+
+// HealthToleration translates a toleration.
+func HealthToleration(t *corev1.Toleration) health.Toleration {
+	out := health.Toleration{Key: t.Key, Value: t.Value, Effect: health.Effect(t.Effect)}
+	switch t.Operator {
+	case "", corev1.TolerationOpEqual:
+	case corev1.TolerationOpExists:
+		out.Exists = true
+	default: // Lt and Gt are an alpha of 1.36, off by default: they tolerate nothing
+		out.Never = true
+	}
+	if t.TolerationSeconds != nil {
+		out.Bounded, out.Seconds = true, *t.TolerationSeconds
+	}
+	return out
+}
+
+// TrimHealthPod drops what neither HealthPod nor an Event about the pod reads, which is most of it.
+func TrimHealthPod(pod *corev1.Pod) {
+	keep := corev1.PodSpec{
+		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, SchedulingGates: pod.Spec.SchedulingGates,
+		Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
+		InitContainers: onlyResources(pod.Spec.InitContainers), Containers: onlyResources(pod.Spec.Containers),
+	}
+	pod.Spec = keep
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
+	pod.Labels, pod.Annotations = nil, nil
+}
+
+func onlyResources(in []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for i := range in {
+		out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Requests: in[i].Resources.Requests}, RestartPolicy: in[i].RestartPolicy})
+	}
+	return out
+}

@@ -1,0 +1,42 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// NodeResources returns what a node with this load line publishes.
+func NodeResources(l loadline.Line) (capacity, allocatable corev1.ResourceList) {
+	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
+	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
+		capacity[name], allocatable[name] = has, offers
+	}
+	set(corev1.ResourceCPU, CPUQuantity(l.CPU.Capacity), CPUQuantity(l.CPU.Allocatable))
+	set(corev1.ResourceMemory, BytesQuantity(l.Memory.Capacity), BytesQuantity(l.Memory.Allocatable))
+	if !l.StorageUncounted {
+		set(corev1.ResourceEphemeralStorage, BytesQuantity(l.EphemeralStorage.Capacity), BytesQuantity(l.EphemeralStorage.Allocatable))
+	}
+	set(corev1.ResourcePods, *resource.NewQuantity(l.Pods.Capacity, resource.DecimalSI), *resource.NewQuantity(l.Pods.Allocatable, resource.DecimalSI))
+	for _, h := range l.HugePages {
+		set(HugePageResource(h.Size), BytesQuantity(h.Capacity), BytesQuantity(h.Allocatable))
+	}
+	return capacity, allocatable
+}
+
+// BytesQuantity returns b as Kubernetes prints memory and storage.
+func BytesQuantity(b unit.Bytes) resource.Quantity {
+	return *resource.NewQuantity(int64(b), resource.BinarySI)
+}
+
+// CPUQuantity returns m as Kubernetes prints CPU.
+func CPUQuantity(m unit.MilliCPU) resource.Quantity {
+	return *resource.NewMilliQuantity(int64(m), resource.DecimalSI)
+}
+
+// CountQuantity returns n as Kubernetes prints numbers of things.
+func CountQuantity(n int64) resource.Quantity {
+	return *resource.NewQuantity(n, resource.DecimalSI)
+}

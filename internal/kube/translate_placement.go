@@ -1,0 +1,318 @@
+package kube
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	podresource "k8s.io/component-helpers/resource"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+)
+
+// What a container without a request counts for when nodes are scored: upstream's DefaultMilliCPURequest and
+// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests; they never make a pod not fit.
+const (
+	scoreCPUDefault    = 100 * unit.MilliCPU(1)
+	scoreMemoryDefault = 200 * unit.MiB
+)
+
+// amountMax bounds every amount, so that the sum over 4,000 pods on a node cannot overflow. Chosen: 2^51, 2 PiB or two
+// trillion CPUs; a node that claims more is treated as having that.
+const amountMax = 1 << 51
+
+// PlacementPod translates what the scheduler needs to know of a pod.
+func PlacementPod(pod *corev1.Pod) placement.Pod {
+	out := placement.Pod{
+		ID:          placement.PodID(pod.UID),
+		Namespace:   pod.Namespace,
+		Name:        pod.Name,
+		Labels:      PlacementLabels(pod.Labels),
+		Owner:       placementOwner(pod),
+		Profile:     pod.Spec.SchedulerName,
+		Deleting:    pod.DeletionTimestamp != nil,
+		Preempted:   preempted(pod),
+		Node:        pod.Spec.NodeName,
+		Nominated:   pod.Status.NominatedNodeName,
+		Tolerations: placementTolerations(pod.Spec.Tolerations),
+		Ports:       placementPorts(pod),
+	}
+	if pod.Spec.Priority != nil {
+		out.Priority = *pod.Spec.Priority
+	}
+	out.NeverPreempts = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever
+	if pod.Status.StartTime != nil {
+		out.Started = pod.Status.StartTime.UnixNano()
+	}
+	for _, g := range pod.Spec.SchedulingGates {
+		out.Gates = append(out.Gates, g.Name)
+	}
+	out.Requests, out.Asked, out.Held = placementRequests(pod)
+	for k, v := range pod.Spec.NodeSelector {
+		out.NodeSelector = append(out.NodeSelector, placement.Label{Key: k, Value: v})
+	}
+	slices.SortFunc(out.NodeSelector, byKey)
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // a broken term matches nothing
+	}
+	var broken []string
+	out.Spread, broken = placementSpread(pod)
+	broken = append(broken, placementAround(pod, &out)...)
+	out.Images, out.Containers = placementImages(pod)
+	out.Features = placementFeatures(pod)
+	out.NUMA, out.Berth = placementNUMA(pod)
+	out.Mounts = placementMounts(pod)
+	if pod.Spec.NodeName == "" {
+		out.Unsupported = append(placementUnsupported(pod), broken...)
+		out.NeedsOfAgent = podfields.CodesOf(pod)
+	}
+	return out
+}
+
+// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes, nil: nothing; and where it lies
+// there by who bound it.
+func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
+	devices := false
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for name := range list[i].Resources.Limits {
+				devices = devices || strings.Contains(string(name), "/")
+			}
+		}
+	}
+	if class := pod.Status.QOSClass; !devices && class != "" && class != corev1.PodQOSGuaranteed {
+		return nil, nil // as most are
+	}
+	out := NUMAPod(pod)
+	if !devices && !out.Guaranteed {
+		return nil, nil
+	}
+	if pod.Spec.NodeName != "" {
+		berth = out.Berth
+	}
+	out.UID, out.Berth = "", nil
+	return &out, berth
+}
+
+// PlacementNode translates what the scheduler needs to know of a node.
+func PlacementNode(node *corev1.Node) placement.Node {
+	out := placement.Node{Name: node.Name, Unschedulable: node.Spec.Unschedulable}
+	for k, v := range node.Labels {
+		out.Labels = append(out.Labels, placement.Label{Key: k, Value: v})
+	}
+	for _, t := range node.Spec.Taints {
+		out.Taints = append(out.Taints, placement.Taint{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)})
+	}
+	for name, q := range node.Status.Allocatable {
+		if name == corev1.ResourcePods {
+			out.PodsMax = amount(name, q)
+			continue
+		}
+		out.Allocatable = append(out.Allocatable, placement.Amount{Resource: string(name), Value: amount(name, q)})
+	}
+	slices.SortFunc(out.Allocatable, byResource)
+	for i := range node.Status.Images {
+		image := &node.Status.Images[i]
+		out.Images = append(out.Images, placement.Image{Names: image.Names, Size: image.SizeBytes})
+	}
+	out.Features, out.AgentLacks = node.Status.DeclaredFeatures, agentLacks(node)
+	return out
+}
+
+// AnnotationLacks of a Node names what its agent cannot do, by the codes of podfields, with commas: it holds pods that
+// need it.
+const AnnotationLacks = "plimsoll.dev/agent-lacks"
+
+// OurAgent reports whether a Node's status was written by this project's agent, of whatever release. What it noted on
+// the Node outlives it when a kubelet takes the node over.
+func OurAgent(node *corev1.Node) bool {
+	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
+}
+
+// agentLacks are the codes of what the node's agent cannot do.
+func agentLacks(node *corev1.Node) []string {
+	text := node.Annotations[AnnotationLacks]
+	if text == "" || len(text) > agentLacksMax || !OurAgent(node) {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// agentLacksMax bounds the annotation, in bytes: nobody is to make the scheduler keep megabytes for each node (chosen:
+// ten times what the agent writes).
+const agentLacksMax = 8 << 10
+
+// preempted reports whether a scheduler has evicted pod to make room.
+func preempted(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			return c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		}
+	}
+	return false
+}
+
+func byKey(a, b placement.Label) int       { return cmp.Compare(a.Key, b.Key) }
+func byResource(a, b placement.Amount) int { return cmp.Compare(a.Resource, b.Resource) }
+
+// amount is q in the base unit of its resource, kept within [0, amountMax]: a negative quantity is nothing.
+func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	v := q.Value() // saturates
+	if name == corev1.ResourceCPU {
+		if v > amountMax/1000 {
+			return amountMax // MilliValue would wrap around
+		}
+		v = q.MilliValue()
+	}
+	return min(max(v, 0), amountMax)
+}
+
+// placementRequests applies the pod request rule of the API: containers together, init containers one after another,
+// sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
+// resized, the larger of what it asks for and what it holds.
+func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, held placement.Load) {
+	options := podresource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+	list := podresource.PodRequests(pod, options)
+	for name, q := range list {
+		if v := amount(name, q); v != 0 {
+			requests = append(requests, placement.Amount{Resource: string(name), Value: v})
+		}
+	}
+	slices.SortFunc(requests, byResource)
+
+	cpu, memory := resource.NewMilliQuantity(int64(scoreCPUDefault), resource.DecimalSI), resource.NewQuantity(int64(scoreMemoryDefault), resource.BinarySI)
+	options.NonMissingContainerRequests = corev1.ResourceList{corev1.ResourceCPU: *cpu, corev1.ResourceMemory: *memory}
+	if !podresource.IsPodLevelRequestsSet(pod) {
+		asked = placementLoad(podresource.PodRequests(pod, options))
+		return requests, asked, asked
+	}
+	// While it scores a pod, NodeResourcesFit 1.36 does not look at pod-level requests at all (NewFit leaves its
+	// scorer's enablePodLevelResources unset; found by oracle/). Same scores is our promise, so neither do we.
+	withoutPodLevel := options
+	withoutPodLevel.SkipPodLevelResources = true
+	asked = placementLoad(podresource.PodRequests(pod, withoutPodLevel))
+	// Once it is on a node, upstream does, and fills in for containers only what neither they nor the pod as a whole
+	// ask for.
+	for name := range options.NonMissingContainerRequests {
+		if _, ok := list[name]; ok {
+			delete(options.NonMissingContainerRequests, name)
+		}
+	}
+	return requests, asked, placementLoad(podresource.PodRequests(pod, options))
+}
+
+func placementLoad(list corev1.ResourceList) placement.Load {
+	return placement.Load{
+		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
+		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
+	}
+}
+
+func placementTolerations(in []corev1.Toleration) []placement.Toleration {
+	var out []placement.Toleration
+	for _, t := range in {
+		o := placement.Toleration{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)}
+		switch t.Operator {
+		case "", corev1.TolerationOpEqual:
+		case corev1.TolerationOpExists:
+			o.Exists = true
+		default: // Lt and Gt are an alpha of 1.36, off by default: they tolerate nothing
+			o.Never = true
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// placementPorts lists the host ports that the pod holds for its whole life: those of containers and of sidecars.
+func placementPorts(pod *corev1.Pod) []placement.HostPort {
+	var out []placement.HostPort
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				out = append(out, placement.HostPort{IP: cmp.Or(p.HostIP, placement.AnyIP), Protocol: cmp.Or(string(p.Protocol), "TCP"), Port: p.HostPort})
+			}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return out
+}
+
+func placementTerm(t *corev1.NodeSelectorTerm) placement.NodeTerm {
+	var out placement.NodeTerm
+	for i := range t.MatchExpressions {
+		r, ok := placementRequirement(&t.MatchExpressions[i])
+		out.Labels = append(out.Labels, r)
+		out.Broken = out.Broken || !ok
+	}
+	for i := range t.MatchFields {
+		f := &t.MatchFields[i]
+		r, ok := placementRequirement(f)
+		ok = ok && f.Key == "metadata.name" && len(f.Values) == 1 && (r.Op == placement.In || r.Op == placement.NotIn)
+		out.Names = append(out.Names, r)
+		out.Broken = out.Broken || !ok
+	}
+	return out
+}
+
+// placementRequirement reports false for a requirement that upstream cannot parse; its term then matches nothing.
+func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirement, bool) {
+	out := placement.Requirement{Key: r.Key, Values: r.Values}
+	for _, v := range r.Values {
+		if len(validation.IsValidLabelValue(v)) > 0 && r.Key != "metadata.name" {
+			return out, false
+		}
+	}
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn:
+		out.Op = placement.In
+		return out, len(r.Values) > 0
+	case corev1.NodeSelectorOpNotIn:
+		out.Op = placement.NotIn
+		return out, len(r.Values) > 0
+	case corev1.NodeSelectorOpExists:
+		out.Op = placement.Exists
+		return out, len(r.Values) == 0
+	case corev1.NodeSelectorOpDoesNotExist:
+		out.Op = placement.DoesNotExist
+		return out, len(r.Values) == 0
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		out.Op = placement.Gt
+		if r.Operator == corev1.NodeSelectorOpLt {
+			out.Op = placement.Lt
+		}
+		if len(r.Values) != 1 {
+			return out, false
+		}
+		n, err := strconv.ParseInt(r.Values[0], 10, 64)
+		out.Bound, out.Values = n, nil
+		return out, err == nil
+	}
+	return out, false
+}
+
+// placementUnsupported names the hard demands of pod that core/placement has no rule for yet.
+func placementUnsupported(pod *corev1.Pod) []string {
+	var out []string
+	if len(pod.Spec.ResourceClaims) > 0 {
+		out = append(out, "resource claims (spec.resourceClaims)")
+	}
+	if pod.Spec.SchedulingGroup != nil {
+		out = append(out, "gangs (spec.schedulingGroup)")
+	}
+	return out
+}

@@ -1,0 +1,253 @@
+package kube
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/storage/ephemeral"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
+	csitranslation "k8s.io/csi-translation-lib"
+	csiplugins "k8s.io/csi-translation-lib/plugins"
+	"k8s.io/klog/v2"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+)
+
+// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach, for which kube-scheduler 1.36 counts
+// them.
+var movedPlugins = []string{
+	csiplugins.AWSEBSInTreePluginName, csiplugins.GCEPDInTreePluginName, csiplugins.AzureDiskInTreePluginName,
+	csiplugins.CinderInTreePluginName, csiplugins.PortworxVolumePluginName,
+}
+
+var csi = csitranslation.New()
+
+// placementMounts lists the volumes of pod that some rule looks at.
+func placementMounts(pod *corev1.Pod) []placement.Mount {
+	var out []placement.Mount
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		var m placement.Mount
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			m.Claim = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			m.Claim, m.Own = ephemeral.VolumeClaimName(pod, v), true
+		default:
+			m.Disk, m.Attached = placementDisk(v), inlineAttached(v, pod.Namespace)
+		}
+		if m.Claim != "" || m.Disk != nil || m.Attached != (placement.Attached{}) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// EphemeralClaim is the claim that upstream's controller makes for a generic ephemeral volume of pod.
+func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
+	template, yes := v.Ephemeral.VolumeClaimTemplate.DeepCopy(), true
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	c.Namespace, c.Name = pod.Namespace, ephemeral.VolumeClaimName(pod, v)
+	c.UID = types.UID(c.Namespace + "/" + c.Name)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: &yes, BlockOwnerDeletion: &yes}}
+	return c
+}
+
+// placementDisk is the disk that v names, if of a kind that two pods must not share.
+func placementDisk(v *corev1.Volume) *placement.Disk {
+	switch {
+	case v.GCEPersistentDisk != nil:
+		return &placement.Disk{Kind: "gcePersistentDisk", ID: v.GCEPersistentDisk.PDName, ReadOnly: v.GCEPersistentDisk.ReadOnly}
+	case v.AWSElasticBlockStore != nil:
+		return &placement.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not even for reading
+	case v.ISCSI != nil:
+		return &placement.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
+	case v.RBD != nil:
+		monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: without a common one, disks differ
+		return &placement.Disk{Kind: "rbd", ID: v.RBD.RBDPool + "/" + v.RBD.RBDImage, Monitors: monitors, ReadOnly: v.RBD.ReadOnly}
+	}
+	return nil
+}
+
+// inlineAttached is what a CSI driver attaches for an in-tree volume that is named in a pod.
+func inlineAttached(v *corev1.Volume, namespace string) placement.Attached {
+	if !csi.IsInlineMigratable(v) {
+		return placement.Attached{}
+	}
+	plugin, err := csi.GetInTreePluginNameFromSpec(nil, v)
+	if err != nil || !slices.Contains(movedPlugins, plugin) {
+		return placement.Attached{}
+	}
+	pv, err := csi.TranslateInTreeInlineVolumeToCSI(klog.Background(), v, namespace)
+	if err != nil || pv == nil || pv.Spec.CSI == nil {
+		return placement.Attached{}
+	}
+	return placement.Attached{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
+}
+
+// PlacementClaim translates a PersistentVolumeClaim.
+func PlacementClaim(c *corev1.PersistentVolumeClaim) placement.Claim {
+	out := placement.Claim{
+		Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), Version: c.ResourceVersion,
+		Class: storagehelpers.GetPersistentVolumeClaimClass(c), Volume: c.Spec.VolumeName,
+		Bound: metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted),
+		Lost:  c.Status.Phase == corev1.ClaimLost, Deleting: c.DeletionTimestamp != nil,
+		Modes: accessModes(c.Spec.AccessModes), OncePod: slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod),
+		Block: isBlock(c.Spec.VolumeMode),
+	}
+	out.Node, out.Selected = c.Annotations[storagehelpers.AnnSelectedNode]
+	if q, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		out.Size, out.Sized = q.Value(), true
+	}
+	if c.Spec.VolumeAttributesClassName != nil {
+		out.Attributes = *c.Spec.VolumeAttributesClassName
+	}
+	if c.Spec.Selector != nil {
+		out.Selector = objectSelector(c.Spec.Selector)
+	}
+	if owner := metav1.GetControllerOf(c); owner != nil {
+		out.Controller = string(owner.UID)
+	}
+	return out
+}
+
+// objectSelector selects nothing if it is broken.
+func objectSelector(in *metav1.LabelSelector) *placement.LabelSelector {
+	s, err := placementSelector(in)
+	if err != nil {
+		s = placement.LabelSelector{Nothing: true}
+	}
+	return &s
+}
+
+func accessModes(modes []corev1.PersistentVolumeAccessMode) []string {
+	out := make([]string, len(modes))
+	for i := range modes {
+		out[i] = string(modes[i])
+	}
+	return out
+}
+
+func isBlock(mode *corev1.PersistentVolumeMode) bool {
+	return mode != nil && *mode == corev1.PersistentVolumeBlock
+}
+
+// PlacementVolume translates a PersistentVolume.
+func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
+	capacity := v.Spec.Capacity[corev1.ResourceStorage]
+	out := placement.Volume{
+		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: storagehelpers.GetPersistentVolumeClass(v),
+		Capacity: capacity.Value(), Available: v.Status.Phase == corev1.VolumeAvailable, Deleting: v.DeletionTimestamp != nil,
+		Modes: accessModes(v.Spec.AccessModes), Block: isBlock(v.Spec.VolumeMode), Affinity: volumeAffinity(v),
+		NeedsOfAgent: podfields.CodesOfVolume(v),
+	}
+	if v.Spec.VolumeAttributesClassName != nil {
+		out.Attributes = *v.Spec.VolumeAttributesClassName
+	}
+	if ref := v.Spec.ClaimRef; ref != nil {
+		out.Claimed, out.ClaimSpace, out.ClaimName, out.ClaimUID = true, ref.Namespace, ref.Name, string(ref.UID)
+	}
+	if source := v.Spec.CSI; source != nil {
+		out.Attached, out.CSI = placement.Attached{Driver: source.Driver, Handle: source.VolumeHandle}, true
+		return out
+	}
+	if !csi.IsPVMigratable(v) {
+		return out
+	}
+	plugin, err := csi.GetInTreePluginNameFromSpec(v, nil)
+	if err != nil || !slices.Contains(movedPlugins, plugin) {
+		return out
+	}
+	if moved, err := csi.TranslateInTreePVToCSI(klog.Background(), v); err == nil && moved.Spec.CSI != nil {
+		out.Attached = placement.Attached{Driver: moved.Spec.CSI.Driver, Handle: moved.Spec.CSI.VolumeHandle}
+		out.Plugin, out.Moved = plugin, volumeAffinity(moved)
+	}
+	return out
+}
+
+func volumeAffinity(v *corev1.PersistentVolume) *[]placement.NodeTerm {
+	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	terms, _, _ := PlacementNodeAffinity(&corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: v.Spec.NodeAffinity.Required})
+	return terms
+}
+
+// PlacementStorageClass translates a StorageClass.
+func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
+	out := placement.StorageClass{Name: c.Name, Provisioner: c.Provisioner, Driver: c.Provisioner, Unset: c.VolumeBindingMode == nil}
+	out.Waits = c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	if csi.IsMigratableIntreePluginByName(c.Provisioner) {
+		out.Driver, out.NeedsOfAgent = "", podfields.CodesOfInTree()
+		if slices.Contains(movedPlugins, c.Provisioner) {
+			out.Driver, _ = csi.GetCSINameFromInTreeName(c.Provisioner)
+		}
+	}
+	if len(c.AllowedTopologies) > 0 {
+		terms := make([]placement.NodeTerm, 0, len(c.AllowedTopologies))
+		for _, t := range c.AllowedTopologies {
+			terms = append(terms, topologyTerm(t))
+		}
+		out.Topologies = &terms
+	}
+	return out
+}
+
+func topologyTerm(t corev1.TopologySelectorTerm) placement.NodeTerm {
+	var out placement.NodeTerm
+	for _, e := range t.MatchLabelExpressions {
+		r, ok := placementRequirement(&corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values})
+		out.Labels = append(out.Labels, r)
+		out.Broken = out.Broken || !ok
+	}
+	return out
+}
+
+// PlacementNodeStorage translates a CSINode.
+func PlacementNodeStorage(n *storagev1.CSINode) placement.NodeStorage {
+	out := placement.NodeStorage{Node: n.Name}
+	for _, d := range n.Spec.Drivers {
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			if out.Limits == nil {
+				out.Limits = map[string]int64{}
+			}
+			out.Limits[d.Name] = int64(*d.Allocatable.Count)
+		}
+	}
+	if moved := n.Annotations[corev1.MigratedPluginsAnnotationKey]; moved != "" {
+		out.Plugins = strings.Split(moved, ",")
+	}
+	return out
+}
+
+// PublishesCapacities reports whether a driver publishes how much room it has and wants that to be looked at.
+func PublishesCapacities(d *storagev1.CSIDriver) bool {
+	return d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
+}
+
+// PlacementCapacity translates a CSIStorageCapacity.
+func PlacementCapacity(c *storagev1.CSIStorageCapacity) placement.Capacity {
+	out := placement.Capacity{Namespace: c.Namespace, Name: c.Name, Class: c.StorageClassName}
+	if c.NodeTopology != nil {
+		out.Nodes = objectSelector(c.NodeTopology)
+	}
+	if q := cmp.Or(c.MaximumVolumeSize, c.Capacity); q != nil {
+		out.Size, out.Sized = q.Value(), true
+	}
+	return out
+}
+
+// PlacementAttachment translates a VolumeAttachment; of one without a volume of the cluster, nothing counts.
+func PlacementAttachment(a *storagev1.VolumeAttachment) placement.Attachment {
+	out := placement.Attachment{Name: a.Name, Node: a.Spec.NodeName, Driver: a.Spec.Attacher}
+	if a.Spec.Source.PersistentVolumeName != nil {
+		out.Volume = *a.Spec.Source.PersistentVolumeName
+	}
+	return out
+}
