@@ -48,9 +48,12 @@ const (
 	// eventLanes is how many Events of one type are written at once. Chosen: as many as binds that a server on two
 	// cores works at; half of BindsInFlight of the scheduler, whose Events and binds then keep up with each other.
 	eventLanes = 32
-	// waitingOfObjectMax bounds those about one object. It is what client-go's filter lets pass of one object and
-	// source at once (defaultSpamBurst in tools/record/events_cache.go): more would be filtered.
-	waitingOfObjectMax = 25
+	// passMax is what client-go's filter lets pass of one object and source at once (defaultSpamBurst in
+	// tools/record/events_cache.go).
+	passMax = 25
+	// waitingOfObjectMax bounds those about one object. With the one that is being written they are as many as pass:
+	// more would be filtered, and those that came last.
+	waitingOfObjectMax = passMax - 1
 )
 
 // eventLine is the Events of one type.
@@ -302,7 +305,7 @@ func (r *Recorders) write(w *waitingEvent) {
 // correlate tells the correlator of each time that an Event happened, and returns what it makes of the last; nil:
 // nothing is to be written. isNew: the server has none of the kind yet.
 func (r *Recorders) correlate(w *waitingEvent) (e *corev1.Event, patch []byte, isNew bool) {
-	for i := range min(w.times, waitingOfObjectMax) { // more are filtered
+	for i := range min(w.times, passMax) { // more are filtered
 		result, err := r.correlator.EventCorrelate(w.Event)
 		if err != nil || result.Skip {
 			break

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,6 +28,7 @@ type sink struct {
 	mu      sync.Mutex
 	created []*corev1.Event
 	patched int
+	said    []string // the messages, in the order in which they arrived
 }
 
 func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
@@ -39,7 +41,7 @@ func (s *sink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.created = append(s.created, e)
+	s.created, s.said = append(s.created, e), append(s.said, e.Message)
 	return e, nil
 }
 
@@ -54,6 +56,7 @@ func (s *sink) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.patched++
+	s.said = append(s.said, e.Message)
 	return e, nil
 }
 
@@ -114,6 +117,8 @@ func TestEventsOutliveTrouble(t *testing.T) {
 		"too much to do":    {apierrors.NewTooManyRequests("busy", 1), 10 * time.Minute, 1, 100},
 		"its store is away": {apierrors.NewInternalError(errors.New("etcdserver: no leader")), 10 * time.Minute, 1, 100},
 		"it begins":         {apierrors.NewServiceUnavailable("not yet"), 10 * time.Minute, 1, 100},
+		"it takes too long": {apierrors.NewTimeoutError("it took a minute", 1), 10 * time.Minute, 1, 100},
+		"it gave up":        {apierrors.NewServerTimeout(corev1.Resource("events"), "create", 1), 10 * time.Minute, 1, 100},
 		"it fails for good": {apierrors.NewInternalError(errors.New("webhook")), 3 * time.Hour, 0, 600},
 		"it says no":        {apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no")), time.Minute, 0, 1},
 	} {
@@ -218,6 +223,9 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 		}
 		for i := range 1000 {
 			r.Eventf(eventPod(1), corev1.EventTypeWarning, "FailedScheduling", "the %dth reason", i)
+			if i == 0 {
+				synctest.Wait() // it is being written
+			}
 		}
 		if n := all.lines[corev1.EventTypeWarning].waiting.Load(); n > waitingOfObjectMax {
 			t.Errorf("%d Events about one pod wait", n)
@@ -230,8 +238,130 @@ func TestEventsOfOneObjectAreBounded(t *testing.T) {
 				t.Errorf("count %d, want 7", e.Count)
 			}
 		}
-		if last := s.created[len(s.created)-1]; len(s.created) > 2+waitingOfObjectMax+1 || s.patched > 1+waitingOfObjectMax {
-			t.Errorf("%d Events and %d patches, the last: %s", len(s.created), s.patched, last.Message)
+		reasons := slices.DeleteFunc(s.said, func(said string) bool { return !strings.Contains(said, "th reason") })
+		if n := len(reasons); n != 1+waitingOfObjectMax || !strings.Contains(reasons[n-1], "the 999th reason") {
+			t.Errorf("%d reasons were told, want the first and the last %d: %q", n, waitingOfObjectMax, reasons)
+		}
+	})
+}
+
+// TestEventsThatDiffer: of Events about one object that wait, those are one that say the same. One that differs in its
+// reason, its words, who says it, the part of the object or its annotations is written by itself.
+func TestEventsThatDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &sink{}
+		s.away.Store(true)
+		all := newRecorders(ctx, s)
+		r, pod := all.As("test", "here"), eventPod(0)
+		r.Event(pod, corev1.EventTypeNormal, "First", "is being written")
+		synctest.Wait()
+		part := &corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FieldPath: "spec.containers{c}",
+		}
+		r.Event(pod, corev1.EventTypeNormal, "Pulling", "image a")
+		r.Event(pod, corev1.EventTypeNormal, "Pulled", "image a")
+		r.Event(pod, corev1.EventTypeNormal, "Pulling", "image b")
+		all.As("other", "here").Event(pod, corev1.EventTypeNormal, "Pulling", "image a")
+		r.Event(part, corev1.EventTypeNormal, "Pulling", "image a")
+		for _, annotations := range []map[string]string{nil, {"note": "one"}, {"note": "two"}, nil} {
+			r.AnnotatedEventf(pod, annotations, corev1.EventTypeNormal, "Noted", "%d notes", 2)
+		}
+		r.AnnotatedEventf(pod, map[string]string{"note": "three"}, corev1.EventTypeNormal, "Noted", "one more")
+		time.Sleep(time.Minute)
+		r.Event(pod, corev1.EventTypeNormal, "Pulling", "image a")
+		s.away.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		var told []string
+		for _, e := range s.created {
+			told = append(told, fmt.Sprint(e.Reason, " ", e.Message, " ", e.Source.Component, " ", e.InvolvedObject.FieldPath, " ", e.Count,
+				" in ", e.LastTimestamp.Sub(e.FirstTimestamp.Time), e.Annotations))
+		}
+		want := []string{
+			"First is being written test  1 in 0s map[]",
+			"Pulling image a test  2 in 1m0s map[]",
+			"Pulled image a test  1 in 0s map[]",
+			"Pulling image b test  1 in 0s map[]",
+			"Pulling image a other  1 in 0s map[]",
+			"Pulling image a test spec.containers{c} 1 in 0s map[]",
+			"Noted 2 notes test  2 in 0s map[]",
+			"Noted one more test  1 in 0s map[note:three]",
+		}
+		if !slices.Equal(told, want) || s.patched != 2 {
+			t.Errorf("%d patches, want 2, and Events\n%s\nwant\n%s", s.patched, strings.Join(told, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// TestEventsThatExpire: what the server keeps no more it is told anew, and what it has under a name of its own is told
+// there that it happened again.
+func TestEventsThatExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &store{t: t, has: map[string]int32{}}
+		r := newRecorders(ctx, s).As("test", "")
+		again := func(want string) {
+			t.Helper()
+			r.Event(eventPod(0), corev1.EventTypeWarning, "FailedScheduling", "no room")
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := fmt.Sprint(s.has); got != want {
+				t.Errorf("the server has %s, want %s", got, want)
+			}
+		}
+		again("map[event1:1]")
+		again("map[event1:2]")
+		again("map[event1:3]")
+		s.has = map[string]int32{}
+		again("map[event2:4]")
+		again("map[event2:5]")
+	})
+}
+
+// store is an API server that names the Events that it keeps, and how often each happened.
+type store struct {
+	t    *testing.T
+	has  map[string]int32
+	made int
+}
+
+func (s *store) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
+	if e.ResourceVersion != "" {
+		s.t.Errorf("what is new is said to be version %s of something", e.ResourceVersion)
+	}
+	s.made++
+	e = e.DeepCopy()
+	e.Name, e.ResourceVersion = fmt.Sprint("event", s.made), "1"
+	s.has[e.Name] = e.Count
+	return e, nil
+}
+
+func (s *store) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	if s.has[e.Name] == 0 {
+		return nil, apierrors.NewNotFound(corev1.Resource("events"), e.Name)
+	}
+	s.has[e.Name] = e.Count
+	return e, nil
+}
+
+// TestEventsOfNoNamespace, as those about nodes, are in the one where everybody looks for them. What cannot be an Event
+// is left out.
+func TestEventsOfNoNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &sink{}
+		r := newRecorders(ctx, s).As("test", "")
+		r.Event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, corev1.EventTypeNormal, "Starting", "")
+		r.Event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, "Alarm", "Starting", "of no type that there is")
+		r.Event(nil, corev1.EventTypeNormal, "Starting", "about nothing")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(s.created) != 1 || s.created[0].Namespace != metav1.NamespaceDefault || s.created[0].InvolvedObject.Namespace != "" {
+			t.Errorf("created %+v", s.created)
 		}
 	})
 }
