@@ -27,8 +27,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var (
@@ -170,7 +170,7 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 		return nodeLine{}, err
 	}
 	out := nodeLine{huge: map[int64]int64{}}
-	out.capacity, out.allocatable = kube.NodeResources(line)
+	out.capacity, out.allocatable = translate.NodeResources(line)
 	values := line.Enforced()
 	out.shares = uint64(values.CPUShares.OrZero())
 	memory, _ := values.Memory.Get()

@@ -25,8 +25,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var (
@@ -292,9 +292,9 @@ func (r random) evictees() ([]*corev1.Pod, []statsapi.PodStats, []eviction.Pod) 
 	var ours []eviction.Pod
 	for i := range r.IntN(8) {
 		pod, s := r.evictee(i)
-		one := kube.EvictionPod(pod)
+		one := translate.EvictionPod(pod)
 		if s != nil {
-			kube.EvictionUsage(&one, s)
+			translate.EvictionUsage(&one, s)
 			stats = append(stats, *s)
 		}
 		pods, ours = append(pods, pod), append(ours, one)
@@ -385,9 +385,9 @@ func TestEvictionHistory(t *testing.T) {
 			e.clock.Step(pass)
 			e.summary = r.summary(nil)
 			e.synchronize(t)
-			got := d.Step(now, eviction.Facts{Signals: kube.EvictionSignals(e.summary), Disks: disks}).Conditions
+			got := d.Step(now, eviction.Facts{Signals: translate.EvictionSignals(e.summary), Disks: disks}).Conditions
 			if want := e.conditions(); !slices.Equal(got, want) {
-				t.Fatalf("case %d, step %d: conditions %v, want %v, disks %d\n%+v\n%+v", n, step, got, want, disks, config, kube.EvictionSignals(e.summary))
+				t.Fatalf("case %d, step %d: conditions %v, want %v, disks %d\n%+v\n%+v", n, step, got, want, disks, config, translate.EvictionSignals(e.summary))
 			}
 			if !slices.Equal(got, last) {
 				changed++
@@ -450,7 +450,7 @@ func TestEvictionVictim(t *testing.T) {
 			continue
 		}
 		at := slices.IndexFunc(ours, func(p eviction.Pod) bool { return p.ID == string(e.killed.UID) })
-		facts := eviction.Facts{Signals: kube.EvictionSignals(e.summary), Disks: disks, Pods: ours[at : at+1], Done: map[eviction.Step]unit.Instant{}}
+		facts := eviction.Facts{Signals: translate.EvictionSignals(e.summary), Disks: disks, Pods: ours[at : at+1], Done: map[eviction.Step]unit.Instant{}}
 		d, now := eviction.New(config), unit.Instant(0).Add(time.Hour)
 		var out eviction.Decision
 		for range 4 {

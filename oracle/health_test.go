@@ -23,7 +23,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var (
@@ -115,10 +115,10 @@ func value(r *rand.Rand) string { return []string{"", "x", "7"}[r.IntN(3)] }
 
 func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
 	t.Helper()
-	node := kube.HealthNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
+	node := translate.HealthNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
 	var ours []health.Toleration
 	for i := range tolerations {
-		ours = append(ours, kube.HealthToleration(&tolerations[i]))
+		ours = append(ours, translate.HealthToleration(&tolerations[i]))
 	}
 	got, ends := health.Patience(node.Taints, ours)
 	if len(taints) == 0 { // upstream cancels before it computes
@@ -219,7 +219,7 @@ func ourTaints(t *testing.T, node *corev1.Node) []string {
 	now, wall := unit.Instant(time.Hour), unit.WallOf(time.Now())
 	m := health.New(now, o)
 	m.NodeSeen(now, wall, health.Node{Name: "well", UID: "w", Status: map[health.ConditionType]health.Status{health.Ready: health.True}})
-	m.NodeSeen(now, wall, kube.HealthNode(node))
+	m.NodeSeen(now, wall, translate.HealthNode(node))
 	taints := slices.Clone(node.Spec.Taints)
 	for _, a := range m.Advance(now).Actions {
 		if a.Node != node.Name || len(a.Unknown) > 0 {

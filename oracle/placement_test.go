@@ -13,8 +13,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var clustersFlag = flag.Int("placement.clusters", 4000, "how many random clusters TestPlacement draws")
@@ -127,7 +127,7 @@ func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed ui
 			tellStores(placer, c.stores)
 			j.seeStores(t, c.stores)
 		}
-		theirs, ours := j.judge(t, pod), kube.PlacementPod(pod)
+		theirs, ours := j.judge(t, pod), translate.PlacementPod(pod)
 		for _, v := range placer.Verdicts(ours) {
 			n.pairs++
 			want, got := slices.Sorted(slices.Values(theirs.reasons[v.Node])), slices.Sorted(slices.Values(v.Reasons)) // upstream walks a map of extended resources
@@ -212,7 +212,7 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := placer.Evictions(kube.PlacementPod(pod))
+	ours := placer.Evictions(translate.PlacementPod(pod))
 	if len(potential) == 0 {
 		if len(ours) > 0 {
 			t.Fatalf("seed %d: pod %s: ours evicts %+v, upstream nobody", seed, pod.Name, ours)
@@ -244,7 +244,7 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 			for _, p := range slices.Concat(c.bound, c.nominated) {
 				t.Logf("%s prio %d on %s nominated %s ns %s vols %v", p.Name, *p.Spec.Priority, p.Spec.NodeName, p.Status.NominatedNodeName, p.Namespace, p.Spec.Volumes)
 			}
-			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(kube.PlacementPod(pod)))
+			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(translate.PlacementPod(pod)))
 		}
 		t.Fatalf("seed %d: pod %s (priority %d): victims: ours %v, upstream %v\npod %+v", seed, pod.Name, *pod.Spec.Priority, got, want, pod.Spec)
 	}
@@ -254,7 +254,7 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 	}
 	n.preemptions++
 	chosen := j.preempts.Evaluator.SelectCandidate(ctx, candidates)
-	placer.PodSeen(4, kube.PlacementPod(pod))
+	placer.PodSeen(4, translate.PlacementPod(pod))
 	d, ok := placer.Next(20e9)
 	placer.PodGone(21e9, placement.PodID(pod.UID))
 	if !ok || d.Preemption == nil {
@@ -267,23 +267,23 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 
 func tell(placer *placement.Placer, c *cluster) {
 	for _, n := range c.namespaces {
-		placer.NamespaceSeen(1, n.Name, kube.PlacementLabels(n.Labels))
+		placer.NamespaceSeen(1, n.Name, translate.PlacementLabels(n.Labels))
 	}
 	for _, s := range c.services {
-		g, _ := kube.PlacementGroup(s)
+		g, _ := translate.PlacementGroup(s)
 		placer.GroupSeen(1, g)
 	}
 	for _, b := range c.budgets {
-		placer.BudgetSeen(1, kube.PlacementBudget(b))
+		placer.BudgetSeen(1, translate.PlacementBudget(b))
 	}
 	for _, n := range c.nodes {
-		placer.NodeSeen(1, kube.PlacementNode(n))
+		placer.NodeSeen(1, translate.PlacementNode(n))
 	}
 	if c.stores != nil {
 		tellStores(placer, c.stores)
 	}
 	for _, p := range c.bound {
-		placer.PodSeen(1, kube.PlacementPod(p))
+		placer.PodSeen(1, translate.PlacementPod(p))
 	}
 	nominate(placer, c)
 }
@@ -294,7 +294,7 @@ func nominate(placer *placement.Placer, c *cluster) {
 		gated := p.DeepCopy()
 		gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} // so that Next does not place it
 		placer.PodGone(1, placement.PodID(p.UID))
-		placer.PodSeen(1, kube.PlacementPod(gated))
+		placer.PodSeen(1, translate.PlacementPod(gated))
 	}
 }
 

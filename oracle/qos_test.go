@@ -16,7 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var (
@@ -30,7 +30,7 @@ func TestQoS(t *testing.T) {
 	classes := map[qos.Class]int{}
 	for n := range *qosPods {
 		pod := qosPod(random)
-		p := kube.QoSPod(pod)
+		p := translate.QoSPod(pod)
 		class := qos.ClassOf(p)
 		classes[class]++
 		if want := v1qos.GetPodQOS(pod); string(class) != string(want) {

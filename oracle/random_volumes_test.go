@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // stores is what a cluster has of storage.
@@ -291,24 +291,24 @@ func (r random) own(pod *corev1.Pod, s *stores) {
 // tellStores tells a Placer what seeStores lets upstream see.
 func tellStores(p *placement.Placer, s *stores) {
 	for _, x := range s.classes {
-		p.StorageClassSeen(1, kube.PlacementStorageClass(x))
+		p.StorageClassSeen(1, translate.PlacementStorageClass(x))
 	}
 	for _, x := range s.volumes {
-		p.VolumeSeen(1, kube.PlacementVolume(x))
+		p.VolumeSeen(1, translate.PlacementVolume(x))
 	}
 	for _, x := range s.claims {
-		p.ClaimSeen(1, kube.PlacementClaim(x))
+		p.ClaimSeen(1, translate.PlacementClaim(x))
 	}
 	for _, x := range s.drivers {
-		p.DriverSeen(1, x.Name, kube.PublishesCapacities(x))
+		p.DriverSeen(1, x.Name, translate.PublishesCapacities(x))
 	}
 	for _, x := range s.capacities {
-		p.CapacitySeen(1, kube.PlacementCapacity(x))
+		p.CapacitySeen(1, translate.PlacementCapacity(x))
 	}
 	for _, x := range s.nodes {
-		p.NodeStorageSeen(1, kube.PlacementNodeStorage(x))
+		p.NodeStorageSeen(1, translate.PlacementNodeStorage(x))
 	}
 	for _, x := range s.attachments {
-		p.AttachmentSeen(1, kube.PlacementAttachment(x))
+		p.AttachmentSeen(1, translate.PlacementAttachment(x))
 	}
 }

@@ -30,7 +30,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 var (
@@ -133,7 +133,7 @@ func TestContainerValues(t *testing.T) {
 				setField(manager, "getNodeAllocatable", func() corev1.ResourceList {
 					return corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(c.allocatable, resource.BinarySI)}
 				})
-				p := kube.QoSPod(pod)
+				p := translate.QoSPod(pod)
 				judge := func(container *corev1.Container, ours qos.Container) {
 					want := upstreamResources(reflect.ValueOf(manager).UnsafePointer(), t.Context(), pod, container, memoryQoS)
 					for file, text := range want.Unified {
@@ -217,7 +217,7 @@ func TestTierValues(t *testing.T) {
 		for range random.IntN(4) {
 			pod := qosPod(random)
 			pods = append(pods, pod)
-			requested.Add(kube.QoSPod(pod))
+			requested.Add(translate.QoSPod(pod))
 		}
 		policy := qos.TierPolicy{Memory: c.policy(true, true).Memory, Allocatable: unit.Bytes(c.allocatable)}
 		config := cm.NodeConfig{CgroupsPerQOS: true, MemoryReservationPolicy: c.reservation()}

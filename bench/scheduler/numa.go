@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // pin makes a pod Guaranteed, with whole CPUs and memory of its own.
@@ -43,7 +43,7 @@ func (s *scenario) report(i int, d *topology.Decoder) agentReport {
 	}
 	state := layout.NewState()
 	for k := range s.perNode {
-		offer, refusal := state.Offer(kube.NUMAPod(s.existing(i, k)), nil)
+		offer, refusal := state.Offer(translate.NUMAPod(s.existing(i, k)), nil)
 		if refusal != nil {
 			panic(refusal.Message())
 		}

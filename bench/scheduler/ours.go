@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // perDecision is how much time passes, for the Placer, with each decision: what a bind takes where the API server
@@ -32,26 +32,26 @@ func (o *ours) seen(object any) func() {
 	p := o.placer
 	switch v := object.(type) {
 	case *corev1.Node:
-		return tell(o, kube.PlacementNode(v), p.NodeSeen)
+		return tell(o, translate.PlacementNode(v), p.NodeSeen)
 	case *corev1.Pod:
-		return tell(o, kube.PlacementPod(v), p.PodSeen)
+		return tell(o, translate.PlacementPod(v), p.PodSeen)
 	case *corev1.Service, *corev1.ReplicationController, *appsv1.ReplicaSet, *appsv1.StatefulSet:
-		g, _ := kube.PlacementGroup(v)
+		g, _ := translate.PlacementGroup(v)
 		return tell(o, g, p.GroupSeen)
 	case *policyv1.PodDisruptionBudget:
-		return tell(o, kube.PlacementBudget(v), p.BudgetSeen)
+		return tell(o, translate.PlacementBudget(v), p.BudgetSeen)
 	case *corev1.PersistentVolumeClaim:
-		return tell(o, kube.PlacementClaim(v), p.ClaimSeen)
+		return tell(o, translate.PlacementClaim(v), p.ClaimSeen)
 	case *corev1.PersistentVolume:
-		return tell(o, kube.PlacementVolume(v), p.VolumeSeen)
+		return tell(o, translate.PlacementVolume(v), p.VolumeSeen)
 	case *storagev1.StorageClass:
-		return tell(o, kube.PlacementStorageClass(v), p.StorageClassSeen)
+		return tell(o, translate.PlacementStorageClass(v), p.StorageClassSeen)
 	case *storagev1.CSINode:
-		return tell(o, kube.PlacementNodeStorage(v), p.NodeStorageSeen)
+		return tell(o, translate.PlacementNodeStorage(v), p.NodeStorageSeen)
 	case *storagev1.CSIStorageCapacity:
-		return tell(o, kube.PlacementCapacity(v), p.CapacitySeen)
+		return tell(o, translate.PlacementCapacity(v), p.CapacitySeen)
 	case *storagev1.CSIDriver:
-		return func() { p.DriverSeen(o.now, v.Name, kube.PublishesCapacities(v)) }
+		return func() { p.DriverSeen(o.now, v.Name, translate.PublishesCapacities(v)) }
 	case agentReport:
 		return func() { p.ReportSeen(o.now, v.node, v.state) }
 	}
@@ -76,7 +76,7 @@ func (o *ours) gone(object any) func() {
 	case *corev1.Pod:
 		return func() { p.PodGone(o.now, placement.PodID(v.UID)) }
 	case *corev1.Service, *appsv1.ReplicaSet, *appsv1.StatefulSet:
-		g, _ := kube.PlacementGroup(v)
+		g, _ := translate.PlacementGroup(v)
 		return func() { p.GroupGone(o.now, g) }
 	case *policyv1.PodDisruptionBudget:
 		return func() { p.BudgetGone(o.now, v.Namespace, v.Name) }

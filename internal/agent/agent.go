@@ -57,6 +57,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Options are the agent's flags; everything else comes from the KubeletConfiguration.
@@ -319,7 +320,9 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Volumes, o.Env = keeper, &env.Builder{Objects: cache, Services: a.services.in}
 	o.DNS = names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
 	o.Allocatable, o.Groups, o.Holdings, o.Devices, o.Admission = a.allocatable, a.groups, a.holdings, a.plugins, a.admission(ctx)
-	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(qos.ClassOf(kube.QoSPod(pod))) }
+	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass {
+		return corev1.PodQOSClass(qos.ClassOf(translate.QoSPod(pod)))
+	}
 	o.Starts, o.Relist = starts, relist
 	o.Probes = probe.New(ctx, probe.Options{
 		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
@@ -345,7 +348,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 
 // allocatable is what the node offers to pods: its load line, and what others added to the Node (extended resources).
 func (a *Agent) allocatable() corev1.ResourceList {
-	_, own := kube.NodeResources(a.line)
+	_, own := translate.NodeResources(a.line)
 	if n := a.node.Node(); n != nil {
 		for name, quantity := range n.Status.Allocatable {
 			if _, ours := own[name]; !ours {
@@ -375,7 +378,7 @@ func (a *Agent) offeredAs(node *corev1.Node) placement.Node {
 	if node != nil {
 		offered.Name, offered.Labels, offered.Spec.Taints = node.Name, node.Labels, node.Spec.Taints
 	}
-	return kube.PlacementNode(offered)
+	return translate.PlacementNode(offered)
 }
 
 // offeredNow is offered with the node's labels as they are now.

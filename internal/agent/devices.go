@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // plugins brings device plugins, the allocator and pods together. It implements pods.Devices.
@@ -77,7 +77,7 @@ func (p *plugins) tell() {
 
 // wait says what a pod has to wait for; see pods.Admission.
 func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
-	wants := kube.NUMAPod(pod)
+	wants := translate.NUMAPod(pod)
 	held, _ := p.holdings.Assignment(wants.UID)
 	why, until := p.Wait(since, wants, held)
 	if why != "" && until.IsZero() {

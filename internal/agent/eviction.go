@@ -22,8 +22,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // prepareEviction prepares what sheds load before the node goes under.
@@ -50,7 +50,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			return a.stats.Summary(ctx, parts)
 		},
 		Limited: func() bool {
-			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p pods.Present) bool { return kube.EvictionPod(p.Pod).Limited() })
+			return config.LocalStorage && slices.ContainsFunc(a.pods.Present(), func(p pods.Present) bool { return translate.EvictionPod(p.Pod).Limited() })
 		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
@@ -41,7 +42,7 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	var rejected *pods.Rejection
-	refusal, asks := a.holdings.Admit(kube.NUMAPod(pod), func() bool {
+	refusal, asks := a.holdings.Admit(translate.NUMAPod(pod), func() bool {
 		rejected = a.count(pod, others)
 		return rejected == nil
 	})
@@ -78,13 +79,13 @@ func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 	held := make([]placement.Pod, 0, len(others))
 	for _, o := range others {
-		held = append(held, kube.PlacementPod(o))
+		held = append(held, translate.PlacementPod(o))
 	}
-	r := admission.Check(kube.PlacementPod(pod), held, a.node())
+	r := admission.Check(translate.PlacementPod(pod), held, a.node())
 	if r != nil && (r.Reason == admission.NodeAffinity || r.Reason == admission.TaintToleration) {
 		// The label that the pod asks for may have come a moment ago, or the taint that it does not tolerate gone.
 		if node, err := a.fresh(); err == nil {
-			r = admission.Check(kube.PlacementPod(pod), held, node)
+			r = admission.Check(translate.PlacementPod(pod), held, node)
 		}
 	}
 	if r != nil {
@@ -98,9 +99,9 @@ func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
 	if len(conditions) == 0 {
 		return nil
 	}
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	return admission.UnderPressure(admission.Applicant{
-		Pod: kube.PlacementPod(pod), Critical: p.Critical, Class: qos.ClassOf(p), Started: kube.Started(pod),
+		Pod: translate.PlacementPod(pod), Critical: p.Critical, Class: qos.ClassOf(p), Started: translate.Started(pod),
 	}, conditions)
 }
 
@@ -108,15 +109,15 @@ func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
 func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.Verdict {
 	has := make([]placement.Pod, 0, len(held))
 	for _, h := range held {
-		has = append(has, kube.PlacementPod(h))
+		has = append(has, translate.PlacementPod(h))
 	}
 	asked := make([]admission.Resize, 0, len(requests))
 	for _, request := range requests {
 		wants := *request.Desired
 		wants.Status = corev1.PodStatus{} // what it has does not count for what it asks for
 		asked = append(asked, admission.Resize{
-			Want: kube.PlacementPod(&wants), Has: kube.PlacementPod(request.Granted),
-			Class: qos.ClassOf(kube.QoSPod(request.Desired)), Since: request.Since, Never: admission.Never(a.changeOf(request)),
+			Want: translate.PlacementPod(&wants), Has: translate.PlacementPod(request.Granted),
+			Class: qos.ClassOf(translate.QoSPod(request.Desired)), Since: request.Since, Never: admission.Never(a.changeOf(request)),
 		})
 	}
 	verdicts := make([]pods.Verdict, 0, len(requests))
@@ -128,7 +129,7 @@ func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.
 
 // changeOf says what a resize changes.
 func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
-	c := admission.Change{Class: qos.ClassOf(kube.QoSPod(request.Desired)), StaticCPUs: a.staticCPUs, StaticMemory: a.staticMemory}
+	c := admission.Change{Class: qos.ClassOf(translate.QoSPod(request.Desired)), StaticCPUs: a.staticCPUs, StaticMemory: a.staticMemory}
 	had := map[string]*corev1.Container{}
 	for _, list := range [][]corev1.Container{request.Granted.Spec.InitContainers, request.Granted.Spec.Containers} {
 		for i := range list {

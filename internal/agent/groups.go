@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // groups keeps the cgroups of the node, its tiers and its pods at the values that core/qos says. It implements
@@ -133,7 +133,7 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 	if group := g.made[pod.UID]; group != "" {
 		return group, nil
 	}
-	group := g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	group := g.layout.Pod(qos.ClassOf(translate.QoSPod(pod)), string(pod.UID))
 	if err := g.tree.Apply(group, g.podValues(pod)); err != nil {
 		return "", err
 	}
@@ -148,7 +148,7 @@ func (g *groups) Ensure(pod *corev1.Pod) (string, error) {
 func (g *groups) weighHeld() error {
 	var sum qos.Requested
 	for _, pod := range g.held() {
-		sum.Add(kube.QoSPod(pod))
+		sum.Add(translate.QoSPod(pod))
 	}
 	return g.weigh(sum)
 }
@@ -246,19 +246,19 @@ func (g *groups) Pods() ([]types.UID, error) {
 
 // Sizes returns what the pod's group and its containers' are to be set to.
 func (g *groups) Sizes(pod *corev1.Pod) (group resize.Size, of func(*corev1.Container) resize.Size) {
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	if !g.unmanaged {
 		group = resize.SizeOf(g.podValues(pod))
 	}
 	return group, func(c *corev1.Container) resize.Size {
-		return resize.SizeOf(g.containerValues(pod, c, p, kube.QoSContainer(c, false))) // c as it is given, not as the pod has it
+		return resize.SizeOf(g.containerValues(pod, c, p, translate.QoSContainer(c, false))) // c as it is given, not as the pod has it
 	}
 }
 
 // podValues are those of core/qos, without a CFS quota where one of the containers has CPUs of its own: it could not use them
 // whole.
 func (g *groups) podValues(pod *corev1.Pod) qos.Values {
-	v := qos.PodValues(kube.QoSPod(pod), g.policy)
+	v := qos.PodValues(translate.QoSPod(pod), g.policy)
 	if g.holdings.Exclusive(string(pod.UID), "") {
 		v.CPUQuota = unit.Unlimited[time.Duration]()
 	}
@@ -276,7 +276,7 @@ func (g *groups) containerValues(pod *corev1.Pod, c *corev1.Container, p qos.Pod
 
 // swaps reports whether a container of the pod may use swap.
 func (g *groups) swaps(pod *corev1.Pod, c *corev1.Container) bool {
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	swap, limited := qos.ContainerValues(p, qosContainer(p, pod, c), g.policy).Swap.Get()
 	return g.policy.Swap.Unified && limited && swap > 0
 }
@@ -321,7 +321,7 @@ func (g *groups) groupOf(pod *corev1.Pod, id string) (string, error) {
 
 // Resize takes a step that is about the pod's own group.
 func (g *groups) Resize(pod *corev1.Pod, step resize.Step) error {
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	class := qos.ClassOf(p)
 	to := step.After(resize.Size{})
 	g.mu.Lock()
@@ -388,7 +388,7 @@ func (g *groups) group(pod *corev1.Pod) string {
 	if g.unmanaged {
 		return ""
 	}
-	return g.layout.Pod(qos.ClassOf(kube.QoSPod(pod)), string(pod.UID))
+	return g.layout.Pod(qos.ClassOf(translate.QoSPod(pod)), string(pod.UID))
 }
 
 // Killed is how many processes of a container the kernel has killed for memory.
@@ -402,7 +402,7 @@ func (g *groups) Killed(pod *corev1.Pod, id string) (int64, error) {
 
 // Resources returns what the runtime is asked to set for a container.
 func (g *groups) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	qc := qosContainer(p, pod, c)
 	v := g.containerValues(pod, c, p, qc)
 	out := runtimeResources(v, g.tree.Mode() == cgroup.V2)
@@ -433,13 +433,13 @@ func qosContainer(p qos.Pod, pod *corev1.Pod, c *corev1.Container) qos.Container
 			return p.Containers[i]
 		}
 	}
-	return kube.QoSContainer(c, false)
+	return translate.QoSContainer(c, false)
 }
 
 // SandboxResources returns the pod's overhead and the sum of what its containers get; runtimes that size a machine for
 // the pod (Kata) read them, runc does not.
 func (g *groups) SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
-	p := kube.QoSPod(pod)
+	p := translate.QoSPod(pod)
 	alone := p
 	alone.Overhead = qos.Amounts{}
 	unified := g.tree.Mode() == cgroup.V2

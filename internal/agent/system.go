@@ -14,7 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // suits returns what judges whether pods can run on this system at all. What the kernel has is looked at once, as
@@ -33,7 +33,7 @@ func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, e
 
 // suited judges one pod.
 func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool, error)) *pods.Rejection {
-	needs := kube.SystemNeeds(pod)
+	needs := translate.SystemNeeds(pod)
 	if needs.StrictGroups {
 		can, err := strictGroups()
 		if err != nil {

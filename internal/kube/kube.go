@@ -1,5 +1,5 @@
-// Package kube is the door to the Kubernetes API: one lean client, the kinds we use, watches into local stores,
-// events, and the translation between API objects and the core's types.
+// Package kube is the door to the Kubernetes API: one lean client, the kinds we use, watches into local stores, and
+// events. What API objects mean to the core is said in package translate, which needs no connection.
 //
 // The client is k8s.io/client-go's REST machinery over a scheme that knows only the groups we speak. The generated
 // clientset registers every group of Kubernetes, several MiB that a node agent would carry for nothing. Objects on

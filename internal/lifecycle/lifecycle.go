@@ -47,6 +47,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work
@@ -169,7 +170,7 @@ func trimNode(obj runtime.Object) {
 
 func trimPod(obj runtime.Object) {
 	if p, ok := obj.(*corev1.Pod); ok {
-		kube.TrimHealthPod(p)
+		translate.TrimHealthPod(p)
 	}
 }
 
@@ -393,7 +394,7 @@ func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
 		return
 	}
 	c.latest[node.Name] = node
-	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), kube.HealthNode(node))
+	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), translate.HealthNode(node))
 }
 
 // older compares two resourceVersions of one object. They are opaque by contract and counters in every API server that

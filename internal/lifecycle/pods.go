@@ -16,7 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // markPod writes that a pod on a silent node is not Ready.
@@ -36,7 +36,7 @@ func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.P
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
 			return // the watch was faster: it has brought what we wrote, and perhaps what somebody wrote since
 		}
-		p := kube.HealthPod(latest)
+		p := translate.HealthPod(latest)
 		p.Ready = false
 		c.monitor.PodSeen(now, p)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // post hands a fact over from a watch, which has no context of its own.
@@ -63,7 +64,7 @@ func (c *controller) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	seen := func(pod *corev1.Pod) {
-		p := kube.HealthPod(pod)
+		p := translate.HealthPod(pod)
 		c.post(func(now unit.Instant) {
 			c.pods[p.ID] = pod
 			c.monitor.PodSeen(now, p)

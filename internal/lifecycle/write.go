@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // api is what the controller asks of the API server.
@@ -86,7 +87,7 @@ func (c *controller) markNode(ctx context.Context, a health.Action, node *corev1
 		took := time.Since(began)
 		c.metrics.node.Observe(took.Seconds())
 		if a.Empties() {
-			c.metrics.nodeEvictions.WithLabelValues(kube.HealthNode(node).Zone).Inc()
+			c.metrics.nodeEvictions.WithLabelValues(translate.HealthNode(node).Zone).Inc()
 		}
 		slog.Info("node marked", "node", a.Node, "unknown", len(a.Unknown), "add", a.Add, "drop", a.Drop, "took", took.Round(time.Millisecond))
 	case errors.Is(err, errAlive):

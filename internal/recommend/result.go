@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Result is what was seen, what to reserve, and what others would.
@@ -75,7 +75,7 @@ func block(b *bytes.Buffer, name string, reserved loadline.Reserved, whyCPU, why
 		fmt.Fprintf(b, "# %s: nothing was seen to reserve for.\n", name)
 		return
 	}
-	cpu, memory := kube.CPUQuantity(reserved.CPU), kube.BytesQuantity(reserved.Memory)
+	cpu, memory := translate.CPUQuantity(reserved.CPU), translate.BytesQuantity(reserved.Memory)
 	fmt.Fprintf(b, "%s:\n  cpu: %q # %s\n  memory: %q # %s\n", name, cpu.String(), whyCPU, memory.String(), whyMemory)
 }
 
@@ -130,7 +130,7 @@ func (r *Result) JSON() ([]byte, error) {
 		Memory string `json:"memory"`
 	}
 	of := func(cpu unit.MilliCPU, memory unit.Bytes) amounts {
-		c, m := kube.CPUQuantity(cpu), kube.BytesQuantity(memory)
+		c, m := translate.CPUQuantity(cpu), translate.BytesQuantity(memory)
 		return amounts{c.String(), m.String()}
 	}
 	type usage struct {
@@ -152,7 +152,7 @@ func (r *Result) JSON() ([]byte, error) {
 	for _, f := range r.Formulas {
 		formulas[f.Vendor] = of(f.CPU, f.Memory)
 	}
-	perPod := kube.BytesQuantity(r.Report.PerPod.Memory)
+	perPod := translate.BytesQuantity(r.Report.PerPod.Memory)
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
 	w.SetIndent("", "  ")

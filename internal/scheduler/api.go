@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // api is what the mind asks of the API server.
@@ -54,7 +55,7 @@ func bindingOf(d placement.Decision) *corev1.Binding {
 		Target:     corev1.ObjectReference{Kind: "Node", Name: d.Node},
 	}
 	if d.Berth != nil {
-		b.Annotations = map[string]string{kube.AnnotationBerth: kube.BerthAnnotation(d.Berth)}
+		b.Annotations = map[string]string{translate.AnnotationBerth: translate.BerthAnnotation(d.Berth)}
 	}
 	return b
 }

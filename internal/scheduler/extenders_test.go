@@ -15,8 +15,8 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // outsider is an extender in upstream's words: it rejects node a, prefers c, and binds if asked to.
@@ -132,7 +132,7 @@ func TestExtenders(t *testing.T) {
 		o.bound = func(args extenderv1.ExtenderBindingArgs) {
 			byOutsider++
 			pod, _ := c.pod(context.Background(), args.PodNamespace, args.PodName)
-			fact := kube.PlacementPod(pod)
+			fact := translate.PlacementPod(pod)
 			if _, err := c.bind(context.Background(), placement.Decision{Pod: fact, Node: args.Node}); err != nil {
 				t.Error(err)
 			}

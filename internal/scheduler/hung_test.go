@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // hanging is a cluster of which some answers do not come until they are let go.
@@ -105,8 +106,8 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	m.synced = true
 	now := unit.Instant(time.Hour)
-	m.placer.NodeSeen(now, kube.PlacementNode(testNode("n", "4")))
-	m.placer.PodSeen(now, kube.PlacementPod(testPod("p", "1")))
+	m.placer.NodeSeen(now, translate.PlacementNode(testNode("n", "4")))
+	m.placer.PodSeen(now, translate.PlacementPod(testPod("p", "1")))
 	if !m.mayPlace(now) {
 		t.Fatal("no decision may be made although nothing is in flight")
 	}

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // A KeptPod is what stays of a pod's object when the mind has heard of it: what events and patches name. Of 150,000
@@ -26,7 +26,7 @@ func KeepPod(obj any) any {
 	if !ok {
 		return obj // kept already, or a deletion that was missed
 	}
-	fact := kube.PlacementPod(pod)
+	fact := translate.PlacementPod(pod)
 	k := &KeptPod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,

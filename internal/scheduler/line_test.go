@@ -19,8 +19,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // numaNode is a node whose agent lets pods in as binds reach it, and reports later, or never.
@@ -63,7 +63,7 @@ func (c *numaCluster) bind(ctx context.Context, d placement.Decision) (placement
 	if _, here := n.state.Assignment(string(p.ID)); here || pod == nil || pod.Spec.NodeName != node {
 		return outcome, err
 	}
-	offer, refusal := n.state.Offer(kube.NUMAPod(pod), nil)
+	offer, refusal := n.state.Offer(translate.NUMAPod(pod), nil)
 	if refusal != nil {
 		c.refused++
 		c.t.Errorf("pod %s is refused on %s: %s", p.Name, node, refusal.Message())
@@ -122,7 +122,7 @@ func TestPinnedPodsAreNeverRefused(t *testing.T) {
 			}
 			waiting++
 			for name, n := range api.nodes {
-				if _, refusal := n.state.Offer(kube.NUMAPod(pod), nil); refusal == nil {
+				if _, refusal := n.state.Offer(translate.NUMAPod(pod), nil); refusal == nil {
 					t.Errorf("pod %s waits, and %s would take it", pod.Name, name)
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // idle is a mind that does not run, and what it tells; pods are those that it can look up.
@@ -37,7 +38,7 @@ func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
 
 // decided is that pod goes to n.
 func decided(pod *corev1.Pod) placed {
-	return placed{Decision: placement.Decision{Pod: kube.PlacementPod(pod), Node: "n"}, flight: &flight{}}
+	return placed{Decision: placement.Decision{Pod: translate.PlacementPod(pod), Node: "n"}, flight: &flight{}}
 }
 
 // TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that nobody knows any more.
@@ -116,8 +117,8 @@ func TestBindsTellTheAgent(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	p.Berth = numa.Berth{}
-	want := kube.BerthAnnotation(p.Berth)
-	if got, told := bindingOf(p.Decision).Annotations[kube.AnnotationBerth]; !told || got != want {
+	want := translate.BerthAnnotation(p.Berth)
+	if got, told := bindingOf(p.Decision).Annotations[translate.AnnotationBerth]; !told || got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
 }

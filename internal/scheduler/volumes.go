@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears
@@ -119,14 +120,14 @@ func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) 
 func (m *mind) storageWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
-		follow(m, client, kube.StorageClasses, kube.PlacementStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
-		follow(m, client, kube.Volumes, kube.PlacementVolume, p.VolumeSeen, byName(p.VolumeGone)),
-		follow(m, client, kube.VolumeClaims, kube.PlacementClaim, p.ClaimSeen, p.ClaimGone),
-		follow(m, client, kube.CSINodes, kube.PlacementNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
+		follow(m, client, kube.StorageClasses, translate.PlacementStorageClass, p.StorageClassSeen, byName(p.StorageClassGone)),
+		follow(m, client, kube.Volumes, translate.PlacementVolume, p.VolumeSeen, byName(p.VolumeGone)),
+		follow(m, client, kube.VolumeClaims, translate.PlacementClaim, p.ClaimSeen, p.ClaimGone),
+		follow(m, client, kube.CSINodes, translate.PlacementNodeStorage, p.NodeStorageSeen, byName(p.NodeStorageGone)),
 		follow(m, client, kube.CSIDrivers, as[*storagev1.CSIDriver], func(now unit.Instant, d *storagev1.CSIDriver) {
-			p.DriverSeen(now, d.Name, kube.PublishesCapacities(d))
+			p.DriverSeen(now, d.Name, translate.PublishesCapacities(d))
 		}, byName(p.DriverGone)),
-		follow(m, client, kube.CSIStorageCapacities, kube.PlacementCapacity, p.CapacitySeen, p.CapacityGone),
-		follow(m, client, kube.VolumeAttachments, kube.PlacementAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
+		follow(m, client, kube.CSIStorageCapacities, translate.PlacementCapacity, p.CapacitySeen, p.CapacityGone),
+		follow(m, client, kube.VolumeAttachments, translate.PlacementAttachment, p.AttachmentSeen, byName(p.AttachmentGone)),
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 func (c *cluster) keepVolume(_ context.Context, b *placement.VolumeBind) error {
@@ -74,8 +75,8 @@ func storage(m *mind, provisioner string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: provisioner, VolumeBindingMode: &wait,
 	}
 	m.tell(context.Background(), func(now unit.Instant) {
-		m.placer.StorageClassSeen(now, kube.PlacementStorageClass(class))
-		m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "1")))
+		m.placer.StorageClassSeen(now, translate.PlacementStorageClass(class))
+		m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "1")))
 	})
 	pod := testPod("p", "100m")
 	source := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
@@ -94,7 +95,7 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		pod := storage(m, "kubernetes.io/no-provisioner")
 		m.tell(context.Background(), func(now unit.Instant) {
-			m.placer.VolumeSeen(now, kube.PlacementVolume(testVolume("pv", "1")))
+			m.placer.VolumeSeen(now, translate.PlacementVolume(testVolume("pv", "1")))
 			m.synced = true
 		})
 		c.add(m, pod)
@@ -115,12 +116,12 @@ func TestVolumesBeforeTheBind(t *testing.T) {
 		kept, bound := testVolume("pv", "2"), testClaim("data", "2")
 		kept.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "uid-of-claim"}
 		bound.Spec.VolumeName, bound.Annotations = "pv", map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, kube.PlacementVolume(kept)) })
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.VolumeSeen(now, translate.PlacementVolume(kept)) })
 		elapse(time.Minute)
 		if len(c.bound) != 1 {
 			t.Error("bound before the claim was")
 		}
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(bound)) })
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(bound)) })
 		elapse(time.Second)
 		if c.bound[pod.UID] != 1 {
 			t.Errorf("bound %v", c.bound)
@@ -141,7 +142,7 @@ func TestVolumesNeverCome(t *testing.T) {
 		asked := testClaim("data", "2")
 		asked.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n"}
 		time.Sleep(time.Second)
-		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, kube.PlacementClaim(asked)) })
+		m.tell(context.Background(), func(now unit.Instant) { m.placer.ClaimSeen(now, translate.PlacementClaim(asked)) })
 		elapse(9 * time.Minute)
 		if !slices.Equal(c.writes, []string{"ask for data on n"}) || len(c.bound) != 0 || len(recorder.Events) != 0 {
 			t.Fatalf("writes %q, bound %v, %d events", c.writes, c.bound, len(recorder.Events))
@@ -153,7 +154,7 @@ func TestVolumesNeverCome(t *testing.T) {
 		}
 		// The provisioner gives the claim back: whoever waited for it tries again, now with it unwritten.
 		m.tell(context.Background(), func(now unit.Instant) {
-			m.placer.ClaimSeen(now, kube.PlacementClaim(testClaim("data", "3")))
+			m.placer.ClaimSeen(now, translate.PlacementClaim(testClaim("data", "3")))
 		})
 		elapse(time.Minute)
 		if got := <-recorder.Events; !strings.Contains(got, `provisioning failed for PVC "data"`) {

@@ -16,6 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // answersTo reports whether pods of that schedulerName are ours to place.
@@ -94,7 +95,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 // nodeHandler turns changes of nodes into facts.
 func (m *mind) nodeHandler() cache.ResourceEventHandler {
 	seen := func(node *corev1.Node, event string) {
-		n := kube.PlacementNode(node)
+		n := translate.PlacementNode(node)
 		m.hear(event, func(now unit.Instant) { m.placer.NodeSeen(now, n) })
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -114,9 +115,9 @@ func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{
 		follow(m, client, kube.Namespaces, as[*corev1.Namespace], func(now unit.Instant, n *corev1.Namespace) {
-			p.NamespaceSeen(now, n.Name, kube.PlacementLabels(n.Labels))
+			p.NamespaceSeen(now, n.Name, translate.PlacementLabels(n.Labels))
 		}, byName(p.NamespaceGone)),
-		follow(m, client, kube.DisruptionBudgets, kube.PlacementBudget, p.BudgetSeen, p.BudgetGone),
+		follow(m, client, kube.DisruptionBudgets, translate.PlacementBudget, p.BudgetSeen, p.BudgetGone),
 		followGroup[*corev1.Service](m, client, kube.Services, placement.KindService),
 		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, "ReplicationController"),
 		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, "ReplicaSet"),
@@ -133,19 +134,19 @@ type object interface {
 // follow makes facts of what happens to objects of one kind. They are translated beside the mind.
 func follow[T object, F any](
 	m *mind, client *kube.Client, k kube.Kind,
-	translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
+	factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.Controller {
-	_, controller := client.Informer(k, kube.Selection{Trim: trim}, followed(m, translate, seen, gone))
+	_, controller := client.Informer(k, kube.Selection{Trim: trim}, followed(m, factOf, seen, gone))
 	return controller
 }
 
 // followed is what follow does with each change.
 func followed[T object, F any](
-	m *mind, translate func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
+	m *mind, factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.ResourceEventHandler {
 	name := reflect.TypeFor[T]().Elem().Name()
 	heard := func(obj any, change string) {
-		f := translate(obj.(T))
+		f := factOf(obj.(T))
 		m.hear(name+change, func(now unit.Instant) { seen(now, f) })
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -170,11 +171,11 @@ func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) 
 
 // followGroup is follow for a kind that selects pods.
 func followGroup[T object](m *mind, client *kube.Client, k kube.Kind, kind string) cache.Controller {
-	translate := func(o T) placement.Group {
-		g, _ := kube.PlacementGroup(o)
+	groupOf := func(o T) placement.Group {
+		g, _ := translate.PlacementGroup(o)
 		return g
 	}
-	return follow(m, client, k, translate, m.placer.GroupSeen, func(now unit.Instant, namespace, name string) {
+	return follow(m, client, k, groupOf, m.placer.GroupSeen, func(now unit.Instant, namespace, name string) {
 		m.placer.GroupGone(now, placement.Group{Kind: kind, Namespace: namespace, Name: name})
 	})
 }

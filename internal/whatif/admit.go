@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Admission is what became of pods that came to a node one after the other.
@@ -88,7 +89,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 		return nil, err
 	}
 	n := node{state: layout.NewState(), node: placementNode(line, m, orElse(name, "node")), machine: m}
-	for _, p := range kube.NUMAPlugins(m) {
+	for _, p := range translate.NUMAPlugins(m) {
 		n.state.SetPlugin(p)
 	}
 	out := &Admission{}
@@ -114,28 +115,28 @@ type node struct {
 }
 
 func placementNode(line loadline.Line, m machine.Machine, name string) placement.Node {
-	_, allocatable := kube.NodeResources(line)
+	_, allocatable := translate.NodeResources(line)
 	for resource, devices := range m.Devices {
-		allocatable[corev1.ResourceName(resource)] = kube.CountQuantity(int64(len(devices)))
+		allocatable[corev1.ResourceName(resource)] = translate.CountQuantity(int64(len(devices)))
 	}
 	n := &corev1.Node{}
 	n.Name, n.Status.Allocatable = name, allocatable
 	n.Labels = map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}
-	return kube.PlacementNode(n)
+	return translate.PlacementNode(n)
 }
 
 func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 	out := AdmittedPod{
-		Pod: pod.Namespace + "/" + pod.Name, QoSClass: string(qos.ClassOf(kube.QoSPod(pod))),
+		Pod: pod.Namespace + "/" + pod.Name, QoSClass: string(qos.ClassOf(translate.QoSPod(pod))),
 		NUMANodes: []machine.NUMAID{}, Containers: []AdmittedContainer{},
 	}
-	wants := kube.NUMAPod(pod)
+	wants := translate.NUMAPod(pod)
 	offer, refusal := n.state.Offer(wants, nil)
 	if refusal != nil {
 		out.Reason, out.Message = refusal.Reason, refusal.Message()
 		return out
 	}
-	asked := kube.PlacementPod(pod)
+	asked := translate.PlacementPod(pod)
 	if r := admission.Check(asked, n.held, n.node); r != nil {
 		out.Reason, out.Message = r.Reason, r.Message
 		return out
@@ -219,7 +220,7 @@ func (n *node) free() Free {
 }
 
 func quantity(resource string, n int64) string {
-	switch _, huge := kube.HugePageSize(corev1.ResourceName(resource)); {
+	switch _, huge := translate.HugePageSize(corev1.ResourceName(resource)); {
 	case resource == string(corev1.ResourceCPU):
 		return unit.MilliCPU(n).String()
 	case huge, resource == string(corev1.ResourceMemory), resource == string(corev1.ResourceEphemeralStorage):

@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Allocatable is what a node with some configuration on some machine would publish, and why.
@@ -59,10 +59,10 @@ const (
 func (k kind) print(n int64) string {
 	switch k {
 	case inCPUs:
-		q := kube.CPUQuantity(unit.MilliCPU(n))
+		q := translate.CPUQuantity(unit.MilliCPU(n))
 		return q.String()
 	case inBytes:
-		q := kube.BytesQuantity(unit.Bytes(n))
+		q := translate.BytesQuantity(unit.Bytes(n))
 		return q.String()
 	}
 	return strconv.FormatInt(n, 10)
@@ -110,7 +110,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 
 // publish fills in what the Node object would say.
 func (a *Allocatable) publish(l loadline.Line) {
-	capacity, allocatable := kube.NodeResources(l)
+	capacity, allocatable := translate.NodeResources(l)
 	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
 	for name, quantity := range capacity {
 		a.Capacity[string(name)] = quantity.String()
@@ -137,7 +137,7 @@ func (a *Allocatable) breakDown(l loadline.Line, configured map[string]string) {
 		add("ephemeral-storage", inBytes, rowTerms(l.EphemeralStorage), loadline.NodeFSAvailable)
 	}
 	for _, h := range l.HugePages {
-		add(string(kube.HugePageResource(h.Size)), inBytes, rowTerms(h.Row), "")
+		add(string(translate.HugePageResource(h.Size)), inBytes, rowTerms(h.Row), "")
 	}
 	add("pods", inCounts, rowTerms(l.Pods), "")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Shedding is what a node would shed.
@@ -252,7 +253,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 			continue // nothing of it runs
 		}
 		kube.DefaultPod(pod)
-		one := kube.EvictionPod(pod)
+		one := translate.EvictionPod(pod)
 		at := slices.IndexFunc(s.Pods, func(p statsapi.PodStats) bool {
 			if p.PodRef.UID != "" && pod.UID != "" {
 				return p.PodRef.UID == string(pod.UID)
@@ -261,7 +262,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 		})
 		if at >= 0 {
 			taken[at] = true
-			kube.EvictionUsage(&one, &s.Pods[at])
+			translate.EvictionUsage(&one, &s.Pods[at])
 		}
 		one.ID = fmt.Sprintf("%06d", i)
 		out = append(out, one)
@@ -277,7 +278,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 // summarySignals reads the node's signals. A Summary knows less of memory than the kernel tells an agent: for the other memory
 // signal, all that is not resident counts as droppable.
 func summarySignals(u Usage) map[loadline.Signal]eviction.Observation {
-	out := kube.EvictionSignals(u.Summary)
+	out := translate.EvictionSignals(u.Summary)
 	if u.Memory != eviction.SignalAvailable {
 		return out
 	}
@@ -317,9 +318,9 @@ func isSame(a, b *statsapi.FsStats) bool {
 
 // signalQuantity prints an amount of a signal in Kubernetes' canonical form.
 func signalQuantity(s loadline.Signal, n int64) string {
-	q := kube.CountQuantity(n)
+	q := translate.CountQuantity(n)
 	if eviction.InBytes(s) {
-		q = kube.BytesQuantity(unit.Bytes(n))
+		q = translate.BytesQuantity(unit.Bytes(n))
 	}
 	return q.String()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Placement is where the scheduler would put pods, in the order in which it would come to them.
@@ -85,7 +86,7 @@ func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement,
 	}
 	for _, o := range objects { // budgets count the pods that are there
 		if b, ok := o.(*policyv1.PodDisruptionBudget); ok {
-			s.placer.BudgetSeen(1, kube.PlacementBudget(s.withStatus(b)))
+			s.placer.BudgetSeen(1, translate.PlacementBudget(s.withStatus(b)))
 		}
 	}
 	if len(s.problems) > 0 {
@@ -118,7 +119,7 @@ func (s *scene) see(i int, o runtime.Object) {
 	case *corev1.Node:
 		if s.once("node", "", o.Name) {
 			s.nodes[o.Name] = true
-			s.placer.NodeSeen(1, kube.PlacementNode(o))
+			s.placer.NodeSeen(1, translate.PlacementNode(o))
 		}
 	case *corev1.Pod:
 		pod := o.DeepCopy()
@@ -134,7 +135,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		}
 	case *corev1.Namespace:
 		if s.once("namespace", "", o.Name) {
-			s.placer.NamespaceSeen(1, o.Name, kube.PlacementLabels(o.Labels))
+			s.placer.NamespaceSeen(1, o.Name, translate.PlacementLabels(o.Labels))
 		}
 	case *topology.Object:
 		if s.once("report of NUMA nodes", "", o.Name) {
@@ -153,7 +154,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		if s.seeStorage(o) {
 			return
 		}
-		g, ok := kube.PlacementGroup(o)
+		g, ok := translate.PlacementGroup(o)
 		if !ok {
 			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: says nothing about where pods go: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
 			return
@@ -194,7 +195,7 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name, pod.Spec.SchedulerName))
 		return
 	}
-	s.placer.PodSeen(unit.Instant(i+1), kube.PlacementPod(pod))
+	s.placer.PodSeen(unit.Instant(i+1), translate.PlacementPod(pod))
 }
 
 // Priority classes that every cluster has.
@@ -238,10 +239,10 @@ func (s *scene) withStatus(b *policyv1.PodDisruptionBudget) *policyv1.PodDisrupt
 	if b.Status.ObservedGeneration != 0 || b.Status.ExpectedPods != 0 || b.Status.DisruptionsAllowed != 0 {
 		return b
 	}
-	probe := kube.PlacementBudget(b)
+	probe := translate.PlacementBudget(b)
 	total := 0
 	for _, pod := range s.bound {
-		if pod.Namespace == b.Namespace && probe.Selector.Matches(kube.PlacementLabels(pod.Labels)) {
+		if pod.Namespace == b.Namespace && probe.Selector.Matches(translate.PlacementLabels(pod.Labels)) {
 			total++
 		}
 	}

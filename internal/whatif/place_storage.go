@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // seeStorage tells the scheduler of an object that decides about volumes; false if it is none. What an API server or a
@@ -26,14 +26,14 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 			if o.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
 				s.defaultClasses = append(s.defaultClasses, o.Name)
 			}
-			s.placer.StorageClassSeen(1, kube.PlacementStorageClass(o))
+			s.placer.StorageClassSeen(1, translate.PlacementStorageClass(o))
 		}
 	case *corev1.PersistentVolume:
 		if s.once("persistent volume", "", o.Name) {
 			if o.Status.Phase == "" && o.Spec.ClaimRef == nil {
 				o.Status.Phase = corev1.VolumeAvailable
 			}
-			s.placer.VolumeSeen(1, kube.PlacementVolume(o))
+			s.placer.VolumeSeen(1, translate.PlacementVolume(o))
 		}
 	case *corev1.PersistentVolumeClaim:
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
@@ -43,20 +43,20 @@ func (s *scene) seeStorage(o runtime.Object) bool {
 		}
 	case *storagev1.CSINode:
 		if s.once("CSI node", "", o.Name) {
-			s.placer.NodeStorageSeen(1, kube.PlacementNodeStorage(o))
+			s.placer.NodeStorageSeen(1, translate.PlacementNodeStorage(o))
 		}
 	case *storagev1.CSIDriver:
 		if s.once("CSI driver", "", o.Name) {
-			s.placer.DriverSeen(1, o.Name, kube.PublishesCapacities(o))
+			s.placer.DriverSeen(1, o.Name, translate.PublishesCapacities(o))
 		}
 	case *storagev1.CSIStorageCapacity:
 		o.Namespace = orElse(o.Namespace, corev1.NamespaceDefault)
 		if s.once("CSI storage capacity", o.Namespace, o.Name) {
-			s.placer.CapacitySeen(1, kube.PlacementCapacity(o))
+			s.placer.CapacitySeen(1, translate.PlacementCapacity(o))
 		}
 	case *storagev1.VolumeAttachment:
 		if s.once("volume attachment", "", o.Name) {
-			s.placer.AttachmentSeen(1, kube.PlacementAttachment(o))
+			s.placer.AttachmentSeen(1, translate.PlacementAttachment(o))
 		}
 	default:
 		return false
@@ -75,7 +75,7 @@ func (s *scene) seeClaims() {
 		if len(s.defaultClasses) > 0 && c.Spec.VolumeName == "" && !storagehelpers.PersistentVolumeClaimHasClass(c) {
 			c.Spec.StorageClassName = &s.defaultClasses[0]
 		}
-		s.placer.ClaimSeen(1, kube.PlacementClaim(c))
+		s.placer.ClaimSeen(1, translate.PlacementClaim(c))
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *scene) makeClaims(pod *corev1.Pod) {
 		if v.Ephemeral == nil || v.Ephemeral.VolumeClaimTemplate == nil {
 			continue
 		}
-		c := kube.EphemeralClaim(pod, v)
+		c := translate.EphemeralClaim(pod, v)
 		if id := c.Namespace + "/" + c.Name; s.names["persistent volume claim"+id] {
 			s.warnings = append(s.warnings, fmt.Sprintf("pod %s/%s: volume %s: its claim %s is in the files: taken to be the pod's", pod.Namespace, pod.Name, v.Name, id))
 			for _, known := range s.claims {

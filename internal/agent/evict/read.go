@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // observe reads the signals into f.
@@ -184,7 +184,7 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 
 // pod reads one pod.
 func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
-	out := kube.EvictionPod(p.Pod)
+	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
 		out.KillAt = g.instant(p.KillAt)
 	}

@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // TestAdvertisesWhatTheAgentHas: a runtime that could give pods user namespaces does not make the node one that does.
@@ -65,7 +65,7 @@ func TestOthersResourcesAreAllocatable(t *testing.T) {
 				if got := allocatable(); got != "none" {
 					t.Errorf("allocatable %s, want none", got)
 				}
-				if node, _ := s.now(); node.Annotations[kube.AnnotationLacks] != strings.Join(podfields.Codes(), ",") {
+				if node, _ := s.now(); node.Annotations[translate.AnnotationLacks] != strings.Join(podfields.Codes(), ",") {
 					t.Errorf("annotations %v", node.Annotations)
 				}
 			})

@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
@@ -206,7 +206,7 @@ func (k *Keeper) fillMeta(node *corev1.Node) {
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
-	node.Annotations[kube.AnnotationLacks] = strings.Join(podfields.Codes(), ",")
+	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(), ",")
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
 	}
@@ -251,7 +251,7 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 		s.Allocatable = corev1.ResourceList{}
 	}
 	for name := range s.Capacity {
-		if _, huge := kube.HugePageSize(name); huge { // a page size the kernel no longer has
+		if _, huge := translate.HugePageSize(name); huge { // a page size the kernel no longer has
 			delete(s.Capacity, name)
 			delete(s.Allocatable, name)
 		}
@@ -260,7 +260,7 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 		delete(s.Capacity, corev1.ResourceEphemeralStorage)
 		delete(s.Allocatable, corev1.ResourceEphemeralStorage)
 	}
-	capacity, allocatable := kube.NodeResources(k.o.Line)
+	capacity, allocatable := translate.NodeResources(k.o.Line)
 	maps.Copy(s.Capacity, capacity)
 	maps.Copy(s.Allocatable, allocatable)
 	if k.o.Plugins != nil {

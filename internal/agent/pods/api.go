@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // specGraceDefault is upstream's default of terminationGracePeriodSeconds.
@@ -67,7 +68,7 @@ func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
 	switch e := r.entryOf(pod.UID); {
 	case e != nil && e.remaining():
 		a.Standing = admission.Remains
-	case kube.Started(pod):
+	case translate.Started(pod):
 		a.Standing = admission.Ran
 	}
 	return a

@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Sizes are core/qos's.
@@ -26,9 +26,9 @@ func (g fakeGroups) Sizes(pod *corev1.Pod) (resize.Size, func(*corev1.Container)
 	if !asksFor(pod) {
 		return resize.Size{}, func(*corev1.Container) resize.Size { return resize.Size{} }
 	}
-	p, policy := kube.QoSPod(pod), qos.DefaultPolicy()
+	p, policy := translate.QoSPod(pod), qos.DefaultPolicy()
 	return resize.SizeOf(qos.PodValues(p, policy)), func(c *corev1.Container) resize.Size {
-		return resize.SizeOf(qos.ContainerValues(p, kube.QoSContainer(c, false), policy))
+		return resize.SizeOf(qos.ContainerValues(p, translate.QoSContainer(c, false), policy))
 	}
 }
 
@@ -289,7 +289,7 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r := admission.Check(kube.PlacementPod(pod), placementPods(others), w.node()); r != nil {
+	if r := admission.Check(translate.PlacementPod(pod), placementPods(others), w.node()); r != nil {
 		return &Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room}
 	}
 	w.grant(pod)
@@ -305,7 +305,7 @@ func (w *world) node() placement.Node {
 
 func placementPods(all []*corev1.Pod) (out []placement.Pod) {
 	for _, pod := range all {
-		out = append(out, kube.PlacementPod(pod))
+		out = append(out, translate.PlacementPod(pod))
 	}
 	return out
 }
@@ -324,7 +324,7 @@ func (a fakeAdmission) Resize(requests []ResizeRequest, held []*corev1.Pod) (ver
 			never = "not on this node"
 		}
 		asked = append(asked, admission.Resize{
-			Want: kube.PlacementPod(&wants), Has: kube.PlacementPod(request.Granted), Class: qos.Burstable,
+			Want: translate.PlacementPod(&wants), Has: translate.PlacementPod(request.Granted), Class: qos.Burstable,
 			Since: request.Since, Never: never,
 		})
 	}

@@ -30,7 +30,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 const (
@@ -191,6 +191,6 @@ func (m *Meter) Fill(pod *corev1.Pod, p *eviction.Pod) {
 	last, known := m.pods[pod.UID]
 	m.mu.Unlock()
 	if known && m.o.Now().Sub(last.at) < staleAfter && p.Used != nil {
-		kube.EvictionDisks(p, last.PodStats)
+		translate.EvictionDisks(p, last.PodStats)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 func fs(bytes, capacity uint64) *statsapi.FsStats {
@@ -62,7 +62,7 @@ func TestMeter(t *testing.T) {
 	}}
 	m := r.meter()
 	fill := func() eviction.Pod {
-		p := kube.EvictionPod(testPod())
+		p := translate.EvictionPod(testPod())
 		p.Used = &eviction.Usage{WorkingSet: 5}
 		m.Fill(testPod(), &p)
 		return p

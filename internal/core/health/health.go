@@ -102,7 +102,7 @@ type Node struct {
 	Zone      string // key of its zone; empty: all nodes without one are one zone
 	// Excluded: it does not count when the state of its zone is worked out.
 	Excluded bool
-	// Relabel are labels that must follow others and do not; see kube.HealthNode.
+	// Relabel are labels that must follow others and do not; see translate.HealthNode.
 	Relabel     map[string]string
 	Allocatable Load
 }

@@ -127,7 +127,7 @@ func podAreas() []Area {
 		{"Where a pod goes", []Group{
 			{"spec", "nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
 			{"spec", "nodeName", CarriedOut, ObserverScheduler, "it is the node's from then on"},
-			{"spec", "tolerations[].tolerationSeconds", CarriedOut, "internal/kube.TestHealthPodOfATrimmedPod", "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
+			{"spec", "tolerations[].tolerationSeconds", CarriedOut, "internal/kube/translate.TestHealthPodOfATrimmedPod", "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
 			{"spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]", matchers, CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("preference.", matchers), CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},

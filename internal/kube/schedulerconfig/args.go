@@ -13,8 +13,8 @@ import (
 	utiljson "sigs.k8s.io/json"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // compileArgs checks the arguments of plugins and writes them into the profile.
@@ -54,7 +54,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *placement.Pr
 			var a schedulerv1.NodeAffinityArgs
 			if decodeArgs(at, name, raw, &a, p) && a.AddedAffinity != nil {
 				var broken []string
-				out.AddedAffinity, out.AddedPreferred, broken = kube.PlacementNodeAffinity(a.AddedAffinity)
+				out.AddedAffinity, out.AddedPreferred, broken = translate.PlacementNodeAffinity(a.AddedAffinity)
 				for _, text := range broken {
 					p.add(at+".addedAffinity", "%s", text)
 				}
@@ -246,5 +246,5 @@ func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *place
 		}
 	}
 	out.SystemDefaults = false
-	out.DefaultSpread = kube.PlacementDefaultSpread(a.DefaultConstraints)
+	out.DefaultSpread = translate.PlacementDefaultSpread(a.DefaultConstraints)
 }

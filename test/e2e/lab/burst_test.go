@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/image"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 	"github.com/plimsoll-dev/plimsoll/lab"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
@@ -191,13 +191,13 @@ func (b *burst) see(p *corev1.Pod) {
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	if _, known := b.letIn[p.Name]; !known {
 		b.letIn[p.Name] = p.Spec.NodeName
-		if p.Annotations[kube.AnnotationBerth] != "" {
+		if p.Annotations[translate.AnnotationBerth] != "" {
 			b.berths++
 		}
 	}
 	// A container may fail to start on a machine that is so slow. What was not let in has none.
 	if p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0 || strings.HasPrefix(p.Status.Message, "Pod was rejected") {
-		b.refused = append(b.refused, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[kube.AnnotationBerth], p.Status.Reason, p.Status.Message))
+		b.refused = append(b.refused, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
 	}
 	if (ended || !runs(p.Name)) && !b.sent[p.Name] {
 		b.sent[p.Name] = true

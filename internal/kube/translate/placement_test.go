@@ -1,4 +1,4 @@
-package kube
+package translate
 
 import (
 	"fmt"
@@ -131,7 +131,7 @@ func TestPlacementNode(t *testing.T) {
 var notTranslated = map[string]string{
 	"Asks":          "the scheduler, which knows the extenders",
 	"AsksEvictions": "likewise",
-	"Berth":         "an annotation with a node's CPUs in it: translate_numa_test.go",
+	"Berth":         "an annotation with a node's CPUs in it: numa_test.go",
 	"Features":      "upstream's inference, which few fields of pods have",
 }
 
