@@ -5,7 +5,9 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,6 +164,39 @@ func TestRulesCanFail(t *testing.T) {
 		}
 		if got != c.forbidden {
 			t.Errorf("%s importing %s: forbidden %v, want %v", c.path, c.imported, got, c.forbidden)
+		}
+	}
+}
+
+// reach forbids a package to be linked at all, through whatever library it comes.
+type reach struct {
+	from    string // the package that must do without
+	forbids string // what import paths begin with
+	reason  string
+}
+
+var reaches = []reach{
+	{"./cmd/plimsoll", "k8s.io/client-go/kubernetes/",
+		"a library that registers every API group costs each process MiBs: go mod why says who brings it"},
+	{"./internal/kube/translate", "k8s.io/client-go/",
+		"translations need no connection, and whoever needs them alone need not link one"},
+}
+
+// TestReach checks what packages are linked with.
+func TestReach(t *testing.T) {
+	for _, r := range reaches {
+		out, err := exec.Command("go", "list", "-deps", r.from).Output()
+		if err != nil {
+			t.Fatalf("go list -deps %s: %v", r.from, err)
+		}
+		linked := strings.Fields(string(out))
+		if !slices.Contains(linked, "k8s.io/api/core/v1") {
+			t.Errorf("%s: %d packages, and the API's types are none of them: the list cannot be right", r.from, len(linked))
+		}
+		for _, path := range linked {
+			if strings.HasPrefix(path, r.forbids) {
+				t.Errorf("%s is linked with %s: %s", r.from, path, r.reason)
+			}
 		}
 	}
 }

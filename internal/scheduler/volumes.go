@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
@@ -91,7 +90,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 	meta := map[string]any{"resourceVersion": b.Version}
 	if b.ByController {
-		meta["annotations"] = map[string]string{storagehelpers.AnnBoundByController: "yes"}
+		meta["annotations"] = map[string]string{translate.AnnotationBoundByController: "yes"}
 	}
 	claim := corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim",
@@ -108,7 +107,7 @@ func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 // decided on.
 func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": q.Version, "annotations": map[string]string{storagehelpers.AnnSelectedNode: q.Node},
+		"resourceVersion": q.Version, "annotations": map[string]string{translate.AnnotationSelectedNode: q.Node},
 	}})
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -72,7 +71,7 @@ func (s *scene) seeClaims() {
 		s.makeClaims(pod)
 	}
 	for _, c := range s.claims {
-		if len(s.defaultClasses) > 0 && c.Spec.VolumeName == "" && !storagehelpers.PersistentVolumeClaimHasClass(c) {
+		if _, named := translate.ClaimClass(c); !named && len(s.defaultClasses) > 0 && c.Spec.VolumeName == "" {
 			c.Spec.StorageClassName = &s.defaultClasses[0]
 		}
 		s.placer.ClaimSeen(1, translate.PlacementClaim(c))

@@ -12,8 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/storage/ephemeral"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -109,10 +110,23 @@ func (k *Keeper) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Vol
 	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		return nil, &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("persistent volume %s is a block device; file systems are mounted", pv.Name)}
 	}
-	if err := storagehelpers.CheckNodeAffinity(pv, k.NodeLabels()); err != nil {
+	if err := reachable(pv, k.NodeLabels()); err != nil {
 		return nil, fmt.Errorf("persistent volume %s cannot be reached from this node: its node affinity does not match the node's labels: %w", pv.Name, err)
 	}
 	return pv, nil
+}
+
+// reachable returns an error if a volume is not for nodes with these labels.
+func reachable(pv *corev1.PersistentVolume, labels map[string]string) error {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
+	matches, err := schedulinghelpers.MatchNodeSelectorTerms(node, pv.Spec.NodeAffinity.Required)
+	if err == nil && !matches {
+		err = errors.New("no matching NodeSelectorTerms")
+	}
+	return err
 }
 
 // volumeKind names the source of a volume that is not mounted here.

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/ephemeral"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
 	csitranslation "k8s.io/csi-translation-lib"
 	csiplugins "k8s.io/csi-translation-lib/plugins"
 	"k8s.io/klog/v2"
@@ -91,17 +90,48 @@ func inlineAttached(v *corev1.Volume, namespace string) placement.Attached {
 	return placement.Attached{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
 }
 
+// What the scheduler, the controller of persistent volumes and provisioners note for each other, as upstream spells it.
+const (
+	// AnnotationBoundByController of a volume: it was bound to its claim by a program, not by whoever made it.
+	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
+	// AnnotationSelectedNode of a claim: the node that its volume is to be provisioned for.
+	AnnotationSelectedNode = "volume.kubernetes.io/selected-node"
+	// annotationBindCompleted of a claim: its controller has finished binding it.
+	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
+)
+
+// ClaimClass is the storage class of a claim; named is false for one that leaves the choice to the cluster. The
+// annotation of older releases goes before the field, as upstream has it.
+func ClaimClass(c *corev1.PersistentVolumeClaim) (class string, named bool) {
+	if class, named = c.Annotations[corev1.BetaStorageClassAnnotation]; named {
+		return class, true
+	}
+	if c.Spec.StorageClassName == nil {
+		return "", false
+	}
+	return *c.Spec.StorageClassName, true
+}
+
+// volumeClass is likewise that of a volume.
+func volumeClass(v *corev1.PersistentVolume) string {
+	if class, named := v.Annotations[corev1.BetaStorageClassAnnotation]; named {
+		return class
+	}
+	return v.Spec.StorageClassName
+}
+
 // PlacementClaim translates a PersistentVolumeClaim.
 func PlacementClaim(c *corev1.PersistentVolumeClaim) placement.Claim {
 	out := placement.Claim{
 		Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), Version: c.ResourceVersion,
-		Class: storagehelpers.GetPersistentVolumeClaimClass(c), Volume: c.Spec.VolumeName,
-		Bound: metav1.HasAnnotation(c.ObjectMeta, storagehelpers.AnnBindCompleted),
-		Lost:  c.Status.Phase == corev1.ClaimLost, Deleting: c.DeletionTimestamp != nil,
+		Volume: c.Spec.VolumeName,
+		Bound:  metav1.HasAnnotation(c.ObjectMeta, annotationBindCompleted),
+		Lost:   c.Status.Phase == corev1.ClaimLost, Deleting: c.DeletionTimestamp != nil,
 		Modes: accessModes(c.Spec.AccessModes), OncePod: slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod),
 		Block: isBlock(c.Spec.VolumeMode),
 	}
-	out.Node, out.Selected = c.Annotations[storagehelpers.AnnSelectedNode]
+	out.Class, _ = ClaimClass(c)
+	out.Node, out.Selected = c.Annotations[AnnotationSelectedNode]
 	if q, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
 		out.Size, out.Sized = q.Value(), true
 	}
@@ -142,7 +172,7 @@ func isBlock(mode *corev1.PersistentVolumeMode) bool {
 func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
 	capacity := v.Spec.Capacity[corev1.ResourceStorage]
 	out := placement.Volume{
-		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: storagehelpers.GetPersistentVolumeClass(v),
+		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: volumeClass(v),
 		Capacity: capacity.Value(), Available: v.Status.Phase == corev1.VolumeAvailable, Deleting: v.DeletionTimestamp != nil,
 		Modes: accessModes(v.Spec.AccessModes), Block: isBlock(v.Spec.VolumeMode), Affinity: volumeAffinity(v),
 		NeedsOfAgent: podfields.CodesOfVolume(v),
