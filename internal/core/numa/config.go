@@ -2,6 +2,8 @@ package numa
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
@@ -76,14 +78,15 @@ func (c Config) check(m machine.Machine) error {
 	if c.CPU.Static {
 		c.checkCPU(m, bad)
 	}
-	for id, sizes := range c.Memory.Reserved {
+	for _, id := range slices.Sorted(maps.Keys(c.Memory.Reserved)) {
+		sizes := c.Memory.Reserved[id]
 		node, ok := m.NUMANode(id)
 		if !ok {
 			bad("reservedMemory: NUMA node %d: this machine has no such node", id)
 			continue
 		}
-		for size, amount := range sizes {
-			if have := memory.OnNode(node, size); amount > have {
+		for _, size := range slices.Sorted(maps.Keys(sizes)) {
+			if amount, have := sizes[size], memory.OnNode(node, size); amount > have {
 				bad("reservedMemory: NUMA node %d: %s: %v is reserved of %v", id, KindName(size), amount, have)
 			}
 		}
