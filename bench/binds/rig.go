@@ -67,10 +67,11 @@ type waiting struct {
 
 func (w *waiting) see(obj any, waits bool) {
 	now := time.Now()
-	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = missed.Obj
+	pod, ok := kube.Deleted[metav1.Object](obj) // or one that is still there
+	if !ok {
+		return
 	}
-	id := obj.(metav1.Object).GetUID()
+	id := pod.GetUID()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

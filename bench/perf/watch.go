@@ -96,10 +96,11 @@ func (p *pods) see(obj any) {
 // gone folds in that a pod waits no more.
 func (p *pods) gone(obj any) {
 	now := time.Now()
-	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = missed.Obj
+	pod, ok := kube.Deleted[metav1.Object](obj)
+	if !ok {
+		return
 	}
-	id := obj.(metav1.Object).GetUID()
+	id := pod.GetUID()
 	p.mu.Lock()
 	defer p.tell()
 	defer p.mu.Unlock()

@@ -124,8 +124,8 @@ func dropManagedFields(obj any) (any, error) {
 }
 
 // Deleted returns the object of a delete notification, also when the deletion itself was missed and only noticed by the
-// next list.
-func Deleted[T runtime.Object](obj any) (T, bool) {
+// next list. T is the type that the watch keeps, or an interface of it.
+func Deleted[T any](obj any) (T, bool) {
 	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj
 	}

@@ -82,10 +82,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 			seen(after, "Update")
 		},
 		DeleteFunc: func(obj any) {
-			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = missed.Obj
-			}
-			if pod, ok := obj.(metav1.Object); ok {
+			if pod, ok := kube.Deleted[metav1.Object](obj); ok {
 				gone(pod.GetUID())
 			}
 		},

@@ -39,10 +39,7 @@ func (r *Runner) watchAPI(ctx context.Context) {
 		AddFunc:    func(obj any) { r.apiPod(obj.(*corev1.Pod)) },
 		UpdateFunc: func(_, obj any) { r.apiPod(obj.(*corev1.Pod)) },
 		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
-			if pod, ok := obj.(*corev1.Pod); ok {
+			if pod, ok := kube.Deleted[*corev1.Pod](obj); ok {
 				r.apiGone(pod)
 			}
 		},

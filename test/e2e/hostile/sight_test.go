@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // sight sees every pod as it is now. Waiting on it asks the API server nothing, and is exact to milliseconds.
@@ -42,10 +44,7 @@ func watch(ctx context.Context, api kubernetes.Interface) (*sight, error) {
 }
 
 func (s *sight) put(o any, gone bool) {
-	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = last.Obj
-	}
-	pod, ok := o.(*corev1.Pod)
+	pod, ok := kube.Deleted[*corev1.Pod](o) // or one that is still there
 	if !ok {
 		return
 	}
