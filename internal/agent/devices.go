@@ -104,7 +104,7 @@ func (p *plugins) give(ctx context.Context, uid string) *pods.Rejection {
 	}
 	p.holdings.Release(uid)
 	return &pods.Rejection{
-		Reason: numa.UnexpectedAdmission, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err), Later: errors.Is(err, devices.ErrGone),
+		Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(err.Error()), Later: errors.Is(err, devices.ErrGone),
 	}
 }
 

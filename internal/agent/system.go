@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -37,7 +38,11 @@ func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool,
 	if needs.StrictGroups {
 		can, err := strictGroups()
 		if err != nil {
-			return &pods.Rejection{Reason: "UnexpectedAdmissionError", Message: "the container runtime does not say what it can: " + err.Error(), Later: true}
+			return &pods.Rejection{
+				Reason:  numa.UnexpectedAdmission,
+				Message: "the container runtime does not say what it can: " + err.Error(),
+				Later:   true,
+			}
 		}
 		system.StrictGroups = can
 	}

@@ -199,7 +199,11 @@ func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 			k.mu.Lock()
 			delete(k.consulted, pod)
 			k.mu.Unlock()
-			return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: "Allocate failed due to " + err.Error() + ", which is unexpected", Container: c.question.Container}
+			return &numa.Refusal{
+				Reason:    numa.UnexpectedAdmission,
+				Upstream:  numa.AllocateFailed(err.Error()),
+				Container: c.question.Container,
+			}
 		}
 	}
 	answers := maps.Clone(c.answers)

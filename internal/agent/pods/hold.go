@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
@@ -44,7 +45,7 @@ func (r *Runner) mayStart(e *entry) bool {
 	case why == "":
 		return true
 	case until.IsZero():
-		r.refuse(e, pod, Rejection{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %s, which is unexpected", why)})
+		r.refuse(e, pod, Rejection{Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(why)})
 	default:
 		r.holdUp(e, pod, waiting{reason: reasonDevices, why: why, until: until, retry: holdRetry})
 	}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -284,7 +285,7 @@ func (r *Runner) letIn(ctx context.Context, e *entry, pod *corev1.Pod) *Rejectio
 		}
 	}
 	return &Rejection{
-		Reason:  "UnexpectedAdmissionError",
+		Reason:  numa.UnexpectedAdmission,
 		Message: fmt.Sprintf("device plugins were asked %d times without an end", consultationsMax), Later: true,
 	}
 }

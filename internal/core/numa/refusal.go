@@ -44,10 +44,15 @@ func (w *work) refuseSMT(container string, a asked, why string) *Refusal {
 	return &Refusal{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
 }
 
+// AllocateFailed is upstream's message of what goes with UnexpectedAdmission.
+func AllocateFailed(why string) string {
+	return "Allocate failed due to " + why + ", which is unexpected"
+}
+
 // refuse: something is not there at all, or not where it would have to be.
 func (w *work) refuse(container string, a asked, why string, waiting bool) *Refusal {
 	return &Refusal{
-		Reason: UnexpectedAdmission, Upstream: "Allocate failed due to " + why + ", which is unexpected",
+		Reason: UnexpectedAdmission, Upstream: AllocateFailed(why),
 		Container: container, Waiting: waiting, asked: a, state: w.State,
 	}
 }
