@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // actorsMax is how many pods are written to at once. Chosen: as many as keep an API server on two cores busy beside the
@@ -223,8 +224,7 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(pod, c, started, sidecar))
+		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(pod, c, started, translate.IsSidecar(c)))
 	}
 	for i := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, containerStatus(pod, &pod.Spec.Containers[i], started, true))

@@ -32,6 +32,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/host/socket"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Devices is what is known of devices; *devices.Keeper is one.
@@ -161,7 +162,7 @@ func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if c := &pod.Spec.InitContainers[i]; translate.IsSidecar(c) {
 			out.Containers = append(out.Containers, s.container(pod, c.Name, own[c.Name]))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // specOf translates what a pod should be.
@@ -20,9 +21,9 @@ func specOf(pod *corev1.Pod) podlife.Spec {
 	add := func(c *corev1.Container, kind podlife.Kind, policy podlife.RestartPolicy) {
 		if c.RestartPolicy != nil {
 			policy = policyOf(corev1.RestartPolicy(*c.RestartPolicy))
-			if kind == podlife.Init && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-				kind = podlife.Sidecar
-			}
+		}
+		if kind == podlife.Init && translate.IsSidecar(c) {
+			kind = podlife.Sidecar
 		}
 		s.Containers = append(s.Containers, podlife.ContainerSpec{
 			Name: c.Name, Kind: kind, Policy: policy, Hash: hashOf(c), Image: c.Image, Fixed: fixedOf(pod, c),

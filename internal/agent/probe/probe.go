@@ -31,6 +31,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Runtime runs a command in a container; *cri.Client does.
@@ -150,7 +151,7 @@ func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
 		for i := range pod.Spec.InitContainers {
 			c := &pod.Spec.InitContainers[i]
-			if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			if !translate.IsSidecar(c) {
 				continue
 			}
 			if !yield(c) {

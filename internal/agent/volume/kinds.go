@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // setUpVolume makes one volume, or brings its content up to date.
@@ -147,7 +148,7 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 		if limit == 0 {
 			return 0
 		}
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if translate.IsSidecar(c) {
 			sidecars += limit
 		}
 		alone = max(alone, sidecars+limit)

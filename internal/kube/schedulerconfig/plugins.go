@@ -130,7 +130,7 @@ func compilePlugins(path string, file *schedulerv1.Plugins, out *placement.Profi
 	checkRepetition(path, file, out, p)
 }
 
-// apply disables, then enables; what is enabled without a weight keeps its default one.
+// apply disables, then enables; a score that is enabled without a weight has weight 1, whatever its default one is.
 func apply(set *schedulerv1.PluginSet, on map[string]int64, matters func(name string) bool) {
 	for _, d := range set.Disabled {
 		if d.Name == "*" {

@@ -110,7 +110,7 @@ func inOrder(nodes []machine.NUMAID) bool {
 func numaContainer(c *corev1.Container) numa.Container {
 	out := numa.Container{
 		Name:    c.Name,
-		Sidecar: c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways,
+		Sidecar: IsSidecar(c),
 		CPU:     unit.MilliCPU(c.Resources.Requests.Cpu().MilliValue()),
 	}
 	for name, quantity := range c.Resources.Requests {

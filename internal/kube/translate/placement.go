@@ -242,7 +242,7 @@ func placementPorts(pod *corev1.Pod) []placement.HostPort {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if c := &pod.Spec.InitContainers[i]; IsSidecar(c) {
 			add(c)
 		}
 	}

@@ -49,7 +49,7 @@ func QoSContainer(c *corev1.Container, init bool) qos.Container {
 	return qos.Container{
 		Name:      c.Name,
 		Resources: qos.Resources{Requests: qosAmounts(c.Resources.Requests), Limits: qosAmounts(c.Resources.Limits)},
-		Sidecar:   init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways,
+		Sidecar:   init && IsSidecar(c),
 	}
 }
 
