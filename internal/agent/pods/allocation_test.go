@@ -98,31 +98,6 @@ func TestStatusShowsWhatIsThere(t *testing.T) {
 	}
 }
 
-// Only what the policy names, and the pod's limit where the container has none, makes another container.
-func TestFixed(t *testing.T) {
-	c := corev1.Container{Resources: requirements("cpu=1 memory=1Gi", "memory=2Gi")}
-	pod := &corev1.Pod{}
-	if got := fixedOf(pod, &c); got != "" {
-		t.Errorf("without a policy: %q", got)
-	}
-	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}, {ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
-	was := fixedOf(pod, &c)
-	c.Resources = requirements("cpu=2 memory=1024Mi", "cpu=3 memory=2048Mi")
-	if got := fixedOf(pod, &c); got != was {
-		t.Errorf("%q, was %q: only CPU and spelling changed", got, was)
-	}
-	c.Resources = requirements("cpu=2 memory=1Gi", "memory=3Gi")
-	if got := fixedOf(pod, &c); got == was {
-		t.Errorf("%q: memory changed", got)
-	}
-	c.Resources, pod.Spec.Resources = requirements("memory=1Gi", ""), &corev1.ResourceRequirements{Limits: amounts("memory=3Gi")}
-	was = fixedOf(pod, &c)
-	pod.Spec.Resources.Limits = amounts("memory=4Gi")
-	if got := fixedOf(pod, &c); got == was {
-		t.Errorf("%q: the pod's limit changed, which is the container's", got)
-	}
-}
-
 // The patch deletes conditions of ours that are over, and only those.
 func TestPatchDeletesResizeConditions(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // apiServer is an API server with pods of one node. Guarded by world.mu.
@@ -339,7 +341,7 @@ func (a *apiServer) judge(pod *corev1.Pod, s *corev1.PodStatus) {
 	if ended {
 		a.final[uid] = s.Phase
 	}
-	for _, list := range statusLists(s) {
+	for _, list := range translate.StatusLists(s) {
 		for i := range list {
 			key := string(uid) + " " + list[i].Name
 			if list[i].RestartCount < a.restarts[key] {
@@ -414,9 +416,9 @@ func (s *watching) hear(pod *corev1.Pod, gone bool) {
 		return
 	}
 	if gone || pod.DeletionTimestamp != nil {
-		s.a.w.ordered(pod.UID, max(deletionGrace(pod), 0))
+		s.a.w.ordered(pod.UID, max(translate.DeletionGrace(pod), 0))
 	}
-	if v, ok := s.a.w.evicted[pod.UID]; ok && terminal(pod) == "" { // by an agent before this one
+	if v, ok := s.a.w.evicted[pod.UID]; ok && translate.PodlifeTerminal(pod) == "" { // by an agent before this one
 		s.a.w.ordered(pod.UID, max(time.Until(v.KillAt), 0))
 	}
 }

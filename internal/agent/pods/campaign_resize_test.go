@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // sizing is what there is to know of a pod's resizes outside the agent. Guarded by world.mu.
@@ -203,7 +204,7 @@ func sameResources(a, b *corev1.Pod) bool {
 
 // allocated reports whether a status says that what pod requests is allocated.
 func allocated(status *corev1.PodStatus, pod *corev1.Pod) bool {
-	for _, list := range statusLists(status) {
+	for _, list := range translate.StatusLists(status) {
 		for i := range list {
 			c := containerNamed(pod, list[i].Name)
 			told, asked := corev1.ResourceRequirements{Requests: list[i].AllocatedResources}, corev1.ResourceRequirements{}
@@ -224,7 +225,7 @@ func (w *world) judgeResize(pod *corev1.Pod) {
 	if s == nil {
 		return
 	}
-	if s.ran && len(pod.Status.ContainerStatuses) > 0 && terminal(pod) == "" {
+	if s.ran && len(pod.Status.ContainerStatuses) > 0 && translate.PodlifeTerminal(pod) == "" {
 		w.judgeAllocated(pod, s)
 	}
 	pending, resizing := int64(0), int64(0)
@@ -279,7 +280,7 @@ func (w *world) unsized() string {
 		e.mu.Lock()
 		pod, desired, meets, ends := e.pod, e.desired, e.granted.meets(e.desired), e.granted == nil || e.stop != nil || e.gone
 		e.mu.Unlock()
-		if pod == nil || ends || terminal(pod) != "" {
+		if pod == nil || ends || translate.PodlifeTerminal(pod) != "" {
 			continue
 		}
 		request, asks := e.asks()

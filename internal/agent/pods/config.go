@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"path/filepath"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -16,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // requests is what translates pods for the runtime.
@@ -66,7 +65,7 @@ func (r *Runner) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1
 	}
 	known := criconfig.ContainerFacts{
 		Attempt: a.Attempt, Image: image, Env: vars, Mounts: mounts, Resources: r.Groups.Resources(pod, c),
-		Hash: hashOf(c), Fixed: fixedOf(pod, c), GraceSeconds: int64(specGrace(pod).Seconds()),
+		Hash: translate.ContainerHash(c), Fixed: translate.FixedResources(pod, c), GraceSeconds: int64(translate.SpecGrace(pod).Seconds()),
 		Holdings: r.Holdings.Note(string(pod.UID)), Running: runningByName(running),
 	}
 	if known.Command, known.Args, err = env.CommandLine(c, vars); err != nil {
@@ -93,14 +92,6 @@ func runningByName(containers map[string]podlife.Container) map[string]string {
 		}
 	}
 	return running
-}
-
-// hashOf covers what the API lets change in a container of a running pod and what means a new container: its image.
-// (Resources change in place.) FNV is enough: it tells versions of one container apart, not adversaries.
-func hashOf(c *corev1.Container) string {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
-	return strconv.FormatUint(h.Sum64(), 16)
 }
 
 // runtimeHandler looks up the handler of the pod's RuntimeClass; empty means the runtime's default.
@@ -144,7 +135,7 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		if pod.Spec.EphemeralContainers[i].Name == name {
-			return ephemeral(pod, i)
+			return translate.EphemeralContainer(pod, i)
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // clearEvicted removes what an evicted pod left in the runtime, and its logs: its disk space is what it was evicted for, or
@@ -68,7 +69,7 @@ func (r *Runner) RemoveDead(ctx context.Context, enough func() bool) error {
 		e.mu.Lock()
 		pod := e.pod
 		e.mu.Unlock()
-		if pod == nil || terminal(pod) == "" {
+		if pod == nil || translate.PodlifeTerminal(pod) == "" {
 			continue // not told to the API yet, or it runs on
 		}
 		err := limited(ctx, 2*r.WorkTimeout, func(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // letting is how far a pod has come that is not admitted yet.
@@ -129,7 +130,7 @@ func (e *entry) set(pod *corev1.Pod, now unit.Instant) (changed bool) {
 		e.written = nil // somebody else wrote after us, or we never wrote
 	}
 	if pod.DeletionTimestamp != nil {
-		e.orderStop(now, deletionGrace(pod), podlife.StopOrder{Remove: true})
+		e.orderStop(now, translate.DeletionGrace(pod), podlife.StopOrder{Remove: true})
 	}
 	return old == nil || old.ResourceVersion != pod.ResourceVersion
 }
@@ -206,40 +207,9 @@ func (e *entry) grace() time.Duration {
 		return e.fallback.grace
 	}
 	if e.pod.DeletionGracePeriodSeconds != nil {
-		return deletionGrace(e.pod)
+		return translate.DeletionGrace(e.pod)
 	}
-	return specGrace(e.pod)
-}
-
-// specGrace is what the specification asks for. Upstream's default is 30 s; negative values mean the least, 1 s.
-func specGrace(pod *corev1.Pod) time.Duration {
-	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		seconds = *s
-	}
-	if seconds < 0 {
-		seconds = 1
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-// deletionGrace is what whoever deleted the pod asked for.
-func deletionGrace(pod *corev1.Pod) time.Duration {
-	if s := pod.DeletionGracePeriodSeconds; s != nil {
-		return time.Duration(max(*s, 0)) * time.Second
-	}
-	return specGrace(pod)
-}
-
-// terminal returns the phase that the API already holds as final.
-func terminal(pod *corev1.Pod) podlife.Phase {
-	switch pod.Status.Phase {
-	case corev1.PodSucceeded:
-		return podlife.Succeeded
-	case corev1.PodFailed:
-		return podlife.Failed
-	}
-	return ""
+	return translate.SpecGrace(e.pod)
 }
 
 func wallOf(t *metav1.Time) unit.Wall {
@@ -254,7 +224,7 @@ func wallOf(t *metav1.Time) unit.Wall {
 func (e *entry) holds() *corev1.Pod {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pod == nil || terminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
+	if e.pod == nil || translate.PodlifeTerminal(e.pod) != "" || e.status.Phase == corev1.PodFailed || e.status.Phase == corev1.PodSucceeded {
 		return nil
 	}
 	if e.let == inside || e.admitted || len(e.summary) > 0 {

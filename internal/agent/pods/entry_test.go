@@ -99,26 +99,6 @@ func TestEntryTakesVersions(t *testing.T) {
 	}
 }
 
-func TestGraces(t *testing.T) {
-	seconds := func(n int64) *int64 { return &n }
-	for _, c := range []struct {
-		spec, deletion *int64
-		bySpec, byOne  time.Duration
-	}{
-		{nil, nil, 30 * time.Second, 30 * time.Second},
-		{seconds(5), nil, 5 * time.Second, 5 * time.Second},
-		{seconds(-1), seconds(-1), time.Second, 0},
-		{seconds(5), seconds(0), 5 * time.Second, 0},
-		{seconds(5), seconds(60), 5 * time.Second, time.Minute},
-	} {
-		pod := testPod()
-		pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds = c.spec, c.deletion
-		if a, b := specGrace(pod), deletionGrace(pod); a != c.bySpec || b != c.byOne {
-			t.Errorf("got %s and %s, want %s and %s", a, b, c.bySpec, c.byOne)
-		}
-	}
-}
-
 func TestVanishedPodGoesWithinItsGrace(t *testing.T) {
 	e := newEntry("uid-1", 0)
 	e.set(testPod(), noon)

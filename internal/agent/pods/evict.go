@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // Present is a pod that holds resources of the node.
@@ -72,7 +73,7 @@ func (r *Runner) Evict(uid types.UID, v Eviction) bool {
 // recallEviction gives a pod that this process meets for the first time the order that the process before it decided on, and
 // may not have lived to carry out or to report.
 func (r *Runner) recallEviction(e *entry, pod *corev1.Pod) {
-	if r.Evicted == nil || terminal(pod) != "" {
+	if r.Evicted == nil || translate.PodlifeTerminal(pod) != "" {
 		return
 	}
 	v, ok := r.Evicted(pod.UID)

@@ -32,6 +32,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // shop is the API's side of the samples: the objects that they name.
@@ -165,7 +166,7 @@ func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 		return s, err
 	}
 	running := map[string]podlife.Container{"id-main": {ID: "id-main", Name: "main", State: podlife.Running}}
-	for _, spec := range specOf(pod).Containers {
+	for _, spec := range translate.PodlifeSpec(pod).Containers {
 		c := containerNamed(pod, spec.Name)
 		facts := volume.ContainerFacts{PodIPs: []string{"192.0.2.7"}, RecursiveReadOnly: true}
 		config, err := r.containerConfig(t.Context(), pod, c, podlife.Action{}, criconfig.Image{ID: "sha"}, running, facts)
@@ -254,7 +255,7 @@ func TestFieldsOfFiles(t *testing.T) {
 
 // TestFieldsOfLife: and when its containers start, end and start again.
 func TestFieldsOfLife(t *testing.T) {
-	err := sample.Unproved(podfields.ObserverLife, func(pod *corev1.Pod) (any, error) { return specOf(pod), nil })
+	err := sample.Unproved(podfields.ObserverLife, func(pod *corev1.Pod) (any, error) { return translate.PodlifeSpec(pod), nil })
 	if err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // mayStart reports whether nothing keeps a pod from starting that is worth waiting for. What keeps it is a fact of this moment,
@@ -30,7 +31,7 @@ func (r *Runner) mayStart(e *entry) bool {
 		ready = ready || s.State == podlife.SandboxReady
 	}
 	e.up = e.up || ready
-	if pod == nil || ending || terminal(pod) != "" {
+	if pod == nil || ending || translate.PodlifeTerminal(pod) != "" {
 		return true
 	}
 	if !admitted && len(e.view.sandboxes) == 0 && !r.suited(e, pod) || !r.able(e, pod, ready) {

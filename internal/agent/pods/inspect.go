@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // What the rest of the agent may ask about pods. Everything here is a snapshot.
@@ -141,7 +142,7 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, list := range statusLists(&e.status) {
+	for _, list := range translate.StatusLists(&e.status) {
 		for i := range list {
 			if list[i].Name == container {
 				return r.runOf(pod, c, &list[i], previous)
@@ -158,16 +159,16 @@ func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.Container
 	case previous && last == nil:
 		return Run{}, fmt.Errorf("previous terminated container %q in pod %q not found", c.Name, pod.Name)
 	case previous:
-		run.ID = idOf(last.ContainerID)
+		run.ID = translate.ContainerID(last.ContainerID)
 		if s.State.Waiting == nil && run.Attempt > 0 {
 			run.Attempt--
 		}
 	case s.State.Running != nil:
-		run.ID, run.Running, run.StartedAt = idOf(s.ContainerID), true, s.State.Running.StartedAt.Time
+		run.ID, run.Running, run.StartedAt = translate.ContainerID(s.ContainerID), true, s.State.Running.StartedAt.Time
 	case s.State.Terminated != nil:
-		run.ID = idOf(s.State.Terminated.ContainerID)
+		run.ID = translate.ContainerID(s.State.Terminated.ContainerID)
 	case last != nil: // waiting to restart: what it said last is what is asked for
-		run.ID = idOf(last.ContainerID)
+		run.ID = translate.ContainerID(last.ContainerID)
 	default:
 		reason := "ContainerCreating"
 		if s.State.Waiting != nil {

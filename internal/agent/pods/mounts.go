@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // learnHandlers asks the runtime which of its handlers can make a mount read-only with everything below it. Runtimes that
@@ -37,7 +38,7 @@ func (r *Runner) canReadOnly(handler string) bool {
 
 // reportMounts fills in how each volume is mounted in each container.
 func reportMounts(pod *corev1.Pod, out *corev1.PodStatus, canReadOnly bool) {
-	for _, list := range statusLists(out) {
+	for _, list := range translate.StatusLists(out) {
 		for i := range list {
 			c := containerNamed(pod, list[i].Name)
 			if c == nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // note is an allocation as it is kept with a pod's sandbox: the status in the API is written later, and may not have
@@ -61,7 +63,7 @@ func noted(text string, pod *corev1.Pod) *allocation {
 // API was told nothing yet.
 func (e *entry) recovered(pod *corev1.Pod) *allocation {
 	told := false
-	for _, list := range statusLists(&pod.Status) {
+	for _, list := range translate.StatusLists(&pod.Status) {
 		for i := range list {
 			told = told || list[i].Resources != nil
 		}

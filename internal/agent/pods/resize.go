@@ -20,6 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // ResizeRequest is a pod that asks for other resources than it was granted.
@@ -77,14 +78,14 @@ func (e *entry) unheard() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pod != nil && !e.static && e.let == outside && !e.admitted && e.hold == nil && e.stop == nil && !e.gone &&
-		terminal(e.pod) == ""
+		translate.PodlifeTerminal(e.pod) == ""
 }
 
 // asks returns what the pod asks for, if that is not what it was granted.
 func (e *entry) asks() (ResizeRequest, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.granted == nil || e.stop != nil || e.gone || terminal(e.pod) != "" || e.granted.meets(e.desired) {
+	if e.granted == nil || e.stop != nil || e.gone || translate.PodlifeTerminal(e.pod) != "" || e.granted.meets(e.desired) {
 		return ResizeRequest{}, false
 	}
 	return ResizeRequest{Desired: e.desired, Granted: e.holding(), Since: e.pendingSince}, true
@@ -159,7 +160,7 @@ func (r *Runner) resizeSteps(ctx context.Context, e *entry, pod *corev1.Pod, ste
 		}
 		used, err := r.Groups.MemoryInUse(pod, step.ID)
 		if err != nil {
-			return &failure{"Error", "", "", fmt.Errorf("unable to read memory usage for pod %q: %w", nameForMessages(pod), err)}
+			return &failure{"Error", "", "", fmt.Errorf("unable to read memory usage for pod %q: %w", translate.NameForMessages(pod), err)}
 		}
 		if why := step.Refusal(used); why != "" {
 			refusals = append(refusals, why)
@@ -264,7 +265,7 @@ func (r *Runner) adoptSizes(e *entry) {
 			continue
 		}
 		reported := of(spec)
-		if s := statusNamed(pod, c.Name); s != nil && s.Resources != nil && idOf(s.ContainerID) == id {
+		if s := statusNamed(pod, c.Name); s != nil && s.Resources != nil && translate.ContainerID(s.ContainerID) == id {
 			as := *spec
 			as.Resources = *s.Resources
 			reported = of(&as)
@@ -279,7 +280,7 @@ func unsized(c podlife.Container) bool {
 }
 
 func statusNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range statusLists(&pod.Status) {
+	for _, list := range translate.StatusLists(&pod.Status) {
 		for i := range list {
 			if list[i].Name == name {
 				return &list[i]
@@ -387,7 +388,7 @@ func reportResources(pod *corev1.Pod, out *corev1.PodStatus, o podlife.Observati
 			}
 			s.AllocatedResources = maps.Clone(c.Resources.Requests)
 			s.Resources = c.Resources.DeepCopy()
-			if size, runs := has[idOf(s.ContainerID)]; runs && s.State.Running != nil {
+			if size, runs := has[translate.ContainerID(s.ContainerID)]; runs && s.State.Running != nil {
 				overlay(s.Resources, size, want[s.Name])
 			}
 		}
@@ -422,22 +423,4 @@ func sameAmounts(a, b corev1.ResourceRequirements) bool {
 		}
 	}
 	return true
-}
-
-// fixedOf covers the resources of a container whose resize policy asks for a restart: they are part of what it is, as
-// its image is. Empty: there are none.
-func fixedOf(pod *corev1.Pod, c *corev1.Container) string {
-	var parts []string
-	for _, p := range c.ResizePolicy {
-		if p.RestartPolicy != corev1.RestartContainer {
-			continue
-		}
-		request, limit := c.Resources.Requests[p.ResourceName], c.Resources.Limits[p.ResourceName]
-		if limit.IsZero() && pod.Spec.Resources != nil {
-			limit = pod.Spec.Resources.Limits[p.ResourceName]
-		}
-		parts = append(parts, fmt.Sprintf("%s=%d/%d", p.ResourceName, request.MilliValue(), limit.MilliValue()))
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, " ")
 }

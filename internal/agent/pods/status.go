@@ -14,6 +14,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // publish turns a decision's status into the API's form, keeps it and has it reported if it changed.
@@ -56,7 +57,7 @@ func (r *Runner) publish(e *entry, pod *corev1.Pod, o podlife.Observation, d pod
 // countEnds counts the ends of containers that a status tells and the one before it does not.
 func (r *Runner) countEnds(before, after corev1.PodStatus) {
 	known := map[string]bool{"": true} // by container id
-	for _, list := range statusLists(&before) {
+	for _, list := range translate.StatusLists(&before) {
 		for i := range list {
 			for _, state := range []corev1.ContainerState{list[i].State, list[i].LastTerminationState} {
 				if state.Terminated != nil {
@@ -65,7 +66,7 @@ func (r *Runner) countEnds(before, after corev1.PodStatus) {
 			}
 		}
 	}
-	for k, list := range statusLists(&after) {
+	for k, list := range translate.StatusLists(&after) {
 		for i := range list {
 			end := cmp.Or(list[i].State.Terminated, list[i].LastTerminationState.Terminated)
 			if end != nil && !known[end.ContainerID] {
@@ -106,7 +107,7 @@ func (r *Runner) announce(pod *corev1.Pod, before, after corev1.PodStatus) {
 		}
 		switch c.State.Waiting.Reason {
 		case "CrashLoopBackOff":
-			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, nameForMessages(pod))
+			text := fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, translate.NameForMessages(pod))
 			r.event(pod, c.Name, corev1.EventTypeWarning, "BackOff", text)
 		case "ImagePullBackOff":
 			r.event(pod, c.Name, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.Image))
@@ -282,17 +283,10 @@ func timeOf(w unit.Wall) metav1.Time {
 	return metav1.NewTime(w.Time().Local()).Rfc3339Copy()
 }
 
-// urlOf prints an id as the API does, containerd://id; idOf takes it back.
+// urlOf prints an id as the API does, containerd://id; translate.ContainerID takes it back.
 func (r *Runner) urlOf(id string) string {
 	if id == "" {
 		return ""
 	}
 	return r.RuntimeName + "://" + id
-}
-
-func idOf(url string) string {
-	if _, id, ok := strings.Cut(url, "://"); ok {
-		return id
-	}
-	return url
 }

@@ -20,33 +20,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-func TestSpecOf(t *testing.T) {
-	pod := testPod()
-	got := specOf(pod)
-	hash := func(name, image string) string { return hashOf(&corev1.Container{Name: name, Image: image}) }
-	want := podlife.Spec{
-		Name: "web_ns(uid-1)", Grace: 7 * time.Second, ActiveDeadline: time.Minute, Gates: []string{"example.com/lb"},
-		Containers: []podlife.ContainerSpec{
-			{Name: "init", Kind: podlife.Init, Policy: podlife.OnFailure, Hash: hash("init", "i:1"), Image: "i:1"},
-			{Name: "side", Kind: podlife.Sidecar, Policy: podlife.Always, Hash: hash("side", "s:1"), Image: "s:1"},
-			{Name: "zeta", Kind: podlife.Main, Policy: podlife.OnFailure, Hash: hash("zeta", "z:1"), Image: "z:1"},
-			{Name: "alpha", Kind: podlife.Main, Policy: podlife.Always, Hash: hash("alpha", "a:1"), Image: "a:1"},
-		},
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-	changed := pod.Spec.Containers[0]
-	changed.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
-	if hashOf(&changed) != hashOf(&pod.Spec.Containers[0]) {
-		t.Error("the hash follows what can not change in a running container")
-	}
-	changed.Image = "z:2"
-	if hashOf(&changed) == hashOf(&pod.Spec.Containers[0]) {
-		t.Error("the hash does not follow the image")
-	}
-}
-
 // TestPastReadsBackStatus: what statusOf writes, pastOf understands.
 func TestPastReadsBackStatus(t *testing.T) {
 	start, finish := unit.WallOf(time.Unix(1000, 0)), unit.WallOf(time.Unix(2000, 0))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // usernsPod asks for a user namespace.
@@ -35,7 +36,7 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false asks for a user namespace") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	d := e.life.Step(1, 1, podlife.Observation{Spec: specOf(e.pod), Hold: e.hold})
+	d := e.life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.pod), Hold: e.hold})
 	if len(d.Actions) > 0 || !d.Wake.IsZero() && d.Wake < 2 || d.Status.Phase != podlife.Pending {
 		t.Errorf("held, yet: %+v", d)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // work is the worker of one pod: observe, decide, act, until there is nothing to do.
@@ -214,14 +215,14 @@ func (r *Runner) observe(e *entry) (pod *corev1.Pod, o podlife.Observation, ok b
 	if pod == nil {
 		return nil, o, true
 	}
-	o.Spec = r.sized(specOf(pod), pod)
+	o.Spec = r.specOf(pod)
 	o.Hold = e.hold
 	o.Size = e.size
 	o.Resizing = podlife.Resizing{Generation: e.resizing, Pending: e.pending}
 	o.StartTime = wallOf(cmp.Or(e.status.StartTime, pod.Status.StartTime))
-	o.Terminal = terminal(pod)
+	o.Terminal = translate.PodlifeTerminal(pod)
 	o.Past = pastOf(pod, e.status)
-	o.Gates = gatesOf(pod)
+	o.Gates = translate.PodlifeGates(pod)
 	if pod.Spec.HostNetwork {
 		o.HostIPs = r.HostIPs
 	}
@@ -238,7 +239,7 @@ func (r *Runner) admit(ctx context.Context, e *entry) {
 	}
 	pod, asked := e.pod, e.admitted || e.stop != nil
 	e.mu.Unlock()
-	if asked || pod == nil || terminal(pod) != "" {
+	if asked || pod == nil || translate.PodlifeTerminal(pod) != "" {
 		return
 	}
 	if len(e.view.sandboxes) == 0 {
