@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,10 +98,7 @@ func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
 	if len(conditions) == 0 {
 		return nil
 	}
-	p := translate.QoSPod(pod)
-	return admission.UnderPressure(admission.Applicant{
-		Pod: translate.PlacementPod(pod), Critical: p.Critical, Class: qos.ClassOf(p), Started: translate.Started(pod),
-	}, conditions)
+	return admission.UnderPressure(translate.AdmissionApplicant(pod), conditions)
 }
 
 // Resize judges pods that ask for other resources than they were granted.
@@ -127,31 +123,11 @@ func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.
 	return verdicts
 }
 
-// changeOf says what a resize changes.
+// changeOf says what a resize changes, and what of this node stands against it.
 func (a admit) changeOf(request pods.ResizeRequest) admission.Change {
-	c := admission.Change{Class: qos.ClassOf(translate.QoSPod(request.Desired)), StaticCPUs: a.staticCPUs, StaticMemory: a.staticMemory}
-	had := map[string]*corev1.Container{}
-	for _, list := range [][]corev1.Container{request.Granted.Spec.InitContainers, request.Granted.Spec.Containers} {
-		for i := range list {
-			had[list[i].Name] = &list[i]
-		}
-	}
-	for _, list := range [][]corev1.Container{request.Desired.Spec.InitContainers, request.Desired.Spec.Containers} {
-		for i := range list {
-			is, was := &list[i], had[list[i].Name]
-			if was == nil {
-				continue
-			}
-			before, after := was.Resources.Requests, is.Resources.Requests
-			c.CPU = c.CPU || before.Cpu().Cmp(*after.Cpu()) != 0
-			if before.Memory().Cmp(*after.Memory()) == 0 {
-				continue
-			}
-			c.Memory = true
-			restarts := slices.Contains(is.ResizePolicy, corev1.ContainerResizePolicy{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer})
-			c.Swap = c.Swap || !restarts && (a.swaps(request.Granted, was) || a.swaps(request.Desired, is))
-		}
-	}
+	c := translate.AdmissionChange(request.Granted, request.Desired, a.swaps)
+	c.StaticCPUs = a.staticCPUs
+	c.StaticMemory = a.staticMemory
 	return c
 }
 

@@ -34,7 +34,7 @@ func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, e
 
 // suited judges one pod.
 func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool, error)) *pods.Rejection {
-	needs := translate.SystemNeeds(pod)
+	needs := translate.AdmissionNeeds(pod)
 	if needs.StrictGroups {
 		can, err := strictGroups()
 		if err != nil {

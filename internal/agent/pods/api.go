@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
-	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -61,12 +60,9 @@ func (r *Runner) inOrder(a, b *corev1.Pod) int { return admission.Order(r.arriva
 
 // arrival is what core/admission asks of a pod that comes with others.
 func (r *Runner) arrival(pod *corev1.Pod) admission.Arrival {
-	a := admission.Arrival{Created: unit.WallOf(pod.CreationTimestamp.Time), Name: key(pod)}
-	switch e := r.entryOf(pod.UID); {
-	case e != nil && e.remaining():
+	a := translate.AdmissionArrival(pod)
+	if e := r.entryOf(pod.UID); e != nil && e.remaining() {
 		a.Standing = admission.Remains
-	case translate.Started(pod):
-		a.Standing = admission.Ran
 	}
 	return a
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // TestFieldsOfProbes: how and when containers are asked changes with every field of which the table says so.
@@ -21,7 +22,7 @@ func TestFieldsOfProbes(t *testing.T) {
 				if p == nil {
 					continue
 				}
-				seen = append(seen, c.Name, kind, specOf(p), graceOf(c, kind))
+				seen = append(seen, c.Name, kind, translate.ProbeSpecs(c)[kind], translate.ProbeGrace(c, kind))
 				switch {
 				case p.Exec != nil:
 					seen = append(seen, p.Exec.Command)

@@ -117,35 +117,6 @@ func (p *Prober) now() unit.Instant { return p.instant(time.Now()) }
 
 func (p *Prober) instant(t time.Time) unit.Instant { return max(unit.Instant(t.Sub(p.origin)), 1) }
 
-// specsOf collects a container's probes. A plain init container has none.
-func specsOf(c *corev1.Container) probe.Specs {
-	return probe.Specs{probe.Startup: specOf(c.StartupProbe), probe.Readiness: specOf(c.ReadinessProbe), probe.Liveness: specOf(c.LivenessProbe)}
-}
-
-func specOf(p *corev1.Probe) *probe.Spec {
-	if p == nil {
-		return nil
-	}
-	return &probe.Spec{
-		InitialDelay: time.Duration(p.InitialDelaySeconds) * time.Second,
-		Period:       time.Duration(p.PeriodSeconds) * time.Second,
-		Timeout:      time.Duration(p.TimeoutSeconds) * time.Second,
-		Failures:     int(p.FailureThreshold),
-		Successes:    int(p.SuccessThreshold),
-		Eager:        p.Exec == nil, // a command in a container costs as much as starting one
-	}
-}
-
-// graceOf is the grace that a probe of the container has of its own; nil: none.
-func graceOf(c *corev1.Container, kind probe.Kind) *time.Duration {
-	p := map[probe.Kind]*corev1.Probe{probe.Startup: c.StartupProbe, probe.Liveness: c.LivenessProbe}[kind]
-	if p == nil || p.TerminationGracePeriodSeconds == nil {
-		return nil
-	}
-	grace := time.Duration(max(*p.TerminationGracePeriodSeconds, 0)) * time.Second
-	return &grace
-}
-
 // probed yields the containers of pod that may have probes: mains and sidecars.
 func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
@@ -168,7 +139,7 @@ func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 
 func hasProbes(pod *corev1.Pod) bool {
 	for c := range probed(pod) {
-		if specsOf(c).Any() {
+		if translate.ProbeSpecs(c).Any() {
 			return true
 		}
 	}
@@ -198,7 +169,7 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 	}
 	for c := range probed(of) {
 		now, ok := running[c.Name]
-		specs := specsOf(c)
+		specs := translate.ProbeSpecs(c)
 		if !ok || !specs.Any() {
 			continue
 		}
@@ -275,10 +246,10 @@ func (p *Prober) Results(uid types.UID) map[string]podlife.Probes {
 			result := podlife.Probes{Starting: v.Starting, Unready: v.Unready, Dead: v.Dead}
 			if v.Dead {
 				result.Message = fmt.Sprintf("Container %s failed %s probe", c.Name, strings.ToLower(v.By.String()))
-				result.Grace = graceOf(c, v.By)
+				result.Grace = translate.ProbeGrace(c, v.By)
 			}
 			out[c.Name] = result
-		} else if specs := specsOf(c); specs.Any() {
+		} else if specs := translate.ProbeSpecs(c); specs.Any() {
 			out[c.Name] = podlife.Probes{Starting: specs[probe.Startup] != nil, Unready: specs[probe.Readiness] != nil}
 		}
 	}

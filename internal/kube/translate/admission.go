@@ -6,10 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// SystemNeeds translates what a pod asks of the system that it runs on.
-func SystemNeeds(pod *corev1.Pod) admission.Needs {
+// AdmissionNeeds translates what a pod asks of the system that it runs on.
+func AdmissionNeeds(pod *corev1.Pod) admission.Needs {
 	s := &pod.Spec
 	out := admission.Needs{HostNetwork: s.HostNetwork, HostIPC: s.HostIPC}
 	if s.OS != nil {
@@ -47,4 +49,60 @@ func Started(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning ||
 		slices.ContainsFunc(pod.Status.InitContainerStatuses, started) ||
 		slices.ContainsFunc(pod.Status.ContainerStatuses, started)
+}
+
+// AdmissionArrival translates what decides about the order in which pods that come together are let in. That a pod
+// remains from an earlier agent is for its node to say.
+func AdmissionArrival(pod *corev1.Pod) admission.Arrival {
+	a := admission.Arrival{Created: unit.WallOf(pod.CreationTimestamp.Time), Name: pod.Namespace + "/" + pod.Name}
+	if Started(pod) {
+		a.Standing = admission.Ran
+	}
+	return a
+}
+
+// AdmissionApplicant translates a pod that comes to a node under pressure.
+func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
+	p := QoSPod(pod)
+	return admission.Applicant{
+		Pod:      PlacementPod(pod),
+		Critical: p.Critical,
+		Class:    qos.ClassOf(p),
+		Started:  Started(pod),
+	}
+}
+
+// AdmissionChange translates what a resize from what a pod was granted to what it desires changes. swaps reports whether
+// a container may swap. Policies of the node are for its agent to add.
+func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *corev1.Container) bool) admission.Change {
+	c := admission.Change{Class: qos.ClassOf(QoSPod(desired))}
+	had := map[string]*corev1.Container{}
+	for _, list := range [][]corev1.Container{granted.Spec.InitContainers, granted.Spec.Containers} {
+		for i := range list {
+			had[list[i].Name] = &list[i]
+		}
+	}
+	for _, list := range [][]corev1.Container{desired.Spec.InitContainers, desired.Spec.Containers} {
+		for i := range list {
+			is, was := &list[i], had[list[i].Name]
+			if was == nil {
+				continue
+			}
+			before, after := was.Resources.Requests, is.Resources.Requests
+			c.CPU = c.CPU || before.Cpu().Cmp(*after.Cpu()) != 0
+			if before.Memory().Cmp(*after.Memory()) == 0 {
+				continue
+			}
+			c.Memory = true
+			restarts := slices.Contains(is.ResizePolicy, memoryRestarts)
+			c.Swap = c.Swap || !restarts && (swaps(granted, was) || swaps(desired, is))
+		}
+	}
+	return c
+}
+
+// memoryRestarts is the resize policy of a container that is made anew when its memory changes.
+var memoryRestarts = corev1.ContainerResizePolicy{
+	ResourceName:  corev1.ResourceMemory,
+	RestartPolicy: corev1.RestartContainer,
 }

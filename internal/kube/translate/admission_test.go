@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSystemNeeds has every field that a pod is rejected for, alone.
-func TestSystemNeeds(t *testing.T) {
+// TestAdmissionNeeds has every field that a pod is rejected for, alone.
+func TestAdmissionNeeds(t *testing.T) {
 	strict, merge := corev1.SupplementalGroupsPolicyStrict, corev1.SupplementalGroupsPolicyMerge
 	confined := &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
 	open := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
@@ -32,7 +32,7 @@ func TestSystemNeeds(t *testing.T) {
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{SecurityContext: confined},
 		}}}}, "apparmor"},
 	} {
-		n := SystemNeeds(&c.pod)
+		n := AdmissionNeeds(&c.pod)
 		got := ""
 		add := func(on bool, text string) {
 			if on && got != "" {

@@ -31,7 +31,7 @@ func TestFieldsOfScheduler(t *testing.T) {
 
 // TestFieldsOfSystem: and what decides whether a node suits the pod at all.
 func TestFieldsOfSystem(t *testing.T) {
-	err := sample.Unproved(podfields.ObserverSystem, func(pod *corev1.Pod) (any, error) { return translate.SystemNeeds(pod), nil })
+	err := sample.Unproved(podfields.ObserverSystem, func(pod *corev1.Pod) (any, error) { return translate.AdmissionNeeds(pod), nil })
 	if err != nil {
 		t.Error(err)
 	}
