@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -274,30 +275,37 @@ func TestMarkIsDecidedAnewAtItsTurn(t *testing.T) {
 	})
 }
 
-// TestWritesPassTheGate: however many writes are decided at once, an API server of which nothing is known gets one, and
-// Events wait behind it.
+// TestWritesPassTheGate: however many writes are decided at once, an API server gets as many at a time as it may, and
+// no more: Events and the reads that writes need are among them.
 func TestWritesPassTheGate(t *testing.T) {
-	config, requests := atonce.RefusingServer(t)
-	client, err := kube.NewClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := Options{Client: client, Events: client, WritesInFlight: 1, Metrics: NewMetrics()}
-	writes, events, err := o.behindGate(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	for range 50 {
-		r, ctx := remote{writes}, kube.As(t.Context(), throttle.Mark)
-		all.Go(func() { _, _ = r.lease(ctx, "n") })
-		all.Go(func() { _, _ = r.patchNode(ctx, "n", types.MergePatchType, []byte("{}")) })
-		all.Go(func() { _, _ = r.patchPodStatus(ctx, "x", "p", []byte("{}")) })
-		all.Go(func() { _ = r.deletePod(t.Context(), "x", "p", metav1.DeleteOptions{}) })
-		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
-	}
-	all.Wait()
-	if most := requests.Most(); most != 1 {
-		t.Errorf("%d requests at once, want one", most)
+	for _, may := range []int{1, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			config, requests := atonce.RefusingServer(10 * time.Millisecond)
+			client, err := kube.NewClientForConfig(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			o := Options{Client: client, Events: client, WritesInFlight: may, Metrics: NewMetrics()}
+			writes, events, err := o.behindGate(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all sync.WaitGroup
+			for range 50 {
+				r, marks := remote{writes}, kube.As(ctx, throttle.Mark)
+				all.Go(func() { _, _ = r.lease(marks, "n") })
+				all.Go(func() { _, _ = r.patchNode(marks, "n", types.MergePatchType, []byte("{}")) })
+				all.Go(func() { _, _ = r.patchPodStatus(marks, "x", "p", []byte("{}")) })
+				all.Go(func() { _ = r.deletePod(ctx, "x", "p", metav1.DeleteOptions{}) })
+				all.Go(func() { _ = events.Create(ctx, kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
+			}
+			all.Wait()
+			if most := requests.Most(); most != may {
+				t.Errorf("%d requests at once, want %d", most, may)
+			}
+			cancel()
+			synctest.Wait()
+		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +35,7 @@ func TestOutcomeOf(t *testing.T) {
 		{apierrors.NewNotFound(pods, "p"), placement.BindRefused},
 		{apierrors.NewForbidden(pods, "p", errors.New("quota")), placement.BindRefused},
 		{apierrors.NewTooManyRequests("busy", 1), placement.BindRefused},
+		{fmt.Errorf("before the Gate: %w", kube.ErrNotLeading), placement.BindRefused},
 		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), placement.BindRefused},
 		{fmt.Errorf("read: %w", syscall.ECONNRESET), placement.BindLost},
 		{context.DeadlineExceeded, placement.BindLost},
@@ -46,32 +49,38 @@ func TestOutcomeOf(t *testing.T) {
 	}
 }
 
-// TestWritesPassTheGate: status patches, evictions and Events are bounded together, whatever the mind decides at once.
+// TestWritesPassTheGate: binds, status patches, evictions and Events are bounded together, whatever the mind decides at
+// once; a server that is quick enough gets as many as that.
 func TestWritesPassTheGate(t *testing.T) {
-	config, requests := atonce.RefusingServer(t)
-	client, err := kube.NewClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := Options{Client: client, Events: client, BindsInFlight: 1, Metrics: NewMetrics()}
-	writes, events, err := o.behindGate(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := remote{writes}
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			_, _ = r.bind(t.Context(), placement.Decision{Pod: placement.Pod{Namespace: "x", Name: "p"}, Node: "n"})
-		})
-		all.Go(func() { _ = r.patchStatus(t.Context(), "x", "p", []byte("{}")) })
-		all.Go(func() { _ = r.remove(t.Context(), "x", "p", "u") })
-		all.Go(func() { _ = events.Create(t.Context(), kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
-	}
-	all.Wait()
-	if most := requests.Most(); most > 1+besideBinds {
-		t.Errorf("%d requests at once, want at most %d", most, 1+besideBinds)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		config, requests := atonce.RefusingServer(10 * time.Millisecond)
+		client, err := kube.NewClientForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		o := Options{Client: client, Events: client, BindsInFlight: 1, Metrics: NewMetrics()}
+		writes, events, err := o.behindGate(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := remote{writes}
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				_, _ = r.bind(ctx, placement.Decision{Pod: placement.Pod{Namespace: "x", Name: "p"}, Node: "n"})
+			})
+			all.Go(func() { _ = r.patchStatus(ctx, "x", "p", []byte("{}")) })
+			all.Go(func() { _ = r.remove(ctx, "x", "p", "u") })
+			all.Go(func() { _ = events.Create(ctx, kube.Events, "x", "", &corev1.Event{}, &corev1.Event{}) })
+		}
+		all.Wait()
+		if most := requests.Most(); most != 1+besideBinds {
+			t.Errorf("%d requests at once, want %d", most, 1+besideBinds)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // TestWithdrawnBind: a bind that waits before the Gate ends as withdrawn; one that was sent ends as the server says.

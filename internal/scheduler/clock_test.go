@@ -202,10 +202,15 @@ func TestTimeIsNotTheWalls(t *testing.T) {
 	}
 }
 
-// TestNowGoesOn: time neither goes back nor stands still after a clock that went back.
+// TestNowGoesOn: time is above zero from the first on, and neither goes back nor stands still after a clock that went
+// back.
 func TestNowGoesOn(t *testing.T) {
 	j := &jumping{}
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName}, nil, nil)
+	m.clock = func() time.Time { return m.start }
+	if now := m.now(); now <= 0 {
+		t.Errorf("it begins at %v", now)
+	}
 	m.clock = j.now
 	last := m.now()
 	for _, d := range []time.Duration{time.Hour, -2 * time.Hour, time.Second, -time.Minute, 0, time.Minute} {

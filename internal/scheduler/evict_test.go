@@ -109,6 +109,41 @@ func TestRefusedEvictionsBackOff(t *testing.T) {
 	})
 }
 
+// protecting is a cluster in which one pod may not be deleted.
+type protecting struct {
+	*cluster
+	name string
+}
+
+func (p *protecting) remove(ctx context.Context, namespace, name string, uid types.UID) error {
+	if name == p.name {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.refused++
+		return apierrors.NewForbidden(corev1.Resource("pods"), name, errors.New("a webhook says no"))
+	}
+	return p.cluster.remove(ctx, namespace, name, uid)
+}
+
+// TestOneThatMayNotBeEvicted: where one victim may not be deleted, those that were to go after it stay: there would be
+// no room all the same.
+func TestOneThatMayNotBeEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		m, _, stop := startPrepared(c, 16, func(m *mind) { m.api = &protecting{c, "low"} })
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "2"), true)
+		c.add(m, onNode(withPriority(testPod("low", "1"), 2), "n"))
+		c.add(m, onNode(withPriority(testPod("lower", "1"), 1), "n"))
+		m.tell(context.Background(), synced(m))
+		c.add(m, withPriority(testPod("high", "2"), 10))
+		elapse(time.Minute)
+		if c.evicted() != "" || c.refused < 3 {
+			t.Errorf("evicted %q, asked %d times for the one that may not be", c.evicted(), c.refused)
+		}
+	})
+}
+
 // TestNoEvictionThatIsNotNeeded: evictions that wait for their turn are not made any more for pods that have found a
 // place, or are gone, meanwhile; nor when another leads, nor of who goes anyhow.
 func TestNoEvictionThatIsNotNeeded(t *testing.T) {
@@ -245,7 +280,7 @@ func TestEvictionsAreBounded(t *testing.T) {
 
 // preemptInFlight lets a pod of high priority come while the bind of a less important one is on its way to the only
 // node, and lets binds be answered then. It returns what was told.
-func preemptInFlight(t *testing.T, h *hanging) (told []string) {
+func preemptInFlight(t *testing.T, h *hanging) (told []string, evictions float64) {
 	m, recorder, stop := startHanging(t, 10, h)
 	defer stop()
 	m.nodeHandler().OnAdd(testNode("n", "1"), true)
@@ -260,11 +295,12 @@ func preemptInFlight(t *testing.T, h *hanging) (told []string) {
 		t.Errorf("bound %v, want high", h.bound)
 	}
 	for len(recorder.Events) > 0 {
-		if e := <-recorder.Events; strings.Contains(e, "Preempted") {
+		if e := <-recorder.Events; strings.Contains(e, "Preempted") || strings.Contains(e, "binding to") {
 			told = append(told, e)
 		}
 	}
-	return told
+	m.o.Metrics.evictions.WithLabelValues("success") // there may be none yet
+	return told, total(t, m.o.Metrics, "scheduler_preemption_goroutines_execution_total")
 }
 
 // TestVictimInFlight: a victim whose bind has not been sent is not deleted, it waits for its turn; one whose bind was
@@ -278,14 +314,15 @@ func TestVictimInFlight(t *testing.T) {
 		removed []string
 		bound   int
 	}{
-		{name: "before the Gate", told: said + " (in kube-scheduler memory)."},
+		{name: "before the Gate", told: said + " (in kube-scheduler memory)."}, // and nobody is asked to evict anybody
 		{name: "on the wire", sent: true, told: said, removed: []string{"low"}, bound: 1},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := &hanging{binds: make(chan struct{}), onWire: q.sent}
-				if told := preemptInFlight(t, h); !slices.Equal(told, []string{q.told}) {
-					t.Errorf("told %q, want %q", told, q.told)
+				told, evictions := preemptInFlight(t, h)
+				if !slices.Equal(told, []string{q.told}) || int(evictions) != len(q.removed) {
+					t.Errorf("told %q, want %q; %v evictions", told, q.told, evictions)
 				}
 				left := h.pods["uid-low"] != nil
 				if !slices.Equal(h.removed, q.removed) || h.bound["uid-low"] != q.bound || left == q.sent {
@@ -296,33 +333,53 @@ func TestVictimInFlight(t *testing.T) {
 	}
 }
 
-// TestHeldVictimIsTakenBack at once: its bind waits for a slot, and those before it hang.
+// TestHeldVictimIsTakenBack at once: its bind waits for a slot, and those before it hang. So is the one that took its
+// place, for one that is more important still.
 func TestHeldVictimIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hanging{binds: make(chan struct{}), onWire: true}
 		m, recorder, stop := startHanging(t, 1, h)
 		defer stop()
-		m.nodeHandler().OnAdd(testNode("other", "1"), true)
+		m.nodeHandler().OnAdd(testNode("other", "2"), true)
 		m.tell(context.Background(), synced(m))
-		h.add(m, withPriority(testPod("hangs", "1"), 1))
+		h.add(m, testPod("hangs", "1"))
 		elapse(hungAfter / 2)
-		m.nodeHandler().OnAdd(testNode("n", "1"), true)
-		h.add(m, withPriority(testPod("low", "1"), 1))
-		elapse(2 * hungAfter)
-		h.add(m, withPriority(testPod("high", "1"), 10))
-		h.add(m, withPriority(testPod("higher", "1"), 20))
-		elapse(2 * hungAfter)
-		told := ""
-		for len(recorder.Events) > 0 {
-			told += <-recorder.Events + "\n"
+		node := testNode("n", "1")
+		node.Labels = map[string]string{"is": "n"}
+		m.nodeHandler().OnAdd(node, true)
+		here := func(name string, priority int32) {
+			pod := withPriority(testPod(name, "1"), priority)
+			pod.Spec.NodeSelector = node.Labels
+			h.add(m, pod)
 		}
-		if !strings.Contains(told, "(in kube-scheduler memory)") || len(h.bound) > 0 {
-			t.Errorf("while the bind before it hangs: told %q, bound %v", told, h.bound)
+		h.add(m, testPod("held", "1")) // before low, and nobody's victim
+		here("low", 1)
+		elapse(2 * hungAfter)
+		told := func() (told string) {
+			for len(recorder.Events) > 0 {
+				told += <-recorder.Events + "\n"
+			}
+			return told
+		}
+		here("high", 10)
+		elapse(2 * hungAfter)
+		if told := told(); !strings.Contains(told, "Preempted by pod uid-high on node n (in kube-scheduler memory)") {
+			t.Errorf("while the bind before low hangs: told %q", told)
+		}
+		here("higher", 20)
+		elapse(2 * hungAfter)
+		if told := told(); !strings.Contains(told, "Preempted by pod uid-higher on node n (in kube-scheduler memory)") {
+			t.Errorf("while the bind before high hangs: told %q", told)
+		}
+		if len(h.bound) > 0 {
+			t.Errorf("bound %v, and binds hang", h.bound)
 		}
 		close(h.binds)
 		elapse(time.Minute)
-		if h.bound["uid-low"] > 0 || h.bound["uid-high"] != 1 || h.bound["uid-higher"] != 1 || len(h.pods) > 4 {
-			t.Errorf("bound %v, removed %v", h.bound, h.removed)
+		for name, times := range map[string]int{"hangs": 1, "held": 1, "low": 0, "high": 0, "higher": 1} {
+			if n := h.bound[types.UID("uid-"+name)]; n != times {
+				t.Errorf("%s is bound %d times, want %d; removed %v", name, n, times, h.removed)
+			}
 		}
 		if m.binding != 0 || len(m.held)+len(m.flights) > 0 {
 			t.Errorf("at the end %d binds, %d held and %d flights are left", m.binding, len(m.held), len(m.flights))
@@ -459,7 +516,7 @@ func TestVictimsThatAreGone(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
-			m, _, stop := startPrepared(c, 10, func(m *mind) { m.api = &answering{c, q.patch, q.delete, q.now} })
+			m, recorder, stop := startPrepared(c, 10, func(m *mind) { m.api = &answering{c, q.patch, q.delete, q.now} })
 			defer stop()
 			m.nodeHandler().OnAdd(testNode("n", "1"), true)
 			c.add(m, onNode(withPriority(testPod("low", "1"), 1), "n"))
@@ -468,6 +525,13 @@ func TestVictimsThatAreGone(t *testing.T) {
 			elapse(time.Minute)
 			if n := total(t, m.o.Metrics, "scheduler_preemption_goroutines_execution_total"); (n > 1) != q.failed {
 				t.Errorf("mark: %v, delete: %v: tried %v times in a minute", q.patch, q.delete, n)
+			}
+			told := false
+			for len(recorder.Events) > 0 {
+				told = strings.Contains(<-recorder.Events, "Preempted") || told
+			}
+			if told != (q.patch == nil && !q.failed) {
+				t.Errorf("mark: %v, delete: %v: the victim is told: %v", q.patch, q.delete, told)
 			}
 		})
 	}

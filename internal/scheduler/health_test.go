@@ -2,12 +2,48 @@ package scheduler
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
+
+// TestHealthAfterAPause: a turn that begins because a pause is over counts as one that begins because of a fact.
+func TestHealthAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.refuses = true
+		var hangs atomic.Bool
+		release := make(chan struct{})
+		m, _, stop := startPrepared(c, 10, func(m *mind) {
+			m.lookUp = func(p placement.Pod) *corev1.Pod {
+				if hangs.Load() {
+					<-release
+				}
+				return c.lookUp(p)
+			}
+		})
+		defer stop()
+		m.nodeHandler().OnAdd(testNode("n", "1"), true)
+		m.tell(context.Background(), synced(m))
+		c.add(m, testPod("p", "1"))
+		elapse(100 * time.Millisecond) // its bind is refused
+		m.nodeHandler().OnUpdate(testNode("n", "1"), testNode("n", "100m"))
+		elapse(100 * time.Millisecond)
+		hangs.Store(true)
+		elapse(time.Second + stuckAfter)
+		if m.o.Health.Alive() == nil {
+			t.Error("alive, and the turn in which it was tried again does not end")
+		}
+		close(release)
+		elapse(time.Second)
+	})
+}
 
 // TestHealth: a scheduler is alive before it runs and while it works or waits, not when one turn does not end; it is
 // ready when it has its first lists.

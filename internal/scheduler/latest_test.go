@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -65,6 +66,63 @@ func TestLatest(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+// TestLatestInAnyOrder: whatever is put, withdrawn and tried in vain, no two work at one object at a time, and what was
+// put last is done, unless it was withdrawn.
+func TestLatestInAnyOrder(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			rng := rand.New(rand.NewPCG(seed, 0))
+			l := newLatest[int, int]()
+			var mu sync.Mutex
+			busy, did, last := map[int]bool{}, map[int]int{}, map[int]int{}
+			go l.run(ctx, 2, func(_ context.Context, v int) bool {
+				k := v / 1000
+				mu.Lock()
+				takes, done := time.Duration(rng.IntN(500))*time.Millisecond, rng.IntN(5) > 0
+				if busy[k] {
+					t.Errorf("seed %d: two at once about %d", seed, k)
+				}
+				busy[k] = true
+				mu.Unlock()
+				time.Sleep(takes) // virtual
+				mu.Lock()
+				defer mu.Unlock()
+				if busy[k] = false; done {
+					did[k] = v
+				}
+				return done
+			})
+			for i := range 500 {
+				mu.Lock()
+				k, withdraws, wait := rng.IntN(4), rng.IntN(10) == 0, time.Duration(rng.IntN(200))*time.Millisecond
+				v := 1000*k + i
+				if last[k] = v; withdraws {
+					delete(last, k)
+				}
+				mu.Unlock()
+				if l.put(k, v); withdraws {
+					l.withdraw(k)
+				}
+				if i%3 == 0 {
+					elapse(wait)
+				}
+			}
+			elapse(time.Hour)
+			for k, v := range last {
+				if did[k] != v {
+					t.Errorf("seed %d: of %d what was put last, %d, is not done: %d is", seed, k, v, did[k])
+				}
+			}
+			if l.waiting() > 0 {
+				t.Errorf("seed %d: %d wait", seed, l.waiting())
+			}
+			cancel()
+			synctest.Wait()
+		})
+	}
 }
 
 // TestLatestTriesAgain: what was tried in vain is tried again, after pauses that grow up to the longest; not when

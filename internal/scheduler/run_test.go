@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -14,8 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
 // wirePod is a pod of a wire: its UID follows from its name.
@@ -238,6 +242,36 @@ func TestNothingBeforeReports(t *testing.T) {
 	})
 }
 
+// TestReportsThatMayNotBeRead: where the scheduler may not read reports of NUMA nodes or device classes, it places pods
+// without, and asks again now and then.
+func TestReportsThatMayNotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		asked := 0
+		w.unread = func(_ *http.Request, resource string) int {
+			if resource == "noderesourcetopologies" || resource == "deviceclasses" {
+				asked++
+				return http.StatusForbidden
+			}
+			return 0
+		}
+		w.put("nodes", testNode("n", "1"))
+		w.put("pods", wirePod("p", "1", 0))
+		_, stop := startRun(w, Options{})
+		defer stop()
+		elapse(time.Second)
+		if on := w.on("p"); on != "n" {
+			t.Errorf("it is on %q", on)
+		}
+		elapse(10*time.Minute - 2*time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if asked != 2*10 {
+			t.Errorf("it has asked %d times in ten minutes, want %d", asked, 2*10)
+		}
+	})
+}
+
 // TestRunAsksBeforeItWrites: a process that may lead no more, whatever it had decided and however long that waited,
 // sends no more binds, marks, deletions or conditions.
 func TestRunAsksBeforeItWrites(t *testing.T) {
@@ -356,6 +390,197 @@ func TestRunKnowsNamespaces(t *testing.T) {
 		elapse(time.Minute)
 		if w.on("p") != "b" {
 			t.Errorf("it is on %q, want b: %s", w.on("p"), w.why("p"))
+		}
+		w.drop("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
+		late := pod.DeepCopy()
+		late.Name, late.UID = "late", "uid-late"
+		elapse(time.Second)
+		w.put("pods", late)
+		elapse(time.Minute)
+		if w.on("late") != "" {
+			t.Errorf("the namespace is gone: it is on %q", w.on("late"))
+		}
+	})
+}
+
+// TestRunForgetsGroups: pods of a Service are spread over nodes, and those of one that is gone are not any more.
+func TestRunForgetsGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		for _, name := range []string{"a", "b"} {
+			node := testNode(name, "10")
+			node.Labels = map[string]string{corev1.LabelHostname: name}
+			w.put("nodes", node)
+		}
+		web := func(name string) *corev1.Pod {
+			pod := wirePod(name, "100m", 0)
+			pod.Labels = map[string]string{"app": "web"}
+			return pod
+		}
+		for i := range 4 {
+			w.put("pods", onNode(web(fmt.Sprint("on-a", i)), "a"))
+		}
+		w.put("pods", onNode(wirePod("fills", "8", 0), "b")) // but for the Service, a is the better node
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+			Spec:       corev1.ServiceSpec{Selector: web("").Labels},
+		}
+		w.put("services", service)
+		_, stop := startRun(w, Options{})
+		defer stop()
+		w.put("pods", web("spread"))
+		elapse(time.Minute)
+		w.drop("services", service)
+		elapse(time.Second)
+		w.put("pods", web("not-spread"))
+		elapse(time.Minute)
+		if w.on("spread") != "b" || w.on("not-spread") != "a" {
+			t.Errorf("with a Service it went to %q, want b, without to %q, want a", w.on("spread"), w.on("not-spread"))
+		}
+	})
+}
+
+// TestRunDoesAsItIsTold: it answers to the name that it was given, has no more binds on their way than it may, writes
+// Events through their own client, counts where it was told to, and says when it is ready.
+func TestRunDoesAsItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, events := newWire(t), newWire(t)
+		client, err := kube.NewClientForConfig(&rest.Config{Host: "http://events.example", Transport: events, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.detached = true
+		w.during(func(context.Context, string) wireFate { return wireFate{late: 50 * time.Millisecond} })
+		w.put("nodes", testNode("n", "200"))
+		o := Options{Name: "mine", BindsInFlight: 2, Events: client, Health: NewHealth()}
+		metrics, stop := startRun(w, o)
+		defer stop()
+		elapse(time.Second)
+		if o.Health.Synced() == nil {
+			t.Error("it is ready, and no list could be read")
+		}
+		w.mu.Lock()
+		w.detached = false
+		w.mu.Unlock()
+		elapse(time.Minute)
+		if err := o.Health.Synced(); err != nil {
+			t.Errorf("it is not ready: %v", err)
+		}
+		const pods = 100
+		for i := range pods {
+			pod := wirePod(fmt.Sprint("p", i), "1", 0)
+			pod.Spec.SchedulerName = o.Name
+			w.put("pods", pod)
+		}
+		elapse(time.Minute)
+		if n := len(w.boundNow()); n != pods || w.atOnce != o.BindsInFlight {
+			t.Errorf("%d pods are bound, %d at once; want %d, %d", n, w.atOnce, pods, o.BindsInFlight)
+		}
+		events.mu.Lock()
+		if len(events.told) != pods || len(w.told) != 0 {
+			t.Errorf("told %v, and by the client for binds %v", events.told, w.told)
+		}
+		events.mu.Unlock()
+		for name, want := range map[string]float64{
+			"scheduler_schedule_attempts_total":                    pods,
+			"scheduler_scheduling_algorithm_duration_seconds":      pods,
+			"scheduler_async_api_call_execution_total":             pods,
+			"scheduler_framework_extension_point_duration_seconds": pods,
+			"scheduler_cache_size":                                 pods + 1, // and the node
+		} {
+			if got := total(t, metrics, name); got != want {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+// TestRunEvicts: the mark of a victim goes through the Gate as its deletion does, before what is less urgent.
+func TestRunEvicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		w.put("nodes", testNode("n", "1"))
+		w.put("pods", onNode(wirePod("low", "1", 1), "n"))
+		metrics, stop := startRun(w, Options{})
+		defer stop()
+		w.put("pods", wirePod("high", "1", 10))
+		elapse(time.Minute)
+		w.eachBoundOnce(1)
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes := map[string]float64{}
+		for _, f := range families {
+			for _, x := range f.GetMetric() {
+				if f.GetName() == "plimsoll_api_writes_total" {
+					writes[x.GetLabel()[1].GetValue()] += x.GetCounter().GetValue()
+				}
+			}
+		}
+		if writes["evict"] != 2 || writes["bind"] != 1 || writes["status"] != 1 {
+			t.Errorf("writes by kind: %v; want a mark and a deletion, a bind, and why it waited", writes)
+		}
+	})
+}
+
+// TestRunEndsForGood: when Run has returned nothing is asked of the API server any more, though there are Events that it
+// has not taken.
+func TestRunEndsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		w.put("nodes", testNode("n", "1"))
+		w.during(func(_ context.Context, what string) wireFate {
+			if strings.Contains(what, "events") {
+				return wireFate{code: http.StatusServiceUnavailable}
+			}
+			return wireFate{}
+		})
+		_, stop := startRun(w, Options{})
+		w.put("pods", wirePod("p", "1", 0))
+		elapse(time.Minute)
+		asked := func() int {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.asked["POST events"]
+		}
+		before := asked()
+		stop()
+		end := asked()
+		elapse(time.Hour)
+		if before == 0 || asked() != end {
+			t.Errorf("%d Events were sent, %d more after the end", before, asked()-end)
+		}
+	})
+}
+
+// direct is a server that is asked without a network.
+type direct struct{ http.Handler }
+
+// RoundTrip is part of http.RoundTripper.
+func (d direct) RoundTrip(q *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	d.ServeHTTP(answer, q)
+	return answer.Result(), nil
+}
+
+// TestRunTellsExtendersNodes as the API server has them.
+func TestRunTellsExtendersNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(t)
+		for _, name := range []string{"a", "b", "c"} {
+			w.put("nodes", testNode(name, "10"))
+		}
+		out := &outsider{t: t}
+		_, stop := startRun(w, Options{Extenders: []schedulerconfig.Extender{{
+			URL: "http://x.example/ext", Filter: "filter", Prioritize: "prioritize", Weight: 10,
+			Config: rest.Config{Transport: direct{out}}, Timeout: time.Second,
+		}}})
+		defer stop()
+		w.put("pods", wirePod("p", "1", 0))
+		elapse(time.Minute)
+		if on := w.on("p"); on != "c" || len(out.asked) != 2 {
+			t.Errorf("it is on %q, want c; the extender was asked %q", on, out.asked)
 		}
 	})
 }

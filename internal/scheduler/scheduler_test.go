@@ -56,7 +56,7 @@ func TestBurstThroughTrouble(t *testing.T) {
 	})
 }
 
-// TestNothingBeforeTheLists places nothing until both lists are in, however long it takes.
+// TestNothingBeforeTheLists places nothing until all lists are in, however long it takes, and whatever comes meanwhile.
 func TestNothingBeforeTheLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -64,6 +64,10 @@ func TestNothingBeforeTheLists(t *testing.T) {
 		defer stop()
 		m.nodeHandler().OnAdd(testNode("n", "1"), true)
 		c.add(m, testPod("p", "100m"))
+		for range 3 {
+			elapse(time.Minute)
+			m.nodeHandler().OnUpdate(testNode("n", "1"), testNode("n", "2"))
+		}
 		elapse(time.Minute)
 		if len(c.bound) != 0 {
 			t.Fatal("bound before the lists were complete")

@@ -64,6 +64,9 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	m, recorder := idle(pod)
 	p := decided(testPod("p", "1"))
 	m.settle(1, p, placement.BindLost)
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d Events, want one: the watch does not show it again", len(recorder.Events))
+	}
 	m.isOn(1, p.Pod.ID, "other")
 	if len(recorder.Events) != 1 {
 		t.Fatalf("%d Events, want one", len(recorder.Events))
@@ -73,6 +76,89 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduling_attempts"); n != 1 {
 		t.Errorf("%v pods are counted as bound", n)
+	}
+}
+
+// TestBindsOfNoAnswer: a pod whose bind had no answer is told once where it is, by the watch or by the next bind,
+// whichever is first. One whose bind was refused is not told by us where others have bound it.
+func TestBindsOfNoAnswer(t *testing.T) {
+	for _, q := range []struct {
+		name     string
+		outcomes []placement.Outcome
+		want     string // the end of the Event; empty: none
+	}{
+		{"lost, then seen", []placement.Outcome{placement.BindLost}, "to other"},
+		{"lost, then bound, then seen", []placement.Outcome{placement.BindLost, placement.BindDone}, "to n"},
+		{"lost twice, then seen", []placement.Outcome{placement.BindLost, placement.BindLost}, "to other"},
+		{"refused, then seen", []placement.Outcome{placement.BindRefused}, ""},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			pod := testPod("p", "1")
+			m, recorder := idle(pod)
+			p := decided(pod)
+			for _, outcome := range q.outcomes {
+				m.settle(1, p, outcome)
+			}
+			m.isOn(1, p.Pod.ID, "other")
+			told := ""
+			for len(recorder.Events) > 0 {
+				told += <-recorder.Events + "\n"
+			}
+			want := ""
+			if q.want != "" {
+				want = "Normal Scheduled Successfully assigned default/p " + q.want + "\n"
+			}
+			if told != want || len(m.unsure) > 0 {
+				t.Errorf("told %q, want %q; %d are unsure", told, want, len(m.unsure))
+			}
+		})
+	}
+}
+
+// TestNoAnswerAndNoNews: a pod whose bind had no answer, and that the watch shows as one that waits still, as when others
+// write its status, is not told that it is placed; once it is shown on a node, it is.
+func TestNoAnswerAndNoNews(t *testing.T) {
+	pod := testPod("p", "1")
+	m, recorder := idle(pod)
+	m.settle(1, decided(pod), placement.BindLost)
+	m.podHandler().OnUpdate(pod, pod)
+	m.hearAll()
+	if len(recorder.Events) > 0 || len(m.unsure) != 1 {
+		t.Errorf("%d are unsure, and there are %d Events", len(m.unsure), len(recorder.Events))
+	}
+	m.podHandler().OnUpdate(pod, onNode(pod.DeepCopy(), "other"))
+	m.hearAll()
+	if len(recorder.Events) != 1 || len(m.unsure) > 0 {
+		t.Errorf("%d are unsure, and there are %d Events", len(m.unsure), len(recorder.Events))
+	}
+}
+
+// TestHeardOnce: a pod that was passed on, and is shown again as it is stored, is no news; nor is what is no pod.
+func TestHeardOnce(t *testing.T) {
+	m, _ := idle()
+	kept := KeepPod(testPod("p", "1"))
+	m.podHandler().OnAdd(kept, false)
+	m.podHandler().OnUpdate(kept, kept)
+	m.podHandler().OnAdd(&corev1.Node{}, false)
+	if len(m.facts) != 1 {
+		t.Errorf("%d facts, want one", len(m.facts))
+	}
+}
+
+// TestCut: a text is cut between characters, so that with the sign that there was more it is no longer than it may be.
+func TestCut(t *testing.T) {
+	for _, q := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"0123456789", 10, "0123456789"},
+		{"0123456789a", 10, "012345 ..."},
+		{"01234\u00fc6789", 10, "01234 ..."},
+	} {
+		if got := cut(q.text, q.most); got != q.want {
+			t.Errorf("%q in %d bytes: %q, want %q", q.text, q.most, got, q.want)
+		}
 	}
 }
 

@@ -94,6 +94,7 @@ var gvks = map[string]schema.GroupVersionKind{
 	"pods":       {Version: "v1", Kind: "Pod"},
 	"nodes":      {Version: "v1", Kind: "Node"},
 	"namespaces": {Version: "v1", Kind: "Namespace"},
+	"services":   {Version: "v1", Kind: "Service"},
 	"deviceclasses": {
 		Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass",
 	},
@@ -134,6 +135,7 @@ func (w *wire) drop(resource string, o object) {
 // unset is drop with w.mu held.
 func (w *wire) unset(resource string, o object) {
 	o = o.DeepCopyObject().(object)
+	o.GetObjectKind().SetGroupVersionKind(gvks[resource])
 	w.version++
 	o.SetResourceVersion(strconv.Itoa(w.version))
 	delete(w.objects[resource], keyOf(o))

@@ -10,10 +10,8 @@ package atonce
 
 import (
 	"net/http"
-	"net/http/httptest"
-	"runtime"
 	"sync"
-	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -53,15 +51,22 @@ func (c *Counter) Most() int {
 	return c.most
 }
 
-// RefusingServer is an API server that knows nothing, and how to reach it without a limit of the client's.
-func RefusingServer(t testing.TB) (*rest.Config, *Counter) {
-	var requests Counter
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		requests.Begins()
-		runtime.Gosched()
-		requests.Ends()
-		w.WriteHeader(http.StatusNotFound)
-	}))
-	t.Cleanup(server.Close)
-	return &rest.Config{Host: server.URL, QPS: -1}, &requests
+// RefusingServer is an API server in memory that knows nothing, and takes so long to say so: of a bubble's time, in
+// which all come together that may. It is reached without a limit of the client's.
+func RefusingServer(takes time.Duration) (*rest.Config, *Counter) {
+	s := &refusing{takes: takes}
+	return &rest.Config{Host: "http://api.example", Transport: s, QPS: -1}, &s.Counter
+}
+
+type refusing struct {
+	Counter
+	takes time.Duration
+}
+
+// RoundTrip is part of http.RoundTripper.
+func (s *refusing) RoundTrip(q *http.Request) (*http.Response, error) {
+	s.Begins()
+	time.Sleep(s.takes)
+	s.Ends()
+	return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: q}, nil
 }
