@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -28,14 +29,21 @@ import (
 //	pending
 //	why NAME
 //
-// and those about volumes, in scenario_storage_test.go.
+// and those about volumes, in scenario_storage_test.go, and about what lies around a pod, in scenario_around_test.go. The
+// block "cluster" begins another story, with another Placer. In needs=TEXT an underscore is a space.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := &world{placer: New(Options{Seed: 1}), now: unit.Instant(time.Hour), pods: map[string]Pod{}}
+		w := newStory(t)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "do" {
+			switch d.Cmd {
+			case "cluster":
+				w = newStory(t)
+				return ""
+			case "do":
+			default:
 				d.Fatalf(t, "unknown directive %q", d.Cmd)
 			}
+			w.t = t
 			var out strings.Builder
 			for command := range strings.Lines(d.Input) {
 				for _, line := range w.run(t, d, strings.Fields(command)) {
@@ -49,11 +57,24 @@ func TestScenarios(t *testing.T) {
 
 // world drives a Placer with virtual time.
 type world struct {
-	placer *Placer
-	now    unit.Instant
-	pods   map[string]Pod
+	t       *testing.T
+	placer  *Placer
+	now     unit.Instant
+	pods    map[string]Pod
+	inOrder []string // names of pods, as they were first seen
 
-	version int // of the object of storage that was written last
+	version int                     // of the object of storage that was written last
+	layouts map[string]*numa.Layout // of nodes that reported, by what they are
+}
+
+func newStory(t *testing.T) *world {
+	return &world{
+		t:       t,
+		placer:  New(Options{Seed: 1}),
+		now:     unit.Instant(time.Hour),
+		pods:    map[string]Pod{},
+		layouts: map[string]*numa.Layout{},
+	}
 }
 
 // run executes one command and returns what it prints.
@@ -62,6 +83,9 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	if lines, mine := w.storage(f); mine {
 		return lines
 	}
+	if w.around(f) {
+		return nil
+	}
 	switch f[0] {
 	case "node":
 		w.placer.NodeSeen(w.now, parseNode(args))
@@ -69,6 +93,9 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 		w.placer.NodeGone(w.now, args[0])
 	case "pod":
 		pod := parsePod(args)
+		if _, known := w.pods[pod.Name]; !known {
+			w.inOrder = append(w.inOrder, pod.Name)
+		}
 		w.pods[pod.Name] = pod
 		w.placer.PodSeen(w.now, pod)
 	case "budget":
@@ -79,6 +106,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 		w.placer.BudgetSeen(w.now, b)
 	case "gone":
 		w.placer.PodGone(w.now, PodID(args[0]))
+		delete(w.pods, args[0])
 	case "next":
 		return w.next(args)
 	case "bound":
@@ -184,7 +212,7 @@ func parsePod(args []string) Pod {
 	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", Asked: Load{100, 200 * unit.MiB}}
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
-		if parseMount(&p, key, value) {
+		if parseMount(&p, key, value) || parseAround(&p, key, value) {
 			continue
 		}
 		switch key {
@@ -203,7 +231,7 @@ func parsePod(args []string) Pod {
 		case "nominated":
 			p.Nominated = value
 		case "needs":
-			p.Unsupported = []string{value}
+			p.Unsupported = []string{strings.ReplaceAll(value, "_", " ")}
 		case "select":
 			p.NodeSelector = parseLabels(value)
 		case "tolerate":
