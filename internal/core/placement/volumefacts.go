@@ -21,13 +21,19 @@ func (p *Placer) ClaimGone(_ unit.Instant, namespace, name string) {
 
 // VolumeSeen folds in a PersistentVolume. If we had assumed a change of it, this is the truth again.
 func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
+	was := p.cluster.storage.Volume(of.Name)
 	if v := p.cluster.storage.VolumeSeen(of); v != nil {
 		p.cluster.volumeTurned(v)
+		p.cluster.keptNoMore(was)
 	}
 }
 
 // VolumeGone folds in that one was deleted.
-func (p *Placer) VolumeGone(_ unit.Instant, name string) { p.cluster.storage.VolumeGone(name) }
+func (p *Placer) VolumeGone(_ unit.Instant, name string) {
+	was := p.cluster.storage.Volume(name)
+	p.cluster.storage.VolumeGone(name)
+	p.cluster.keptNoMore(was)
+}
 
 // StorageClassSeen folds in a StorageClass.
 func (p *Placer) StorageClassSeen(_ unit.Instant, k StorageClass) {

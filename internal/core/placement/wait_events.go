@@ -84,6 +84,14 @@ func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	}
 }
 
+// keptNoMore notes that a volume may have been kept for a claim, which it kept from all others, and is not any more; nil:
+// there was none.
+func (c *cluster) keptNoMore(was *volumes.KnownVolume) {
+	if was != nil && was.Claimed {
+		c.waits.claimTurned(volumes.ClaimKey{Namespace: was.ClaimSpace, Name: was.ClaimName})
+	}
+}
+
 // driverTurned notes that less is asked of volumes that a driver makes.
 func (c *cluster) driverTurned(driver string) {
 	c.storage.Classes(func(k *volumes.KnownClass) {
