@@ -124,6 +124,14 @@ test-long: ## run the tests that take longer: a runtime frozen for longer than a
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
 
+# Seeds that nobody has played. A failure says its seed: PLIMSOLL_SEED is what is added to those of the tests.
+HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestSurveysAgree|TestSweepsKeepWhatIsUsed|TestAgentsNeverRefuse|TestTilesAgree
+
+.PHONY: histories
+histories: ## play new random histories of placement, 20 times as many as the tests do
+	PLIMSOLL_SEED=$${PLIMSOLL_SEED:-$$(date +%s)} PLIMSOLL_SEEDS=$${PLIMSOLL_SEEDS:-20} \
+	  $(GO) test -count=1 -timeout 60m -run '$(HISTORIES)' -v ./internal/core/placement
+
 # The suite is built from its published module: seven minutes the first time, on two cores. Its programs need no C
 # library, because they run in images without one.
 CONFORMANCE := bin/conformance

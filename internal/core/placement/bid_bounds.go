@@ -12,10 +12,12 @@ import (
 )
 
 // bidBounds say of every row what an eviction for pods of one priority that ask for the same may cost at best: what
-// resources make necessary, and budgets that allow nothing. All rules besides and nominated pods can only make it
-// dearer. So of many rows the few are asked in full that could be cheapest, and pods that differ in all else share the
-// bounds. They are kept, and worked out again where pods came or went. Budgets change often, and mostly where nothing
-// is cheap: what they say is asked only of rows that promise much without them.
+// resources make necessary beside the pods nominated there, and budgets that allow nothing. All rules besides can only
+// make it dearer. So of many rows the few are asked in full that could be cheapest, and pods that differ in all else
+// share the bounds. They are kept, and worked out again where pods came or went. Budgets change often, and mostly where
+// nothing is cheap: what they say is asked only of rows that promise much without them.
+//
+// They hold for a pod that is not nominated itself on the row.
 //
 // Pods that ask for about the same share bounds too: those of what they ask for rounded down, which can only promise
 // more. A row that promises enough is then asked what it says to the very amounts before it is asked in full.
@@ -178,21 +180,6 @@ func (b *bidBounds) settle(c *cluster, r row) (dearer bool) {
 	return true
 }
 
-// each calls see for the rows in m, but for those among 64 of which the least bound is not worth it.
-func (b *bidBounds) each(m rows.Mask, worth func(*bid) bool, see func(row)) {
-	for i, word := range m {
-		if word == 0 {
-			continue
-		}
-		if x := b.leastOf(i); x.state != bidGood || !worth(x) {
-			continue
-		}
-		for ; word != 0; word &= word - 1 {
-			see(row(i<<6 | bits.TrailingZeros64(word)))
-		}
-	}
-}
-
 // leastOf is the least bound of the i-th 64 rows.
 func (b *bidBounds) leastOf(i int) *bid {
 	if b.least[i] == noRow {
@@ -281,14 +268,14 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, eno
 	if !d.profile.asksAbout(RuleResources) {
 		return last, count, true
 	}
-	if lack := c.podsHeld[r] + 1 - c.podsMax[r]; lack > 1 {
+	if lack := c.podsHeld[r] + c.nominatedBefore(d, r) + 1 - c.podsMax[r]; lack > 1 {
 		if lack > int64(len(pods)) {
 			return last, count, false
 		}
 		last, count = int(lack)-1, int(lack)
 	}
 	for _, q := range d.requests {
-		lack, freed := c.lack(r, q), int64(0)
+		lack, freed := c.lack(r, q)+c.nominatedTake(d, r, q.column), int64(0)
 		for i := 0; freed < lack; i++ {
 			if i == len(pods) {
 				return last, count, false
@@ -298,7 +285,7 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, eno
 		}
 	}
 	for _, q := range d.requests {
-		lack, most := c.lack(r, q), int64(0)
+		lack, most := c.lack(r, q)+c.nominatedTake(d, r, q.column), int64(0)
 		if lack <= 0 {
 			continue
 		}
@@ -316,7 +303,7 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, eno
 func (c *cluster) fewestSpent(d *demand, r row, pods []*held) (count int) {
 	count = 1
 	for _, q := range d.requests {
-		lack, most := c.lack(r, q), int64(0)
+		lack, most := c.lack(r, q)+c.nominatedTake(d, r, q.column), int64(0)
 		for _, h := range pods {
 			if takes := h.class.takes(q.column); h.isSpent() {
 				most = max(most, takes)
@@ -334,6 +321,26 @@ func (c *cluster) fewestSpent(d *demand, r row, pods []*held) (count int) {
 // lack is how much of a resource is missing on row r for a pod that requests q; zero or less: nothing.
 func (c *cluster) lack(r row, q request) int64 {
 	return q.value - (c.columns.has(q.column, r) - c.columns.takes(q.column, r))
+}
+
+// nominatedBefore is how many pods are nominated on row r that go before d (asIfNominated).
+func (c *cluster) nominatedBefore(d *demand, r row) (n int64) {
+	for _, w := range c.nominated[r] {
+		if w.class.priority >= d.priority {
+			n++
+		}
+	}
+	return n
+}
+
+// nominatedTake is what the pods take from a column that are nominated on row r and go before d.
+func (c *cluster) nominatedTake(d *demand, r row, column int) (sum int64) {
+	for _, w := range c.nominated[r] {
+		if w.class.priority >= d.priority {
+			sum += w.class.takes(column)
+		}
+	}
+	return sum
 }
 
 // takes is what a pod of class k takes from a column.

@@ -32,11 +32,6 @@ type bids struct {
 // as long as catching up with what has happened between two preemptors on 5,000 nodes.
 const bidsWorth = 64
 
-// bestFirst is how many rows are asked in the order of their bounds, each found by a look at all; the others follow in
-// their own order. Chosen: mostly the first is the cheapest, and a look at all bounds takes as long as to ask some
-// rows. Before, so many are looked for to ask what budgets say of them; with more, all that promise enough are asked.
-const bestFirst = 8
-
 // bidRowsMax bounds the rows of all bids together, at 40 bytes each. Chosen: 40 MiB, that is the bids of 200 demands on
 // 5,000 nodes. With more that preempt in turn, all are made anew now and then.
 const bidRowsMax = 1 << 20
@@ -57,8 +52,9 @@ func (a *spreadAsk) floorsOf() (fewest, next int32) {
 // Chosen: of larger domains there are few, and something happens in them all the time.
 const domainRowsMax = 8
 
-// cheapest finds the row on which making room for d costs least: noRow, there is none. Of the rows whose bids are not
-// known those are asked only whose bounds are better than the best so far.
+// cheapest finds the row on which making room for d costs least: noRow, there is none. Rows whose bids are not known
+// are asked in the order of their bounds, until none promises more than the best so far. The row on which self is
+// nominated is asked in any case: bounds count self there.
 func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	own := row(noRow) // on which self is nominated: its bid is another than that of its like
 	if w := c.wishes[self]; w != nil {
@@ -86,17 +82,8 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 		})
 		open.Less(kept.known)
 	}
-	looked, asked, misled := 0, 0, 0
+	asked, misled := 0, 0
 	ask := func(r row) {
-		looked++
-		open.Clear(r)
-		if rounded {
-			if x := c.boundOn(exactly, r); x.state != bidGood || !wins(r, &x) {
-				d.useless |= x.by
-				misled++
-				return
-			}
-		}
 		asked++
 		b, _ := c.bidFor(d, self, r)
 		d.useless |= b.by
@@ -107,55 +94,26 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 			best, cost = r, b
 		}
 	}
-	next := row(0)
-	for tries := 0; tries < bestFirst && next != noRow; tries++ {
-		if next = c.nextToAsk(bounds, open, mine, best, &cost); next != noRow && !bounds.settle(c, next) {
-			ask(next)
-		}
+	if own != noRow && open.Has(own) {
+		open.Clear(own)
+		ask(own)
 	}
-	worth := func(b *bid) bool { return best == noRow || compareBids(b, &cost) <= 0 }
-	promises := func(r row) bool { return bounds.rows[r].state == bidGood && wins(r, &bounds.rows[r]) }
-	if next != noRow {
-		bounds.each(open, worth, func(r row) {
-			if promises(r) {
-				bounds.settle(c, r)
+	next := c.byBound.begin(c, bounds, open, mine)
+	for r := next.than(best, &cost); r != noRow; r = next.than(best, &cost) {
+		if rounded {
+			if x := c.boundOn(exactly, r); x.state != bidGood || !wins(r, &x) {
+				d.useless |= x.by
+				misled++
+				continue
 			}
-		})
-	}
-	for looked < bestFirst && next != noRow {
-		if next = c.nextToAsk(bounds, open, mine, best, &cost); next != noRow {
-			ask(next)
 		}
-	}
-	if next != noRow {
-		bounds.each(open, worth, func(r row) {
-			if promises(r) {
-				ask(r)
-			}
-		})
+		ask(r)
 	}
 	c.wasMisled(d, misled)
 	if kept == nil {
 		d.bids.worth = asked >= bidsWorth
 	}
 	return best, cost
-}
-
-// nextToAsk is the row among some with the least bound that is better than the best bid so far, of equal ones the first
-// on the ring; noRow: there is none.
-func (c *cluster) nextToAsk(bounds *bidBounds, among rows.Mask, mine uint64, best row, cost *bid) (next row) {
-	next = noRow
-	first, least := best, cost // to be better than
-	bounds.each(among, func(b *bid) bool { return first == noRow || compareBids(b, least) <= 0 }, func(r row) {
-		x := &bounds.rows[r]
-		if x.state != bidGood {
-			return
-		}
-		if order := compareBids(x, least); first == noRow || order < 0 || order == 0 && c.winsTie(r, first, mine) {
-			next, first, least = r, r, x
-		}
-	})
-	return next
 }
 
 // rulesOfNodes are those that look at what a node says of itself, before any rule that looks at its pods: where one of

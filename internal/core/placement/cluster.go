@@ -53,6 +53,7 @@ type cluster struct {
 	misled  map[string]int        // by boundsKey, how many rows promised more than there was
 
 	// Working space, of no meaning between calls.
+	byBound  byBound
 	lifted   []*held
 	below    []*held
 	allowed  []*held

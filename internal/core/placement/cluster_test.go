@@ -6,8 +6,10 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,7 +26,7 @@ import (
 //
 // and at the end, when every bind has succeeded, that no pod that fits somewhere is left pending.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(fewer(60)) {
+	for _, seed := range seedsFrom(t, 0, 60) {
 		h := newHistory(t, seed)
 		if h.decorated = seed%2 == 1; h.decorated {
 			h.names = 1 // so that pods wait for one rule alone
@@ -49,9 +51,47 @@ func fewer(n int) int {
 	return n
 }
 
+// seedsFrom are n seeds of histories, from the first on; under the race detector a quarter of them. Other seeds are
+// played, and so many times as many, where PLIMSOLL_SEED and PLIMSOLL_SEEDS say so (make histories).
+func seedsFrom(t *testing.T, first uint64, n int) (seeds []uint64) {
+	t.Helper()
+	read := func(name string, otherwise uint64) uint64 {
+		text := os.Getenv(name)
+		if text == "" {
+			return otherwise
+		}
+		x, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("read %s: %v", name, err)
+		}
+		return x
+	}
+	first += read("PLIMSOLL_SEED", 0)
+	for i := range uint64(fewer(n)) * read("PLIMSOLL_SEEDS", 1) {
+		seeds = append(seeds, first+i)
+	}
+	return seeds
+}
+
+// played is a test that tells of each failure which seed was played.
+type played struct {
+	*testing.T
+	seed uint64
+}
+
+func (p played) Errorf(format string, args ...any) {
+	p.Helper()
+	p.T.Errorf("seed %d: "+format, append([]any{p.seed}, args...)...)
+}
+
+func (p played) Fatalf(format string, args ...any) {
+	p.Helper()
+	p.T.Fatalf("seed %d: "+format, append([]any{p.seed}, args...)...)
+}
+
 // history is a random cluster: what is true, beside the Placer that is told about it.
 type history struct {
-	t      *testing.T
+	t      played
 	rng    *rand.Rand
 	placer *Placer
 	now    unit.Instant
@@ -73,7 +113,7 @@ type history struct {
 
 func newHistory(t *testing.T, seed uint64) *history {
 	return &history{
-		t: t, rng: rand.New(rand.NewPCG(seed, 1)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour),
+		t: played{t, seed}, rng: rand.New(rand.NewPCG(seed, 1)), placer: New(Options{Seed: seed}), now: unit.Instant(time.Hour),
 		nodes: map[string]Node{}, pods: map[PodID]Pod{}, flight: map[PodID]string{}, names: 5, outranked: map[PodID]bool{},
 		verdicts: map[string]int{},
 		layouts:  []*numa.Layout{layoutOf(t, 1, 2, numa.PolicySingleNUMANode), layoutOf(t, 2, 2, numa.PolicySingleNUMANode), layoutOf(t, 2, 3, numa.PolicyRestricted)},

@@ -63,8 +63,8 @@ func TestHistoriesMeetEveryField(t *testing.T) {
 // of another string. So one Placer forgets strings after every event, and must say what another says that never does.
 func TestSweepsKeepWhatIsUsed(t *testing.T) {
 	said := 0
-	for seed := range uint64(fewer(16)) {
-		h := newHistory(t, 300+seed)
+	for _, seed := range seedsFrom(t, 300, 16) {
+		h := newHistory(t, seed)
 		h.names = 80
 		h.stores = true
 		keeps, sweeps := New(Options{Seed: seed}), New(Options{Seed: seed})

@@ -287,13 +287,13 @@ func (a *agents) end(n *agentNode) {
 	n.over = append(n.over, p)
 }
 
-// TestAgentsNeverRefuse: whatever reports say and when, whatever the API refuses, and whoever ends meanwhile, no agent refuses a
-// pod that was bound to its node. That is what berths are for: where the agent has more room than was believed, it would else lay
-// pods elsewhere, and refuse some that come after them.
+// TestAgentsNeverRefuse: whatever reports say and when, whatever the API refuses, and whoever ends meanwhile, no agent
+// refuses a pod that was bound to its node. That is what berths are for: where the agent has more room than was
+// believed, it would else lay pods elsewhere, and refuse some that come after them.
 func TestAgentsNeverRefuse(t *testing.T) {
 	for _, policy := range []numa.Policy{numa.PolicySingleNUMANode, numa.PolicyRestricted} {
 		bound, refused := map[bool]int{}, map[bool]int{}
-		for seed := range uint64(fewer(40)) {
+		for _, seed := range seedsFrom(t, 0, 40) {
 			for _, mute := range []bool{true, false} {
 				a := newAgents(t, seed, policy, mute)
 				for range 600 {

@@ -13,9 +13,7 @@ import (
 // change and go, with plans for volumes that are written, fail, come true or run out of time.
 func TestStorageHistories(t *testing.T) {
 	seeds := []uint64{780128} // in which the reason that nothing helps outlived a change of the pod's volumes
-	for seed := range uint64(fewer(60)) {
-		seeds = append(seeds, 2000+seed)
-	}
+	seeds = append(seeds, seedsFrom(t, 2000, 60)...)
 	for i, seed := range seeds {
 		h := newHistory(t, seed)
 		h.stores = true

@@ -32,12 +32,12 @@ func TestSurveysAgree(t *testing.T) {
 	chosen, failed := 0, 0
 	met := map[string]int{} // plugins of scorers that told nodes apart
 	rejected := RuleSet(0)
-	for seed := range uint64(fewer(24)) {
-		h := newHistory(t, 7000+seed)
-		h.names = []int{8, 40, 150}[seed%3]
-		h.stores = seed%4 == 3
-		if seed%5 == 4 {
-			odd := oddProfile(seed)
+	for i, seed := range seedsFrom(t, 7000, 24) {
+		h := newHistory(t, seed)
+		h.names = []int{8, 40, 150}[i%3]
+		h.stores = i%4 == 3
+		if i%5 == 4 {
+			odd := oddProfile(uint64(i))
 			h.placer, h.overcommits = New(Options{Seed: seed, Profiles: []Profile{odd}}), odd.Skip["NodeResourcesFit"]
 		}
 		c := h.placer.cluster

@@ -19,7 +19,9 @@ func (h *history) checkTables() {
 		}
 		d := c.demandOf(e.class, e.who, e.pod.Owner)
 		plain, fast := c.choosePlain(d, id), c.chooseFast(d, id)
-		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || fmt.Sprint(plain.failure) != fmt.Sprint(fast.failure) {
+		// Beside nominated pods a row may be rejected by one rule and without them by another: tables may tell the other.
+		told := len(c.wishes) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
+		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || !told {
 			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
 		}
 		h.sameChoice(d, id, plain, c.chooseBySurvey(d, id))
@@ -56,7 +58,8 @@ func (h *history) checkBids(d *demand, id PodID) {
 		if kept := &d.bids; kept.known.Has(r) && kept.rows[i] != b {
 			h.t.Fatalf("pod %s: kept bid for %s %+v, fresh one %+v", id, c.name[r], kept.rows[i], b)
 		}
-		if b.state == bidGood && (least[i].state != bidGood || compareBids(&least[i], &b) > 0) {
+		own := c.wishes[id] != nil && c.wishes[id].Row == r // bounds count it there
+		if b.state == bidGood && !own && (least[i].state != bidGood || compareBids(&least[i], &b) > 0) {
 			h.t.Fatalf("pod %s: bound of %s %+v, bid %+v", id, c.name[r], least[i], b)
 		}
 		if order := compareBids(&b, &cheapest); b.state == bidGood && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.turnOf(id))) {
@@ -76,9 +79,7 @@ func (h *history) checkBids(d *demand, id PodID) {
 // TestTablesAgree drives random histories with tables in use for every pod.
 func TestTablesAgree(t *testing.T) {
 	seeds := []uint64{5556514} // in which a bid for a node outlived the last domain besides, where a pod was nominated
-	for seed := range uint64(fewer(30)) {
-		seeds = append(seeds, 1000+seed)
-	}
+	seeds = append(seeds, seedsFrom(t, 1000, 30)...)
 	for _, seed := range seeds {
 		h := newHistory(t, seed)
 		h.names = 12
