@@ -1,15 +1,15 @@
 package placement
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/shrink"
 )
 
 // groups are the objects that select pods. Only the default spread constraints ask for them.
 type groups struct {
-	services map[string]map[string]LabelSelector // by namespace, name
+	services map[string]*services // by namespace
 	owners   map[ownerKey]LabelSelector
 	version  uint64 // grows with each change
 }
@@ -19,30 +19,53 @@ type ownerKey struct {
 	Owner
 }
 
+// services are those of a namespace, found by a label that they want of pods: so a pod asks few of many.
+type services struct {
+	byName  map[string]service
+	byLabel map[Label][]string // names
+	others  []string           // that want no label with one value
+}
+
+type service struct {
+	selector LabelSelector
+	by       *Label // under which it is found; nil: among the others
+}
+
 func newGroups() groups {
-	return groups{services: map[string]map[string]LabelSelector{}, owners: map[ownerKey]LabelSelector{}}
+	return groups{services: map[string]*services{}, owners: map[ownerKey]LabelSelector{}}
 }
 
 // set takes note of a group, and reports whether it selects other pods than before: its status does not matter.
 func (g *groups) set(of Group) (changed bool) {
-	was, known := g.services[of.Namespace][of.Name]
-	owner := ownerKey{of.Namespace, Owner{of.Kind, of.Name}}
-	if of.Kind != KindService {
-		was, known = g.owners[owner]
-	}
+	was, known := g.selectorOf(of)
 	if known && was.Equal(&of.Selector) {
 		return false
 	}
 	g.version++
 	if of.Kind != KindService {
-		g.owners[owner] = of.Selector
+		g.owners[ownerKey{of.Namespace, Owner{of.Kind, of.Name}}] = of.Selector
 		return true
 	}
-	if g.services[of.Namespace] == nil {
-		g.services[of.Namespace] = map[string]LabelSelector{}
+	s := g.services[of.Namespace]
+	if s == nil {
+		s = &services{byName: map[string]service{}, byLabel: map[Label][]string{}}
+		g.services[of.Namespace] = s
 	}
-	g.services[of.Namespace][of.Name] = of.Selector
+	s.remove(of.Name)
+	s.add(of.Name, of.Selector)
 	return true
+}
+
+func (g *groups) selectorOf(of Group) (s LabelSelector, known bool) {
+	if of.Kind != KindService {
+		s, known = g.owners[ownerKey{of.Namespace, Owner{of.Kind, of.Name}}]
+		return s, known
+	}
+	if in := g.services[of.Namespace]; in != nil {
+		x, known := in.byName[of.Name]
+		return x.selector, known
+	}
+	return s, false
 }
 
 func (g *groups) remove(of Group) {
@@ -51,10 +74,64 @@ func (g *groups) remove(of Group) {
 		delete(g.owners, ownerKey{of.Namespace, Owner{of.Kind, of.Name}})
 		return
 	}
-	delete(g.services[of.Namespace], of.Name)
-	if len(g.services[of.Namespace]) == 0 {
+	s := g.services[of.Namespace]
+	if s == nil {
+		return
+	}
+	if s.remove(of.Name); len(s.byName) == 0 {
 		delete(g.services, of.Namespace)
 	}
+}
+
+// add takes in a service, under the label that it wants which the fewest others are found by.
+func (s *services) add(name string, selector LabelSelector) {
+	x := service{selector: selector}
+	for i := range selector.Requirements {
+		r := &selector.Requirements[i]
+		if r.Op != In || len(r.Values) != 1 {
+			continue
+		}
+		l := Label{Key: r.Key, Value: r.Values[0]}
+		if x.by == nil || len(s.byLabel[l]) < len(s.byLabel[*x.by]) {
+			x.by = &l
+		}
+	}
+	s.byName[name] = x
+	if x.by == nil {
+		s.others = append(s.others, name)
+	} else {
+		s.byLabel[*x.by] = append(s.byLabel[*x.by], name)
+	}
+}
+
+func (s *services) remove(name string) {
+	x, known := s.byName[name]
+	if !known {
+		return
+	}
+	delete(s.byName, name)
+	if x.by == nil {
+		s.others = shrink.Without(s.others, name)
+	} else if s.byLabel[*x.by] = shrink.Without(s.byLabel[*x.by], name); len(s.byLabel[*x.by]) == 0 {
+		delete(s.byLabel, *x.by)
+	}
+}
+
+// selecting lists the services that select pods with labels, by name.
+func (s *services) selecting(labels []Label) (names []string) {
+	add := func(candidates []string) {
+		for _, name := range candidates {
+			if selector := s.byName[name].selector; selector.Selects(labels) {
+				names = append(names, name)
+			}
+		}
+	}
+	add(s.others)
+	for _, l := range labels {
+		add(s.byLabel[l])
+	}
+	slices.Sort(names)
+	return names
 }
 
 // hardDefaults reports whether groups decide where a pod may go: it has no spread constraints of its own, and some that
@@ -66,10 +143,9 @@ func (k *class) hardDefaults() bool {
 // selectorFor joins the selectors of all groups that pod belongs to: those of the services that select it and that of
 // its owner. ok is false if there are none, or if they select everything.
 func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector, ok bool) {
-	for _, name := range slices.Sorted(maps.Keys(g.services[who.Namespace])) {
-		service := g.services[who.Namespace][name]
-		if service.Selects(who.Labels) {
-			s.Requirements = append(s.Requirements, service.Requirements...)
+	if in := g.services[who.Namespace]; in != nil {
+		for _, name := range in.selecting(who.Labels) {
+			s.Requirements = append(s.Requirements, in.byName[name].selector.Requirements...)
 		}
 	}
 	if of, known := g.owners[ownerKey{who.Namespace, owner}]; known {
