@@ -54,6 +54,7 @@ type cluster struct {
 
 	// Working space, of no meaning between calls.
 	byBound  byBound
+	rejected [2]rows.Mask
 	lifted   []*held
 	below    []*held
 	allowed  []*held

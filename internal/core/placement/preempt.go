@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/rows"
 )
 
 // A Preemption makes room for a pod on Node by evicting Victims, the most important first.
@@ -317,17 +318,13 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 	}
 	reasons := map[string]int{}
 	exactly := c.asBoundsSee(d)
-	for i := range c.name {
-		r := row(i)
-		if !c.seen[r] {
-			continue
-		}
-		helps, _ := c.mayHelp(d, self, r)
+	anybody, useless, alone := c.anyBelow(d.priority), 0, 0
+	c.eachRejected(d, self, func(r row, helps bool) {
 		switch {
 		case !helps:
-			reasons[reasonUseless]++
-		case !c.anyBelowOn(r, d.priority):
-			reasons[reasonNoVictims]++
+			useless++
+		case !anybody || !c.anyBelowOn(r, d.priority):
+			alone++
 		default:
 			why, known := c.knownRejection(d, exactly, r, bounds)
 			if !known {
@@ -337,9 +334,39 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 				reasons[reason]++
 			}
 		}
+	})
+	if useless > 0 {
+		reasons[reasonUseless] += useless
+	}
+	if alone > 0 {
+		reasons[reasonNoVictims] += alone
 	}
 	f := Failure{Nodes: c.seenCount, Reasons: reasons}
 	return f.String()
+}
+
+// eachRejected calls see for every row, and says what mayHelp does. Rules are asked about sets of rows, but where pods
+// are nominated.
+func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool)) {
+	marks := c.look()
+	left := marks.seen.CopyOf(c.rejected[0])
+	left.Less(marks.wished)
+	rejected := c.rejected[1]
+	for _, f := range d.profile.filters {
+		if left.None() {
+			break
+		}
+		rejected = left.CopyOf(rejected)
+		f.narrow(&c.state, d, left)
+		rejected.Less(left)
+		rejected.Each(func(r row) { see(r, !f.final(&c.state, d, r)) })
+	}
+	left.Each(func(r row) { see(r, false) })
+	c.rejected = [2]rows.Mask{left, rejected}
+	marks.wished.Both(marks.seen, func(r row) {
+		helps, _ := c.mayHelp(d, self, r)
+		see(r, helps)
+	})
 }
 
 // knownRejection is what stillRejected says, in working space, where bounds and counters say it: of demands that

@@ -71,9 +71,34 @@ func (h *history) checkBids(d *demand, id PodID) {
 		_, victims := c.bidFor(d, id, best)
 		fresh, why = c.preemptionOf(best, &cheapest, victims), ""
 	}
-	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != c.hopelessByRow(d, id) {
+	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != h.hopelessPlain(d, id) {
 		h.t.Fatalf("pod %s: by bounds and kept bids %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
 	}
+}
+
+// hopelessPlain says of each row by itself why no eviction helps there.
+func (h *history) hopelessPlain(d *demand, id PodID) string {
+	c := h.placer.cluster
+	reasons := map[string]int{}
+	for i := range c.name {
+		r := row(i)
+		if !c.seen[r] {
+			continue
+		}
+		helps, _ := c.mayHelp(d, id, r)
+		switch {
+		case !helps:
+			reasons[reasonUseless]++
+		case !c.anyBelowOn(r, d.priority):
+			reasons[reasonNoVictims]++
+		default:
+			for _, reason := range c.stillRejected(d, id, r) {
+				reasons[reason]++
+			}
+		}
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
 }
 
 // TestTablesAgree drives random histories with tables in use for every pod.
