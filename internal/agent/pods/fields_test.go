@@ -253,9 +253,12 @@ func TestFieldsOfFiles(t *testing.T) {
 	}
 }
 
-// TestFieldsOfLife: and when its containers start, end and start again.
-func TestFieldsOfLife(t *testing.T) {
-	err := sample.Unproved(podfields.ObserverLife, func(pod *corev1.Pod) (any, error) { return translate.PodlifeSpec(pod), nil })
+// TestFieldsOfGrants: and what a new agent takes for granted.
+func TestFieldsOfGrants(t *testing.T) {
+	err := sample.Unproved(podfields.ObserverGranted, func(pod *corev1.Pod) (any, error) {
+		a := allocationIn(pod)
+		return []any{a.level, a.containers}, nil
+	})
 	if err != nil {
 		t.Error(err)
 	}

@@ -6,10 +6,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AllLeaves are the paths of all fields of a pod's specification that are no structs of the API's own, sorted. Those of
-// init and ephemeral containers are written as spec.containers[] where these have them, too.
+// AllLeaves are the paths of all fields of a pod that are no structs of the API's own, sorted. Those of init and
+// ephemeral containers are written as spec.containers[] where these have them, too, and likewise those of their statuses
+// as status.containerStatuses[].
 func AllLeaves() []string { return slices.Clone(leaves) }
 
 // Leaves are those that a row's path means: itself, or with a star, all below it.
@@ -29,12 +31,16 @@ func Leaves(path string) []string {
 
 var leaves = func() []string {
 	all := map[string]bool{}
+	walk("metadata", reflect.TypeFor[metav1.ObjectMeta](), all)
 	walk("spec", reflect.TypeFor[corev1.PodSpec](), all)
+	walk("status", reflect.TypeFor[corev1.PodStatus](), all)
 	var out []string
 	for leaf := range all {
-		for _, kind := range []string{"spec.initContainers[]", "spec.ephemeralContainers[]"} {
-			if rest, ok := strings.CutPrefix(leaf, kind); ok && all["spec.containers[]"+rest] {
-				leaf = "spec.containers[]" + rest
+		for main, others := range Alike {
+			for _, other := range others {
+				if rest, ok := strings.CutPrefix(leaf, other); ok && all[main+rest] {
+					leaf = main + rest
+				}
 			}
 		}
 		out = append(out, leaf)
@@ -43,7 +49,16 @@ var leaves = func() []string {
 	return slices.Compact(out)
 }()
 
-// walk notes the leaves of a type: what is no struct of k8s.io/api/core/v1.
+// Alike are the lists of a pod that hold the same, by the one that stands for all in paths.
+var Alike = map[string][]string{
+	"spec.containers[]":          {"spec.initContainers[]", "spec.ephemeralContainers[]"},
+	"status.containerStatuses[]": {"status.initContainerStatuses[]", "status.ephemeralContainerStatuses[]"},
+}
+
+// opened are the types of other packages that walk looks into.
+var opened = []reflect.Type{reflect.TypeFor[metav1.ObjectMeta](), reflect.TypeFor[metav1.OwnerReference]()}
+
+// walk notes the leaves of a type: what is no struct of k8s.io/api/core/v1, and not opened.
 func walk(path string, t reflect.Type, all map[string]bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		if t.Kind() == reflect.Slice {
@@ -51,7 +66,8 @@ func walk(path string, t reflect.Type, all map[string]bool) {
 		}
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct || t.PkgPath() != reflect.TypeFor[corev1.PodSpec]().PkgPath() {
+	ours := t.PkgPath() == reflect.TypeFor[corev1.PodSpec]().PkgPath() || slices.Contains(opened, t)
+	if t.Kind() != reflect.Struct || !ours {
 		all[path] = true
 		return
 	}

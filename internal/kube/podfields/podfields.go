@@ -1,12 +1,13 @@
-// Package podfields says of every field of a pod's specification what becomes of it on a node of this agent: it is
-// carried out, the pod is rejected or held for it, or it is without effect on a node by design.
+// Package podfields says of every field of a pod what becomes of it on a node of this agent: it is carried out, the pod
+// is rejected or held for it, it is read of a pod that is there already, or it is without effect on a node by design.
 //
 // # Model
 //
-// rows.go has a row for every field of corev1.PodSpec and of all that it contains; a test walks the type, so that a new
-// k8s.io/api cannot bring a field that is ignored in silence. A row says what becomes of the field, and for one that is
-// carried out how that is proved: the agent's tests set the field, clear it, and fail if what the agent makes of the
-// pod is the same. docs/compatibility.md is written from the rows.
+// rows.go has a row for every field of corev1.PodSpec and of all that it contains, besides.go one for every field of the
+// metadata and the status; a test walks the types, so that a new k8s.io/api cannot bring a field that is ignored in
+// silence. A row says what becomes of the field, and for one that is carried out or read how that is proved: tests set
+// the field, clear it, and fail if what is made of the pod is the same. Of fields without effect a test of translate
+// holds that no translation reads them. docs/compatibility.md is written from the rows of the specification.
 //
 // holds.go has the fields, and the values of fields, for which a pod is held: none of its containers starts, and a
 // condition and an Event say which field it is and what would help. The agent asks Refused before it starts anything,

@@ -16,6 +16,7 @@ const (
 	Held               // the pod is held for it
 	Unplaced           // the scheduler places no pod that has it
 	NoEffect           // nobody on a node looks at it, by design
+	Read               // what it says of a pod that is there already is looked at: Row.By says by whom
 )
 
 // Row says what becomes of a field and, if its path ends in a star, of all that is below it.
@@ -52,10 +53,10 @@ func (g Group) Rows() []Row {
 	return out
 }
 
-// Rows are those of all areas.
+// Rows are those of all areas, and of what else a pod has.
 func Rows() []Row {
 	var out []Row
-	for _, a := range Areas() {
+	for _, a := range append(Areas(), besides()...) {
 		for _, g := range a.Groups {
 			out = append(out, g.Rows()...)
 		}
@@ -68,10 +69,12 @@ const (
 	ObserverSandbox   = "sandbox"   // the request that makes the pod's sandbox
 	ObserverContainer = "container" // the requests that make its containers: variables, mounts, security
 	ObserverFiles     = "files"     // what is in its volumes
-	ObserverLife      = "life"      // when its containers start, end and start again
+	ObserverLife      = "life"      // when its containers start, end and start again; what is known of those that ended
 	ObserverResources = "resources" // its cgroups, QoS class, CPUs and memory of its own
 	ObserverScheduler = "scheduler" // where it is placed
 	ObserverSystem    = "system"    // what it is rejected for
+	ObserverLost      = "lost"      // what becomes of it when its node is lost
+	ObserverGranted   = "granted"   // which resources an agent before this one granted it
 	ObserverProbe     = "probe"     // how and when its containers are asked
 	ObserverHook      = "hook"      // what is run when its containers start and stop
 )
@@ -80,11 +83,11 @@ const (
 func Observers() []string {
 	return []string{
 		ObserverSandbox, ObserverContainer, ObserverFiles, ObserverLife, ObserverResources, ObserverScheduler, ObserverSystem,
-		ObserverProbe, ObserverHook,
+		ObserverLost, ObserverGranted, ObserverProbe, ObserverHook,
 	}
 }
 
-// Areas are the table, in the order in which users read it.
+// Areas are the table of what a pod asks for, in the order in which users read it.
 func Areas() []Area {
 	return slices.Concat(podAreas(), containerAreas(), volumeAreas())
 }
@@ -127,7 +130,7 @@ func podAreas() []Area {
 		{"Where a pod goes", []Group{
 			{"spec", "nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
 			{"spec", "nodeName", CarriedOut, ObserverScheduler, "it is the node's from then on"},
-			{"spec", "tolerations[].tolerationSeconds", CarriedOut, "internal/kube/translate.TestHealthPodOfATrimmedPod", "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
+			{"spec", "tolerations[].tolerationSeconds", CarriedOut, ObserverLost, "by `plimsoll lifecycle`: how long a pod stays on a node that is away"},
 			{"spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]", matchers, CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("preference.", matchers), CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},
@@ -135,9 +138,9 @@ func podAreas() []Area {
 			{"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[]", podTerm, CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " + prefixed("podAffinityTerm.", podTerm), CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAffinity", "requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
-				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", NoEffect, "", mergedKeys},
+				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut, ObserverScheduler, mergedKeys},
 			{"spec.affinity.podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
-				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", NoEffect, "", mergedKeys},
+				"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut, ObserverScheduler, mergedKeys},
 			{"spec.topologySpreadConstraints[]", "maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy matchLabelKeys[]", CarriedOut, ObserverScheduler, ""},
 			{"spec", "schedulingGroup*", Unplaced, ObserverScheduler, "no gangs: the PodScheduled condition says so"},
 		}},
@@ -148,7 +151,7 @@ const (
 	oneVersion = "v1 is the only one that the API server lets pass"
 	matchers   = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
 	podTerm    = "labelSelector namespaces[] topologyKey namespaceSelector"
-	mergedKeys = "the API server merges it into labelSelector when the pod is made, as upstream's scheduler expects"
+	mergedKeys = "merged into labelSelector, by the API server already when the pod is made"
 )
 
 // prefixed puts a prefix before each field.

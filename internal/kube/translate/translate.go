@@ -9,7 +9,7 @@
 // function returns is one that the core may count with, whatever somebody wrote into the object.
 //
 // Every function depends on its arguments alone, and changes none of them, but for TrimHealthPod, which is made for that.
-// What one translation reads of a pod is held to the table in podfields by fields_test.go.
+// What they read of a pod is held to the table in podfields, field by field, by fields_test.go.
 //
 // # What it does not do
 //

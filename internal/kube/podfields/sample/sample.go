@@ -131,8 +131,12 @@ func seen(observe Observe, pod *corev1.Pod) (string, error) {
 // Clear takes a field out of a pod, wherever its path leads, and reports whether it was there.
 func Clear(pod *corev1.Pod, path string) bool {
 	found := false
-	for _, at := range []string{"spec.containers[]", "spec.initContainers[]", "spec.ephemeralContainers[]"} {
-		if rest, ok := strings.CutPrefix(path, "spec.containers[]"); ok {
+	for main, others := range podfields.Alike {
+		rest, ok := strings.CutPrefix(path, main)
+		if !ok {
+			continue
+		}
+		for _, at := range others {
 			found = clearField(reflect.ValueOf(pod).Elem(), strings.Split(at+rest, ".")) || found
 		}
 	}
