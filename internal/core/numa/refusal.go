@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -23,7 +24,8 @@ type Refusal struct {
 	Waiting   bool   // a plugin is not there yet, or has no healthy device: later may be another story
 
 	asked asked
-	state *State // as it was for this request
+	state *State           // as it was for this request
+	tied  []machine.NUMAID // where init containers leave some of what was asked, which has to be used
 }
 
 // refuseTopology: no nodes are good enough for the policy. Where a plugin is away, that is why: its devices count for nothing.
@@ -36,8 +38,30 @@ func (w *work) refuseTopology(container string, a asked) *Refusal {
 	}
 	return &Refusal{
 		Reason: TopologyAffinity, Upstream: "Resources cannot be allocated with Topology locality",
-		Container: container, Waiting: waiting, asked: a, state: w.State,
+		Container: container, Waiting: waiting, asked: a, state: w.State, tied: w.tied(a),
 	}
+}
+
+// tied returns the nodes on which finished init containers leave CPUs or devices that are asked for. The kubelet's managers
+// give nobody a hint without these.
+func (w *work) tied(a asked) []machine.NUMAID {
+	if w.again.IsEmpty() && w.againDevices == nil {
+		return nil
+	}
+	nodes := bitset.New(len(w.l.nodeID))
+	for i := range w.l.cpu.Nodes {
+		if a.cpus > 0 && w.again.Meets(w.l.cpu.Nodes[i].CPUs) {
+			nodes.Add(i)
+		}
+	}
+	for _, d := range a.devices {
+		if i, ok := w.pool(d.Resource); ok {
+			for device := range w.heldAgain(i).All {
+				nodes.Unite(w.pools[i].places[device])
+			}
+		}
+	}
+	return w.l.ids(nodes)
 }
 
 func (w *work) refuseSMT(container string, a asked, why string) *Refusal {
@@ -148,6 +172,12 @@ func (r *Refusal) Message() string {
 		for j, p := range n.Has {
 			fmt.Fprintf(&b, "%s%v", comma(j), p)
 		}
+	}
+	for i, id := range r.tied {
+		if i == 0 {
+			b.WriteString("; what init containers leave for it is on node ")
+		}
+		fmt.Fprintf(&b, "%s%d", comma(i), id)
 	}
 	if best := nearest(nodes); best != nil {
 		fmt.Fprintf(&b, "; node %d alone could give ", best.Node)
