@@ -19,7 +19,7 @@ import (
 //
 //	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
 //	node-gone NAME
-//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [profile=gentle] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
 //	budget NAME select=K:V allowed=N
 //	gone NAME
 //	next [N]          place up to N pods (default: all that are ready)
@@ -68,9 +68,11 @@ type world struct {
 }
 
 func newStory(t *testing.T) *world {
+	gentle := DefaultProfile() // whose pods evict nobody
+	gentle.Name, gentle.NoPreemption = "gentle", true
 	return &world{
 		t:       t,
-		placer:  New(Options{Seed: 1}),
+		placer:  New(Options{Seed: 1, Profiles: []Profile{DefaultProfile(), gentle}}),
 		now:     unit.Instant(time.Hour),
 		pods:    map[string]Pod{},
 		layouts: map[string]*numa.Layout{},
@@ -218,6 +220,8 @@ func parsePod(args []string) Pod {
 		switch key {
 		case "prio":
 			p.Priority = int32(number(value))
+		case "profile":
+			p.Profile = value
 		case "gate":
 			p.Gates = []string{value}
 		case "on":

@@ -2,9 +2,11 @@ package placement
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/placement/census"
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement/queue"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -79,14 +81,17 @@ func TestAudiences(t *testing.T) {
 		}
 	}
 	s := &p.cluster.waits
-	members := 0
-	for _, list := range s.audiences {
+	audiences, members := 0, 0
+	var counter *census.Counter
+	for k, list := range s.audiences {
+		counter = k
 		for _, a := range list {
+			audiences++
 			members += len(a.members)
 		}
 	}
-	if len(s.of) != pods || len(s.audiences) != 1 || members != pods {
-		t.Errorf("%d wait in %d audiences with %d members", len(s.of), len(s.audiences), members)
+	if len(s.of) != pods || audiences != 1 || members != pods {
+		t.Errorf("%d wait in %d audiences with %d members", len(s.of), audiences, members)
 	}
 	for k := range 4 {
 		p.PodGone(3, PodID("old-1-"+strconv.Itoa(k)))
@@ -97,8 +102,65 @@ func TestAudiences(t *testing.T) {
 	for i := range pods {
 		p.PodGone(4, PodID("waits-"+strconv.Itoa(i)))
 	}
-	if len(s.of)+len(s.audiences) != 0 {
-		t.Errorf("%d wait, %d audiences are left", len(s.of), len(s.audiences))
+	if left := len(listenersOf(counter).audiences); len(s.of)+len(s.audiences)+left != 0 {
+		t.Errorf("%d wait, %d audiences are left, %d are still told", len(s.of), len(s.audiences), left)
+	}
+}
+
+// TestAudiencesDiffer: two pods that keep off the same pods are told of what concerns them, though the other one, that
+// waits for longer, is not concerned: it keeps off nobody else, or may not evict whom this one may.
+func TestAudiencesDiffer(t *testing.T) {
+	const late = unit.Instant(time.Minute)
+	keepsOff := func(name string, priority int32, foes ...string) Pod {
+		x := Pod{ID: PodID(name), Namespace: "d", Name: name, Priority: priority}
+		for _, foe := range foes {
+			x.AntiAffinity = append(x.AntiAffinity, appTerm(foe, hostKey))
+		}
+		return x
+	}
+	meek := keepsOff("first", 10, "foe")
+	meek.NeverPreempts = true
+	for _, q := range []struct {
+		name          string
+		first, second Pod
+		evicts        bool // the second does when the important foe is gone
+	}{
+		{"it keeps off others, too", keepsOff("first", 0, "foe"), keepsOff("second", 0, "foe", "other"), false},
+		{"it is more important", keepsOff("first", 0, "foe"), keepsOff("second", 10, "foe"), true},
+		{"the other may not evict", meek, keepsOff("second", 10, "foe"), true},
+	} {
+		t.Run(q.name, func(t *testing.T) {
+			p := New(Options{})
+			p.NodeSeen(1, Node{Name: "n", PodsMax: 10, Labels: []Label{{Key: hostKey, Value: "n"}}})
+			for name, priority := range map[string]int32{"foe": 20, "foe2": 1, "other": 20} {
+				app := strings.TrimSuffix(name, "2")
+				p.PodSeen(1, Pod{
+					ID: PodID(name), Namespace: "d", Name: name, Node: "n", Priority: priority, Labels: []Label{{Key: "app", Value: app}},
+				})
+			}
+			for _, x := range []Pod{q.first, q.second} {
+				p.PodSeen(1, x)
+				if d, _ := p.Next(1); d.Pod.ID != x.ID || d.Failure == nil || d.Preemption != nil {
+					t.Fatalf("%+v, want no room for %s", d, x.ID)
+				}
+			}
+			p.PodGone(2, "foe")
+			d, ok := p.Next(late)
+			if q.evicts != (ok && d.Pod.ID == "second" && d.Preemption != nil) {
+				t.Fatalf("the important foe is gone: %+v", d)
+			}
+			if q.evicts {
+				return
+			}
+			p.PodGone(late, "foe2")
+			if d, _ := p.Next(late); d.Pod.ID != "first" || d.Node != "n" {
+				t.Fatalf("no foe is left: %+v, want the first on n", d)
+			}
+			p.PodGone(late, "other")
+			if d, _ := p.Next(2 * late); d.Pod.ID != "second" || d.Node != "n" {
+				t.Fatalf("nobody else is left: %+v, want the second on n", d)
+			}
+		})
 	}
 }
 
@@ -146,5 +208,30 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	d, _ := p.Next(now.Add(2 * time.Minute))
 	if d.Preemption == nil || d.Preemption.Node != "a" {
 		t.Errorf("the foe is gone: %+v", d)
+	}
+}
+
+// TestFewestGrows: a pod that would make its zone too full waits, and goes there as soon as the zone with the fewest has
+// one more, though that takes none of ours.
+func TestFewestGrows(t *testing.T) {
+	p := New(Options{})
+	for _, zone := range []string{"a", "b"} {
+		p.NodeSeen(1, Node{Name: zone, PodsMax: 10, Labels: []Label{{Key: "zone", Value: zone}}, Unschedulable: zone == "b"})
+	}
+	web := func(name, on string) Pod {
+		return Pod{ID: PodID(name), Namespace: "d", Name: name, Node: on, Labels: []Label{{Key: "app", Value: "web"}}}
+	}
+	for name, on := range map[string]string{"a1": "a", "a2": "a", "b1": "b"} {
+		p.PodSeen(1, web(name, on))
+	}
+	waits := web("waits", "")
+	waits.Spread = []SpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", Hard: true, MinDomains: 1, Selector: appIs("web")}}
+	p.PodSeen(1, waits)
+	if d, _ := p.Next(1); d.Failure == nil {
+		t.Fatalf("it is placed: %+v", d)
+	}
+	p.PodSeen(2, web("b2", "b"))
+	if d, _ := p.Next(2); d.Node != "a" {
+		t.Errorf("b has as many as a: %+v", d)
 	}
 }
