@@ -155,11 +155,12 @@ campaign-pods: ## play the agent's pods through random trouble for long (ARGS='-
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: check
-check: ## check format, go.mod, vet and staticcheck (staticcheck.conf says why)
+check: ## check format, go.mod, vet, staticcheck (staticcheck.conf says why), imports and that the cores read no clock
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
 	$(GO) vet -tags e2e,lab ./...
 	$(GO) run $(STATICCHECK) -tags e2e,lab ./...
+	$(GO) test -run 'Imports|Rules|Reach|CoreReadsNoClock' .
 
 # What the linker noted in each program; the images hold bin/images/workload and bin/images/pause and nothing else.
 .PHONY: sbom
