@@ -29,7 +29,7 @@ import (
 //	                   unhealthy; when asked, it prefers those named first
 //	plugin RESOURCE gone
 //	pod NAME [burstable] [pod-level]    is offered what it asks for, and takes it; a container per line:
-//	    init|sidecar|main NAME [cpu=N] [memory=B] [hugepages-2Mi=B] [RESOURCE=N]
+//	    init|sidecar|main NAME [cpu=N] [memory=B] [hugepages-2Mi=B] [RESOURCE=N] [expected=CPUS@NODE+...]
 //	started NAME       the init containers of a pod have ended, all others run
 //	end NAME           a pod is gone
 //	free               what nodes have left for containers' own, the shared pool, and devices
@@ -254,6 +254,10 @@ func (w *story) pod(t *testing.T, d *datadriven.TestData, lines []string) string
 	}
 	for _, line := range lines {
 		words := strings.Fields(line)
+		if last := words[len(words)-1]; strings.HasPrefix(last, "expected=") {
+			p.Berth = append(p.Berth, berth(t, words[1], strings.TrimPrefix(last, "expected=")))
+			words = words[:len(words)-1]
+		}
 		c := container(t, words[1], words[2:])
 		switch words[0] {
 		case "main":
@@ -268,6 +272,15 @@ func (w *story) pod(t *testing.T, d *datadriven.TestData, lines []string) string
 		}
 	}
 	return w.admit(t, p)
+}
+
+func berth(t *testing.T, container, text string) ContainerBerth {
+	cpus, nodes, _ := strings.Cut(text, "@")
+	b := ContainerBerth{Container: container, CPUs: list(t, cpus)}
+	for n := range strings.SplitSeq(nodes, "+") {
+		b.Nodes = append(b.Nodes, machine.NUMAID(whole(t, n)))
+	}
+	return b
 }
 
 func container(t *testing.T, name string, words []string) Container {
