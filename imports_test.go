@@ -88,7 +88,7 @@ internal/host/sysfs: internal/core/idset internal/core/machine internal/core/uni
 internal/host/untrusted:
 
 # the API: the client, what objects mean, files and flags
-internal/kube: internal/core/throttle internal/core/unit internal/kube/topology
+internal/kube: internal/core/throttle internal/core/unit internal/kube/scheme internal/kube/topology
 internal/kube/authn: internal/kube
 internal/kube/compat: internal/kube/kubeletconfig internal/kube/podfields
 internal/kube/configfile:
@@ -96,9 +96,11 @@ internal/kube/election: internal/kube
 internal/kube/featuregate:
 internal/kube/kubeletconfig: internal/core/... internal/kube/configfile
 internal/kube/machinefile: internal/core/idset internal/core/machine internal/core/unit internal/kube/configfile
+internal/kube/manifests: internal/kube/scheme
 internal/kube/podfields:
-internal/kube/podfields/sample: internal/kube internal/kube/podfields
+internal/kube/podfields/sample: internal/kube/manifests internal/kube/podfields
 internal/kube/schedulerconfig: internal/core/placement internal/kube/configfile internal/kube/translate
+internal/kube/scheme: internal/kube/topology
 internal/kube/serving: internal/kube internal/kube/authn
 internal/kube/topology: internal/core/idset internal/core/machine internal/core/numa internal/core/unit
     internal/kube/machinefile
@@ -128,7 +130,7 @@ internal/agent/podlog: internal/host/shortage internal/host/untrusted
 internal/agent/podresources: internal/agent/devices internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
 internal/agent/pods: internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
-    internal/host/untrusted internal/kube internal/kube/podfields internal/kube/translate
+    internal/host/untrusted internal/kube internal/kube/manifests internal/kube/podfields internal/kube/translate
 internal/agent/probe: internal/agent/env internal/core/heap internal/core/podlife internal/core/probe
     internal/core/unit internal/host/cri internal/kube/translate
 internal/agent/pullsecret:
@@ -148,7 +150,7 @@ internal/fleet: internal/core/fault internal/core/heap internal/core/heartbeat i
     internal/kube/translate internal/version
 internal/recommend: internal/core/loadline internal/core/machine internal/core/reserve internal/core/unit
     internal/host/cgroup internal/host/procfs internal/kube/translate
-internal/whatif: internal/core/... internal/kube internal/kube/kubeletconfig internal/kube/schedulerconfig
+internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/manifests internal/kube/schedulerconfig
     internal/kube/topology internal/kube/translate
 internal/sim: internal/core/...
 
@@ -213,6 +215,10 @@ type rule struct {
 var rules = []rule{
 	{"internal/kube/translate", []string{"k8s.io/client-go/", "net", "net/", "os", "os/", "context", "log", "log/"}, nil,
 		"what an object means does not depend on a connection: translations are functions of objects alone"},
+	{"internal/kube/manifests", []string{"k8s.io/client-go/", "net", "net/", "context"}, nil,
+		"files are read without a connection"},
+	{"internal/whatif", []string{"k8s.io/client-go/", "net", "net/", "context"}, nil,
+		"whatif speaks to nobody: what it is asked about is in files"},
 	{"internal/sim", []string{"net/", "os", "os/", "k8s.io/"}, nil,
 		"the simulator has virtual nodes, a virtual API server and a virtual clock"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench", "conformance"},
@@ -440,6 +446,8 @@ type reach struct {
 var reaches = []reach{
 	{"./cmd/plimsoll", "k8s.io/client-go/kubernetes/",
 		"a library that registers every API group costs each process MiBs: go mod why says who brings it"},
+	{"./internal/kube/manifests", "k8s.io/client-go/",
+		"files are read without a connection"},
 	{"./internal/kube/translate", "k8s.io/client-go/",
 		"translations need no connection, and whoever needs them alone need not link one"},
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/whatif"
 )
 
 func newWhatifAdmitCommand() *cobra.Command {
 	var config, machine string
-	var manifests []string
+	var paths []string
 	c := &cobra.Command{
 		Use:   "admit",
 		Short: "Send pods to a node on paper, and see which it takes and what they get",
@@ -33,13 +33,13 @@ healthy plugins without an opinion of their own (GetPreferredAllocation).`,
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
 	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; required")
-	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var missing []error
 		if machine == "" {
 			missing = append(missing, errors.New("--machine: required: a file as plimsoll machine prints it"))
 		}
-		if len(manifests) == 0 {
+		if len(paths) == 0 {
 			missing = append(missing, errors.New("--filename: required: manifests of the pods to send"))
 		}
 		if missing != nil {
@@ -47,7 +47,7 @@ healthy plugins without an opinion of their own (GetPreferredAllocation).`,
 		}
 		f, machineErr := machinefile.Load(machine)
 		settings, warnings, configErr := kubeletconfig.Load(config)
-		pods, podsErr := loadPods(c, manifests)
+		pods, podsErr := loadPods(c, paths)
 		if err := errors.Join(machineErr, configErr, podsErr); err != nil {
 			return usageError{err}
 		}
@@ -67,7 +67,7 @@ healthy plugins without an opinion of their own (GetPreferredAllocation).`,
 
 // loadPods reads manifests and keeps the pods.
 func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
-	objects, err := kube.LoadManifests(paths)
+	objects, err := manifests.Load(paths)
 	if err != nil {
 		return nil, err
 	}

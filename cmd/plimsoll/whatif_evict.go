@@ -9,14 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/whatif"
 )
 
 func newWhatifEvictCommand() *cobra.Command {
 	var config, summary, signal string
-	var manifests []string
+	var paths []string
 	var held time.Duration
 	c := &cobra.Command{
 		Use:   "evict",
@@ -35,7 +35,7 @@ not say what is unused: removals are taken to free nothing, and the victims are 
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file; none: upstream's defaults")
 	c.Flags().StringVar(&summary, "summary", "", "Summary API JSON of the node (/stats/summary); required")
-	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
 	c.Flags().DurationVar(&held, "for", -1, "how long the usage has been so; below zero: long enough for every soft threshold")
 	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which leaves out what the kernel can drop")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -43,7 +43,7 @@ not say what is unused: removals are taken to free nothing, and the victims are 
 		if summary == "" {
 			problems = append(problems, errors.New("--summary: required: what a kubelet serves under /stats/summary"))
 		}
-		if len(manifests) == 0 {
+		if len(paths) == 0 {
 			problems = append(problems, errors.New("--filename: required: manifests of the node's pods"))
 		}
 		memory, ok := map[string]eviction.MemorySignal{"working-set": eviction.SignalWorkingSet, "available": eviction.SignalAvailable}[signal]
@@ -55,7 +55,7 @@ not say what is unused: removals are taken to free nothing, and the victims are 
 		}
 		settings, warnings, configErr := kubeletconfig.Load(config)
 		usage, usageErr := whatif.LoadSummary(summary)
-		objects, podsErr := kube.LoadManifests(manifests)
+		objects, podsErr := manifests.Load(paths)
 		if err := errors.Join(configErr, usageErr, podsErr); err != nil {
 			return usageError{err}
 		}

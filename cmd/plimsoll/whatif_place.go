@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/whatif"
 )
 
 func newWhatifPlaceCommand() *cobra.Command {
 	var config string
-	var manifests []string
+	var paths []string
 	c := &cobra.Command{
 		Use:   "place",
 		Short: "Place pods on a cluster on paper, and see where they go or why not",
@@ -29,13 +29,13 @@ order of the files, each counted where the one before went. Nobody is evicted.`,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration file; none: upstream's defaults")
-	c.Flags().StringArrayVarP(&manifests, "filename", "f", nil, "manifests: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if len(manifests) == 0 {
+		if len(paths) == 0 {
 			return usageError{errors.New("--filename: required: manifests of nodes and pods")}
 		}
 		settings, warnings, configErr := schedulerconfig.Load(config)
-		objects, objectsErr := kube.LoadManifests(manifests)
+		objects, objectsErr := manifests.Load(paths)
 		if err := errors.Join(configErr, objectsErr); err != nil {
 			return usageError{err}
 		}

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,6 +34,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
@@ -47,7 +47,7 @@ type Kind struct {
 	NewList    func() runtime.Object
 }
 
-// The kinds we speak. A new kind is one entry here and, for a new group, one line in newScheme.
+// The kinds we speak. A new kind is one entry here and, for a new group, one line in package scheme.
 var (
 	Pods                   = Kind{corev1.SchemeGroupVersion, "pods", true, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
 	Nodes                  = Kind{corev1.SchemeGroupVersion, "nodes", false, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
@@ -76,24 +76,9 @@ var (
 )
 
 var (
-	scheme         = newScheme()
-	codecs         = serializer.NewCodecFactory(scheme)
-	parameterCodec = runtime.NewParameterCodec(scheme)
+	codecs         = serializer.NewCodecFactory(scheme.Scheme)
+	parameterCodec = runtime.NewParameterCodec(scheme.Scheme)
 )
-
-func newScheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, coordinationv1.AddToScheme, storagev1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
-		topology.AddToScheme, resourcev1.AddToScheme,
-	} {
-		if err := add(s); err != nil {
-			panic(err) // a type registered twice: a programming error, found by any test
-		}
-	}
-	return s
-}
 
 // Options say how to reach an API server.
 type Options struct {
@@ -162,7 +147,7 @@ func (c *Client) Host() string { return c.config.Host }
 // RESTConfig returns a copy of the configuration, for libraries that make their own connections.
 func (c *Client) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// REST returns the raw client of a group and version that is in newScheme.
+// REST returns the raw client of a group and version that is in package scheme.
 func (c *Client) REST(gv schema.GroupVersion) rest.Interface { return c.groups[gv] }
 
 func (c *Client) at(r *rest.Request, k Kind, namespace string) *rest.Request {

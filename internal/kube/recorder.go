@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/tools/reference"
 	"k8s.io/utils/clock"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
 // Recorders write Events, aggregated and filtered as client-go's broadcaster does it, under the names of several
@@ -134,7 +136,7 @@ func (r recorder) AnnotatedEventf(about runtime.Object, annotations map[string]s
 }
 
 func (r recorder) keep(about runtime.Object, annotations map[string]string, kind, reason, message string) {
-	ref, err := reference.GetReference(scheme, about)
+	ref, err := reference.GetReference(scheme.Scheme, about)
 	if err != nil {
 		slog.Error("event about an unknown object", "reason", reason, "message", message, "err", err)
 		return

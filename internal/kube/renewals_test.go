@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -31,11 +32,11 @@ import (
 func frame(t testing.TB, kind string, object runtime.Object) []byte {
 	t.Helper()
 	var raw, event bytes.Buffer
-	if err := protobuf.NewSerializer(scheme, scheme).Encode(object, &raw); err != nil {
+	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(object, &raw); err != nil {
 		t.Fatal(err)
 	}
 	e := metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: raw.Bytes()}}
-	if err := protobuf.NewRawSerializer(scheme, scheme).Encode(&e, &event); err != nil {
+	if err := protobuf.NewRawSerializer(scheme.Scheme, scheme.Scheme).Encode(&e, &event); err != nil {
 		t.Fatal(err)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(event.Len())), event.Bytes()...)
@@ -134,7 +135,7 @@ func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
 		list.TypeMeta = metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "LeaseList"}
-		if err := protobuf.NewSerializer(scheme, scheme).Encode(&list, w); err != nil {
+		if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(&list, w); err != nil {
 			s.t.Error(err)
 		}
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -95,7 +95,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	out := &Admission{}
 	for i, pod := range pods {
 		pod = pod.DeepCopy()
-		kube.DefaultPod(pod)
+		manifests.DefaultPod(pod)
 		if pod.Namespace == "" {
 			pod.Namespace = corev1.NamespaceDefault
 		}

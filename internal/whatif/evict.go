@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -252,7 +252,7 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue // nothing of it runs
 		}
-		kube.DefaultPod(pod)
+		manifests.DefaultPod(pod)
 		one := translate.EvictionPod(pod)
 		at := slices.IndexFunc(s.Pods, func(p statsapi.PodStats) bool {
 			if p.PodRef.UID != "" && pod.UID != "" {

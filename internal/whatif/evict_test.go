@@ -5,8 +5,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -25,7 +25,7 @@ spec: {priority: 2000000000, containers: [{name: c, image: x}]}
 	cost.Attack(f, []byte(`{"node":{"memory":{"availableBytes":1,"workingSetBytes":18446744073709551615}},"pods":[{"podRef":{"uid":"u"},"memory":{"workingSetBytes":5},"volume":[{"name":"v","usedBytes":9999999}]}]}`))
 	cost.Attack(f, []byte(`{"node":{"fs":{"availableBytes":0,"capacityBytes":100,"inodes":0,"inodesFree":0},"runtime":{"imageFs":{}}},"pods":[{"podRef":{"name":"b","namespace":"kube-system"},"containers":[{"name":"c","rootfs":{"usedBytes":7}}]}]}`))
 	cost.Attack(f, []byte(`{"node":{"rlimit":{"maxpid":-1,"curproc":9223372036854775807}},"pods":[{}]}`))
-	objects, err := kube.ParseManifests([]byte(pods))
+	objects, err := manifests.Parse([]byte(pods))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -123,7 +123,7 @@ func (s *scene) see(i int, o runtime.Object) {
 		}
 	case *corev1.Pod:
 		pod := o.DeepCopy()
-		kube.DefaultPod(pod)
+		manifests.DefaultPod(pod)
 		pod.Namespace = orElse(pod.Namespace, corev1.NamespaceDefault)
 		if s.once("pod", pod.Namespace, pod.Name) {
 			pod.UID = s.identify(pod)

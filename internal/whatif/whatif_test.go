@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
@@ -68,7 +68,7 @@ func TestQuestions(t *testing.T) {
 // evictText asks what a node sheds; the first document is its Summary, the others are manifests. Arguments: for=D, available.
 func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.KubeletConfiguration) string {
 	t.Helper()
-	summary, manifests, _ := strings.Cut(d.Input, "\n---\n")
+	summary, documents, _ := strings.Cut(d.Input, "\n---\n")
 	u := Usage{For: -1}
 	if d.HasArg("for") {
 		var text string
@@ -88,7 +88,7 @@ func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.Kub
 	if u.Summary, err = ParseSummary(asJSON); err != nil {
 		return "error: " + err.Error() + "\n"
 	}
-	objects, err := kube.ParseManifests([]byte(manifests))
+	objects, err := manifests.Parse([]byte(documents))
 	if err != nil {
 		return "error: " + err.Error() + "\n"
 	}
@@ -102,19 +102,19 @@ func evictText(t *testing.T, d *datadriven.TestData, c *kubeletconfigv1beta1.Kub
 // placeText asks where the pods of manifests go; a first document of kind KubeSchedulerConfiguration is the configuration.
 func placeText(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
-	var config, manifests string
+	var config, documents string
 	for doc := range strings.SplitSeq(d.Input, "\n---\n") {
 		if strings.Contains(doc, "kind: KubeSchedulerConfiguration") {
 			config = doc
 		} else {
-			manifests += doc + "\n---\n"
+			documents += doc + "\n---\n"
 		}
 	}
 	c, warnings, err := schedulerconfig.Parse([]byte(config))
 	if err != nil {
 		return "error: " + err.Error() + "\n"
 	}
-	objects, err := kube.ParseManifests([]byte(manifests))
+	objects, err := manifests.Parse([]byte(documents))
 	if err != nil {
 		return "error: " + err.Error() + "\n"
 	}
@@ -142,7 +142,7 @@ func podsOf(t *testing.T, d *datadriven.TestData) []*corev1.Pod {
 		limits := strings.ReplaceAll(strings.Join(f[1:], ", "), "=", ": ")
 		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
 	}
-	objects, err := kube.ParseManifests([]byte(text.String()))
+	objects, err := manifests.Parse([]byte(text.String()))
 	if err != nil {
 		d.Fatalf(t, "%v", err)
 	}

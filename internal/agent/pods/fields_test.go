@@ -30,6 +30,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -147,7 +148,7 @@ func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 	}
 	defer func() { err = errors.Join(err, volume.UnmountAll(root), os.RemoveAll(root)) }()
 	r := nodeOfSamples(t, root)
-	kube.DefaultPod(pod)
+	manifests.DefaultPod(pod)
 	if err := r.Volumes.SetUp(t.Context(), pod); err != nil {
 		return s, err
 	}

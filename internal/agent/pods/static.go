@@ -24,6 +24,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 )
 
 // staticPods runs the pods of a directory of manifests and keeps their mirrors in the API: read-only images that let
@@ -266,7 +267,7 @@ func (s *staticPods) decode(path string) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod, err := kube.DecodePod(body)
+	pod, err := manifests.DecodePod(body)
 	if err != nil {
 		return nil, err
 	}
@@ -298,8 +299,8 @@ func (s *staticPods) complete(pod *corev1.Pod, path string, body []byte) (*corev
 	pod.Spec.Tolerations = append(
 		pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	)
-	kube.DefaultPod(pod)
-	if err := kube.CheckStaticPod(pod); err != nil {
+	manifests.DefaultPod(pod)
+	if err := manifests.CheckStaticPod(pod); err != nil {
 		return nil, err
 	}
 	return pod, nil

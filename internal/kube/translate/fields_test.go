@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -122,7 +122,7 @@ func idle(t *testing.T) *corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := kube.DecodePod(manifest)
+	pod, err := manifests.DecodePod(manifest)
 	if err != nil {
 		t.Fatal(err)
 	}

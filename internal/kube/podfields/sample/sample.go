@@ -19,7 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
@@ -46,7 +46,7 @@ var decoded = sync.OnceValue(func() []*corev1.Pod {
 		if err != nil {
 			panic(err)
 		}
-		pod, err := kube.DecodePod(text)
+		pod, err := manifests.DecodePod(text)
 		if err != nil {
 			panic(fmt.Sprintf("%s: %v", e.Name(), err))
 		}

@@ -1,4 +1,4 @@
-package kube
+package manifests
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
 // Static pods do not pass through the API server, so what it would have done to them is done here: decoding, defaults
@@ -26,7 +28,7 @@ func DecodePod(manifest []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-var strict = serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict)
 
 // DefaultPod fills in what the API server would have: upstream's defaults of the fields that the agent reads.
 func DefaultPod(pod *corev1.Pod) {

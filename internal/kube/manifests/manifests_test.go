@@ -1,4 +1,4 @@
-package kube
+package manifests
 
 import (
 	"os"
@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-func TestLoadManifests(t *testing.T) {
+func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -21,7 +21,7 @@ func TestLoadManifests(t *testing.T) {
 		return path
 	}
 	pod := func(name string) string { return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\n" }
-	objects, err := LoadManifests([]string{
+	objects, err := Load([]string{
 		file("documents.yaml", "# two\n---\n"+pod("a")+"---\n# nothing\n---\n"+pod("b")),
 		file("list.yaml", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n"),
 		file("pods.json", `{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "d"}}]}`),
@@ -38,7 +38,7 @@ func TestLoadManifests(t *testing.T) {
 	if names != "abcd" || len(objects) != 5 {
 		t.Errorf("got pods %s of %d objects, want abcd of 5", names, len(objects))
 	}
-	_, err = LoadManifests([]string{
+	_, err = Load([]string{
 		file("bad.yaml", pod("a")+"spec: {container: []}\n---\nkind: Nonsense\napiVersion: v9\n---\n"+pod("b")),
 		filepath.Join(dir, "missing.yaml"),
 		file("item.yaml", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c, nam: d}}\n"),
@@ -50,14 +50,14 @@ func TestLoadManifests(t *testing.T) {
 	}
 }
 
-func FuzzParseManifests(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"", "---\n", "apiVersion: v1\nkind: Pod\n", "apiVersion: v1\nkind: List\nitems: [{}]\n", `{"apiVersion":"v1","kind":"PodList","items":[{}]}`, "a: b: c", "kind: [", "\xff"} {
 		cost.Attack(f, seed)
 	}
 	f.Add(cost.Aliases("apiVersion: v1\nkind: Pod\n"))
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
-		objects, err := ParseManifests([]byte(text))
+		objects, err := Parse([]byte(text))
 		for _, o := range objects {
 			if o == nil {
 				t.Errorf("%q: an object that is none, %v", text, err)

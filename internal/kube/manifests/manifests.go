@@ -1,4 +1,13 @@
-package kube
+// Package manifests reads Kubernetes objects from files, as kubectl takes them, and does for pods that come from files
+// what the API server does for all others.
+//
+// Unknown and duplicate fields are errors, and one error names everything that cannot be read. Static pods are decoded,
+// given the API's defaults and checked here, before anything else looks at them (DecodePod, DefaultPod,
+// CheckStaticPod); the defaults are those of fields that somebody here reads.
+//
+// It needs no connection, and is not the API's validation: a pod that passes here may be one that an API server would
+// refuse.
+package manifests
 
 import (
 	"bufio"
@@ -13,9 +22,9 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// LoadManifests reads files of Kubernetes objects, as kubectl takes them: YAML documents, Lists, or JSON. Objects come in
+// Load reads files of Kubernetes objects, as kubectl takes them: YAML documents, Lists, or JSON. Objects come in
 // the order of the files. One error names everything that cannot be read, by file and document.
-func LoadManifests(paths []string) ([]runtime.Object, error) {
+func Load(paths []string) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	var problems []error
 	for _, path := range paths {
@@ -24,7 +33,7 @@ func LoadManifests(paths []string) ([]runtime.Object, error) {
 			problems = append(problems, fmt.Errorf("read manifests: %w", err))
 			continue
 		}
-		found, err := ParseManifests(data)
+		found, err := Parse(data)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("read manifests: %s: %w", path, err))
 		}
@@ -33,9 +42,9 @@ func LoadManifests(paths []string) ([]runtime.Object, error) {
 	return objects, errors.Join(problems...)
 }
 
-// ParseManifests reads the objects of one file, refusing unknown and duplicate fields. Objects of kinds that Plimsoll does
+// Parse reads the objects of one file, refusing unknown and duplicate fields. Objects of kinds that Plimsoll does
 // not know are an error; a List may hold any that it knows.
-func ParseManifests(data []byte) ([]runtime.Object, error) {
+func Parse(data []byte) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	var problems []error
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))

@@ -1,0 +1,49 @@
+// Package scheme has the Go types of the API groups that we speak, by group and version, for whoever reads or writes
+// objects: the client, and files of manifests.
+//
+// It is not the scheme of client-go, which has every group of Kubernetes: each process would carry them all. A kind of
+// a group that is missing here cannot be decoded; a new group is one line. It has no defaults and no conversions between
+// versions: there is one version of each group.
+package scheme
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// Scheme is the one of all processes. It is complete from the start, and must not be added to.
+var Scheme = complete()
+
+func complete() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme,
+		appsv1.AddToScheme,
+		policyv1.AddToScheme,
+		schedulingv1.AddToScheme,
+		coordinationv1.AddToScheme,
+		storagev1.AddToScheme,
+		authenticationv1.AddToScheme,
+		authorizationv1.AddToScheme,
+		topology.AddToScheme,
+		resourcev1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic(err) // a type registered twice: a programming error, found by any test
+		}
+	}
+	return s
+}
