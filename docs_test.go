@@ -5,7 +5,9 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -80,6 +82,48 @@ func TestDocProblemsAreFound(t *testing.T) {
 		}
 		if got := docProblem(file); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%.40q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestDocsNameTestsThatExist: where a page says which test shows something, that test is there.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	there := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
+	named := regexp.MustCompile("`(Test[A-Z]\\w*)`")
+	names := map[string][]string{} // pages
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		isTest := strings.HasSuffix(path, "_test.go")
+		if !isTest && !strings.HasSuffix(path, ".md") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if isTest {
+			for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+				there[m[1]] = true
+			}
+			return nil
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = append(names[m[1]], path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) < 20 {
+		t.Errorf("pages name %d tests: too few, they cannot have been read", len(names))
+	}
+	for name, pages := range names {
+		if !there[name] {
+			t.Errorf("%v name %s, which is no test", pages, name)
 		}
 	}
 }
