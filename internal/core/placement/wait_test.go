@@ -235,3 +235,35 @@ func TestFewestGrows(t *testing.T) {
 		t.Errorf("b has as many as a: %+v", d)
 	}
 }
+
+// TestForgottenPodsAreFound: whoever waits long is looked after, though nothing was heard that could help; who fits by
+// then goes, and counts as forgotten. Who does not is looked after again.
+func TestForgottenPodsAreFound(t *testing.T) {
+	p, now := New(Options{}), unit.Instant(time.Hour)
+	p.NodeSeen(now, Node{Name: "n", PodsMax: 10, Allocatable: []Amount{{CPU, 1000}}})
+	pod := func(name, on string, cpu int64) {
+		p.PodSeen(now, Pod{ID: PodID(name), Namespace: "d", Name: name, Node: on, Requests: []Amount{{CPU, cpu}}})
+	}
+	pod("holds", "n", 1000)
+	pod("waits", "", 800)
+	pod("large", "", 2000)
+	for range 2 {
+		if d, _ := p.Next(now); d.Failure == nil {
+			t.Fatalf("%s is placed", d.Pod.ID)
+		}
+	}
+	for _, w := range p.cluster.waits.of {
+		p.cluster.waits.forget(w) // as a mistake would: it hears nothing any more
+	}
+	p.PodGone(now, "holds")
+	due := now.Add(flushAfter)
+	if d, ok := p.Next(due - 1); ok || p.Wake() != due {
+		t.Fatalf("before its time: %+v, and then in %v", d, p.Wake().Sub(due))
+	}
+	if d, _ := p.Next(due); d.Node != "n" || !d.Flushed {
+		t.Fatalf("after five minutes: %+v", d)
+	}
+	if d, ok := p.Next(due); ok || p.Wake() != due.Add(flushAfter) {
+		t.Errorf("one is left that does not fit: %+v, and then in %v", d, p.Wake().Sub(due))
+	}
+}
