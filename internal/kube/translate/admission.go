@@ -21,7 +21,8 @@ func AdmissionNeeds(pod *corev1.Pod) admission.Needs {
 		out.OSLabel = &label
 	}
 	if c := s.SecurityContext; c != nil {
-		out.StrictGroups = c.SupplementalGroupsPolicy != nil && *c.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
+		policy := c.SupplementalGroupsPolicy
+		out.StrictGroups = policy != nil && *policy == corev1.SupplementalGroupsPolicyStrict
 		out.AppArmor = confines(c.AppArmorProfile)
 		for _, sysctl := range c.Sysctls {
 			out.Sysctls = append(out.Sysctls, sysctl.Name)
@@ -72,8 +73,8 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	}
 }
 
-// AdmissionChange translates what a resize from what a pod was granted to what it desires changes. swaps reports whether
-// a container may swap. Policies of the node are for its agent to add.
+// AdmissionChange translates what changes when a pod is resized from what it was granted to what it desires. swaps
+// reports whether a container may swap. Policies of the node are for its agent to add.
 func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *corev1.Container) bool) admission.Change {
 	c := admission.Change{Class: qos.ClassOf(QoSPod(desired))}
 	had := map[string]*corev1.Container{}

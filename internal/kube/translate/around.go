@@ -63,7 +63,8 @@ func requirementsOf(s labels.Selector) (placement.LabelSelector, error) {
 		case selection.DoesNotExist:
 			q.Op = placement.DoesNotExist
 		default:
-			return placement.LabelSelector{Nothing: true}, fmt.Errorf("operator %q is not one of In, NotIn, Exists, DoesNotExist", r.Operator())
+			err := fmt.Errorf("operator %q is not one of In, NotIn, Exists, DoesNotExist", r.Operator())
+			return placement.LabelSelector{Nothing: true}, err
 		}
 		out.Requirements = append(out.Requirements, q)
 	}
@@ -88,7 +89,8 @@ func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken 
 		t := &pod.Spec.TopologySpreadConstraints[i]
 		selector, err := placementSelector(t.LabelSelector)
 		if err != nil {
-			broken = append(broken, fmt.Sprintf("a broken selector (spec.topologySpreadConstraints[%d].labelSelector: %v)", i, err))
+			where := fmt.Sprintf("spec.topologySpreadConstraints[%d].labelSelector", i)
+			broken = append(broken, fmt.Sprintf("a broken selector (%s: %v)", where, err))
 			continue
 		}
 		if !selector.Nothing { // what selects nothing selects nothing more narrowly either
@@ -99,9 +101,15 @@ func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken 
 	return out, broken
 }
 
-func placementConstraint(t *corev1.TopologySpreadConstraint, selector placement.LabelSelector) placement.SpreadConstraint {
+func placementConstraint(
+	t *corev1.TopologySpreadConstraint, selector placement.LabelSelector,
+) placement.SpreadConstraint {
 	c := placement.SpreadConstraint{
-		MaxSkew: t.MaxSkew, TopologyKey: t.TopologyKey, Hard: t.WhenUnsatisfiable == corev1.DoNotSchedule, Selector: selector, MinDomains: 1,
+		MaxSkew:     t.MaxSkew,
+		TopologyKey: t.TopologyKey,
+		Hard:        t.WhenUnsatisfiable == corev1.DoNotSchedule,
+		Selector:    selector,
+		MinDomains:  1,
 	}
 	if t.MinDomains != nil {
 		c.MinDomains = *t.MinDomains
@@ -120,7 +128,9 @@ func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []placeme
 }
 
 // PlacementNodeAffinity translates an affinity to nodes; broken says what is wrong with which term.
-func PlacementNodeAffinity(a *corev1.NodeAffinity) (required *[]placement.NodeTerm, preferred []placement.WeightedTerm, broken []string) {
+func PlacementNodeAffinity(
+	a *corev1.NodeAffinity,
+) (required *[]placement.NodeTerm, preferred []placement.WeightedTerm, broken []string) {
 	term := func(where string, in *corev1.NodeSelectorTerm) placement.NodeTerm {
 		t := placementTerm(in)
 		if t.Broken {
@@ -131,7 +141,8 @@ func PlacementNodeAffinity(a *corev1.NodeAffinity) (required *[]placement.NodeTe
 	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 		required = &[]placement.NodeTerm{}
 		for i := range r.NodeSelectorTerms {
-			*required = append(*required, term(fmt.Sprintf("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i), &r.NodeSelectorTerms[i]))
+			where := fmt.Sprintf("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i)
+			*required = append(*required, term(where, &r.NodeSelectorTerms[i]))
 		}
 	}
 	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
@@ -140,13 +151,14 @@ func PlacementNodeAffinity(a *corev1.NodeAffinity) (required *[]placement.NodeTe
 		if p.Weight < 1 || p.Weight > 100 {
 			broken = append(broken, fmt.Sprintf("%s.weight: %d: want 1 to 100", where, p.Weight))
 		}
-		preferred = append(preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: term(where+".preference", &p.Preference)})
+		t := term(where+".preference", &p.Preference)
+		preferred = append(preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: t})
 	}
 	return required, preferred, broken
 }
 
-// matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where it
-// can; twice does no harm.
+// matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where
+// it can; twice does no harm.
 func matchedKeys(keys []string, own map[string]string) []placement.Requirement {
 	var out []placement.Requirement
 	for _, k := range slices.Sorted(slices.Values(keys)) {
@@ -176,7 +188,8 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 		var err, err2 error
 		o.Selector, err = placementSelector(t.LabelSelector)
 		if !o.Selector.Nothing {
-			o.Selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), mismatchedKeys(t.MismatchLabelKeys, pod.Labels), o.Selector.Requirements)
+			same, other := matchedKeys(t.MatchLabelKeys, pod.Labels), mismatchedKeys(t.MismatchLabelKeys, pod.Labels)
+			o.Selector.Requirements = slices.Concat(same, other, o.Selector.Requirements)
 		}
 		o.NamespaceSelector, err2 = placementSelector(t.NamespaceSelector)
 		if err = cmp.Or(err, err2); err != nil {
@@ -194,7 +207,8 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 	}
 	preferred := func(where string, in []corev1.WeightedPodAffinityTerm) (list []placement.WeightedPodTerm) {
 		for i := range in {
-			if t, ok := term(fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", where, i), &in[i].PodAffinityTerm); ok {
+			at := fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", where, i)
+			if t, ok := term(at, &in[i].PodAffinityTerm); ok {
 				list = append(list, placement.WeightedPodTerm{Weight: int64(in[i].Weight), Term: t})
 			}
 		}
@@ -232,7 +246,9 @@ func placementOwner(pod *corev1.Pod) placement.Owner {
 func PlacementGroup(obj any) (g placement.Group, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		return placement.Group{Kind: placement.KindService, Namespace: o.Namespace, Name: o.Name, Selector: placementMapSelector(o.Spec.Selector)}, true
+		g = placement.Group{Kind: placement.KindService, Namespace: o.Namespace, Name: o.Name}
+		g.Selector = placementMapSelector(o.Spec.Selector)
+		return g, true
 	case *corev1.ReplicationController:
 		g = placement.Group{Kind: "ReplicationController", Namespace: o.Namespace, Name: o.Name}
 		if o.Spec.Selector != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// EvictionPod translates what evictions must know of a pod beside what it uses: all its containers and volumes, in the order
-// of its lists, with no use known of any.
+// EvictionPod translates what evictions must know of a pod beside what it uses: all its containers and volumes, in the
+// order of its lists, with no use known of any.
 func EvictionPod(pod *corev1.Pod) eviction.Pod {
 	// Pod-level resources, where there are any, rule alone: upstream's ranking does not look at the containers' then.
 	requests := podresource.PodRequests(pod, podresource.PodResourcesOptions{
@@ -19,7 +19,10 @@ func EvictionPod(pod *corev1.Pod) eviction.Pod {
 	})
 	limits := podresource.PodLimits(pod, podresource.PodResourcesOptions{})
 	out := eviction.Pod{
-		ID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Critical: isCritical(pod),
+		ID:             string(pod.UID),
+		Namespace:      pod.Namespace,
+		Name:           pod.Name,
+		Critical:       isCritical(pod),
 		MemoryRequest:  evictionRequest(pod, requests, corev1.ResourceMemory),
 		StorageRequest: evictionRequest(pod, requests, corev1.ResourceEphemeralStorage),
 		StorageLimit:   quantityIn(limits, corev1.ResourceEphemeralStorage),

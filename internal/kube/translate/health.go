@@ -21,10 +21,15 @@ var followers = []struct{ label, follows string }{
 // HealthNode translates what the lifecycle controller needs to know of a node.
 func HealthNode(node *corev1.Node) health.Node {
 	out := health.Node{
-		Name: node.Name, UID: string(node.UID), Created: unit.WallOf(node.CreationTimestamp.Time), Cordoned: node.Spec.Unschedulable,
-		Status: make(map[health.ConditionType]health.Status, len(node.Status.Conditions)), Zone: nodetopology.GetZoneKey(node),
-		Allocatable: healthLoad(node.Status.Allocatable, amount(corev1.ResourcePods, node.Status.Allocatable[corev1.ResourcePods])),
+		Name:     node.Name,
+		UID:      string(node.UID),
+		Created:  unit.WallOf(node.CreationTimestamp.Time),
+		Cordoned: node.Spec.Unschedulable,
+		Status:   make(map[health.ConditionType]health.Status, len(node.Status.Conditions)),
+		Zone:     nodetopology.GetZoneKey(node),
 	}
+	pods := amount(corev1.ResourcePods, node.Status.Allocatable[corev1.ResourcePods])
+	out.Allocatable = healthLoad(node.Status.Allocatable, pods)
 	_, out.Excluded = node.Labels[labelExcludeDisruption]
 	for _, c := range node.Status.Conditions {
 		out.Status[health.ConditionType(c.Type)] = healthStatus(c.Status)
@@ -71,10 +76,15 @@ func healthLoad(list corev1.ResourceList, pods int64) health.Load {
 // HealthPod translates what the lifecycle controller needs to know of a pod. It reads what TrimHealthPod leaves.
 func HealthPod(pod *corev1.Pod) health.Pod {
 	out := health.Pod{
-		ID: health.PodID(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Bound: unit.WallOf(pod.CreationTimestamp.Time),
-		Terminating: pod.DeletionTimestamp != nil, Gated: len(pod.Spec.SchedulingGates) > 0,
-		Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Requests: healthLoad(podresource.PodRequests(pod, podresource.PodResourcesOptions{}), 1),
+		ID:          health.PodID(pod.UID),
+		Namespace:   pod.Namespace,
+		Name:        pod.Name,
+		Node:        pod.Spec.NodeName,
+		Bound:       unit.WallOf(pod.CreationTimestamp.Time),
+		Terminating: pod.DeletionTimestamp != nil,
+		Gated:       len(pod.Spec.SchedulingGates) > 0,
+		Ended:       pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Requests:    healthLoad(podresource.PodRequests(pod, podresource.PodResourcesOptions{}), 1),
 	}
 	for _, c := range pod.Status.Conditions {
 		switch {
@@ -121,7 +131,10 @@ func TrimHealthPod(pod *corev1.Pod) {
 func onlyResources(in []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for i := range in {
-		out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Requests: in[i].Resources.Requests}, RestartPolicy: in[i].RestartPolicy})
+		out = append(out, corev1.Container{
+			Resources:     corev1.ResourceRequirements{Requests: in[i].Resources.Requests},
+			RestartPolicy: in[i].RestartPolicy,
+		})
 	}
 	return out
 }

@@ -17,9 +17,10 @@ func NodeResources(l loadline.Line) (capacity, allocatable corev1.ResourceList) 
 	set(corev1.ResourceCPU, CPUQuantity(l.CPU.Capacity), CPUQuantity(l.CPU.Allocatable))
 	set(corev1.ResourceMemory, BytesQuantity(l.Memory.Capacity), BytesQuantity(l.Memory.Allocatable))
 	if !l.StorageUncounted {
-		set(corev1.ResourceEphemeralStorage, BytesQuantity(l.EphemeralStorage.Capacity), BytesQuantity(l.EphemeralStorage.Allocatable))
+		disk := l.EphemeralStorage
+		set(corev1.ResourceEphemeralStorage, BytesQuantity(disk.Capacity), BytesQuantity(disk.Allocatable))
 	}
-	set(corev1.ResourcePods, *resource.NewQuantity(l.Pods.Capacity, resource.DecimalSI), *resource.NewQuantity(l.Pods.Allocatable, resource.DecimalSI))
+	set(corev1.ResourcePods, CountQuantity(l.Pods.Capacity), CountQuantity(l.Pods.Allocatable))
 	for _, h := range l.HugePages {
 		set(HugePageResource(h.Size), BytesQuantity(h.Capacity), BytesQuantity(h.Allocatable))
 	}

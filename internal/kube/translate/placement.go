@@ -178,7 +178,10 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 // sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
 // resized, the larger of what it asks for and what it holds.
 func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, held placement.Load) {
-	options := podresource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+	options := podresource.PodResourcesOptions{
+		UseStatusResources: true,
+		InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	}
 	list := podresource.PodRequests(pod, options)
 	for name, q := range list {
 		if v := amount(name, q); v != 0 {
@@ -187,8 +190,10 @@ func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, hel
 	}
 	slices.SortFunc(requests, byResource)
 
-	cpu, memory := resource.NewMilliQuantity(int64(scoreCPUDefault), resource.DecimalSI), resource.NewQuantity(int64(scoreMemoryDefault), resource.BinarySI)
-	options.NonMissingContainerRequests = corev1.ResourceList{corev1.ResourceCPU: *cpu, corev1.ResourceMemory: *memory}
+	options.NonMissingContainerRequests = corev1.ResourceList{
+		corev1.ResourceCPU:    CPUQuantity(scoreCPUDefault),
+		corev1.ResourceMemory: BytesQuantity(scoreMemoryDefault),
+	}
 	if !podresource.IsPodLevelRequestsSet(pod) {
 		asked = placementLoad(podresource.PodRequests(pod, options))
 		return requests, asked, asked
@@ -237,7 +242,11 @@ func placementPorts(pod *corev1.Pod) []placement.HostPort {
 	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
 			if p.HostPort > 0 {
-				out = append(out, placement.HostPort{IP: cmp.Or(p.HostIP, placement.AnyIP), Protocol: cmp.Or(string(p.Protocol), "TCP"), Port: p.HostPort})
+				out = append(out, placement.HostPort{
+					IP:       cmp.Or(p.HostIP, placement.AnyIP),
+					Protocol: cmp.Or(string(p.Protocol), "TCP"),
+					Port:     p.HostPort,
+				})
 			}
 		}
 	}

@@ -86,8 +86,13 @@ func PodlifePast(s *corev1.PodStatus) map[string]podlife.Past {
 
 func pastContainer(s *corev1.ContainerStatus) podlife.Past {
 	p := podlife.Past{
-		ID: ContainerID(s.ContainerID), ImageID: s.ImageID, RestartCount: uint32(max(s.RestartCount, 0)), Running: s.State.Running != nil,
-		Ended: endOf(s.State.Terminated), Over: s.State.Terminated != nil, Last: endOf(s.LastTerminationState.Terminated),
+		ID:           ContainerID(s.ContainerID),
+		ImageID:      s.ImageID,
+		RestartCount: uint32(max(s.RestartCount, 0)),
+		Running:      s.State.Running != nil,
+		Ended:        endOf(s.State.Terminated),
+		Over:         s.State.Terminated != nil,
+		Last:         endOf(s.LastTerminationState.Terminated),
 	}
 	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
 		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end is that of the run that the status names
@@ -148,16 +153,16 @@ func PodlifeTerminal(pod *corev1.Pod) podlife.Phase {
 	return ""
 }
 
-// ContainerHash covers what the API lets change in a container of a running pod and what means a new container: its image.
-// (Resources change in place.) FNV is enough: it tells versions of one container apart, not adversaries.
+// ContainerHash covers what the API lets change in a container of a running pod and what means a new container: its
+// image. (Resources change in place.) FNV is enough: it tells versions of one container apart, not adversaries.
 func ContainerHash(c *corev1.Container) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
 	return strconv.FormatUint(h.Sum64(), 16)
 }
 
-// FixedResources covers the resources of a container whose resize policy asks for a restart: they are part of what it is, as
-// its image is. Empty: there are none.
+// FixedResources covers the resources of a container whose resize policy asks for a restart: they are part of what it
+// is, as its image is. Empty: there are none.
 func FixedResources(pod *corev1.Pod, c *corev1.Container) string {
 	var parts []string
 	for _, p := range c.ResizePolicy {

@@ -10,7 +10,11 @@ import (
 
 // ProbeSpecs collects a container's probes. A plain init container has none.
 func ProbeSpecs(c *corev1.Container) probe.Specs {
-	return probe.Specs{probe.Startup: probeSpec(c.StartupProbe), probe.Readiness: probeSpec(c.ReadinessProbe), probe.Liveness: probeSpec(c.LivenessProbe)}
+	return probe.Specs{
+		probe.Startup:   probeSpec(c.StartupProbe),
+		probe.Readiness: probeSpec(c.ReadinessProbe),
+		probe.Liveness:  probeSpec(c.LivenessProbe),
+	}
 }
 
 func probeSpec(p *corev1.Probe) *probe.Spec {

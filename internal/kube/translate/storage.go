@@ -54,7 +54,14 @@ func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeC
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	c.Namespace, c.Name = pod.Namespace, ephemeral.VolumeClaimName(pod, v)
 	c.UID = types.UID(c.Namespace + "/" + c.Name)
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: &yes, BlockOwnerDeletion: &yes}}
+	c.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion:         "v1",
+		Kind:               "Pod",
+		Name:               pod.Name,
+		UID:                pod.UID,
+		Controller:         &yes,
+		BlockOwnerDeletion: &yes,
+	}}
 	return c
 }
 
@@ -62,14 +69,20 @@ func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeC
 func placementDisk(v *corev1.Volume) *placement.Disk {
 	switch {
 	case v.GCEPersistentDisk != nil:
-		return &placement.Disk{Kind: "gcePersistentDisk", ID: v.GCEPersistentDisk.PDName, ReadOnly: v.GCEPersistentDisk.ReadOnly}
+		disk := v.GCEPersistentDisk
+		return &placement.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
 	case v.AWSElasticBlockStore != nil:
 		return &placement.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not even for reading
 	case v.ISCSI != nil:
 		return &placement.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
 	case v.RBD != nil:
 		monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: without a common one, disks differ
-		return &placement.Disk{Kind: "rbd", ID: v.RBD.RBDPool + "/" + v.RBD.RBDImage, Monitors: monitors, ReadOnly: v.RBD.ReadOnly}
+		return &placement.Disk{
+			Kind:     "rbd",
+			ID:       v.RBD.RBDPool + "/" + v.RBD.RBDImage,
+			Monitors: monitors,
+			ReadOnly: v.RBD.ReadOnly,
+		}
 	}
 	return nil
 }
@@ -205,13 +218,20 @@ func volumeAffinity(v *corev1.PersistentVolume) *[]placement.NodeTerm {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return nil
 	}
-	terms, _, _ := PlacementNodeAffinity(&corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: v.Spec.NodeAffinity.Required})
+	terms, _, _ := PlacementNodeAffinity(&corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: v.Spec.NodeAffinity.Required,
+	})
 	return terms
 }
 
 // PlacementStorageClass translates a StorageClass.
 func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
-	out := placement.StorageClass{Name: c.Name, Provisioner: c.Provisioner, Driver: c.Provisioner, Unset: c.VolumeBindingMode == nil}
+	out := placement.StorageClass{
+		Name:        c.Name,
+		Provisioner: c.Provisioner,
+		Driver:      c.Provisioner,
+		Unset:       c.VolumeBindingMode == nil,
+	}
 	out.Waits = c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	if csi.IsMigratableIntreePluginByName(c.Provisioner) {
 		out.Driver, out.NeedsOfAgent = "", podfields.CodesOfInTree()
@@ -232,7 +252,8 @@ func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
 func topologyTerm(t corev1.TopologySelectorTerm) placement.NodeTerm {
 	var out placement.NodeTerm
 	for _, e := range t.MatchLabelExpressions {
-		r, ok := placementRequirement(&corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values})
+		in := corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values}
+		r, ok := placementRequirement(&in)
 		out.Labels = append(out.Labels, r)
 		out.Broken = out.Broken || !ok
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// EvictionUsage fills in what a pod uses by the Summary API. Containers that the specification does not regulate are added;
-// those without statistics are left out.
+// EvictionUsage fills in what a pod uses by the Summary API. Containers that the specification does not regulate are
+// added; those without statistics are left out.
 func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 	p.Used = &eviction.Usage{}
 	if m := stats.Memory; m != nil {
@@ -85,7 +85,9 @@ func EvictionSignals(s *statsapi.Summary) map[loadline.Signal]eviction.Observati
 		out[loadline.MemoryAvailable] = observedMemory(m)
 	}
 	for _, c := range s.Node.SystemContainers {
-		if m := c.Memory; c.Name == statsapi.SystemContainerPods && m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
+		m := c.Memory
+		told := m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil
+		if c.Name == statsapi.SystemContainerPods && told {
 			out[loadline.AllocatableMemory] = observedMemory(m)
 		}
 	}
@@ -103,7 +105,8 @@ func EvictionSignals(s *statsapi.Summary) map[loadline.Signal]eviction.Observati
 		disk(r.ContainerFs, loadline.ContainerFSAvailable, loadline.ContainerFSInodesFree)
 	}
 	if r := s.Node.Rlimit; r != nil && r.MaxPID != nil && r.NumOfRunningProcesses != nil {
-		out[loadline.PIDAvailable] = eviction.Observation{Available: *r.MaxPID - *r.NumOfRunningProcesses, Capacity: *r.MaxPID}
+		left := *r.MaxPID - *r.NumOfRunningProcesses
+		out[loadline.PIDAvailable] = eviction.Observation{Available: left, Capacity: *r.MaxPID}
 	}
 	return out
 }

@@ -1,5 +1,5 @@
-// Package translate turns objects of the Kubernetes API into the core's values, and values of the core into what the API
-// publishes of them.
+// Package translate turns objects of the Kubernetes API into the core's values, and values of the core into what the
+// API publishes of them.
 //
 // # Model
 //
@@ -8,8 +8,8 @@
 // benchmarks, so that the same object means the same everywhere. Defaults and bounds are applied here: a value that a
 // function returns is one that the core may count with, whatever somebody wrote into the object.
 //
-// Every function depends on its arguments alone, and changes none of them, but for TrimHealthPod, which is made for that.
-// What they read of a pod is held to the table in podfields, field by field, by fields_test.go.
+// Every function depends on its arguments alone, and changes none of them, but for TrimHealthPod, which is made for
+// that. What they read of a pod is held to the table in podfields, field by field, by fields_test.go.
 //
 // # What it does not do
 //
