@@ -37,9 +37,7 @@ type Topology struct {
 	SocketOf, cacheOf, CoreOf     []int   // by CPU id, places in the lists above
 
 	outer, inner []Group // nodes and sockets: the larger level, then the smaller
-	outerOf      []int   // by CPU id
-	innerOf      []int
-	nodesFirst   bool // outer is nodes
+	nodesFirst   bool    // outer is nodes
 
 	Threads       int        // CPUs per core, rounded down on an uneven machine
 	cacheCPUs     int        // CPUs per cache, likewise
