@@ -165,7 +165,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 			p.add(at, "%s: named twice", e.Name)
 		}
 		if w := valueOr(e.Weight, 0); w < 0 || w > weightMax {
-			p.add(at+".weight", "%d: want 1 to %d, or 0 for the default", w, weightMax)
+			p.add(at+".weight", "%d: want 1 to %d; 0 counts as 1", w, weightMax)
 		}
 		seen[e.Name] = true
 	}
