@@ -200,8 +200,8 @@ test/scenario:
 test/smallfs: internal/core/unit
 `
 
-// coreMay is what of the standard library the cores may import: what computes. They read no files, make no system calls,
-// open no connections, cancel nothing half-way and log nothing; randomness and time are passed in.
+// coreMay is what of the standard library the cores may import: what computes. They read no files, make no system
+// calls, open no connections, cancel nothing half-way and log nothing; randomness and time are passed in.
 const coreMay = "cmp encoding/binary errors fmt iter maps math math/bits path regexp slices strconv strings time unicode/utf8"
 
 // A rule forbids imports below a directory of packages that are not of this module.

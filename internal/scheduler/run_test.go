@@ -524,8 +524,8 @@ func TestRunEvicts(t *testing.T) {
 	})
 }
 
-// TestRunEndsForGood: when Run has returned nothing is asked of the API server any more, though there are Events that it
-// has not taken.
+// TestRunEndsForGood: when Run has returned nothing is asked of the API server any more, though there are Events that
+// it has not taken.
 func TestRunEndsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire(t)

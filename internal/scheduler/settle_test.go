@@ -115,8 +115,8 @@ func TestBindsOfNoAnswer(t *testing.T) {
 	}
 }
 
-// TestNoAnswerAndNoNews: a pod whose bind had no answer, and that the watch shows as one that waits still, as when others
-// write its status, is not told that it is placed; once it is shown on a node, it is.
+// TestNoAnswerAndNoNews: a pod whose bind had no answer, and that the watch shows as one that waits still, as when
+// others write its status, is not told that it is placed; once it is shown on a node, it is.
 func TestNoAnswerAndNoNews(t *testing.T) {
 	pod := testPod("p", "1")
 	m, recorder := idle(pod)

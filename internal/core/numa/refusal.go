@@ -42,8 +42,8 @@ func (w *work) refuseTopology(container string, a asked) *Refusal {
 	}
 }
 
-// tied returns the nodes on which finished init containers leave CPUs or devices that are asked for. The kubelet's managers
-// give nobody a hint without these.
+// tied returns the nodes on which finished init containers leave CPUs or devices that are asked for. The kubelet's
+// managers give nobody a hint without these.
 func (w *work) tied(a asked) []machine.NUMAID {
 	if w.again.IsEmpty() && w.againDevices == nil {
 		return nil

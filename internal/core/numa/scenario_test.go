@@ -14,8 +14,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt: each text is a manual of one subject, told on small machines. CONTRIBUTING.md says
-// how to rewrite outcomes. The commands:
+// TestScenarios plays testdata/*.txt: each text is a manual of one subject, told on small machines. CONTRIBUTING.md
+// says how to rewrite outcomes. The commands:
 //
 //	machine            one fact per line of input; begins a machine that nobody uses:
 //	    node ID cpus=LIST [memory=B] [hugepages-2Mi=B]    a NUMA node; memory is 8Gi if not said

@@ -9,9 +9,9 @@ import (
 )
 
 // byBound hands out rows by their bounds, and asks what budgets say only of those whose turn it is. It looks at few: a
-// heap holds for every 64 rows, as many as a word of a mask has, one with the least bound. The first rows are handed out
-// in the order of their bounds, of equal ones in the order of the ring: mostly one of them is the cheapest. Where bounds
-// say little, all rows are asked; so then those of one word follow each other, which lie together in memory.
+// heap holds for every 64 rows, as many as a word of a mask has, one with the least bound. The first rows are handed
+// out in the order of their bounds, of equal ones in the order of the ring: mostly one of them is the cheapest. Where
+// bounds say little, all rows are asked; so then those of one word follow each other, which lie together in memory.
 type byBound struct {
 	cluster *cluster
 	bounds  *bidBounds

@@ -29,8 +29,8 @@ import (
 //	pending
 //	why NAME
 //
-// and those about volumes, in scenario_storage_test.go, and about what lies around a pod, in scenario_around_test.go. The
-// block "cluster" begins another story, with another Placer. In needs=TEXT an underscore is a space.
+// and those about volumes, in scenario_storage_test.go, and about what lies around a pod, in scenario_around_test.go.
+// The block "cluster" begins another story, with another Placer. In needs=TEXT an underscore is a space.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := newStory(t)

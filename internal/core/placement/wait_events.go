@@ -84,8 +84,8 @@ func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	}
 }
 
-// keptNoMore notes that a volume may have been kept for a claim, which it kept from all others, and is not any more; nil:
-// there was none.
+// keptNoMore tells the pods that use a claim that the volume reserved for it is gone, or reserved for another: now the
+// claim may get any other volume. was is what was known of the volume before; nil: nothing.
 func (c *cluster) keptNoMore(was *volumes.KnownVolume) {
 	if was != nil && was.Claimed {
 		c.waits.claimTurned(volumes.ClaimKey{Namespace: was.ClaimSpace, Name: was.ClaimName})

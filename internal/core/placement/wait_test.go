@@ -211,8 +211,8 @@ func TestUselessEvictionsAreHeardOf(t *testing.T) {
 	}
 }
 
-// TestFewestGrows: a pod that would make its zone too full waits, and goes there as soon as the zone with the fewest has
-// one more, though that takes none of ours.
+// TestFewestGrows: a pod that would make its zone too full waits, and goes there as soon as the zone with the fewest
+// has one more, though that takes none of ours.
 func TestFewestGrows(t *testing.T) {
 	p := New(Options{})
 	for _, zone := range []string{"a", "b"} {

@@ -10,8 +10,8 @@ import (
 )
 
 // AllLeaves are the paths of all fields of a pod that are no structs of the API's own, sorted. Those of init and
-// ephemeral containers are written as spec.containers[] where these have them, too, and likewise those of their statuses
-// as status.containerStatuses[].
+// ephemeral containers are written as spec.containers[] where these have them, too, and likewise those of their
+// statuses as status.containerStatuses[].
 func AllLeaves() []string { return slices.Clone(leaves) }
 
 // Leaves are those that a row's path means: itself, or with a star, all below it.

@@ -3,8 +3,8 @@
 //
 // # Model
 //
-// rows.go has a row for every field of corev1.PodSpec and of all that it contains, besides.go one for every field of the
-// metadata and the status; a test walks the types, so that a new k8s.io/api cannot bring a field that is ignored in
+// rows.go has a row for every field of corev1.PodSpec and of all that it contains, besides.go one for every field of
+// the metadata and the status; a test walks the types, so that a new k8s.io/api cannot bring a field that is ignored in
 // silence. A row says what becomes of the field, and for one that is carried out or read how that is proved: tests set
 // the field, clear it, and fail if what is made of the pod is the same. Of fields without effect a test of translate
 // holds that no translation reads them. docs/compatibility.md is written from the rows of the specification.

@@ -2,8 +2,8 @@
 // objects: the client, and files of manifests.
 //
 // It is not the scheme of client-go, which has every group of Kubernetes: each process would carry them all. A kind of
-// a group that is missing here cannot be decoded; a new group is one line. It has no defaults and no conversions between
-// versions: there is one version of each group.
+// a group that is missing here cannot be decoded; a new group is one line. It has no defaults and no conversions
+// between versions: there is one version of each group.
 package scheme
 
 import (

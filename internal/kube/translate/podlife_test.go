@@ -71,7 +71,8 @@ func TestPodlifeSpec(t *testing.T) {
 	}
 }
 
-// TestFixedResources: only what the policy names, and the pod's limit where the container has none, makes another container.
+// TestFixedResources: only what the policy names, and the pod's limit where the container has none, makes another
+// container.
 func TestFixedResources(t *testing.T) {
 	c := corev1.Container{Resources: requirements("cpu=1 memory=1Gi", "memory=2Gi")}
 	pod := &corev1.Pod{}

@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestScenarios plays testdata/*.txt: what is wanted of NUMA nodes, and the best hint for it. CONTRIBUTING.md says how to
-// rewrite outcomes. The one command is
+// TestScenarios plays testdata/*.txt: what is wanted of NUMA nodes, and the best hint for it. CONTRIBUTING.md says how
+// to rewrite outcomes. The one command is
 //
 //	hint POLICY nodes=N [distances=(N ...,N ...)]    distances from each node to all, when the closest are preferred
 //	    NAME need=N free=N,... [total=N,...] [among=PLACE,...] [must=PLACE,...]    by node; total is free if not said;
