@@ -86,7 +86,7 @@ test: deps-test build check test-unit test-e2e ## install what is missing, build
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane; those that need root say so where there is none
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
-	$(GO) test ./internal/core/placement
+	$(GO) test ./internal/core/scheduler
 	PLIMSOLL_HISTORIES=10000 $(GO) test -run TestHistories ./internal/agent/pods
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
 	cd bench && $(GO) vet ./binds ./plane ./node ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./record ./stats ./lifecycle ./perf ./scheduler ./shape
@@ -130,7 +130,7 @@ HISTORIES := TestHistories$$$$|TestTablesAgree|TestStorageHistories|TestSurveysA
 .PHONY: histories
 histories: ## play new random histories of placement, 20 times as many as the tests do
 	PLIMSOLL_SEED=$${PLIMSOLL_SEED:-$$(date +%s)} PLIMSOLL_SEEDS=$${PLIMSOLL_SEEDS:-20} \
-	  $(GO) test -count=1 -timeout 60m -run '$(HISTORIES)' -v ./internal/core/placement
+	  $(GO) test -count=1 -timeout 60m -run '$(HISTORIES)' -v ./internal/core/scheduler
 
 # The suite is built from its published module: seven minutes the first time, on two cores. Its programs need no C
 # library, because they run in images without one.

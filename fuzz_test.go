@@ -12,7 +12,7 @@ import (
 // numbers are the fuzz targets that read no text: what they cost does not depend on a length.
 var numbers = map[string]bool{
 	"internal/core/eviction/property_test.go FuzzStep": true,
-	"internal/core/garbage/garbage_test.go FuzzGoal":   true,
+	"internal/core/imagegc/imagegc_test.go FuzzGoal":   true,
 }
 
 var fuzzTarget = regexp.MustCompile(`(?ms)^func (Fuzz\w+)\((\w+) \*testing\.F\) \{.*?^\}`)

@@ -23,16 +23,16 @@ const module = "github.com/plimsoll-dev/plimsoll/"
 // (internal/kube/translate) needs no connection. The simulator has the cores and nothing real.
 const arrows = `
 # the cores: decisions, as functions of what they are told
-internal/core/admission: internal/core/eviction internal/core/placement internal/core/qos internal/core/unit
-internal/core/eviction: internal/core/loadline internal/core/unit
-internal/core/fair:
+internal/core/admission: internal/core/eviction internal/core/scheduler internal/core/qos internal/core/unit
+internal/core/eviction: internal/core/allocatable internal/core/unit
+internal/core/fairqueue:
 internal/core/fault: internal/core/unit
-internal/core/garbage: internal/core/unit
-internal/core/health: internal/core/heap internal/core/unit
+internal/core/imagegc: internal/core/unit
+internal/core/lifecycle: internal/core/heap internal/core/unit
 internal/core/heap:
 internal/core/heartbeat: internal/core/unit
 internal/core/idset:
-internal/core/loadline: internal/core/idset internal/core/machine internal/core/qos internal/core/unit
+internal/core/allocatable: internal/core/idset internal/core/machine internal/core/qos internal/core/unit
 internal/core/machine: internal/core/idset internal/core/unit
 internal/core/numa: internal/core/idset internal/core/machine internal/core/numa/bitset internal/core/numa/cpus
     internal/core/numa/hints internal/core/numa/memory internal/core/unit
@@ -42,47 +42,47 @@ internal/core/numa/hints: internal/core/numa/bitset
 internal/core/numa/memory: internal/core/machine internal/core/numa/bitset internal/core/numa/hints
     internal/core/unit
 internal/core/oom: internal/core/unit
-internal/core/placement: internal/core/heap internal/core/numa internal/core/placement/census
-    internal/core/placement/encode internal/core/placement/queue internal/core/placement/rows
-    internal/core/placement/selector internal/core/placement/shrink internal/core/placement/volumes
+internal/core/scheduler: internal/core/heap internal/core/numa internal/core/scheduler/census
+    internal/core/scheduler/encode internal/core/scheduler/queue internal/core/scheduler/rows
+    internal/core/scheduler/selector internal/core/scheduler/shrink internal/core/scheduler/volumes
     internal/core/unit
-internal/core/placement/census: internal/core/placement/encode internal/core/placement/rows
-    internal/core/placement/selector internal/core/placement/shrink
-internal/core/placement/encode:
-internal/core/placement/queue: internal/core/heap internal/core/unit
-internal/core/placement/rows:
-internal/core/placement/selector: internal/core/placement/encode
-internal/core/placement/shrink:
-internal/core/placement/volumes: internal/core/placement/rows internal/core/placement/selector
-    internal/core/placement/shrink
-internal/core/plugin: internal/core/machine internal/core/numa internal/core/unit
+internal/core/scheduler/census: internal/core/scheduler/encode internal/core/scheduler/rows
+    internal/core/scheduler/selector internal/core/scheduler/shrink
+internal/core/scheduler/encode:
+internal/core/scheduler/queue: internal/core/heap internal/core/unit
+internal/core/scheduler/rows:
+internal/core/scheduler/selector: internal/core/scheduler/encode
+internal/core/scheduler/shrink:
+internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
+    internal/core/scheduler/shrink
+internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
-internal/core/reserve: internal/core/loadline internal/core/unit
+internal/core/recommend: internal/core/allocatable internal/core/unit
 internal/core/resize: internal/core/qos internal/core/unit
-internal/core/room: internal/core/unit
+internal/core/volumelimit: internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
 
 # adapters: one outside system each
-internal/host/alarm:
-internal/host/cgroup: internal/core/idset internal/core/loadline internal/core/qos internal/core/unit
-    internal/host/alarm internal/host/psi
+internal/host/epoll:
+internal/host/cgroup: internal/core/idset internal/core/allocatable internal/core/qos internal/core/unit
+    internal/host/epoll internal/host/psi
 internal/host/cni: internal/host/nat
 internal/host/cri:
-internal/host/deviceplugin: internal/core/machine internal/core/numa internal/core/plugin internal/host/socket
+internal/host/deviceplugin: internal/core/machine internal/core/numa internal/core/devicemanager internal/host/socket
 internal/host/disk: internal/core/unit
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
 internal/host/nat:
 internal/host/process:
 internal/host/procfs: internal/core/unit
-internal/host/psi: internal/host/alarm
+internal/host/psi: internal/host/epoll
 internal/host/quota: internal/core/unit
 internal/host/shortage:
 internal/host/socket:
-internal/host/survey: internal/core/machine internal/core/unit internal/host/disk internal/host/procfs
+internal/host/machineinfo: internal/core/machine internal/core/unit internal/host/disk internal/host/procfs
     internal/host/shortage internal/host/sysfs
 internal/host/sysfs: internal/core/idset internal/core/machine internal/core/unit
 internal/host/untrusted:
@@ -99,7 +99,7 @@ internal/kube/machinefile: internal/core/idset internal/core/machine internal/co
 internal/kube/manifests: internal/kube/scheme
 internal/kube/podfields:
 internal/kube/podfields/sample: internal/kube/manifests internal/kube/podfields
-internal/kube/schedulerconfig: internal/core/placement internal/kube/configfile internal/kube/translate
+internal/kube/schedulerconfig: internal/core/scheduler internal/kube/configfile internal/kube/translate
 internal/kube/scheme: internal/kube/topology
 internal/kube/serving: internal/kube internal/kube/authn
 internal/kube/topology: internal/core/idset internal/core/machine internal/core/numa internal/core/unit
@@ -110,24 +110,24 @@ internal/kube/translate: internal/core/... internal/kube/podfields
 internal/agent: internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
     internal/kube/kubeletconfig internal/kube/translate
 internal/agent/criconfig: internal/core/admission
-internal/agent/devices: internal/agent/metrics internal/core/machine internal/core/numa internal/core/plugin
+internal/agent/devicemanager: internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
     internal/core/unit internal/host/deviceplugin
 internal/agent/env:
-internal/agent/evict: internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/loadline
-    internal/core/unit internal/host/alarm internal/host/cgroup internal/host/disk internal/host/procfs
+internal/agent/eviction: internal/agent/metrics internal/agent/pods internal/core/eviction internal/core/allocatable
+    internal/core/unit internal/host/epoll internal/host/cgroup internal/host/disk internal/host/procfs
     internal/host/psi internal/journal internal/kube/translate
-internal/agent/holdings: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
+internal/agent/numa: internal/agent/metrics internal/core/idset internal/core/machine internal/core/numa
     internal/core/unit internal/kube internal/kube/topology
 internal/agent/hook: internal/agent/probe internal/host/cri
-internal/agent/imagegc: internal/core/eviction internal/core/garbage internal/core/unit internal/host/disk
+internal/agent/imagegc: internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
 internal/agent/metrics:
-internal/agent/names:
-internal/agent/node: internal/core/heartbeat internal/core/loadline internal/core/machine internal/core/plugin
+internal/agent/dns:
+internal/agent/node: internal/core/heartbeat internal/core/allocatable internal/core/machine internal/core/devicemanager
     internal/core/unit internal/host/procfs internal/kube internal/kube/kubeletconfig internal/kube/podfields
     internal/kube/translate internal/version
-internal/agent/objects: internal/core/room internal/kube
+internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
-internal/agent/podresources: internal/agent/devices internal/agent/metrics internal/core/machine internal/core/numa
+internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
     internal/host/socket internal/kube/translate
 internal/agent/pods: internal/agent/... internal/core/... internal/host/cri internal/host/kmsg internal/host/process
     internal/host/untrusted internal/kube internal/kube/manifests internal/kube/podfields internal/kube/translate
@@ -138,17 +138,17 @@ internal/agent/server: internal/agent/metrics internal/agent/podlog internal/age
     internal/kube/authn internal/kube/serving
 internal/agent/stats: internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota
-internal/agent/storage: internal/core/eviction internal/host/disk internal/kube/translate
-internal/agent/volume: internal/agent/env internal/agent/names internal/core/room internal/host/disk
+internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
+internal/agent/volume: internal/agent/env internal/agent/dns internal/core/volumelimit internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
-internal/scheduler: internal/core/placement internal/core/throttle internal/core/unit internal/kube
+internal/scheduler: internal/core/scheduler internal/core/throttle internal/core/unit internal/kube
     internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
-internal/lifecycle: internal/core/health internal/core/throttle internal/core/unit internal/kube
+internal/lifecycle: internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube
     internal/kube/translate
 internal/fleet: internal/core/fault internal/core/heap internal/core/heartbeat internal/core/unit internal/kube
     internal/kube/translate internal/version
-internal/recommend: internal/core/loadline internal/core/machine internal/core/reserve internal/core/unit
+internal/recommend: internal/core/allocatable internal/core/machine internal/core/recommend internal/core/unit
     internal/host/cgroup internal/host/procfs internal/kube/translate
 internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/manifests internal/kube/schedulerconfig
     internal/kube/topology internal/kube/translate
@@ -156,13 +156,13 @@ internal/sim: internal/core/...
 
 # the cluster on one machine
 internal/cluster: deploy internal/cluster/durable internal/cluster/pki internal/cluster/progress
-    internal/cluster/reserve internal/cluster/supervise internal/containerruntime internal/core/qos
+    internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/qos
     internal/core/unit internal/fleet internal/host/cgroup internal/host/mount internal/host/procfs
     internal/host/shortage internal/image internal/kube internal/kube/kubeletconfig
 internal/cluster/durable:
 internal/cluster/pki: internal/cluster/durable
 internal/cluster/progress:
-internal/cluster/reserve:
+internal/cluster/sparedisk:
 internal/cluster/supervise: internal/host/shortage
 
 # what is shared by those
@@ -174,8 +174,8 @@ internal/version:
 
 # programs
 cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/progress internal/core/eviction
-    internal/core/fault internal/core/health internal/core/reserve internal/explain internal/fleet
-    internal/host/procfs internal/host/survey internal/kube/... internal/lifecycle internal/recommend
+    internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain internal/fleet
+    internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle internal/recommend
     internal/scheduler internal/sim internal/version internal/whatif
 cmd/plimsoll-hostport: internal/host/cni
 cmd/plimsoll-lab: lab

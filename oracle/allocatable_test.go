@@ -23,8 +23,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/nodestatus"
 	"k8s.io/mount-utils"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
@@ -165,7 +165,7 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	if err != nil {
 		return nodeLine{}, err
 	}
-	line, err := loadline.Draw(m, settings)
+	line, err := allocatable.Draw(m, settings)
 	if err != nil {
 		return nodeLine{}, err
 	}
@@ -179,14 +179,14 @@ func ourLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	for size, limit := range values.HugePages {
 		out.huge[int64(size)] = int64(limit)
 	}
-	reserved := func(g loadline.Group, compressible bool) (r reservedValues) {
+	reserved := func(g allocatable.Group, compressible bool) (r reservedValues) {
 		v := line.EnforcedOn(g, compressible, false)
 		memory, _ := v.Memory.Get()
 		r.shares, r.memory = uint64(v.CPUShares.OrZero()), int64(memory)
 		r.pids, _ = v.PIDs.Get()
 		return r
 	}
-	out.system, out.kube, out.cpuOnly = reserved(loadline.SystemReserved, false), reserved(loadline.KubeReserved, false), reserved(loadline.SystemReserved, true)
+	out.system, out.kube, out.cpuOnly = reserved(allocatable.SystemReserved, false), reserved(allocatable.KubeReserved, false), reserved(allocatable.SystemReserved, true)
 	return out, nil
 }
 

@@ -21,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/network/dns"
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 
+	agentdns "github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 )
 
 // pick returns one of choices.
@@ -123,7 +123,7 @@ func TestDNS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := names.Resolver{ClusterDomain: domain, ClusterDNS: cluster, ResolvConf: conf, NodeIPs: nodeIPs}.DNSConfig(pod)
+		got, _, err := agentdns.Resolver{ClusterDomain: domain, ClusterDNS: cluster, ResolvConf: conf, NodeIPs: nodeIPs}.DNSConfig(pod)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,8 +22,8 @@ import (
 	evictionapi "k8s.io/kubernetes/pkg/kubelet/eviction/api"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -127,7 +127,7 @@ func (r random) thresholds() (hard, soft, graces, reclaims map[string]string) {
 	if r.chance(12) {
 		amounts = append(amounts, "-1", "0", "x", "-5%", "101%", "", "%")
 	}
-	for _, s := range loadline.Signals() {
+	for _, s := range allocatable.Signals() {
 		name := string(s)
 		if r.chance(3) {
 			hard[name] = r.of(amounts...)
@@ -185,7 +185,7 @@ func TestEvictionThresholds(t *testing.T) {
 			if x.Value.Quantity != nil {
 				text = x.Value.Quantity.String()
 			}
-			want = append(want, fmt.Sprint(loadline.Signal(x.Signal), x.GracePeriod, line.Value(), reclaim, text))
+			want = append(want, fmt.Sprint(allocatable.Signal(x.Signal), x.GracePeriod, line.Value(), reclaim, text))
 		}
 		slices.Sort(got)
 		slices.Sort(want)
@@ -309,7 +309,7 @@ func TestEvictionOrder(t *testing.T) {
 		pods, stats, ours := r.evictees()
 		disks := eviction.Disks(r.IntN(3))
 		rankers := upstreamRankers(disks != eviction.OneDisk, disks == eviction.SplitDisk)
-		for _, signal := range loadline.Signals() {
+		for _, signal := range allocatable.Signals() {
 			sorted := slices.Clone(pods)
 			rankers[evictionapi.Signal(signal)](sorted, upstreamCachedStats(stats))
 			key := func(x eviction.Ranked, p eviction.Pod) string {
@@ -318,7 +318,7 @@ func TestEvictionOrder(t *testing.T) {
 				}
 				over, excess := x.Over, x.Usage-x.Request
 				switch {
-				case signal == loadline.PIDAvailable:
+				case signal == allocatable.PIDAvailable:
 					over, excess = false, x.Usage
 				case strings.HasSuffix(string(signal), "inodesFree"):
 					excess = x.Usage - int64(p.StorageRequest)
@@ -427,7 +427,7 @@ func TestEvictionVictim(t *testing.T) {
 	causes := map[eviction.Cause]int{}
 	for n := range *evictionCases {
 		pods, stats, ours := r.evictees()
-		disks, signal := eviction.Disks(r.IntN(3)), loadline.Signals()[r.IntN(9)]
+		disks, signal := eviction.Disks(r.IntN(3)), allocatable.Signals()[r.IntN(9)]
 		hard := map[string]string{string(signal): r.of("25%", "7Gi", "90Gi", "30k")}
 		theirs, err := upstream.ParseThresholdConfig(nil, hard, nil, nil, nil)
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
 	_ "k8s.io/kubernetes/pkg/controller/tainteviction"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -35,7 +35,7 @@ var (
 // TestZoneStates holds the state of a zone against upstream's ComputeZoneState.
 func TestZoneStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(*healthSeed, 1))
-	states := map[health.State]int{}
+	states := map[lifecycle.State]int{}
 	upstream := map[float32]*nodelifecycle.Controller{}
 	for n := range *healthCases {
 		threshold := []float32{0, 0.1, 0.25, 1.0 / 3, 0.5, 0.55, 0.6, 0.99, 1}[random.IntN(9)]
@@ -58,7 +58,7 @@ func TestZoneStates(t *testing.T) {
 			conditions = append(conditions, c)
 		}
 		wantDown, want := upstream[threshold].ComputeZoneState(conditions)
-		got := health.StateOf(size, down, threshold)
+		got := lifecycle.StateOf(size, down, threshold)
 		states[got]++
 		if string(got) != string(want) || down != wantDown {
 			t.Fatalf("seed %d, case %d: %d of %d down, threshold %v: %s, want %s (%d down)", *healthSeed, n, down, size, threshold, got, want, wantDown)
@@ -116,11 +116,11 @@ func value(r *rand.Rand) string { return []string{"", "x", "7"}[r.IntN(3)] }
 func judgePatience(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
 	t.Helper()
 	node := translate.HealthNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
-	var ours []health.Toleration
+	var ours []lifecycle.Toleration
 	for i := range tolerations {
 		ours = append(ours, translate.HealthToleration(&tolerations[i]))
 	}
-	got, ends := health.Patience(node.Taints, ours)
+	got, ends := lifecycle.Patience(node.Taints, ours)
 	if len(taints) == 0 { // upstream cancels before it computes
 		if ends {
 			t.Fatalf("seed %d, case %d: nobody taints the node, and the pod leaves", *healthSeed, n)
@@ -176,12 +176,12 @@ func taintedNode(random *rand.Rand, n int) *corev1.Node {
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: c, Status: status})
 		}
 	}
-	for _, key := range []string{health.TaintNotReady, health.TaintUnreachable, health.TaintMemoryPressure, health.TaintDiskPressure, health.TaintPIDPressure,
-		health.TaintNetworkUnavailable, health.TaintUnschedulable, "example.com/mine"} {
+	for _, key := range []string{lifecycle.TaintNotReady, lifecycle.TaintUnreachable, lifecycle.TaintMemoryPressure, lifecycle.TaintDiskPressure, lifecycle.TaintPIDPressure,
+		lifecycle.TaintNetworkUnavailable, lifecycle.TaintUnschedulable, "example.com/mine"} {
 		if random.IntN(3) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 		}
-		if key != health.TaintNotReady && key != health.TaintUnreachable && random.IntN(8) == 0 { // those two are paced
+		if key != lifecycle.TaintNotReady && key != lifecycle.TaintUnreachable && random.IntN(8) == 0 { // those two are paced
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
 		}
 	}
@@ -214,11 +214,11 @@ func upstreamTaints(t *testing.T, node *corev1.Node) []string {
 // ourTaints lets a Monitor see the node, beside one that is well, and carries out what it decides at once.
 func ourTaints(t *testing.T, node *corev1.Node) []string {
 	t.Helper()
-	o := health.Defaults()
+	o := lifecycle.Defaults()
 	o.EvictionRate, o.SecondaryRate = 0, 0 // NoExecute is paced: not the matter here
 	now, wall := unit.Instant(time.Hour), unit.WallOf(time.Now())
-	m := health.New(now, o)
-	m.NodeSeen(now, wall, health.Node{Name: "well", UID: "w", Status: map[health.ConditionType]health.Status{health.Ready: health.True}})
+	m := lifecycle.New(now, o)
+	m.NodeSeen(now, wall, lifecycle.Node{Name: "well", UID: "w", Status: map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.True}})
 	m.NodeSeen(now, wall, translate.HealthNode(node))
 	taints := slices.Clone(node.Spec.Taints)
 	for _, a := range m.Advance(now).Actions {
@@ -226,7 +226,7 @@ func ourTaints(t *testing.T, node *corev1.Node) []string {
 			t.Fatalf("unexpected action %+v", a)
 		}
 		taints = slices.DeleteFunc(taints, func(x corev1.Taint) bool {
-			return slices.ContainsFunc(a.Drop, health.Taint{Key: x.Key, Effect: health.Effect(x.Effect)}.Same)
+			return slices.ContainsFunc(a.Drop, lifecycle.Taint{Key: x.Key, Effect: lifecycle.Effect(x.Effect)}.Same)
 		})
 		for _, x := range a.Add {
 			taints = append(taints, corev1.Taint{Key: x.Key, Effect: corev1.TaintEffect(x.Effect)})

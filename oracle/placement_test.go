@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -100,10 +100,10 @@ profiles:
 
 type counts struct{ pairs, scores, choices, preemptions, bids int }
 
-func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed uint64, volumes bool, n *counts) {
+func comparePlacement(t *testing.T, j *judge, profile scheduler.Profile, seed uint64, volumes bool, n *counts) {
 	t.Helper()
 	r := random{rand.New(rand.NewPCG(seed, 36))}
-	placer := placement.New(placement.Options{Seed: seed, Profiles: []placement.Profile{profile}})
+	placer := scheduler.New(scheduler.Options{Seed: seed, Profiles: []scheduler.Profile{profile}})
 	c := r.cluster(seed)
 	if volumes {
 		c.stores = r.stores(c)
@@ -146,7 +146,7 @@ func comparePlacement(t *testing.T, j *judge, profile placement.Profile, seed ui
 	}
 }
 
-func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours placement.NodeScore, theirs map[string]score, n *counts) {
+func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours scheduler.NodeScore, theirs map[string]score, n *counts) {
 	for _, s := range j.scores {
 		n.scores++
 		got, want := ours.Plugins[s.plugin.Name()], theirs[s.plugin.Name()]
@@ -157,7 +157,7 @@ func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours pl
 }
 
 // compareChoice asks twice: the second answer comes from tables where the cluster is large enough.
-func compareChoice(t *testing.T, placer *placement.Placer, seed uint64, ours placement.Pod, theirs verdict, n *counts) {
+func compareChoice(t *testing.T, placer *scheduler.Placer, seed uint64, ours scheduler.Pod, theirs verdict, n *counts) {
 	id := ours.ID
 	defer func() { placer.PodGone(3, id) }()
 	for range 2 {
@@ -202,7 +202,7 @@ func miscounts(c *cluster, pod *corev1.Pod) bool {
 }
 
 // comparePreemption compares victims node by node, then the rank of the node that each side chooses.
-func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed uint64, pod *corev1.Pod, theirs verdict, n *counts) {
+func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed uint64, pod *corev1.Pod, theirs verdict, n *counts) {
 	ctx := context.Background()
 	potential, err := theirs.status.NodesForStatusCode(j.world.NodeInfos(), fwk.Unschedulable)
 	if err != nil {
@@ -256,7 +256,7 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 	chosen := j.preempts.Evaluator.SelectCandidate(ctx, candidates)
 	placer.PodSeen(4, translate.PlacementPod(pod))
 	d, ok := placer.Next(20e9)
-	placer.PodGone(21e9, placement.PodID(pod.UID))
+	placer.PodGone(21e9, scheduler.PodID(pod.UID))
 	if !ok || d.Preemption == nil {
 		t.Fatalf("seed %d: pod %s: decision %+v, upstream evicts %s on %s", seed, pod.Name, d, want[chosen.Name()], chosen.Name())
 	}
@@ -265,7 +265,7 @@ func comparePreemption(t *testing.T, j *judge, placer *placement.Placer, seed ui
 	}
 }
 
-func tell(placer *placement.Placer, c *cluster) {
+func tell(placer *scheduler.Placer, c *cluster) {
 	for _, n := range c.namespaces {
 		placer.NamespaceSeen(1, n.Name, translate.PlacementLabels(n.Labels))
 	}
@@ -289,11 +289,11 @@ func tell(placer *placement.Placer, c *cluster) {
 }
 
 // nominate tells of the nominated pods, again: a preemption on their node lets them go.
-func nominate(placer *placement.Placer, c *cluster) {
+func nominate(placer *scheduler.Placer, c *cluster) {
 	for _, p := range c.nominated {
 		gated := p.DeepCopy()
 		gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} // so that Next does not place it
-		placer.PodGone(1, placement.PodID(p.UID))
+		placer.PodGone(1, scheduler.PodID(p.UID))
 		placer.PodSeen(1, translate.PlacementPod(gated))
 	}
 }

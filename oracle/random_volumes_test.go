@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -289,7 +289,7 @@ func (r random) own(pod *corev1.Pod, s *stores) {
 }
 
 // tellStores tells a Placer what seeStores lets upstream see.
-func tellStores(p *placement.Placer, s *stores) {
+func tellStores(p *scheduler.Placer, s *stores) {
 	for _, x := range s.classes {
 		p.StorageClassSeen(1, translate.PlacementStorageClass(x))
 	}

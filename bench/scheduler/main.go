@@ -4,7 +4,7 @@
 // Upstream's side is its own Scheduler with its own informers, unmodified, with the default configuration: event
 // handlers, queue, cache, snapshot, plugins and binding cycle; we feed the watches. Left out on both sides is the
 // API: binding does nothing but show the pod bound, evictions are not sent, failures are not written down. Ours is
-// placement.Placer behind the same translation of API objects, which the shell does beside the mind and which is not
+// scheduler.Placer behind the same translation of API objects, which the shell does beside the mind and which is not
 // measured. Upstream scores a tenth of the nodes of a cluster of 5,000, as its default says; ours all of them.
 //
 // There are four tables: pods that are alike (published), the cases of real clusters (cases, mix), memory, and a

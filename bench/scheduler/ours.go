@@ -11,7 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -21,11 +21,11 @@ import (
 const perDecision = unit.Instant(time.Millisecond)
 
 type ours struct {
-	placer *placement.Placer
+	placer *scheduler.Placer
 	now    unit.Instant
 }
 
-func newOurs() *ours { return &ours{placer: placement.New(placement.Options{Seed: 1}), now: 1} }
+func newOurs() *ours { return &ours{placer: scheduler.New(scheduler.Options{Seed: 1}), now: 1} }
 
 // seen translates an object, which the shell does beside the mind; the function tells the mind.
 func (o *ours) seen(object any) func() {
@@ -74,7 +74,7 @@ func (o *ours) gone(object any) func() {
 	case *corev1.Node:
 		return func() { p.NodeGone(o.now, v.Name) }
 	case *corev1.Pod:
-		return func() { p.PodGone(o.now, placement.PodID(v.UID)) }
+		return func() { p.PodGone(o.now, scheduler.PodID(v.UID)) }
 	case *corev1.Service, *appsv1.ReplicaSet, *appsv1.StatefulSet:
 		g, _ := translate.PlacementGroup(v)
 		return func() { p.GroupGone(o.now, g) }
@@ -97,7 +97,7 @@ const decisionsMax = 5000
 // place does all that the shell asks of the mind until the pod is decided: decisions, the binds' success, and the
 // watch that confirms it.
 func (o *ours) place(_ context.Context, pod *corev1.Pod) bool {
-	id := placement.PodID(pod.UID)
+	id := scheduler.PodID(pod.UID)
 	for range decisionsMax {
 		o.now += perDecision
 		d, ok := o.placer.Next(o.now)
@@ -111,7 +111,7 @@ func (o *ours) place(_ context.Context, pod *corev1.Pod) bool {
 			if d.Volumes != nil {
 				o.placer.VolumesWritten(o.now, d.Pod.ID)
 			}
-			o.placer.Bound(o.now, d.Pod, placement.BindDone)
+			o.placer.Bound(o.now, d.Pod, scheduler.BindDone)
 			d.Pod.Node = d.Node
 			o.placer.PodSeen(o.now, d.Pod)
 		}

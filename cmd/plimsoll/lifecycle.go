@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/lifecycle"
 )
 
 func newLifecycleCommand() *cobra.Command {
 	var kubeconfig string
-	o := lifecycle.Options{Health: health.Defaults(), Metrics: lifecycle.NewMetrics()}
+	o := lifecycle.Options{Health: corelifecycle.Defaults(), Metrics: lifecycle.NewMetrics()}
 	c := &cobra.Command{
 		Use:   "lifecycle",
 		Short: "Watch over the health of nodes, and move pods off those that are lost",

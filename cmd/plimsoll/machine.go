@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
+	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
@@ -38,7 +38,7 @@ over, in whole memory blocks, of which the kernel keeps a share for itself that 
 	flags.BoolVar(&installed, "installed", false, "print as memory what is installed, where that is known, as one plans or compares machines")
 	flags.StringVar(&root, "root", "/", "look at the machine whose root is mounted here")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		h := survey.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root, imageDir)}
+		h := machineinfo.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root, imageDir)}
 		if _, err := os.Stat(h.ImageDir); errors.Is(err, os.ErrNotExist) {
 			h.ImageDir = ""
 		}

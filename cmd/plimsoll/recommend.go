@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
-	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
+	corerecommend "github.com/plimsoll-dev/plimsoll/internal/core/recommend"
+	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
-	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
 	"github.com/plimsoll-dev/plimsoll/internal/recommend"
 )
 
@@ -63,7 +63,7 @@ or v2; with root it reads memory exactly.`,
 		if err != nil {
 			return fmt.Errorf("find a file system: %w", err)
 		}
-		if o.Machine, _, err = (survey.Host{Root: "/", StateDir: dir}).Look(); err != nil {
+		if o.Machine, _, err = (machineinfo.Host{Root: "/", StateDir: dir}).Look(); err != nil {
 			return err
 		}
 		sink := progress.For(os.Stderr)
@@ -90,9 +90,9 @@ or v2; with root it reads memory exactly.`,
 }
 
 // tellEach returns a function that notes, once each period, that the watch goes on.
-func tellEach(sink progress.Sink, period time.Duration) func(reserve.Sample) {
+func tellEach(sink progress.Sink, period time.Duration) func(corerecommend.Sample) {
 	samples, last := 0, time.Now()
-	return func(s reserve.Sample) {
+	return func(s corerecommend.Sample) {
 		samples++
 		if time.Since(last) < period {
 			return

@@ -28,32 +28,32 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/evict"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	agenteviction "github.com/plimsoll-dev/plimsoll/internal/agent/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
+	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/objectcache"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
-	"github.com/plimsoll-dev/plimsoll/internal/host/survey"
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -105,20 +105,20 @@ type Agent struct {
 
 	metrics  *metrics.Set
 	machine  machine.Machine
-	line     loadline.Line
+	line     allocatable.Line
 	numa     numa.Config
 	groups   *groups
-	holdings *holdings.Keeper
+	holdings *agentnuma.Keeper
 	plugins  *plugins
 	services services
 	node     *node.Keeper
 	pods     *pods.Runner
 	journal  *journal.Journal
-	guard    *evict.Guard
+	guard    *agenteviction.Guard
 	server   *server.Server
 	stats    *stats.Reader
 	images   *imagegc.Collector
-	storage  *storage.Meter
+	storage  *diskusage.Meter
 
 	addresses func() ([]corev1.NodeAddress, error)
 }
@@ -217,7 +217,7 @@ func (a *Agent) look(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
 		return fmt.Errorf("make --root-dir: %w", err)
 	}
-	host := survey.Host{Root: "/", StateDir: a.o.RootDir, ImageDir: a.imageDir(ctx)}
+	host := machineinfo.Host{Root: "/", StateDir: a.o.RootDir, ImageDir: a.imageDir(ctx)}
 	var notes []string
 	var err error
 	if a.machine, notes, err = host.Machine(); err != nil {
@@ -295,7 +295,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	}
 	a.services = watchServices(a.client)
 	var keeper *volume.Keeper
-	cache := objects.New(ctx, a.client, func(uid types.UID) {
+	cache := objectcache.New(ctx, a.client, func(uid types.UID) {
 		keeper.Changed(uid)
 		a.pods.Retry(uid)
 	})
@@ -318,7 +318,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Node, o.RootDir, o.HostIPs = a.o.NodeName, a.o.RootDir, hostIPs
 	o.Client, o.Runtime, o.RuntimeName, o.Recorder, o.Metrics = a.client, a.runtime, a.runtimeName, a.recorder, a.metrics
 	o.Volumes, o.Env = keeper, &env.Builder{Objects: cache, Services: a.services.in}
-	o.DNS = names.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
+	o.DNS = dns.Resolver{ClusterDomain: c.ClusterDomain, ClusterDNS: c.ClusterDNS, ResolvConf: *c.ResolverConfig, NodeIPs: hostIPs}
 	o.Allocatable, o.Groups, o.Holdings, o.Devices, o.Admission = a.allocatable, a.groups, a.holdings, a.plugins, a.admission(ctx)
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass {
 		return corev1.PodQOSClass(qos.ClassOf(translate.QoSPod(pod)))
@@ -341,7 +341,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 	return admit{
 		staticCPUs: c.CPUManagerPolicy == "static", staticMemory: c.MemoryManagerPolicy == "Static", swaps: a.groups.swaps,
 		holdings: a.holdings, plugins: a.plugins,
-		node: a.offered, fresh: func() (placement.Node, error) { return a.offeredNow(ctx) },
+		node: a.offered, fresh: func() (scheduler.Node, error) { return a.offeredNow(ctx) },
 		conditions: func() []eviction.Condition { return a.guard.Pressure() },
 	}
 }
@@ -368,9 +368,9 @@ func (a *Agent) nodeLabels() map[string]string {
 }
 
 // offered is the node as admission sees it; without a name until the API has told its labels.
-func (a *Agent) offered() placement.Node { return a.offeredAs(a.node.Node()) }
+func (a *Agent) offered() scheduler.Node { return a.offeredAs(a.node.Node()) }
 
-func (a *Agent) offeredAs(node *corev1.Node) placement.Node {
+func (a *Agent) offeredAs(node *corev1.Node) scheduler.Node {
 	offered := &corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
 	for _, p := range a.plugins.Inventory() { // holdings count these, with those that pods keep while their plugin is away
 		delete(offered.Status.Allocatable, corev1.ResourceName(p.Resource))
@@ -382,12 +382,12 @@ func (a *Agent) offeredAs(node *corev1.Node) placement.Node {
 }
 
 // offeredNow is offered with the node's labels as they are now.
-func (a *Agent) offeredNow(ctx context.Context) (placement.Node, error) {
+func (a *Agent) offeredNow(ctx context.Context) (scheduler.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	node := &corev1.Node{}
 	if err := a.client.Get(ctx, kube.Nodes, "", a.o.NodeName, node); err != nil {
-		return placement.Node{}, err
+		return scheduler.Node{}, err
 	}
 	return a.offeredAs(node), nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 )
 
 func maxPulls(c *kubeletconfigv1beta1.KubeletConfiguration) int {
@@ -37,8 +37,8 @@ func imageEndpoint(o Options) string {
 }
 
 // unusedImages is when images are removed.
-func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) garbage.Config {
-	return garbage.Config{
+func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
+	return imagegc.Config{
 		High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
 		AgeMin: c.ImageMinimumGCAge.Duration, AgeMax: c.ImageMaximumGCAge.Duration,
 	}

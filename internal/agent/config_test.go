@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -45,7 +45,7 @@ seccompDefault: true
 	if o := podOptions(c); o.WorkTimeout != 7*time.Minute || o.SerialPulls || o.MaxPulls != 9 || o.BackoffMax != 30*time.Second || !o.SeccompAll {
 		t.Errorf("pods are run with %+v", o)
 	}
-	if got, want := unusedImages(c), (garbage.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {
+	if got, want := unusedImages(c), (imagegc.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {
 		t.Errorf("images are removed by %+v, want %+v", got, want)
 	}
 	if o := nodeOptions(c); o.Register || o.MaxImages != 17 || o.ProviderID != "cloud://a/b" {

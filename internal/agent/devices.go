@@ -14,19 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	agentdevicemanager "github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
+	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podresources"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // plugins brings device plugins, the allocator and pods together. It implements pods.Devices.
 type plugins struct {
-	*devices.Keeper
-	holdings *holdings.Keeper
+	*agentdevicemanager.Keeper
+	holdings *agentnuma.Keeper
 
 	mu   sync.Mutex
 	told map[string]numa.Plugin // the allocator, by resource
@@ -35,7 +35,7 @@ type plugins struct {
 // prepareDevices prepares what keeps device plugins.
 func (a *Agent) prepareDevices(context.Context) error {
 	a.plugins = &plugins{told: map[string]numa.Plugin{}}
-	a.plugins.Keeper = devices.New(devices.Options{
+	a.plugins.Keeper = agentdevicemanager.New(agentdevicemanager.Options{
 		Dir: a.o.DevicePluginsDir, Metrics: a.metrics, Affected: func(uid string) { a.pods.Kick(types.UID(uid)) },
 		Changed: func() {
 			a.plugins.tell()
@@ -81,7 +81,7 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	held, _ := p.holdings.Assignment(wants.UID)
 	why, until := p.Wait(since, wants, held)
 	if why != "" && until.IsZero() {
-		why = fmt.Sprintf("devices that are not there: %s (waited for up to %v)", why, plugin.Grace)
+		why = fmt.Sprintf("devices that are not there: %s (waited for up to %v)", why, devicemanager.Grace)
 	}
 	return why, until
 }
@@ -89,7 +89,7 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 // opinion puts the allocator's question to a plugin. One that went away this moment has none: give meets it next.
 func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error) {
 	ids, err := p.Preferred(ctx, q)
-	if errors.Is(err, devices.ErrGone) {
+	if errors.Is(err, agentdevicemanager.ErrGone) {
 		return nil, nil
 	}
 	return ids, err
@@ -104,7 +104,7 @@ func (p *plugins) give(ctx context.Context, uid string) *pods.Rejection {
 	}
 	p.holdings.Release(uid)
 	return &pods.Rejection{
-		Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(err.Error()), Later: errors.Is(err, devices.ErrGone),
+		Reason: numa.UnexpectedAdmission, Message: numa.AllocateFailed(err.Error()), Later: errors.Is(err, agentdevicemanager.ErrGone),
 	}
 }
 
@@ -125,8 +125,8 @@ func (p *plugins) Status(uid, container string) []corev1.ResourceStatus {
 	for _, h := range p.Held(uid, container) {
 		s := corev1.ResourceStatus{Name: corev1.ResourceName(h.Resource)}
 		for _, id := range h.IDs {
-			health := map[plugin.Health]corev1.ResourceHealthStatus{
-				plugin.Healthy: corev1.ResourceHealthStatusHealthy, plugin.Unhealthy: corev1.ResourceHealthStatusUnhealthy, plugin.Unknown: corev1.ResourceHealthStatusUnknown,
+			health := map[devicemanager.Health]corev1.ResourceHealthStatus{
+				devicemanager.Healthy: corev1.ResourceHealthStatusHealthy, devicemanager.Unhealthy: corev1.ResourceHealthStatusUnhealthy, devicemanager.Unknown: corev1.ResourceHealthStatusUnknown,
 			}[p.Health(h.Resource, id)]
 			s.Resources = append(s.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(id), Health: health})
 		}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -103,7 +103,7 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 		problems = append(problems, err)
 		return err != nil
 	}
-	a.line, err = loadline.Draw(a.machine, settings)
+	a.line, err = allocatable.Draw(a.machine, settings)
 	problem(err)
 	problem(tree.Require())
 	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))

@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
@@ -78,8 +78,8 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	wanted := []kubeletconfig.Reservation{
-		{Group: loadline.SystemReserved, Field: "systemReservedCgroup", Cgroup: root + "/system"},
-		{Group: loadline.KubeReserved, Field: "kubeReservedCgroup", Cgroup: root},
+		{Group: allocatable.SystemReserved, Field: "systemReservedCgroup", Cgroup: root + "/system"},
+		{Group: allocatable.KubeReserved, Field: "kubeReservedCgroup", Cgroup: root},
 	}
 	_, err = findReserved(tree, layout, wanted, false)
 	for _, want := range []string{"systemReservedCgroup", "lacks", "- memory at ", "mkdir -p ", "--create-missing-cgroups"} {

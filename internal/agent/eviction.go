@@ -10,13 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/evict"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/diskusage"
+	agenteviction "github.com/plimsoll-dev/plimsoll/internal/agent/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/storage"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
@@ -41,7 +41,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 		group, limit = "", unit.Limit[unit.Bytes]{}
 	}
 	images := a.imageDir(ctx)
-	a.storage = storage.New(storage.Options{
+	a.storage = diskusage.New(diskusage.Options{
 		Read: func(ctx context.Context, anew bool) (*statsapi.Summary, error) {
 			parts := stats.Disk | stats.Idle
 			if anew {
@@ -54,10 +54,10 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 		},
 		NodeFS: a.o.RootDir, ImageFS: images,
 	})
-	a.guard, err = evict.New(evict.Options{
+	a.guard, err = agenteviction.New(agenteviction.Options{
 		Node: a.o.NodeName, Config: config, Tree: a.groups.tree, Proc: procfs.Default, Memory: a.machine.Memory, Limit: limit,
 		NodeFS: a.o.RootDir, ImageFS: images, Group: group, Of: a.groupOfContainer,
-		Storage: a.storage, Reclaims: map[eviction.Step]evict.Reclaim{
+		Storage: a.storage, Reclaims: map[eviction.Step]agenteviction.Reclaim{
 			eviction.PodDisks:     func(ctx context.Context, _ eviction.Reclaim) error { return a.storage.Recount(ctx) },
 			eviction.UnusedImages: a.images.Reclaim,
 			eviction.DeadContainers: func(ctx context.Context, r eviction.Reclaim) error {
@@ -85,16 +85,16 @@ func (a *Agent) groupOfContainer(pod *corev1.Pod, id string) string {
 }
 
 // available reads a signal of a disk; -1 if that cannot be done.
-func available(signal loadline.Signal, nodeFS, imageFS string) int64 {
+func available(signal allocatable.Signal, nodeFS, imageFS string) int64 {
 	dir := nodeFS
-	if signal == loadline.ImageFSAvailable || signal == loadline.ImageFSInodesFree {
+	if signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree {
 		dir = cmp.Or(imageFS, nodeFS)
 	}
 	u, err := disk.Of(dir)
 	switch {
 	case err != nil:
 		return -1
-	case signal == loadline.NodeFSInodesFree || signal == loadline.ImageFSInodesFree || signal == loadline.ContainerFSInodesFree:
+	case signal == allocatable.NodeFSInodesFree || signal == allocatable.ImageFSInodesFree || signal == allocatable.ContainerFSInodesFree:
 		return u.InodesFree
 	}
 	return int64(u.Available)

@@ -10,26 +10,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // admit applies core/admission with the pods that are here and what the node offers now. It implements pods.Admission.
 type admit struct {
-	holdings                 *holdings.Keeper
+	holdings                 *numa.Keeper
 	plugins                  *plugins
 	staticCPUs, staticMemory bool // cpuManagerPolicy and memoryManagerPolicy are static
 	swaps                    func(*corev1.Pod, *corev1.Container) bool
 
-	node  func() placement.Node          // as last seen
-	fresh func() (placement.Node, error) // as it is now
+	node  func() scheduler.Node          // as last seen
+	fresh func() (scheduler.Node, error) // as it is now
 
 	conditions func() []eviction.Condition // the pressures that hold
 }
@@ -76,7 +76,7 @@ func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 
 // count applies core/admission.
 func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
-	held := make([]placement.Pod, 0, len(others))
+	held := make([]scheduler.Pod, 0, len(others))
 	for _, o := range others {
 		held = append(held, translate.PlacementPod(o))
 	}
@@ -103,7 +103,7 @@ func (a admit) underPressure(pod *corev1.Pod) *admission.Rejection {
 
 // Resize judges pods that ask for other resources than they were granted.
 func (a admit) Resize(requests []pods.ResizeRequest, held []*corev1.Pod) []pods.Verdict {
-	has := make([]placement.Pod, 0, len(held))
+	has := make([]scheduler.Pod, 0, len(held))
 	for _, h := range held {
 		has = append(has, translate.PlacementPod(h))
 	}

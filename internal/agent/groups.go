@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -39,7 +39,7 @@ type groups struct {
 	// groupOOM has the kernel end a whole container when one of its processes runs out of memory (v2 only).
 	groupOOM bool
 	held     func() []*corev1.Pod // pods that hold resources here
-	holdings *holdings.Keeper     // set before the first pod
+	holdings *numa.Keeper         // set before the first pod
 
 	mu      sync.Mutex
 	made    map[types.UID]string  // group, by pod, as made by this process

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
@@ -105,10 +105,10 @@ func testGroups(t *testing.T) *groups {
 }
 
 // nobodysHoldings keeps the holdings of pods that have nothing of their own.
-func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *holdings.Keeper {
+func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *numa.Keeper {
 	t.Helper()
 	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
-	k, err := holdings.New(holdings.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})
+	k, err := numa.New(numa.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})
 	if err != nil {
 		t.Fatal(err)
 	}

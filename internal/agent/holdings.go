@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/holdings"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
@@ -24,7 +24,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
 	}
 	var err error
-	a.holdings, err = holdings.New(holdings.Options{
+	a.holdings, err = numa.New(numa.Options{
 		Node: a.o.NodeName, Machine: a.machine, Config: a.numa, Cgroups: a.groups.tree, Metrics: a.metrics,
 		Quota: kubeletconfig.KeepsQuota(a.o.Config), Prefers: a.plugins.opinion,
 	})
@@ -32,7 +32,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 		return err
 	}
 	a.groups.holdings = a.holdings
-	holdings.MentionCheckpoints(a.o.RootDir)
+	numa.MentionCheckpoints(a.o.RootDir)
 	left, err := pods.ReadRemains(ctx, a.runtime)
 	if err != nil {
 		return fmt.Errorf("recover what pods have of their own: %w", err)
@@ -41,10 +41,10 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found := make([]holdings.Remains, 0, len(left))
+	found := make([]numa.Remains, 0, len(left))
 	for _, r := range left {
 		group := a.groups.groupLeft(r.UID)
-		out := holdings.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
+		out := numa.Remains{Pod: string(r.UID), Group: group, Note: r.Note, Ready: r.Ready, Created: r.Created, Running: map[string]string{}}
 		out.Booted = time.Unix(0, r.Created).Before(booted)
 		for name, id := range r.Running {
 			out.Running[name] = a.groups.inner(group, id)

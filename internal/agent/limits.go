@@ -10,14 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
 // limits brings the memory limits of groups with running processes to their targets: at once where that hurts nobody, else
-// step by step, as loadline.Lowering says.
+// step by step, as allocatable.Lowering says.
 type limits struct {
 	tree *cgroup.Tree
 	told func(standing)
@@ -43,7 +43,7 @@ type standing struct {
 
 // descent is the way of one group.
 type descent struct {
-	*loadline.Lowering
+	*allocatable.Lowering
 	refused bool
 	wake    unit.Instant
 	toldAt  unit.Instant // zero: nothing was said yet
@@ -71,7 +71,7 @@ func (l *limits) lower(group string, target unit.Bytes) error {
 	if d := l.active[group]; d != nil && d.Target() == target {
 		return nil
 	}
-	d := &descent{Lowering: loadline.Lower(target, l.tree.Mode() == cgroup.V2)}
+	d := &descent{Lowering: allocatable.Lower(target, l.tree.Mode() == cgroup.V2)}
 	done, err := l.step(group, d)
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -109,7 +109,7 @@ func TestUpdateOfContainer(t *testing.T) {
 
 // The node's word on a resize: by what there is, and by what stands against it.
 func TestAdmitResize(t *testing.T) {
-	node := placement.Node{PodsMax: 10, Allocatable: []placement.Amount{{Resource: "cpu", Value: 1000}, {Resource: "memory", Value: 1 << 30}}}
+	node := scheduler.Node{PodsMax: 10, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: 1000}, {Resource: "memory", Value: 1 << 30}}}
 	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
 	other := onePod("500m", "1Mi")
 	other.UID = "u2"
@@ -124,7 +124,7 @@ func TestAdmitResize(t *testing.T) {
 		"exclusive memory": {admit{staticMemory: true}, large, "Infeasible"},
 		"swap":             {admit{swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}, large, "Infeasible"},
 	} {
-		c.admit.node = func() placement.Node { return node }
+		c.admit.node = func() scheduler.Node { return node }
 		if c.admit.swaps == nil {
 			c.admit.swaps = func(*corev1.Pod, *corev1.Container) bool { return false }
 		}
@@ -135,7 +135,7 @@ func TestAdmitResize(t *testing.T) {
 	}
 	restarts := onePod("100m", "64Mi")
 	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
-	a := admit{node: func() placement.Node { return node }, swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}
+	a := admit{node: func() scheduler.Node { return node }, swaps: func(*corev1.Pod, *corev1.Container) bool { return true }}
 	if v := a.Resize([]pods.ResizeRequest{{Desired: restarts, Granted: small}}, []*corev1.Pod{small}); !v[0].Granted {
 		t.Errorf("swap stands against a restart: %+v", v)
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/reserve"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/sparedisk"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
@@ -39,7 +39,7 @@ func (l layout) makeDirectories() error {
 	if err := l.checkOurs(); err != nil {
 		return err
 	}
-	if _, err := reserve.GiveIfShort(l.reserve()); err != nil {
+	if _, err := sparedisk.GiveIfShort(l.reserve()); err != nil {
 		return fmt.Errorf("make directories: %w", err)
 	}
 	for _, dir := range append(l.stateDirectories(), l.o.RunDir) {
@@ -119,7 +119,7 @@ func (c *cluster) keepReserve() {
 	if !c.exists() {
 		return
 	}
-	if err := reserve.Keep(c.reserve()); err != nil {
+	if err := sparedisk.Keep(c.reserve()); err != nil {
 		c.logger.Warn("no reserve is kept: the instance may not come up on a full disk", "err", err)
 	}
 }

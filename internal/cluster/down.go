@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
-	"github.com/plimsoll-dev/plimsoll/internal/cluster/reserve"
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/sparedisk"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
@@ -42,7 +42,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	}
 	err := os.MkdirAll(o.RunDir, 0o700)
 	if shortage.Is(err) {
-		_, given := reserve.GiveIfShort(l.reserve())
+		_, given := sparedisk.GiveIfShort(l.reserve())
 		err = errors.Join(given, os.MkdirAll(o.RunDir, 0o700))
 	}
 	if err != nil {

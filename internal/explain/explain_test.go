@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
@@ -16,7 +16,7 @@ import (
 func TestTextShowsWhatSwapWasWorth(t *testing.T) {
 	const told = "Of memory that is available, 137Mi is swap that pods may use.\n"
 	for swap, want := range map[unit.Bytes]bool{137 * unit.MiB: true, 0: false} {
-		threshold := eviction.Threshold{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}
+		threshold := eviction.Threshold{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}
 		d := journal.Decision{
 			Facts: eviction.Facts{Memory: eviction.NodeMemory{SwapFree: unit.GiB, SwapRoom: swap}},
 			Decided: eviction.Decision{Met: []eviction.Met{{

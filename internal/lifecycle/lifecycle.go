@@ -1,4 +1,4 @@
-// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/health
+// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/lifecycle
 // and writes what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on
 // silent nodes, and the end of pods that do not tolerate their node's taints or whose node is gone.
 //
@@ -25,7 +25,7 @@
 //
 // It keeps nothing on disk: what a next leader must know is written in the API. It does not elect the leader
 // (kube/election) and opens no port. Nodes and pods that upstream's controllers would handle differently are named in
-// core/health and in oracle/README.md.
+// core/lifecycle and in oracle/README.md.
 package lifecycle
 
 import (
@@ -43,7 +43,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -54,7 +54,7 @@ import (
 // at once. A server that does not bear them gets fewer: core/throttle.
 const WritesInFlightDefault = 32
 
-// contactEvery is how often the API server is asked whether it is there. Chosen: half of health.Options.DeafAfter, less
+// contactEvery is how often the API server is asked whether it is there. Chosen: half of lifecycle.Options.DeafAfter, less
 // a little, so that one lost probe is not deafness.
 const contactEvery = 5 * time.Second
 
@@ -62,7 +62,7 @@ const contactEvery = 5 * time.Second
 type Options struct {
 	Client         *kube.Client
 	Events         *kube.Client // for Events, so that they do not wait behind writes; nil: Client
-	Health         health.Options
+	Health         corelifecycle.Options
 	WritesInFlight int // zero: WritesInFlightDefault
 	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be
 	// broken. Upstream deletes them.
@@ -189,13 +189,13 @@ type controller struct {
 
 	facts   chan fact
 	start   time.Time
-	monitor *health.Monitor
+	monitor *corelifecycle.Monitor
 	lanes   lanes
 
 	synced bool
-	latest map[string]*corev1.Node      // newest version heard of, by watch or answer
-	leases map[string]unit.Wall         // renewTime last heard of
-	pods   map[health.PodID]*corev1.Pod // bound pods, trimmed, for Events
+	latest map[string]*corev1.Node             // newest version heard of, by watch or answer
+	leases map[string]unit.Wall                // renewTime last heard of
+	pods   map[corelifecycle.PodID]*corev1.Pod // bound pods, trimmed, for Events
 }
 
 // factsMax is how many facts may wait; see the scheduler's.
@@ -207,9 +207,9 @@ func newController(o Options, a api, r recorders) *controller {
 	}
 	c := &controller{
 		o: o, api: a, recorders: r, metrics: o.Metrics, facts: make(chan fact, factsMax), start: time.Now(),
-		lanes: newLanes(o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[health.PodID]*corev1.Pod{},
+		lanes: newLanes(o.WritesInFlight), latest: map[string]*corev1.Node{}, leases: map[string]unit.Wall{}, pods: map[corelifecycle.PodID]*corev1.Pod{},
 	}
-	c.monitor = health.New(c.now(), o.Health)
+	c.monitor = corelifecycle.New(c.now(), o.Health)
 	return c
 }
 
@@ -248,7 +248,7 @@ func (c *controller) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	writing.Go(func() { c.lanes.run(ctx) })
-	c.metrics.zones(func() []health.Zone { return c.askZones(ctx) })
+	c.metrics.zones(func() []corelifecycle.Zone { return c.askZones(ctx) })
 	defer c.metrics.zones(nil)
 	slog.Info("lifecycle controller starts", "grace", c.o.Health.Grace, "startup_grace", c.o.Health.StartupGrace)
 	reported := false
@@ -289,7 +289,7 @@ func (c *controller) hearAll() {
 	}
 }
 
-func (c *controller) carryOut(d health.Decision) {
+func (c *controller) carryOut(d corelifecycle.Decision) {
 	for _, r := range d.Reasons {
 		slog.Info("decided", "about", r.Subject, "why", r.Text)
 	}
@@ -309,12 +309,12 @@ func (c *controller) carryOut(d health.Decision) {
 }
 
 // write queues what a asks for and tells the Monitor what came of it.
-func (c *controller) write(a health.Action) {
+func (c *controller) write(a corelifecycle.Action) {
 	kind := throttle.Evict
 	switch {
 	case a.Pod == nil:
 		kind = throttle.Mark
-	case a.Do == health.MarkNotReady:
+	case a.Do == corelifecycle.MarkNotReady:
 		kind = throttle.Readiness
 	}
 	c.lanes[kind].put(func(ctx context.Context) {
@@ -332,7 +332,7 @@ func (c *controller) write(a health.Action) {
 
 // turn is an action whose turn has come, with what was last heard of whom it is about.
 type turn struct {
-	health.Action
+	corelifecycle.Action
 	node    *corev1.Node
 	renewed unit.Wall
 	pod     *corev1.Pod
@@ -340,7 +340,7 @@ type turn struct {
 
 // renew asks the goroutine that owns the Monitor what is to be written in the place of what waited for its turn: the
 // node may have changed, which would refuse a write decided on an older version, or be back.
-func (c *controller) renew(ctx context.Context, a health.Action) (turn, bool) {
+func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (turn, bool) {
 	type answer struct {
 		turn
 		wanted bool
@@ -368,17 +368,17 @@ func (c *controller) perform(ctx context.Context, t turn) error {
 	switch {
 	case t.Pod == nil:
 		return c.markNode(ctx, t.Action, t.node, t.renewed)
-	case t.Do == health.MarkNotReady:
+	case t.Do == corelifecycle.MarkNotReady:
 		return c.markPod(ctx, t.Action, t.pod)
 	}
 	return c.endPod(ctx, t.Action, t.pod)
 }
 
 // askZones asks the goroutine that owns the Monitor.
-func (c *controller) askZones(ctx context.Context) []health.Zone {
+func (c *controller) askZones(ctx context.Context) []corelifecycle.Zone {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	answer := make(chan []health.Zone, 1)
+	answer := make(chan []corelifecycle.Zone, 1)
 	c.tell(ctx, func(unit.Instant) { answer <- c.monitor.Zones() })
 	select {
 	case zones := <-answer:

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -189,13 +189,13 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &server{podReady: map[string]string{}, refuse: map[string][]error{}, renewed: time.Now()}
-		c := newController(Options{Health: health.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
+		c := newController(Options{Health: corelifecycle.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
 			recorders{nodes: record.NewFakeRecorder(1000), evictions: record.NewFakeRecorder(1000)})
 		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
 		s.mu.Lock()
 		s.store(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: health.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corelifecycle.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition(corev1.NodeReady, corev1.ConditionTrue), condition(corev1.NodeMemoryPressure, corev1.ConditionFalse)}},
 		})
 		s.mu.Unlock()
@@ -299,7 +299,7 @@ func TestConflict(t *testing.T) {
 			})
 			stale := c.latest["n"].DeepCopy()
 			stale.Spec.Unschedulable = true
-			c.monitor.NodeSeen(now, 0, health.Node{Name: "n", UID: "u", Cordoned: true, Status: map[health.ConditionType]health.Status{health.Ready: health.True}})
+			c.monitor.NodeSeen(now, 0, corelifecycle.Node{Name: "n", UID: "u", Cordoned: true, Status: map[corelifecycle.ConditionType]corelifecycle.Status{corelifecycle.Ready: corelifecycle.True}})
 		})
 		wait(2 * time.Second)
 		const want = "Ready=True MemoryPressure=False example.com/mine:NoSchedule example.com/theirs:NoExecute unschedulable:NoSchedule"

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 )
 
 // Metrics are the controller's own measurements, under the names of upstream's node lifecycle, taint eviction and pod
@@ -22,8 +22,8 @@ type Metrics struct {
 	podsCollected   *prometheus.CounterVec // by namespace and reason
 
 	mu       sync.Mutex
-	askZones func() []health.Zone // nil: nobody leads here
-	gauges   [3]*prometheus.Desc  // health, size, down
+	askZones func() []corelifecycle.Zone // nil: nobody leads here
+	gauges   [3]*prometheus.Desc         // health, size, down
 }
 
 // NewMetrics returns a set with a registry of its own.
@@ -58,7 +58,7 @@ func NewMetrics() *Metrics {
 }
 
 // zones sets whom to ask about zones when somebody looks.
-func (m *Metrics) zones(ask func() []health.Zone) {
+func (m *Metrics) zones(ask func() []corelifecycle.Zone) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.askZones = ask

@@ -14,13 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // markPod writes that a pod on a silent node is not Ready.
-func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.Pod) error {
+func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	version, err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
 	if err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another's by now
@@ -44,25 +44,25 @@ func (c *controller) markPod(ctx context.Context, a health.Action, pod *corev1.P
 }
 
 // endPod deletes a pod: with its grace because of a taint, at once because of its node.
-func (c *controller) endPod(ctx context.Context, a health.Action, pod *corev1.Pod) error {
+func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	var err error
 	switch a.Do {
-	case health.Evict:
+	case corelifecycle.Evict:
 		err = c.evict(ctx, *a.Pod, pod)
-	case health.CollectOrphan:
+	case corelifecycle.CollectOrphan:
 		if err = c.confirmGone(ctx, a.Node); err == nil {
 			err = c.remove(ctx, *a.Pod, "orphaned", &corev1.PodCondition{
 				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
 			})
 		}
-	case health.CollectOutOfService:
+	case corelifecycle.CollectOutOfService:
 		err = c.remove(ctx, *a.Pod, "out-of-service", nil)
 	}
 	name := a.Pod.Namespace + "/" + a.Pod.Name
 	switch {
 	case err == nil:
 		slog.Info("pod deleted", "pod", name, "node", a.Node, "why", reasonOf(a.Do))
-		if a.Do == health.Evict {
+		if a.Do == corelifecycle.Evict {
 			c.metrics.podDeletions.Inc()
 			c.metrics.podDeletionTime.Observe(c.now().Sub(a.Due).Seconds())
 		}
@@ -80,12 +80,12 @@ func (c *controller) endPod(ctx context.Context, a health.Action, pod *corev1.Po
 	return err
 }
 
-func reasonOf(v health.Verb) string {
-	return map[health.Verb]string{health.Evict: "taint", health.CollectOrphan: "node is gone", health.CollectOutOfService: "node is out of service"}[v]
+func reasonOf(v corelifecycle.Verb) string {
+	return map[corelifecycle.Verb]string{corelifecycle.Evict: "taint", corelifecycle.CollectOrphan: "node is gone", corelifecycle.CollectOutOfService: "node is out of service"}[v]
 }
 
 // evict deletes a pod as upstream's taint eviction does, or asks for its eviction.
-func (c *controller) evict(ctx context.Context, p health.Pod, pod *corev1.Pod) error {
+func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1.Pod) error {
 	uid := types.UID(p.ID)
 	preconditions := metav1.Preconditions{UID: &uid}
 	if c.o.RespectBudgets { // the API writes the condition itself
@@ -119,7 +119,7 @@ func (c *controller) confirmGone(ctx context.Context, node string) error {
 }
 
 // remove ends a pod that nobody runs: it has failed, and goes at once.
-func (c *controller) remove(ctx context.Context, p health.Pod, reason string, why *corev1.PodCondition) error {
+func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason string, why *corev1.PodCondition) error {
 	if !p.Ended {
 		var conditions []corev1.PodCondition
 		if why != nil {
@@ -138,7 +138,7 @@ func (c *controller) remove(ctx context.Context, p health.Pod, reason string, wh
 }
 
 // patchPod writes a phase, unless it is empty, and conditions into a pod's status. It returns the version that came of it.
-func (c *controller) patchPod(ctx context.Context, p health.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) (version string, err error) {
+func (c *controller) patchPod(ctx context.Context, p corelifecycle.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) (version string, err error) {
 	status := map[string]any{}
 	if phase != "" {
 		status["phase"] = phase

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -57,7 +57,7 @@ func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
 
 func (c *controller) podHandler() cache.ResourceEventHandler {
 	gone := func(pod *corev1.Pod) {
-		id := health.PodID(pod.UID)
+		id := corelifecycle.PodID(pod.UID)
 		c.post(func(now unit.Instant) {
 			delete(c.pods, id)
 			c.monitor.PodGone(now, id)

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -73,7 +73,7 @@ var errAlive = errors.New("node renewed its lease")
 var errGone = errors.New("node is gone")
 
 // markNode writes conditions, taints and labels of one node and tells the Monitor of its new version.
-func (c *controller) markNode(ctx context.Context, a health.Action, node *corev1.Node, renewed unit.Wall) error {
+func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) error {
 	if node == nil {
 		return errGone
 	}
@@ -102,7 +102,7 @@ func (c *controller) markNode(ctx context.Context, a health.Action, node *corev1
 }
 
 // writeNode returns the last version of the node that the API answered with, also beside an error.
-func (c *controller) writeNode(ctx context.Context, a health.Action, node *corev1.Node, renewed unit.Wall) (after *corev1.Node, err error) {
+func (c *controller) writeNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) (after *corev1.Node, err error) {
 	if len(a.Unknown) > 0 {
 		if err := c.confirmSilence(ctx, a.Node, renewed); err != nil {
 			return nil, err
@@ -148,7 +148,7 @@ func (c *controller) confirmSilence(ctx context.Context, node string, renewed un
 
 // conditionsPatch sets conditions to Unknown with upstream's reasons. When the node last spoke (lastHeartbeatTime)
 // stays as it was; a condition that was never posted gets the node's creation.
-func conditionsPatch(node *corev1.Node, unknown []health.UnknownCondition, now time.Time) ([]byte, error) {
+func conditionsPatch(node *corev1.Node, unknown []corelifecycle.UnknownCondition, now time.Time) ([]byte, error) {
 	var conditions []map[string]any
 	for _, u := range unknown {
 		c := map[string]any{
@@ -166,9 +166,9 @@ func conditionsPatch(node *corev1.Node, unknown []health.UnknownCondition, now t
 
 // taintsPatch replaces the list of taints and sets labels. The list has no merge key, so that others' taints are kept
 // by writing them back, and the resourceVersion makes sure that none was added meanwhile.
-func taintsPatch(node *corev1.Node, a health.Action, now time.Time) ([]byte, error) {
+func taintsPatch(node *corev1.Node, a corelifecycle.Action, now time.Time) ([]byte, error) {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-		return slices.ContainsFunc(a.Drop, health.Taint{Key: t.Key, Effect: health.Effect(t.Effect)}.Same)
+		return slices.ContainsFunc(a.Drop, corelifecycle.Taint{Key: t.Key, Effect: corelifecycle.Effect(t.Effect)}.Same)
 	})
 	for _, t := range a.Add {
 		added := metav1.NewTime(now)

@@ -1,5 +1,5 @@
 // Package recommend watches what this machine's own programs use and recommends what to reserve for them: the shell around
-// core/reserve.
+// core/recommend.
 //
 // # Model
 //
@@ -10,7 +10,7 @@
 //
 // # What it does not do
 //
-// It changes nothing on the machine: a person decides what becomes of the recommendation. The arithmetic is core/reserve's.
+// It changes nothing on the machine: a person decides what becomes of the recommendation. The arithmetic is core/recommend's.
 package recommend
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
+	corerecommend "github.com/plimsoll-dev/plimsoll/internal/core/recommend"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
@@ -37,7 +37,7 @@ type Options struct {
 	Proc       procfs.FS
 	Cgroups    string // where control groups are mounted
 
-	Seen func(reserve.Sample) // called after each sample; nil: nobody is told
+	Seen func(corerecommend.Sample) // called after each sample; nil: nobody is told
 }
 
 // Reservations watches and recommends. A cancelled ctx ends the watch early, which is no error: the result is of what was
@@ -47,8 +47,8 @@ func Reservations(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch reservations: %w", err)
 	}
-	s := sampler{proc: o.Proc, tree: tree, known: map[reserve.ProcessID]whose{}, groups: map[string]bool{}}
-	var w reserve.Watch
+	s := sampler{proc: o.Proc, tree: tree, known: map[corerecommend.ProcessID]whose{}, groups: map[string]bool{}}
+	var w corerecommend.Watch
 	begun := time.Now()
 	next := time.NewTicker(o.Every)
 	defer next.Stop()
@@ -77,14 +77,14 @@ func Reservations(ctx context.Context, o Options) (*Result, error) {
 type sampler struct {
 	proc   procfs.FS
 	tree   *cgroup.Tree
-	known  map[reserve.ProcessID]whose
+	known  map[corerecommend.ProcessID]whose
 	groups map[string]bool // groups of all pods that have been seen
 	coarse bool            // some process's memory could be read only roughly
 }
 
 // whose says what a process is, which does not change while it lives, but for programs that have just been started.
 type whose struct {
-	part   reserve.Part
+	part   corerecommend.Part
 	perPod bool
 	pods   string // the group of all pods that it is in; empty: it is outside
 	pod    string
@@ -93,8 +93,8 @@ type whose struct {
 
 const systemSlice = "/system.slice"
 
-func (s *sampler) sample() (reserve.Sample, error) {
-	var out reserve.Sample
+func (s *sampler) sample() (corerecommend.Sample, error) {
+	var out corerecommend.Sample
 	var err error
 	if out.Busy, err = s.proc.BusyTime(); err != nil {
 		return out, err
@@ -107,7 +107,7 @@ func (s *sampler) sample() (reserve.Sample, error) {
 	if err := s.processes(&out); err != nil {
 		return out, err
 	}
-	out.PodGroups = map[string]reserve.Group{}
+	out.PodGroups = map[string]corerecommend.Group{}
 	for name := range s.groups {
 		group, ok, err := s.group(name)
 		if err != nil {
@@ -126,27 +126,27 @@ func (s *sampler) sample() (reserve.Sample, error) {
 }
 
 // group reads what a group uses, and whether there is one.
-func (s *sampler) group(name string) (reserve.Group, bool, error) {
+func (s *sampler) group(name string) (corerecommend.Group, bool, error) {
 	usage, err := s.tree.Usage(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return reserve.Group{}, false, nil
+		return corerecommend.Group{}, false, nil
 	} else if err != nil {
-		return reserve.Group{}, false, err
+		return corerecommend.Group{}, false, err
 	}
 	memory, err := s.tree.Unreclaimable(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return reserve.Group{}, false, nil
+		return corerecommend.Group{}, false, nil
 	}
-	return reserve.Group{CPU: usage.CPU.OrZero(), Memory: memory.OrZero()}, true, err
+	return corerecommend.Group{CPU: usage.CPU.OrZero(), Memory: memory.OrZero()}, true, err
 }
 
 // processes fills in the processes outside the pods, and counts the pods.
-func (s *sampler) processes(out *reserve.Sample) error {
+func (s *sampler) processes(out *corerecommend.Sample) error {
 	pids, err := s.proc.ProcessIDs()
 	if err != nil {
 		return err
 	}
-	now := make(map[reserve.ProcessID]whose, len(pids))
+	now := make(map[corerecommend.ProcessID]whose, len(pids))
 	pods := map[string]bool{}
 	for _, pid := range pids {
 		err := s.process(pid, now, pods, out)
@@ -162,12 +162,12 @@ func (s *sampler) processes(out *reserve.Sample) error {
 // name and by group.
 const settled = 3
 
-func (s *sampler) process(pid int, now map[reserve.ProcessID]whose, pods map[string]bool, out *reserve.Sample) error {
+func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {
 	p, err := s.proc.Process(pid)
 	if err != nil {
 		return err
 	}
-	id := reserve.ProcessID{PID: pid, Start: p.Start}
+	id := corerecommend.ProcessID{PID: pid, Start: p.Start}
 	w, known := s.known[id]
 	if !known || w.seen < settled {
 		seen := w.seen
@@ -193,7 +193,7 @@ func (s *sampler) process(pid int, now map[reserve.ProcessID]whose, pods map[str
 	if err != nil {
 		return err
 	}
-	out.Processes = append(out.Processes, reserve.Process{
+	out.Processes = append(out.Processes, corerecommend.Process{
 		ID: id, Name: p.Name, Part: w.part, PerPod: w.perPod, CPU: p.CPU, Resident: foot.Resident, Private: foot.Private,
 	})
 	return nil
@@ -208,7 +208,7 @@ func (s *sampler) look(pid int, name string) (whose, error) {
 		if !strings.Contains(group, "kubepods") {
 			continue
 		}
-		if pods, pod := reserve.PodsGroup(group); pods != "" {
+		if pods, pod := corerecommend.PodsGroup(group); pods != "" {
 			return whose{pods: pods, pod: pod}, nil
 		}
 	}
@@ -216,14 +216,14 @@ func (s *sampler) look(pid int, name string) (whose, error) {
 	if err != nil {
 		return whose{}, err
 	}
-	part, perPod := reserve.Classify(name, args)
+	part, perPod := corerecommend.Classify(name, args)
 	return whose{part: part, perPod: perPod}, nil
 }
 
 // footprint reads the exact share of memory for the few processes that are reserved for by name; for the system's many,
 // of which only the largest are shown, the rough one is enough.
-func (s *sampler) footprint(pid int, part reserve.Part) (procfs.Footprint, error) {
-	if part != reserve.System {
+func (s *sampler) footprint(pid int, part corerecommend.Part) (procfs.Footprint, error) {
+	if part != corerecommend.System {
 		foot, err := s.proc.Footprint(pid)
 		if err == nil || procfs.IsGone(err) {
 			return foot, err

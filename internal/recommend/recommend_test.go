@@ -13,7 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
+	corerecommend "github.com/plimsoll-dev/plimsoll/internal/core/recommend"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
@@ -82,7 +82,7 @@ func newNode(t *testing.T) (node, Options) {
 func TestWatch(t *testing.T) {
 	n, o := newNode(t)
 	i := 0
-	o.Seen = func(reserve.Sample) {
+	o.Seen = func(corerecommend.Sample) {
 		i++
 		n.machine(1000+16*i, "524288")
 		n.group("kubepods.slice", 5_000_000+100_000*i, "104857600")
@@ -101,15 +101,15 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 || r.Report.PerPod != (reserve.PerPod{Memory: 10 * unit.MiB, CPUPerHour: 108 * time.Second}) {
+	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 || r.Report.PerPod != (corerecommend.PerPod{Memory: 10 * unit.MiB, CPUPerHour: 108 * time.Second}) {
 		t.Errorf("%+v", r.Report)
 	}
-	cpu := func(p reserve.Part) unit.MilliCPU { return r.Report.Parts[p].CPU.P50 }
-	if cpu(reserve.Runtime) != 20 || cpu(reserve.Agent) != 10 || cpu(reserve.System) != 30 || r.Report.Slice == nil {
+	cpu := func(p corerecommend.Part) unit.MilliCPU { return r.Report.Parts[p].CPU.P50 }
+	if cpu(corerecommend.Runtime) != 20 || cpu(corerecommend.Agent) != 10 || cpu(corerecommend.System) != 30 || r.Report.Slice == nil {
 		t.Errorf("%+v", r.Report.Parts)
 	}
 	// 512 MiB in use, of them 100 the pods', half of 70 the runtime's and the agent's; the other half are files.
-	if got := r.Report.Parts[reserve.System].Memory.P50; got != (512-100-35)*unit.MiB {
+	if got := r.Report.Parts[corerecommend.System].Memory.P50; got != (512-100-35)*unit.MiB {
 		t.Errorf("memory of the system %v", got)
 	}
 	if r.Advice.Kube.Memory != 192*unit.MiB { // 50 + 20, 10 for each of 10 more pods, a tenth, rounded up to 16
@@ -123,7 +123,7 @@ func TestInterrupt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		seen := 0
-		o.Seen = func(reserve.Sample) {
+		o.Seen = func(corerecommend.Sample) {
 			if seen++; seen == 3 {
 				cancel()
 			}
@@ -170,7 +170,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Report.Samples < 1 || r.Report.Parts[reserve.System].Memory.Peak <= 0 || len(r.Report.System) == 0 {
+	if r.Report.Samples < 1 || r.Report.Parts[corerecommend.System].Memory.Peak <= 0 || len(r.Report.System) == 0 {
 		t.Errorf("%+v", r.Report)
 	}
 }

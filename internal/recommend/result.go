@@ -8,9 +8,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/reserve"
+	corerecommend "github.com/plimsoll-dev/plimsoll/internal/core/recommend"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -19,15 +19,15 @@ import (
 type Result struct {
 	Machine  machine.Machine
 	MaxPods  int64
-	Report   reserve.Report
-	Advice   reserve.Recommendation
-	Formulas []reserve.Formula
+	Report   corerecommend.Report
+	Advice   corerecommend.Recommendation
+	Formulas []corerecommend.Formula
 }
 
-func (o Options) result(r reserve.Report, coarse bool) *Result {
+func (o Options) result(r corerecommend.Report, coarse bool) *Result {
 	out := &Result{
-		Machine: o.Machine, MaxPods: o.MaxPods, Report: r, Advice: reserve.Recommend(r, reserve.Node{CPUs: int64(o.Machine.CPUs.Len()), Memory: o.Machine.Memory, MaxPods: o.MaxPods}),
-		Formulas: reserve.Formulas(int64(o.Machine.CPUs.Len()), o.Machine.Memory, o.MaxPods),
+		Machine: o.Machine, MaxPods: o.MaxPods, Report: r, Advice: corerecommend.Recommend(r, corerecommend.Node{CPUs: int64(o.Machine.CPUs.Len()), Memory: o.Machine.Memory, MaxPods: o.MaxPods}),
+		Formulas: corerecommend.Formulas(int64(o.Machine.CPUs.Len()), o.Machine.Memory, o.MaxPods),
 	}
 	if coarse {
 		out.Advice.Warnings = append(out.Advice.Warnings, "the memory of some processes counts shared pages in full, because it may not be read exactly: run as root")
@@ -70,8 +70,8 @@ func (r *Result) pods() string {
 }
 
 // block writes one reservation. Amounts are quoted: the configuration wants strings, and "2" alone is none.
-func block(b *bytes.Buffer, name string, reserved loadline.Reserved, whyCPU, whyMemory string) {
-	if reserved == (loadline.Reserved{}) {
+func block(b *bytes.Buffer, name string, reserved allocatable.Reserved, whyCPU, whyMemory string) {
+	if reserved == (allocatable.Reserved{}) {
 		fmt.Fprintf(b, "# %s: nothing was seen to reserve for.\n", name)
 		return
 	}
@@ -90,10 +90,10 @@ func (r *Result) usage() []byte {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "USED BY\tCPU P50\tP99\tPEAK\tMEMORY P50\tP99\tPEAK")
-	line := func(name string, u reserve.Usage) {
+	line := func(name string, u corerecommend.Usage) {
 		fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%s\t%s\t%s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak, rounded(u.Memory.P50), rounded(u.Memory.P99), rounded(u.Memory.Peak))
 	}
-	for _, part := range []reserve.Part{reserve.System, reserve.Runtime, reserve.Agent} {
+	for _, part := range []corerecommend.Part{corerecommend.System, corerecommend.Runtime, corerecommend.Agent} {
 		line(part.String(), r.Report.Parts[part])
 	}
 	if r.Report.Slice != nil {
@@ -138,12 +138,12 @@ func (r *Result) JSON() ([]byte, error) {
 		P99  amounts `json:"p99"`
 		Peak amounts `json:"peak"`
 	}
-	usageOf := func(u reserve.Usage) usage {
+	usageOf := func(u corerecommend.Usage) usage {
 		return usage{of(u.CPU.P50, u.Memory.P50), of(u.CPU.P99, u.Memory.P99), of(u.CPU.Peak, u.Memory.Peak)}
 	}
 	used := map[string]usage{}
 	for part, u := range r.Report.Parts {
-		used[reserve.Part(part).String()] = usageOf(u)
+		used[corerecommend.Part(part).String()] = usageOf(u)
 	}
 	if r.Report.Slice != nil {
 		used["system.slice"] = usageOf(*r.Report.Slice)

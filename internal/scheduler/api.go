@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -22,12 +22,12 @@ import (
 // api is what the mind asks of the API server.
 type api interface {
 	// bind sends a pod to its node and says what is known of the outcome; err is set unless it is BindDone.
-	bind(ctx context.Context, d placement.Decision) (placement.Outcome, error)
+	bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
 	// keepVolume and askForVolume write one part of a plan for a pod's volumes.
-	keepVolume(ctx context.Context, b *placement.VolumeBind) error
-	askForVolume(ctx context.Context, q *placement.VolumeProvision) error
+	keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error
+	askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error
 	// pod returns the whole object, of which the cache keeps a part.
 	pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// remove deletes the pod if it is still the one with that UID.
@@ -41,15 +41,15 @@ const answerMax = 30 * time.Second
 // remote is the real API server, behind a Gate.
 type remote struct{ client *kube.Client }
 
-func (r remote) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (r remote) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	err := r.client.Create(ctx, kube.Pods, d.Pod.Namespace, d.Pod.Name, bindingOf(d), &metav1.Status{}, "binding")
 	if kube.IsWithdrawn(ctx) && errors.Is(err, context.Canceled) {
-		return placement.BindWithdrawn, errWithdrawn // it waited before the Gate
+		return corescheduler.BindWithdrawn, errWithdrawn // it waited before the Gate
 	}
 	return outcomeOf(err), err
 }
 
-func bindingOf(d placement.Decision) *corev1.Binding {
+func bindingOf(d corescheduler.Decision) *corev1.Binding {
 	b := &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: types.UID(d.Pod.ID)},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: d.Node},
@@ -62,19 +62,19 @@ func bindingOf(d placement.Decision) *corev1.Binding {
 
 // outcomeOf tells a refusal, after which nothing happened, from an answer that is missing or says nothing about what
 // happened.
-func outcomeOf(err error) placement.Outcome {
+func outcomeOf(err error) corescheduler.Outcome {
 	if err == nil {
-		return placement.BindDone
+		return corescheduler.BindDone
 	}
 	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) || errors.Is(err, kube.ErrNotLeading) {
-		return placement.BindRefused // it was not even tried
+		return corescheduler.BindRefused // it was not even tried
 	}
 	switch reason := apierrors.ReasonForError(err); reason {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonInternalError, metav1.StatusReasonTimeout,
 		metav1.StatusReasonServerTimeout, metav1.StatusReasonServiceUnavailable:
-		return placement.BindLost
+		return corescheduler.BindLost
 	}
-	return placement.BindRefused
+	return corescheduler.BindRefused
 }
 
 func (r remote) patchStatus(ctx context.Context, namespace, name string, patch []byte) error {
@@ -101,7 +101,7 @@ type failure struct {
 // again: nothing else may happen to a pod for hours, and its owner is to know why. A pod that is placed by now has its
 // condition from the API server. Who may lead no more may again, when a renewal of its Lease was late.
 func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
-	pod := m.lookUp(placement.Pod{ID: placement.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
+	pod := m.lookUp(corescheduler.Pod{ID: corescheduler.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
 	if pod == nil || pod.Spec.NodeName != "" {
 		return true
 	}

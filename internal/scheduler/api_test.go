@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/test/atonce"
@@ -28,20 +28,20 @@ func TestOutcomeOf(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for _, c := range []struct {
 		err  error
-		want placement.Outcome
+		want corescheduler.Outcome
 	}{
-		{nil, placement.BindDone},
-		{apierrors.NewConflict(pods, "p", errors.New("already assigned")), placement.BindRefused},
-		{apierrors.NewNotFound(pods, "p"), placement.BindRefused},
-		{apierrors.NewForbidden(pods, "p", errors.New("quota")), placement.BindRefused},
-		{apierrors.NewTooManyRequests("busy", 1), placement.BindRefused},
-		{fmt.Errorf("before the Gate: %w", kube.ErrNotLeading), placement.BindRefused},
-		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), placement.BindRefused},
-		{fmt.Errorf("read: %w", syscall.ECONNRESET), placement.BindLost},
-		{context.DeadlineExceeded, placement.BindLost},
-		{apierrors.NewInternalError(errors.New("etcdserver: request timed out")), placement.BindLost},
-		{apierrors.NewTimeoutError("late", 1), placement.BindLost},
-		{apierrors.NewServiceUnavailable("away"), placement.BindLost},
+		{nil, corescheduler.BindDone},
+		{apierrors.NewConflict(pods, "p", errors.New("already assigned")), corescheduler.BindRefused},
+		{apierrors.NewNotFound(pods, "p"), corescheduler.BindRefused},
+		{apierrors.NewForbidden(pods, "p", errors.New("quota")), corescheduler.BindRefused},
+		{apierrors.NewTooManyRequests("busy", 1), corescheduler.BindRefused},
+		{fmt.Errorf("before the Gate: %w", kube.ErrNotLeading), corescheduler.BindRefused},
+		{fmt.Errorf("dial: %w", syscall.ECONNREFUSED), corescheduler.BindRefused},
+		{fmt.Errorf("read: %w", syscall.ECONNRESET), corescheduler.BindLost},
+		{context.DeadlineExceeded, corescheduler.BindLost},
+		{apierrors.NewInternalError(errors.New("etcdserver: request timed out")), corescheduler.BindLost},
+		{apierrors.NewTimeoutError("late", 1), corescheduler.BindLost},
+		{apierrors.NewServiceUnavailable("away"), corescheduler.BindLost},
 	} {
 		if got := outcomeOf(c.err); got != c.want {
 			t.Errorf("%v: outcome %v, want %v", c.err, got, c.want)
@@ -68,7 +68,7 @@ func TestWritesPassTheGate(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				_, _ = r.bind(ctx, placement.Decision{Pod: placement.Pod{Namespace: "x", Name: "p"}, Node: "n"})
+				_, _ = r.bind(ctx, corescheduler.Decision{Pod: corescheduler.Pod{Namespace: "x", Name: "p"}, Node: "n"})
 			})
 			all.Go(func() { _ = r.patchStatus(ctx, "x", "p", []byte("{}")) })
 			all.Go(func() { _ = r.remove(ctx, "x", "p", "u") })
@@ -105,9 +105,9 @@ func TestWithdrawnBind(t *testing.T) {
 	}
 	withdrawn := make(chan struct{})
 	ctx := kube.Withdrawable(t.Context(), withdrawn)
-	outcomes := make(chan placement.Outcome, 2)
+	outcomes := make(chan corescheduler.Outcome, 2)
 	bind := func(name string) {
-		o, _ := remote{client}.bind(ctx, placement.Decision{Pod: placement.Pod{Namespace: "x", Name: name}, Node: "n"})
+		o, _ := remote{client}.bind(ctx, corescheduler.Decision{Pod: corescheduler.Pod{Namespace: "x", Name: name}, Node: "n"})
 		outcomes <- o
 	}
 	go bind("sent")
@@ -116,11 +116,11 @@ func TestWithdrawnBind(t *testing.T) {
 	}
 	go bind("waits")
 	close(withdrawn)
-	if o := <-outcomes; o != placement.BindWithdrawn {
+	if o := <-outcomes; o != corescheduler.BindWithdrawn {
 		t.Errorf("the bind that waits: %v", o)
 	}
 	close(answer)
-	if o := <-outcomes; o != placement.BindDone {
+	if o := <-outcomes; o != corescheduler.BindDone {
 		t.Errorf("the bind that was sent: %v", o)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // faraway is a cluster whose API server refuses everything for a while, or takes its time.
@@ -44,7 +44,7 @@ func (f *faraway) answer(ctx context.Context, what string) error {
 	}
 }
 
-func (f *faraway) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (f *faraway) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	if err := f.answer(ctx, "bind"); err != nil {
 		return outcomeOf(err), err
 	}
@@ -52,7 +52,7 @@ func (f *faraway) bind(ctx context.Context, d placement.Decision) (placement.Out
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mute {
-		return placement.BindLost, errors.New("connection reset")
+		return corescheduler.BindLost, errors.New("connection reset")
 	}
 	return outcome, err
 }
@@ -172,7 +172,7 @@ func TestLateWatchAfterLostAnswers(t *testing.T) {
 		var seen sync.Map // what the watch has shown
 		m, recorder, stop := startPrepared(f.cluster, 16, func(m *mind) {
 			m.api = f
-			m.lookUp = func(p placement.Pod) *corev1.Pod {
+			m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 				pod := f.lookUp(p)
 				if _, bound := seen.Load(types.UID(p.ID)); !bound {
 					pod = onNode(pod.DeepCopy(), "")

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -46,23 +46,23 @@ type cluster struct {
 	onBound, onGone func(*corev1.Pod) // the watch
 }
 
-func (c *cluster) bind(_ context.Context, d placement.Decision) (placement.Outcome, error) {
+func (c *cluster) bind(_ context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	time.Sleep(5 * time.Millisecond) // virtual
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refuses {
 		c.refused++
-		return placement.BindRefused, errors.New("no")
+		return corescheduler.BindRefused, errors.New("no")
 	}
 	luck := 9
 	if c.trouble {
 		luck = c.rng.IntN(10)
 	}
 	if luck == 0 {
-		return placement.BindRefused, errors.New("no")
+		return corescheduler.BindRefused, errors.New("no")
 	}
 	if luck == 1 {
-		return placement.BindLost, errors.New("connection reset")
+		return corescheduler.BindLost, errors.New("connection reset")
 	}
 	binding := bindingOf(d)
 	pod, err := c.bindable(binding)
@@ -76,9 +76,9 @@ func (c *cluster) bind(_ context.Context, d placement.Decision) (placement.Outco
 	c.bound[pod.UID]++
 	go c.onBound(pod)
 	if luck == 2 {
-		return placement.BindLost, errors.New("connection reset after the bind")
+		return corescheduler.BindLost, errors.New("connection reset after the bind")
 	}
-	return placement.BindDone, nil
+	return corescheduler.BindDone, nil
 }
 
 // bindable returns the pod that b binds, or the API server's refusal. c.mu is held.
@@ -140,7 +140,7 @@ func (c *cluster) pod(_ context.Context, _, name string) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 }
 
-func (c *cluster) lookUp(p placement.Pod) *corev1.Pod {
+func (c *cluster) lookUp(p corescheduler.Pod) *corev1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pods[types.UID(p.ID)]
@@ -229,8 +229,8 @@ func start(c *cluster, limit int) (*mind, *record.FakeRecorder, func()) {
 func startPrepared(c *cluster, limit int, prepare func(*mind)) (*mind, *record.FakeRecorder, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	recorder := record.NewFakeRecorder(10000)
-	profile := placement.DefaultProfile()
-	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []placement.Profile{
+	profile := corescheduler.DefaultProfile()
+	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: limit, Profiles: []corescheduler.Profile{
 		{Name: DefaultName, Weights: profile.Weights, Strategy: profile.Strategy},
 	}}
 	m := newMind(o, c, func(string) record.EventRecorder { return recorder })

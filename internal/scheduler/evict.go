@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -28,15 +28,15 @@ const evictors = BindsInFlightDefault
 
 // eviction is what was decided to make room for one pod.
 type eviction struct {
-	preemptor placement.Pod
-	*placement.Preemption
+	preemptor corescheduler.Pod
+	*corescheduler.Preemption
 }
 
 // errWithdrawn is why the bind of a victim was not sent.
 var errWithdrawn = errors.New("withdrawn: room is made for a pod of higher priority")
 
 // launch notes that a decision is on its way.
-func (m *mind) launch(id placement.PodID) *flight {
+func (m *mind) launch(id corescheduler.PodID) *flight {
 	f := &flight{withdrawn: make(chan struct{})}
 	m.flights[id] = f
 	return f
@@ -50,8 +50,8 @@ func (m *mind) landed(p placed) {
 }
 
 // makeRoom sets off what a preemption needs: victims that are bound are evicted, the binds of others withdrawn.
-func (m *mind) makeRoom(d placement.Decision) {
-	e := eviction{d.Pod, &placement.Preemption{Node: d.Preemption.Node, Violations: d.Preemption.Violations}}
+func (m *mind) makeRoom(d corescheduler.Decision) {
+	e := eviction{d.Pod, &corescheduler.Preemption{Node: d.Preemption.Node, Violations: d.Preemption.Violations}}
 	for _, v := range d.Preemption.Victims {
 		if v.Assumed {
 			m.withdraw(d.Pod, v)
@@ -66,7 +66,7 @@ func (m *mind) makeRoom(d placement.Decision) {
 
 // withdraw lets the bind of a victim not be sent, if it has not been yet. Where nothing is on its way, the mind has
 // taken the victim back itself, or does not know what became of its bind and hears of it.
-func (m *mind) withdraw(preemptor placement.Pod, v placement.Victim) {
+func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	f := m.flights[v.ID]
 	if f == nil {
 		return
@@ -77,7 +77,7 @@ func (m *mind) withdraw(preemptor placement.Pod, v placement.Victim) {
 	if i := slices.IndexFunc(m.held, func(p placed) bool { return p.Pod.ID == v.ID }); i >= 0 {
 		p := m.held[i]
 		m.held = slices.Delete(m.held, i, i+1)
-		m.settle(m.now(), p, placement.BindWithdrawn)
+		m.settle(m.now(), p, corescheduler.BindWithdrawn)
 	}
 }
 
@@ -105,8 +105,8 @@ func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
 
 // evict marks a victim as disrupted by the scheduler, for those who ask why it ended, and deletes it. A victim that is
 // gone or going already is no failure. Whoever leads no more evicts nobody: it may know the cluster of yesterday.
-func (m *mind) evict(ctx context.Context, preemptor placement.Pod, v placement.Victim, node string) error {
-	victim := m.lookUp(placement.Pod{ID: v.ID, Namespace: v.Namespace, Name: v.Name})
+func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v corescheduler.Victim, node string) error {
+	victim := m.lookUp(corescheduler.Pod{ID: v.ID, Namespace: v.Namespace, Name: v.Name})
 	if victim == nil || victim.DeletionTimestamp != nil {
 		return nil
 	}
@@ -144,8 +144,8 @@ func (m *mind) evict(ctx context.Context, preemptor placement.Pod, v placement.V
 }
 
 // removed reports whether a deletion that failed with err has happened all the same: where the answer is lost, it asks.
-func (m *mind) removed(ctx context.Context, v placement.Victim, err error) bool {
-	if outcomeOf(err) != placement.BindLost {
+func (m *mind) removed(ctx context.Context, v corescheduler.Victim, err error) bool {
+	if outcomeOf(err) != corescheduler.BindLost {
 		return false
 	}
 	// If it has happened the preemptor may be placed by now, and its eviction withdrawn.

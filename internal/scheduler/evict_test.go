@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // TestPreemption lets a pod of high priority come to a full node: the less important pod is marked, deleted and told
@@ -188,7 +188,7 @@ func TestNoEvictionThatIsNotNeeded(t *testing.T) {
 				case "another leads":
 					deposed.Store(true)
 				case "the victim goes by itself":
-					victim := h.lookUp(placement.Pod{ID: placement.PodID(fmt.Sprint("uid-low", evictors+i))}).DeepCopy()
+					victim := h.lookUp(corescheduler.Pod{ID: corescheduler.PodID(fmt.Sprint("uid-low", evictors+i))}).DeepCopy()
 					victim.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 					h.set(victim)
 				}

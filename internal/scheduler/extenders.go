@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
@@ -61,7 +61,7 @@ func newExtenders(list []schedulerconfig.Extender) (out []*extender, err error) 
 }
 
 // concerns reports whether the extender is asked about a pod.
-func (e *extender) concerns(p placement.Pod) bool {
+func (e *extender) concerns(p corescheduler.Pod) bool {
 	if len(e.Manages) == 0 {
 		return true
 	}
@@ -107,7 +107,7 @@ func (e *extender) send(ctx context.Context, verb string, ask, answer any) error
 var errExtenderStatus = errors.New("status")
 
 // asksOthers reports whether extenders are asked about nodes for a pod, and whether about evictions.
-func (m *mind) asksOthers(p placement.Pod) (nodes, evictions bool) {
+func (m *mind) asksOthers(p corescheduler.Pod) (nodes, evictions bool) {
 	for _, e := range m.extenders {
 		if e.concerns(p) {
 			nodes = nodes || e.Filter != "" || e.Prioritize != ""
@@ -120,17 +120,17 @@ func (m *mind) asksOthers(p placement.Pod) (nodes, evictions bool) {
 // question is a pod about which extenders are asked: the nodes on which it fits, or what would make room for it where
 // it fits nowhere, and why.
 type question struct {
-	pod    placement.Pod
+	pod    corescheduler.Pod
 	nodes  []string
-	offers []placement.Preemption
-	why    *placement.Failure
+	offers []corescheduler.Preemption
+	why    *corescheduler.Failure
 	began  unit.Instant // when the attempt did
 }
 
 // askExtenders asks, one after the other, beside the mind, and tells it what they said.
 func (m *mind) askExtenders(ctx context.Context, q question) (done bool) {
-	var opinion placement.Opinion
-	var left []placement.Preemption
+	var opinion corescheduler.Opinion
+	var left []corescheduler.Preemption
 	pod, err := m.wholePod(ctx, q.pod.Namespace, q.pod.Name, q.pod.ID)
 	switch {
 	case err != nil:
@@ -171,7 +171,7 @@ func (m *mind) extenderFailed(now unit.Instant, q question, err error) {
 }
 
 // wholePod reads the object of which the cache keeps a part, if it is still the same pod.
-func (m *mind) wholePod(ctx context.Context, namespace, name string, id placement.PodID) (*corev1.Pod, error) {
+func (m *mind) wholePod(ctx context.Context, namespace, name string, id corescheduler.PodID) (*corev1.Pod, error) {
 	pod, err := m.api.pod(ctx, namespace, name)
 	if err == nil && pod.UID != types.UID(id) {
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name) // it is another by now
@@ -181,9 +181,9 @@ func (m *mind) wholePod(ctx context.Context, namespace, name string, id placemen
 
 // opinions asks each extender that the pod concerns: first what it rejects of what those before left, then what it
 // prefers of the rest.
-func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o placement.Opinion, err error) {
+func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o corescheduler.Opinion, err error) {
 	left := q.nodes
-	o = placement.Opinion{Nodes: map[string]int64{}, Rejected: map[string]string{}}
+	o = corescheduler.Opinion{Nodes: map[string]int64{}, Rejected: map[string]string{}}
 	for _, e := range m.extenders {
 		if e.Filter == "" || !e.concerns(q.pod) || len(left) == 0 {
 			continue
@@ -284,7 +284,7 @@ func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]
 }
 
 // binder is the extender that binds a pod in place of the API server's own resource; nil: none does.
-func (m *mind) binder(p placement.Pod) *extender {
+func (m *mind) binder(p corescheduler.Pod) *extender {
 	for _, e := range m.extenders {
 		if e.Bind != "" && e.concerns(p) {
 			return e
@@ -294,20 +294,20 @@ func (m *mind) binder(p placement.Pod) *extender {
 }
 
 // bind lets the extender bind. Without an answer it may have happened.
-func (e *extender) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (e *extender) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	var r extenderv1.ExtenderBindingResult
 	err := e.send(ctx, e.Bind, &extenderv1.ExtenderBindingArgs{
 		PodName: d.Pod.Name, PodNamespace: d.Pod.Namespace, PodUID: types.UID(d.Pod.ID), Node: d.Node,
 	}, &r)
 	switch {
 	case err == nil && r.Error == "":
-		return placement.BindDone, nil
+		return corescheduler.BindDone, nil
 	case err == nil:
-		return placement.BindRefused, fmt.Errorf("extender %s: %s", e.URL, cut(r.Error, messageMax))
+		return corescheduler.BindRefused, fmt.Errorf("extender %s: %s", e.URL, cut(r.Error, messageMax))
 	case errors.Is(err, errExtenderStatus):
-		return placement.BindRefused, fmt.Errorf("extender %s: %w", e.URL, err)
+		return corescheduler.BindRefused, fmt.Errorf("extender %s: %w", e.URL, err)
 	}
-	return placement.BindLost, fmt.Errorf("extender %s: %w", e.URL, err)
+	return corescheduler.BindLost, fmt.Errorf("extender %s: %w", e.URL, err)
 }
 
 // pod is part of api.

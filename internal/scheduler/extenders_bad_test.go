@@ -25,7 +25,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 	"github.com/plimsoll-dev/plimsoll/test/atonce"
@@ -370,16 +370,16 @@ func TestBindsOfExtenders(t *testing.T) {
 	for _, q := range []struct {
 		status int
 		text   string
-		want   placement.Outcome
+		want   corescheduler.Outcome
 		why    string
 	}{
-		{http.StatusOK, `{}`, placement.BindDone, ""},
-		{http.StatusOK, `{"Error": "no licence"}`, placement.BindRefused, "no licence"},
-		{http.StatusInternalServerError, ``, placement.BindRefused, "500 Internal Server Error"},
-		{http.StatusOK, `<html>`, placement.BindLost, "cannot be read"},
-		{0, ``, placement.BindLost, "EOF"},
+		{http.StatusOK, `{}`, corescheduler.BindDone, ""},
+		{http.StatusOK, `{"Error": "no licence"}`, corescheduler.BindRefused, "no licence"},
+		{http.StatusInternalServerError, ``, corescheduler.BindRefused, "500 Internal Server Error"},
+		{http.StatusOK, `<html>`, corescheduler.BindLost, "cannot be read"},
+		{0, ``, corescheduler.BindLost, "EOF"},
 	} {
-		outcome, err := saying(t, q.status, q.text, true).bind(t.Context(), placement.Decision{Node: "n"})
+		outcome, err := saying(t, q.status, q.text, true).bind(t.Context(), corescheduler.Decision{Node: "n"})
 		if outcome != q.want || (err != nil) != (q.why != "") || err != nil && !strings.Contains(err.Error(), q.why) {
 			t.Errorf("%d %s: %v, %v; want %v, %s", q.status, q.text, outcome, err, q.want, q.why)
 		}

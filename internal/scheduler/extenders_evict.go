@@ -12,13 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // evictionsLeft asks each extender that the pod concerns what it leaves of what would make room, and of what those
 // before it left.
-func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) ([]placement.Preemption, error) {
+func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) ([]corescheduler.Preemption, error) {
 	left := q.offers
 	for _, e := range m.extenders {
 		if e.Preempt == "" || !e.concerns(q.pod) || len(left) == 0 {
@@ -39,8 +39,8 @@ func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) (
 
 // preempt asks one extender. It may drop nodes, and change who would go on a node; it cannot add nodes.
 func (m *mind) preempt(
-	ctx context.Context, e *extender, pod *corev1.Pod, offers []placement.Preemption,
-) ([]placement.Preemption, error) {
+	ctx context.Context, e *extender, pod *corev1.Pod, offers []corescheduler.Preemption,
+) ([]corescheduler.Preemption, error) {
 	args := &extenderv1.ExtenderPreemptionArgs{Pod: pod}
 	if e.NamesOnly {
 		args.NodeNameToMetaVictims = metaVictims(offers)
@@ -54,9 +54,9 @@ func (m *mind) preempt(
 	if err := e.send(ctx, e.Preempt, args, &r); err != nil {
 		return nil, err
 	}
-	left := []placement.Preemption{}
+	left := []corescheduler.Preemption{}
 	for node, victims := range r.NodeNameToMetaVictims {
-		if !slices.ContainsFunc(offers, func(o placement.Preemption) bool { return o.Node == node }) {
+		if !slices.ContainsFunc(offers, func(o corescheduler.Preemption) bool { return o.Node == node }) {
 			return nil, fmt.Errorf("it names node %.200q, about which it was not asked", node)
 		}
 		if victims == nil || len(victims.Pods) == 0 {
@@ -65,21 +65,21 @@ func (m *mind) preempt(
 			}
 			return nil, fmt.Errorf("expected at least one victim pod on node %q", node)
 		}
-		made := placement.Preemption{Node: node, Violations: int(victims.NumPDBViolations)}
+		made := corescheduler.Preemption{Node: node, Violations: int(victims.NumPDBViolations)}
 		for _, v := range victims.Pods {
 			if v == nil {
 				return nil, fmt.Errorf("it names a victim on node %q without its UID", node)
 			}
-			made.Victims = append(made.Victims, placement.Victim{ID: placement.PodID(v.UID)})
+			made.Victims = append(made.Victims, corescheduler.Victim{ID: corescheduler.PodID(v.UID)})
 		}
 		left = append(left, made)
 	}
-	slices.SortFunc(left, func(a, b placement.Preemption) int { return cmp.Compare(a.Node, b.Node) })
-	return left, m.nameVictims(ctx, placement.PodID(pod.UID), left)
+	slices.SortFunc(left, func(a, b corescheduler.Preemption) int { return cmp.Compare(a.Node, b.Node) })
+	return left, m.nameVictims(ctx, corescheduler.PodID(pod.UID), left)
 }
 
 // nameVictims asks the mind who the victims are.
-func (m *mind) nameVictims(ctx context.Context, pod placement.PodID, wanted []placement.Preemption) error {
+func (m *mind) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted []corescheduler.Preemption) error {
 	answer := make(chan error, 1)
 	m.tell(ctx, func(unit.Instant) { answer <- m.placer.NameVictims(pod, wanted) })
 	select {
@@ -91,7 +91,7 @@ func (m *mind) nameVictims(ctx context.Context, pod placement.PodID, wanted []pl
 }
 
 // metaVictims is what an extender is told that knows the pods itself.
-func metaVictims(offers []placement.Preemption) map[string]*extenderv1.MetaVictims {
+func metaVictims(offers []corescheduler.Preemption) map[string]*extenderv1.MetaVictims {
 	out := map[string]*extenderv1.MetaVictims{}
 	for _, o := range offers {
 		told := &extenderv1.MetaVictims{NumPDBViolations: int64(o.Violations)}
@@ -106,7 +106,7 @@ func metaVictims(offers []placement.Preemption) map[string]*extenderv1.MetaVicti
 // wholeVictims is what one is told that does not. The objects are read, as the cache keeps a part of each; who is gone
 // is left out.
 func (m *mind) wholeVictims(
-	ctx context.Context, offers []placement.Preemption,
+	ctx context.Context, offers []corescheduler.Preemption,
 ) (map[string]*extenderv1.Victims, error) {
 	out := map[string]*extenderv1.Victims{}
 	for _, o := range offers {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -93,8 +93,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // hasty is a mind's placer with pauses so short that tests with real servers need not wait for them.
-func hasty(profiles []placement.Profile) *placement.Placer {
-	return placement.New(placement.Options{
+func hasty(profiles []corescheduler.Profile) *corescheduler.Placer {
+	return corescheduler.New(corescheduler.Options{
 		Profiles: profiles, BackoffFirst: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
 	})
 }
@@ -133,7 +133,7 @@ func TestExtenders(t *testing.T) {
 			byOutsider++
 			pod, _ := c.pod(context.Background(), args.PodNamespace, args.PodName)
 			fact := translate.PlacementPod(pod)
-			if _, err := c.bind(context.Background(), placement.Decision{Pod: fact, Node: args.Node}); err != nil {
+			if _, err := c.bind(context.Background(), corescheduler.Decision{Pod: fact, Node: args.Node}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -21,7 +21,7 @@ func TestHealthAfterAPause(t *testing.T) {
 		var hangs atomic.Bool
 		release := make(chan struct{})
 		m, _, stop := startPrepared(c, 10, func(m *mind) {
-			m.lookUp = func(p placement.Pod) *corev1.Pod {
+			m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 				if hangs.Load() {
 					<-release
 				}

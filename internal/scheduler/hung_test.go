@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -41,7 +41,7 @@ func await(ctx context.Context, gate chan struct{}) {
 	}
 }
 
-func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (h *hanging) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	h.mu.Lock()
 	h.binding++
 	h.mostBinds = max(h.mostBinds, h.binding)
@@ -53,7 +53,7 @@ func (h *hanging) bind(ctx context.Context, d placement.Decision) (placement.Out
 	}()
 	for h.binds != nil && !h.onWire && !isClosed(h.binds) { // as before a Gate
 		if time.Sleep(time.Millisecond); kube.IsWithdrawn(ctx) {
-			return placement.BindWithdrawn, errWithdrawn
+			return corescheduler.BindWithdrawn, errWithdrawn
 		}
 	}
 	h.mu.Lock()
@@ -115,7 +115,7 @@ func TestNoSpinWhileSlotsAreTaken(t *testing.T) {
 	if !ok || d.Node == "" {
 		t.Fatalf("not placed: %+v", d)
 	}
-	m.placer.Bound(now, d.Pod, placement.BindRefused)
+	m.placer.Bound(now, d.Pod, corescheduler.BindRefused)
 	m.binding = 2
 	if m.mayPlace(now.Add(hungAfter / 2)) {
 		t.Error("a decision is made ahead, and binds are answered")

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -17,7 +17,7 @@ type KeptPod struct {
 	conditions        []corev1.PodCondition // those that a scheduler writes
 
 	// fact is the pod translated, until the handler has passed it on; nobody else looks at it.
-	fact *placement.Pod
+	fact *corescheduler.Pod
 }
 
 // KeepPod turns the object of a pod into a KeptPod as it arrives, before it is stored.

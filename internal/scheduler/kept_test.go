@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -61,7 +61,7 @@ func TestKeptPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	profiles := []placement.Profile{{Name: DefaultName}}
+	profiles := []corescheduler.Profile{{Name: DefaultName}}
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	store, controller := client.Informer(kube.Pods, kube.Selection{Keep: KeepPod}, m.podHandler())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -86,14 +86,14 @@ func TestKeptPods(t *testing.T) {
 	hear()
 	hear()
 	expect("0 1 1")
-	got := podIn(store, placement.Pod{ID: "uid-b", Namespace: "default", Name: "b"})
+	got := podIn(store, corescheduler.Pod{ID: "uid-b", Namespace: "default", Name: "b"})
 	want := pod("b", "1", "")
 	want.TypeMeta, want.Spec = metav1.TypeMeta{}, corev1.PodSpec{SchedulerName: DefaultName}
 	want.Status.Conditions = want.Status.Conditions[1:]
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("kept %+v, want %+v", got, want)
 	}
-	if podIn(store, placement.Pod{ID: "uid-of-another", Namespace: "default", Name: "b"}) != nil {
+	if podIn(store, corescheduler.Pod{ID: "uid-of-another", Namespace: "default", Name: "b"}) != nil {
 		t.Error("another pod of the name was found")
 	}
 	events <- map[string]any{"type": "MODIFIED", "object": pod("b", "2", "n")}

@@ -3,7 +3,7 @@ package scheduler
 import (
 	"context"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -27,7 +27,7 @@ type line struct {
 
 // placed is a decision to be bound.
 type placed struct {
-	placement.Decision
+	corescheduler.Decision
 	began unit.Instant // when it was made
 	*flight
 	after <-chan struct{} // closed when nothing is written any more about why it was not placed before; nil: nothing is
@@ -35,8 +35,8 @@ type placed struct {
 
 // flight is a decision on its way, which may be withdrawn.
 type flight struct {
-	withdrawn chan struct{} // closed when it is not wanted any more
-	by        placement.Pod // the preemptor of which it is a victim then
+	withdrawn chan struct{}     // closed when it is not wanted any more
+	by        corescheduler.Pod // the preemptor of which it is a victim then
 }
 
 // mayGo waits until nothing is on its way any more about why p was not placed before; false: ctx ended.
@@ -83,13 +83,13 @@ func (at *line) begin(p placed) bool {
 }
 
 // leave ends the bind p, and says which may go now, or which may not go any more.
-func (l lines) leave(p placed, o placement.Outcome) (next, withdrawn []placed) {
+func (l lines) leave(p placed, o corescheduler.Outcome) (next, withdrawn []placed) {
 	if p.Pod.NUMA == nil {
 		return nil, nil
 	}
 	at := l[p.Node]
 	at.flying--
-	if o != placement.BindDone {
+	if o != corescheduler.BindDone {
 		withdrawn, at.behind = at.behind, nil
 	}
 	for len(at.behind) > 0 && at.begin(at.behind[0]) {

@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -39,7 +39,7 @@ type numaCluster struct {
 	publish func(*topology.Object)
 }
 
-func (c *numaCluster) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (c *numaCluster) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	p, node := d.Pod, d.Node
 	c.mu.Lock()
 	n := c.nodes[node]
@@ -172,14 +172,14 @@ func TestLines(t *testing.T) {
 			t.Errorf("%s goes before the first is bound", p.Pod.ID)
 		}
 	}
-	if !l.enter(placed{Decision: placement.Decision{Node: "n"}}) {
+	if !l.enter(placed{Decision: corescheduler.Decision{Node: "n"}}) {
 		t.Error("one that asks nothing of the agent waits")
 	}
-	next, withdrawn := l.leave(first, placement.BindDone)
+	next, withdrawn := l.leave(first, corescheduler.BindDone)
 	if len(next) != 1 || next[0].Pod.ID != "second" || len(withdrawn) > 0 {
 		t.Fatalf("after a bind goes %v, withdrawn %v", next, withdrawn)
 	}
-	for _, outcome := range []placement.Outcome{placement.BindRefused, placement.BindLost, placement.BindWithdrawn} {
+	for _, outcome := range []corescheduler.Outcome{corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn} {
 		l := lines{}
 		for _, p := range others {
 			l.enter(p)
@@ -189,7 +189,7 @@ func TestLines(t *testing.T) {
 			t.Errorf("after outcome %v goes %v, withdrawn %v", outcome, next, withdrawn)
 		}
 	}
-	if next, _ := l.leave(pinned("elsewhere", "m"), placement.BindDone); len(next) > 0 || !l.enter(pinned("later", "m")) {
+	if next, _ := l.leave(pinned("elsewhere", "m"), corescheduler.BindDone); len(next) > 0 || !l.enter(pinned("later", "m")) {
 		t.Errorf("a line that is empty is not over: %v", l)
 	}
 }
@@ -203,8 +203,8 @@ func pinned(name, node string) placed {
 
 // asking is one on a pod that asks, and gets nothing.
 func asking(name, node string) placed {
-	return placed{Decision: placement.Decision{Node: node, Pod: placement.Pod{
-		ID: placement.PodID(name), NUMA: &numa.Pod{},
+	return placed{Decision: corescheduler.Decision{Node: node, Pod: corescheduler.Pod{
+		ID: corescheduler.PodID(name), NUMA: &numa.Pod{},
 	}}}
 }
 
@@ -230,7 +230,7 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 	}
 	for _, c := range []struct {
 		end     placed
-		outcome placement.Outcome
+		outcome corescheduler.Outcome
 		next    []string
 		dropped []string
 	}{
@@ -238,11 +238,11 @@ func TestLinesOfThoseWhoGetNothing(t *testing.T) {
 		{end: asking("a", "n")},
 		{end: asking("c", "n"), next: []string{"d"}},
 		{end: pinned("d", "n"), next: []string{"e", "f"}},
-		{end: asking("e", "n"), outcome: placement.BindRefused, dropped: []string{"g"}},
+		{end: asking("e", "n"), outcome: corescheduler.BindRefused, dropped: []string{"g"}},
 		{end: asking("f", "n")},
 	} {
 		if c.outcome == 0 {
-			c.outcome = placement.BindDone
+			c.outcome = corescheduler.BindDone
 		}
 		next, dropped := l.leave(c.end, c.outcome)
 		if !slices.Equal(names(next), c.next) || !slices.Equal(names(dropped), c.dropped) {
@@ -287,7 +287,7 @@ type slowBinds struct {
 	now, most int
 }
 
-func (s *slowBinds) bind(ctx context.Context, d placement.Decision) (placement.Outcome, error) {
+func (s *slowBinds) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	count := func(n int) {
 		s.counts.Lock()
 		defer s.counts.Unlock()

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -131,7 +131,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 func TestFlushedIsCounted(t *testing.T) {
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2}, nil, nil)
 	for _, flushed := range []bool{true, false} {
-		m.settle(2, placed{Decision: placement.Decision{Node: "n", Flushed: flushed}, began: 1}, placement.BindDone)
+		m.settle(2, placed{Decision: corescheduler.Decision{Node: "n", Flushed: flushed}, began: 1}, corescheduler.BindDone)
 	}
 	if n := total(t, m.o.Metrics, "scheduler_pod_scheduled_after_flush_total"); n != 1 {
 		t.Errorf("%v counted, want one", n)

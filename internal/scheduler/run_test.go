@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
@@ -371,7 +371,7 @@ func TestRunKnowsNamespaces(t *testing.T) {
 		other.Namespace, other.Labels = "theirs", map[string]string{"app": "web"}
 		w.put("pods", other)
 		w.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
-		_, stop := startRun(w, Options{Profiles: []placement.Profile{{Name: "mine"}, {Name: "other"}}})
+		_, stop := startRun(w, Options{Profiles: []corescheduler.Profile{{Name: "mine"}, {Name: "other"}}})
 		defer stop()
 		pod := wirePod("p", "1", 0)
 		pod.Spec.SchedulerName = "mine"

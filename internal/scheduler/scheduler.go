@@ -1,4 +1,4 @@
-// Package scheduler is the scheduler's shell: it brings pods and nodes to core/placement, binds what it places, and
+// Package scheduler is the scheduler's shell: it brings pods and nodes to core/scheduler, binds what it places, and
 // tells the owner of a pod why it was or was not placed.
 //
 // # Model
@@ -43,7 +43,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -83,8 +83,8 @@ type Options struct {
 	Events *kube.Client // for Events, so that they do not wait behind binds; nil: Client
 	Name   string       // schedulerName to answer to where there are no Profiles; empty: DefaultName. Source of events
 	// Profiles place the pods whose schedulerName is theirs; none: the default profile, under Name.
-	Profiles                 []placement.Profile
-	BackoffFirst, BackoffMax time.Duration // see placement.Options
+	Profiles                 []corescheduler.Profile
+	BackoffFirst, BackoffMax time.Duration // see scheduler.Options
 	Metrics                  *Metrics      // nil: kept, and shown to nobody
 	Seed                     uint64        // decides between nodes of equal score; see placement
 	BindsInFlight            int           // zero: BindsInFlightDefault
@@ -111,9 +111,9 @@ func Run(ctx context.Context, o Options) error {
 		o.Events = o.Client
 	}
 	if len(o.Profiles) == 0 {
-		profile := placement.DefaultProfile()
+		profile := corescheduler.DefaultProfile()
 		profile.Name = o.Name
-		o.Profiles = []placement.Profile{profile}
+		o.Profiles = []corescheduler.Profile{profile}
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 	nodes, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{}, m.nodeHandler())
 	o.Metrics.count(func() (census, bool) { return m.count(ctx) })
 	defer o.Metrics.count(nil)
-	m.lookUp = func(p placement.Pod) *corev1.Pod { return podIn(pods, p) }
+	m.lookUp = func(p corescheduler.Pod) *corev1.Pod { return podIn(pods, p) }
 	m.node = func(name string) *corev1.Node {
 		obj, _, _ := nodes.GetByKey(name) // a store in memory
 		node, _ := obj.(*corev1.Node)
@@ -181,13 +181,13 @@ func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, 
 }
 
 // podIn returns what is kept of the object behind p, nil if it is gone or replaced.
-func podIn(store cache.Store, p placement.Pod) *corev1.Pod {
+func podIn(store cache.Store, p corescheduler.Pod) *corev1.Pod {
 	obj, ok, err := store.GetByKey(p.Namespace + "/" + p.Name)
 	if err != nil || !ok {
 		return nil
 	}
 	pod, ok := obj.(*KeptPod)
-	if !ok || placement.PodID(pod.UID) != p.ID {
+	if !ok || corescheduler.PodID(pod.UID) != p.ID {
 		return nil
 	}
 	return pod.object()
@@ -201,10 +201,10 @@ type mind struct {
 	o         Options
 	api       api
 	recorder  func(profile string) record.EventRecorder
-	lookUp    func(placement.Pod) *corev1.Pod
-	failures  *latest[placement.PodID, failure]
-	evictions *latest[placement.PodID, eviction] // by preemptor
-	questions *latest[placement.PodID, question]
+	lookUp    func(corescheduler.Pod) *corev1.Pod
+	failures  *latest[corescheduler.PodID, failure]
+	evictions *latest[corescheduler.PodID, eviction] // by preemptor
+	questions *latest[corescheduler.PodID, question]
 	extenders []*extender
 	node      func(name string) *corev1.Node // whole, for extenders
 
@@ -212,22 +212,22 @@ type mind struct {
 	clock  func() time.Time // time.Now, but for tests; its differences do not follow the wall clock
 	start  time.Time
 	last   unit.Instant // of now
-	placer *placement.Placer
+	placer *corescheduler.Placer
 
 	synced   bool
 	binding  int          // binds, and writes of volumes before them, in flight, and those in line or held
 	held     []placed     // decided ahead, to be sent when there is a slot
 	answered unit.Instant // when a slot was free, or a bind answered, last
 	lines    lines
-	flights  map[placement.PodID]*flight // that were not withdrawn
+	flights  map[corescheduler.PodID]*flight // that were not withdrawn
 	classes  deviceClasses
-	rejected map[placement.PodID]rejected // of the pods that fit nowhere, by whom
-	unsure   map[placement.PodID]placed   // whose bind had no answer, until the watch or another bind settles it
+	rejected map[corescheduler.PodID]rejected // of the pods that fit nowhere, by whom
+	unsure   map[corescheduler.PodID]placed   // whose bind had no answer, until the watch or another bind settles it
 }
 
 // rejected is what is counted of a pod that fits nowhere.
 type rejected struct {
-	by      placement.RuleSet
+	by      corescheduler.RuleSet
 	profile string
 }
 
@@ -246,25 +246,25 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 		o:         o,
 		api:       a,
 		recorder:  recorder,
-		lookUp:    func(placement.Pod) *corev1.Pod { return nil },
-		failures:  newLatest[placement.PodID, failure](),
-		evictions: newLatest[placement.PodID, eviction](),
-		questions: newLatest[placement.PodID, question](),
+		lookUp:    func(corescheduler.Pod) *corev1.Pod { return nil },
+		failures:  newLatest[corescheduler.PodID, failure](),
+		evictions: newLatest[corescheduler.PodID, eviction](),
+		questions: newLatest[corescheduler.PodID, question](),
 		facts:     make(chan fact, factsMax),
 		clock:     time.Now,
 		start:     time.Now(),
-		placer: placement.New(placement.Options{
+		placer: corescheduler.New(corescheduler.Options{
 			Seed: o.Seed, Profiles: o.Profiles, BackoffFirst: o.BackoffFirst, BackoffMax: o.BackoffMax,
 		}),
 		lines:    lines{},
-		flights:  map[placement.PodID]*flight{},
-		rejected: map[placement.PodID]rejected{},
-		unsure:   map[placement.PodID]placed{},
+		flights:  map[corescheduler.PodID]*flight{},
+		rejected: map[corescheduler.PodID]rejected{},
+		unsure:   map[corescheduler.PodID]placed{},
 	}
 }
 
 // nameFor is the name under which we act for a pod: that of the profile that places it.
-func (m *mind) nameFor(p placement.Pod) string {
+func (m *mind) nameFor(p corescheduler.Pod) string {
 	if m.answersTo(p.Profile) {
 		return p.Profile
 	}
@@ -272,7 +272,7 @@ func (m *mind) nameFor(p placement.Pod) string {
 }
 
 // recorderFor is where Events about a pod go, or about others because of it.
-func (m *mind) recorderFor(p placement.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
+func (m *mind) recorderFor(p corescheduler.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
 
 // now is above zero, as Instants want to be. Where the clock went back, as no monotonic one should, time goes on from
 // where it was: else all that is due would wait until the clock is there again.
@@ -461,10 +461,10 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	if !p.mayGo(ctx) {
 		return
 	}
-	outcome, err := placement.BindRefused, kube.ErrNotLeading
+	outcome, err := corescheduler.BindRefused, kube.ErrNotLeading
 	switch {
 	case kube.IsWithdrawn(ctx):
-		outcome, err = placement.BindWithdrawn, errWithdrawn
+		outcome, err = corescheduler.BindWithdrawn, errWithdrawn
 	case m.o.Leads():
 		began := time.Now()
 		if e := m.binder(p.Pod); e != nil {
@@ -472,7 +472,7 @@ func (m *mind) bind(ctx context.Context, p placed) {
 		} else {
 			outcome, err = m.api.bind(ctx, p.Decision)
 		}
-		if outcome != placement.BindWithdrawn {
+		if outcome != corescheduler.BindWithdrawn {
 			m.o.Metrics.call(callBind, began, err)
 			m.o.Metrics.point("Bind", p.Pod.Profile, began, err)
 		}
@@ -488,7 +488,7 @@ func (m *mind) bind(ctx context.Context, p placed) {
 		for _, w := range withdrawn {
 			slog.Debug("bind withdrawn: the one before it to the node failed",
 				"pod", w.Pod.Namespace+"/"+w.Pod.Name, "node", w.Node)
-			m.settle(now, w, placement.BindRefused)
+			m.settle(now, w, corescheduler.BindRefused)
 		}
 	})
 }
@@ -497,15 +497,15 @@ func (m *mind) bind(ctx context.Context, p placed) {
 const Forgotten = "a pod had been forgotten: no event that helped it was seen, please report this"
 
 // settle folds in the end of a bind.
-func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
+func (m *mind) settle(now unit.Instant, p placed, outcome corescheduler.Outcome) {
 	m.binding--
 	m.landed(p)
 	switch outcome {
-	case placement.BindDone:
+	case corescheduler.BindDone:
 		m.o.Metrics.attempt(resultScheduled, p.Pod.Profile, now.Sub(p.began))
 		delete(m.unsure, p.Pod.ID)
 		m.isBound(now, p)
-	case placement.BindWithdrawn:
+	case corescheduler.BindWithdrawn:
 		m.o.Metrics.attempt(resultUnschedulable, p.Pod.Profile, now.Sub(p.began))
 		if pod := m.lookUp(p.Pod); pod != nil {
 			m.recorderFor(p.by).Eventf(pod, corev1.EventTypeNormal, "Preempted",
@@ -513,7 +513,7 @@ func (m *mind) settle(now unit.Instant, p placed, outcome placement.Outcome) {
 		}
 	default:
 		m.o.Metrics.attempt(resultError, p.Pod.Profile, now.Sub(p.began))
-		if outcome == placement.BindLost {
+		if outcome == corescheduler.BindLost {
 			m.hasNoAnswer(now, p)
 		}
 	}
@@ -547,7 +547,7 @@ func (m *mind) hasNoAnswer(now unit.Instant, p placed) {
 }
 
 // isOn settles what was not sure of a pod: the watch has it on a node. It may have been tried on several.
-func (m *mind) isOn(now unit.Instant, id placement.PodID, node string) {
+func (m *mind) isOn(now unit.Instant, id corescheduler.PodID, node string) {
 	if p, unsure := m.unsure[id]; unsure {
 		delete(m.unsure, id)
 		p.Node = node
@@ -556,15 +556,15 @@ func (m *mind) isOn(now unit.Instant, id placement.PodID, node string) {
 }
 
 // reportBind tells why a bind failed.
-func (m *mind) reportBind(d placement.Decision, outcome placement.Outcome, err error) {
+func (m *mind) reportBind(d corescheduler.Decision, outcome corescheduler.Outcome, err error) {
 	name := d.Pod.Namespace + "/" + d.Pod.Name
-	if outcome == placement.BindDone {
+	if outcome == corescheduler.BindDone {
 		return
 	}
-	if errors.Is(err, kube.ErrNotLeading) || outcome == placement.BindWithdrawn {
+	if errors.Is(err, kube.ErrNotLeading) || outcome == corescheduler.BindWithdrawn {
 		return // this process is about to end, and its words may be wrong; or settle has told
 	}
-	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == placement.BindLost, "err", err)
+	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
 		m.unplaced(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")
 	}
@@ -580,7 +580,7 @@ const (
 )
 
 // unplaced tells a pod's owner why it was not placed, as an Event and as the pod's condition.
-func (m *mind) unplaced(p placement.Pod, reason, message, nominated string) {
+func (m *mind) unplaced(p corescheduler.Pod, reason, message, nominated string) {
 	pod := m.lookUp(p)
 	if pod == nil {
 		return

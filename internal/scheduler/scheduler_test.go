@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -176,7 +176,7 @@ func TestEventsCarryTheirProfilesName(t *testing.T) {
 		c := newCluster(t)
 		m, _, stop := start(c, 10)
 		defer stop()
-		second := placement.DefaultProfile()
+		second := corescheduler.DefaultProfile()
 		second.Name = "second"
 		m.o.Profiles = append(m.o.Profiles, second)
 		var mu sync.Mutex
@@ -235,14 +235,14 @@ func TestBoundByAnother(t *testing.T) {
 	o := Options{Metrics: NewMetrics(), Name: DefaultName}
 	m := newMind(o, nil, func(string) record.EventRecorder { return recorder })
 	pod := testPod("p", "1")
-	m.lookUp = func(placement.Pod) *corev1.Pod { return pod }
+	m.lookUp = func(corescheduler.Pod) *corev1.Pod { return pod }
 	for _, q := range []struct {
 		on   string
 		told int
 	}{{"", 1}, {"another", 1}} { // in all
 		pod.Spec.NodeName = q.on
-		d := placement.Decision{Pod: placement.Pod{ID: "uid-p", Namespace: "default", Name: "p"}, Node: "n"}
-		m.reportBind(d, placement.BindRefused, errors.New("already assigned"))
+		d := corescheduler.Decision{Pod: corescheduler.Pod{ID: "uid-p", Namespace: "default", Name: "p"}, Node: "n"}
+		m.reportBind(d, corescheduler.BindRefused, errors.New("already assigned"))
 		if len(recorder.Events) != q.told {
 			t.Errorf("on %q: %d Events, want %d", q.on, len(recorder.Events), q.told)
 		}

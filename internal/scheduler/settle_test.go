@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
@@ -23,9 +23,9 @@ import (
 // idle is a mind that does not run, and what it tells; pods are those that it can look up.
 func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
 	recorder := record.NewFakeRecorder(10)
-	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2, Profiles: []placement.Profile{{Name: DefaultName}}}
+	o := Options{Metrics: NewMetrics(), Name: DefaultName, BindsInFlight: 2, Profiles: []corescheduler.Profile{{Name: DefaultName}}}
 	m := newMind(o, nil, func(string) record.EventRecorder { return recorder })
-	m.lookUp = func(p placement.Pod) *corev1.Pod {
+	m.lookUp = func(p corescheduler.Pod) *corev1.Pod {
 		for _, pod := range pods {
 			if string(pod.UID) == string(p.ID) {
 				return pod
@@ -38,15 +38,15 @@ func idle(pods ...*corev1.Pod) (*mind, *record.FakeRecorder) {
 
 // decided is that pod goes to n.
 func decided(pod *corev1.Pod) placed {
-	return placed{Decision: placement.Decision{Pod: translate.PlacementPod(pod), Node: "n"}, flight: &flight{}}
+	return placed{Decision: corescheduler.Decision{Pod: translate.PlacementPod(pod), Node: "n"}, flight: &flight{}}
 }
 
 // TestNobodyIsToldOfWhoIsGone: there is no Event about a pod that nobody knows any more.
 func TestNobodyIsToldOfWhoIsGone(t *testing.T) {
 	m, recorder := idle()
 	p := decided(testPod("p", "1"))
-	for _, outcome := range []placement.Outcome{
-		placement.BindDone, placement.BindRefused, placement.BindLost, placement.BindWithdrawn,
+	for _, outcome := range []corescheduler.Outcome{
+		corescheduler.BindDone, corescheduler.BindRefused, corescheduler.BindLost, corescheduler.BindWithdrawn,
 	} {
 		m.settle(1, p, outcome)
 		m.reportBind(p.Decision, outcome, context.DeadlineExceeded)
@@ -63,7 +63,7 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 	pod := onNode(testPod("p", "1"), "other")
 	m, recorder := idle(pod)
 	p := decided(testPod("p", "1"))
-	m.settle(1, p, placement.BindLost)
+	m.settle(1, p, corescheduler.BindLost)
 	if len(recorder.Events) != 1 {
 		t.Fatalf("%d Events, want one: the watch does not show it again", len(recorder.Events))
 	}
@@ -84,13 +84,13 @@ func TestWatchBeforeTheAnswerIsLost(t *testing.T) {
 func TestBindsOfNoAnswer(t *testing.T) {
 	for _, q := range []struct {
 		name     string
-		outcomes []placement.Outcome
+		outcomes []corescheduler.Outcome
 		want     string // the end of the Event; empty: none
 	}{
-		{"lost, then seen", []placement.Outcome{placement.BindLost}, "to other"},
-		{"lost, then bound, then seen", []placement.Outcome{placement.BindLost, placement.BindDone}, "to n"},
-		{"lost twice, then seen", []placement.Outcome{placement.BindLost, placement.BindLost}, "to other"},
-		{"refused, then seen", []placement.Outcome{placement.BindRefused}, ""},
+		{"lost, then seen", []corescheduler.Outcome{corescheduler.BindLost}, "to other"},
+		{"lost, then bound, then seen", []corescheduler.Outcome{corescheduler.BindLost, corescheduler.BindDone}, "to n"},
+		{"lost twice, then seen", []corescheduler.Outcome{corescheduler.BindLost, corescheduler.BindLost}, "to other"},
+		{"refused, then seen", []corescheduler.Outcome{corescheduler.BindRefused}, ""},
 	} {
 		t.Run(q.name, func(t *testing.T) {
 			pod := testPod("p", "1")
@@ -120,7 +120,7 @@ func TestBindsOfNoAnswer(t *testing.T) {
 func TestNoAnswerAndNoNews(t *testing.T) {
 	pod := testPod("p", "1")
 	m, recorder := idle(pod)
-	m.settle(1, decided(pod), placement.BindLost)
+	m.settle(1, decided(pod), corescheduler.BindLost)
 	m.podHandler().OnUpdate(pod, pod)
 	m.hearAll()
 	if len(recorder.Events) > 0 || len(m.unsure) != 1 {

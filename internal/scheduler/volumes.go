@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -33,12 +33,12 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 	}
 	m.tell(ctx, func(now unit.Instant) {
 		if kube.IsWithdrawn(ctx) { // before a bind: whatever was written, nothing can bind it
-			m.settle(now, p, placement.BindWithdrawn)
+			m.settle(now, p, corescheduler.BindWithdrawn)
 			return
 		}
 		if err != nil {
-			m.settle(now, p, placement.BindRefused)
-			m.reportBind(p.Decision, placement.BindRefused, fmt.Errorf("binding volumes: %w", err))
+			m.settle(now, p, corescheduler.BindRefused)
+			m.reportBind(p.Decision, corescheduler.BindRefused, fmt.Errorf("binding volumes: %w", err))
 			return
 		}
 		m.binding--
@@ -49,7 +49,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 
 func volumesError(why string) error { return fmt.Errorf("binding volumes: %s", why) }
 
-func (m *mind) writePlan(ctx context.Context, p *placement.VolumePlan) error {
+func (m *mind) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error {
 	ctx = kube.As(ctx, throttle.Bind)
 	for i := range p.Bind {
 		if b := &p.Bind[i]; !b.Done {
@@ -77,8 +77,8 @@ func (m *mind) settleVolumes(ctx context.Context) {
 		p := placed{Decision: s.Decision, began: s.Since, flight: m.launch(s.Decision.Pod.ID)}
 		if s.Why != "" {
 			m.o.Metrics.volumeErrors.WithLabelValues("bind").Inc()
-			m.settle(now, p, placement.BindRefused)
-			m.reportBind(s.Decision, placement.BindRefused, volumesError(s.Why))
+			m.settle(now, p, corescheduler.BindRefused)
+			m.reportBind(s.Decision, corescheduler.BindRefused, volumesError(s.Why))
 		} else if m.lines.enter(p) {
 			go m.bind(ctx, p)
 		}
@@ -87,7 +87,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 
 // keepVolume writes the claim into the volume, if the volume is still the one that was decided on. The volume
 // controller completes the binding.
-func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
+func (r remote) keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error {
 	meta := map[string]any{"resourceVersion": b.Version}
 	if b.ByController {
 		meta["annotations"] = map[string]string{translate.AnnotationBoundByController: "yes"}
@@ -105,7 +105,7 @@ func (r remote) keepVolume(ctx context.Context, b *placement.VolumeBind) error {
 
 // askForVolume writes into the claim from where its volume must be reached, if the claim is still the one that was
 // decided on.
-func (r remote) askForVolume(ctx context.Context, q *placement.VolumeProvision) error {
+func (r remote) askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": q.Version, "annotations": map[string]string{translate.AnnotationSelectedNode: q.Node},
 	}})

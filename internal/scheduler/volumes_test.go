@@ -17,17 +17,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-func (c *cluster) keepVolume(_ context.Context, b *placement.VolumeBind) error {
+func (c *cluster) keepVolume(_ context.Context, b *corescheduler.VolumeBind) error {
 	return c.write("keep " + b.Volume + " for " + b.ClaimName)
 }
 
-func (c *cluster) askForVolume(_ context.Context, q *placement.VolumeProvision) error {
+func (c *cluster) askForVolume(_ context.Context, q *corescheduler.VolumeProvision) error {
 	return c.write("ask for " + q.Name + " on " + q.Node)
 }
 
@@ -243,11 +243,11 @@ func TestVolumeWritesAreGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := remote{client}
-	keep := placement.VolumeBind{Volume: "pv", Version: "7", ClaimSpace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
+	keep := corescheduler.VolumeBind{Volume: "pv", Version: "7", ClaimSpace: "x", ClaimName: "data", ClaimUID: "uid-of-claim"}
 	if err := r.keepVolume(t.Context(), &keep); err != nil {
 		t.Error(err)
 	}
-	ask := placement.VolumeProvision{Namespace: "x", Name: "data", Version: "8"}
+	ask := corescheduler.VolumeProvision{Namespace: "x", Name: "data", Version: "8"}
 	if err := r.askForVolume(t.Context(), &ask); err != nil {
 		t.Error(err)
 	}

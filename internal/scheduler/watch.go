@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -21,7 +21,7 @@ import (
 
 // answersTo reports whether pods of that schedulerName are ours to place.
 func (m *mind) answersTo(schedulerName string) bool {
-	return slices.ContainsFunc(m.o.Profiles, func(p placement.Profile) bool { return p.Name == schedulerName })
+	return slices.ContainsFunc(m.o.Profiles, func(p corescheduler.Profile) bool { return p.Name == schedulerName })
 }
 
 // hear hands a fact to the mind, and measures how long it takes to take it up. Its name is upstream's of the event.
@@ -65,12 +65,12 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	gone := func(uid types.UID) {
-		m.failures.withdraw(placement.PodID(uid))
-		m.evictions.withdraw(placement.PodID(uid))
+		m.failures.withdraw(corescheduler.PodID(uid))
+		m.evictions.withdraw(corescheduler.PodID(uid))
 		m.hear("PodDelete", func(now unit.Instant) {
-			delete(m.rejected, placement.PodID(uid))
-			delete(m.unsure, placement.PodID(uid))
-			m.placer.PodGone(now, placement.PodID(uid))
+			delete(m.rejected, corescheduler.PodID(uid))
+			delete(m.unsure, corescheduler.PodID(uid))
+			m.placer.PodGone(now, corescheduler.PodID(uid))
 		})
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -115,7 +115,7 @@ func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 			p.NamespaceSeen(now, n.Name, translate.PlacementLabels(n.Labels))
 		}, byName(p.NamespaceGone)),
 		follow(m, client, kube.DisruptionBudgets, translate.PlacementBudget, p.BudgetSeen, p.BudgetGone),
-		followGroup[*corev1.Service](m, client, kube.Services, placement.KindService),
+		followGroup[*corev1.Service](m, client, kube.Services, corescheduler.KindService),
 		followGroup[*corev1.ReplicationController](m, client, kube.ReplicationControllers, "ReplicationController"),
 		followGroup[*appsv1.ReplicaSet](m, client, kube.ReplicaSets, "ReplicaSet"),
 		followGroup[*appsv1.StatefulSet](m, client, kube.StatefulSets, "StatefulSet"),
@@ -168,12 +168,12 @@ func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) 
 
 // followGroup is follow for a kind that selects pods.
 func followGroup[T object](m *mind, client *kube.Client, k kube.Kind, kind string) cache.Controller {
-	groupOf := func(o T) placement.Group {
+	groupOf := func(o T) corescheduler.Group {
 		g, _ := translate.PlacementGroup(o)
 		return g
 	}
 	return follow(m, client, k, groupOf, m.placer.GroupSeen, func(now unit.Instant, namespace, name string) {
-		m.placer.GroupGone(now, placement.Group{Kind: kind, Namespace: namespace, Name: name})
+		m.placer.GroupGone(now, corescheduler.Group{Kind: kind, Namespace: namespace, Name: name})
 	})
 }
 

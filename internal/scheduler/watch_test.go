@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
@@ -231,7 +231,7 @@ func TestFollowed(t *testing.T) {
 // TestNobodyIsCountedThatIsGone: of a pod that fits nowhere, or whose bind had no answer, nothing is kept as soon as it
 // is bound, gone or made anew.
 func TestNobodyIsCountedThatIsGone(t *testing.T) {
-	profiles := []placement.Profile{{Name: DefaultName}}
+	profiles := []corescheduler.Profile{{Name: DefaultName}}
 	m := newMind(Options{Metrics: NewMetrics(), Name: DefaultName, Profiles: profiles}, nil, nil)
 	for name, happens := range map[string]func(pod *corev1.Pod){
 		"bound":   func(pod *corev1.Pod) { m.podHandler().OnUpdate(pod, onNode(pod.DeepCopy(), "n")) },
@@ -243,8 +243,8 @@ func TestNobodyIsCountedThatIsGone(t *testing.T) {
 		},
 	} {
 		pod := testPod(name, "1")
-		m.rejected[placement.PodID(pod.UID)] = rejected{profile: DefaultName}
-		m.unsure[placement.PodID(pod.UID)] = placed{}
+		m.rejected[corescheduler.PodID(pod.UID)] = rejected{profile: DefaultName}
+		m.unsure[corescheduler.PodID(pod.UID)] = placed{}
 		happens(pod)
 		m.hearAll()
 		if len(m.rejected) != 0 || len(m.unsure) != 0 {

@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // control is the controller's shell: it hears of everything at once, and its writes take their time.
 type control struct {
-	monitor *health.Monitor
+	monitor *lifecycle.Monitor
 	since   unit.Instant // when this process started
 	contact unit.Instant // when the API server is asked next whether it is there
 	scan    unit.Instant // when it looks next, if its policy scans
@@ -21,14 +21,14 @@ type control struct {
 
 // order is a write that the Monitor wants.
 type order struct {
-	health.Action
+	lifecycle.Action
 	decided unit.Instant
 	left    int // requests that it takes yet
 }
 
 // startController starts a controller that knows nothing but what the API shows, in an order of no meaning.
 func (w *world) startController() {
-	w.control = control{monitor: health.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
+	w.control = control{monitor: lifecycle.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
 	order := slices.Clone(w.nodes)
 	slices.SortFunc(order, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
 	for _, n := range order {
@@ -52,7 +52,7 @@ func (w *world) nodeChanged(n *node) {
 	w.control.monitor.NodeSeen(w.now, w.wall(w.now), n.shown())
 }
 
-var statusNames = map[health.Status]string{health.Absent: "absent", health.True: "True", health.False: "False", health.Unknown: "Unknown"}
+var statusNames = map[lifecycle.Status]string{lifecycle.Absent: "absent", lifecycle.True: "True", lifecycle.False: "False", lifecycle.Unknown: "Unknown"}
 
 func (w *world) leaseChanged(n *node) {
 	if n.renewed != 0 {
@@ -105,13 +105,13 @@ func (w *world) writeNode(o *order) {
 		return // its lease was read once more
 	}
 	if len(o.Unknown) > 0 {
-		if n.ready != health.Unknown {
+		if n.ready != lifecycle.Unknown {
 			n.changed = w.wall(w.now)
 		}
-		n.ready, n.pressure = health.Unknown, health.Unknown
+		n.ready, n.pressure = lifecycle.Unknown, lifecycle.Unknown
 		w.noteUnknown(n)
 	}
-	n.taints = slices.DeleteFunc(n.taints, func(t health.Taint) bool { return slices.ContainsFunc(o.Drop, t.Same) })
+	n.taints = slices.DeleteFunc(n.taints, func(t lifecycle.Taint) bool { return slices.ContainsFunc(o.Drop, t.Same) })
 	for _, t := range o.Add {
 		if t.Added == 0 {
 			t.Added = w.wall(w.now)

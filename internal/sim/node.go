@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -33,21 +33,21 @@ type node struct {
 
 	// What the API shows.
 	exists    bool
-	ready     health.Status
-	pressure  health.Status // of memory, disk and PIDs
+	ready     lifecycle.Status
+	pressure  lifecycle.Status // of memory, disk and PIDs
 	heartbeat unit.Wall
 	changed   unit.Wall // Ready
-	taints    []health.Taint
+	taints    []lifecycle.Taint
 	renewed   unit.Wall
-	used      health.Load
+	used      lifecycle.Load
 
-	lastSign unit.Instant  // as the controller may have heard it
-	noted    health.Status // of Ready, last written to the trace
+	lastSign unit.Instant     // as the controller may have heard it
+	noted    lifecycle.Status // of Ready, last written to the trace
 	pods     []*pod
 }
 
 // Load of a node: a middling server.
-var allocatable = health.Load{CPU: 32 * unit.CPU, Memory: 128 * unit.GiB, Pods: 110}
+var allocatable = lifecycle.Load{CPU: 32 * unit.CPU, Memory: 128 * unit.GiB, Pods: 110}
 
 func newNode(w *world, i int) *node {
 	n := &node{w: w, name: nodeName(i), zone: zoneName(i % w.o.Zones)}
@@ -120,11 +120,11 @@ func (n *node) suffer(seen []heartbeat.Fact) []heartbeat.Fact {
 func (n *node) helpless(e fault.Effect) bool { return e.Silent || e.Cut || e.NotReady }
 
 // says is what n says of itself.
-func (n *node) says() health.Status {
+func (n *node) says() lifecycle.Status {
 	if n.suffers.NotReady {
-		return health.False
+		return lifecycle.False
 	}
-	return health.True
+	return lifecycle.True
 }
 
 func (n *node) differs() bool { return n.exists && n.ready != n.says() }
@@ -170,7 +170,7 @@ func (n *node) request(kind heartbeat.FactKind) {
 }
 
 // write is what the API server does with a request.
-func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready health.Status) {
+func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready lifecycle.Status) {
 	n.lastSign = n.w.now
 	switch kind {
 	case heartbeat.Renewed:
@@ -185,19 +185,19 @@ func (n *node) write(kind heartbeat.FactKind, sent unit.Instant, ready health.St
 }
 
 // setReady makes all conditions what a node says of itself.
-func (n *node) setReady(ready health.Status, heartbeat unit.Wall) {
+func (n *node) setReady(ready lifecycle.Status, heartbeat unit.Wall) {
 	if n.ready != ready {
 		n.changed = n.w.wall(n.w.now)
 	}
-	n.ready, n.pressure, n.heartbeat = ready, health.False, heartbeat
+	n.ready, n.pressure, n.heartbeat = ready, lifecycle.False, heartbeat
 }
 
 // shown is the node as the API shows it.
-func (n *node) shown() health.Node {
-	return health.Node{
+func (n *node) shown() lifecycle.Node {
+	return lifecycle.Node{
 		Name: n.name, UID: n.name, Created: epoch, Heartbeat: n.heartbeat, Changed: n.changed,
-		Status: map[health.ConditionType]health.Status{
-			health.Ready: n.ready, health.MemoryPressure: n.pressure, health.DiskPressure: n.pressure, health.PIDPressure: n.pressure,
+		Status: map[lifecycle.ConditionType]lifecycle.Status{
+			lifecycle.Ready: n.ready, lifecycle.MemoryPressure: n.pressure, lifecycle.DiskPressure: n.pressure, lifecycle.PIDPressure: n.pressure,
 		},
 		Taints: slices.Clone(n.taints), Zone: n.zone, Allocatable: allocatable,
 	}

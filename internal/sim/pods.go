@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -23,7 +23,7 @@ const (
 
 // pod is one pod of a ReplicaSet.
 type pod struct {
-	id          health.PodID
+	id          lifecycle.PodID
 	node        *node // where it is bound; nil: nowhere
 	bound       unit.Wall
 	ready       bool
@@ -35,32 +35,32 @@ type pod struct {
 
 // requests of a pod, and its tolerations, which the API server gives every pod.
 var (
-	podRequests = health.Load{CPU: unit.CPU, Memory: unit.GiB, Pods: 1}
-	tolerations = []health.Toleration{
-		{Key: health.TaintNotReady, Exists: true, Effect: health.NoExecute, Bounded: true, Seconds: 300},
-		{Key: health.TaintUnreachable, Exists: true, Effect: health.NoExecute, Bounded: true, Seconds: 300},
+	podRequests = lifecycle.Load{CPU: unit.CPU, Memory: unit.GiB, Pods: 1}
+	tolerations = []lifecycle.Toleration{
+		{Key: lifecycle.TaintNotReady, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
+		{Key: lifecycle.TaintUnreachable, Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300},
 	}
 )
 
 // podSet is all pods that there are.
 type podSet struct {
 	all  []*pod // in the order they were made in, those that are gone too
-	byID map[health.PodID]*pod
+	byID map[lifecycle.PodID]*pod
 }
 
 // init binds the first pods, which run already.
 func (s *podSet) init(w *world) {
-	s.byID = make(map[health.PodID]*pod, w.o.Nodes*w.o.PodsPerNode)
+	s.byID = make(map[lifecycle.PodID]*pod, w.o.Nodes*w.o.PodsPerNode)
 	for _, n := range w.nodes {
 		for i := range w.o.PodsPerNode {
-			p := s.add(health.PodID(fmt.Sprintf("%s-pod-%d", n.name, i)))
+			p := s.add(lifecycle.PodID(fmt.Sprintf("%s-pod-%d", n.name, i)))
 			p.ready = true
 			w.bind(p, n)
 		}
 	}
 }
 
-func (s *podSet) add(id health.PodID) *pod {
+func (s *podSet) add(id lifecycle.PodID) *pod {
 	p := &pod{id: id}
 	s.all, s.byID[id] = append(s.all, p), p
 	return p
@@ -75,7 +75,7 @@ func (w *world) bind(p *pod, n *node) {
 }
 
 func (w *world) podChanged(p *pod) {
-	seen := health.Pod{ID: p.id, Namespace: "default", Name: string(p.id), Bound: p.bound, Ready: p.ready, Terminating: p.terminating, Tolerations: tolerations, Requests: podRequests}
+	seen := lifecycle.Pod{ID: p.id, Namespace: "default", Name: string(p.id), Bound: p.bound, Ready: p.ready, Terminating: p.terminating, Tolerations: tolerations, Requests: podRequests}
 	if p.node != nil {
 		seen.Node = p.node.name
 	}
@@ -102,10 +102,10 @@ func (w *world) writePod(o *order) {
 		return
 	}
 	switch o.Do {
-	case health.MarkNotReady:
+	case lifecycle.MarkNotReady:
 		p.ready = false
 		w.podChanged(p)
-	case health.Evict:
+	case lifecycle.Evict:
 		w.evict(p)
 	default: // nothing in here deletes nodes
 		w.podGone(p)
@@ -138,7 +138,7 @@ func (w *world) place(p *pod) {
 	for range placeTries {
 		p.tries++
 		n := w.nodes[fault.Chance(w.o.Seed+p.tries, string(p.id))%uint64(len(w.nodes))]
-		if n.ready != health.True || len(n.taints) > 0 || n.used.CPU+podRequests.CPU > allocatable.CPU || n.used.Pods >= allocatable.Pods {
+		if n.ready != lifecycle.True || len(n.taints) > 0 || n.used.CPU+podRequests.CPU > allocatable.CPU || n.used.Pods >= allocatable.Pods {
 			continue
 		}
 		w.bind(p, n)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -82,7 +82,7 @@ func (w *world) result() Result {
 		Outage: spreadOf(w.outages), Requests: w.requests, BusiestSec: w.busiest,
 	}
 	for _, n := range w.nodes {
-		if n.ready == health.True {
+		if n.ready == lifecycle.True {
 			r.ReadyAtEnd++
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
@@ -53,7 +53,7 @@ func (o *order) kind() throttle.Kind {
 	switch {
 	case o.Pod == nil:
 		return throttle.Mark
-	case o.Do == health.MarkNotReady:
+	case o.Do == lifecycle.MarkNotReady:
 		return throttle.Readiness
 	}
 	return throttle.Evict
@@ -62,7 +62,7 @@ func (o *order) kind() throttle.Kind {
 // class of the next request of an order.
 func (o *order) class() throttle.Class {
 	switch {
-	case o.Pod != nil && o.Do == health.MarkNotReady:
+	case o.Pod != nil && o.Do == lifecycle.MarkNotReady:
 		return "PATCH pods/status"
 	case o.Pod != nil:
 		return "DELETE pods"

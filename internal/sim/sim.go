@@ -1,5 +1,5 @@
 // Package sim plays a cluster's nodes and the controller that watches over them in virtual time, through the same cores
-// as the real ones: core/heartbeat decides when a node speaks, core/health what silence means, core/fault what nodes
+// as the real ones: core/heartbeat decides when a node speaks, core/lifecycle what silence means, core/fault what nodes
 // suffer. It answers "what happens if a zone is cut off for an hour, under this policy and that one?" in seconds.
 //
 // # Model
@@ -15,7 +15,7 @@
 // # What is not played one by one
 //
 // A node to which nothing happens coasts (heartbeat.Beat.Coast) to the next moment at which something can happen to it,
-// and the Monitor is assured of its signs until then (health.Monitor.Assured). Options.Exact plays each heartbeat by
+// and the Monitor is assured of its signs until then (lifecycle.Monitor.Assured). Options.Exact plays each heartbeat by
 // itself: the outcome and the hash of the trace are the same, which a test holds.
 //
 // # Invariants
@@ -37,7 +37,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -57,7 +57,7 @@ type Options struct {
 // Policy is a way to watch over nodes.
 type Policy struct {
 	Name   string
-	Health health.Options
+	Health lifecycle.Options
 	// Scan is how often the controller looks; zero: when there is something to see.
 	Scan time.Duration
 	// QPS is how many requests a second it makes, in bursts of Burst; zero: as many as the server bears, by
@@ -79,13 +79,15 @@ const (
 
 // Upstream is a model of upstream's controllers.
 func Upstream() Policy {
-	h := health.Defaults()
+	h := lifecycle.Defaults()
 	h.ByRoom = false
 	return Policy{Name: "upstream", Health: h, Scan: upstreamScan, QPS: upstreamQPS, Burst: upstreamBurst, InFlight: upstreamInFlight}
 }
 
 // Ours is plimsoll lifecycle by default.
-func Ours() Policy { return Policy{Name: "plimsoll", Health: health.Defaults(), InFlight: ourInFlight} }
+func Ours() Policy {
+	return Policy{Name: "plimsoll", Health: lifecycle.Defaults(), InFlight: ourInFlight}
+}
 
 // NodesMax bounds a run: a million nodes need about two gigabytes.
 const NodesMax = 1_000_000

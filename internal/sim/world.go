@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/fault"
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -212,7 +212,7 @@ func (w *world) flushNotes() {
 }
 
 // health's Options need a seed of their own; retries must not depend on the policy's name.
-func (w *world) healthOptions() health.Options {
+func (w *world) healthOptions() lifecycle.Options {
 	h := w.policy.Health
 	h.Seed = w.o.Seed
 	return h

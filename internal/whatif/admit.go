@@ -10,11 +10,11 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
@@ -76,7 +76,7 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 	if err != nil {
 		return nil, err
 	}
-	line, err := loadline.Draw(m, settings)
+	line, err := allocatable.Draw(m, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -109,12 +109,12 @@ func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name
 // node is a node that exists on paper.
 type node struct {
 	state   *numa.State
-	node    placement.Node
+	node    scheduler.Node
 	machine machine.Machine
-	held    []placement.Pod
+	held    []scheduler.Pod
 }
 
-func placementNode(line loadline.Line, m machine.Machine, name string) placement.Node {
+func placementNode(line allocatable.Line, m machine.Machine, name string) scheduler.Node {
 	_, allocatable := translate.NodeResources(line)
 	for resource, devices := range m.Devices {
 		allocatable[corev1.ResourceName(resource)] = translate.CountQuantity(int64(len(devices)))

@@ -10,7 +10,7 @@ import (
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -78,8 +78,8 @@ type Enforced struct {
 
 // ReservedGroup is a group that enforceNodeAllocatable names.
 type ReservedGroup struct {
-	Group  loadline.Group `json:"group"`
-	Cgroup string         `json:"cgroup"`
+	Group  allocatable.Group `json:"group"`
+	Cgroup string            `json:"cgroup"`
 	Enforced
 }
 
@@ -90,7 +90,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 	if err != nil {
 		return nil, err
 	}
-	line, impossible := loadline.Draw(m, settings)
+	line, impossible := allocatable.Draw(m, settings)
 	a := &Allocatable{Warnings: append([]string{}, line.Notes...)}
 	a.publish(line)
 	a.breakDown(line, c.EvictionHard)
@@ -109,7 +109,7 @@ func DrawAllocatable(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 }
 
 // publish fills in what the Node object would say.
-func (a *Allocatable) publish(l loadline.Line) {
+func (a *Allocatable) publish(l allocatable.Line) {
 	capacity, allocatable := translate.NodeResources(l)
 	a.Capacity, a.Allocatable = map[string]string{}, map[string]string{}
 	for name, quantity := range capacity {
@@ -121,8 +121,8 @@ func (a *Allocatable) publish(l loadline.Line) {
 }
 
 // breakDown fills in how it came about.
-func (a *Allocatable) breakDown(l loadline.Line, configured map[string]string) {
-	add := func(resource string, k kind, t terms, signal loadline.Signal) {
+func (a *Allocatable) breakDown(l allocatable.Line, configured map[string]string) {
+	add := func(resource string, k kind, t terms, signal allocatable.Signal) {
 		row := subtraction(resource, k, t)
 		if text, ok := configured[string(signal)]; ok && t[3] > 0 {
 			row.Threshold = string(signal) + "<" + text
@@ -132,9 +132,9 @@ func (a *Allocatable) breakDown(l loadline.Line, configured map[string]string) {
 	add("cpu", inCPUs, rowTerms(l.CPU), "")
 	memory := rowTerms(l.Memory)
 	memory[4] = int64(l.HugeMemory())
-	add("memory", inBytes, memory, loadline.MemoryAvailable)
+	add("memory", inBytes, memory, allocatable.MemoryAvailable)
 	if !l.StorageUncounted {
-		add("ephemeral-storage", inBytes, rowTerms(l.EphemeralStorage), loadline.NodeFSAvailable)
+		add("ephemeral-storage", inBytes, rowTerms(l.EphemeralStorage), allocatable.NodeFSAvailable)
 	}
 	for _, h := range l.HugePages {
 		add(string(translate.HugePageResource(h.Size)), inBytes, rowTerms(h.Row), "")
@@ -142,7 +142,7 @@ func (a *Allocatable) breakDown(l loadline.Line, configured map[string]string) {
 	add("pods", inCounts, rowTerms(l.Pods), "")
 }
 
-func rowTerms[T ~int64](r loadline.Row[T]) terms {
+func rowTerms[T ~int64](r allocatable.Row[T]) terms {
 	return terms{int64(r.Capacity), int64(r.System), int64(r.Kube), int64(r.Eviction), 0, int64(r.Allocatable)}
 }
 
@@ -158,7 +158,7 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 }
 
 // enforce fills in what the kernel is told.
-func (a *Allocatable) enforce(l loadline.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
+func (a *Allocatable) enforce(l allocatable.Line, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
 		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel holds pods to nothing together, whatever enforceNodeAllocatable says")
 		return

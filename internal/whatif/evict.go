@@ -15,8 +15,8 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
@@ -34,7 +34,7 @@ type Shedding struct {
 	Evictions     []Evicted      `json:"evictions"` // the victims again, with what happens to them
 	Warnings      []string       `json:"warnings"`
 
-	rankedFor loadline.Signal
+	rankedFor allocatable.Signal
 }
 
 // Signal is what a node has left of something.
@@ -129,7 +129,7 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 	}
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
-		if _, known := facts.Signals[t.Signal]; !known && t.Signal != loadline.AllocatableMemory { // which nobody configures
+		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // which nobody configures
 			out.warn("%s: has a threshold, and the summary does not say how much is available: it is not judged", t.Signal)
 		}
 	}
@@ -207,7 +207,7 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 
 // tell fills in what the node saw.
 func (e *Shedding) tell(facts eviction.Facts, d eviction.Decision) {
-	for _, signal := range loadline.Signals() {
+	for _, signal := range allocatable.Signals() {
 		if o, ok := facts.Signals[signal]; ok {
 			e.Signals = append(e.Signals, Signal{string(signal), signalQuantity(signal, o.Available), signalQuantity(signal, o.Capacity)})
 		}
@@ -232,7 +232,7 @@ func (e *Shedding) tell(facts eviction.Facts, d eviction.Decision) {
 
 // rank fills in the order of pods: for what is short first, or for memory.
 func (e *Shedding) rank(config eviction.Config, facts eviction.Facts, d eviction.Decision) {
-	e.rankedFor = loadline.MemoryAvailable
+	e.rankedFor = allocatable.MemoryAvailable
 	if len(d.Met) > 0 {
 		e.rankedFor = d.Met[0].Signal
 	}
@@ -277,12 +277,12 @@ func (e *Shedding) match(s *statsapi.Summary, pods []*corev1.Pod) []eviction.Pod
 
 // summarySignals reads the node's signals. A Summary knows less of memory than the kernel tells an agent: for the other memory
 // signal, all that is not resident counts as droppable.
-func summarySignals(u Usage) map[loadline.Signal]eviction.Observation {
+func summarySignals(u Usage) map[allocatable.Signal]eviction.Observation {
 	out := translate.EvictionSignals(u.Summary)
 	if u.Memory != eviction.SignalAvailable {
 		return out
 	}
-	add := func(signal loadline.Signal, m *statsapi.MemoryStats) {
+	add := func(signal allocatable.Signal, m *statsapi.MemoryStats) {
 		o, ok := out[signal]
 		if ok && m.RSSBytes != nil {
 			o.Available = max(o.Available, o.Capacity-int64(*m.RSSBytes))
@@ -290,11 +290,11 @@ func summarySignals(u Usage) map[loadline.Signal]eviction.Observation {
 		}
 	}
 	if m := u.Summary.Node.Memory; m != nil {
-		add(loadline.MemoryAvailable, m)
+		add(allocatable.MemoryAvailable, m)
 	}
 	for _, c := range u.Summary.Node.SystemContainers {
 		if c.Name == statsapi.SystemContainerPods && c.Memory != nil {
-			add(loadline.AllocatableMemory, c.Memory)
+			add(allocatable.AllocatableMemory, c.Memory)
 		}
 	}
 	return out
@@ -317,7 +317,7 @@ func isSame(a, b *statsapi.FsStats) bool {
 }
 
 // signalQuantity prints an amount of a signal in Kubernetes' canonical form.
-func signalQuantity(s loadline.Signal, n int64) string {
+func signalQuantity(s allocatable.Signal, n int64) string {
 	q := translate.CountQuantity(n)
 	if eviction.InBytes(s) {
 		q = translate.BytesQuantity(unit.Bytes(n))

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/manifests"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
@@ -51,8 +51,8 @@ type Eviction struct {
 
 // scene is what the files show.
 type scene struct {
-	placer   *placement.Placer
-	profiles []placement.Profile
+	placer   *scheduler.Placer
+	profiles []scheduler.Profile
 	warnings []string
 	problems []string
 
@@ -74,7 +74,7 @@ type scene struct {
 // services, owners of pods, and what decides about volumes. An error names every object that cannot be meant.
 func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
 	s := &scene{
-		placer: placement.New(placement.Options{Profiles: c.Profiles}), profiles: c.Profiles,
+		placer: scheduler.New(scheduler.Options{Profiles: c.Profiles}), profiles: c.Profiles,
 		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{}, uids: map[types.UID]bool{},
 	}
 	for i, o := range objects {
@@ -191,7 +191,7 @@ func (s *scene) seePod(i int, pod *corev1.Pod) {
 			s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.nodeName: %q: no such node in the files", name, pod.Spec.NodeName))
 		}
 		s.bound = append(s.bound, pod)
-	case !slices.ContainsFunc(s.profiles, func(p placement.Profile) bool { return p.Name == pod.Spec.SchedulerName }):
+	case !slices.ContainsFunc(s.profiles, func(p scheduler.Profile) bool { return p.Name == pod.Spec.SchedulerName }):
 		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name, pod.Spec.SchedulerName))
 		return
 	}

@@ -2,7 +2,7 @@
 // plugins in the field do. It registers again when kubelet.sock is made anew or its own socket is removed.
 //
 // Its devices have NUMA nodes and health that tests change while it runs; it prefers devices in an order; a container with its
-// devices gets an environment variable, mounts, device nodes, an annotation and CDI names as its Config says. Package plugin
+// devices gets an environment variable, mounts, device nodes, an annotation and CDI names as its Config says. Package devicemanager
 // below is the same as a process of its own, to be killed. It hands out nothing that exists: its device nodes are /dev/null.
 package deviceplugin
 

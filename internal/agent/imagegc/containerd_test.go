@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
@@ -43,12 +43,12 @@ func TestContainerd(t *testing.T) {
 	for _, name := range []string{"pause", "a", "b"} {
 		load(t, dir, name)
 	}
-	c := New(Options{Runtime: client, Images: client.Images, Config: garbage.Config{High: 50, Low: 25}, Dir: filepath.Join(dir, "root")})
+	c := New(Options{Runtime: client, Images: client.Images, Config: coreimagegc.Config{High: 50, Low: 25}, Dir: filepath.Join(dir, "root")})
 
 	// Eviction asks for more than there is, by so much that one image suffices.
 	u := usage(t, dir)
 	goal := u.Available + imageSize
-	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: loadline.ImageFSAvailable, Until: int64(goal)}); err != nil {
+	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable, Until: int64(goal)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := usage(t, dir); got.Available < goal {
@@ -72,7 +72,7 @@ func TestContainerd(t *testing.T) {
 	}
 
 	// Inodes: nothing is left that may go, and the image of sandboxes stays.
-	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: loadline.ImageFSInodesFree, Until: 1 << 40}); err != nil {
+	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSInodesFree, Until: 1 << 40}); err != nil {
 		t.Fatal(err)
 	}
 	if left := names(t, client); !slices.Equal(left, []string{"test/pause:1"}) {

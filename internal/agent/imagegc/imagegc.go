@@ -1,9 +1,9 @@
 // Package imagegc removes images that nothing uses: as the high and low marks and ages of the configuration say, every few
-// minutes, and when eviction asks for room. What may go, and in which order, core/garbage decides.
+// minutes, and when eviction asks for room. What may go, and in which order, core/imagegc decides.
 //
 // # Model
 //
-// A *look* lists images and containers and tells garbage.Collector. A *sweep* removes images one by one in the Collector's order
+// A *look* lists images and containers and tells imagegc.Collector. A *sweep* removes images one by one in the Collector's order
 // and asks the disk after each, until there is room: how much an image brings is not known before, since images share layers.
 // Looks and sweeps take turns.
 //
@@ -29,7 +29,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
+	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 )
@@ -63,7 +63,7 @@ type Images interface {
 type Options struct {
 	Runtime  Runtime
 	Images   Images
-	Config   garbage.Config
+	Config   coreimagegc.Config
 	Dir      string   // where the runtime keeps images; empty: nobody knows, and nothing is collected by use
 	Keep     []string // names of images that stay, because nobody could pull them again
 	Node     *corev1.ObjectReference
@@ -77,7 +77,7 @@ type Collector struct {
 	o       Options
 	began   time.Time
 	turn    chan struct{} // holds one token; who has it looks and sweeps
-	memory  *garbage.Collector
+	memory  *coreimagegc.Collector
 	sandbox string // the image of sandboxes, once the runtime has told; as it names it
 }
 
@@ -90,7 +90,7 @@ func New(o Options) *Collector {
 		o.Removed = func(string) {}
 	}
 	c := &Collector{o: o, began: time.Now(), turn: make(chan struct{}, 1)}
-	c.memory = garbage.New(o.Config, c.now())
+	c.memory = coreimagegc.New(o.Config, c.now())
 	c.turn <- struct{}{}
 	return c
 }
@@ -154,7 +154,7 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
-	goal, begin, err := c.memory.Goal(garbage.Disk{Capacity: before.Capacity, Available: before.Available})
+	goal, begin, err := c.memory.Goal(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available})
 	if err != nil || !begin {
 		return err
 	}
@@ -166,7 +166,7 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
-	message := garbage.ShortMessage(garbage.Disk{Capacity: before.Capacity, Available: before.Available}, max(0, after.Available-before.Available))
+	message := coreimagegc.ShortMessage(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available}, max(0, after.Available-before.Available))
 	if c.o.Recorder != nil && c.o.Node != nil {
 		c.o.Recorder.Event(c.o.Node, corev1.EventTypeWarning, reasonFailed, message)
 	}
@@ -209,7 +209,7 @@ func (c *Collector) sweep(ctx context.Context, enough func(disk.Usage) bool) (bo
 	return err == nil && enough(u), errors.Join(append(problems, err)...)
 }
 
-func (c *Collector) remove(ctx context.Context, image garbage.Image, reason string) error {
+func (c *Collector) remove(ctx context.Context, image coreimagegc.Image, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	began := time.Now()
@@ -248,9 +248,9 @@ func (c *Collector) look(ctx context.Context) error {
 		}
 	}
 	delete(used, "")
-	var seen []garbage.Image
+	var seen []coreimagegc.Image
 	for _, image := range list.Images {
-		one := garbage.Image{ID: image.Id, Size: unit.Bytes(image.Size), Pinned: image.Pinned, Used: used[image.Id]}
+		one := coreimagegc.Image{ID: image.Id, Size: unit.Bytes(image.Size), Pinned: image.Pinned, Used: used[image.Id]}
 		for _, names := range [][]string{image.RepoTags, image.RepoDigests} {
 			for _, name := range names {
 				one.Used = one.Used || used[name]

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/garbage"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	coreimagegc "github.com/plimsoll-dev/plimsoll/internal/core/imagegc"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
@@ -80,7 +80,7 @@ func TestCollect(t *testing.T) {
 			s.images = append(s.images, &runtimeapi.Image{Id: id, Size: 1 << 30, RepoTags: []string{"name/" + id + ":1"}})
 		}
 		events := record.NewFakeRecorder(9)
-		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Keep: []string{c.keep}, Recorder: events, Node: &corev1.ObjectReference{}})
+		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Keep: []string{c.keep}, Recorder: events, Node: &corev1.ObjectReference{}})
 		err := gc.Collect(t.Context())
 		if got := s.left(); got != c.want {
 			t.Errorf("%s: left %q, want %q", c.name, got, c.want)
@@ -101,7 +101,7 @@ func TestCollectTooLittle(t *testing.T) {
 		}
 	}
 	events := record.NewFakeRecorder(9)
-	gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
+	gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
 	if err := gc.Collect(t.Context()); err == nil || s.left() != "b c d e f g h i" {
 		t.Errorf("%v, left %q", err, s.left())
 	}
@@ -126,7 +126,7 @@ func FuzzSandboxImage(f *testing.F) {
 func TestImagesAgeBetweenCollections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}
-		gc := New(Options{Runtime: s, Images: s, Config: garbage.Config{High: 80, Low: 50, AgeMin: 2 * time.Minute}, Dir: "/", Disk: s.disk})
+		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50, AgeMin: 2 * time.Minute}, Dir: "/", Disk: s.disk})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- gc.Run(ctx) }()
@@ -139,7 +139,7 @@ func TestImagesAgeBetweenCollections(t *testing.T) {
 			left  string
 		}{{2 * time.Minute, "new"}, {time.Minute, ""}} {
 			time.Sleep(c.after)
-			if err := gc.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: loadline.ImageFSAvailable, Until: 1 << 60}); err != nil {
+			if err := gc.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable, Until: 1 << 60}); err != nil {
 				t.Error(err)
 			}
 			if got := s.left(); got != c.left {

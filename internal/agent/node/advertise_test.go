@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -33,7 +33,7 @@ func TestAdvertisesWhatTheAgentHas(t *testing.T) {
 // TestOthersResourcesAreAllocatable: who puts an extended resource into the Node's capacity gets it allocatable, with
 // and without device plugins, and so it goes when its owner takes it away.
 func TestOthersResourcesAreAllocatable(t *testing.T) {
-	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": book{plugin.NewBook()}} {
+	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": book{devicemanager.NewBook()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, c, r := newServer(), newCRI(), &recorder{}

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 )
 
 // annotationPlugins names the resources that device plugins of this node have, or had: a list with commas. It is how
@@ -38,7 +38,7 @@ func (k *Keeper) notePlugins(node *corev1.Node) {
 }
 
 // fillDevices publishes what plugins have.
-func fillDevices(s *corev1.NodeStatus, amounts []plugin.Amount) {
+func fillDevices(s *corev1.NodeStatus, amounts []devicemanager.Amount) {
 	for _, a := range amounts {
 		name := corev1.ResourceName(a.Resource)
 		s.Capacity[name] = *resource.NewQuantity(int64(a.Capacity), resource.DecimalSI)
@@ -74,17 +74,17 @@ func (k *Keeper) recall(theirs *corev1.Node) {
 
 // recalled returns what a Node says of plugins' resources: those of our annotation. A Node that a kubelet kept has
 // none; then every extended resource counts as a plugin's, as upstream has it for a node without a checkpoint.
-func recalled(node *corev1.Node) []plugin.Amount {
+func recalled(node *corev1.Node) []devicemanager.Amount {
 	if node == nil {
 		return nil
 	}
 	ours, noted := node.Annotations[annotationPlugins]
 	kubelets := !noted && node.Status.NodeInfo.KubeletVersion != "" && !strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll")
 	names := strings.Split(ours, ",")
-	var out []plugin.Amount
+	var out []devicemanager.Amount
 	for name, quantity := range node.Status.Capacity {
 		if isExtended(name) && (kubelets || noted && slices.Contains(names, string(name))) {
-			out = append(out, plugin.Amount{Resource: string(name), Capacity: int(quantity.Value())})
+			out = append(out, devicemanager.Amount{Resource: string(name), Capacity: int(quantity.Value())})
 		}
 	}
 	return out

@@ -9,16 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// book is Plugins over a plugin.Book.
-type book struct{ *plugin.Book }
+// book is Plugins over a devicemanager.Book.
+type book struct{ *devicemanager.Book }
 
-func (b book) Amounts() ([]plugin.Amount, bool) { return b.Book.Amounts(), b.Recalled() }
-func (b book) Recall(published []plugin.Amount) { b.Book.Recall(unit.Instant(1), published) }
+func (b book) Amounts() ([]devicemanager.Amount, bool) { return b.Book.Amounts(), b.Recalled() }
+func (b book) Recall(published []devicemanager.Amount) { b.Book.Recall(unit.Instant(1), published) }
 
 // TestDevicesArePublished takes over Nodes with resources of a plugin, of somebody else, and of a kubelet, and follows a plugin.
 func TestDevicesArePublished(t *testing.T) {
@@ -40,7 +40,7 @@ func TestDevicesArePublished(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1", Annotations: c.annotations},
 					Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: c.version}, Capacity: had, Allocatable: had.DeepCopy()},
 				}
-				b := book{plugin.NewBook()}
+				b := book{devicemanager.NewBook()}
 				o := options(t, s, runtime, r)
 				o.Plugins = b
 				k, stop := start(t, o)
@@ -59,7 +59,7 @@ func TestDevicesArePublished(t *testing.T) {
 				if got := published(); got != c.before {
 					t.Errorf("after the start %s, want %s", got, c.before)
 				}
-				b.Connected("example.com/gpu", plugin.Options{})
+				b.Connected("example.com/gpu", devicemanager.Options{})
 				b.Listed("example.com/gpu", []numa.Device{{ID: "a", Healthy: true}, {ID: "b"}})
 				k.Changed()
 				want := "1/2" + c.before[len("0/2"):]

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -325,7 +325,7 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 0},
 		Identity:  machine.Identity{MachineID: "m", SystemUUID: "s", BootID: "boot-1", KernelVersion: "6.1.0", OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
 	}
-	line, err := loadline.Draw(m, loadline.Settings{MaxPods: 110, EvictionHard: map[loadline.Signal]loadline.Threshold{loadline.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
+	line, err := allocatable.Draw(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

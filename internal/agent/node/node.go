@@ -45,10 +45,10 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -78,11 +78,11 @@ type Pressure struct {
 	Memory, Disk, PID bool
 }
 
-// Plugins says how many devices the node's plugins have; *devices.Keeper is one.
+// Plugins says how many devices the node's plugins have; *devicemanager.Keeper is one.
 type Plugins interface {
-	Amounts() (amounts []plugin.Amount, known bool)
+	Amounts() (amounts []devicemanager.Amount, known bool)
 	// Recall is told what the Node says of plugins' resources before we first write to it.
-	Recall(published []plugin.Amount)
+	Recall(published []devicemanager.Amount)
 }
 
 // Options are everything a Keeper needs. All fields without "optional" must be set.
@@ -94,7 +94,7 @@ type Options struct {
 	Recorder record.EventRecorder
 
 	Machine machine.Machine
-	Line    loadline.Line
+	Line    allocatable.Line
 	Rhythm  heartbeat.Config // Seed 0: drawn here
 
 	Register    bool                      // create the Node object; else wait until somebody does

@@ -27,7 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -35,9 +35,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Devices is what is known of devices; *devices.Keeper is one.
+// Devices is what is known of devices; *devicemanager.Keeper is one.
 type Devices interface {
-	Held(uid, container string) []devices.Held
+	Held(uid, container string) []devicemanager.Held
 	Inventory() []numa.Plugin
 }
 

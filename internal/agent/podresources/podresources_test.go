@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
@@ -27,11 +27,11 @@ import (
 
 type known struct{}
 
-func (known) Held(uid, container string) []devices.Held {
+func (known) Held(uid, container string) []devicemanager.Held {
 	if uid != "u1" || container != "main" {
 		return nil
 	}
-	return []devices.Held{
+	return []devicemanager.Held{
 		{Resource: "example.com/gpu", IDs: []string{"g0", "g1"}, Nodes: map[string][]machine.NUMAID{"g0": {0}, "g1": {0, 1}}},
 		{Resource: "example.com/key", IDs: []string{"k"}},
 	}

@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -297,13 +297,13 @@ func (a fakeAdmission) Admit(pod *corev1.Pod, others []*corev1.Pod) *Rejection {
 }
 
 // node is what the node offers. Caller holds mu.
-func (w *world) node() placement.Node {
-	return placement.Node{Name: "node-1", PodsMax: 110, Allocatable: []placement.Amount{
+func (w *world) node() scheduler.Node {
+	return scheduler.Node{Name: "node-1", PodsMax: 110, Allocatable: []scheduler.Amount{
 		{Resource: "cpu", Value: w.milli}, {Resource: "memory", Value: 6 << 30},
 	}}
 }
 
-func placementPods(all []*corev1.Pod) (out []placement.Pod) {
+func placementPods(all []*corev1.Pod) (out []scheduler.Pod) {
 	for _, pod := range all {
 		out = append(out, translate.PlacementPod(pod))
 	}

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -29,15 +29,15 @@ func (r *Runner) requests() criconfig.Node {
 
 // sandboxConfig describes the pod to the runtime. It must come out the same for every container of the sandbox.
 func (r *Runner) sandboxConfig(pod *corev1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
-	dns, _, err := r.DNS.DNSConfig(pod) // its warnings are told once, when the sandbox is made
+	resolver, _, err := r.DNS.DNSConfig(pod) // its warnings are told once, when the sandbox is made
 	if err != nil {
 		return nil, err
 	}
 	facts := criconfig.SandboxFacts{
-		Attempt: attempt, DNS: dns, CgroupParent: parent, Holdings: r.Holdings.Note(string(pod.UID)), Allocation: noteOf(pod),
+		Attempt: attempt, DNS: resolver, CgroupParent: parent, Holdings: r.Holdings.Note(string(pod.UID)), Allocation: noteOf(pod),
 	}
 	if !pod.Spec.HostNetwork {
-		if facts.Hostname, err = names.Kernel(pod, r.DNS.ClusterDomain); err != nil {
+		if facts.Hostname, err = dns.Kernel(pod, r.DNS.ClusterDomain); err != nil {
 			return nil, err
 		}
 	}

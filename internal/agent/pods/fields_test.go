@@ -25,8 +25,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -106,7 +106,7 @@ func nodeOfSamples(t *testing.T, root string) *Runner {
 	t.Helper()
 	r := testRunner()
 	r.RootDir, r.Groups, r.Holdings = root, plainGroups{}, noHoldings{}
-	r.DNS = names.Resolver{ClusterDomain: "cluster.local", ClusterDNS: []string{"192.0.2.53"}}
+	r.DNS = dns.Resolver{ClusterDomain: "cluster.local", ClusterDNS: []string{"192.0.2.53"}}
 	r.Allocatable = func() corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
 	}

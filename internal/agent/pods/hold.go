@@ -7,8 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
@@ -127,7 +127,7 @@ type waiting struct {
 // mayWait says what a pod that is not let in can wait for; until is zero where there is nothing.
 func (r *Runner) mayWait(e *entry, rejected Rejection) waiting {
 	if rejected.Later {
-		return waiting{reason: reasonDevices, why: rejected.Message, until: e.seen.Add(plugin.Grace), retry: holdRetry}
+		return waiting{reason: reasonDevices, why: rejected.Message, until: e.seen.Add(devicemanager.Grace), retry: holdRetry}
 	}
 	if name, until := r.departing(); rejected.Room && name != "" {
 		why := fmt.Sprintf("pod %s, which was deleted by force, still ends here", name)

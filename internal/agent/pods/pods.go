@@ -29,10 +29,10 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/hook"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
@@ -69,7 +69,7 @@ type Groups interface {
 	SandboxResources(pod *corev1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources)
 }
 
-// Holdings keeps what pods have of their own: CPUs, memory on NUMA nodes, devices. Implemented by agent/holdings.
+// Holdings keeps what pods have of their own: CPUs, memory on NUMA nodes, devices. Implemented by agent/numa.
 type Holdings interface {
 	// Note is what the pod's sandbox has to carry for the next agent; empty: nothing.
 	Note(uid string) string
@@ -88,7 +88,7 @@ type Holdings interface {
 	Release(uid string)
 }
 
-// Devices gives containers what their devices need. Implemented by the agent's wiring over agent/devices.
+// Devices gives containers what their devices need. Implemented by the agent's wiring over agent/devicemanager.
 type Devices interface {
 	// Configure adds to the configuration of a container that is about to be made what its devices need.
 	Configure(ctx context.Context, uid, container string, config *runtimeapi.ContainerConfig) error
@@ -152,7 +152,7 @@ type Options struct {
 	Recorder    record.EventRecorder
 	Volumes     Volumes
 	Env         *env.Builder
-	DNS         names.Resolver
+	DNS         dns.Resolver
 	Allocatable func() corev1.ResourceList
 	Groups      Groups
 	Admission   Admission

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/criconfig"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/devices"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
@@ -21,7 +21,7 @@ type Remains struct {
 	Ready   bool   // the newest sandbox is up
 	Created int64
 	Running map[string]string // id by name
-	Devices map[string]string // devices.Annotation of the newest container, by name
+	Devices map[string]string // devicemanager.Annotation of the newest container, by name
 }
 
 // ReadRemains lists what the runtime has of each pod.
@@ -66,7 +66,7 @@ func ReadRemains(ctx context.Context, runtime *cri.Client) ([]Remains, error) {
 		name := c.Labels[criconfig.LabelContainerName]
 		if key := string(uidOf(c.Labels)) + "/" + name; uidOf(c.Labels) != "" && c.CreatedAt >= made[key] {
 			made[key] = c.CreatedAt
-			of(c.Labels).Devices[name] = c.Annotations[devices.Annotation]
+			of(c.Labels).Devices[name] = c.Annotations[devicemanager.Annotation]
 		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			of(c.Labels).Running[name] = c.Id

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/fair"
+	"github.com/plimsoll-dev/plimsoll/internal/core/fairqueue"
 )
 
 // Slots bound what the runtime works on at once. They are held for the runtime's own work, never for a user's code, nor
@@ -39,7 +39,7 @@ type startsLine struct {
 	mu   sync.Mutex
 	all  int
 	free int // while somebody waits: none
-	line fair.Line[chan struct{}]
+	line fairqueue.Line[chan struct{}]
 }
 
 func newStartsLine(slots int) *startsLine { return &startsLine{all: slots, free: slots} }

@@ -6,17 +6,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/room"
+	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 )
 
 // add adds a file at path, in the place of one that is there, as long as all of them stay below what one pod may have.
-func (p payload) add(use *room.Use, medium room.Medium, path string, f file) error {
+func (p payload) add(use *volumelimit.Use, medium volumelimit.Medium, path string, f file) error {
 	if had, ok := p[path]; ok {
-		*use = use.Minus(room.File(len(had.data)))
+		*use = use.Minus(volumelimit.File(len(had.data)))
 	}
-	*use = use.Plus(room.File(len(f.data)))
-	if why := room.Pod(medium, *use); why != "" {
+	*use = use.Plus(volumelimit.File(len(f.data)))
+	if why := volumelimit.Pod(medium, *use); why != "" {
 		return &NoRoomError{why}
 	}
 	p[path] = f
@@ -24,46 +24,46 @@ func (p payload) add(use *room.Use, medium room.Medium, path string, f file) err
 }
 
 // use is what p takes, with its directories. A swap takes twice as much for a moment.
-func (p payload) use() (use room.Use) {
+func (p payload) use() (use volumelimit.Use) {
 	dirs := map[string]bool{}
 	for name, f := range p {
-		use = use.Plus(room.File(len(f.data)))
+		use = use.Plus(volumelimit.File(len(f.data)))
 		for dir := path.Dir(name); dir != "." && !dirs[dir]; dir = path.Dir(dir) {
 			dirs[dir] = true
 		}
 	}
-	return use.Plus(room.Use{Inodes: int64(len(dirs)) + 3}) // the volume, its payload and ..data
+	return use.Plus(volumelimit.Use{Inodes: int64(len(dirs)) + 3}) // the volume, its payload and ..data
 }
 
 // mediumOf is where v's content lies.
-func mediumOf(v *corev1.Volume) room.Medium {
+func mediumOf(v *corev1.Volume) volumelimit.Medium {
 	if v.ConfigMap != nil {
-		return room.Disk
+		return volumelimit.Disk
 	}
-	return room.Memory
+	return volumelimit.Memory
 }
 
 // fits says why content cannot be v's, beside what the pod's other volumes hold.
 func (k *Keeper) fits(s *place, v *corev1.Volume, content payload) error {
 	medium := mediumOf(v)
 	had, wants := s.uses[v.Name], content.use()
-	var others room.Use
+	var others volumelimit.Use
 	for i := range s.pod.Spec.Volumes {
 		if o := &s.pod.Spec.Volumes[i]; o.Name != v.Name && readOnly(o) && mediumOf(o) == medium {
 			others = others.Plus(s.uses[o.Name])
 		}
 	}
-	why := room.Pod(medium, others.Plus(wants))
-	if why == "" && medium == room.Memory {
+	why := volumelimit.Pod(medium, others.Plus(wants))
+	if why == "" && medium == volumelimit.Memory {
 		u, err := disk.Of(k.memory)
 		if err != nil {
 			return err
 		}
-		fs := room.FS{Total: room.Use{Bytes: u.Capacity, Inodes: u.Inodes}, Free: room.Use{Bytes: u.Available, Inodes: u.InodesFree}}
+		fs := volumelimit.FS{Total: volumelimit.Use{Bytes: u.Capacity, Inodes: u.Inodes}, Free: volumelimit.Use{Bytes: u.Available, Inodes: u.InodesFree}}
 		if u.Inodes == 0 { // mounted by somebody else with nr_inodes=0: without end
 			fs.Total.Inodes, fs.Free.Inodes = math.MaxInt32, math.MaxInt32
 		}
-		why = room.Shared(fs, k.MaxPods, others.Plus(had), others.Plus(wants))
+		why = volumelimit.Shared(fs, k.MaxPods, others.Plus(had), others.Plus(wants))
 	}
 	if why != "" {
 		return &NoRoomError{why}

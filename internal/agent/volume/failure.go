@@ -50,7 +50,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("volume type %s is not supported by this agent: %s", e.Kind, e.Why)
 }
 
-// NoRoomError is content that takes more than one pod may have (core/room). The pod keeps what it has; trying again
+// NoRoomError is content that takes more than one pod may have (core/volumelimit). The pod keeps what it has; trying again
 // helps when the objects have become smaller or other pods have gone.
 type NoRoomError struct{ Why string }
 

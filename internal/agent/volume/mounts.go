@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/dns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/agent/names"
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
@@ -191,13 +191,13 @@ func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		text = names.HostNetworkHostsFile(host, pod.Spec.HostAliases)
+		text = dns.HostNetworkHostsFile(host, pod.Spec.HostAliases)
 	} else {
-		hostname, domain, err := names.Of(pod, k.ClusterDomain)
+		hostname, domain, err := dns.Of(pod, k.ClusterDomain)
 		if err != nil {
 			return "", err
 		}
-		text = names.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
+		text = dns.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
 	}
 	file := filepath.Join(k.podDir(pod.UID), "etc-hosts")
 	if untrusted.Holds(file, text) { // containers write to it, and make it as long as they like

@@ -45,7 +45,7 @@ type refresher struct {
 }
 
 // Changed says that an object which the pod names has changed: its volumes are brought up to date in the background.
-// It is what objects.New wants to call.
+// It is what objectcache.New wants to call.
 func (k *Keeper) Changed(uid types.UID) {
 	r := &k.refresher
 	r.mu.Lock()

@@ -12,14 +12,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/env"
-	"github.com/plimsoll-dev/plimsoll/internal/core/room"
+	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 )
 
 // rendering is what a volume should hold, as far as it has been collected.
 type rendering struct {
 	payload
-	use    room.Use // of payload
-	medium room.Medium
+	use    volumelimit.Use // of payload
+	medium volumelimit.Medium
 	texts  map[string][]byte // what the texts of configMaps and fields are as bytes, by where they come from
 }
 

@@ -30,7 +30,7 @@
 //     without following or crossing anything.
 //   - Nothing is read from or written to a volume on behalf of a container's choice of links.
 //   - Of what containers may write, no more is read than it should hold (host/untrusted).
-//   - No pod can take the memory of all secrets, or have the agent make content without end (core/room).
+//   - No pod can take the memory of all secrets, or have the agent make content without end (core/volumelimit).
 //   - On a full disk, or in full memory, what is there stays as it is, and tries to renew it leave nothing behind.
 //
 // # Not here
@@ -56,12 +56,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/room"
+	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Objects is the cache of what pods name; *objects.Cache is one.
+// Objects is the cache of what pods name; *objectcache.Cache is one.
 type Objects interface {
 	// Track follows what pod names, or says that it names too many objects and goes on as before.
 	Track(pod *corev1.Pod) error
@@ -120,9 +120,9 @@ type place struct {
 	gone   bool        // torn down: look the pod up again
 	pod    *corev1.Pod // as last set up or refreshed
 	ready  map[string]bool
-	claims map[string]claimed    // of volumes that are ready
-	wrote  map[string]payloadSum // what a content volume holds now
-	uses   map[string]room.Use   // and what that takes
+	claims map[string]claimed         // of volumes that are ready
+	wrote  map[string]payloadSum      // what a content volume holds now
+	uses   map[string]volumelimit.Use // and what that takes
 	tokens map[tokenKey]*token
 	timer  *time.Timer // next renewal or retry
 	tries  int         // failed refreshes in a row
@@ -284,7 +284,7 @@ func (k *Keeper) lockPlace(uid types.UID) *place {
 		k.mu.Lock()
 		s := k.places[uid]
 		if s == nil {
-			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]room.Use{}, tokens: map[tokenKey]*token{}}
+			s = &place{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
 			k.places[uid] = s
 		}
 		k.mu.Unlock()

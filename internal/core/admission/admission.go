@@ -9,7 +9,7 @@
 // A node under pressure also refuses pods that it would have room for (UnderPressure). Of pods that come together,
 // Order says who is let in first.
 //
-// It uses the scheduler's own types and amounts (core/placement), so that both count alike. It does not evict, and does
+// It uses the scheduler's own types and amounts (core/scheduler), so that both count alike. It does not evict, and does
 // not look at NUMA yet.
 package admission
 
@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // Rejection says why a pod may not run here. Reason and Message are spelled as upstream's, which alerts parse.
@@ -32,7 +32,7 @@ type Rejection struct {
 // Check reports whether node, holding the pods in held, can carry pod as well; nil means that it can. Resources are
 // looked at in a fixed order, so that the same pod is always refused for the same reason: pods, then by name with CPU
 // and memory first; then labels, host ports and taints.
-func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+func Check(pod scheduler.Pod, held []scheduler.Pod, node scheduler.Node) *Rejection {
 	r := check(pod, held, node)
 	if r != nil {
 		r.Room = check(pod, nil, node) == nil
@@ -40,7 +40,7 @@ func Check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 	return r
 }
 
-func check(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+func check(pod scheduler.Pod, held []scheduler.Pod, node scheduler.Node) *Rejection {
 	if used := int64(len(held)); used+1 > node.PodsMax {
 		return outOf("pods", 1, used, node.PodsMax)
 	}
@@ -56,7 +56,7 @@ func check(pod placement.Pod, held []placement.Pod, node placement.Node) *Reject
 	return objection(pod, held, node)
 }
 
-func usedBy(held []placement.Pod) map[string]int64 {
+func usedBy(held []scheduler.Pod) map[string]int64 {
 	used := map[string]int64{}
 	for _, h := range held {
 		for _, a := range h.Requests {
@@ -66,7 +66,7 @@ func usedBy(held []placement.Pod) map[string]int64 {
 	return used
 }
 
-func capacityOf(node placement.Node) map[string]int64 {
+func capacityOf(node scheduler.Node) map[string]int64 {
 	capacity := map[string]int64{}
 	for _, a := range node.Allocatable {
 		capacity[a.Resource] = a.Value
@@ -76,18 +76,18 @@ func capacityOf(node placement.Node) map[string]int64 {
 
 // objection applies what the scheduler's rules say of more than amounts. A node without a name is not known well
 // enough: its labels are still to come.
-func objection(pod placement.Pod, held []placement.Pod, node placement.Node) *Rejection {
+func objection(pod scheduler.Pod, held []scheduler.Pod, node scheduler.Node) *Rejection {
 	if node.Name == "" {
 		return nil
 	}
-	v := placement.Judge(pod, node, held, placement.RuleNames|placement.RuleNodeAffinity|placement.RulePorts)
+	v := scheduler.Judge(pod, node, held, scheduler.RuleNames|scheduler.RuleNodeAffinity|scheduler.RulePorts)
 	if v.Plugin == NodeAffinity {
 		v.Reasons = []string{"node(s) didn't match Pod's node affinity/selector"} // of names, too
 	}
 	if v.Plugin == "" {
 		// Only what would drive the pod away again: NoSchedule binds schedulers.
-		node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t placement.Taint) bool { return t.Effect != placement.NoExecute })
-		v = placement.Judge(pod, node, nil, placement.RuleTaints)
+		node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t scheduler.Taint) bool { return t.Effect != scheduler.NoExecute })
+		v = scheduler.Judge(pod, node, nil, scheduler.RuleTaints)
 	}
 	if v.Plugin == "" {
 		return nil
@@ -109,11 +109,11 @@ func outOf(resource string, requested, used, capacity int64) *Rejection {
 	}
 }
 
-func inOrder(amounts []placement.Amount) []placement.Amount {
-	rank := func(a placement.Amount) int {
-		return slices.Index([]string{placement.EphemeralStorage, placement.Memory, placement.CPU}, a.Resource)
+func inOrder(amounts []scheduler.Amount) []scheduler.Amount {
+	rank := func(a scheduler.Amount) int {
+		return slices.Index([]string{scheduler.EphemeralStorage, scheduler.Memory, scheduler.CPU}, a.Resource)
 	}
-	return slices.SortedFunc(slices.Values(amounts), func(a, b placement.Amount) int {
+	return slices.SortedFunc(slices.Values(amounts), func(a, b scheduler.Amount) int {
 		return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.Resource, b.Resource))
 	})
 }

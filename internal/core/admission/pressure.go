@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // taintMemoryPressure is the key of the taint that a BestEffort pod has to tolerate to come to a node short of memory.
@@ -13,7 +13,7 @@ const taintMemoryPressure = "node.kubernetes.io/memory-pressure"
 
 // Applicant is a pod as far as pressure asks who it is.
 type Applicant struct {
-	Pod      placement.Pod
+	Pod      scheduler.Pod
 	Critical bool
 	Class    qos.Class
 	// Started: a container of it was started on this node before, by whatever agent.
@@ -36,7 +36,7 @@ func UnderPressure(a Applicant, conditions []eviction.Condition) *Rejection {
 	return &Rejection{Reason: eviction.Reason, Message: eviction.PressureMessage(conditions)}
 }
 
-func toleratesMemoryPressure(pod placement.Pod) bool {
-	node := placement.Node{Name: "here", Taints: []placement.Taint{{Key: taintMemoryPressure, Effect: placement.NoSchedule}}}
-	return placement.Judge(pod, node, nil, placement.RuleTaints).Plugin == ""
+func toleratesMemoryPressure(pod scheduler.Pod) bool {
+	node := scheduler.Node{Name: "here", Taints: []scheduler.Taint{{Key: taintMemoryPressure, Effect: scheduler.NoSchedule}}}
+	return scheduler.Judge(pod, node, nil, scheduler.RuleTaints).Plugin == ""
 }

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 func TestUnderPressure(t *testing.T) {
-	tolerant := placement.Pod{Tolerations: []placement.Toleration{{Key: taintMemoryPressure, Exists: true, Effect: placement.NoSchedule}}}
-	elsewhere := placement.Pod{Tolerations: []placement.Toleration{{Key: "node.kubernetes.io/disk-pressure", Exists: true}}}
+	tolerant := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: taintMemoryPressure, Exists: true, Effect: scheduler.NoSchedule}}}
+	elsewhere := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: "node.kubernetes.io/disk-pressure", Exists: true}}}
 	const memory, disk, pid = eviction.MemoryPressure, eviction.DiskPressure, eviction.PIDPressure
 	for _, c := range []struct {
 		name       string

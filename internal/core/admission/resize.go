@@ -4,15 +4,15 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // Resize is what a pod that runs here asks for in the place of what it has.
 type Resize struct {
-	Want  placement.Pod // by what its specification asks for now
-	Has   placement.Pod // by what it is allocated and really has, whichever is larger
+	Want  scheduler.Pod // by what its specification asks for now
+	Has   scheduler.Pod // by what it is allocated and really has, whichever is larger
 	Class qos.Class
 	Since unit.Wall // when it began to wait; zero: it is new
 	Never string    // why this node can never grant it (see func Never); empty: it may
@@ -39,7 +39,7 @@ const (
 //
 // Only what grows is held against the room there is. Where allocatable fell below what the pods hold, upstream defers even
 // a resize that gives something back; nor do labels and taints, which a pod that runs is past, defer anything here.
-func Resizes(pending []Resize, held []placement.Pod, node placement.Node) []Verdict {
+func Resizes(pending []Resize, held []scheduler.Pod, node scheduler.Node) []Verdict {
 	turns := make([]int, len(pending))
 	for i := range turns {
 		turns[i] = i

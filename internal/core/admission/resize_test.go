@@ -10,8 +10,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -35,9 +35,9 @@ type member struct {
 	reason, reported string
 }
 
-func placed(name string, priority int32, v [2]int64) placement.Pod {
+func placed(name string, priority int32, v [2]int64) scheduler.Pod {
 	p := pod(v[0], v[1])
-	p.Name, p.ID, p.Priority = name, placement.PodID(name), priority
+	p.Name, p.ID, p.Priority = name, scheduler.PodID(name), priority
 	return p
 }
 
@@ -45,8 +45,8 @@ func (m *member) has() [2]int64 {
 	return [2]int64{max(m.granted[0], m.actual[0]), max(m.granted[1], m.actual[1])}
 }
 
-func (n *node) facts() placement.Node {
-	return placement.Node{PodsMax: 110, Allocatable: []placement.Amount{{Resource: "cpu", Value: n.cpu}, {Resource: "memory", Value: n.memory}}}
+func (n *node) facts() scheduler.Node {
+	return scheduler.Node{PodsMax: 110, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: n.cpu}, {Resource: "memory", Value: n.memory}}}
 }
 
 func (n *node) settle() {
@@ -57,7 +57,7 @@ func (n *node) settle() {
 func (n *node) settleOnce() (granted bool) {
 	var asking []*member
 	var pending []Resize
-	var held []placement.Pod
+	var held []scheduler.Pod
 	for _, m := range n.pods {
 		has := placed(m.name, m.priority, m.has())
 		held = append(held, has)
@@ -210,7 +210,7 @@ func TestNoResizeIsMissed(t *testing.T) {
 	}
 }
 
-func (n *node) held() (held []placement.Pod) {
+func (n *node) held() (held []scheduler.Pod) {
 	for _, m := range n.pods {
 		held = append(held, placed(m.name, 0, m.has()))
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -44,13 +44,13 @@ type Decider struct {
 	disks      Disks
 	thresholds []Threshold // of config, and those of containerfs for disks
 
-	since  map[Threshold]unit.Instant       // met since; not the others
-	acting map[Threshold]bool               // acted in the step before: met until its minimum reclaim is there, too
-	seen   map[Condition]unit.Instant       // when a condition was observed last
-	spent  map[loadline.Signal]unit.Instant // the observation for which victims were chosen last
-	trends map[loadline.Signal]trend        // how fast signals fall
-	asked  map[Step]unit.Instant            // reclaim that was asked for last
-	kills  map[string]unit.Instant          // own victims by id: when they are to be killed
+	since  map[Threshold]unit.Instant          // met since; not the others
+	acting map[Threshold]bool                  // acted in the step before: met until its minimum reclaim is there, too
+	seen   map[Condition]unit.Instant          // when a condition was observed last
+	spent  map[allocatable.Signal]unit.Instant // the observation for which victims were chosen last
+	trends map[allocatable.Signal]trend        // how fast signals fall
+	asked  map[Step]unit.Instant               // reclaim that was asked for last
+	kills  map[string]unit.Instant             // own victims by id: when they are to be killed
 
 	podsDue unit.Instant // when pods are to be looked at again for what acts; zero: nothing does
 }
@@ -60,7 +60,7 @@ func New(c Config) *Decider {
 	return &Decider{
 		config: c, thresholds: withContainerFS(c.Thresholds, OneDisk),
 		since: map[Threshold]unit.Instant{}, acting: map[Threshold]bool{}, seen: map[Condition]unit.Instant{},
-		spent: map[loadline.Signal]unit.Instant{}, trends: map[loadline.Signal]trend{}, asked: map[Step]unit.Instant{},
+		spent: map[allocatable.Signal]unit.Instant{}, trends: map[allocatable.Signal]trend{}, asked: map[Step]unit.Instant{},
 		kills: map[string]unit.Instant{},
 	}
 }
@@ -68,7 +68,7 @@ func New(c Config) *Decider {
 // Quiet reports whether pods need not be looked at for a Step at now: Facts may be Quick then. They need to be when a
 // threshold begins to act, and as often as the step before asked for while one does. Limits of local storage have their own
 // pace, which is the shell's.
-func (d *Decider) Quiet(now unit.Instant, signals map[loadline.Signal]Observation) bool {
+func (d *Decider) Quiet(now unit.Instant, signals map[allocatable.Signal]Observation) bool {
 	if !d.podsDue.IsZero() && now >= d.podsDue {
 		return false
 	}
@@ -169,7 +169,7 @@ func inOrder(a, b Met) int {
 	return cmp.Or(
 		trueFirst(a.Acts, b.Acts), trueFirst(a.IsHard(), b.IsHard()),
 		trueFirst(resourceOf(a.Signal) == Memory, resourceOf(b.Signal) == Memory),
-		cmp.Compare(slices.Index(loadline.Signals(), a.Signal), slices.Index(loadline.Signals(), b.Signal)),
+		cmp.Compare(slices.Index(allocatable.Signals(), a.Signal), slices.Index(allocatable.Signals(), b.Signal)),
 		cmp.Compare(b.Line, a.Line),
 	)
 }

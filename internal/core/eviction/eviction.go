@@ -41,14 +41,14 @@
 // # What it does not do
 //
 // It reads, kills and writes nothing; internal/agent does. It does not choose images and containers to remove
-// (core/garbage) and does not refuse pods (core/admission). It does not look at pressure stalls: they tell the shell when
+// (core/imagegc) and does not refuse pods (core/admission). It does not look at pressure stalls: they tell the shell when
 // to look, not whom to evict.
 package eviction
 
 import (
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 )
 
 // Condition is a condition of a node, spelled as in its status.
@@ -77,11 +77,11 @@ const Reason = "Evicted"
 
 // Threshold is a line on a signal. It is comparable: equal thresholds are one.
 type Threshold struct {
-	Signal  loadline.Signal
-	Value   loadline.Threshold
-	Text    string             // Value as the API prints it; empty for a share
-	Grace   time.Duration      // met for so long before it acts; 0: hard, whichever list it stands in (as upstream)
-	Reclaim loadline.Threshold // at least this much more than Value is reclaimed; zero: none
+	Signal  allocatable.Signal
+	Value   allocatable.Threshold
+	Text    string                // Value as the API prints it; empty for a share
+	Grace   time.Duration         // met for so long before it acts; 0: hard, whichever list it stands in (as upstream)
+	Reclaim allocatable.Threshold // at least this much more than Value is reclaimed; zero: none
 }
 
 // IsHard reports whether t acts at once.
@@ -112,19 +112,19 @@ const (
 )
 
 // resourceOf returns what a signal is about.
-func resourceOf(s loadline.Signal) Resource {
+func resourceOf(s allocatable.Signal) Resource {
 	switch s {
-	case loadline.MemoryAvailable, loadline.AllocatableMemory:
+	case allocatable.MemoryAvailable, allocatable.AllocatableMemory:
 		return Memory
-	case loadline.NodeFSAvailable, loadline.ImageFSAvailable, loadline.ContainerFSAvailable:
+	case allocatable.NodeFSAvailable, allocatable.ImageFSAvailable, allocatable.ContainerFSAvailable:
 		return Storage
-	case loadline.NodeFSInodesFree, loadline.ImageFSInodesFree, loadline.ContainerFSInodesFree:
+	case allocatable.NodeFSInodesFree, allocatable.ImageFSInodesFree, allocatable.ContainerFSInodesFree:
 		return Inodes
 	}
 	return PIDs
 }
 
-func conditionOf(s loadline.Signal) Condition {
+func conditionOf(s allocatable.Signal) Condition {
 	switch resourceOf(s) {
 	case Memory:
 		return MemoryPressure
@@ -137,17 +137,17 @@ func conditionOf(s loadline.Signal) Condition {
 // withContainerFS returns the thresholds with those of containerfs, which nobody configures: the file system of writable
 // layers is nodefs or imagefs, and has that one's. Configured ones are dropped, as upstream drops them.
 func withContainerFS(all []Threshold, d Disks) []Threshold {
-	twin := map[loadline.Signal]loadline.Signal{
-		loadline.NodeFSAvailable: loadline.ContainerFSAvailable, loadline.NodeFSInodesFree: loadline.ContainerFSInodesFree,
+	twin := map[allocatable.Signal]allocatable.Signal{
+		allocatable.NodeFSAvailable: allocatable.ContainerFSAvailable, allocatable.NodeFSInodesFree: allocatable.ContainerFSInodesFree,
 	}
 	if d == ImageDisk {
-		twin = map[loadline.Signal]loadline.Signal{
-			loadline.ImageFSAvailable: loadline.ContainerFSAvailable, loadline.ImageFSInodesFree: loadline.ContainerFSInodesFree,
+		twin = map[allocatable.Signal]allocatable.Signal{
+			allocatable.ImageFSAvailable: allocatable.ContainerFSAvailable, allocatable.ImageFSInodesFree: allocatable.ContainerFSInodesFree,
 		}
 	}
 	var out, copies []Threshold
 	for _, t := range all {
-		if t.Signal == loadline.ContainerFSAvailable || t.Signal == loadline.ContainerFSInodesFree {
+		if t.Signal == allocatable.ContainerFSAvailable || t.Signal == allocatable.ContainerFSInodesFree {
 			continue
 		}
 		out = append(out, t)

@@ -3,17 +3,17 @@ package eviction
 import (
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // Facts are what a shell observed.
 type Facts struct {
-	Signals map[loadline.Signal]Observation // one that could not be read is left out, and its thresholds are not judged
+	Signals map[allocatable.Signal]Observation // one that could not be read is left out, and its thresholds are not judged
 	Disks   Disks
 	Memory  NodeMemory // from which the signals of memory were found; for the record
 	// Rings are the signals that the kernel rings for before they come near a line, so that they need not be polled for that.
-	Rings map[loadline.Signal]bool
+	Rings map[allocatable.Signal]bool
 	Quick bool // pods were not looked at: none is chosen, none is forgotten
 	Pods  []Pod
 	Done  map[Step]unit.Instant // when the last reclaim that a Decision asked for came to its end, well or not

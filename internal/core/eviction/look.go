@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -39,7 +39,7 @@ type pace struct {
 
 // paceOf returns the pace of a signal. Chosen from what one machine of some cores does: touching memory 4 GiB/s (it zeroes
 // pages), writing 1 GiB/s to a disk, creating 100,000 files or 20,000 processes a second. Reading memory costs 50 us.
-func paceOf(s loadline.Signal) pace {
+func paceOf(s allocatable.Signal) pace {
 	switch resourceOf(s) {
 	case Memory:
 		return pace{int64(4 * unit.GiB), 10 * time.Millisecond}
@@ -140,7 +140,7 @@ func (s *step) killed() bool {
 	return false
 }
 
-func freeing(s loadline.Signal) time.Duration {
+func freeing(s allocatable.Signal) time.Duration {
 	if r := resourceOf(s); r == Storage || r == Inodes {
 		return lookFreeingDisk
 	}

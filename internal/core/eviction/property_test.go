@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -37,8 +37,8 @@ func randomPods(random *rand.Rand) []Pod {
 }
 
 func randomFacts(random *rand.Rand, c Config) Facts {
-	f := Facts{Signals: map[loadline.Signal]Observation{}, Disks: Disks(random.IntN(3)), Pods: randomPods(random)}
-	for _, signal := range loadline.Signals() {
+	f := Facts{Signals: map[allocatable.Signal]Observation{}, Disks: Disks(random.IntN(3)), Pods: randomPods(random)}
+	for _, signal := range allocatable.Signals() {
 		if random.IntN(5) > 0 {
 			f.Signals[signal] = Observation{Available: int64(random.IntN(200)), Capacity: 200}
 		}
@@ -49,14 +49,14 @@ func randomFacts(random *rand.Rand, c Config) Facts {
 func randomConfig(random *rand.Rand) Config {
 	c := Config{Transition: 5 * time.Minute, SoftGraceMax: time.Duration(random.IntN(60)) * time.Second, ImagesLow: 80}
 	c.Memory = []MemorySignal{SignalWorkingSet, SignalAvailable}[random.IntN(2)]
-	for _, signal := range loadline.Signals() {
+	for _, signal := range allocatable.Signals() {
 		for _, grace := range []time.Duration{0, time.Minute} {
 			if random.IntN(3) > 0 {
 				continue
 			}
-			t := Threshold{Signal: signal, Value: loadline.Threshold{Amount: int64(1 + random.IntN(150))}, Text: "x", Grace: grace}
+			t := Threshold{Signal: signal, Value: allocatable.Threshold{Amount: int64(1 + random.IntN(150))}, Text: "x", Grace: grace}
 			if random.IntN(3) == 0 {
-				t.Reclaim = loadline.Threshold{Amount: int64(random.IntN(60))}
+				t.Reclaim = allocatable.Threshold{Amount: int64(random.IntN(60))}
 			}
 			c.Thresholds = append(c.Thresholds, t)
 		}
@@ -234,17 +234,17 @@ func FuzzStep(f *testing.F) {
 // What the kernel rings for is polled as a back-stop only, and never sooner than what it does not ring for: that is polled, the sooner the
 // nearer.
 func TestWhatRingsIsNotPolled(t *testing.T) {
-	c := Config{Thresholds: []Threshold{{Signal: loadline.AllocatableMemory, Value: loadline.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
-	f := Facts{Quick: true, Signals: map[loadline.Signal]Observation{loadline.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}
+	c := Config{Thresholds: []Threshold{{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}}}
+	f := Facts{Quick: true, Signals: map[allocatable.Signal]Observation{allocatable.AllocatableMemory: {Available: int64(700 * unit.MiB), Capacity: int64(unit.GiB)}}}
 	now := unit.Instant(time.Hour)
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) > 100*time.Millisecond {
 		t.Errorf("polled after %v", wake.Sub(now))
 	}
-	f.Rings = map[loadline.Signal]bool{loadline.AllocatableMemory: true}
+	f.Rings = map[allocatable.Signal]bool{allocatable.AllocatableMemory: true}
 	if wake := New(c).Step(now, f).Wake; wake.Sub(now) != lookRung {
 		t.Errorf("looked at again after %v, want %v", wake.Sub(now), lookRung)
 	}
-	f.Signals[loadline.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
+	f.Signals[allocatable.AllocatableMemory] = Observation{Available: int64(20*unit.GiB + 100*unit.MiB), Capacity: int64(24 * unit.GiB)}
 	wake := New(c).Step(now, f).Wake
 	if want := 2500 * time.Millisecond; wake.Sub(now) != want { // half of 20 GiB at 4 GiB/s
 		t.Errorf("far from the line looked at again after %v, want %v", wake.Sub(now), want)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -40,7 +40,7 @@ func (r Ranked) Reason() string {
 // Rank returns pods in upstream's order for a shortage of signal, the first to go first: pods whose usage is not known;
 // then those above their request (not asked for process ids); then by priority, lowest first; then by how far above. Critical
 // pods come after all others.
-func Rank(signal loadline.Signal, pods []Pod, memory MemorySignal, disks Disks) []Ranked {
+func Rank(signal allocatable.Signal, pods []Pod, memory MemorySignal, disks Disks) []Ranked {
 	out := make([]Ranked, 0, len(pods))
 	for _, p := range pods {
 		out = append(out, measure(signal, p, memory, disks))
@@ -64,7 +64,7 @@ func Rank(signal loadline.Signal, pods []Pod, memory MemorySignal, disks Disks) 
 }
 
 // measure returns what p uses and requests of what signal is about.
-func measure(signal loadline.Signal, p Pod, memory MemorySignal, disks Disks) Ranked {
+func measure(signal allocatable.Signal, p Pod, memory MemorySignal, disks Disks) Ranked {
 	r := Ranked{
 		ID: p.ID, Namespace: p.Namespace, Name: p.Name, Priority: p.Priority, Critical: p.Critical,
 		Known: p.Used != nil, Ending: !p.KillAt.IsZero(),
@@ -101,11 +101,11 @@ func measure(signal loadline.Signal, p Pod, memory MemorySignal, disks Disks) Ra
 }
 
 // diskOf returns what p uses of the file system that signal is about, and what of that its end frees.
-func diskOf(signal loadline.Signal, p Pod, disks Disks) (used, freed Disk) {
+func diskOf(signal allocatable.Signal, p Pod, disks Disks) (used, freed Disk) {
 	layers, rest := true, true // writable layers; logs and volumes
-	switch onImages := signal == loadline.ImageFSAvailable || signal == loadline.ImageFSInodesFree; disks {
+	switch onImages := signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree; disks {
 	case ImageDisk:
-		layers = onImages || signal == loadline.ContainerFSAvailable || signal == loadline.ContainerFSInodesFree
+		layers = onImages || signal == allocatable.ContainerFSAvailable || signal == allocatable.ContainerFSInodesFree
 		rest = !layers
 	case SplitDisk:
 		layers, rest = !onImages, !onImages
@@ -136,7 +136,7 @@ func diskOf(signal loadline.Signal, p Pod, disks Disks) (used, freed Disk) {
 }
 
 // printed returns an amount of a signal as messages spell it.
-func printed(s loadline.Signal, n int64) string {
+func printed(s allocatable.Signal, n int64) string {
 	if InBytes(s) {
 		return unit.Bytes(n).String()
 	}
@@ -154,4 +154,4 @@ func decimal(n int64) string {
 }
 
 // InBytes reports whether a signal counts bytes.
-func InBytes(s loadline.Signal) bool { r := resourceOf(s); return r == Memory || r == Storage }
+func InBytes(s allocatable.Signal) bool { r := resourceOf(s); return r == Memory || r == Storage }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -53,7 +53,7 @@ const (
 // Reclaim is something to do before pods go. The shell reports its end in Facts.Done, except of PodMemory.
 type Reclaim struct {
 	Step
-	Signal loadline.Signal
+	Signal allocatable.Signal
 	Until  int64  // of removals: stop when so much of Signal is available; look after each container or image
 	Pods   []Ease // of PodMemory
 }
@@ -65,9 +65,9 @@ type Ease struct {
 }
 
 // stepsFor returns what can be reclaimed for a signal of a disk, in order.
-func stepsFor(signal loadline.Signal, d Disks) []Step {
-	onImages := signal == loadline.ImageFSAvailable || signal == loadline.ImageFSInodesFree
-	onNode := signal == loadline.NodeFSAvailable || signal == loadline.NodeFSInodesFree
+func stepsFor(signal allocatable.Signal, d Disks) []Step {
+	onImages := signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree
+	onNode := signal == allocatable.NodeFSAvailable || signal == allocatable.NodeFSInodesFree
 	switch {
 	case d == ImageDisk && onNode, d == SplitDisk && !onImages:
 		return []Step{DeadContainers} // their logs, and writable layers

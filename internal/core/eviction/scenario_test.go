@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -59,7 +59,7 @@ func TestScenarios(t *testing.T) {
 func (w *world) configure(words []string) {
 	switch words[0] {
 	case "hard", "soft":
-		t := Threshold{Signal: loadline.Signal(words[1])}
+		t := Threshold{Signal: allocatable.Signal(words[1])}
 		t.Value, t.Text = w.value(words[2])
 		for _, option := range words[3:] {
 			switch key, value, _ := strings.Cut(option, "="); key {
@@ -87,15 +87,15 @@ func (w *world) configure(words []string) {
 	}
 }
 
-func (w *world) value(text string) (loadline.Threshold, string) {
+func (w *world) value(text string) (allocatable.Threshold, string) {
 	if strings.HasSuffix(text, "%") {
-		v, err := loadline.ParseShare(text)
+		v, err := allocatable.ParseShare(text)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		return v, ""
 	}
-	return loadline.Threshold{Amount: amount(w.t, text)}, text
+	return allocatable.Threshold{Amount: amount(w.t, text)}, text
 }
 
 func (w *world) set(key, value string) {

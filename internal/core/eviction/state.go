@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -13,10 +13,10 @@ import (
 // step can be taken again.
 type State struct {
 	Disks  Disks
-	Since  []Lasting                        // thresholds met in the step before, in the order of Config
-	Seen   map[Condition]unit.Instant       // when a condition was observed last
-	Spent  map[loadline.Signal]unit.Instant // the observation for which victims were chosen last
-	Trends map[loadline.Signal]Trend
+	Since  []Lasting                           // thresholds met in the step before, in the order of Config
+	Seen   map[Condition]unit.Instant          // when a condition was observed last
+	Spent  map[allocatable.Signal]unit.Instant // the observation for which victims were chosen last
+	Trends map[allocatable.Signal]Trend
 	Asked  map[Step]unit.Instant   // reclaim that was asked for last
 	Kills  map[string]unit.Instant // own victims by id: when they are to be killed
 
@@ -41,7 +41,7 @@ func (d *Decider) State() State {
 	s := State{
 		Disks: d.disks, Seen: maps.Clone(d.seen), Spent: maps.Clone(d.spent), Asked: maps.Clone(d.asked), Kills: maps.Clone(d.kills),
 		PodsDue: d.podsDue,
-		Trends:  map[loadline.Signal]Trend{},
+		Trends:  map[allocatable.Signal]Trend{},
 	}
 	for t, at := range d.since {
 		s.Since = append(s.Since, Lasting{t, at, d.acting[t]})

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -66,7 +66,7 @@ func (s *step) readEnds() {
 }
 
 // hardGrace is what pods get that go for a hard threshold. Memory and process ids run out faster than a second passes.
-func hardGrace(s loadline.Signal) time.Duration {
+func hardGrace(s allocatable.Signal) time.Duration {
 	if r := resourceOf(s); r == Memory || r == PIDs {
 		return 0
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -101,7 +101,7 @@ func (w *world) pass(d time.Duration) {
 
 // facts are what a shell would see.
 func (w *world) facts() Facts {
-	f := Facts{Signals: map[loadline.Signal]Observation{}, Disks: w.disks, Done: w.done}
+	f := Facts{Signals: map[allocatable.Signal]Observation{}, Disks: w.disks, Done: w.done}
 	var working, cache, swapped unit.Bytes
 	nodefs, imagefs := w.other, Disk{}
 	threads := int64(200)
@@ -131,8 +131,8 @@ func (w *world) facts() Facts {
 		cache += b.Used.Cache
 		swapped += b.Used.Swap
 		threads += b.Used.PIDs
-		layers, _ := diskOf(loadline.ImageFSAvailable, b.Pod, ImageDisk)
-		rest, _ := diskOf(loadline.NodeFSAvailable, b.Pod, ImageDisk)
+		layers, _ := diskOf(allocatable.ImageFSAvailable, b.Pod, ImageDisk)
+		rest, _ := diskOf(allocatable.NodeFSAvailable, b.Pod, ImageDisk)
 		nodefs = Disk{nodefs.Bytes + rest.Bytes, nodefs.Inodes + rest.Inodes}
 		if w.disks == ImageDisk {
 			imagefs = Disk{imagefs.Bytes + layers.Bytes, imagefs.Inodes + layers.Inodes}
@@ -147,17 +147,17 @@ func (w *world) facts() Facts {
 	}
 	used := w.system + working
 	m := NodeMemory{Total: w.memory, WorkingSet: used, Available: w.memory - used + cache + w.cache, SwapFree: w.swap - swapped, SwapRoom: w.swap - swapped}
-	f.Signals[loadline.MemoryAvailable] = w.config.Memory.Node(m, at)
+	f.Signals[allocatable.MemoryAvailable] = w.config.Memory.Node(m, at)
 	if w.limit > 0 {
-		f.Signals[loadline.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, m, at)
+		f.Signals[allocatable.AllocatableMemory] = w.config.Memory.Pods(w.limit, working, cache, m, at)
 	}
-	f.Signals[loadline.NodeFSAvailable] = Observation{w.disk.Bytes - nodefs.Bytes, w.disk.Bytes, at}
-	f.Signals[loadline.NodeFSInodesFree] = Observation{w.disk.Inodes - nodefs.Inodes, w.disk.Inodes, at}
+	f.Signals[allocatable.NodeFSAvailable] = Observation{w.disk.Bytes - nodefs.Bytes, w.disk.Bytes, at}
+	f.Signals[allocatable.NodeFSInodesFree] = Observation{w.disk.Inodes - nodefs.Inodes, w.disk.Inodes, at}
 	if w.disks != OneDisk {
-		f.Signals[loadline.ImageFSAvailable] = Observation{w.images.Bytes - imagefs.Bytes, w.images.Bytes, at}
-		f.Signals[loadline.ImageFSInodesFree] = Observation{w.images.Inodes - imagefs.Inodes, w.images.Inodes, at}
+		f.Signals[allocatable.ImageFSAvailable] = Observation{w.images.Bytes - imagefs.Bytes, w.images.Bytes, at}
+		f.Signals[allocatable.ImageFSInodesFree] = Observation{w.images.Inodes - imagefs.Inodes, w.images.Inodes, at}
 	}
-	f.Signals[loadline.PIDAvailable] = Observation{w.pids - threads, w.pids, at}
+	f.Signals[allocatable.PIDAvailable] = Observation{w.pids - threads, w.pids, at}
 	return f
 }
 

@@ -30,7 +30,7 @@
 // # What it does not do
 //
 // It knows no API, no status and no calendar: facts are "changed", "ready", "failed". What a silent node means is
-// core/health's business.
+// core/lifecycle's business.
 package heartbeat
 
 import (

@@ -19,7 +19,7 @@
 //
 // # What it does not do
 //
-// It observes nothing: internal/host/survey reads a real machine, internal/kube/machinefile a described one. It knows
+// It observes nothing: internal/host/machineinfo reads a real machine, internal/kube/machinefile a described one. It knows
 // nothing of what is in use.
 package machine
 

@@ -13,7 +13,7 @@
 //   - Once dead, a run stays dead and is probed for death no more; only a new run helps.
 //   - A stopping container is not judged dead; whether it is ready is still asked, because it may still be serving.
 //
-// It sends nothing and knows no protocols. Do not use it for health of nodes: that is core/health.
+// It sends nothing and knows no protocols. Do not use it for health of nodes: that is core/lifecycle.
 package probe
 
 import (

@@ -17,7 +17,7 @@
 // # What it does not do
 //
 // It touches no cgroup (internal/host/cgroup does), chooses no CPUs (internal/core/numa) and knows nothing of what the node
-// can carry (internal/core/loadline).
+// can carry (internal/core/allocatable).
 package qos
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/unit"

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
@@ -22,7 +22,7 @@ import (
 //   - v2: memory.events, rung when the limit is hit; and stall on memory.pressure. v2 has no thresholds.
 //
 // What a kernel lacks is left out; an error is one that somebody should see, beside the alarms that there are.
-func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshold) ([]alarm.Source, error) {
+func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshold) ([]epoll.Source, error) {
 	if group != "/" {
 		if err := check(group); err != nil {
 			return nil, fmt.Errorf("watch memory: %w", err)
@@ -32,9 +32,9 @@ func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshol
 	if err != nil {
 		return nil, fmt.Errorf("watch memory of cgroup %s: %w", group, err)
 	}
-	var found []alarm.Source
+	var found []epoll.Source
 	var problems []error
-	take := func(s alarm.Source, err error) {
+	take := func(s epoll.Source, err error) {
 		switch {
 		case err == nil:
 			found = append(found, s)
@@ -55,30 +55,30 @@ func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshol
 }
 
 // watchFile opens a file of v2 that rings (EPOLLPRI) when what it says changes, at most every 10 ms.
-func watchFile(file string) (alarm.Source, error) {
+func watchFile(file string) (epoll.Source, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return alarm.Source{}, fmt.Errorf("%s: %w", file, err)
+		return epoll.Source{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return alarm.Source{Name: file, FD: fd}, nil
+	return epoll.Source{Name: file, FD: fd}, nil
 }
 
 // watchV1 registers an eventfd for a file of v1: "<eventfd> <file> <argument>" goes to cgroup.event_control. The registration
 // ends when the eventfd is closed, or the group removed.
-func watchV1(dir, file, argument string) (alarm.Source, error) {
+func watchV1(dir, file, argument string) (epoll.Source, error) {
 	path := filepath.Join(dir, file)
 	watched, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return alarm.Source{}, fmt.Errorf("%s: %w", path, err)
+		return epoll.Source{}, fmt.Errorf("%s: %w", path, err)
 	}
 	defer unix.Close(watched)
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return alarm.Source{}, fmt.Errorf("%s: eventfd: %w", path, err)
+		return epoll.Source{}, fmt.Errorf("%s: eventfd: %w", path, err)
 	}
 	if err := write(filepath.Join(dir, "cgroup.event_control"), fmt.Sprintf("%d %d %s", event, watched, argument)); err != nil {
 		unix.Close(event)
-		return alarm.Source{}, fmt.Errorf("%s: %w", path, err)
+		return epoll.Source{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return alarm.Source{Name: path + " " + argument, FD: event}, nil
+	return epoll.Source{Name: path + " " + argument, FD: event}, nil
 }

@@ -18,7 +18,7 @@
 //
 // # What it does not do
 //
-// It decides no value (core/qos does), nor how a limit comes down under what runs (loadline.Lowering does). It does not wait: a
+// It decides no value (core/qos does), nor how a limit comes down under what runs (allocatable.Lowering does). It does not wait: a
 // group that is busy is an error the caller may retry.
 package cgroup
 

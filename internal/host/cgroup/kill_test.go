@@ -13,7 +13,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
-	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
@@ -120,7 +120,7 @@ func TestLiveThresholdRings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := alarm.New()
+	c, err := epoll.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,13 +150,13 @@ func TestLiveThresholdRings(t *testing.T) {
 }
 
 // watch has a clock of a group's alarms, none of which rings any more.
-func watch(t *testing.T, tree *Tree, group string) *alarm.Clock {
+func watch(t *testing.T, tree *Tree, group string) *epoll.Clock {
 	t.Helper()
 	sources, err := tree.MemoryAlarms(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := alarm.New()
+	c, err := epoll.New()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,24 +6,24 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Memory reads what a loadline.Lowering must know of group.
-func (t *Tree) Memory(group string) (loadline.Seen, error) {
+// Memory reads what a allocatable.Lowering must know of group.
+func (t *Tree) Memory(group string) (allocatable.Seen, error) {
 	if err := check(group); err != nil {
-		return loadline.Seen{}, fmt.Errorf("read memory: %w", err)
+		return allocatable.Seen{}, fmt.Errorf("read memory: %w", err)
 	}
 	seen, err := t.memory(group)
 	if err != nil {
-		return loadline.Seen{}, fmt.Errorf("read memory of cgroup %s: %w", group, err)
+		return allocatable.Seen{}, fmt.Errorf("read memory of cgroup %s: %w", group, err)
 	}
 	return seen, nil
 }
 
-func (t *Tree) memory(group string) (seen loadline.Seen, err error) {
+func (t *Tree) memory(group string) (seen allocatable.Seen, err error) {
 	dir, err := t.need("memory", group)
 	if err != nil {
 		return seen, err
@@ -81,15 +81,15 @@ func (t *Tree) memoryLimit(dir string) (unit.Limit[unit.Bytes], error) {
 
 // SetMemory makes one write of a Lowering. A limit that the kernel refuses is an error that wraps ErrRefused. systemd is not
 // told: it need not remember a step on the way. The limit reached goes to Set.
-func (t *Tree) SetMemory(group string, w loadline.Write) error {
+func (t *Tree) SetMemory(group string, w allocatable.Write) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("set memory: %w", err)
 	}
 	var err error
 	switch {
-	case w.Knob == loadline.Max && t.mode != V2:
+	case w.Knob == allocatable.Max && t.mode != V2:
 		err = t.setMemoryV1(group, w.To)
-	case w.Knob == loadline.Max:
+	case w.Knob == allocatable.Max:
 		err = setLimit(t, "memory", group, "memory.max", w.To, "max")
 	case t.mode == V2:
 		err = setLimit(t, "memory", group, "memory.high", w.To, "max")

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 )
 
 // Time limits of calls to a plugin. A longer one keeps a hung plugin's pods, and those that are admitted after them, waiting.
@@ -45,12 +45,12 @@ type Plugin struct {
 }
 
 // connect connects to a plugin and asks for its options.
-func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugin, plugin.Options, error) {
+func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugin, devicemanager.Options, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectMax)
 	defer cancel()
 	path := filepath.Join(s.dir.Path, endpoint) // for messages
 	if err := s.awaitSocket(ctx, endpoint); err != nil {
-		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
+		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithAuthority("localhost"),
@@ -63,16 +63,16 @@ func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugi
 			return (&net.Dialer{}).DialContext(ctx, "unix", s.dir.In(endpoint))
 		}))
 	if err != nil {
-		return nil, plugin.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, path, err)
+		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, path, err)
 	}
 	p := &Plugin{Resource: resource, endpoint: endpoint, conn: conn, api: pluginapi.NewDevicePluginClient(conn)}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	o, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
 		p.close()
-		return nil, plugin.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, path, err)
+		return nil, devicemanager.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, path, err)
 	}
-	return p, plugin.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
+	return p, devicemanager.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
 }
 
 // awaitSocket waits a moment for a socket to be there.

@@ -18,7 +18,7 @@
 // When it starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for the new
 // kubelet.sock, to register again.
 //
-// It decides nothing (core/plugin) and does not look at what plugins answer. The other way of registering, sockets found in
+// It decides nothing (core/devicemanager) and does not look at what plugins answer. The other way of registering, sockets found in
 // plugins_registry, is not served: CSI drivers and DRA use it, device plugins hardly do.
 package deviceplugin
 
@@ -38,14 +38,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/internal/host/socket"
 )
 
 // Listener is told of plugins. Its methods must not call the Server back.
 type Listener interface {
-	Connected(p *Plugin, o plugin.Options)
+	Connected(p *Plugin, o devicemanager.Options)
 	Listed(p *Plugin, devices []numa.Device)
 	Lost(p *Plugin, err error)
 }

@@ -12,8 +12,8 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/plugin"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 	"github.com/plimsoll-dev/plimsoll/test/deviceplugin"
 )
@@ -21,7 +21,7 @@ import (
 // heard is a Listener that passes on what it hears as text.
 type heard chan string
 
-func (h heard) Connected(p *Plugin, o plugin.Options) {
+func (h heard) Connected(p *Plugin, o devicemanager.Options) {
 	h <- fmt.Sprintf("connected %s %+v", p.Resource, o)
 }
 func (h heard) Listed(p *Plugin, d []numa.Device) { h <- fmt.Sprintf("listed %s %+v", p.Resource, d) }

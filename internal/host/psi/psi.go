@@ -2,7 +2,7 @@
 // (pressure stall information, Documentation/accounting/psi.rst; Linux 4.20, triggers 5.2, CONFIG_PSI).
 //
 // A pressure file belongs to the machine (/proc/pressure/memory) or to a group of cgroup v2 (memory.pressure). Written to, an
-// open one becomes a trigger: it rings (EPOLLPRI, see package alarm) when the stall within a window exceeds a threshold, at
+// open one becomes a trigger: it rings (EPOLLPRI, see package epoll) when the stall within a window exceeds a threshold, at
 // most once per window, until it is closed.
 //
 // What it tells is that somebody already waits. Memory that is taken fast, and never reclaimed, runs out without a stall; so
@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 )
 
 // ErrNone is in the chain of errors where the kernel has no pressure stall information: none compiled in, or switched off
@@ -47,7 +47,7 @@ func (t Threshold) text() string {
 }
 
 // Trigger opens file and has it ring at t, in the next longer window that we may use.
-func Trigger(file string, t Threshold) (alarm.Source, error) {
+func Trigger(file string, t Threshold) (epoll.Source, error) {
 	s, err := trigger(file, t)
 	if errors.Is(err, unix.EINVAL) && t.Window%plainWindow != 0 {
 		t.Window = (t.Window/plainWindow + 1) * plainWindow
@@ -56,17 +56,17 @@ func Trigger(file string, t Threshold) (alarm.Source, error) {
 	return s, err
 }
 
-func trigger(file string, t Threshold) (alarm.Source, error) {
+func trigger(file string, t Threshold) (epoll.Source, error) {
 	fd, err := unix.Open(file, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return alarm.Source{}, fmt.Errorf("watch pressure: %s: %w", file, absence(err))
+		return epoll.Source{}, fmt.Errorf("watch pressure: %s: %w", file, absence(err))
 	}
 	// The terminating zero is part of the kernel's own example: without it some kernels cut the last character.
 	if _, err := unix.Write(fd, append([]byte(t.text()), 0)); err != nil {
 		unix.Close(fd)
-		return alarm.Source{}, fmt.Errorf("watch pressure: %s: write %q: %w", file, t.text(), absence(err))
+		return epoll.Source{}, fmt.Errorf("watch pressure: %s: write %q: %w", file, t.text(), absence(err))
 	}
-	return alarm.Source{Name: file + ": " + t.text(), FD: fd}, nil
+	return epoll.Source{Name: file + ": " + t.text(), FD: fd}, nil
 }
 
 func absence(err error) error {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/host/alarm"
+	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -21,7 +21,7 @@ func TestTriggerOnThisKernel(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	c, err := alarm.New()
+	c, err := epoll.New()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@
 //
 // # What it does not do
 //
-// It does not put a machine together (internal/host/survey does), and it writes nothing.
+// It does not put a machine together (internal/host/machineinfo does), and it writes nothing.
 package sysfs
 
 import (

@@ -9,17 +9,17 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
 // defaultEvictionHard is the kubelet's on Linux (pkg/kubelet/eviction at v1.36.3).
 var defaultEvictionHard = map[string]string{
-	string(loadline.MemoryAvailable):   "100Mi",
-	string(loadline.NodeFSAvailable):   "10%",
-	string(loadline.NodeFSInodesFree):  "5%",
-	string(loadline.ImageFSAvailable):  "15%",
-	string(loadline.ImageFSInodesFree): "5%",
+	string(allocatable.MemoryAvailable):   "100Mi",
+	string(allocatable.NodeFSAvailable):   "10%",
+	string(allocatable.NodeFSInodesFree):  "5%",
+	string(allocatable.ImageFSAvailable):  "15%",
+	string(allocatable.ImageFSInodesFree): "5%",
 }
 
 const (
@@ -119,11 +119,11 @@ func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 }
 
 // dropped returns the signals with a default that the configuration's evictionHard leaves out, sorted.
-func dropped(c *kubeletconfigv1beta1.KubeletConfiguration) []loadline.Signal {
-	var signals []loadline.Signal
+func dropped(c *kubeletconfigv1beta1.KubeletConfiguration) []allocatable.Signal {
+	var signals []allocatable.Signal
 	for _, signal := range slices.Sorted(maps.Keys(defaultEvictionHard)) {
 		if _, ok := c.EvictionHard[signal]; !ok {
-			signals = append(signals, loadline.Signal(signal))
+			signals = append(signals, allocatable.Signal(signal))
 		}
 	}
 	return signals

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -69,7 +69,7 @@ func parsePercent(text string) (int64, error) {
 
 // Reservation is a reserved group that the configuration wants held to its reservation.
 type Reservation struct {
-	Group        loadline.Group
+	Group        allocatable.Group
 	Field        string // of the configuration, that names the cgroup
 	Cgroup       string // as written there
 	Compressible bool   // CPU only
@@ -82,8 +82,8 @@ func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 		whole, compressible string
 		Reservation
 	}{
-		{enforceSystem, enforceSystemCompressible, Reservation{loadline.SystemReserved, "systemReservedCgroup", c.SystemReservedCgroup, false}},
-		{enforceKube, enforceKubeCompressible, Reservation{loadline.KubeReserved, "kubeReservedCgroup", c.KubeReservedCgroup, false}},
+		{enforceSystem, enforceSystemCompressible, Reservation{allocatable.SystemReserved, "systemReservedCgroup", c.SystemReservedCgroup, false}},
+		{enforceKube, enforceKubeCompressible, Reservation{allocatable.KubeReserved, "kubeReservedCgroup", c.KubeReservedCgroup, false}},
 	} {
 		r.Compressible = slices.Contains(c.EnforceNodeAllocatable, r.compressible)
 		if r.Compressible || slices.Contains(c.EnforceNodeAllocatable, r.whole) {

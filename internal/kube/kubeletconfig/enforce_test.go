@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -97,8 +97,8 @@ func TestMachineWarnings(t *testing.T) {
 
 func TestReservations(t *testing.T) {
 	const groups = "systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nsystemReserved: {cpu: 250m}\nkubeReserved: {memory: 1Gi}\n"
-	system := Reservation{loadline.SystemReserved, "systemReservedCgroup", "/system.slice", false}
-	kube := Reservation{loadline.KubeReserved, "kubeReservedCgroup", "/kube", false}
+	system := Reservation{allocatable.SystemReserved, "systemReservedCgroup", "/system.slice", false}
+	kube := Reservation{allocatable.KubeReserved, "kubeReservedCgroup", "/kube", false}
 	compressible := func(r Reservation) Reservation { r.Compressible = true; return r }
 	for enforce, want := range map[string][]Reservation{
 		"[pods]":                           nil,

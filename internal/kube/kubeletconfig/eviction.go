@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 )
 
 // Eviction translates what a loaded configuration says about eviction.
@@ -52,8 +52,8 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 	}
 	if slices.Contains(c.EnforceNodeAllocatable, enforcePods) {
 		for _, t := range out {
-			if t.Signal == loadline.MemoryAvailable && t.IsHard() {
-				t.Signal = loadline.AllocatableMemory
+			if t.Signal == allocatable.MemoryAvailable && t.IsHard() {
+				t.Signal = allocatable.AllocatableMemory
 				out = append(out, t)
 			}
 		}
@@ -62,25 +62,25 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 }
 
 // signals yields the entries of a map by signal, sorted, and notes names that are none.
-func signals(path string, list map[string]string, p *problems, each func(signal loadline.Signal, path, text string)) {
+func signals(path string, list map[string]string, p *problems, each func(signal allocatable.Signal, path, text string)) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
-		if !slices.Contains(loadline.Signals(), loadline.Signal(name)) {
+		if !slices.Contains(allocatable.Signals(), allocatable.Signal(name)) {
 			p.add(path+"."+name, list[name], "is not an eviction signal")
 			continue
 		}
-		each(loadline.Signal(name), path+"."+name, list[name])
+		each(allocatable.Signal(name), path+"."+name, list[name])
 	}
 }
 
 // parseThresholds reads evictionHard or evictionSoft. 0% and 100% are the absence of a threshold.
-func parseThresholds(path string, list map[string]string, p *problems) map[loadline.Signal]eviction.Threshold {
-	out := map[loadline.Signal]eviction.Threshold{}
-	signals(path, list, p, func(signal loadline.Signal, path, text string) {
+func parseThresholds(path string, list map[string]string, p *problems) map[allocatable.Signal]eviction.Threshold {
+	out := map[allocatable.Signal]eviction.Threshold{}
+	signals(path, list, p, func(signal allocatable.Signal, path, text string) {
 		if text == "0%" || text == "100%" {
 			return
 		}
 		value, printed, err := parseValue(text)
-		if err != "" || value == (loadline.Threshold{}) && printed != "" {
+		if err != "" || value == (allocatable.Threshold{}) && printed != "" {
 			p.add(path, text, "want a quantity above zero like 100Mi, or a percentage from 0% to 100%")
 			return
 		}
@@ -90,9 +90,9 @@ func parseThresholds(path string, list map[string]string, p *problems) map[loadl
 }
 
 // parseReclaims reads evictionMinimumReclaim. A quantity of zero is the absence of one.
-func parseReclaims(list map[string]string, p *problems) map[loadline.Signal]loadline.Threshold {
-	out := map[loadline.Signal]loadline.Threshold{}
-	signals("evictionMinimumReclaim", list, p, func(signal loadline.Signal, path, text string) {
+func parseReclaims(list map[string]string, p *problems) map[allocatable.Signal]allocatable.Threshold {
+	out := map[allocatable.Signal]allocatable.Threshold{}
+	signals("evictionMinimumReclaim", list, p, func(signal allocatable.Signal, path, text string) {
 		value, printed, err := parseValue(text)
 		if err != "" || value.Share == 0 && printed == "" {
 			p.add(path, text, "want a quantity like 100Mi, or a percentage above 0% up to 100%")
@@ -104,9 +104,9 @@ func parseReclaims(list map[string]string, p *problems) map[loadline.Signal]load
 }
 
 // parseGraces reads evictionSoftGracePeriod.
-func parseGraces(list map[string]string, p *problems) map[loadline.Signal]time.Duration {
-	out := map[loadline.Signal]time.Duration{}
-	signals("evictionSoftGracePeriod", list, p, func(signal loadline.Signal, path, text string) {
+func parseGraces(list map[string]string, p *problems) map[allocatable.Signal]time.Duration {
+	out := map[allocatable.Signal]time.Duration{}
+	signals("evictionSoftGracePeriod", list, p, func(signal allocatable.Signal, path, text string) {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
 			p.add(path, text, "want a duration, like 90s")
@@ -118,29 +118,29 @@ func parseGraces(list map[string]string, p *problems) map[loadline.Signal]time.D
 }
 
 // parseValue reads a quantity, and how it is printed, or a share, which prints as nothing. It returns what is wrong.
-func parseValue(text string) (value loadline.Threshold, printed, problem string) {
+func parseValue(text string) (value allocatable.Threshold, printed, problem string) {
 	if strings.HasSuffix(text, "%") {
-		value, err := loadline.ParseShare(text)
+		value, err := allocatable.ParseShare(text)
 		if err != nil {
-			return loadline.Threshold{}, "", err.Error()
+			return allocatable.Threshold{}, "", err.Error()
 		}
 		return value, "", ""
 	}
 	quantity, err := resource.ParseQuantity(text)
 	switch {
 	case err != nil:
-		return loadline.Threshold{}, "", err.Error()
+		return allocatable.Threshold{}, "", err.Error()
 	case quantity.Sign() < 0:
-		return loadline.Threshold{}, "", "is negative"
+		return allocatable.Threshold{}, "", "is negative"
 	case quantity.CmpInt64(math.MaxInt64) >= 0:
-		return loadline.Threshold{}, "", "is more than can be counted"
+		return allocatable.Threshold{}, "", "is more than can be counted"
 	}
-	return loadline.Threshold{Amount: quantity.Value()}, quantity.String(), ""
+	return allocatable.Threshold{Amount: quantity.Value()}, quantity.String(), ""
 }
 
 // values drops what only eviction needs to know.
-func values(all map[loadline.Signal]eviction.Threshold) map[loadline.Signal]loadline.Threshold {
-	out := map[loadline.Signal]loadline.Threshold{}
+func values(all map[allocatable.Signal]eviction.Threshold) map[allocatable.Signal]allocatable.Threshold {
+	out := map[allocatable.Signal]allocatable.Threshold{}
 	for signal, t := range all {
 		out[signal] = t.Value
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -72,14 +72,14 @@ func TestLocalStorageUncounted(t *testing.T) {
 }
 
 func show(t eviction.Threshold) string {
-	amount := func(v loadline.Threshold, text string) string {
+	amount := func(v allocatable.Threshold, text string) string {
 		if v.Share > 0 {
 			return fmt.Sprintf("%.4g%%", v.Share*100)
 		}
 		return text
 	}
 	text := string(t.Signal) + " " + amount(t.Value, t.Text)
-	if t.Reclaim != (loadline.Threshold{}) {
+	if t.Reclaim != (allocatable.Threshold{}) {
 		text += " +" + amount(t.Reclaim, fmt.Sprintf("%dMi", t.Reclaim.Amount>>20))
 	}
 	if !t.IsHard() {

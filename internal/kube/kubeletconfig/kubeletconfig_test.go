@@ -11,8 +11,8 @@ import (
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
@@ -205,14 +205,14 @@ podsPerCore: 4
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.System != (loadline.Reserved{CPU: 250, Memory: 500 * unit.MiB, PIDs: 1000}) || s.Kube != (loadline.Reserved{CPU: 500, Memory: unit.GiB, EphemeralStorage: unit.GiB}) ||
+	if s.System != (allocatable.Reserved{CPU: 250, Memory: 500 * unit.MiB, PIDs: 1000}) || s.Kube != (allocatable.Reserved{CPU: 500, Memory: unit.GiB, EphemeralStorage: unit.GiB}) ||
 		s.ReservedCPUs != 3 || s.MaxPods != 50 || s.PodsPerCore != 4 || !s.EnforcePods {
 		t.Errorf("got %+v", s)
 	}
-	if len(s.EvictionHard) != 2 || s.EvictionHard[loadline.MemoryAvailable].Amount != int64(200*unit.MiB) || s.EvictionHard[loadline.NodeFSAvailable].Share != 0.1 {
+	if len(s.EvictionHard) != 2 || s.EvictionHard[allocatable.MemoryAvailable].Amount != int64(200*unit.MiB) || s.EvictionHard[allocatable.NodeFSAvailable].Share != 0.1 {
 		t.Errorf("thresholds %+v", s.EvictionHard)
 	}
-	if want := []loadline.Signal{loadline.ImageFSInodesFree, loadline.NodeFSInodesFree}; !slices.Equal(s.Dropped, want) {
+	if want := []allocatable.Signal{allocatable.ImageFSInodesFree, allocatable.NodeFSInodesFree}; !slices.Equal(s.Dropped, want) {
 		t.Errorf("dropped %v, want %v", s.Dropped, want)
 	}
 }

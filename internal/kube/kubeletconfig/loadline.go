@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -18,9 +18,9 @@ import (
 const resourcePIDs = "pid"
 
 // LoadLine translates what a loaded configuration says about capacity.
-func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (loadline.Settings, error) {
+func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (allocatable.Settings, error) {
 	var p problems
-	s := loadline.Settings{
+	s := allocatable.Settings{
 		System:       parseReserved("systemReserved", c.SystemReserved, &p),
 		Kube:         parseReserved("kubeReserved", c.KubeReserved, &p),
 		EvictionHard: values(parseThresholds("evictionHard", c.EvictionHard, &p)),
@@ -37,14 +37,14 @@ func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (loadline.Settings, 
 	}
 	s.ReservedCPUs = int64(cpus.Len())
 	if len(p) > 0 {
-		return loadline.Settings{}, p.err()
+		return allocatable.Settings{}, p.err()
 	}
 	return s, nil
 }
 
 // parseReserved reads systemReserved or kubeReserved.
-func parseReserved(path string, list map[string]string, p *problems) loadline.Reserved {
-	var r loadline.Reserved
+func parseReserved(path string, list map[string]string, p *problems) allocatable.Reserved {
+	var r allocatable.Reserved
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		text := list[name]
 		quantity, err := resource.ParseQuantity(text)

@@ -3,7 +3,7 @@ package kubeletconfig
 import (
 	"testing"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
@@ -23,13 +23,13 @@ func FuzzAmounts(f *testing.F) {
 			if r.CPU < 0 || r.Memory < 0 || r.EphemeralStorage < 0 || r.PIDs < 0 {
 				t.Errorf("%s %q: below zero: %+v", name, text, r)
 			}
-			if taken := r != (loadline.Reserved{}); taken && len(p) > before {
+			if taken := r != (allocatable.Reserved{}); taken && len(p) > before {
 				t.Errorf("%s %q: taken and refused: %+v, %v", name, text, r, p[before:])
 			}
 		}
 		before := len(p)
 		got := parseThresholds("evictionHard", map[string]string{"memory.available": text}, &p)
-		threshold, taken := got[loadline.MemoryAvailable]
+		threshold, taken := got[allocatable.MemoryAvailable]
 		if taken && len(p) > before {
 			t.Errorf("%q: taken and refused: %+v, %v", text, threshold, p[before:])
 		}

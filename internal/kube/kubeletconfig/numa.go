@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -23,7 +23,7 @@ import (
 const nodesAllowedMin = 8
 
 // NUMA translates what a loaded configuration says about CPUs, memory and devices of pods' own. line is the node's.
-func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line loadline.Line) (numa.Config, error) {
+func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line) (numa.Config, error) {
 	var p problems
 	out := numa.Config{
 		CPU:    cpuManager(c, line, &p),
@@ -55,7 +55,7 @@ var policies = map[string]numa.Policy{
 	kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy: numa.PolicySingleNUMANode,
 }
 
-func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line loadline.Line, p *problems) numa.CPUConfig {
+func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line, p *problems) numa.CPUConfig {
 	out := numa.CPUConfig{Static: c.CPUManagerPolicy == "static"}
 	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]*bool{
 		"full-pcpus-only":                  &out.FullPCPUsOnly,
@@ -78,7 +78,7 @@ func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line loadline.Line
 }
 
 // memoryManager translates reservedMemory, which has to add up to what the node keeps back of memory.
-func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line loadline.Line, p *problems) numa.MemoryConfig {
+func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line, p *problems) numa.MemoryConfig {
 	out := numa.MemoryConfig{Static: c.MemoryManagerPolicy == kubeletconfigv1beta1.StaticMemoryManagerPolicy}
 	if !out.Static {
 		return out

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
@@ -30,7 +30,7 @@ func numaOf(t *testing.T, text string) (numa.Config, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line, err := loadline.Draw(m, settings)
+	line, err := allocatable.Draw(m, settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@
 //
 // # What it does not do
 //
-// It reads no machine (internal/host/survey does). Who the machine is (machine.Identity) is not in the file: the ids of
+// It reads no machine (internal/host/machineinfo does). Who the machine is (machine.Identity) is not in the file: the ids of
 // one boot have no meaning elsewhere.
 package machinefile
 

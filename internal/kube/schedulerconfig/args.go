@@ -12,13 +12,13 @@ import (
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 	utiljson "sigs.k8s.io/json"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
 // compileArgs checks the arguments of plugins and writes them into the profile.
-func compileArgs(path string, list []schedulerv1.PluginConfig, out *placement.Profile, p *problems, warn func(path, text string)) {
+func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Profile, p *problems, warn func(path, text string)) {
 	seen := map[string]bool{}
 	for i := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -114,7 +114,7 @@ func decodeArgs(path, name string, raw []byte, a any, p *problems) bool {
 	return true
 }
 
-func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *placement.Profile, p *problems) {
+func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *scheduler.Profile, p *problems) {
 	seconds := valueOr(a.BindTimeoutSeconds, bindTimeoutDefault)
 	if seconds < 0 || seconds > bindTimeoutMax {
 		p.add(path+".bindTimeoutSeconds", "%d: want 0 to %d", seconds, bindTimeoutMax)
@@ -125,7 +125,7 @@ func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *pl
 	}
 }
 
-func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *placement.Profile, p *problems) {
+func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *scheduler.Profile, p *problems) {
 	for i, name := range a.IgnoredResources {
 		if bad := validation.IsQualifiedName(name); len(bad) > 0 {
 			p.add(fmt.Sprintf("%s.ignoredResources[%d]", path, i), "%.200q: %s", name, strings.Join(bad, "; "))
@@ -145,7 +145,7 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *placement
 	if s.Type != "" {
 		out.Strategy.Type = string(s.Type)
 	}
-	types := []string{placement.LeastAllocated, placement.MostAllocated, placement.RequestedToCapacityRatio}
+	types := []string{scheduler.LeastAllocated, scheduler.MostAllocated, scheduler.RequestedToCapacityRatio}
 	if !slices.Contains(types, out.Strategy.Type) {
 		p.add(path+".type", "%.200q: want one of %v", out.Strategy.Type, types)
 	}
@@ -162,12 +162,12 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *placement
 		if r.Name == "" {
 			p.add(fmt.Sprintf("%s.resources[%d].name", path, i), "required: the name of a resource")
 		}
-		out.Strategy.Resources = append(out.Strategy.Resources, placement.WeightedResource{Resource: r.Name, Weight: r.Weight})
+		out.Strategy.Resources = append(out.Strategy.Resources, scheduler.WeightedResource{Resource: r.Name, Weight: r.Weight})
 	}
-	ratio := out.Strategy.Type == placement.RequestedToCapacityRatio
+	ratio := out.Strategy.Type == scheduler.RequestedToCapacityRatio
 	switch {
 	case ratio && s.RequestedToCapacityRatio == nil:
-		p.add(path+".requestedToCapacityRatio", "required with type %s", placement.RequestedToCapacityRatio)
+		p.add(path+".requestedToCapacityRatio", "required with type %s", scheduler.RequestedToCapacityRatio)
 	case ratio:
 		out.Strategy.Shape = compileShape(path+".requestedToCapacityRatio.shape", s.RequestedToCapacityRatio.Shape, p)
 	case s.RequestedToCapacityRatio != nil:
@@ -178,7 +178,7 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *placement
 // shapeScoreMax is the best score of a shape's point in the file; the scheduler's own scale goes to 100.
 const shapeScoreMax = 10
 
-func compileShape(path string, shape []schedulerv1.UtilizationShapePoint, p *problems) (out []placement.ShapePoint) {
+func compileShape(path string, shape []schedulerv1.UtilizationShapePoint, p *problems) (out []scheduler.ShapePoint) {
 	if len(shape) == 0 {
 		p.add(path, "required: at least one point")
 	}
@@ -193,12 +193,12 @@ func compileShape(path string, shape []schedulerv1.UtilizationShapePoint, p *pro
 		if s.Score < 0 || s.Score > shapeScoreMax {
 			p.add(at+".score", "%d: want 0 to %d", s.Score, shapeScoreMax)
 		}
-		out = append(out, placement.ShapePoint{Utilization: int64(s.Utilization), Score: int64(s.Score) * (100 / shapeScoreMax)})
+		out = append(out, scheduler.ShapePoint{Utilization: int64(s.Utilization), Score: int64(s.Score) * (100 / shapeScoreMax)})
 	}
 	return out
 }
 
-func compileBalanced(path string, a *schedulerv1.NodeResourcesBalancedAllocationArgs, out *placement.Profile, p *problems) {
+func compileBalanced(path string, a *schedulerv1.NodeResourcesBalancedAllocationArgs, out *scheduler.Profile, p *problems) {
 	out.Balanced = nil
 	for i, r := range a.Resources {
 		at := fmt.Sprintf("%s.resources[%d]", path, i)
@@ -212,7 +212,7 @@ func compileBalanced(path string, a *schedulerv1.NodeResourcesBalancedAllocation
 	}
 }
 
-func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *placement.Profile, p *problems) {
+func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *scheduler.Profile, p *problems) {
 	switch a.DefaultingType {
 	case "", schedulerv1.SystemDefaulting:
 		if len(a.DefaultConstraints) > 0 {

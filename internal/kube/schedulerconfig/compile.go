@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // Upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds.
@@ -79,7 +79,7 @@ func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p 
 		}
 		named[name] = i
 		checkPercentage(path+"."+percentageField, profiles[i].PercentageOfNodesToScore, p, warn)
-		out := placement.DefaultProfile()
+		out := scheduler.DefaultProfile()
 		out.Sample.Percent = int(valueOr(profiles[i].PercentageOfNodesToScore, valueOr(file.PercentageOfNodesToScore, 0)))
 		out.Name = name
 		compilePlugins(path+".plugins", profiles[i].Plugins, &out, p)

@@ -8,21 +8,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 func TestDefaults(t *testing.T) {
-	want := placement.DefaultProfile()
+	want := scheduler.DefaultProfile()
 	want.Name = "default-scheduler"
 	for _, text := range []string{"", head, head + "profiles: []\n"} {
 		c, warnings, err := Parse([]byte(text))
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%q: %v %v", text, warnings, err)
 		}
-		if !reflect.DeepEqual(c.Profiles, []placement.Profile{want}) || c.BackoffFirst != time.Second || c.BackoffMax != 10*time.Second {
+		if !reflect.DeepEqual(c.Profiles, []scheduler.Profile{want}) || c.BackoffFirst != time.Second || c.BackoffMax != 10*time.Second {
 			t.Errorf("%q: %+v", text, c)
 		}
 	}
@@ -76,8 +76,8 @@ profiles:
 	if want := map[string]int64{"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "NodeResourcesFit": 10, "NodeResourcesBalancedAllocation": 1}; !reflect.DeepEqual(p.Weights, want) {
 		t.Errorf("weights %v, want %v", p.Weights, want)
 	}
-	strategy := placement.Strategy{Type: placement.RequestedToCapacityRatio, Resources: []placement.WeightedResource{{Resource: "cpu", Weight: 3}, {Resource: "example.com/gpu", Weight: 1}},
-		Shape: []placement.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 100}}}
+	strategy := scheduler.Strategy{Type: scheduler.RequestedToCapacityRatio, Resources: []scheduler.WeightedResource{{Resource: "cpu", Weight: 3}, {Resource: "example.com/gpu", Weight: 1}},
+		Shape: []scheduler.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 100}}}
 	if !reflect.DeepEqual(p.Strategy, strategy) || p.SystemDefaults || len(p.DefaultSpread) != 1 || !p.DefaultSpread[0].Hard {
 		t.Errorf("%+v", p)
 	}
@@ -143,7 +143,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
 		if c, _, err := Parse(data); err == nil {
-			placement.New(placement.Options{Profiles: c.Profiles}) // whatever is accepted can be used
+			scheduler.New(scheduler.Options{Profiles: c.Profiles}) // whatever is accepted can be used
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestCompat(t *testing.T) {
 		t.Errorf("unasked: %v, %+v", warnings, c.Profiles)
 	}
 	warnings = c.Compat(warnings)
-	if len(warnings) != 1 || c.Profiles[0].Sample != (placement.Sample{On: true, Percent: 30}) || c.Profiles[1].Sample != (placement.Sample{On: true, Percent: 70}) {
+	if len(warnings) != 1 || c.Profiles[0].Sample != (scheduler.Sample{On: true, Percent: 30}) || c.Profiles[1].Sample != (scheduler.Sample{On: true, Percent: 70}) {
 		t.Errorf("asked: %v, %+v %+v", warnings, c.Profiles[0].Sample, c.Profiles[1].Sample)
 	}
 }

@@ -4,7 +4,7 @@
 //
 // # Model
 //
-// Load decodes the file field by field, checks it, and compiles each profile to a placement.Profile: which filters
+// Load decodes the file field by field, checks it, and compiles each profile to a scheduler.Profile: which filters
 // judge, how scores weigh, and the arguments of plugins. Plugins are the in-tree ones of kube-scheduler 1.36.
 // multiPoint is applied to the default set first, then filter, score and postFilter, as upstream does; the other
 // extension points may only repeat what these say, since a rule here is one thing, not five callbacks.
@@ -23,14 +23,14 @@ import (
 	componentv1alpha1 "k8s.io/component-base/config/v1alpha1"
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 )
 
 // Config is what a file says, with defaults.
 type Config struct {
 	// Profiles by the schedulerName of the pods that they place. At least one.
-	Profiles []placement.Profile
+	Profiles []scheduler.Profile
 	// BackoffFirst and BackoffMax bound the pause after a failed attempt, which doubles.
 	BackoffFirst, BackoffMax time.Duration
 	// LeaderElection is nil where the file does not speak of it.

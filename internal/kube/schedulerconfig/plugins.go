@@ -7,7 +7,7 @@ import (
 
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // role is what a plugin is to us.
@@ -97,7 +97,7 @@ var points = []point{
 }
 
 // compilePlugins applies the sets of a profile to the default ones, which out has.
-func compilePlugins(path string, file *schedulerv1.Plugins, out *placement.Profile, p *problems) {
+func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	if file == nil {
 		return
 	}
@@ -183,7 +183,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 }
 
 // checkRepetition refuses to take one callback of a rule away and leave the others.
-func checkRepetition(path string, file *schedulerv1.Plugins, out *placement.Profile, p *problems) {
+func checkRepetition(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	for _, at := range []struct {
 		name  string
 		set   *schedulerv1.PluginSet

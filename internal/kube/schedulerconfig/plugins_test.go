@@ -5,12 +5,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // TestKnowsEveryRule: a rule that this package does not know cannot be configured.
 func TestKnowsEveryRule(t *testing.T) {
-	scores := placement.DefaultProfile().Weights
+	scores := scheduler.DefaultProfile().Weights
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if known[name].scores != (scores[name] > 0) {
 			t.Errorf("%s scores here: %v, its default weight in placement: %d", name, known[name].scores, scores[name])
@@ -22,7 +22,7 @@ func TestKnowsEveryRule(t *testing.T) {
 		}
 	}
 	const ours = "Plimsoll" // rules of no plugin of upstream's
-	for _, name := range (^placement.RuleSet(0)).Plugins() {
+	for _, name := range (^scheduler.RuleSet(0)).Plugins() {
 		if name != ours && !known[name].filters {
 			t.Errorf("%s filters in placement, and is not known here to", name)
 		}

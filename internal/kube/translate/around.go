@@ -17,54 +17,54 @@ import (
 	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	ndftypes "k8s.io/component-helpers/nodedeclaredfeatures/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
 // PlacementLabels translates labels, sorted by key.
-func PlacementLabels(in map[string]string) []placement.Label {
+func PlacementLabels(in map[string]string) []scheduler.Label {
 	if len(in) == 0 {
 		return nil
 	}
-	out := make([]placement.Label, 0, len(in))
+	out := make([]scheduler.Label, 0, len(in))
 	for k, v := range in {
-		out = append(out, placement.Label{Key: k, Value: v})
+		out = append(out, scheduler.Label{Key: k, Value: v})
 	}
 	slices.SortFunc(out, byKey)
 	return out
 }
 
 // placementSelector translates a label selector; absent, it matches nothing. An error says which part is wrong.
-func placementSelector(in *metav1.LabelSelector) (placement.LabelSelector, error) {
+func placementSelector(in *metav1.LabelSelector) (scheduler.LabelSelector, error) {
 	if in == nil {
-		return placement.LabelSelector{Nothing: true}, nil
+		return scheduler.LabelSelector{Nothing: true}, nil
 	}
 	parsed, err := metav1.LabelSelectorAsSelector(in)
 	if err != nil {
-		return placement.LabelSelector{Nothing: true}, err
+		return scheduler.LabelSelector{Nothing: true}, err
 	}
 	return requirementsOf(parsed)
 }
 
-func requirementsOf(s labels.Selector) (placement.LabelSelector, error) {
+func requirementsOf(s labels.Selector) (scheduler.LabelSelector, error) {
 	list, selectable := s.Requirements()
 	if !selectable {
-		return placement.LabelSelector{Nothing: true}, nil
+		return scheduler.LabelSelector{Nothing: true}, nil
 	}
-	var out placement.LabelSelector
+	var out scheduler.LabelSelector
 	for _, r := range list {
-		q := placement.Requirement{Key: r.Key(), Values: r.Values().List()}
+		q := scheduler.Requirement{Key: r.Key(), Values: r.Values().List()}
 		switch r.Operator() {
 		case selection.In, selection.Equals, selection.DoubleEquals:
-			q.Op = placement.In
+			q.Op = scheduler.In
 		case selection.NotIn, selection.NotEquals:
-			q.Op = placement.NotIn
+			q.Op = scheduler.NotIn
 		case selection.Exists:
-			q.Op = placement.Exists
+			q.Op = scheduler.Exists
 		case selection.DoesNotExist:
-			q.Op = placement.DoesNotExist
+			q.Op = scheduler.DoesNotExist
 		default:
 			err := fmt.Errorf("operator %q is not one of In, NotIn, Exists, DoesNotExist", r.Operator())
-			return placement.LabelSelector{Nothing: true}, err
+			return scheduler.LabelSelector{Nothing: true}, err
 		}
 		out.Requirements = append(out.Requirements, q)
 	}
@@ -72,19 +72,19 @@ func requirementsOf(s labels.Selector) (placement.LabelSelector, error) {
 }
 
 // placementMapSelector translates a selector that demands each label as it is.
-func placementMapSelector(in map[string]string) placement.LabelSelector {
+func placementMapSelector(in map[string]string) scheduler.LabelSelector {
 	if in == nil {
-		return placement.LabelSelector{Nothing: true}
+		return scheduler.LabelSelector{Nothing: true}
 	}
-	var out placement.LabelSelector
+	var out scheduler.LabelSelector
 	for _, k := range slices.Sorted(maps.Keys(in)) {
-		out.Requirements = append(out.Requirements, placement.Requirement{Key: k, Op: placement.In, Values: []string{in[k]}})
+		out.Requirements = append(out.Requirements, scheduler.Requirement{Key: k, Op: scheduler.In, Values: []string{in[k]}})
 	}
 	return out
 }
 
 // placementSpread translates topology spread constraints. Broken ones are left out, with what is wrong with them.
-func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken []string) {
+func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken []string) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		t := &pod.Spec.TopologySpreadConstraints[i]
 		selector, err := placementSelector(t.LabelSelector)
@@ -102,9 +102,9 @@ func placementSpread(pod *corev1.Pod) (out []placement.SpreadConstraint, broken 
 }
 
 func placementConstraint(
-	t *corev1.TopologySpreadConstraint, selector placement.LabelSelector,
-) placement.SpreadConstraint {
-	c := placement.SpreadConstraint{
+	t *corev1.TopologySpreadConstraint, selector scheduler.LabelSelector,
+) scheduler.SpreadConstraint {
+	c := scheduler.SpreadConstraint{
 		MaxSkew:     t.MaxSkew,
 		TopologyKey: t.TopologyKey,
 		Hard:        t.WhenUnsatisfiable == corev1.DoNotSchedule,
@@ -120,9 +120,9 @@ func placementConstraint(
 }
 
 // PlacementDefaultSpread translates constraints for pods that have none; they have no selector of their own.
-func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []placement.SpreadConstraint) {
+func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []scheduler.SpreadConstraint) {
 	for i := range in {
-		out = append(out, placementConstraint(&in[i], placement.LabelSelector{}))
+		out = append(out, placementConstraint(&in[i], scheduler.LabelSelector{}))
 	}
 	return out
 }
@@ -130,8 +130,8 @@ func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []placeme
 // PlacementNodeAffinity translates an affinity to nodes; broken says what is wrong with which term.
 func PlacementNodeAffinity(
 	a *corev1.NodeAffinity,
-) (required *[]placement.NodeTerm, preferred []placement.WeightedTerm, broken []string) {
-	term := func(where string, in *corev1.NodeSelectorTerm) placement.NodeTerm {
+) (required *[]scheduler.NodeTerm, preferred []scheduler.WeightedTerm, broken []string) {
+	term := func(where string, in *corev1.NodeSelectorTerm) scheduler.NodeTerm {
 		t := placementTerm(in)
 		if t.Broken {
 			broken = append(broken, where+": a requirement has an unknown operator or key, or values that do not go with it")
@@ -139,7 +139,7 @@ func PlacementNodeAffinity(
 		return t
 	}
 	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
-		required = &[]placement.NodeTerm{}
+		required = &[]scheduler.NodeTerm{}
 		for i := range r.NodeSelectorTerms {
 			where := fmt.Sprintf("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i)
 			*required = append(*required, term(where, &r.NodeSelectorTerms[i]))
@@ -152,36 +152,36 @@ func PlacementNodeAffinity(
 			broken = append(broken, fmt.Sprintf("%s.weight: %d: want 1 to 100", where, p.Weight))
 		}
 		t := term(where+".preference", &p.Preference)
-		preferred = append(preferred, placement.WeightedTerm{Weight: int64(p.Weight), Term: t})
+		preferred = append(preferred, scheduler.WeightedTerm{Weight: int64(p.Weight), Term: t})
 	}
 	return required, preferred, broken
 }
 
 // matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where
 // it can; twice does no harm.
-func matchedKeys(keys []string, own map[string]string) []placement.Requirement {
-	var out []placement.Requirement
+func matchedKeys(keys []string, own map[string]string) []scheduler.Requirement {
+	var out []scheduler.Requirement
 	for _, k := range slices.Sorted(slices.Values(keys)) {
 		if v, ok := own[k]; ok {
-			out = append(out, placement.Requirement{Key: k, Op: placement.In, Values: []string{v}})
+			out = append(out, scheduler.Requirement{Key: k, Op: scheduler.In, Values: []string{v}})
 		}
 	}
 	return out
 }
 
 // mismatchedKeys likewise demands other values than the pod's own.
-func mismatchedKeys(keys []string, own map[string]string) []placement.Requirement {
+func mismatchedKeys(keys []string, own map[string]string) []scheduler.Requirement {
 	out := matchedKeys(keys, own)
 	for i := range out {
-		out[i].Op = placement.NotIn
+		out[i].Op = scheduler.NotIn
 	}
 	return out
 }
 
 // placementAround translates terms between pods into out. Broken ones are left out, with what is wrong with them.
-func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
-	term := func(where string, t *corev1.PodAffinityTerm) (placement.PodTerm, bool) {
-		o := placement.PodTerm{TopologyKey: t.TopologyKey, Namespaces: t.Namespaces}
+func placementAround(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
+	term := func(where string, t *corev1.PodAffinityTerm) (scheduler.PodTerm, bool) {
+		o := scheduler.PodTerm{TopologyKey: t.TopologyKey, Namespaces: t.Namespaces}
 		if len(t.Namespaces) == 0 && t.NamespaceSelector == nil {
 			o.Namespaces = []string{pod.Namespace}
 		}
@@ -197,7 +197,7 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 		}
 		return o, err == nil
 	}
-	required := func(where string, in []corev1.PodAffinityTerm) (list []placement.PodTerm) {
+	required := func(where string, in []corev1.PodAffinityTerm) (list []scheduler.PodTerm) {
 		for i := range in {
 			if t, ok := term(fmt.Sprintf("%s.requiredDuringSchedulingIgnoredDuringExecution[%d]", where, i), &in[i]); ok {
 				list = append(list, t)
@@ -205,11 +205,11 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 		}
 		return list
 	}
-	preferred := func(where string, in []corev1.WeightedPodAffinityTerm) (list []placement.WeightedPodTerm) {
+	preferred := func(where string, in []corev1.WeightedPodAffinityTerm) (list []scheduler.WeightedPodTerm) {
 		for i := range in {
 			at := fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", where, i)
 			if t, ok := term(at, &in[i].PodAffinityTerm); ok {
-				list = append(list, placement.WeightedPodTerm{Weight: int64(in[i].Weight), Term: t})
+				list = append(list, scheduler.WeightedPodTerm{Weight: int64(in[i].Weight), Term: t})
 			}
 		}
 		return list
@@ -230,46 +230,46 @@ func placementAround(pod *corev1.Pod, out *placement.Pod) (broken []string) {
 }
 
 // placementOwner is the controller of pod if it is of a kind whose pods are spread by default.
-func placementOwner(pod *corev1.Pod) placement.Owner {
+func placementOwner(pod *corev1.Pod) scheduler.Owner {
 	o := metav1.GetControllerOfNoCopy(pod)
 	if o == nil {
-		return placement.Owner{}
+		return scheduler.Owner{}
 	}
 	switch o.APIVersion + " " + o.Kind {
 	case "v1 ReplicationController", "apps/v1 ReplicaSet", "apps/v1 StatefulSet":
-		return placement.Owner{Kind: o.Kind, Name: o.Name}
+		return scheduler.Owner{Kind: o.Kind, Name: o.Name}
 	}
-	return placement.Owner{}
+	return scheduler.Owner{}
 }
 
 // PlacementGroup translates an object that selects pods; ok is false for any other. A broken selector selects nothing.
-func PlacementGroup(obj any) (g placement.Group, ok bool) {
+func PlacementGroup(obj any) (g scheduler.Group, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		g = placement.Group{Kind: placement.KindService, Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: scheduler.KindService, Namespace: o.Namespace, Name: o.Name}
 		g.Selector = placementMapSelector(o.Spec.Selector)
 		return g, true
 	case *corev1.ReplicationController:
-		g = placement.Group{Kind: "ReplicationController", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: "ReplicationController", Namespace: o.Namespace, Name: o.Name}
 		if o.Spec.Selector != nil {
 			g.Selector = placementMapSelector(o.Spec.Selector)
 		}
 		return g, true
 	case *appsv1.ReplicaSet:
-		g = placement.Group{Kind: "ReplicaSet", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: "ReplicaSet", Namespace: o.Namespace, Name: o.Name}
 		g.Selector, _ = placementSelector(o.Spec.Selector)
 		return g, true
 	case *appsv1.StatefulSet:
-		g = placement.Group{Kind: "StatefulSet", Namespace: o.Namespace, Name: o.Name}
+		g = scheduler.Group{Kind: "StatefulSet", Namespace: o.Namespace, Name: o.Name}
 		g.Selector, _ = placementSelector(o.Spec.Selector)
 		return g, true
 	}
-	return placement.Group{}, false
+	return scheduler.Group{}, false
 }
 
 // PlacementBudget translates a disruption budget. A broken selector protects nothing.
-func PlacementBudget(b *policyv1.PodDisruptionBudget) placement.Budget {
-	out := placement.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
+func PlacementBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
+	out := scheduler.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
 	out.Selector, _ = placementSelector(b.Spec.Selector)
 	out.Disrupted = slices.Sorted(maps.Keys(b.Status.DisruptedPods))
 	return out

@@ -5,7 +5,7 @@ import (
 	nodetopology "k8s.io/component-helpers/node/topology"
 	podresource "k8s.io/component-helpers/resource"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -19,26 +19,26 @@ var followers = []struct{ label, follows string }{
 }
 
 // HealthNode translates what the lifecycle controller needs to know of a node.
-func HealthNode(node *corev1.Node) health.Node {
-	out := health.Node{
+func HealthNode(node *corev1.Node) lifecycle.Node {
+	out := lifecycle.Node{
 		Name:     node.Name,
 		UID:      string(node.UID),
 		Created:  unit.WallOf(node.CreationTimestamp.Time),
 		Cordoned: node.Spec.Unschedulable,
-		Status:   make(map[health.ConditionType]health.Status, len(node.Status.Conditions)),
+		Status:   make(map[lifecycle.ConditionType]lifecycle.Status, len(node.Status.Conditions)),
 		Zone:     nodetopology.GetZoneKey(node),
 	}
 	pods := amount(corev1.ResourcePods, node.Status.Allocatable[corev1.ResourcePods])
 	out.Allocatable = healthLoad(node.Status.Allocatable, pods)
 	_, out.Excluded = node.Labels[labelExcludeDisruption]
 	for _, c := range node.Status.Conditions {
-		out.Status[health.ConditionType(c.Type)] = healthStatus(c.Status)
+		out.Status[lifecycle.ConditionType(c.Type)] = healthStatus(c.Status)
 		if c.Type == corev1.NodeReady {
 			out.Heartbeat, out.Changed = unit.WallOf(c.LastHeartbeatTime.Time), unit.WallOf(c.LastTransitionTime.Time)
 		}
 	}
 	for _, t := range node.Spec.Taints {
-		taint := health.Taint{Key: t.Key, Value: t.Value, Effect: health.Effect(t.Effect)}
+		taint := lifecycle.Taint{Key: t.Key, Value: t.Value, Effect: lifecycle.Effect(t.Effect)}
 		if t.TimeAdded != nil {
 			taint.Added = unit.WallOf(t.TimeAdded.Time)
 		}
@@ -55,18 +55,18 @@ func HealthNode(node *corev1.Node) health.Node {
 	return out
 }
 
-func healthStatus(s corev1.ConditionStatus) health.Status {
+func healthStatus(s corev1.ConditionStatus) lifecycle.Status {
 	switch s {
 	case corev1.ConditionTrue:
-		return health.True
+		return lifecycle.True
 	case corev1.ConditionFalse:
-		return health.False
+		return lifecycle.False
 	}
-	return health.Unknown
+	return lifecycle.Unknown
 }
 
-func healthLoad(list corev1.ResourceList, pods int64) health.Load {
-	return health.Load{
+func healthLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
+	return lifecycle.Load{
 		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
 		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
 		Pods:   pods,
@@ -74,9 +74,9 @@ func healthLoad(list corev1.ResourceList, pods int64) health.Load {
 }
 
 // HealthPod translates what the lifecycle controller needs to know of a pod. It reads what TrimHealthPod leaves.
-func HealthPod(pod *corev1.Pod) health.Pod {
-	out := health.Pod{
-		ID:          health.PodID(pod.UID),
+func HealthPod(pod *corev1.Pod) lifecycle.Pod {
+	out := lifecycle.Pod{
+		ID:          lifecycle.PodID(pod.UID),
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
 		Node:        pod.Spec.NodeName,
@@ -101,8 +101,8 @@ func HealthPod(pod *corev1.Pod) health.Pod {
 }
 
 // HealthToleration translates a toleration.
-func HealthToleration(t *corev1.Toleration) health.Toleration {
-	out := health.Toleration{Key: t.Key, Value: t.Value, Effect: health.Effect(t.Effect)}
+func HealthToleration(t *corev1.Toleration) lifecycle.Toleration {
+	out := lifecycle.Toleration{Key: t.Key, Value: t.Value, Effect: lifecycle.Effect(t.Effect)}
 	switch t.Operator {
 	case "", corev1.TolerationOpEqual:
 	case corev1.TolerationOpExists:

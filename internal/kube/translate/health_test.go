@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/health"
+	"github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -29,12 +29,12 @@ func TestHealthNode(t *testing.T) {
 		},
 	})
 	wall := unit.WallOf(then.Time)
-	want := health.Node{
+	want := lifecycle.Node{
 		Name: "n", UID: "u", Created: wall, Cordoned: true, Heartbeat: wall, Changed: wall, Zone: "r:\x00:z", Excluded: true,
-		Status:      map[health.ConditionType]health.Status{health.Ready: health.Unknown, health.DiskPressure: health.True},
-		Taints:      []health.Taint{{Key: "a", Value: "v", Effect: health.NoExecute, Added: wall}, {Key: "b", Effect: "PreferNoSchedule"}},
+		Status:      map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.Unknown, lifecycle.DiskPressure: lifecycle.True},
+		Taints:      []lifecycle.Taint{{Key: "a", Value: "v", Effect: lifecycle.NoExecute, Added: wall}, {Key: "b", Effect: "PreferNoSchedule"}},
 		Relabel:     map[string]string{"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm64"},
-		Allocatable: health.Load{CPU: 1500, Pods: 110},
+		Allocatable: lifecycle.Load{CPU: 1500, Pods: 110},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -62,10 +62,10 @@ func TestHealthPodOfATrimmedPod(t *testing.T) {
 			{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: later},
 		}},
 	}
-	want := health.Pod{
+	want := lifecycle.Pod{
 		ID: "u", Namespace: "ns", Name: "p", Node: "n", Bound: unit.WallOf(later.Time), Ready: true, Terminating: true,
-		Tolerations: []health.Toleration{{Key: "k", Exists: true, Effect: health.NoExecute, Bounded: true, Seconds: 300}, {Key: "g", Value: "3", Never: true}},
-		Requests:    health.Load{CPU: 710, Memory: 2 * unit.MiB, Pods: 1},
+		Tolerations: []lifecycle.Toleration{{Key: "k", Exists: true, Effect: lifecycle.NoExecute, Bounded: true, Seconds: 300}, {Key: "g", Value: "3", Never: true}},
+		Requests:    lifecycle.Load{CPU: 710, Memory: 2 * unit.MiB, Pods: 1},
 	}
 	if got := HealthPod(pod); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -4,12 +4,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // NodeResources returns what a node with this load line publishes.
-func NodeResources(l loadline.Line) (capacity, allocatable corev1.ResourceList) {
+func NodeResources(l allocatable.Line) (capacity, allocatable corev1.ResourceList) {
 	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
 		capacity[name], allocatable[name] = has, offers

@@ -12,7 +12,7 @@ import (
 	podresource "k8s.io/component-helpers/resource"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
@@ -29,9 +29,9 @@ const (
 const amountMax = 1 << 51
 
 // PlacementPod translates what the scheduler needs to know of a pod.
-func PlacementPod(pod *corev1.Pod) placement.Pod {
-	out := placement.Pod{
-		ID:          placement.PodID(pod.UID),
+func PlacementPod(pod *corev1.Pod) scheduler.Pod {
+	out := scheduler.Pod{
+		ID:          scheduler.PodID(pod.UID),
 		Namespace:   pod.Namespace,
 		Name:        pod.Name,
 		Labels:      PlacementLabels(pod.Labels),
@@ -56,7 +56,7 @@ func PlacementPod(pod *corev1.Pod) placement.Pod {
 	}
 	out.Requests, out.Asked, out.Held = placementRequests(pod)
 	for k, v := range pod.Spec.NodeSelector {
-		out.NodeSelector = append(out.NodeSelector, placement.Label{Key: k, Value: v})
+		out.NodeSelector = append(out.NodeSelector, scheduler.Label{Key: k, Value: v})
 	}
 	slices.SortFunc(out.NodeSelector, byKey)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -102,25 +102,25 @@ func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 }
 
 // PlacementNode translates what the scheduler needs to know of a node.
-func PlacementNode(node *corev1.Node) placement.Node {
-	out := placement.Node{Name: node.Name, Unschedulable: node.Spec.Unschedulable}
+func PlacementNode(node *corev1.Node) scheduler.Node {
+	out := scheduler.Node{Name: node.Name, Unschedulable: node.Spec.Unschedulable}
 	for k, v := range node.Labels {
-		out.Labels = append(out.Labels, placement.Label{Key: k, Value: v})
+		out.Labels = append(out.Labels, scheduler.Label{Key: k, Value: v})
 	}
 	for _, t := range node.Spec.Taints {
-		out.Taints = append(out.Taints, placement.Taint{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)})
+		out.Taints = append(out.Taints, scheduler.Taint{Key: t.Key, Value: t.Value, Effect: scheduler.Effect(t.Effect)})
 	}
 	for name, q := range node.Status.Allocatable {
 		if name == corev1.ResourcePods {
 			out.PodsMax = amount(name, q)
 			continue
 		}
-		out.Allocatable = append(out.Allocatable, placement.Amount{Resource: string(name), Value: amount(name, q)})
+		out.Allocatable = append(out.Allocatable, scheduler.Amount{Resource: string(name), Value: amount(name, q)})
 	}
 	slices.SortFunc(out.Allocatable, byResource)
 	for i := range node.Status.Images {
 		image := &node.Status.Images[i]
-		out.Images = append(out.Images, placement.Image{Names: image.Names, Size: image.SizeBytes})
+		out.Images = append(out.Images, scheduler.Image{Names: image.Names, Size: image.SizeBytes})
 	}
 	out.Features, out.AgentLacks = node.Status.DeclaredFeatures, agentLacks(node)
 	return out
@@ -159,8 +159,8 @@ func preempted(pod *corev1.Pod) bool {
 	return false
 }
 
-func byKey(a, b placement.Label) int       { return cmp.Compare(a.Key, b.Key) }
-func byResource(a, b placement.Amount) int { return cmp.Compare(a.Resource, b.Resource) }
+func byKey(a, b scheduler.Label) int       { return cmp.Compare(a.Key, b.Key) }
+func byResource(a, b scheduler.Amount) int { return cmp.Compare(a.Resource, b.Resource) }
 
 // amount is q in the base unit of its resource, kept within [0, amountMax]: a negative quantity is nothing.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
@@ -177,7 +177,7 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 // placementRequests applies the pod request rule of the API: containers together, init containers one after another,
 // sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
 // resized, the larger of what it asks for and what it holds.
-func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, held placement.Load) {
+func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, held scheduler.Load) {
 	options := podresource.PodResourcesOptions{
 		UseStatusResources: true,
 		InPlacePodLevelResourcesVerticalScalingEnabled: true,
@@ -185,7 +185,7 @@ func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, hel
 	list := podresource.PodRequests(pod, options)
 	for name, q := range list {
 		if v := amount(name, q); v != 0 {
-			requests = append(requests, placement.Amount{Resource: string(name), Value: v})
+			requests = append(requests, scheduler.Amount{Resource: string(name), Value: v})
 		}
 	}
 	slices.SortFunc(requests, byResource)
@@ -213,17 +213,17 @@ func placementRequests(pod *corev1.Pod) (requests []placement.Amount, asked, hel
 	return requests, asked, placementLoad(podresource.PodRequests(pod, options))
 }
 
-func placementLoad(list corev1.ResourceList) placement.Load {
-	return placement.Load{
+func placementLoad(list corev1.ResourceList) scheduler.Load {
+	return scheduler.Load{
 		CPU:    unit.MilliCPU(amount(corev1.ResourceCPU, list[corev1.ResourceCPU])),
 		Memory: unit.Bytes(amount(corev1.ResourceMemory, list[corev1.ResourceMemory])),
 	}
 }
 
-func placementTolerations(in []corev1.Toleration) []placement.Toleration {
-	var out []placement.Toleration
+func placementTolerations(in []corev1.Toleration) []scheduler.Toleration {
+	var out []scheduler.Toleration
 	for _, t := range in {
-		o := placement.Toleration{Key: t.Key, Value: t.Value, Effect: placement.Effect(t.Effect)}
+		o := scheduler.Toleration{Key: t.Key, Value: t.Value, Effect: scheduler.Effect(t.Effect)}
 		switch t.Operator {
 		case "", corev1.TolerationOpEqual:
 		case corev1.TolerationOpExists:
@@ -237,13 +237,13 @@ func placementTolerations(in []corev1.Toleration) []placement.Toleration {
 }
 
 // placementPorts lists the host ports that the pod holds for its whole life: those of containers and of sidecars.
-func placementPorts(pod *corev1.Pod) []placement.HostPort {
-	var out []placement.HostPort
+func placementPorts(pod *corev1.Pod) []scheduler.HostPort {
+	var out []scheduler.HostPort
 	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
 			if p.HostPort > 0 {
-				out = append(out, placement.HostPort{
-					IP:       cmp.Or(p.HostIP, placement.AnyIP),
+				out = append(out, scheduler.HostPort{
+					IP:       cmp.Or(p.HostIP, scheduler.AnyIP),
 					Protocol: cmp.Or(string(p.Protocol), "TCP"),
 					Port:     p.HostPort,
 				})
@@ -261,8 +261,8 @@ func placementPorts(pod *corev1.Pod) []placement.HostPort {
 	return out
 }
 
-func placementTerm(t *corev1.NodeSelectorTerm) placement.NodeTerm {
-	var out placement.NodeTerm
+func placementTerm(t *corev1.NodeSelectorTerm) scheduler.NodeTerm {
+	var out scheduler.NodeTerm
 	for i := range t.MatchExpressions {
 		r, ok := placementRequirement(&t.MatchExpressions[i])
 		out.Labels = append(out.Labels, r)
@@ -271,7 +271,7 @@ func placementTerm(t *corev1.NodeSelectorTerm) placement.NodeTerm {
 	for i := range t.MatchFields {
 		f := &t.MatchFields[i]
 		r, ok := placementRequirement(f)
-		ok = ok && f.Key == "metadata.name" && len(f.Values) == 1 && (r.Op == placement.In || r.Op == placement.NotIn)
+		ok = ok && f.Key == "metadata.name" && len(f.Values) == 1 && (r.Op == scheduler.In || r.Op == scheduler.NotIn)
 		out.Names = append(out.Names, r)
 		out.Broken = out.Broken || !ok
 	}
@@ -279,8 +279,8 @@ func placementTerm(t *corev1.NodeSelectorTerm) placement.NodeTerm {
 }
 
 // placementRequirement reports false for a requirement that upstream cannot parse; its term then matches nothing.
-func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirement, bool) {
-	out := placement.Requirement{Key: r.Key, Values: r.Values}
+func placementRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirement, bool) {
+	out := scheduler.Requirement{Key: r.Key, Values: r.Values}
 	for _, v := range r.Values {
 		if len(validation.IsValidLabelValue(v)) > 0 && r.Key != "metadata.name" {
 			return out, false
@@ -288,21 +288,21 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirem
 	}
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn:
-		out.Op = placement.In
+		out.Op = scheduler.In
 		return out, len(r.Values) > 0
 	case corev1.NodeSelectorOpNotIn:
-		out.Op = placement.NotIn
+		out.Op = scheduler.NotIn
 		return out, len(r.Values) > 0
 	case corev1.NodeSelectorOpExists:
-		out.Op = placement.Exists
+		out.Op = scheduler.Exists
 		return out, len(r.Values) == 0
 	case corev1.NodeSelectorOpDoesNotExist:
-		out.Op = placement.DoesNotExist
+		out.Op = scheduler.DoesNotExist
 		return out, len(r.Values) == 0
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		out.Op = placement.Gt
+		out.Op = scheduler.Gt
 		if r.Operator == corev1.NodeSelectorOpLt {
-			out.Op = placement.Lt
+			out.Op = scheduler.Lt
 		}
 		if len(r.Values) != 1 {
 			return out, false
@@ -314,7 +314,7 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (placement.Requirem
 	return out, false
 }
 
-// placementUnsupported names the hard demands of pod that core/placement has no rule for yet.
+// placementUnsupported names the hard demands of pod that core/scheduler has no rule for yet.
 func placementUnsupported(pod *corev1.Pod) []string {
 	var out []string
 	if len(pod.Spec.ResourceClaims) > 0 {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
@@ -60,9 +60,9 @@ func TestPlacementRequests(t *testing.T) {
 			var cpu, memory int64
 			for _, a := range p.Requests {
 				switch a.Resource {
-				case placement.CPU:
+				case scheduler.CPU:
 					cpu = a.Value
-				case placement.Memory:
+				case scheduler.Memory:
 					memory = a.Value
 				}
 			}
@@ -121,13 +121,13 @@ func TestPlacementNode(t *testing.T) {
 	n := PlacementNode(&corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("-4"), "pods": resource.MustParse("110"), "memory": resource.MustParse("9E"),
 	}}})
-	want := []placement.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: amountMax}}
+	want := []scheduler.Amount{{Resource: "cpu", Value: 0}, {Resource: "memory", Value: amountMax}}
 	if n.PodsMax != 110 || !reflect.DeepEqual(n.Allocatable, want) {
 		t.Errorf("got pods %d, allocatable %v", n.PodsMax, n.Allocatable)
 	}
 }
 
-// notTranslated are the fields of placement.Pod that the pod below does not show, and who says what is in them.
+// notTranslated are the fields of scheduler.Pod that the pod below does not show, and who says what is in them.
 var notTranslated = map[string]string{
 	"Asks":          "the scheduler, which knows the extenders",
 	"AsksEvictions": "likewise",
@@ -233,7 +233,7 @@ func TestPlacementBadPods(t *testing.T) {
 		},
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: broken}},
 	}}
-	p := placement.New(placement.Options{})
+	p := scheduler.New(scheduler.Options{})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("9E"), "memory": resource.MustParse("-1Gi"), "pods": resource.MustParse("-3"), "example.com/x": resource.MustParse("9000000000000000000"),
 	}}}
@@ -332,7 +332,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 				t.Errorf("%s needs %s, which no agent publishes", kind, code)
 			}
 		}
-		if kind == "CSI" && !slices.Equal(needs, []string{placement.AgentCSI}) {
+		if kind == "CSI" && !slices.Equal(needs, []string{scheduler.AgentCSI}) {
 			t.Errorf("CSI needs %v", needs)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	csiplugins "k8s.io/csi-translation-lib/plugins"
 	"k8s.io/klog/v2"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/placement"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
@@ -28,11 +28,11 @@ var movedPlugins = []string{
 var csi = csitranslation.New()
 
 // placementMounts lists the volumes of pod that some rule looks at.
-func placementMounts(pod *corev1.Pod) []placement.Mount {
-	var out []placement.Mount
+func placementMounts(pod *corev1.Pod) []scheduler.Mount {
+	var out []scheduler.Mount
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		var m placement.Mount
+		var m scheduler.Mount
 		switch {
 		case v.PersistentVolumeClaim != nil:
 			m.Claim = v.PersistentVolumeClaim.ClaimName
@@ -41,7 +41,7 @@ func placementMounts(pod *corev1.Pod) []placement.Mount {
 		default:
 			m.Disk, m.Attached = placementDisk(v), inlineAttached(v, pod.Namespace)
 		}
-		if m.Claim != "" || m.Disk != nil || m.Attached != (placement.Attached{}) {
+		if m.Claim != "" || m.Disk != nil || m.Attached != (scheduler.Attached{}) {
 			out = append(out, m)
 		}
 	}
@@ -66,18 +66,18 @@ func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeC
 }
 
 // placementDisk is the disk that v names, if of a kind that two pods must not share.
-func placementDisk(v *corev1.Volume) *placement.Disk {
+func placementDisk(v *corev1.Volume) *scheduler.Disk {
 	switch {
 	case v.GCEPersistentDisk != nil:
 		disk := v.GCEPersistentDisk
-		return &placement.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
+		return &scheduler.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
 	case v.AWSElasticBlockStore != nil:
-		return &placement.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not even for reading
+		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not even for reading
 	case v.ISCSI != nil:
-		return &placement.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
+		return &scheduler.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
 	case v.RBD != nil:
 		monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: without a common one, disks differ
-		return &placement.Disk{
+		return &scheduler.Disk{
 			Kind:     "rbd",
 			ID:       v.RBD.RBDPool + "/" + v.RBD.RBDImage,
 			Monitors: monitors,
@@ -88,19 +88,19 @@ func placementDisk(v *corev1.Volume) *placement.Disk {
 }
 
 // inlineAttached is what a CSI driver attaches for an in-tree volume that is named in a pod.
-func inlineAttached(v *corev1.Volume, namespace string) placement.Attached {
+func inlineAttached(v *corev1.Volume, namespace string) scheduler.Attached {
 	if !csi.IsInlineMigratable(v) {
-		return placement.Attached{}
+		return scheduler.Attached{}
 	}
 	plugin, err := csi.GetInTreePluginNameFromSpec(nil, v)
 	if err != nil || !slices.Contains(movedPlugins, plugin) {
-		return placement.Attached{}
+		return scheduler.Attached{}
 	}
 	pv, err := csi.TranslateInTreeInlineVolumeToCSI(klog.Background(), v, namespace)
 	if err != nil || pv == nil || pv.Spec.CSI == nil {
-		return placement.Attached{}
+		return scheduler.Attached{}
 	}
-	return placement.Attached{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
+	return scheduler.Attached{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
 }
 
 // What the scheduler, the controller of persistent volumes and provisioners note for each other, as upstream spells it.
@@ -134,8 +134,8 @@ func volumeClass(v *corev1.PersistentVolume) string {
 }
 
 // PlacementClaim translates a PersistentVolumeClaim.
-func PlacementClaim(c *corev1.PersistentVolumeClaim) placement.Claim {
-	out := placement.Claim{
+func PlacementClaim(c *corev1.PersistentVolumeClaim) scheduler.Claim {
+	out := scheduler.Claim{
 		Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), Version: c.ResourceVersion,
 		Volume: c.Spec.VolumeName,
 		Bound:  metav1.HasAnnotation(c.ObjectMeta, annotationBindCompleted),
@@ -161,10 +161,10 @@ func PlacementClaim(c *corev1.PersistentVolumeClaim) placement.Claim {
 }
 
 // objectSelector selects nothing if it is broken.
-func objectSelector(in *metav1.LabelSelector) *placement.LabelSelector {
+func objectSelector(in *metav1.LabelSelector) *scheduler.LabelSelector {
 	s, err := placementSelector(in)
 	if err != nil {
-		s = placement.LabelSelector{Nothing: true}
+		s = scheduler.LabelSelector{Nothing: true}
 	}
 	return &s
 }
@@ -182,9 +182,9 @@ func isBlock(mode *corev1.PersistentVolumeMode) bool {
 }
 
 // PlacementVolume translates a PersistentVolume.
-func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
+func PlacementVolume(v *corev1.PersistentVolume) scheduler.Volume {
 	capacity := v.Spec.Capacity[corev1.ResourceStorage]
-	out := placement.Volume{
+	out := scheduler.Volume{
 		Name: v.Name, Version: v.ResourceVersion, Labels: PlacementLabels(v.Labels), Class: volumeClass(v),
 		Capacity: capacity.Value(), Available: v.Status.Phase == corev1.VolumeAvailable, Deleting: v.DeletionTimestamp != nil,
 		Modes: accessModes(v.Spec.AccessModes), Block: isBlock(v.Spec.VolumeMode), Affinity: volumeAffinity(v),
@@ -197,7 +197,7 @@ func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
 		out.Claimed, out.ClaimSpace, out.ClaimName, out.ClaimUID = true, ref.Namespace, ref.Name, string(ref.UID)
 	}
 	if source := v.Spec.CSI; source != nil {
-		out.Attached, out.CSI = placement.Attached{Driver: source.Driver, Handle: source.VolumeHandle}, true
+		out.Attached, out.CSI = scheduler.Attached{Driver: source.Driver, Handle: source.VolumeHandle}, true
 		return out
 	}
 	if !csi.IsPVMigratable(v) {
@@ -208,13 +208,13 @@ func PlacementVolume(v *corev1.PersistentVolume) placement.Volume {
 		return out
 	}
 	if moved, err := csi.TranslateInTreePVToCSI(klog.Background(), v); err == nil && moved.Spec.CSI != nil {
-		out.Attached = placement.Attached{Driver: moved.Spec.CSI.Driver, Handle: moved.Spec.CSI.VolumeHandle}
+		out.Attached = scheduler.Attached{Driver: moved.Spec.CSI.Driver, Handle: moved.Spec.CSI.VolumeHandle}
 		out.Plugin, out.Moved = plugin, volumeAffinity(moved)
 	}
 	return out
 }
 
-func volumeAffinity(v *corev1.PersistentVolume) *[]placement.NodeTerm {
+func volumeAffinity(v *corev1.PersistentVolume) *[]scheduler.NodeTerm {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return nil
 	}
@@ -225,8 +225,8 @@ func volumeAffinity(v *corev1.PersistentVolume) *[]placement.NodeTerm {
 }
 
 // PlacementStorageClass translates a StorageClass.
-func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
-	out := placement.StorageClass{
+func PlacementStorageClass(c *storagev1.StorageClass) scheduler.StorageClass {
+	out := scheduler.StorageClass{
 		Name:        c.Name,
 		Provisioner: c.Provisioner,
 		Driver:      c.Provisioner,
@@ -240,7 +240,7 @@ func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
 		}
 	}
 	if len(c.AllowedTopologies) > 0 {
-		terms := make([]placement.NodeTerm, 0, len(c.AllowedTopologies))
+		terms := make([]scheduler.NodeTerm, 0, len(c.AllowedTopologies))
 		for _, t := range c.AllowedTopologies {
 			terms = append(terms, topologyTerm(t))
 		}
@@ -249,8 +249,8 @@ func PlacementStorageClass(c *storagev1.StorageClass) placement.StorageClass {
 	return out
 }
 
-func topologyTerm(t corev1.TopologySelectorTerm) placement.NodeTerm {
-	var out placement.NodeTerm
+func topologyTerm(t corev1.TopologySelectorTerm) scheduler.NodeTerm {
+	var out scheduler.NodeTerm
 	for _, e := range t.MatchLabelExpressions {
 		in := corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values}
 		r, ok := placementRequirement(&in)
@@ -261,8 +261,8 @@ func topologyTerm(t corev1.TopologySelectorTerm) placement.NodeTerm {
 }
 
 // PlacementNodeStorage translates a CSINode.
-func PlacementNodeStorage(n *storagev1.CSINode) placement.NodeStorage {
-	out := placement.NodeStorage{Node: n.Name}
+func PlacementNodeStorage(n *storagev1.CSINode) scheduler.NodeStorage {
+	out := scheduler.NodeStorage{Node: n.Name}
 	for _, d := range n.Spec.Drivers {
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
 			if out.Limits == nil {
@@ -283,8 +283,8 @@ func PublishesCapacities(d *storagev1.CSIDriver) bool {
 }
 
 // PlacementCapacity translates a CSIStorageCapacity.
-func PlacementCapacity(c *storagev1.CSIStorageCapacity) placement.Capacity {
-	out := placement.Capacity{Namespace: c.Namespace, Name: c.Name, Class: c.StorageClassName}
+func PlacementCapacity(c *storagev1.CSIStorageCapacity) scheduler.Capacity {
+	out := scheduler.Capacity{Namespace: c.Namespace, Name: c.Name, Class: c.StorageClassName}
 	if c.NodeTopology != nil {
 		out.Nodes = objectSelector(c.NodeTopology)
 	}
@@ -295,8 +295,8 @@ func PlacementCapacity(c *storagev1.CSIStorageCapacity) placement.Capacity {
 }
 
 // PlacementAttachment translates a VolumeAttachment; of one without a volume of the cluster, nothing counts.
-func PlacementAttachment(a *storagev1.VolumeAttachment) placement.Attachment {
-	out := placement.Attachment{Name: a.Name, Node: a.Spec.NodeName, Driver: a.Spec.Attacher}
+func PlacementAttachment(a *storagev1.VolumeAttachment) scheduler.Attachment {
+	out := scheduler.Attachment{Name: a.Name, Node: a.Spec.NodeName, Driver: a.Spec.Attacher}
 	if a.Spec.Source.PersistentVolumeName != nil {
 		out.Volume = *a.Spec.Source.PersistentVolumeName
 	}

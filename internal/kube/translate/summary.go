@@ -5,8 +5,8 @@ import (
 
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/core/loadline"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
@@ -79,19 +79,19 @@ func bytesOf(n *uint64) unit.Bytes {
 }
 
 // EvictionSignals returns the signals that a Summary tells of, in upstream's reading. What it leaves out is left out.
-func EvictionSignals(s *statsapi.Summary) map[loadline.Signal]eviction.Observation {
-	out := map[loadline.Signal]eviction.Observation{}
+func EvictionSignals(s *statsapi.Summary) map[allocatable.Signal]eviction.Observation {
+	out := map[allocatable.Signal]eviction.Observation{}
 	if m := s.Node.Memory; m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
-		out[loadline.MemoryAvailable] = observedMemory(m)
+		out[allocatable.MemoryAvailable] = observedMemory(m)
 	}
 	for _, c := range s.Node.SystemContainers {
 		m := c.Memory
 		told := m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil
 		if c.Name == statsapi.SystemContainerPods && told {
-			out[loadline.AllocatableMemory] = observedMemory(m)
+			out[allocatable.AllocatableMemory] = observedMemory(m)
 		}
 	}
-	disk := func(f *statsapi.FsStats, bytes, inodes loadline.Signal) {
+	disk := func(f *statsapi.FsStats, bytes, inodes allocatable.Signal) {
 		if f != nil && f.AvailableBytes != nil && f.CapacityBytes != nil {
 			out[bytes] = observed(f.AvailableBytes, f.CapacityBytes)
 		}
@@ -99,14 +99,14 @@ func EvictionSignals(s *statsapi.Summary) map[loadline.Signal]eviction.Observati
 			out[inodes] = observed(f.InodesFree, f.Inodes)
 		}
 	}
-	disk(s.Node.Fs, loadline.NodeFSAvailable, loadline.NodeFSInodesFree)
+	disk(s.Node.Fs, allocatable.NodeFSAvailable, allocatable.NodeFSInodesFree)
 	if r := s.Node.Runtime; r != nil {
-		disk(r.ImageFs, loadline.ImageFSAvailable, loadline.ImageFSInodesFree)
-		disk(r.ContainerFs, loadline.ContainerFSAvailable, loadline.ContainerFSInodesFree)
+		disk(r.ImageFs, allocatable.ImageFSAvailable, allocatable.ImageFSInodesFree)
+		disk(r.ContainerFs, allocatable.ContainerFSAvailable, allocatable.ContainerFSInodesFree)
 	}
 	if r := s.Node.Rlimit; r != nil && r.MaxPID != nil && r.NumOfRunningProcesses != nil {
 		left := *r.MaxPID - *r.NumOfRunningProcesses
-		out[loadline.PIDAvailable] = eviction.Observation{Available: left, Capacity: *r.MaxPID}
+		out[allocatable.PIDAvailable] = eviction.Observation{Available: left, Capacity: *r.MaxPID}
 	}
 	return out
 }

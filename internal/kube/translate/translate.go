@@ -14,6 +14,6 @@
 // # What it does not do
 //
 // It speaks to nobody: clients and watches are in package kube, which does not import this one. It decides nothing: a
-// field that the core has no rule for is named (placement.Pod.Unsupported), not judged. It does not translate what the
+// field that the core has no rule for is named (scheduler.Pod.Unsupported), not judged. It does not translate what the
 // agent asks of a container runtime (agent/criconfig).
 package translate

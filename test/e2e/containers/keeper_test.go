@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plimsoll-dev/plimsoll/internal/agent/objects"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/objectcache"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -96,7 +96,7 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 func (c *cluster) keeper(ctx context.Context, root string) *volume.Keeper {
 	c.t.Helper()
 	var k *volume.Keeper
-	cache := objects.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
+	cache := objectcache.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
 	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Claims: volume.KubeClaims(c.node), NodeLabels: func() map[string]string { return nil }, Allocatable: func() corev1.ResourceList { return nil }})
 	must(c.t, err)
 	c.t.Cleanup(func() { _ = volume.UnmountAll(root) })

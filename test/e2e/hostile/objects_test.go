@@ -183,7 +183,7 @@ func secretOf(name string, keys, size int) func(*siege) error {
 	}
 }
 
-// What a pod's volumes of objects may hold of the node's memory, whatever it asked for (chosen: somewhat above room.PodMax, directories
+// What a pod's volumes of objects may hold of the node's memory, whatever it asked for (chosen: somewhat above volumelimit.PodMax, directories
 // and links being files too, and far below what each of these attacks asks for).
 const (
 	objectBytesMax = 80 * unit.MiB

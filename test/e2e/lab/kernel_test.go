@@ -18,11 +18,11 @@ import (
 var onKernel = []struct{ pkg, must string }{
 	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitRings TestLiveReclaim TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},
-	{"host/alarm", "TestWaitTellsWhatRang"},
+	{"host/epoll", "TestWaitTellsWhatRang"},
 	{"host/process", "TestHold"},
 	{"host/quota", "TestCounts"},
 	{"agent/stats", "TestVolumeByQuota"},
-	{"agent/evict", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
+	{"agent/eviction", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
 }
 
 // TestOnAnotherKernel runs tests of packages that talk to the kernel on one that has what this machine's may lack.

@@ -1,0 +1,67 @@
+package devicemanager
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+)
+
+// Annotation is the container's annotation that holds its devices: a JSON list with an entry for each resource,
+//
+//	{"resource": "example.com/gpu", "ids": ["gpu0"], "nodes": {"gpu0": [0]}, "needs": "<ContainerAllocateResponse, protobuf in base64>"}
+const Annotation = "plimsoll.dev/devices"
+
+type heldText struct {
+	Resource string                      `json:"resource"`
+	IDs      []string                    `json:"ids"`
+	Nodes    map[string][]machine.NUMAID `json:"nodes,omitempty"`
+	Needs    []byte                      `json:"needs,omitempty"`
+}
+
+// write returns the annotation's value.
+func write(held []Held) (string, error) {
+	var out []heldText
+	for _, h := range held {
+		needs, err := proto.MarshalOptions{Deterministic: true}.Marshal(h.Needs)
+		if err != nil {
+			return "", fmt.Errorf("write annotation %s: %s: %w", Annotation, h.Resource, err)
+		}
+		out = append(out, heldText{h.Resource, h.IDs, h.Nodes, needs})
+	}
+	text, err := json.Marshal(out)
+	return string(text), err
+}
+
+// read is the reverse of write.
+func read(text string) ([]Held, error) {
+	var in []heldText
+	if err := json.Unmarshal([]byte(text), &in); err != nil {
+		return nil, fmt.Errorf("read annotation %s: %w", Annotation, err)
+	}
+	var out []Held
+	for i, h := range in {
+		if h.Resource == "" || len(h.IDs) == 0 {
+			return nil, fmt.Errorf("read annotation %s: entry %d: resource %q with %d ids: want a name and at least one", Annotation, i, h.Resource, len(h.IDs))
+		}
+		needs := &pluginapi.ContainerAllocateResponse{}
+		if err := proto.Unmarshal(h.Needs, needs); err != nil {
+			return nil, fmt.Errorf("read annotation %s: entry %d: needs of %s: %w", Annotation, i, h.Resource, err)
+		}
+		out = append(out, Held{h.Resource, h.IDs, h.Nodes, needs})
+	}
+	return out, nil
+}
+
+// Found takes in the annotation of a container that an agent before this one made: of the newest of its name, what it holds.
+func (k *Keeper) Found(uid, container, annotation string) error {
+	held, err := read(annotation)
+	if err != nil {
+		return err
+	}
+	k.keep(uid, container, held)
+	return nil
+}

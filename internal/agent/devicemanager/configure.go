@@ -1,0 +1,113 @@
+package devicemanager
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+)
+
+// Configure adds to the configuration of a container that is about to be made what the devices that were assigned to it need, and
+// the annotation by which an agent after this one finds them. Plugins that want to know of each start are told. What the pod
+// itself says of the same environment variable, mount or annotation goes before; of two plugins the one whose resource comes
+// first by name.
+//
+// Needs that are not known are asked for: an agent died between admission and the first start of the container.
+func (k *Keeper) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
+	if len(assigned) == 0 {
+		return nil
+	}
+	held := k.Held(uid, container)
+	if !sameDevices(held, assigned) {
+		var err error
+		if held, err = k.needs(ctx, assigned); err != nil {
+			return err
+		}
+		k.keep(uid, container, held)
+	}
+	for _, h := range held {
+		if err := k.PreStart(ctx, h.Resource, h.IDs); err != nil {
+			return err
+		}
+	}
+	text, err := write(held)
+	if err != nil {
+		return err
+	}
+	addNeeds(config, held)
+	config.Annotations[Annotation] = text
+	return nil
+}
+
+// sameDevices reports whether held is of the devices that were assigned.
+func sameDevices(held []Held, assigned []numa.Devices) bool {
+	if len(held) != len(assigned) {
+		return false
+	}
+	for _, d := range assigned {
+		if !slices.ContainsFunc(held, func(h Held) bool { return h.Resource == d.Resource && slices.Equal(h.IDs, d.IDs) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// addNeeds merges what several resources need. Mounts and variables go before the pod's, which so have the last word.
+func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
+	var envs []*runtimeapi.KeyValue
+	var mounts []*runtimeapi.Mount
+	env, path, node, note, cdi := merging("environment variable"), merging("mount"), merging("device node"), merging("annotation"), merging("CDI device")
+	for _, h := range held {
+		for _, key := range slices.Sorted(maps.Keys(h.Needs.GetEnvs())) {
+			if value := h.Needs.Envs[key]; env.add(h.Resource, key, value) {
+				envs = append(envs, &runtimeapi.KeyValue{Key: key, Value: []byte(value)})
+			}
+		}
+		for _, m := range h.Needs.GetMounts() {
+			if path.add(h.Resource, m.ContainerPath, m.HostPath) {
+				mounts = append(mounts, &runtimeapi.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly})
+			}
+		}
+		for _, d := range h.Needs.GetDevices() {
+			if node.add(h.Resource, d.ContainerPath, d.HostPath) {
+				config.Devices = append(config.Devices, &runtimeapi.Device{ContainerPath: d.ContainerPath, HostPath: d.HostPath, Permissions: d.Permissions})
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(h.Needs.GetAnnotations())) {
+			if _, ours := config.Annotations[key]; !ours && note.add(h.Resource, key, h.Needs.Annotations[key]) {
+				config.Annotations[key] = h.Needs.Annotations[key]
+			}
+		}
+		for _, d := range h.Needs.GetCdiDevices() {
+			if cdi.add(h.Resource, d.Name, "") {
+				config.CDIDevices = append(config.CDIDevices, &runtimeapi.CDIDevice{Name: d.Name})
+			}
+		}
+	}
+	config.Envs = append(envs, config.Envs...)
+	config.Mounts = append(mounts, config.Mounts...)
+}
+
+// merge is the settings of one kind that a container has from its plugins.
+type merge struct {
+	what string
+	seen map[string]string
+}
+
+func merging(what string) merge { return merge{what, map[string]string{}} }
+
+// add reports whether a setting is new. One that is there with another value stays as it is.
+func (m merge) add(resource, key, value string) bool {
+	old, exists := m.seen[key]
+	if exists && old != value {
+		slog.Warn("device plugins disagree, the first one rules", "what", m.what, "name", key, "first", old, "resource", resource, "says", value)
+	}
+	if !exists {
+		m.seen[key] = value
+	}
+	return !exists
+}

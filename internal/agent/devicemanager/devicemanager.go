@@ -1,0 +1,427 @@
+// Package devicemanager keeps the node's device plugins and what they gave to containers.
+//
+// # Model
+//
+// A Keeper runs the registration socket (host/deviceplugin) and writes down in a devicemanager.Book what it hears. Others read from it:
+// the allocator which devices there are (Inventory), the Node how many to publish (Amounts), admission whether to wait (Wait).
+// Who owns the allocator's state chooses devices; for that the Keeper puts the allocator's questions to plugins (Preferred), asks
+// them what the chosen devices need (Give), and adds that to a container's configuration each time it is made (Configure).
+//
+// # Vocabulary
+//
+//   - needs: what a plugin wants a container with its devices to have: environment, mounts, device nodes, annotations, CDI names.
+//   - held: devices that a container was given, with their needs and the NUMA nodes they are near.
+//
+// # Where what is held survives
+//
+// In an annotation of the container itself (annotation.go), which the runtime keeps for as long as it has the container, dead
+// ones included. A new agent reads it back (Found), so that a container of a pod that runs can be started again with the same
+// devices even while its plugin is away, as upstream can by its checkpoint file. Unlike a file the annotation cannot be stale: it
+// says what that container was made with. What is lost with the last container of a pod is a choice that nothing uses any more.
+//
+// # Invariants
+//
+//   - Nothing that a plugin says changes what a container that runs has.
+//   - A plugin is asked for the needs of a container's devices once, at admission, and told of every start if it wants to be.
+//   - No call to a plugin is made under a lock.
+//
+// It does not choose devices (core/numa) and does not decide how long to wait (core/devicemanager).
+package devicemanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
+	coredevicemanager "github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
+)
+
+// Options are everything a Keeper needs.
+type Options struct {
+	Dir      string           // of the sockets: <Dir>/kubelet.sock is ours
+	Changed  func()           // Inventory, Amounts or Wait may answer differently
+	Affected func(uid string) // how a device of this pod is has changed
+	Metrics  *metrics.Set
+}
+
+// Keeper keeps a node's device plugins.
+type Keeper struct {
+	o      Options
+	origin time.Time
+	news   chan struct{} // something changed that Options.Changed is to be told of
+
+	mu      sync.Mutex // guards everything that follows
+	book    *coredevicemanager.Book
+	plugins map[string]*deviceplugin.Plugin // connected ones, by resource
+	held    map[string]map[string][]Held    // by pod UID and container
+}
+
+// Held is devices of one resource that a container has.
+type Held struct {
+	Resource string
+	IDs      []string
+	Nodes    map[string][]machine.NUMAID // by id, as the plugin said when they were given
+	Needs    *pluginapi.ContainerAllocateResponse
+}
+
+// New prepares a Keeper; Run opens the socket.
+func New(o Options) *Keeper {
+	return &Keeper{
+		o: o, origin: time.Now().Add(-time.Second), news: make(chan struct{}, 1),
+		book: coredevicemanager.NewBook(), plugins: map[string]*deviceplugin.Plugin{}, held: map[string]map[string][]Held{},
+	}
+}
+
+func (k *Keeper) now() unit.Instant { return unit.Instant(time.Since(k.origin)) }
+
+// Run takes registrations until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	server, err := deviceplugin.Listen(k.o.Dir, listener{k})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() { k.tell(ctx) })
+	err = server.Serve(ctx)
+	cancel()
+	telling.Wait()
+	return err
+}
+
+// tell passes news on, and gives up plugins that do not come back.
+func (k *Keeper) tell(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		k.mu.Lock()
+		now := k.now()
+		gone, wake := k.book.Expire(now), k.book.Wake()
+		k.mu.Unlock()
+		if gone != nil {
+			slog.Warn("device plugins given up: their resources are published as 0", "resources", gone, "after", coredevicemanager.Grace)
+			k.o.Changed()
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(max(wake.Sub(now), time.Millisecond))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-k.news:
+			k.o.Changed()
+		}
+	}
+}
+
+// changed has Options.Changed called soon.
+func (k *Keeper) changed() {
+	select {
+	case k.news <- struct{}{}:
+	default: // it will be anyway
+	}
+}
+
+// listener hears the registration socket.
+type listener struct{ *Keeper }
+
+// Connected implements deviceplugin.Listener.
+func (k listener) Connected(p *deviceplugin.Plugin, o coredevicemanager.Options) {
+	slog.Info("device plugin connected", "resource", p.Resource, "preferredAllocation", o.Prefers, "preStart", o.PreStart)
+	k.o.Metrics.PluginRegistrations.WithLabelValues(p.Resource).Inc()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.plugins[p.Resource] = p
+	k.book.Connected(p.Resource, o)
+	k.changed()
+}
+
+// Listed implements deviceplugin.Listener.
+func (k listener) Listed(p *deviceplugin.Plugin, devices []numa.Device) {
+	k.update(p.Resource, func() {
+		if k.book.Listed(p.Resource, devices) {
+			healthy := 0
+			for _, d := range devices {
+				if d.Healthy {
+					healthy++
+				}
+			}
+			slog.Info("device plugin lists its devices", "resource", p.Resource, "devices", len(devices), "healthy", healthy)
+		}
+	})
+}
+
+// Lost implements deviceplugin.Listener.
+func (k listener) Lost(p *deviceplugin.Plugin, err error) {
+	slog.Warn("device plugin lost", "resource", p.Resource, "expected within", coredevicemanager.Grace, "err", err)
+	k.update(p.Resource, func() {
+		delete(k.plugins, p.Resource)
+		k.book.Lost(k.now(), p.Resource)
+	})
+}
+
+// update changes the book and tells pods of which devices it changed the health.
+func (k *Keeper) update(resource string, change func()) {
+	k.mu.Lock()
+	before := k.healthOfHeld(resource)
+	change()
+	after := k.healthOfHeld(resource)
+	k.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(after)) {
+		if !slices.Equal(before[uid], after[uid]) {
+			k.o.Affected(uid)
+		}
+	}
+	k.changed()
+}
+
+// healthOfHeld returns how the devices that pods have of a resource are, by pod. Caller holds mu.
+func (k *Keeper) healthOfHeld(resource string) map[string][]coredevicemanager.Health {
+	out := map[string][]coredevicemanager.Health{}
+	for uid, containers := range k.held {
+		for _, name := range slices.Sorted(maps.Keys(containers)) {
+			for _, h := range containers[name] {
+				if h.Resource != resource {
+					continue
+				}
+				for _, id := range h.IDs {
+					health, _ := k.book.Device(resource, id)
+					out[uid] = append(out[uid], health)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Recall takes in what the Node said of device plugins' resources before this agent; only the first call counts.
+func (k *Keeper) Recall(published []coredevicemanager.Amount) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.book.Recalled() {
+		k.book.Recall(k.now(), published)
+		k.changed()
+	}
+}
+
+// Inventory returns the devices of all plugins, there or not, for the allocator.
+func (k *Keeper) Inventory() []numa.Plugin {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.book.Plugins()
+}
+
+// Amounts returns what the Node is to publish. known is false before Recall: then what the Node says of other resources may be
+// of plugins, too.
+func (k *Keeper) Amounts() (amounts []coredevicemanager.Amount, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.book.Amounts(), k.book.Recalled()
+}
+
+// Wait says why a pod that asks since then cannot have its devices now, and until when it waits; a zero time says that it has
+// waited too long. held is what it was given already; a pod that has not been given anything yet has none.
+func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why string, until time.Time) {
+	asked := asks(pod, held)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	why, end := k.book.Wait(k.now(), unit.Instant(since.Sub(k.origin)), asked)
+	if !end.IsZero() {
+		until = k.origin.Add(time.Duration(end))
+	}
+	return why, until
+}
+
+// asks returns what a pod wants of plugins.
+func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
+	wanted := map[string][]string{}
+	for _, list := range [][]numa.Container{pod.Init, pod.Containers} {
+		for _, c := range list {
+			for _, d := range c.Devices {
+				if d.Count > 0 {
+					wanted[d.Resource] = nil
+				}
+			}
+		}
+	}
+	for _, c := range held.Containers {
+		for _, d := range c.Devices {
+			wanted[d.Resource] = append(wanted[d.Resource], d.IDs...)
+		}
+	}
+	var out []coredevicemanager.Ask
+	for _, resource := range slices.Sorted(maps.Keys(wanted)) {
+		out = append(out, coredevicemanager.Ask{Resource: resource, IDs: wanted[resource]})
+	}
+	return out
+}
+
+// ErrGone says that a plugin is not there: it may be back soon.
+var ErrGone = errors.New("device plugin is not registered")
+
+// plugin returns the connected plugin of a resource.
+func (k *Keeper) plugin(resource string) (*deviceplugin.Plugin, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.plugins[resource]
+	if p == nil {
+		return nil, fmt.Errorf("%s: %w", resource, ErrGone)
+	}
+	return p, nil
+}
+
+// orGone marks an error that says that the plugin is not there any more.
+func orGone(err error) error {
+	if status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return err
+}
+
+// Preferred puts the allocator's question to the plugin that it is about.
+func (k *Keeper) Preferred(ctx context.Context, q numa.Question) ([]string, error) {
+	p, err := k.plugin(q.Resource)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := p.Preferred(ctx, q.Available, q.Included, q.Size)
+	if err != nil {
+		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", orGone(err)) // upstream's words
+	}
+	return ids, nil
+}
+
+// Allocate asks the plugin of resource what a container with those devices needs.
+func (k *Keeper) Allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+	p, err := k.plugin(resource)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	needs, err := p.Allocate(ctx, ids)
+	k.o.Metrics.PluginAllocation.WithLabelValues(resource).Observe(time.Since(begun).Seconds())
+	if err != nil {
+		return nil, orGone(err)
+	}
+	return needs, nil
+}
+
+// PreStart tells the plugin of resource that a container with those devices is about to start, if it wants to know.
+func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) error {
+	k.mu.Lock()
+	wants := k.book.Options(resource).PreStart
+	k.mu.Unlock()
+	if !wants {
+		return nil
+	}
+	p, err := k.plugin(resource)
+	if err != nil {
+		return err
+	}
+	if err := p.PreStart(ctx, ids); err != nil {
+		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", orGone(err)) // upstream's words
+	}
+	return nil
+}
+
+// Give asks plugins what each container needs with the devices that it was assigned, and keeps the answers. After an error the
+// pod has nothing.
+func (k *Keeper) Give(ctx context.Context, a numa.Assignment) error {
+	given := map[string][]Held{}
+	for _, c := range a.Containers {
+		held, err := k.needs(ctx, c.Devices)
+		if err != nil {
+			return err
+		}
+		given[c.Container] = held
+	}
+	for container, held := range given {
+		k.keep(a.Pod, container, held)
+	}
+	return nil
+}
+
+// needs asks plugins what a container needs with some devices, by resource.
+func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, error) {
+	var out []Held
+	for _, d := range devices {
+		needs, err := k.Allocate(ctx, d.Resource, d.IDs)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Held{d.Resource, d.IDs, k.nodes(d), needs})
+	}
+	slices.SortFunc(out, func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+	return out, nil
+}
+
+// keep notes what a container was given.
+func (k *Keeper) keep(uid, container string, held []Held) {
+	if len(held) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[uid] == nil {
+		k.held[uid] = map[string][]Held{}
+	}
+	k.held[uid][container] = held
+}
+
+func (k *Keeper) nodes(d numa.Devices) map[string][]machine.NUMAID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string][]machine.NUMAID{}
+	for _, id := range d.IDs {
+		if _, nodes := k.book.Device(d.Resource, id); nodes != nil {
+			out[id] = nodes
+		}
+	}
+	return out
+}
+
+// Release forgets what a pod was given.
+func (k *Keeper) Release(uid string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.held, uid)
+}
+
+// Held returns what a container was given, by resource.
+func (k *Keeper) Held(uid, container string) []Held {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.SortedFunc(slices.Values(k.held[uid][container]), func(a, b Held) int { return cmp.Compare(a.Resource, b.Resource) })
+}
+
+// Holders returns the pods that were given devices.
+func (k *Keeper) Holders() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.held))
+}
+
+// Health returns how a device is.
+func (k *Keeper) Health(resource, id string) coredevicemanager.Health {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	health, _ := k.book.Device(resource, id)
+	return health
+}

@@ -1,0 +1,166 @@
+package eviction
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
+)
+
+// pass is one look.
+type pass struct {
+	why      []string
+	began    time.Time
+	now      unit.Instant
+	before   eviction.State // of the decider; only where pods were read
+	facts    eviction.Facts
+	present  []pods.Present // only where somebody needs them
+	decision eviction.Decision
+}
+
+// tell says what was done to those who want to know. Nothing waits for it.
+func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
+	news := p.news()
+	if !changed && len(kills) == 0 && (news == "" || news == g.told) {
+		g.told = news
+		return
+	}
+	g.told = news
+	detail := journal.Decision{Rings: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before, Now: p.now, Facts: p.facts, Decided: p.decision}
+	took := time.Since(p.began)
+	g.telling.Go(func() { // before Run ends, so that the journal is still open
+		for _, k := range kills {
+			detail.Kills = append(detail.Kills, g.tellKill(k))
+			k.how.Release()
+		}
+		for _, r := range p.decision.Starved {
+			g.nodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet", eviction.AttemptMessage(r))
+		}
+		g.write(detail, took)
+	})
+}
+
+// news is what of a look is worth a record although nobody was killed: it changes when something else is true.
+func (p *pass) news() string {
+	text := ""
+	for _, m := range p.decision.Met {
+		text += fmt.Sprint(m.Signal, m.Value, m.Acts, m.Held, ";")
+	}
+	return text
+}
+
+func (g *Guard) tellKill(k *kill) journal.Kill {
+	v := k.victim
+	log := slog.With("pod", v.Namespace+"/"+v.Name, "uid", v.ID, "cause", v.Cause, "grace", v.Grace, "message", v.Message)
+	out := journal.Kill{UID: v.ID, How: k.how.How, Processes: k.how.Processes, After: k.after}
+	switch {
+	case k.err != nil:
+		out.Error = k.err.Error()
+		log.Error("pod evicted, its processes not killed yet", "err", k.err)
+	case v.Ending:
+		log.Warn("pod that was ending has to go sooner", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
+		return out
+	default:
+		log.Warn("pod evicted", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
+	}
+	g.o.Metrics.Evictions.WithLabelValues(string(v.Cause)).Inc()
+	g.o.Metrics.EvictionStatsAge.WithLabelValues(string(v.Cause)).Observe(k.after.Seconds())
+	g.o.Recorder.AnnotatedEventf(k.pod, v.Annotations, corev1.EventTypeWarning, eviction.Reason, "%s", v.Message)
+	return out
+}
+
+func (g *Guard) nodeEvent(kind, reason, message string) {
+	g.o.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: g.o.Node, UID: types.UID(g.o.Node)}, kind, reason, message)
+}
+
+// write puts a decision into the journal.
+func (g *Guard) write(d journal.Decision, took time.Duration) {
+	r := journal.Record{Time: time.Now(), Kind: journal.Eviction, Text: d.Text()}
+	for _, v := range d.Decided.Victims {
+		r.Pods = append(r.Pods, journal.Pod{Namespace: v.Namespace, Name: v.Name, UID: v.ID, Message: v.Message})
+	}
+	slog.Info("decided", "what", r.Text, "rings", d.Rings, "took", took, "pods", len(d.Facts.Pods))
+	var err error
+	if r.Detail, err = json.Marshal(d); err == nil {
+		_, err = g.o.Journal.Append(r)
+	}
+	if err != nil {
+		slog.Warn("decision not in the journal", "err", err)
+	}
+}
+
+// remember reads whom agents before this one evicted.
+func (g *Guard) remember() error {
+	all, err := g.o.Journal.Find("", "")
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.Kind != journal.Intent {
+			continue
+		}
+		for _, p := range r.Pods {
+			g.recalled[types.UID(p.UID)] = pods.Eviction{Reason: eviction.Reason, Message: p.Message, KillAt: time.Unix(0, p.Until), Disrupts: p.Disrupts}
+		}
+	}
+	return nil
+}
+
+// Recall says whether an agent before this one evicted the pod; it is what pods.Options.Evicted asks.
+func (g *Guard) Recall(uid types.UID) (pods.Eviction, bool) {
+	v, ok := g.recalled[uid]
+	return v, ok
+}
+
+// ease has the kernel reclaim memory of pods.
+func (g *Guard) ease(_ context.Context, r eviction.Reclaim, groups map[string]string) error {
+	var problems []error
+	for _, e := range r.Pods {
+		if group := groups[e.ID]; group != "" {
+			if err := g.o.Tree.Reclaim(group, int64(e.Bytes)); err != nil && !errors.Is(err, cgroup.ErrRefused) {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// complaints tells of a failure when it begins, when it changes, and once a minute, not each time.
+type complaints struct {
+	mu   sync.Mutex
+	last map[string]complaint
+}
+
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// complainEvery is how often an unchanged failure is told again.
+const complainEvery = time.Minute
+
+func (c *complaints) about(what string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if last, ok := c.last[what]; ok && last.text == err.Error() && now.Sub(last.at) < complainEvery {
+		return
+	}
+	if c.last == nil {
+		c.last = map[string]complaint{}
+	}
+	c.last[what] = complaint{err.Error(), now}
+	slog.Warn("not read, and not judged", "what", what, "err", err)
+}

@@ -1,0 +1,160 @@
+package numa
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// admissionBuckets are upstream's for the duration of an admission, in milliseconds: 0.05 to 819.2, doubling.
+var admissionBuckets = prometheus.ExponentialBuckets(.05, 2, 15)
+
+// counts are the measurements of the kubelet's CPU, memory and topology managers, under its names.
+type counts struct {
+	k                                *Keeper
+	admissions, refusals             prometheus.Counter
+	duration                         prometheus.Histogram
+	cpuPins, cpuErrors               prometheus.Counter
+	memoryPins, memoryErrors         prometheus.Counter
+	aligned, misaligned              *prometheus.CounterVec // by scope: container, pod; and boundary: numa_node, physical_cpu
+	poolSize, exclusive, exclusiveOn *prometheus.Desc
+}
+
+const (
+	scopeContainer = "container"
+	scopePod       = "pod"
+	onNUMANode     = "numa_node"
+	onCores        = "physical_cpu"
+)
+
+func newCounts(k *Keeper) *counts {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Subsystem: "kubelet", Name: name, Help: help})
+		k.Metrics.Registry.MustRegister(c)
+		return c
+	}
+	vector := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "kubelet", Name: name, Help: help}, []string{"scope", "boundary"})
+		k.Metrics.Registry.MustRegister(c)
+		return c
+	}
+	c := &counts{
+		k:            k,
+		admissions:   counter("topology_manager_admission_requests_total", "Pods whose resources were to be aligned"),
+		refusals:     counter("topology_manager_admission_errors_total", "Pods whose resources could not be given as asked"),
+		duration:     prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: "kubelet", Name: "topology_manager_admission_duration_ms", Help: "Milliseconds to decide on a pod's resources", Buckets: admissionBuckets}),
+		cpuPins:      counter("cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own"),
+		cpuErrors:    counter("cpu_manager_pinning_errors_total", "Containers that asked for CPUs of their own and got none"),
+		memoryPins:   counter("memory_manager_pinning_requests_total", "Containers that asked for memory of their own"),
+		memoryErrors: counter("memory_manager_pinning_errors_total", "Containers that asked for memory of their own and got none"),
+		aligned:      vector("container_aligned_compute_resources_count", "Containers or pods whose resources are aligned, by boundary"),
+		misaligned:   vector("container_aligned_compute_resources_failure_count", "Containers or pods whose resources could not be aligned, by boundary"),
+		poolSize:     prometheus.NewDesc("kubelet_cpu_manager_shared_pool_size_millicores", "CPUs of containers that have none of their own, in thousandths", nil, nil),
+		exclusive:    prometheus.NewDesc("kubelet_cpu_manager_exclusive_cpu_allocation_count", "CPUs that are containers' own", nil, nil),
+		exclusiveOn:  prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa", "CPUs that are containers' own, by NUMA node", []string{onNUMANode}, nil),
+	}
+	k.Metrics.Registry.MustRegister(c.duration, c)
+	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // there from the start, as upstream's
+		v.WithLabelValues(scopeContainer, onNUMANode)
+		v.WithLabelValues(scopePod, onNUMANode)
+		v.WithLabelValues(scopeContainer, onCores)
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *counts) Describe(out chan<- *prometheus.Desc) {
+	out <- c.poolSize
+	out <- c.exclusive
+	out <- c.exclusiveOn
+}
+
+// Collect implements prometheus.Collector.
+func (c *counts) Collect(out chan<- prometheus.Metric) {
+	c.k.mu.Lock()
+	pool := c.k.shared()
+	var own idset.Set
+	for _, a := range c.k.state.Assignments() {
+		own = own.Union(cpusOf(a))
+	}
+	c.k.mu.Unlock()
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	gauge(c.poolSize, pool.Len()*int(unit.CPU))
+	gauge(c.exclusive, own.Len())
+	for _, n := range c.k.Machine.NUMANodes {
+		gauge(c.exclusiveOn, own.Intersect(n.CPUs).Len(), strconv.Itoa(int(n.ID)))
+	}
+}
+
+// admission times one admission and counts what came of it.
+func (c *counts) admission() func(numa.Pod, *numa.Refusal) {
+	begun := time.Now()
+	return func(p numa.Pod, refusal *numa.Refusal) {
+		c.admissions.Inc()
+		c.duration.Observe(float64(time.Since(begun).Microseconds()) / 1000)
+		if refusal != nil {
+			c.refused(refusal)
+			return
+		}
+		if a, has := c.k.Assignment(p.UID); has {
+			c.given(a)
+		}
+	}
+}
+
+func (c *counts) refused(r *numa.Refusal) {
+	c.refusals.Inc()
+	switch {
+	case r.Reason == numa.TopologyAffinity && !c.guaranteed(): // upstream counts what a policy promises
+	case r.Reason == numa.TopologyAffinity:
+		scope := scopeContainer
+		if c.k.Config.Topology.PodScope {
+			scope = scopePod
+		}
+		c.misaligned.WithLabelValues(scope, onNUMANode).Inc()
+	case r.Reason == numa.SMTAlignment:
+		c.cpuPins.Inc()
+		c.cpuErrors.Inc()
+		c.misaligned.WithLabelValues(scopeContainer, onCores).Inc()
+	case strings.Contains(r.Upstream, "cpus"):
+		c.cpuPins.Inc()
+		c.cpuErrors.Inc()
+	case strings.Contains(r.Upstream, "memory"):
+		c.memoryPins.Inc()
+		c.memoryErrors.Inc()
+	}
+}
+
+func (c *counts) given(a numa.Assignment) {
+	together := true
+	for _, h := range a.Containers {
+		if !h.CPUs.IsEmpty() {
+			c.cpuPins.Inc()
+			if c.k.Config.CPU.FullPCPUsOnly {
+				c.aligned.WithLabelValues(scopeContainer, onCores).Inc()
+			}
+		}
+		if len(h.Memory) > 0 {
+			c.memoryPins.Inc()
+		}
+		one := c.guaranteed() && len(h.Nodes) == 1
+		together = together && one
+		if one && !c.k.Config.Topology.PodScope {
+			c.aligned.WithLabelValues(scopeContainer, onNUMANode).Inc()
+		}
+	}
+	if c.k.Config.Topology.PodScope && together && len(a.Containers) > 0 {
+		c.aligned.WithLabelValues(scopePod, onNUMANode).Inc()
+	}
+}
+
+// guaranteed reports whether the policy promises that resources are aligned.
+func (c *counts) guaranteed() bool { return c.k.Config.Topology.Policy == numa.PolicySingleNUMANode }

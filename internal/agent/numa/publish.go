@@ -1,0 +1,152 @@
+package numa
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// API is what publishing needs of the API server. Implemented by kube.Client.
+type API interface {
+	Get(ctx context.Context, kind kube.Kind, namespace, name string, out runtime.Object) error
+	Create(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
+	Update(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
+}
+
+const (
+	// publishTimeout bounds one request. Chosen: far above any answer of a healthy server.
+	publishTimeout = 10 * time.Second
+	// republishFirst and republishMost bound the pause after a failure, doubled each time: a server that is away is asked
+	// again soon, a cluster without the definition rarely.
+	republishFirst = time.Second
+	republishMost  = time.Minute
+	// lookEvery is how often the object is looked at although nothing changed, in case somebody deleted or changed it.
+	// Chosen: a request per node and five minutes is nothing to the server.
+	lookEvery = 5 * time.Minute
+	// announceMax bounds how long a registration waits for it. Chosen: two requests take milliseconds; a server that takes longer
+	// than this may not keep a node out of the cluster.
+	announceMax = 2 * time.Second
+)
+
+// Publish keeps the node's NodeResourceTopology at the state until ctx ends: each change is written at once. owner is the
+// Node, with which the object is to go; nil as long as it is not known.
+func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.OwnerReference) error {
+	p := publisher{k: k, api: api, owner: owner}
+	pause, said := republishFirst, ""
+	timer := time.NewTimer(lookEvery)
+	defer timer.Stop()
+	for {
+		var tried chan<- struct{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.changed:
+		case tried = <-k.announce:
+			p.last = nil
+		case <-timer.C:
+			p.last = nil // whatever we believe of it, look
+		}
+		err := p.write(ctx)
+		if tried != nil {
+			close(tried)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			pause, said = republishFirst, ""
+			timer.Reset(lookEvery)
+			continue
+		}
+		if text := err.Error(); text != said { // once, not once a minute
+			slog.Warn("free CPUs, memory and devices not published; trying again", "err", err)
+			said = text
+		}
+		timer.Reset(pause)
+		pause = min(2*pause, republishMost)
+	}
+}
+
+// Announce has what there is published now, whatever was published before, and returns when that was tried, or ctx ends. A node
+// is to be known by what it has before pods are sent to it: schedulers think a node without NUMA nodes gives CPUs and memory
+// from anywhere.
+func (k *Keeper) Announce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, announceMax)
+	defer cancel()
+	tried := make(chan struct{})
+	select {
+	case k.announce <- tried:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-tried:
+	case <-ctx.Done():
+	}
+}
+
+type publisher struct {
+	k     *Keeper
+	api   API
+	owner func() *metav1.OwnerReference
+	last  *topology.Object // as the server has it; nil: not known
+}
+
+// write brings the object to what is now.
+func (p *publisher) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	want := p.k.encoder.Encode(p.k.State())
+	if p.last == nil {
+		has := &topology.Object{}
+		err := p.api.Get(ctx, kube.Topologies, "", want.Name, has)
+		switch {
+		case apierrors.IsNotFound(err):
+			return p.create(ctx, want)
+		case err != nil:
+			return fmt.Errorf("read NodeResourceTopology: %w", err)
+		}
+		p.last = has
+	}
+	own := p.owner()
+	if slices.Equal(p.last.Attributes, want.Attributes) && (own == nil || slices.ContainsFunc(p.last.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == own.UID })) {
+		return nil // zones follow from the attributes
+	}
+	want.ObjectMeta = *p.last.ObjectMeta.DeepCopy()
+	p.ownedBy(want, own)
+	written := &topology.Object{}
+	if err := p.api.Update(ctx, kube.Topologies, "", want.Name, want, written); err != nil {
+		p.last = nil // gone, or somebody else wrote it
+		return fmt.Errorf("write NodeResourceTopology: %w", err)
+	}
+	p.last = written
+	return nil
+}
+
+func (p *publisher) create(ctx context.Context, want *topology.Object) error {
+	p.ownedBy(want, p.owner())
+	written := &topology.Object{}
+	if err := p.api.Create(ctx, kube.Topologies, "", "", want, written); err != nil {
+		return fmt.Errorf("write NodeResourceTopology (deploy/noderesourcetopology.yaml defines it): %w", err)
+	}
+	p.last = written
+	return nil
+}
+
+// ownedBy replaces what an earlier Node of this name was to the object.
+func (p *publisher) ownedBy(o *topology.Object, owner *metav1.OwnerReference) {
+	if owner == nil {
+		return
+	}
+	o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == owner.Kind })
+	o.OwnerReferences = append(o.OwnerReferences, *owner)
+}

@@ -1,0 +1,157 @@
+package numa
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+)
+
+// Remains is what an earlier agent left of a pod.
+type Remains struct {
+	Pod     string
+	Group   string            // its cgroup; empty: there is none
+	Note    string            // what Note returned when its newest sandbox or container was made; empty: it owned nothing
+	Ready   bool              // the sandbox is up
+	Booted  bool              // the machine was started after the sandbox was made: nothing can run
+	Created int64             // when the sandbox was made, to tell newer from older
+	Running map[string]string // the cgroups of running containers, by name
+}
+
+// Note is what must be kept with a pod's sandbox for Recover; empty: nothing.
+func (k *Keeper) Note(pod string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a, has := k.state.Assignment(pod)
+	if !has {
+		return ""
+	}
+	a.Containers = slices.Clone(a.Containers)
+	for i := range a.Containers {
+		a.Containers[i].CPUs = a.Containers[i].CPUs.Union(k.kept[pod][a.Containers[i].Container])
+	}
+	return topology.EncodePod(a)
+}
+
+// Recover takes up what earlier agents gave to pods. What contradicts machine or configuration is logged, and running
+// containers keep what they have. It must be called once, before anything else.
+func (k *Keeper) Recover(all []Remains) {
+	// Those that run come first: what an ended pod is remembered to have had may be another's by now.
+	all = slices.SortedFunc(slices.Values(all), func(a, b Remains) int {
+		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready), -cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
+	})
+	k.mu.Lock()
+	owners := 0
+	for _, r := range all {
+		if r.Group != "" {
+			k.groups[r.Pod] = group{name: r.Group}
+		}
+		if r.Note != "" && k.adopt(r) {
+			owners++
+		}
+	}
+	shared := k.shared()
+	for _, e := range k.state.Excess() {
+		slog.Warn("pods own more memory than there is, and keep it", "numaNodes", e.Nodes, "type", numa.KindName(e.PageSize), "owned", e.Owned, "has", e.Has)
+	}
+	k.mu.Unlock()
+	slog.Info("holdings of pods recovered", "pods", len(all), "owners", owners, "sharedCPUs", shared)
+	k.tell()
+	if err := k.settle(); err != nil {
+		slog.Warn("shared CPUs not set for all pods; trying again before any container gets CPUs of its own", "err", err)
+	}
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// adopt takes up one pod. Caller holds mu.
+func (k *Keeper) adopt(r Remains) bool {
+	a, err := topology.DecodePod(r.Note)
+	if err == nil && a.Pod != r.Pod {
+		err = fmt.Errorf("it is about pod %.80q", a.Pod)
+	}
+	if err != nil {
+		slog.Warn("holdings of a pod not recovered: it goes on with what its containers have, and counts as owning nothing", "uid", r.Pod, "err", err)
+		return false
+	}
+	if len(r.Running) == 0 && !r.Ready && !r.Booted {
+		k.anew[r.Pod] = true // it has ended, and if not, it is admitted again: what it had may be another's by now
+		return false
+	}
+	if len(r.Running) == 0 {
+		if problems := k.state.Fork().Adopt(a); problems != nil {
+			logProblems("a pod of which nothing runs lost what it had, and is admitted anew", problems)
+			k.anew[r.Pod] = true
+			return false
+		}
+	}
+	logProblems("a running pod has what it could not get now, and keeps it", k.state.Adopt(a))
+	for _, h := range a.Containers {
+		if _, runs := r.Running[h.Container]; runs {
+			k.keep(r.Pod, h)
+		}
+	}
+	for _, h := range a.Containers {
+		if inner := r.Running[h.Container]; inner != "" {
+			k.compare(r.Pod, h, inner)
+		}
+	}
+	return true
+}
+
+// keep takes note of the CPUs that a running container was given and State cannot say are its own, offline ones among them: the
+// kernel gives them back when they come. Caller holds mu.
+func (k *Keeper) keep(pod string, given numa.Holding) {
+	lost := given.CPUs.Minus(k.holding(pod, given.Container).CPUs)
+	if lost.IsEmpty() {
+		return
+	}
+	if k.kept[pod] == nil {
+		k.kept[pod] = map[string]idset.Set{}
+	}
+	k.kept[pod][given.Container] = lost
+}
+
+// compare tells where the kernel has something else than what was noted.
+func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
+	for _, err := range []error{
+		differs(h.Container, inner, "CPUs", h.CPUs, k.Cgroups.CPUs),
+		differs(h.Container, inner, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
+	} {
+		if err != nil {
+			slog.Warn("a running container is not known to be where it was put", "uid", pod, "err", err)
+		}
+	}
+}
+
+func cpusOf(a numa.Assignment) idset.Set {
+	var cpus idset.Set
+	for _, h := range a.Containers {
+		cpus = cpus.Union(h.CPUs)
+	}
+	return cpus
+}
+
+// MentionCheckpoints says of each checkpoint of the kubelet in dir that it is not read, in whatever state it is.
+func MentionCheckpoints(dir string) {
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Lstat(path); err == nil {
+			slog.Info("a checkpoint of the kubelet is not read: what pods have is known from the runtime and the kernel", "file", path, "bytes", info.Size())
+		}
+	}
+}

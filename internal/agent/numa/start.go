@@ -1,0 +1,128 @@
+package numa
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+)
+
+// Start fills in where a container may run and where its memory is to be, once nobody else runs on CPUs of its own. The
+// caller starts the container and then calls done. An error says that it must not be started now.
+func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error) {
+	k.mu.Lock()
+	h := k.holding(pod, container)
+	k.mu.Unlock()
+	if k.dropKept(pod, container) {
+		if err := k.settle(); err != nil {
+			return nil, err
+		}
+	}
+	if nodes := memoryNodes(h); len(nodes) > 0 {
+		r.CpusetMems = setOf(nodes).String()
+	}
+	if h.CPUs.IsEmpty() {
+		return k.Update(pod, container, r), nil
+	}
+	k.mu.Lock()
+	if g, here := k.groups[pod]; here {
+		k.groups[pod] = group{name: g.name} // its sandbox started where the group may run: it moves aside
+	}
+	k.mu.Unlock()
+	if err := k.settle(); err != nil {
+		return nil, fmt.Errorf("make room on CPUs %v: %w", h.CPUs, err)
+	}
+	r.CpusetCpus = h.CPUs.String()
+	return func() {}, nil
+}
+
+// dropKept forgets CPUs that only an earlier run of a container had. It reports whether there were any.
+func (k *Keeper) dropKept(pod, container string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, had := k.kept[pod][container]
+	delete(k.kept[pod], container)
+	if len(k.kept[pod]) == 0 {
+		delete(k.kept, pod)
+	}
+	return had
+}
+
+// Update fills in the pool where it goes through the runtime: for a shared container of a pod that has CPUs of its own, whose
+// cpuset of former times the runtime would write back with any other resource. The pool does not change until done is called.
+func (k *Keeper) Update(pod, container string, r *runtimeapi.LinuxContainerResources) (done func()) {
+	k.mu.Lock()
+	mixed := k.cpus(pod, container).IsEmpty() && !k.own(pod).IsEmpty()
+	k.mu.Unlock()
+	if !mixed {
+		return func() {}
+	}
+	k.moving.RLock()
+	r.CpusetCpus = k.SharedCPUs().String()
+	return k.moving.RUnlock
+}
+
+// Check compares where a container with CPUs or memory of its own runs, by its cgroup, with what it was given.
+func (k *Keeper) Check(pod, container, group string) error {
+	k.mu.Lock()
+	h := k.holding(pod, container)
+	k.mu.Unlock()
+	return errors.Join(
+		differs(container, group, "CPUs", h.CPUs, k.Cgroups.CPUs),
+		differs(container, group, "memory of NUMA nodes", setOf(memoryNodes(h)), k.Cgroups.MemoryNodes),
+	)
+}
+
+// differs compares what a container was given with what the kernel has; nothing given: it does not matter.
+func differs(container, group, what string, given idset.Set, kernel func(string) (idset.Set, error)) error {
+	if given.IsEmpty() {
+		return nil
+	}
+	has, err := kernel(group)
+	if err != nil {
+		return err
+	}
+	var off []string
+	if lost := given.Minus(has); !lost.IsEmpty() {
+		off = append(off, fmt.Sprintf("missing %v", lost))
+	}
+	if more := has.Minus(given); !more.IsEmpty() {
+		off = append(off, fmt.Sprintf("more %v", more))
+	}
+	if off != nil {
+		return fmt.Errorf("check container %s in %s: the kernel has it use %s %v, it was given %v: %s", container, group, what, has, given, strings.Join(off, ", "))
+	}
+	return nil
+}
+
+// memoryNodes returns the NUMA nodes of a container's own memory.
+func memoryNodes(h numa.Holding) []machine.NUMAID {
+	var nodes []machine.NUMAID
+	for _, b := range h.Memory {
+		nodes = append(nodes, b.Nodes...)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+func setOf(nodes []machine.NUMAID) idset.Set {
+	var ids []int
+	for _, n := range nodes {
+		ids = append(ids, int(n))
+	}
+	return idset.Of(ids...)
+}
+
+// logProblems tells what was found to be different, each with its numbers.
+func logProblems(what string, problems []string) {
+	for _, p := range problems {
+		slog.Warn(what, "difference", p)
+	}
+}

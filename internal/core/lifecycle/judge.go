@@ -1,0 +1,295 @@
+package lifecycle
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+func (m *Monitor) graceOf(n *node) time.Duration {
+	if n.Status[Ready] == Absent {
+		return m.o.StartupGrace
+	}
+	return m.o.Grace
+}
+
+// firstSight sets the deadline of a node of which no sign was observed yet, from what is written about it.
+func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
+	grace, age := m.graceOf(n), time.Duration(0)
+	switch {
+	case n.Status[Ready] == Absent:
+		age = wall.Sub(n.Created)
+	case n.renewed != 0:
+		age = wall.Sub(n.renewed)
+		n.overdue = age > grace
+	}
+	left := min(max(grace-max(age, 0), m.o.Hearing), grace)
+	m.arm(n, now.Add(left))
+}
+
+// look is the first glance at the first lists: what was going on before we came.
+func (m *Monitor) look(now unit.Instant) {
+	m.looked = true
+	leases, overdue := 0, 0
+	for _, n := range m.nodes {
+		if n.exists && n.renewed != 0 && n.Status[Ready] != Unknown {
+			leases++
+			overdue += one(n.overdue)
+		}
+	}
+	if overdue > 0 && float32(overdue)/float32(leases) >= m.o.UnhealthyZone {
+		m.because("all nodes", "most leases are over: it was the API that was away; nodes get their grace anew")
+		m.forgive(now)
+	}
+	for _, p := range m.pods {
+		p.arrived = m.dateOf(now, p.Bound)
+		m.touchPod(p)
+	}
+	m.takeUpPace()
+}
+
+// sign notes that n is alive now.
+func (m *Monitor) sign(now unit.Instant, n *node) {
+	if n.silent {
+		n.silent = false
+		m.stand(now, n)
+		m.settle(n)
+		m.touch(n)
+		m.touchPods(n)
+	}
+	m.arm(n, now.Add(m.graceOf(n)))
+}
+
+// Advance judges the nodes whose time is over and returns what is to be written now.
+func (m *Monitor) Advance(now unit.Instant) Decision {
+	if !m.looked {
+		m.look(now)
+	}
+	hears := !m.hearingBad(now)
+	if hears {
+		m.ring(now)
+	}
+	m.reviewZones(now)
+	if hears {
+		m.pace(now)
+	}
+	d := Decision{}
+	for _, n := range m.takeDirty() {
+		d.Actions = m.planNode(now, n, d.Actions)
+	}
+	for _, p := range m.takeDirtyPods() {
+		d.Actions = m.planPod(now, p, d.Actions)
+	}
+	d.Notices, d.Reasons, m.notices, m.reasons = m.notices, m.reasons, nil, nil
+	d.Wake = m.wake(now, hears)
+	return d
+}
+
+// wake is when the first alarm rings. While deaf nothing rings: then it is soon, to see whether that has passed.
+func (m *Monitor) wake(now unit.Instant, hears bool) (at unit.Instant) {
+	if m.alarms.Len() > 0 {
+		at = at.Earlier(m.alarms.First().alarm)
+	}
+	if m.podAlarms.Len() > 0 {
+		at = at.Earlier(m.podAlarms.First().alarm)
+	}
+	if m.paces.Len() > 0 {
+		at = at.Earlier(m.paces.First().due)
+	}
+	if !hears && !at.IsZero() {
+		at = max(at, now.Add(time.Second))
+	}
+	return at
+}
+
+func (m *Monitor) hearingBad(now unit.Instant) bool {
+	return m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter
+}
+
+// staleEarly is how long before its moment an alarm may be put off whose node gave signs since it was set. Every node has
+// one such alarm a grace; put off together, they wake the process once in this time and not once each. Chosen: 1 s, a
+// fiftieth of the grace; raising it puts off alarms whose nodes may give further signs until then.
+const staleEarly = time.Second
+
+// ring handles every alarm that is due: a deadline that passed without a sign, a retry, a pod's time.
+func (m *Monitor) ring(now unit.Instant) {
+	for m.alarms.Len() > 0 {
+		n := m.alarms.First()
+		if n.alarm > now && (n.alarm > now.Add(staleEarly) || !n.isStale(now)) {
+			break
+		}
+		stale := n.isStale(now)
+		m.disarm(n)
+		switch {
+		case stale:
+			m.setAlarm(n, m.lookAt(n.deadline))
+		case n.silent || !n.exists: // a retry
+			m.touch(n)
+		case m.lookAt(n.deadline) > now: // a retry, and it gave signs since
+			m.setAlarm(n, m.lookAt(n.deadline))
+			m.touch(n)
+		default:
+			m.judge(now, n)
+		}
+	}
+	for m.podAlarms.Len() > 0 && m.podAlarms.First().alarm <= now {
+		p := m.podAlarms.First()
+		m.disarmPod(p)
+		m.touchPod(p)
+	}
+}
+
+// isStale reports whether n's alarm rings for nothing but a deadline that moved on.
+func (n *node) isStale(now unit.Instant) bool {
+	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
+}
+
+func (m *Monitor) judge(now unit.Instant, n *node) {
+	n.silent = true
+	if n.Status[Ready] == True {
+		m.noticeNode(n, "NodeNotReady", "status is now: NodeNotReady")
+	}
+	m.stand(now, n)
+	m.settle(n)
+	m.touch(n)
+	m.touchPods(n)
+}
+
+// touch makes Advance look at n.
+func (m *Monitor) touch(n *node) {
+	if !n.isDirty {
+		n.isDirty = true
+		m.dirty = append(m.dirty, n)
+	}
+}
+
+// takeDirty returns the nodes to look at, in an order that does not depend on how they came to be there.
+func (m *Monitor) takeDirty() []*node {
+	dirty := m.dirty
+	m.dirty = nil
+	slices.SortFunc(dirty, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range dirty {
+		n.isDirty = false
+	}
+	return dirty
+}
+
+// planNode appends what must be written about n.
+func (m *Monitor) planNode(now unit.Instant, n *node, out []Action) []Action {
+	if m.nodes[n.Name] != n || !n.exists || n.work.busy {
+		return out
+	}
+	if n.work.retryAt > now {
+		m.setAlarm(n, n.work.retryAt)
+		return out
+	}
+	a := Action{Node: n.Name, Labels: n.Relabel}
+	status := n.Status
+	if n.silent {
+		a.Unknown, status = silence(n.Status)
+	}
+	a.Add, a.Drop = taintChanges(n.Node, status, n.granted, m.stopped)
+	if len(a.Unknown)+len(a.Add)+len(a.Drop)+len(a.Labels) == 0 {
+		return out
+	}
+	n.work.busy = true
+	return append(out, a)
+}
+
+// silence is what a silent node's conditions become: those the agent speaks for are Unknown. NetworkUnavailable is the
+// control plane's and stays.
+func silence(status map[ConditionType]Status) (changes []UnknownCondition, after map[ConditionType]Status) {
+	after = map[ConditionType]Status{NetworkUnavailable: status[NetworkUnavailable]}
+	for _, t := range []ConditionType{Ready, MemoryPressure, DiskPressure, PIDPressure} {
+		after[t] = Unknown
+		if status[t] != Unknown {
+			changes = append(changes, UnknownCondition{t, status[t] == Absent})
+		}
+	}
+	if len(changes) > 0 && status[Ready] == Unknown {
+		return nil, after // upstream writes only when Ready changes; a pressure alone is not worth a write
+	}
+	return changes, after
+}
+
+// Done reports the fate of an action. After success the shell tells what the API answered (NodeSeen, PodSeen) first.
+func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
+	if a.Pod != nil {
+		if p := m.pods[a.Pod.ID]; p != nil {
+			m.outcome(now, &p.work, string(p.ID), ok)
+			if ok && a.Do != MarkNotReady {
+				p.did |= 1 << a.Do
+			}
+			m.touchPod(p)
+		}
+		return
+	}
+	if n := m.nodes[a.Node]; n != nil {
+		m.outcome(now, &n.work, n.Name, ok)
+		m.touch(n)
+	}
+}
+
+// Retry of an action that failed: retryMin doubled with each failure, at most retryMax, and of that the last half by
+// chance, so that many who failed together do not come back together. Chosen: a conflict is settled within a watch's
+// delay; an API server in trouble is asked some ten times a minute for each thing.
+const (
+	retryMin = 200 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+func (m *Monitor) outcome(now unit.Instant, w *work, id string, ok bool) {
+	w.busy = false
+	if ok {
+		w.failures, w.retryAt = 0, 0
+		return
+	}
+	w.failures++
+	d := retryMin
+	for i := 1; i < w.failures && d < retryMax; i++ {
+		d *= 2
+	}
+	d = min(d, retryMax)
+	w.retryAt = now.Add(d/2 + time.Duration(chance(m.o.Seed, id, w.failures)%uint64(d/2)))
+}
+
+// chance is a number that depends on nothing but its arguments (FNV-1a).
+func chance(seed uint64, id string, n int) uint64 {
+	h := seed ^ 14695981039346656037
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	h = (h ^ uint64(n)) * 1099511628211
+	return h ^ h>>29
+}
+
+// arm sets the deadline of n. Its alarm may ring too early then, never too late: moving it with every sign would cost a
+// heap operation per heartbeat.
+func (m *Monitor) arm(n *node, deadline unit.Instant) {
+	n.deadline = deadline
+	m.setAlarm(n, m.lookAt(deadline))
+}
+
+// lookAt is when a deadline is looked at: at once, or as Options.MonitorPeriod has it.
+func (m *Monitor) lookAt(deadline unit.Instant) unit.Instant {
+	if m.o.MonitorPeriod == 0 {
+		return deadline
+	}
+	since := deadline.Sub(m.began) + m.o.MonitorPeriod - 1
+	return m.began.Add(since - since%m.o.MonitorPeriod)
+}
+
+// setAlarm makes the alarm of n ring at the latest at.
+func (m *Monitor) setAlarm(n *node, at unit.Instant) {
+	if n.alarm.IsZero() || at < n.alarm {
+		n.alarm = at
+		m.alarms.Set(n)
+	}
+}
+
+func (m *Monitor) disarm(n *node) {
+	m.alarms.Remove(n)
+	n.alarm = 0
+}

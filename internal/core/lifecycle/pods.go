@@ -1,0 +1,248 @@
+package lifecycle
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+type pod struct {
+	Pod
+	home    *node        // where it is bound; nil: nowhere
+	arrived unit.Instant // when it was bound there, as far as we know
+	leaves  bool         // its patience with a node that is down ends: its load moves
+	waits   bool         // counted in capacity.waiting
+
+	work      work
+	did       uint8 // verbs that were carried out, as bits
+	scheduled bool  // it will be evicted, later
+	isDirty   bool
+	alarm     unit.Instant
+	place     int // in podAlarms
+}
+
+// PodSeen folds in a pod that is new or changed.
+func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
+	p := m.pods[seen.ID]
+	switch {
+	case p == nil:
+		p = &pod{arrived: now}
+		m.pods[seen.ID] = p
+	case p.Node != seen.Node:
+		m.uncount(p)
+		m.moveOut(p)
+		p.arrived = now
+	default:
+		m.uncount(p)
+	}
+	p.Pod = seen
+	if p.Requests = seen.Requests.clipped(); seen.Ended {
+		p.Requests = Load{}
+	}
+	if seen.Node != "" && p.home == nil {
+		p.home = m.node(seen.Node)
+		p.home.pods[seen.ID] = p
+		if !p.home.exists && p.home.missing.IsZero() {
+			p.home.missing = now
+		}
+	}
+	_, ends := patience(Taint{Key: TaintUnreachable, Effect: NoExecute}, p.Tolerations)
+	p.leaves = ends && !p.Ended
+	m.recount(p)
+	if n := p.home; n != nil && (!n.exists || n.silent || len(n.noExecute) > 0 || n.outOfService()) {
+		m.touchPod(p)
+	}
+}
+
+// PodGone folds in that a pod was deleted.
+func (m *Monitor) PodGone(_ unit.Instant, id PodID) {
+	p := m.pods[id]
+	if p == nil {
+		return
+	}
+	m.uncount(p)
+	m.disarmPod(p)
+	delete(m.pods, id)
+	m.moveOut(p)
+}
+
+func (m *Monitor) moveOut(p *pod) {
+	delete(m.unbound, p.ID)
+	if n := p.home; n != nil {
+		p.home = nil
+		delete(n.pods, p.ID)
+		m.drop(n)
+	}
+}
+
+// uncount takes p out of the sums of room; recount puts it there.
+func (m *Monitor) uncount(p *pod) {
+	if !m.o.ByRoom {
+		return
+	}
+	if p.waits {
+		m.waiting = m.waiting.minus(p.Requests)
+	}
+	if n := p.home; n != nil {
+		n.used = n.used.minus(p.Requests)
+		if p.leaves && !p.Terminating {
+			n.leaving = n.leaving.minus(p.Requests)
+		}
+		m.settle(n)
+	}
+}
+
+func (m *Monitor) recount(p *pod) {
+	if !m.o.ByRoom {
+		return
+	}
+	n := p.home
+	if n == nil {
+		if _, known := m.unbound[p.ID]; !known && !p.Gated && !p.Ended {
+			m.unbound[p.ID], p.waits = p, true
+		}
+		if p.waits {
+			m.waiting = m.waiting.plus(p.Requests)
+		}
+		return
+	}
+	p.waits = false
+	n.used = n.used.plus(p.Requests)
+	if p.leaves && !p.Terminating {
+		n.leaving = n.leaving.plus(p.Requests)
+	}
+	m.settle(n)
+}
+
+func (m *Monitor) touchPod(p *pod) {
+	if !p.isDirty {
+		p.isDirty = true
+		m.dirtyPods = append(m.dirtyPods, p)
+	}
+}
+
+// touchPods makes Advance look at all pods of n.
+func (m *Monitor) touchPods(n *node) {
+	for _, p := range n.pods {
+		m.touchPod(p)
+	}
+}
+
+func (m *Monitor) takeDirtyPods() []*pod {
+	dirty := m.dirtyPods
+	m.dirtyPods = nil
+	slices.SortFunc(dirty, func(a, b *pod) int { return cmp.Compare(a.ID, b.ID) })
+	for _, p := range dirty {
+		p.isDirty = false
+	}
+	return dirty
+}
+
+// planPod appends what must be done to p, or sets its alarm.
+func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
+	if m.pods[p.ID] != p || p.home == nil || p.work.busy {
+		return out
+	}
+	do, at, wanted := m.wish(now, p)
+	if !wanted {
+		return out
+	}
+	if do == Evict && m.o.EvictAttempts > 0 && p.work.failures >= m.o.EvictAttempts {
+		return out // given up
+	}
+	begin := max(at, p.work.retryAt)
+	if begin > now || do != MarkNotReady && m.hearingBad(now) {
+		m.setPodAlarm(p, begin)
+		return out
+	}
+	if do == Evict {
+		p.scheduled = false
+		if p.work.failures == 0 {
+			m.noticePod(p, "Marking for deletion")
+		}
+	}
+	p.work.busy = true
+	copied := p.Pod
+	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
+}
+
+// Renew returns what is to be written now in the place of an action that waited for its turn: about a node, what
+// follows from what was last seen of it; about a pod the same, if it is still wanted. If nothing is, the action counts
+// as never begun, and what is wanted instead, or later, Advance says. The shell asks just before it acts, and reports
+// no outcome of what was not wanted.
+func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
+	if a.Pod != nil {
+		return a, m.stillWanted(now, a)
+	}
+	n := m.nodes[a.Node]
+	if n == nil {
+		return a, false
+	}
+	n.work.busy = false
+	if renewed := m.planNode(now, n, nil); len(renewed) > 0 {
+		return renewed[0], true
+	}
+	return a, false
+}
+
+// stillWanted is Renew about a pod.
+func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
+	p := m.pods[a.Pod.ID]
+	if p == nil {
+		return false
+	}
+	if p.home != nil && p.Node == a.Node {
+		do, at, wanted := m.wish(now, p)
+		if wanted && do == a.Do && at <= now && (do == MarkNotReady || !m.hearingBad(now)) {
+			return true
+		}
+		if a.Do == Evict && !p.Terminating && !(wanted && do == Evict) {
+			p.scheduled = false
+			m.noticePod(p, "Cancelling deletion of")
+		}
+	}
+	p.work.busy = false
+	m.touchPod(p)
+	return false
+}
+
+// wish is what should be done to p next, and when.
+func (m *Monitor) wish(now unit.Instant, p *pod) (do Verb, at unit.Instant, wanted bool) {
+	n := p.home
+	if !n.exists {
+		p.scheduled = false
+		return CollectOrphan, n.missing.Add(m.o.OrphanAfter), m.o.Collect && !p.has(CollectOrphan)
+	}
+	at, leaves := unit.Instant(0), false
+	if p.Terminating {
+		p.scheduled = false
+		if m.o.Collect && n.outOfService() && n.ready() != True && !p.has(CollectOutOfService) {
+			return CollectOutOfService, now, true
+		}
+	} else if at, leaves = m.leaveAt(n, p); !leaves && p.scheduled && !n.changesTaint() {
+		p.scheduled = false
+		m.noticePod(p, "Cancelling deletion of")
+	}
+	leaves = leaves && !p.Ended && !p.has(Evict)
+	p.scheduled = p.scheduled || leaves && at > now
+	if n.silent && p.Ready && (!leaves || at > now) {
+		return MarkNotReady, now, true
+	}
+	return Evict, at, leaves
+}
+
+func (p *pod) has(v Verb) bool { return p.did&(1<<v) != 0 }
+
+func (m *Monitor) noticePod(p *pod, text string) {
+	copied := p.Pod
+	m.notices = append(m.notices, Notice{Node: p.Node, Pod: &copied, Reason: "TaintManagerEviction", Message: text + " Pod " + p.Namespace + "/" + p.Name})
+}
+
+// setPodAlarm makes the alarm of p ring at.
+func (m *Monitor) setPodAlarm(p *pod, at unit.Instant) {
+	p.alarm = at
+	m.podAlarms.Set(p)
+}
+
+func (m *Monitor) disarmPod(p *pod) { m.podAlarms.Remove(p) }

@@ -1,0 +1,181 @@
+package lifecycle
+
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Effect of a taint, spelled as the API spells it.
+type Effect string
+
+// The effects we set.
+const (
+	NoSchedule Effect = "NoSchedule"
+	NoExecute  Effect = "NoExecute"
+)
+
+// Taint keys, as upstream spells them.
+const (
+	TaintNotReady           = "node.kubernetes.io/not-ready"
+	TaintUnreachable        = "node.kubernetes.io/unreachable"
+	TaintMemoryPressure     = "node.kubernetes.io/memory-pressure"
+	TaintDiskPressure       = "node.kubernetes.io/disk-pressure"
+	TaintPIDPressure        = "node.kubernetes.io/pid-pressure"
+	TaintNetworkUnavailable = "node.kubernetes.io/network-unavailable"
+	TaintUnschedulable      = "node.kubernetes.io/unschedulable"
+	TaintOutOfService       = "node.kubernetes.io/out-of-service" // set by people, for a node that will not come back
+)
+
+// Taint is one taint; those of ours carry no value. Key and effect tell taints apart.
+type Taint struct {
+	Key    string
+	Value  string
+	Effect Effect
+	Added  unit.Wall // zero: not said
+}
+
+// String prints t as kubectl takes it, without its value.
+func (t Taint) String() string { return t.Key + ":" + string(t.Effect) }
+
+// Same reports whether a node has room for only one of t and u.
+func (t Taint) Same(u Taint) bool { return t.Key == u.Key && t.Effect == u.Effect }
+
+// isReadiness reports whether t is a taint that empties a node because it is down.
+func (t Taint) isReadiness() bool {
+	return t.Effect == NoExecute && (t.Key == TaintNotReady || t.Key == TaintUnreachable)
+}
+
+func (n Node) taint(t Taint) (Taint, bool) {
+	if i := slices.IndexFunc(n.Taints, t.Same); i >= 0 {
+		return n.Taints[i], true
+	}
+	return Taint{}, false
+}
+
+func (n Node) outOfService() bool {
+	return slices.ContainsFunc(n.Taints, func(t Taint) bool { return t.Key == TaintOutOfService })
+}
+
+// taintRules says which condition in which status means which taint, at once.
+var taintRules = []struct {
+	condition ConditionType
+	status    Status
+	key       string
+}{
+	{Ready, False, TaintNotReady},
+	{Ready, Unknown, TaintUnreachable},
+	{MemoryPressure, True, TaintMemoryPressure},
+	{DiskPressure, True, TaintDiskPressure},
+	{PIDPressure, True, TaintPIDPressure},
+	{NetworkUnavailable, True, TaintNetworkUnavailable},
+}
+
+// readinessTaint is the NoExecute taint of a node that is down in this way.
+func readinessTaint(ready Status) (Taint, bool) {
+	switch ready {
+	case False:
+		return Taint{Key: TaintNotReady, Effect: NoExecute}, true
+	case Unknown:
+		return Taint{Key: TaintUnreachable, Effect: NoExecute}, true
+	}
+	return Taint{}, false
+}
+
+// taintChanges compares the taints of n that are ours with those that status and the cordon demand. mayEmpty is whether
+// the first NoExecute taint of a node that is down may be set, stopped whether none may stand at all. While Ready is
+// absent, the taints that follow from it stay as they are: nobody knows yet.
+func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped bool) (add, drop []Taint) {
+	judge := func(t Taint, wanted bool) {
+		switch has, ok := n.taint(t); {
+		case wanted && !ok:
+			add = append(add, t)
+		case !wanted && ok:
+			drop = append(drop, has)
+		}
+	}
+	for _, r := range taintRules {
+		if r.condition != Ready || status[Ready] != Absent {
+			judge(Taint{Key: r.key, Effect: NoSchedule}, status[r.condition] == r.status)
+		}
+	}
+	judge(Taint{Key: TaintUnschedulable, Effect: NoSchedule}, n.Cordoned)
+	if status[Ready] == Absent {
+		return add, drop
+	}
+	right, down := readinessTaint(status[Ready])
+	for _, key := range []string{TaintNotReady, TaintUnreachable} {
+		t := Taint{Key: key, Effect: NoExecute}
+		if other, has := n.otherReadiness(t); has {
+			t.Added = other.Added // patience goes on
+			judge(t, down && !stopped && t.Same(right))
+			continue
+		}
+		_, has := n.taint(t)
+		judge(t, down && !stopped && t.Same(right) && (has || mayEmpty))
+	}
+	return add, drop
+}
+
+// otherReadiness is the readiness taint of n that is not t.
+func (n Node) otherReadiness(t Taint) (Taint, bool) {
+	for _, o := range n.Taints {
+		if o.isReadiness() && !o.Same(t) {
+			return o, true
+		}
+	}
+	return Taint{}, false
+}
+
+func (n Node) hasReadiness() bool { return slices.ContainsFunc(n.Taints, Taint.isReadiness) }
+
+// changesTaint reports whether n has one readiness taint and is about to have the other.
+func (n *node) changesTaint() bool {
+	right, down := readinessTaint(n.ready())
+	has, _ := n.taint(right)
+	return down && n.hasReadiness() && has.Key == ""
+}
+
+// dated is a NoExecute taint and since when the node has it.
+type dated struct {
+	Taint
+	since unit.Instant
+}
+
+// date notes since when n has its NoExecute taints: since now, unless we saw them before. What we find at first sight is
+// dated by its timeAdded. A change between the two readiness taints is none.
+func (m *Monitor) date(now unit.Instant, n *node, seenBefore bool) {
+	var after []dated
+	for _, t := range n.Taints {
+		if t.Effect != NoExecute {
+			continue
+		}
+		since := now
+		if i := slices.IndexFunc(n.noExecute, func(d dated) bool { return d.Same(t) || d.isReadiness() && t.isReadiness() }); i >= 0 {
+			since = n.noExecute[i].since
+		} else if !seenBefore {
+			since = m.dateOf(now, t.Added)
+		}
+		after = append(after, dated{t, since})
+	}
+	if !slices.EqualFunc(n.noExecute, after, func(a, b dated) bool { return a.Same(b.Taint) && a.Value == b.Value }) {
+		m.touchPods(n)
+	}
+	n.noExecute = after
+}
+
+// Toleration is a pod's acceptance of taints.
+type Toleration struct {
+	Key    string // empty: any
+	Exists bool   // match any value
+	Never  bool   // the operator is one we do not know: matches nothing
+	Value  string
+	Effect Effect // empty: any
+	// Seconds bound how long, if Bounded; nothing and less is not at all.
+	Bounded bool
+	Seconds int64
+}
+
+func (o Toleration) accepts(t Taint) bool {
+	return !o.Never && (o.Effect == "" || o.Effect == t.Effect) && (o.Key == "" || o.Key == t.Key) && (o.Exists || o.Value == t.Value)
+}

@@ -1,0 +1,330 @@
+package lifecycle
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// State of a zone, by upstream's names.
+type State string
+
+// The states of a zone.
+const (
+	Normal            State = "Normal"
+	PartialDisruption State = "PartialDisruption" // at least three nodes and Options.UnhealthyZone of them are down
+	FullDisruption    State = "FullDisruption"    // all are down
+)
+
+// StateOf is the state of a zone of size nodes of which down are not Ready.
+func StateOf(size, down int, unhealthy float32) State {
+	switch {
+	case down > 0 && down == size:
+		return FullDisruption
+	case down > 2 && float32(down)/float32(size) >= unhealthy:
+		return PartialDisruption
+	}
+	return Normal
+}
+
+// A Zone is what is known of a zone.
+type Zone struct {
+	Key        string
+	State      State
+	Size, Down int // of the nodes that count
+}
+
+// zone is the nodes of one key, and their pace: a bucket of one token that fills at rate.
+type zone struct {
+	Zone
+	members int              // with those that do not count
+	queue   heap.Heap[*node] // down, and without a grant: longest down first
+	rate    float32          // grants per second
+	last    unit.Instant     // latest grant; zero: none known
+	next    unit.Instant     // when there is a token
+	due     unit.Instant     // when to look at queue again; it stands in paces then
+	place   int
+	held    bool // the first of queue waits for room, and that was said
+	counts  bool // in disruption.counted
+	whole   bool // in disruption.wholly
+	isDirty bool
+}
+
+// standing is a node's part in its zone.
+type standing struct {
+	zone       *zone
+	counts, up bool
+	waits      bool         // for a grant: it is in zone.queue
+	downSince  unit.Instant // while it waits
+	turn       int          // in zone.queue
+	granted    bool         // its first NoExecute taint may be set
+}
+
+// disruption is the state of all zones together.
+type disruption struct {
+	dirtyZones []*zone
+	counted    int // zones with nodes that count
+	wholly     int // of them, those in FullDisruption
+	stopped    bool
+}
+
+// Zones are the zones there are, by key.
+func (m *Monitor) Zones() []Zone {
+	out := make([]Zone, 0, len(m.zones))
+	for _, z := range m.zones {
+		out = append(out, z.Zone)
+	}
+	slices.SortFunc(out, func(a, b Zone) int { return strings.Compare(a.Key, b.Key) })
+	return out
+}
+
+// Stopped reports whether every zone is wholly down.
+func (m *Monitor) Stopped() bool { return m.stopped }
+
+func (m *Monitor) zoneOf(key string) *zone {
+	z := m.zones[key]
+	if z == nil {
+		z = &zone{Zone: Zone{Key: key, State: Normal}, rate: m.o.EvictionRate}
+		z.queue = heap.New(func(a, b *node) int {
+			return cmp.Or(cmp.Compare(a.downSince, b.downSince), strings.Compare(a.Name, b.Name))
+		},
+			func(n *node) *int { return &n.turn })
+		m.zones[key] = z
+	}
+	return z
+}
+
+// stand brings n's part in its zone up to date. What follows for the zone is worked out by Advance, once for all that
+// was heard until then.
+func (m *Monitor) stand(now unit.Instant, n *node) {
+	if z := n.zone; z != nil && (!n.exists || z.Key != n.Zone) {
+		m.count(n, false, false)
+		z.queue.Remove(n)
+		n.zone = nil
+		z.members--
+		m.touchZone(z)
+	}
+	if !n.exists {
+		n.waits = false
+		return
+	}
+	if n.zone == nil {
+		n.zone = m.zoneOf(n.Zone)
+		n.zone.members++
+		m.touchZone(n.zone)
+	}
+	ready := n.ready()
+	m.count(n, !n.Excluded, ready == True)
+	_, down := readinessTaint(ready)
+	if !down || n.hasReadiness() {
+		n.granted = false
+	}
+	waits := down && !n.hasReadiness() && !n.granted
+	if waits && !n.waits {
+		n.downSince = now
+		if !m.looked {
+			n.downSince = m.dateOf(now, n.Changed)
+		}
+	}
+	if n.waits = waits; waits == n.zone.queue.Has(n) {
+		return
+	}
+	if waits {
+		n.zone.queue.Set(n)
+	} else {
+		n.zone.queue.Remove(n)
+	}
+	m.touchZone(n.zone)
+}
+
+// ready is the node's Ready condition, written or about to be.
+func (n *node) ready() Status {
+	if n.silent {
+		return Unknown
+	}
+	return n.Status[Ready]
+}
+
+func (m *Monitor) count(n *node, counts, up bool) {
+	if n.counts == counts && n.up == up {
+		return
+	}
+	z := n.zone
+	z.Size += one(counts) - one(n.counts)
+	z.Down += one(counts && !up) - one(n.counts && !n.up)
+	n.counts, n.up = counts, up
+	m.touchZone(z)
+}
+
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (m *Monitor) touchZone(z *zone) {
+	if !z.isDirty {
+		z.isDirty = true
+		m.dirtyZones = append(m.dirtyZones, z)
+	}
+}
+
+// reviewZones works out the states of zones that changed, and whether to stop.
+func (m *Monitor) reviewZones(now unit.Instant) {
+	if len(m.dirtyZones) == 0 {
+		return
+	}
+	slices.SortFunc(m.dirtyZones, func(a, b *zone) int { return strings.Compare(a.Key, b.Key) })
+	for _, z := range m.dirtyZones {
+		z.isDirty = false
+		before := z.State
+		z.State = StateOf(z.Size, z.Down, m.o.UnhealthyZone)
+		if before != z.State && z.Size > 0 {
+			m.because(z.label(), fmt.Sprintf("%s: %d of %d nodes down", z.State, z.Down, z.Size))
+		}
+		m.tally(z)
+	}
+	dirty := m.dirtyZones
+	m.dirtyZones = nil
+	if stop := m.counted > 0 && m.wholly == m.counted; stop != m.stopped {
+		m.setStopped(now, stop)
+	}
+	for _, z := range dirty {
+		m.setRate(now, z)
+		m.schedule(z)
+		if z.members == 0 {
+			m.paces.Remove(z)
+			delete(m.zones, z.Key)
+		}
+	}
+}
+
+// tally brings z's part in the numbers of zones that count, and that are wholly down, up to date.
+func (m *Monitor) tally(z *zone) {
+	counts, whole := z.Size > 0, z.Size > 0 && z.State == FullDisruption
+	m.counted += one(counts) - one(z.counts)
+	m.wholly += one(whole) - one(z.whole)
+	z.counts, z.whole = counts, whole
+}
+
+// setStopped begins or ends a stop. At its beginning the NoExecute taints of nodes that are down are taken back. At its end
+// every pace begins with an empty bucket, and whoever was judged while all were silent has time to be heard.
+func (m *Monitor) setStopped(now unit.Instant, stop bool) {
+	m.stopped = stop
+	if stop {
+		m.because("all zones", fmt.Sprintf("every node of %d zones is down: nobody is emptied", m.counted))
+	} else {
+		m.because("all zones", "not every zone is down any more: nodes are emptied again")
+		m.forgive(now)
+	}
+	for _, n := range m.nodes {
+		if n.exists && (n.granted || n.hasReadiness()) {
+			n.granted = false
+			m.stand(now, n)
+			m.settle(n)
+			m.touch(n)
+			m.touchPods(n)
+		}
+	}
+	for _, z := range m.zones {
+		m.setRate(now, z)
+		m.schedule(z)
+	}
+}
+
+// setRate gives z the pace of its state. A bucket that was empty, or could never fill, begins empty.
+func (m *Monitor) setRate(now unit.Instant, z *zone) {
+	rate := m.o.EvictionRate
+	switch {
+	case m.stopped:
+		rate = 0
+	case z.State == PartialDisruption && z.Size > m.o.LargeZone:
+		rate = m.o.SecondaryRate
+	case z.State == PartialDisruption:
+		rate = 0
+	}
+	if rate == z.rate {
+		return
+	}
+	full := z.rate > 0 && z.next <= now
+	z.rate = rate
+	if !full {
+		z.next = now.Add(interval(rate))
+	}
+}
+
+// interval is the time between two grants.
+func interval(rate float32) time.Duration {
+	if rate <= 0 {
+		return ageMax
+	}
+	return time.Duration(min(float64(time.Second)/float64(rate), float64(ageMax)))
+}
+
+// schedule sets when to look at z's queue.
+func (m *Monitor) schedule(z *zone) {
+	if z.queue.Len() == 0 || z.rate <= 0 {
+		m.paces.Remove(z)
+		z.held = false
+		return
+	}
+	z.due = max(z.next, m.listenUntil)
+	m.paces.Set(z)
+}
+
+// roomEvery is how often a zone whose next node has no room looks again. Chosen: 1 s; room changes with every pod, and a
+// tenth of the interval at upstream's rate is soon enough.
+const roomEvery = time.Second
+
+// pace grants NoExecute taints whose turn has come.
+func (m *Monitor) pace(now unit.Instant) {
+	for m.paces.Len() > 0 && m.paces.First().due <= now {
+		z := m.paces.First()
+		n := z.queue.First()
+		if m.listenUntil > now {
+			m.schedule(z)
+			continue
+		}
+		if slow := z.last.Add(interval(m.o.SecondaryRate)); m.o.ByRoom && z.last != 0 && slow > now && !m.hasRoomFor(n) {
+			if !z.held {
+				z.held = true
+				m.because(z.label(), fmt.Sprintf("node %s: its pods ask for %v, %v are on their way, and healthy nodes have %v left: wait", n.Name, n.leaving, m.onTheirWay(), m.room))
+			}
+			z.due = min(now.Add(roomEvery), slow)
+			m.paces.Set(z)
+			continue
+		}
+		z.queue.Remove(n)
+		z.last, z.next, z.held = now, now.Add(interval(z.rate)), false
+		n.granted, n.waits = true, false
+		m.because(n.Name, fmt.Sprintf("pods may leave: %s, %d of %d nodes down, %g nodes per second", z.label(), z.Down, z.Size, z.rate))
+		m.settle(n)
+		m.touch(n)
+		m.schedule(z)
+	}
+}
+
+func (z *zone) label() string {
+	if z.Key == "" {
+		return "nodes without zone"
+	}
+	return "zone " + strings.ReplaceAll(z.Key, ":\x00:", "/")
+}
+
+// takeUpPace learns from written taints when each zone last had a grant.
+func (m *Monitor) takeUpPace() {
+	for _, n := range m.nodes {
+		for _, t := range n.noExecute {
+			if t.isReadiness() && (n.zone.last == 0 || t.since > n.zone.last) {
+				n.zone.last = t.since
+				n.zone.next = t.since.Add(interval(m.o.EvictionRate))
+			}
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package recommend
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Names of programs, as the kernel cuts them: to 15 characters.
+var (
+	runtimePrograms = []string{"containerd", "dockerd", "cri-dockerd", "crio", "runc", "crun"}
+	perPodPrograms  = []string{"containerd-shim", "conmon", "conmonrs"} // the shim of containerd is cut to this name
+	agentPrograms   = []string{"kubelet", "kube-proxy"}
+)
+
+// Classify says whose a process outside the pods is, from its name and its command line, and whether there is one of it for
+// each pod.
+func Classify(name string, args []string) (part Part, perPod bool) {
+	program := ""
+	if len(args) > 0 {
+		program = path.Base(args[0])
+	}
+	switch {
+	case slices.Contains(perPodPrograms, name):
+		return Runtime, true
+	case slices.Contains(runtimePrograms, name):
+		return Runtime, false
+	case slices.Contains(agentPrograms, name), strings.HasSuffix(program, "kubelet"):
+		return Agent, false
+	case program == "plimsoll" && len(args) > 1 && args[1] == "agent":
+		return Agent, false
+	}
+	return System, false
+}
+
+// podElement is the name of a pod's group: pod<uid>, or with systemd's driver kubepods-burstable-pod<uid>.slice.
+var podElement = regexp.MustCompile(`^(?:kubepods(?:-[a-z]+)?-)?pod([0-9a-fA-F_-]{8,})(?:\.slice)?$`)
+
+// PodsGroup finds the group of all pods in the path of a process's control group, and the pod: "" when the process is in
+// no pod's.
+func PodsGroup(group string) (pods, pod string) {
+	elements := strings.Split(group, "/")
+	at := slices.IndexFunc(elements, func(e string) bool { return e == "kubepods" || e == "kubepods.slice" })
+	if at < 0 {
+		return "", ""
+	}
+	for _, e := range elements[at+1:] {
+		if found := podElement.FindStringSubmatch(e); found != nil {
+			pod = strings.ReplaceAll(found[1], "_", "-")
+			break
+		}
+	}
+	return strings.Join(elements[:at+1], "/"), pod
+}

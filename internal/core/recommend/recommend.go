@@ -1,0 +1,120 @@
+package recommend
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// How measured use becomes a reservation. Chosen, all of them:
+const (
+	// memoryHeadroomPercent is added to the most memory that was seen. More wastes memory on every node; less lets the first
+	// day that is busier than the watch run into the reservation.
+	memoryHeadroomPercent = 10
+
+	// memoryStep and cpuStep are what amounts are rounded up to, so that two watches of a quiet node agree.
+	memoryStep = 16 * unit.MiB
+	cpuStep    = unit.MilliCPU(10)
+
+	// watchShort is the watch below which a recommendation carries a warning: log rotation, package updates and the
+	// restarts of a deployment do not fall into less.
+	watchShort = 5 * time.Minute
+
+	// samplesFew is the number of samples below which a 99th percentile is the peak, or no percentile at all.
+	samplesFew = 100
+
+	// largePercent of a machine is more than a node's own programs should need: above it something else runs there.
+	largePercent = 50
+)
+
+// Node is what the recommendation is for.
+type Node struct {
+	CPUs    int64
+	Memory  unit.Bytes
+	MaxPods int64 // that it may have
+}
+
+// Recommendation is what to reserve, and why.
+type Recommendation struct {
+	System, Kube allocatable.Reserved
+	Why          Reasons
+	Warnings     []string
+}
+
+// Reasons say how each amount came about.
+type Reasons struct{ SystemCPU, SystemMemory, KubeCPU, KubeMemory string }
+
+// Recommend turns a report into amounts for a node. Memory follows the peak, because what is missing
+// of it kills; CPU the 99th percentile, because what is missing of it delays.
+func Recommend(r Report, n Node) Recommendation {
+	var out Recommendation
+	system, runtime, agent := r.Parts[System], r.Parts[Runtime], r.Parts[Agent]
+
+	out.System.CPU = roundUp(system.CPU.P99, cpuStep)
+	out.Why.SystemCPU = fmt.Sprintf("p99 of %v, rounded up to %v", system.CPU.P99, cpuStep)
+	out.System.Memory = withHeadroom(system.Memory.Peak)
+	out.Why.SystemMemory = fmt.Sprintf("peak of %s and %d%%, rounded up to %v", mebibytes(system.Memory.Peak), memoryHeadroomPercent, memoryStep)
+
+	cpu := runtime.CPU.P99 + agent.CPU.P99
+	out.Kube.CPU = roundUp(cpu, cpuStep)
+	out.Why.KubeCPU = fmt.Sprintf("p99 of runtime %v and agent %v, rounded up to %v", runtime.CPU.P99, agent.CPU.P99, cpuStep)
+	memory := runtime.Memory.Peak + agent.Memory.Peak
+	why := []string{fmt.Sprintf("peak of runtime %s and agent %s", mebibytes(runtime.Memory.Peak), mebibytes(agent.Memory.Peak))}
+	if more := n.MaxPods - int64(r.Pods.Peak); more > 0 && r.PerPod.Memory > 0 {
+		memory += r.PerPod.Memory * unit.Bytes(more)
+		why = append(why, fmt.Sprintf("%s for each of %d more pods up to %d", mebibytes(r.PerPod.Memory), more, n.MaxPods))
+	}
+	out.Kube.Memory = withHeadroom(memory)
+	out.Why.KubeMemory = strings.Join(why, ", ") + fmt.Sprintf(", and %d%%, rounded up to %v", memoryHeadroomPercent, memoryStep)
+
+	out.Warnings = append(warnings(r, n.MaxPods), out.large(n)...)
+	return out
+}
+
+// large warns of amounts that no node can spare.
+func (r Recommendation) large(n Node) []string {
+	var out []string
+	if cpu := r.System.CPU + r.Kube.CPU; int64(cpu)*100 > largePercent*n.CPUs*int64(unit.CPU) {
+		out = append(out, fmt.Sprintf("%v of CPU is more than half of the machine's %d: something else than a node's own programs ran here; watch without it", cpu, n.CPUs))
+	}
+	if memory := r.System.Memory + r.Kube.Memory; memory > n.Memory/100*largePercent {
+		out = append(out, fmt.Sprintf("%s of memory is more than half of the machine's %s: something else than a node's own programs ran here, or this machine is too small for %d pods", mebibytes(memory), mebibytes(n.Memory), n.MaxPods))
+	}
+	return out
+}
+
+func warnings(r Report, maxPods int64) []string {
+	var out []string
+	if r.For < watchShort {
+		out = append(out, fmt.Sprintf("watched for %v only: what happens rarely (pods starting, updates, log rotation) may not be in it", r.For.Round(time.Second)))
+	}
+	if r.Samples < samplesFew {
+		out = append(out, fmt.Sprintf("%d samples only: p99 is hardly more than a guess", r.Samples))
+	}
+	if r.Pods.Peak == 0 {
+		out = append(out, fmt.Sprintf("no pods ran: what %d pods cost runtime and agent is not in it", maxPods))
+	} else if int64(r.Pods.Peak)*4 < maxPods {
+		out = append(out, fmt.Sprintf("at most %d of %d pods ran: the agent's memory and the CPU of both grow with pods in a way that was not seen", r.Pods.Peak, maxPods))
+	}
+	if r.Parts[Runtime].Memory.Peak == 0 {
+		out = append(out, "no container runtime was seen (containerd, dockerd, crio)")
+	}
+	if r.Parts[Agent].Memory.Peak == 0 {
+		out = append(out, "no node agent was seen (kubelet, plimsoll agent)")
+	}
+	return out
+}
+
+func withHeadroom(b unit.Bytes) unit.Bytes {
+	return roundUp(b+b/100*memoryHeadroomPercent, memoryStep)
+}
+
+func roundUp[T ~int64](v, step T) T { return (v + step - 1) / step * step }
+
+// mebibytes prints memory as people compare it.
+func mebibytes(b unit.Bytes) string {
+	return fmt.Sprintf("%.1fMi", float64(b)/float64(unit.MiB))
+}

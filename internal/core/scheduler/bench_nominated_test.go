@@ -1,0 +1,34 @@
+package scheduler
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+)
+
+// BenchmarkNominated measures preemptors of which none is placed: their victims never end, so that they stay nominated,
+// 500 at a time. All pods of the full cluster are alike but for their labels, so that bids are alike too, and every
+// preemptor wants to be where none of its kind is, in a zone with pods of one label: bench/scheduler's case.
+func BenchmarkNominated(b *testing.B) {
+	const stay = 500
+	for _, nodes := range []int{5000, 50000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			p := crowdCluster(&crowd{old: func(_ int, x *Pod) { x.Started, x.Requests = 0, []Amount{{CPU, 31600}} }}, nodes)
+			i := 0
+			measure(b, 2*crowdBudgets+stay, func() {
+				x := benchPod("p" + strconv.Itoa(i))
+				kind := "preemptor-" + strconv.Itoa(i%crowdKinds)
+				x.Priority, x.Requests, x.Labels = 10, []Amount{{CPU, 4000}}, []Label{{Key: "app", Value: kind}}
+				x.AntiAffinity, x.Affinity = []PodTerm{appTerm(kind, hostKey)}, []PodTerm{appTerm("old-"+strconv.Itoa(i%crowdBudgets), "zone")}
+				p.PodSeen(2, x)
+				if d, _ := p.Next(2); d.Preemption == nil {
+					b.Fatalf("pod %d: evicts nobody: %v", i, d.Failure)
+				}
+				if i >= stay {
+					p.PodGone(2, PodID("p"+strconv.Itoa(i-stay)))
+				}
+				i++
+			})
+		})
+	}
+}

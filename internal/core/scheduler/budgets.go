@@ -1,0 +1,401 @@
+package scheduler
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
+)
+
+// A Budget is a PodDisruptionBudget: how many of the pods it selects may still be disrupted.
+type Budget struct {
+	Namespace, Name string
+	Selector        LabelSelector
+	Allowed         int32
+	Disrupted       []string // names of pods whose disruption is counted already
+}
+
+// budget is a Budget, and what the victims take from it that were chosen and that its status does not count yet
+// (charges.go).
+type budget struct {
+	Budget
+	of      *selection
+	number  row // in charges of its namespace
+	place   int // in budgets of the selection
+	charges int32
+
+	remains int32 // while overBudget looks at a row: see selection.each
+}
+
+// left is how many pods may still be disrupted.
+func (b *budget) left() int32 { return b.Allowed - b.charges }
+
+// counts reports whether the disruption of h is counted already.
+func (b *budget) counts(h *held) bool {
+	x := b.of.in.charged[h.id]
+	return x != nil && x.on.Has(b.number) || b.names(h.name)
+}
+
+// names reports whether the status of b names a pod as disrupted.
+func (b *budget) names(pod string) bool {
+	return b.of.in.named[pod] > 0 && slices.Contains(b.Disrupted, pod)
+}
+
+// A selection is the budgets of a namespace with one selector. They select the same pods, and where none of them counts
+// a pod as disrupted already, it matters only what the fewest is that one of them allows: so that many of them cost
+// no more than one. Their order has no meaning.
+type selection struct {
+	in       *budgetsIn
+	key      string
+	selector LabelSelector
+	means    *census.Aim // the pods they select; it is listed nowhere
+	number   row         // in budgetsIn.selections
+	budgets  []*budget
+	least    int32 // see leastLeft
+	stale    bool  // least is to be found anew
+
+	// While overBudget looks at a row, if asked is its turn: how many pods were taken from all of them; each: what is
+	// taken counts by budget, because some of them count a pod already.
+	asked uint64
+	taken int32
+	each  bool
+}
+
+// leastLeft is the fewest disruptions that one of s allows; anyNumber if there is none.
+func (s *selection) leastLeft() int32 {
+	if s.stale {
+		s.stale, s.least = false, anyNumber
+		for _, b := range s.budgets {
+			s.least = min(s.least, b.left())
+		}
+	}
+	return s.least
+}
+
+// take evicts h in a thought, and reports whether one of s does not allow it then. counted: the disruption of h may be
+// counted by some of s.
+func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
+	if s.asked != asked {
+		s.asked, s.taken, s.each = asked, 0, false
+	}
+	if !counted && !s.each {
+		s.taken++
+		return s.leastLeft() < s.taken
+	}
+	if !s.each {
+		s.each = true
+		for _, b := range s.budgets {
+			b.remains = b.left() - s.taken
+		}
+	}
+	for _, b := range s.budgets {
+		if counted && b.counts(h) {
+			continue
+		}
+		b.remains--
+		over = over || b.remains < 0
+	}
+	return over
+}
+
+// protects reports whether s selects the pods of who. As upstream has it, pods without labels are in no budget.
+func (s *selection) protects(who *census.Identity) bool {
+	return len(who.Labels) > 0 && s.selector.Matches(who.Labels)
+}
+
+// budgets are all of them. An identity knows the selections that have its pods.
+type budgets struct {
+	in     map[string]*budgetsIn // by namespace
+	asked  uint64                // by overBudget
+	ending []ending              // the first first
+}
+
+// budgetsIn holds the budgets of a namespace. A selection that demands one of some values of a label is found by each.
+type budgetsIn struct {
+	byName     map[string]*budget
+	bySelector map[string]*selection
+	byLabel    map[Label][]*selection
+	others     []*selection
+	selections numbered[selection]
+	everybody  *census.Aim // all pods of the namespace; it is listed nowhere
+
+	numbers numbered[budget]
+	charged map[PodID]*charge // by victim
+	named   map[string]int    // how many budgets name a pod as disrupted
+}
+
+// selectedBy is the selections that have the pods of an identity: one bit for each, as there may be thousands of both.
+type selectedBy struct {
+	in    *budgetsIn // nil if there are none
+	which rows.Mask  // by number
+}
+
+// each yields them.
+func (x *selectedBy) each(yield func(*selection) bool) {
+	for i, w := range x.which {
+		for ; w != 0; w &= w - 1 {
+			if !yield(x.in.selections.of[i<<6|bits.TrailingZeros64(w)]) {
+				return
+			}
+		}
+	}
+}
+
+func (x *selectedBy) add(s *selection) { x.in, x.which = s.in, x.which.With(s.number) }
+
+func (x *selectedBy) drop(s *selection) {
+	x.which.Clear(s.number)
+	for n := len(x.which); n > 0 && x.which[n-1] == 0; n-- {
+		x.which = x.which[:n-1]
+	}
+	if len(x.which) == 0 {
+		*x = selectedBy{}
+	}
+}
+
+// count reports whether some budget may count the disruption of h already.
+func (x *selectedBy) count(h *held) bool {
+	return x.in != nil && (x.in.charged[h.id] != nil || x.in.named[h.name] > 0)
+}
+
+// numbered gives things small numbers, and takes them back.
+type numbered[T any] struct {
+	of   []*T // by number; nil: it is free
+	free []row
+}
+
+func (x *numbered[T]) add(what *T) (number row) {
+	if n := len(x.free); n > 0 {
+		number, x.free = x.free[n-1], x.free[:n-1]
+		x.of[number] = what
+		return number
+	}
+	x.of = append(x.of, what)
+	return row(len(x.of) - 1)
+}
+
+func (x *numbered[T]) drop(number row) {
+	x.of[number] = nil
+	x.free = append(x.free, number)
+}
+
+func newBudgets() budgets { return budgets{in: map[string]*budgetsIn{}} }
+
+// at returns a budget, nil if there is none of that name.
+func (b *budgets) at(namespace, name string) *budget {
+	if in := b.in[namespace]; in != nil {
+		return in.byName[name]
+	}
+	return nil
+}
+
+// inNamespace returns the budgets of a namespace, which may be none yet.
+func (b *budgets) inNamespace(name string) *budgetsIn {
+	in := b.in[name]
+	if in == nil {
+		in = &budgetsIn{
+			byName:     map[string]*budget{},
+			bySelector: map[string]*selection{},
+			byLabel:    map[Label][]*selection{},
+			everybody:  aimIn(name, LabelSelector{}),
+			charged:    map[PodID]*charge{},
+			named:      map[string]int{},
+		}
+		b.in[name] = in
+	}
+	return in
+}
+
+func aimIn(namespace string, pods LabelSelector) *census.Aim {
+	return &census.Aim{Parts: []census.AimPart{
+		{Namespaces: []string{namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: pods},
+	}}
+}
+
+// name notes that one budget more (sign 1), or fewer, names pods as disrupted.
+func (in *budgetsIn) name(pods []string, sign int) {
+	for _, pod := range pods {
+		if in.named[pod] += sign; in.named[pod] == 0 {
+			delete(in.named, pod)
+		}
+	}
+}
+
+// setBudget replaces what is known of a budget.
+func (c *cluster) setBudget(of Budget) {
+	b := c.budgets.at(of.Namespace, of.Name)
+	if b != nil && !b.Selector.Equal(&of.Selector) {
+		c.removeBudget(of.Namespace, of.Name)
+		b = nil
+	}
+	if b == nil {
+		c.addBudget(of)
+		return
+	}
+	in := b.of.in
+	if !slices.Equal(b.Disrupted, of.Disrupted) {
+		c.noteAllOf(b.of)
+	}
+	change := c.changeAllowed(in)
+	change.of(b.of)
+	in.name(b.Disrupted, -1)
+	b.Budget = of
+	in.name(b.Disrupted, 1)
+	c.heed(b)
+	change.note()
+}
+
+func (c *cluster) addBudget(of Budget) {
+	in := c.budgets.inNamespace(of.Namespace)
+	s := c.selectionBy(in, of.Namespace, of.Selector)
+	change := c.changeAllowed(in)
+	change.of(s)
+	b := &budget{Budget: of, of: s, place: len(s.budgets)}
+	b.number = in.numbers.add(b)
+	s.budgets = append(s.budgets, b)
+	in.byName[of.Name] = b
+	in.name(of.Disrupted, 1)
+	change.note()
+}
+
+// selectionBy returns the budgets of a namespace with this selector, which may be none yet.
+func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector) *selection {
+	c.scratch = by.Append(c.scratch[:0])
+	if known := in.bySelector[string(c.scratch)]; known != nil {
+		return known
+	}
+	s := &selection{in: in, key: string(c.scratch), selector: by, means: aimIn(namespace, by), least: anyNumber}
+	s.number = in.selections.add(s)
+	in.bySelector[s.key] = s
+	if labels := s.demanded(); labels == nil {
+		in.others = append(in.others, s)
+	} else {
+		for _, label := range labels {
+			in.byLabel[label] = append(in.byLabel[label], s)
+		}
+	}
+	for _, who := range c.MayMean(s.means) {
+		if s.protects(who) {
+			keptWith(who).budgets.add(s)
+		}
+	}
+	return s
+}
+
+// demanded is the labels of which the pods of s have one; nil: it demands none.
+func (s *selection) demanded() (labels []Label) {
+	q := s.means.Demanded()
+	if q == nil {
+		return nil
+	}
+	for _, value := range q.Values {
+		if label := (Label{Key: q.Key, Value: value}); !slices.Contains(labels, label) {
+			labels = append(labels, label)
+		}
+	}
+	return labels
+}
+
+func (c *cluster) removeBudget(namespace, name string) {
+	b := c.budgets.at(namespace, name)
+	if b == nil {
+		return
+	}
+	s, in := b.of, b.of.in
+	change := c.changeAllowed(in)
+	change.of(s)
+	for id, x := range in.charged {
+		if x.on.Has(b.number) {
+			c.uncharge(b, id, x)
+		}
+	}
+	last := s.budgets[len(s.budgets)-1]
+	s.budgets[b.place], last.place = last, b.place
+	s.budgets[len(s.budgets)-1] = nil
+	s.budgets = s.budgets[:len(s.budgets)-1]
+	change.note()
+	in.name(b.Disrupted, -1)
+	in.numbers.drop(b.number)
+	if len(s.budgets) == 0 {
+		c.removeSelection(s)
+	}
+	if delete(in.byName, name); len(in.byName) == 0 {
+		delete(c.budgets.in, namespace)
+	}
+}
+
+func (c *cluster) removeSelection(s *selection) {
+	for _, who := range c.MayMean(s.means) {
+		if keptWith(who).budgets.which.Has(s.number) {
+			keptWith(who).budgets.drop(s)
+		}
+	}
+	in := s.in
+	in.selections.drop(s.number)
+	delete(in.bySelector, s.key)
+	labels := s.demanded()
+	if labels == nil {
+		in.others = shrink.Without(in.others, s)
+	}
+	for _, label := range labels {
+		if in.byLabel[label] = shrink.Without(in.byLabel[label], s); len(in.byLabel[label]) == 0 {
+			delete(in.byLabel, label)
+		}
+	}
+}
+
+// findBudgets finds the budgets that select the pods of a new identity.
+func (c *cluster) findBudgets(who *census.Identity) {
+	in := c.budgets.in[who.Namespace]
+	if in == nil {
+		return
+	}
+	find := func(list []*selection) {
+		for _, s := range list {
+			if s.protects(who) {
+				keptWith(who).budgets.add(s)
+			}
+		}
+	}
+	for _, label := range who.Labels {
+		find(in.byLabel[label])
+	}
+	find(in.others)
+}
+
+// overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.
+func (c *cluster) overBudget(pods []*held) []bool {
+	spent := c.spent[:0]
+	c.budgets.asked++
+	for _, h := range pods {
+		by := &keptWith(h.Who).budgets
+		over, counted := false, by.count(h)
+		for s := range by.each {
+			if int(s.leastLeft()) < len(pods) { // the others allow it whoever else goes
+				over = s.take(h, counted, c.budgets.asked) || over
+			}
+		}
+		spent = append(spent, over)
+	}
+	c.spent = spent
+	return spent
+}
+
+// isSpent reports whether a budget of h allows no disruption.
+func (h *held) isSpent() bool {
+	by := &keptWith(h.Who).budgets
+	counted := by.count(h)
+	spent := func(b *budget) bool { return b.left() <= 0 && !b.counts(h) }
+	for s := range by.each {
+		if s.leastLeft() <= 0 && (!counted || slices.ContainsFunc(s.budgets, spent)) {
+			return true
+		}
+	}
+	return false
+}
+
+// anyNumber is what no budget allows of pods.
+const anyNumber = math.MaxInt32

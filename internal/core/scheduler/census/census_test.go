@@ -1,0 +1,99 @@
+package census
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+// town is nodes with labels, all present.
+type town struct {
+	in     *selector.Interner
+	labels [][]selector.LabelID
+}
+
+func (x *town) End() rows.Row           { return rows.Row(len(x.labels)) }
+func (x *town) Present(r rows.Row) bool { return x.labels[r] != nil }
+func (x *town) Label(r rows.Row, key int32) (int32, bool) {
+	return selector.NumberOf(x.labels[r], key)
+}
+
+// HasKey: each key may be somebody's.
+func (x *town) HasKey(int32) bool { return true }
+
+func (x *town) with(zone string) []selector.LabelID {
+	return x.in.Labels([]selector.Label{{Key: "zone", Value: zone}})
+}
+
+// everywhere admits all nodes.
+type everywhere struct{}
+
+func (everywhere) Admits(rows.Row) bool      { return true }
+func (everywhere) EachString(func(...int32)) {}
+
+// TestCensus follows pods and nodes as they come, move and go: counters count them where they are, are shared by who
+// asks for the same, tell of changes, and nothing is left in the end.
+func TestCensus(t *testing.T) {
+	x := &town{in: selector.NewInterner()}
+	x.labels = [][]selector.LabelID{x.with("a"), x.with("a"), x.with("b")}
+	told := 0
+	c := New(x, x.in, func(rows.Row) {}, func(*Counter, rows.Row, int32) { told++ })
+	empty := c.Sizes()
+	zone := x.in.ID("zone")
+	web := func() *Aim {
+		return c.AimAt(AimPart{
+			Namespaces: []string{"x"},
+			ByLabels:   selector.Selector{Nothing: true},
+			Pods:       selector.Selector{Requirements: []selector.Requirement{{Key: "app", Op: selector.In, Values: []string{"web"}}}},
+		})
+	}
+	who, fresh := c.Identify("x", []selector.Label{{Key: "app", Value: "web"}})
+	if !fresh {
+		t.Error("somebody was there before")
+	}
+	first := &Pod{Row: 0, Who: who}
+	c.Come(first)
+	aim := web()
+	if web() != aim || !who.MeantBy(aim) {
+		t.Error("one aim is two, or does not mean its pods")
+	}
+	c.ReleaseAim(aim)
+	scope := c.ScopeAt(nil, everywhere{}, []int32{zone})
+	k := c.CounterAt(CounterKey{Aim: aim, Topo: c.TopologyOf(zone), Scope: scope, What: CountLivePods})
+	c.ReleaseScope(scope)
+	second, ending := &Pod{Row: 2, Who: who}, &Pod{Row: 2, Who: who, Deleting: true}
+	c.Come(second)
+	c.Come(ending)
+	check := func(when string, a, b, fewest int32) {
+		t.Helper()
+		if k.On(0) != a || k.On(2) != b || k.Fewest() != fewest || k.Total != int64(a+b) {
+			t.Errorf("%s: %d in a, %d in b, %d at least, %d in all", when, k.On(0), k.On(2), k.Fewest(), k.Total)
+		}
+	}
+	check("one in each zone", 1, 1, 1)
+	c.Leave(second)
+	check("one left", 1, 0, 0)
+	c.MoveRow(0, slices.Values([]*Pod{first}), func() { x.labels[0] = x.with("b") })
+	if told == 0 || k.On(0) != 1 || k.On(1) != 0 || k.Total != 1 {
+		t.Errorf("its node has moved: %d in b, %d in a, told %d times", k.On(0), k.On(1), told)
+	}
+	if c.SetNamespace("x", []selector.Label{{Key: "team", Value: "red"}}) {
+		t.Error("an aim that does not look at namespaces means others now")
+	}
+	c.Leave(first)
+	c.Leave(ending)
+	c.ReleaseCounter(k)
+	c.ReleaseAim(aim)
+	if !c.ReleaseIdentity(who) {
+		t.Error("somebody still holds it")
+	}
+	for range topologiesIdle + 1 { // topologies that nobody holds are kept for a while
+		c.ReleaseTopology(c.HoldTopology(c.TopologyOf(zone)))
+	}
+	delete(c.topologies, zone)
+	if left := c.Sizes(); left != empty {
+		t.Errorf("left: %s, at first: %s", left, empty)
+	}
+}

@@ -1,0 +1,252 @@
+package census
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
+)
+
+// A Counter counts, by domain, the pods that an aim means or what held terms with that aim weigh. It keeps the
+// domains only that have something to count, so that it is as large as the number of its pods, however many nodes
+// there are.
+type Counter struct {
+	Of        CounterKey
+	refs      int
+	place     int    // in the aim's list
+	Count     Sparse // by domain
+	Total     int64
+	Listeners any // who hears of changes; its user's
+
+	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least
+	// is no larger than the smallest of these counts. A domain without rows in the scope has no count.
+	Ground *Ground
+	having Sparse
+	least  int32
+}
+
+// CounterKey says what is counted.
+type CounterKey struct {
+	Aim   *Aim
+	Topo  *Topology
+	Scope *Scope // pods on other rows do not count; nil: all rows
+	What  Counted
+}
+
+// Counted is what a counter counts.
+type Counted uint8
+
+const (
+	CountPods        Counted = iota // that the aim means
+	CountLivePods                   // of them, those whose deletion was not asked for
+	CountAntiTerms                  // required anti-affinity terms with the aim, on the rows of their holders
+	CountTerms                      // likewise, required affinity terms
+	CountTermWeights                // likewise, the weights of preferred terms, anti-affinity negative
+)
+
+// At is the count in a domain; none in NoDomain.
+func (k *Counter) At(d int32) int32 {
+	if d < 0 {
+		return 0
+	}
+	return k.Count.at(d)
+}
+
+// On is the count in the domain of row r.
+func (k *Counter) On(r rows.Row) int32 { return k.At(k.Of.Topo.At(r)) }
+
+// add counts n more on row r.
+func (k *Counter) add(r rows.Row, n int32) {
+	d := k.Of.Topo.At(r)
+	if d == NoDomain || n == 0 || k.Of.Scope != nil && !k.Of.Scope.in.Has(r) {
+		return
+	}
+	was := k.Count.add(d, n)
+	k.Total += int64(n)
+	if k.Ground != nil {
+		k.tally(was, -1)
+		k.tally(was+n, 1)
+	}
+}
+
+// countPod counts a pod that the aim means.
+func (k *Counter) countPod(h *Pod, sign int32) {
+	if k.Of.What == CountLivePods && h.Deleting {
+		return
+	}
+	k.add(h.Row, sign)
+}
+
+// tally notes that n more domains have a count, which is not kept for none.
+func (k *Counter) tally(count, n int32) {
+	if count <= 0 {
+		return
+	}
+	k.having.add(count, n)
+	k.least = min(k.least, count)
+}
+
+// Fewest is the smallest count of a domain with rows in the scope; 0 if there is none.
+func (k *Counter) Fewest() int32 {
+	if k.Count.Len() < k.Ground.Domains || k.Count.Len() == 0 {
+		return 0
+	}
+	for k.having.at(k.least) == 0 {
+		k.least++
+	}
+	return k.least
+}
+
+// NextFewest is likewise, without one of the domains that have the fewest; at most so much more than these.
+func (k *Counter) NextFewest(most int32) int32 {
+	fewest := k.Fewest()
+	having := int(k.having.at(fewest))
+	if fewest == 0 {
+		having = k.Ground.Domains - k.Count.Len()
+	}
+	if having >= 2 {
+		return fewest
+	}
+	for n := fewest + 1; n < fewest+most; n++ {
+		if k.having.at(n) > 0 {
+			return n
+		}
+	}
+	return fewest + most
+}
+
+// CounterAt returns the counter of key, counted, and takes hold of it and of its parts; ReleaseCounter lets go.
+func (c *Census) CounterAt(key CounterKey) *Counter {
+	if known := c.counters[key]; known != nil {
+		known.refs++
+		return known
+	}
+	k := &Counter{Of: key, refs: 1}
+	c.counters[key] = k
+	key.Aim.refs++
+	c.HoldTopology(key.Topo)
+	if key.Scope != nil {
+		key.Scope.refs++
+		k.Ground = c.groundAt(key.Scope, key.Topo)
+	}
+	if key.What > CountLivePods {
+		k.place = len(key.Aim.Held)
+		key.Aim.Held = append(key.Aim.Held, k)
+		c.TermsVersion++
+		return k // its holders count themselves
+	}
+	k.place = len(key.Aim.counters)
+	key.Aim.counters = append(key.Aim.counters, k)
+	if key.Topo.Domains() == 0 {
+		return k // there is no domain to count in
+	}
+	for _, who := range c.meantBy(key.Aim) {
+		for _, h := range who.Pods {
+			k.countPod(h, 1)
+		}
+	}
+	return k
+}
+
+// ReleaseCounter lets go of a counter.
+func (c *Census) ReleaseCounter(k *Counter) {
+	if k.refs--; k.refs > 0 {
+		return
+	}
+	delete(c.counters, k.Of)
+	c.counters = shrink.Map(c.counters, &c.gone.counters)
+	if k.Of.What > CountLivePods {
+		k.Of.Aim.Held = k.leave(k.Of.Aim.Held)
+		c.TermsVersion++
+	} else {
+		k.Of.Aim.counters = k.leave(k.Of.Aim.counters)
+	}
+	if k.Of.Scope != nil {
+		c.releaseGround(k.Ground)
+		c.ReleaseScope(k.Of.Scope)
+	}
+	c.ReleaseTopology(k.Of.Topo)
+	c.ReleaseAim(k.Of.Aim)
+}
+
+// leave takes k out of its aim's list, and changes the order of the others.
+func (k *Counter) leave(list []*Counter) []*Counter {
+	last := len(list) - 1
+	list[k.place] = list[last]
+	list[k.place].place = k.place
+	list[last] = nil
+	return list[:last]
+}
+
+// Sparse maps numbers to counts. What has the count zero is not kept.
+type Sparse struct {
+	few  []pair // while there are few
+	many map[int32]int32
+}
+
+type pair struct{ key, count int32 }
+
+// fewMax is up to how many pairs are searched one by one. Chosen: below it, that is faster than a map, and a quarter
+// of its size.
+const fewMax = 8
+
+// Len is how many numbers have a count.
+func (s *Sparse) Len() int { return len(s.few) + len(s.many) }
+
+func (s *Sparse) at(key int32) int32 {
+	if s.many != nil {
+		return s.many[key]
+	}
+	for i := range s.few {
+		if s.few[i].key == key {
+			return s.few[i].count
+		}
+	}
+	return 0
+}
+
+// add counts n more for key, and returns what its count was.
+func (s *Sparse) add(key, n int32) (was int32) {
+	if s.many != nil {
+		was = s.many[key]
+		if s.many[key] = was + n; was+n == 0 {
+			if delete(s.many, key); len(s.many) == 0 {
+				s.many = nil
+			}
+		}
+		return was
+	}
+	for i := range s.few {
+		if s.few[i].key != key {
+			continue
+		}
+		was = s.few[i].count
+		if s.few[i].count += n; s.few[i].count == 0 {
+			last := len(s.few) - 1
+			s.few[i] = s.few[last]
+			s.few = s.few[:last]
+		}
+		return was
+	}
+	if n == 0 {
+		return 0
+	}
+	if len(s.few) < fewMax {
+		s.few = append(s.few, pair{key, n})
+		return 0
+	}
+	s.many = make(map[int32]int32, 2*fewMax)
+	for _, p := range s.few {
+		s.many[p.key] = p.count
+	}
+	s.many[key], s.few = n, nil
+	return 0
+}
+
+// Each calls see for every key that has a count.
+func (s *Sparse) Each(see func(key, count int32)) {
+	for _, p := range s.few {
+		see(p.key, p.count)
+	}
+	for key, count := range s.many {
+		see(key, count)
+	}
+}

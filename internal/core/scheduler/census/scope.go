@@ -1,0 +1,122 @@
+package census
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// A Scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that it
+// admits.
+type Scope struct {
+	key  string
+	refs int
+	of   Admission
+	keys []int32
+	in   rows.Mask
+}
+
+// Admission says which nodes count, besides that they are present.
+type Admission interface {
+	Admits(r rows.Row) bool
+	EachString(see func(...int32)) // that it uses; see selector.Interner
+}
+
+// ScopeAt returns the scope of rows that have all keys and that of admits, and takes hold of it; ReleaseScope lets go.
+// Admissions with equal keys admit the same.
+func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
+	for _, k := range keys {
+		key = encode.Number(key, int64(k))
+	}
+	if known := c.scopes[string(key)]; known != nil {
+		known.refs++
+		return known
+	}
+	s := &Scope{key: string(key), refs: 1, of: of, keys: keys}
+	c.scopes[s.key] = s
+	for r := range c.on.End() {
+		s.judge(c.on, r)
+	}
+	return s
+}
+
+// ReleaseScope lets go of a scope.
+func (c *Census) ReleaseScope(s *Scope) {
+	if s.refs--; s.refs == 0 {
+		delete(c.scopes, s.key)
+	}
+}
+
+// judge finds out whether row r is in the scope.
+func (s *Scope) judge(on Nodes, r rows.Row) {
+	if s.Admits(on, r) {
+		s.in = s.in.With(r)
+	} else {
+		s.in.Clear(r)
+	}
+}
+
+// Admits reports whether row r belongs in the scope as things are.
+func (s *Scope) Admits(on Nodes, r rows.Row) bool {
+	if !on.Present(r) {
+		return false
+	}
+	for _, key := range s.keys {
+		if _, ok := on.Label(r, key); !ok {
+			return false
+		}
+	}
+	return s.of.Admits(r)
+}
+
+// A Ground is what a scope leaves of a topology. All counters with both share it.
+type Ground struct {
+	of      groundKey
+	refs    int     // of counters
+	Rows    []int32 // by domain: how many are in the scope
+	Domains int     // those that have any
+}
+
+type groundKey struct {
+	scope *Scope
+	topo  *Topology
+}
+
+func (c *Census) groundAt(s *Scope, t *Topology) *Ground {
+	key := groundKey{s, t}
+	g := c.grounds[key]
+	if g == nil {
+		g = &Ground{of: key}
+		c.grounds[key] = g
+		if t.Domains() > 0 {
+			for r := range c.on.End() {
+				g.addRow(r, 1)
+			}
+		}
+	}
+	g.refs++
+	return g
+}
+
+func (c *Census) releaseGround(g *Ground) {
+	if g.refs--; g.refs == 0 {
+		delete(c.grounds, g.of)
+	}
+}
+
+// addRow lets row r, if it is in the scope, stand in its domain or no longer.
+func (g *Ground) addRow(r rows.Row, sign int32) {
+	d := g.of.topo.At(r)
+	if d == NoDomain || !g.of.scope.in.Has(r) {
+		return
+	}
+	for int(d) >= len(g.Rows) {
+		g.Rows = append(g.Rows, 0)
+	}
+	g.Rows[d] += sign
+	switch {
+	case sign > 0 && g.Rows[d] == 1:
+		g.Domains++
+	case sign < 0 && g.Rows[d] == 0:
+		g.Domains--
+	}
+}

@@ -1,0 +1,183 @@
+package census
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+
+import ()
+
+// A Topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were
+// not seen, and nodes without the label, are in none.
+type Topology struct {
+	Key  int32 // of the label; NodeItself for the topology in which every row is a domain of its own
+	refs int   // of counters and demands
+
+	Domain []int32   // by row; none: NoDomain, or beyond the end
+	Placed rows.Mask // the rows that are in a domain
+	// The rows of a domain are a list.
+	next, prev []rows.Row // by row
+	first      []rows.Row // by domain
+
+	Values map[int32]int32 // of the label, to domain
+	Value  []int32         // by domain: of the label
+	Rows   []int32         // by domain: how many there are
+	free   []int32         // domains without rows
+	shared int             // domains of several rows
+}
+
+const (
+	NodeItself = -1
+	NoDomain   = -1
+)
+
+// At is the domain of row r, or NoDomain.
+func (t *Topology) At(r rows.Row) int32 {
+	if int(r) >= len(t.Domain) {
+		return NoDomain
+	}
+	return t.Domain[r]
+}
+
+// Single reports whether no domain has two rows: what happens to a domain then happens to one row.
+func (t *Topology) Single() bool { return t.shared == 0 }
+
+// Domains is how many domains there are.
+func (t *Topology) Domains() int { return len(t.Rows) - len(t.free) }
+
+// Span is how many domains t has numbers for, and one for no domain.
+func (t *Topology) Span() int32 { return int32(len(t.Rows) + 1) }
+
+// Each calls see for the rows of domain d.
+func (t *Topology) Each(d int32, see func(rows.Row)) {
+	for r := t.first[d]; r != rows.None; r = t.next[r] {
+		see(r)
+	}
+}
+
+// place puts row r into the domain of value, or into none.
+func (t *Topology) place(r rows.Row, value int32, ok bool) {
+	d := t.At(r)
+	if ok && d != NoDomain && t.Value[d] == value || !ok && d == NoDomain {
+		return
+	}
+	if d != NoDomain {
+		t.takeOut(r, d)
+	}
+	if ok {
+		t.putIn(r, t.domainOf(value))
+	}
+}
+
+func (t *Topology) takeOut(r rows.Row, d int32) {
+	if after := t.next[r]; after != rows.None {
+		t.prev[after] = t.prev[r]
+	}
+	if before := t.prev[r]; before != rows.None {
+		t.next[before] = t.next[r]
+	} else {
+		t.first[d] = t.next[r]
+	}
+	t.Domain[r] = NoDomain
+	t.Placed.Clear(r)
+	if t.Rows[d]--; t.Rows[d] == 1 {
+		t.shared--
+	} else if t.Rows[d] == 0 {
+		t.free = append(t.free, d)
+		delete(t.Values, t.Value[d])
+	}
+}
+
+func (t *Topology) putIn(r rows.Row, d int32) {
+	for int(r) >= len(t.Domain) {
+		t.Domain, t.next, t.prev = append(t.Domain, NoDomain), append(t.next, rows.None), append(t.prev, rows.None)
+	}
+	t.next[r], t.prev[r] = t.first[d], rows.None
+	if t.first[d] != rows.None {
+		t.prev[t.first[d]] = r
+	}
+	t.first[d], t.Domain[r] = r, d
+	t.Placed = t.Placed.With(r)
+	if t.Rows[d]++; t.Rows[d] == 2 {
+		t.shared++
+	}
+}
+
+// domainOf returns the domain of a value, a new one if there is none.
+func (t *Topology) domainOf(value int32) int32 {
+	d, known := t.Values[value]
+	if known {
+		return d
+	}
+	if n := len(t.free); n > 0 {
+		d, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		d = int32(len(t.Rows))
+		t.Rows, t.Value, t.first = append(t.Rows, 0), append(t.Value, 0), append(t.first, rows.None)
+	}
+	t.Values[value], t.Value[d], t.first[d] = d, value, rows.None
+	return d
+}
+
+// TopologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see
+// HoldTopology.
+func (c *Census) TopologyOf(key int32) *Topology {
+	if t := c.topologies[key]; t != nil {
+		return t
+	}
+	t := &Topology{Key: key, Values: map[int32]int32{}}
+	if key == NodeItself || c.on.HasKey(key) {
+		for r := range c.on.End() {
+			if value, ok := c.TopologyValue(r, key); ok {
+				t.place(r, value, true)
+			}
+		}
+	}
+	c.topologies[key] = t
+	return t
+}
+
+// topologiesIdle is how many topologies that nobody holds are kept, as long as nodes are in them: pods of the next
+// kind often ask for the same. Chosen: more than keys by which pods are commonly spread; each takes about 25 bytes a
+// node.
+const topologiesIdle = 8
+
+// HoldTopology takes hold of t, and returns it.
+func (c *Census) HoldTopology(t *Topology) *Topology {
+	t.refs++
+	return t
+}
+
+// ReleaseTopology lets go of t. A topology without rows, as of a key that no node has, goes at once.
+func (c *Census) ReleaseTopology(t *Topology) {
+	if t.refs--; t.refs > 0 {
+		return
+	}
+	if t.Domains() == 0 {
+		delete(c.topologies, t.Key)
+		return
+	}
+	idle := 0
+	for key, x := range c.topologies {
+		if x.refs == 0 && x.Domains() == 0 {
+			delete(c.topologies, key)
+		} else if x.refs == 0 {
+			idle++
+		}
+	}
+	if idle > topologiesIdle {
+		for key, x := range c.topologies {
+			if x.refs == 0 {
+				delete(c.topologies, key)
+			}
+		}
+	}
+}
+
+// TopologyValue is what places row r in the topology of key.
+func (c *Census) TopologyValue(r rows.Row, key int32) (value int32, ok bool) {
+	if !c.on.Present(r) {
+		return 0, false
+	}
+	if key == NodeItself {
+		return int32(r), true
+	}
+	return c.on.Label(r, key)
+}

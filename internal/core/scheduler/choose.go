@@ -1,0 +1,197 @@
+package scheduler
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+)
+
+// A choice is what came of judging every row. Without failure, row is the best of the feasible ones.
+type choice struct {
+	row      row
+	score    int64
+	feasible int
+	failure  *Failure
+}
+
+// choose judges and scores every node for pod.
+func (c *cluster) choose(d *demand, self PodID) choice {
+	c.decisions++
+	if w := c.wishes[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
+		return choice{row: w.Row, feasible: 1} // what was made for it is taken without comparing
+	}
+	d.used = c.decisions
+	if n := c.sampleOf(d); n < c.seenCount {
+		return c.chooseAmong(d, self, c.around(d), n)
+	}
+	switch {
+	case len(c.name) < tablesMin:
+		return c.choosePlain(d, self)
+	case c.tablesPay(d):
+		return c.chooseFast(d, self)
+	}
+	return c.chooseBySurvey(d, self)
+}
+
+// choosePlain asks every rule about every row: the plain form of what surveys and tables answer faster.
+func (c *cluster) choosePlain(d *demand, self PodID) choice {
+	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)
+}
+
+// chooseAmong looks at candidates until so many are found feasible, and chooses the best of these.
+func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], enough int) choice {
+	w := &c.plain
+	rows, alike := w.rows[:0], w.alike[:0]
+	for r := range candidates {
+		if c.seen[r] && c.feasible(d, self, r) {
+			if rows, alike = append(rows, r), append(alike, 1); len(rows) == enough {
+				break
+			}
+		}
+	}
+	w.rows, w.alike = rows, alike
+	switch len(rows) {
+	case 0:
+		return choice{row: noRow, failure: c.explainAll(d, self)}
+	case 1:
+		return choice{row: rows[0], feasible: 1}
+	}
+	totals := append(w.totals[:0], make([]int64, len(rows))...)
+	w.totals = totals
+	if c.heard != nil {
+		for j, r := range rows {
+			totals[j] = c.heard[r]
+		}
+	}
+	for _, s := range d.profile.scorers {
+		if s.applies(d) {
+			raw := c.rawScores(&s, d, rows, alike, w.raw[:0])
+			w.raw = raw
+			if s.around != nil {
+				s.around.normalize(raw)
+			}
+			for j := range rows {
+				totals[j] += s.weight * raw[j]
+			}
+		}
+	}
+	mine := c.turnOf(self)
+	best := 0
+	for i := 1; i < len(rows); i++ {
+		if totals[i] > totals[best] || totals[i] == totals[best] && c.winsTie(rows[i], rows[best], mine) {
+			best = i
+		}
+	}
+	return choice{row: rows[best], score: totals[best], feasible: len(rows)}
+}
+
+// candidates are the rows that may be feasible: all, but for a pod that names its nodes, as those of DaemonSets do.
+func (c *cluster) candidates(d *demand) iter.Seq[row] {
+	return func(yield func(row) bool) {
+		if d.onlyNames == nil || d.profile.Skip["NodeAffinity"] {
+			for i := range c.name {
+				if !yield(row(i)) {
+					return
+				}
+			}
+			return
+		}
+		for _, name := range d.onlyNames {
+			if r, ok := c.rows[name]; ok && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+func (c *state) feasible(d *demand, self PodID, r row) bool {
+	return c.asIfNominated(d, self, r, func() bool { return c.objection(d.profile.filters, d, r) == nil })
+}
+
+// rawScores asks s about each of rows and appends the answers to scores.
+func (c *state) rawScores(s *weightedScorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
+	if s.alone != nil {
+		for _, r := range rows {
+			scores = append(scores, s.alone.raw(c, &d.needs, r))
+		}
+		return scores
+	}
+	if p, is := s.around.(preparer); is {
+		p.prepare(c, d, rows, alike)
+	}
+	for _, r := range rows {
+		scores = append(scores, s.around.raw(c, d, r))
+	}
+	return scores
+}
+
+func (c *cluster) explainAll(d *demand, self PodID) *Failure {
+	f := newFailure(c.seenCount, d)
+	for i := range c.name {
+		if r := row(i); c.seen[r] {
+			c.asIfNominated(d, self, r, func() bool {
+				by := c.objection(d.profile.filters, d, r)
+				if by != nil {
+					f.add(by, by.explain(&c.state, d, r, nil), 1)
+				}
+				return by == nil
+			})
+		}
+	}
+	return f
+}
+
+// turnOf is where on the ring of nodes a pod starts to look among equal ones.
+func (c *cluster) turnOf(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
+
+// winsTie reports whether row a comes before row b on the ring, from mine on; of equal places the smaller name.
+func (c *cluster) winsTie(a, b row, mine uint64) bool {
+	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
+}
+
+// mix is the finalizer of splitmix64: every input bit reaches every output bit.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// NodeScore is how one feasible node was rated.
+type NodeScore struct {
+	Node    string
+	Total   int64
+	Plugins map[string]PluginScore // by upstream's names
+}
+
+// PluginScore is one scorer's opinion, without its weight.
+type PluginScore struct{ Raw, Normalized int64 }
+
+func (c *cluster) scores(d *demand, self PodID) []NodeScore {
+	var rows []row
+	var alike []int32
+	var out []NodeScore
+	for _, name := range c.names() {
+		if r := c.rows[name]; c.feasible(d, self, r) {
+			rows, alike = append(rows, r), append(alike, 1)
+			out = append(out, NodeScore{Node: name, Plugins: map[string]PluginScore{}})
+		}
+	}
+	if len(rows) < 2 {
+		return nil
+	}
+	for _, s := range d.profile.scorers {
+		if !s.applies(d) {
+			continue
+		}
+		raw := c.rawScores(&s, d, rows, alike, nil)
+		normalized := slices.Clone(raw)
+		if s.around != nil {
+			s.around.normalize(normalized)
+		}
+		for i := range rows {
+			out[i].Plugins[s.plugin] = PluginScore{raw[i], normalized[i]}
+			out[i].Total += s.weight * normalized[i]
+		}
+	}
+	return out
+}

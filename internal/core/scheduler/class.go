@@ -1,0 +1,217 @@
+package scheduler
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
+)
+
+// A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods
+// whose demands are equal share one. A class is never changed.
+type class struct {
+	key     string
+	refs    int // of pods that are counted or queued
+	demands map[string]*demand
+
+	needs
+	asked, held   Load
+	priority      int32
+	neverPreempts bool
+
+	tolerations   []Toleration
+	toleratesNode bool // tolerates a cordon
+	nodeSelector  []selector.LabelID
+	nodeTerms     selector.Terms
+	hasTerms      bool     // nodeTerms is a demand, even if empty
+	affinityKey   []byte   // nodeSelector and nodeTerms, as text
+	onlyNames     []string // if not nil: no node of another name can match; sorted
+	conflict      bool     // the terms contradict each other on the node's name
+	preferred     weightedTerms
+	ports         []HostPort
+	unsupported   []string
+
+	spread   []spreadTerm
+	affinity *census.Aim // of all required affinity terms together; nil: none
+	joinKeys []int32     // their topology keys
+	antis    []podTerm   // required anti-affinity
+	prefers  []podTerm   // preferred affinity, and anti-affinity with negative weights
+	holds    []census.HeldTerm
+
+	imageNames []string
+	containers int
+	features   []string // sorted
+	ofAgent    []string // codes of what it needs of the node's agent
+
+	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
+	numaKey string
+
+	wants volumes.Wants // its volumes
+}
+
+type request struct {
+	column int
+	value  int64
+}
+
+// weightedTerms are terms, and what each adds to the score of nodes that it matches.
+type weightedTerms struct {
+	terms   selector.Terms
+	weights []int64
+}
+
+func (w *weightedTerms) add(weight int64, t selector.Term) {
+	i := w.terms.Add(t)
+	if i == len(w.weights) {
+		w.weights = append(w.weights, 0)
+	}
+	w.weights[i] += weight
+}
+
+type spreadTerm struct {
+	SpreadConstraint
+	key int32
+	aim *census.Aim
+}
+
+type podTerm struct {
+	aim    *census.Aim
+	key    int32
+	weight int64
+}
+
+// compile returns the class of pod, an existing one if there is, and takes hold of it; releaseClass lets go.
+func (c *cluster) compile(pod *Pod) *class {
+	c.scratch = appendDemands(c.scratch[:0], pod)
+	if known := c.classes[string(c.scratch)]; known != nil {
+		known.refs++
+		return known
+	}
+	c.sweepStrings()
+	k := &class{
+		key: string(c.scratch), refs: 1, demands: map[string]*demand{},
+		needs: needs{profile: c.profiles[pod.Profile]}, priority: pod.Priority, neverPreempts: pod.NeverPreempts,
+		asked: pod.Asked, held: pod.Held, tolerations: pod.Tolerations, ports: pod.Ports, unsupported: pod.Unsupported,
+		numa: pod.NUMA, numaKey: string(appendNUMA(nil, pod.NUMA)), imageNames: pod.Images, containers: pod.Containers, features: slices.Sorted(slices.Values(pod.Features)),
+		ofAgent: pod.NeedsOfAgent, wants: volumes.WantsOf(pod.Mounts, pod.Namespace, string(pod.ID), pod.Name),
+	}
+	if k.profile == nil {
+		k.profile = c.profiles[""]
+	}
+	for _, a := range pod.Requests {
+		if a.Value != 0 {
+			k.requests = append(k.requests, request{c.columns.of(a.Resource), a.Value})
+		}
+	}
+	slices.SortFunc(k.requests, func(a, b request) int { return a.column - b.column })
+	k.toleratesNode = selector.Tolerate(pod.Tolerations, cordonTaint)
+	c.compileNodeTerms(k, pod)
+	c.compileAround(k, pod)
+	c.compileScored(k)
+	k.fitKey = k.makeFitKey(k.asked)
+	c.holdColumns(k)
+	c.classes[k.key] = k
+	return k
+}
+
+func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
+	for _, l := range pod.NodeSelector {
+		k.nodeSelector = append(k.nodeSelector, selector.LabelID{Key: c.intern.ID(l.Key), Value: c.intern.ID(l.Value)})
+	}
+	if pod.NodeAffinity != nil {
+		k.hasTerms = true
+		for _, t := range *pod.NodeAffinity {
+			k.nodeTerms.Add(c.intern.Compile(t))
+		}
+		k.onlyNames, k.conflict = selector.Names(*pod.NodeAffinity)
+	}
+	k.affinityKey = selector.AppendNodeTerms(selector.AppendLabels(nil, pod.NodeSelector), pod.NodeAffinity)
+	for _, w := range pod.Preferred {
+		if w.Weight != 0 {
+			k.preferred.add(w.Weight, c.intern.Compile(w.Term))
+		}
+	}
+}
+
+// compileAround compiles what the pod demands of the pods around it, and hangs up its terms where others look for them.
+func (c *cluster) compileAround(k *class, pod *Pod) {
+	own := func(s LabelSelector) *census.Aim {
+		return c.AimAt(census.AimPart{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
+	}
+	for _, s := range pod.Spread {
+		k.spread = append(k.spread, spreadTerm{s, c.intern.ID(s.TopologyKey), own(s.Selector)})
+	}
+	hang := func(t *podTerm, what census.Counted, weight int64) {
+		counter := c.CounterAt(census.CounterKey{Aim: t.aim, Topo: c.TopologyOf(t.key), What: what})
+		k.holds = append(k.holds, census.HeldTerm{Counter: counter, Weight: int32(weight)})
+	}
+	term := func(t *PodTerm, weight int64) podTerm {
+		return podTerm{c.AimAt(partOf(t)), c.intern.ID(t.TopologyKey), weight}
+	}
+	var all []census.AimPart
+	for i := range pod.Affinity {
+		t := term(&pod.Affinity[i], 1)
+		hang(&t, census.CountTerms, 1)
+		c.ReleaseAim(t.aim)
+		all = append(all, partOf(&pod.Affinity[i]))
+		k.joinKeys = append(k.joinKeys, t.key)
+	}
+	if len(all) > 0 {
+		k.affinity = c.AimAt(all...)
+	}
+	for i := range pod.AntiAffinity {
+		t := term(&pod.AntiAffinity[i], 1)
+		hang(&t, census.CountAntiTerms, 1)
+		k.antis = append(k.antis, t)
+	}
+	for i := range pod.PreferredAffinity {
+		k.prefers = append(k.prefers, term(&pod.PreferredAffinity[i].Term, pod.PreferredAffinity[i].Weight))
+	}
+	for i := range pod.PreferredAntiAffinity {
+		k.prefers = append(k.prefers, term(&pod.PreferredAntiAffinity[i].Term, -pod.PreferredAntiAffinity[i].Weight))
+	}
+	for i := range k.prefers {
+		hang(&k.prefers[i], census.CountTermWeights, k.prefers[i].weight)
+	}
+}
+
+func partOf(t *PodTerm) census.AimPart {
+	return census.AimPart{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
+}
+
+// releaseClass lets go of a class; the last one to do so takes down all it holds.
+func (c *cluster) releaseClass(k *class) {
+	if k.refs--; k.refs > 0 {
+		return
+	}
+	delete(c.classes, k.key)
+	c.classes = shrink.Map(c.classes, &c.gone.classes)
+	for _, d := range k.demands {
+		c.dropDemand(d)
+	}
+	c.releaseColumns(k)
+	for _, t := range k.holds {
+		c.ReleaseCounter(t.Counter)
+	}
+	for i := range k.spread {
+		c.ReleaseAim(k.spread[i].aim)
+	}
+	if k.affinity != nil {
+		c.ReleaseAim(k.affinity)
+	}
+	for _, list := range [][]podTerm{k.antis, k.prefers} {
+		for i := range list {
+			c.ReleaseAim(list[i].aim)
+		}
+	}
+}
+
+// ignores reports whether the profile leaves resource to somebody else.
+func (p *profile) ignores(resource string) bool {
+	group, _, extended := strings.Cut(resource, "/")
+	return extended && (slices.Contains(p.IgnoredResources, resource) || slices.Contains(p.IgnoredGroups, group))
+}

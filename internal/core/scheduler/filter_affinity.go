@@ -1,0 +1,76 @@
+package scheduler
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+type nodeAffinityFilter struct{}
+
+func (nodeAffinityFilter) about() ruling {
+	return ruling{
+		rule:   RuleNodeAffinity,
+		plugin: "NodeAffinity",
+		ends:   byNode,
+		reads:  podFields{"NodeSelector", "NodeAffinity"},
+	}
+}
+
+func (nodeAffinityFilter) asks(d *demand) bool {
+	return d.profile.hasAdded || len(d.nodeSelector) > 0 || d.hasTerms
+}
+
+// judge demands every label of the node selector and, if there are required affinity terms, one that
+// matches; and one of those that the profile adds.
+func (nodeAffinityFilter) judge(c *state, d *demand, r row) bool {
+	return addedAllows(c, d.profile, r) && affinityAllows(c, d.class, r)
+}
+
+func (nodeAffinityFilter) final(*state, *demand, row) bool { return true }
+
+func addedAllows(c *state, p *profile, r row) bool {
+	return !p.hasAdded || c.someMatches(&p.added, r)
+}
+
+// affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
+func affinityAllows(c *state, k *class, r row) bool {
+	for _, want := range k.nodeSelector {
+		if value, ok := c.Label(r, want.Key); !ok || value != want.Value {
+			return false
+		}
+	}
+	return !k.hasTerms || c.someMatches(&k.nodeTerms, r)
+}
+
+// someMatches reports whether one of terms matches the node of row r.
+func (c *state) someMatches(terms *selector.Terms, r row) bool {
+	return c.intern.MatchSome(terms, c.name[r], c.labels[r])
+}
+
+// anyMatches reports whether one of terms matches the node of row r.
+func (c *state) anyMatches(terms []selector.Term, r row) bool {
+	return c.intern.MatchAny(terms, c.name[r], c.labels[r])
+}
+
+func (c *state) termMatches(t *selector.Term, r row) bool {
+	return c.intern.Match(t, c.name[r], c.labels[r])
+}
+
+func (nodeAffinityFilter) explain(c *state, d *demand, r row, reasons []string) []string {
+	if !addedAllows(c, d.profile, r) {
+		return append(reasons, "node(s) didn't match scheduler-enforced node affinity")
+	}
+	return append(reasons, "node(s) didn't match Pod's node affinity/selector")
+}
+
+func (nodeAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if p := d.profile; p.hasAdded {
+		c.scratch = encode.String(append(c.scratch[:0], asksAdded), p.Name)
+		c.narrowBy(m, c.scratch, func(r row) bool { return addedAllows(c, p, r) })
+	}
+	if k := d.class; len(k.nodeSelector) > 0 || k.hasTerms {
+		c.scratch = append(append(c.scratch[:0], asksAffinity), k.affinityKey...)
+		c.narrowBy(m, c.scratch, func(r row) bool { return affinityAllows(c, k, r) })
+	}
+}

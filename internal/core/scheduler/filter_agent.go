@@ -1,0 +1,53 @@
+package scheduler
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+type agentFilter struct{}
+
+func (agentFilter) about() ruling {
+	return ruling{
+		rule:   RuleAgent,
+		plugin: "Plimsoll",
+		ends:   byNode | byVolumes,
+		reads:  podFields{"NeedsOfAgent", "Mounts"},
+	}
+}
+
+func (agentFilter) asks(d *demand) bool {
+	return len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0
+}
+
+// judge keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
+// bound to, needs: it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything.
+// What volumes that are yet to be chosen or made need is volumeBindingFilter.judge's to look at.
+func (agentFilter) judge(c *state, d *demand, r row) bool {
+	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.OfAgent))
+}
+
+func (agentFilter) final(*state, *demand, row) bool { return true }
+
+func (c *state) agentLacksAny(r row, needs []string) bool {
+	at := c.place(r)
+	return at.LacksAny(needs)
+}
+
+func (agentFilter) explain(c *state, d *demand, r row, reasons []string) []string {
+	needs := slices.Clone(d.ofAgent)
+	if d.volumes != nil {
+		needs = append(needs, d.volumes.OfAgent...)
+	}
+	needs = slices.DeleteFunc(needs, func(need string) bool { return !c.agentLacksAny(r, []string{need}) })
+	slices.Sort(needs)
+	return append(reasons, "node(s) had an agent that would hold the pod: it has no "+strings.Join(slices.Compact(needs), ", "))
+}
+
+func (f agentFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0 {
+		c.narrowAmong(f.judge, d, m, c.marks.lacking)
+	}
+}

@@ -1,0 +1,53 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+type nameFilter struct{}
+
+func (nameFilter) about() ruling {
+	return ruling{
+		rule:   RuleNames,
+		plugin: "NodeAffinity",
+		ends:   byNode,
+		reads:  podFields{"NodeAffinity"},
+		alike:  true,
+	}
+}
+
+func (nameFilter) asks(d *demand) bool { return d.onlyNames != nil }
+
+// judge narrows pods whose affinity demands nodes by name (those of DaemonSets) to these nodes. It comes first,
+// as upstream's narrowing does, and has a reason of its own.
+func (nameFilter) judge(c *state, d *demand, r row) bool {
+	if d.onlyNames == nil {
+		return true
+	}
+	_, found := slices.BinarySearch(d.onlyNames, c.name[r])
+	return found
+}
+
+func (nameFilter) final(*state, *demand, row) bool { return true }
+
+func (nameFilter) explain(_ *state, d *demand, _ row, reasons []string) []string {
+	if d.conflict {
+		return append(reasons, "pod affinity terms conflict")
+	}
+	return append(reasons, "node(s) didn't satisfy plugin(s) [NodeAffinity]")
+}
+
+func (nameFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if d.onlyNames == nil {
+		return
+	}
+	named := c.emptyMask(len(m))
+	for _, name := range d.onlyNames {
+		if r, known := c.rows[name]; known && m.Has(r) {
+			named.Set(r)
+		}
+	}
+	m.Only(named)
+}

@@ -1,0 +1,106 @@
+package scheduler
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+
+const reasonTooMany = "Too many pods"
+
+type resourceFilter struct{}
+
+func (resourceFilter) about() ruling {
+	return ruling{
+		rule:   RuleResources,
+		plugin: "NodeResourcesFit",
+		ends:   byNode | byRoom,
+		reads:  podFields{"Requests"},
+	}
+}
+
+func (resourceFilter) asks(*demand) bool { return true }
+
+func (resourceFilter) judge(c *state, d *demand, r row) bool {
+	return passesResources(c, &d.needs, r)
+}
+
+// passesResources demands room for one more pod and for each resource the pod asks for. What is not asked for is not
+// looked at: a pod without requests fits on a node that is over-committed.
+func passesResources(c *state, n *needs, r row) bool {
+	if c.podsHeld[r]+1 > c.podsMax[r] {
+		return false
+	}
+	for _, q := range n.requests {
+		if c.lacks(n, r, q) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *state) lacks(n *needs, r row, q request) bool {
+	return q.value > c.columns.has(q.column, r)-c.columns.takes(q.column, r) && !n.profile.ignores(c.columns.all[q.column].resource)
+}
+
+func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []string {
+	if c.podsHeld[r]+1 > c.podsMax[r] {
+		reasons = append(reasons, reasonTooMany)
+	}
+	for _, q := range d.requests {
+		if c.lacks(&d.needs, r, q) {
+			reasons = append(reasons, c.columns.all[q.column].insufficient)
+		}
+	}
+	return reasons
+}
+
+// final: what the whole node does not have, no eviction frees.
+func (resourceFilter) final(c *state, d *demand, r row) bool {
+	for _, q := range d.requests {
+		if c.lacks(&d.needs, r, q) && q.value > c.columns.has(q.column, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f resourceFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if m.Count() < len(c.name)/16 {
+		c.narrowAmong(f.judge, d, m, m)
+		return
+	}
+	c.narrowByTiles(d, m)
+}
+
+// tell counts by resource: a full cluster has the same few reasons on every row.
+func (resourceFilter) tell(c *state, failure *Failure, d *demand, m rows.Mask) {
+	crowded, all := 0, m.Count()
+	lacking := make([]int, len(d.requests))
+	var some []int // of the requests: what a row may have
+	for i, q := range d.requests {
+		switch {
+		case d.profile.ignores(c.columns.all[q.column].resource):
+		case c.columns.absent(q):
+			lacking[i] = all
+		default:
+			some = append(some, i)
+		}
+	}
+	m.Each(func(r row) {
+		if c.podsHeld[r]+1 > c.podsMax[r] {
+			crowded++
+		}
+		for _, i := range some {
+			q := &d.requests[i]
+			if k := &c.columns.all[q.column]; q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
+				lacking[i]++
+			}
+		}
+	})
+	by := &filter{ruling: ruling{rule: RuleResources}}
+	if failure.Rejected |= by.rule; crowded > 0 {
+		failure.add(by, []string{reasonTooMany}, crowded)
+	}
+	for i, q := range d.requests {
+		if lacking[i] > 0 {
+			failure.add(by, []string{c.columns.all[q.column].insufficient}, lacking[i])
+		}
+	}
+}

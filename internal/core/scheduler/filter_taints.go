@@ -1,0 +1,43 @@
+package scheduler
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+type taintFilter struct{}
+
+func (taintFilter) about() ruling {
+	return ruling{
+		rule:   RuleTaints,
+		plugin: "TaintToleration",
+		ends:   byNode,
+		reads:  podFields{"Tolerations"},
+		alike:  true,
+	}
+}
+
+func (taintFilter) asks(*demand) bool { return true }
+
+// judge demands that every NoSchedule and NoExecute taint of the node is tolerated.
+func (taintFilter) judge(c *state, d *demand, r row) bool {
+	return selector.TolerateAll(d.tolerations, c.taints[r])
+}
+
+func (taintFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) had untolerated taint(s)")
+}
+
+func (taintFilter) final(*state, *demand, row) bool { return true }
+
+func (taintFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if len(d.tolerations) == 0 {
+		m.Less(c.marks.tainted)
+		return
+	}
+	if m.Meets(c.marks.tainted) {
+		k := d.class
+		c.scratch = selector.AppendTolerations(append(c.scratch[:0], asksTaints), k.tolerations)
+		c.narrowBy(m, c.scratch, func(r row) bool { return selector.TolerateAll(k.tolerations, c.taints[r]) })
+	}
+}

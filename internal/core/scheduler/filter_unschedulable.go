@@ -1,0 +1,38 @@
+package scheduler
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+
+// cordonTaint is what a pod must tolerate to go to a cordoned node.
+var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSchedule}
+
+type cordonFilter struct{}
+
+func (cordonFilter) about() ruling {
+	return ruling{
+		rule:   RuleUnschedulable,
+		plugin: "NodeUnschedulable",
+		ends:   byNode,
+		reads:  podFields{"Tolerations"},
+		alike:  true,
+	}
+}
+
+func (cordonFilter) asks(d *demand) bool { return !d.toleratesNode }
+
+// judge keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
+// after a controller has seen it.
+func (cordonFilter) judge(c *state, d *demand, r row) bool {
+	return !c.unschedulable[r] || d.toleratesNode
+}
+
+func (cordonFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) were unschedulable")
+}
+
+func (cordonFilter) final(*state, *demand, row) bool { return true }
+
+func (cordonFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if !d.toleratesNode {
+		m.Less(c.marks.cordoned)
+	}
+}

@@ -1,0 +1,160 @@
+package scheduler
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
+)
+
+type volumeBindingFilter struct{}
+
+func (volumeBindingFilter) about() ruling {
+	return ruling{
+		rule:   RuleVolumeBinding,
+		plugin: "VolumeBinding",
+		ends:   byNode | byVolumes,
+		reads:  podFields{"Namespace", "Mounts"},
+	}
+}
+
+func (volumeBindingFilter) asks(d *demand) bool { return d.volumes != nil }
+
+// judge demands that every claim of the pod has, or can get, a volume that can be reached from the node;
+// see volumes.Store.Bind. Claims that are bound as soon as they are made have a reason of their own if they are not
+// (volumes.Ask.Useless).
+func (volumeBindingFilter) judge(c *state, d *demand, r row) bool {
+	return d.volumes == nil || c.bindVolumes(d.volumes, r) == 0
+}
+
+func (volumeBindingFilter) final(*state, *demand, row) bool { return true }
+
+// bindVolumes says why volumes for the claims of a cannot be bound to row r; zero: they can.
+func (c *state) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
+	return c.storage.Bind(a, c.place(r), nil)
+}
+
+// place is what is looked at of the node of row r.
+func (n *nodes) place(r row) volumes.Place {
+	return volumes.Place{Row: r, Name: n.name[r], Labels: n.labels[r], Lacks: n.agentLacks[r]}
+}
+
+func (volumeBindingFilter) explain(c *state, d *demand, r row, reasons []string) []string {
+	return c.bindVolumes(d.volumes, r).Explain(reasons)
+}
+
+func (volumeBindingFilter) key(c *state, d *demand, r row, key []int32) []int32 {
+	if d.volumes == nil || len(d.volumes.Claims) == 0 {
+		return key
+	}
+	return append(key, int32(c.bindVolumes(d.volumes, r)))
+}
+
+// narrow asks for each bound volume once where it can be reached from: most volumes are to be reached from
+// the nodes of one zone, as many others are.
+func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
+	a := d.volumes
+	if a == nil {
+		return
+	}
+	for i := range a.Chosen {
+		there := c.emptyMask(len(m))
+		if r, known := c.rows[a.Chosen[i].Claim.Node]; known && m.Has(r) {
+			there.Set(r)
+		}
+		m.Only(there)
+	}
+	if len(a.Open) > 0 {
+		c.narrowOpen(a, m)
+	}
+	if len(a.Chosen) > 0 {
+		c.narrowAmong(f.judge, d, m, m)
+	}
+	for _, b := range a.Bound {
+		if b.Volume == nil {
+			clear(m)
+			return
+		}
+		c.narrowReached(b.Volume, m)
+	}
+}
+
+// narrowReached takes out of m the rows from which v cannot be reached.
+func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
+	if v.Plugin == "" && !v.From.Limited {
+		return
+	}
+	reached := func(r row) bool { return c.storage.Reaches(v, c.place(r)) }
+	if v.Plugin != "" || v.Affinity == nil {
+		c.keepIn(m, m, reached)
+		return
+	}
+	if v.From.Hosts != nil {
+		there := c.emptyMask(len(m))
+		byHost := c.TopologyOf(c.hostKey)
+		for _, host := range v.From.Hosts {
+			if domain, known := byHost.Values[host]; known {
+				byHost.Each(domain, there.Set)
+			}
+		}
+		m.Only(there)
+		c.keepIn(m, m, reached)
+		return
+	}
+	c.scratch = append(c.scratch[:0], asksVolume)
+	for i := range *v.Affinity {
+		c.scratch = selector.AppendNodeTerm(c.scratch, &(*v.Affinity)[i])
+	}
+	c.narrowBy(m, c.scratch, func(r row) bool { return c.storage.Reaches(v, c.place(r)) })
+}
+
+// narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether
+// volumes can be made for them.
+func (c *state) narrowOpen(a *volumes.Ask, m rows.Mask) {
+	stocked := make(rows.Mask, len(m))
+	byHost := c.TopologyOf(c.hostKey)
+	for i := range a.Open {
+		p, claim := a.Open[i].Stock, a.Open[i].Claim
+		if p.AnywhereFor(claim) {
+			stocked.Add(m)
+			break
+		}
+		p.EachHost(func(host int32) {
+			if domain, known := byHost.Values[host]; known {
+				byHost.Each(domain, func(r row) { stocked = stocked.With(r) })
+			}
+		})
+	}
+	stocked.Only(m)
+	c.keepIn(stocked, stocked, func(r row) bool { return c.bindVolumes(a, r) == 0 })
+	m.Less(stocked)
+	rest := m.CopyOf(nil)
+	for i := range a.Open {
+		c.narrowProvisioned(&a.Open[i], rest)
+	}
+	clear(m)
+	m.Add(rest)
+	m.Add(stocked)
+}
+
+// narrowProvisioned takes out of m the rows that could not reach a volume that is made for p. See volumes.Store.Bind.
+func (c *state) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
+	k := p.Class
+	if !k.Provisions() {
+		clear(m)
+		return
+	}
+	if k.Limits() {
+		c.scratch = append(c.scratch[:0], asksVolume)
+		for i := range k.Topologies {
+			c.scratch = append(c.scratch, k.Topologies[i].Text...)
+		}
+		c.narrowBy(m, c.scratch, func(r row) bool { return c.anyMatches(k.Topologies, r) })
+	}
+	if p.Claim.Sized && c.storage.Measures(k.Provisioner) {
+		most := c.spaceOf(k.Name)
+		c.keepIn(m, m, func(r row) bool { return most[r] >= p.Claim.Size && most[r] != noSpaceAtAll })
+	}
+	if len(p.OfAgent) > 0 {
+		c.keepIn(m, c.marks.lacking, func(r row) bool { return !c.agentLacksAny(r, p.OfAgent) })
+	}
+}

@@ -1,0 +1,42 @@
+package scheduler
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+
+type volumeZoneFilter struct{}
+
+func (volumeZoneFilter) about() ruling {
+	return ruling{
+		rule:   RuleVolumeZone,
+		plugin: "VolumeZone",
+		ends:   byNode | byVolumes,
+		reads:  podFields{"Namespace", "Mounts"},
+		alike:  true,
+	}
+}
+
+func (volumeZoneFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Zones) > 0 }
+
+// judge demands that the node is in a zone and a region of each bound volume, as the volume's labels have
+// them. A node without any such label is anywhere.
+func (volumeZoneFilter) judge(c *state, d *demand, r row) bool {
+	return d.volumes == nil || len(d.volumes.Zones) == 0 || c.storage.InZones(d.volumes, c.labels[r])
+}
+
+func (volumeZoneFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {
+	return append(reasons, "node(s) had no available volume zone")
+}
+
+func (volumeZoneFilter) final(*state, *demand, row) bool { return true }
+
+func (f volumeZoneFilter) key(c *state, d *demand, r row, key []int32) []int32 {
+	if d.volumes == nil || len(d.volumes.Zones) == 0 {
+		return key
+	}
+	return append(key, verdictKey(f.judge(c, d, r)))
+}
+
+func (f volumeZoneFilter) narrow(c *state, d *demand, m rows.Mask) {
+	if d.volumes != nil && len(d.volumes.Zones) > 0 {
+		c.narrowAmong(f.judge, d, m, m)
+	}
+}

@@ -1,0 +1,186 @@
+package scheduler
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/encode"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+// beyondRules are the fields of Pod that no rule reads, and what they are for.
+var beyondRules = map[string]string{
+	"Node":          "where it is",
+	"Nominated":     "where room is being made for it",
+	"Gates":         "whether it may be placed yet: the queue's",
+	"Deleting":      "how it counts, not where it may go",
+	"Preempted":     "how it counts",
+	"Started":       "who is evicted first",
+	"Berth":         "where it lies",
+	"Asks":          "others are asked besides the rules",
+	"AsksEvictions": "others are asked about evictions besides the rules",
+}
+
+// besideRules are read by what is no rule and yet asked about classes: the profile says which rules judge, and
+// preemption and nomination compare priorities.
+var besideRules = podFields{"Profile", "Priority", "NeverPreempts"}
+
+// apart are leaves that need not be told apart, and why.
+var apart = map[string]string{
+	"NUMA.UID":                "the pod's own, put in when an offer is asked for",
+	"NUMA.Berth[0].Container": "pods that are judged have no berth yet",
+	"NUMA.Berth[0].CPUs":      "likewise",
+	"NUMA.Berth[0].Nodes":     "likewise",
+	"NUMA.Berth[0].Nodes[0]":  "likewise",
+	"NUMA.Berth":              "likewise",
+}
+
+// TestKeysTellWhatRulesRead: pods that differ in anything that a rule reads are different to the rules: they have
+// another class, identity or owner. So a new field of Pod is read by a rule that says so and is part of a key, or is
+// listed here with what it is for.
+func TestKeysTellWhatRulesRead(t *testing.T) {
+	read := map[string]bool{}
+	for _, fields := range declaredReads() {
+		for _, f := range fields {
+			read[f] = true
+		}
+	}
+	pod := reflect.New(reflect.TypeFor[Pod]()).Elem()
+	fill(pod)
+	for i := range pod.NumField() {
+		field := pod.Type().Field(i)
+		why, beyond := beyondRules[field.Name]
+		switch {
+		case read[field.Name] && beyond:
+			t.Errorf("Pod.%s is read by a rule and %s", field.Name, why)
+		case !read[field.Name] && !beyond:
+			t.Errorf("Pod.%s: no rule says that it reads it: name it in reads of one, or in beyondRules", field.Name)
+		}
+		delete(read, field.Name)
+		before := toRules(pod.Addr().Interface().(*Pod))
+		vary(pod.Field(i), field.Name, func(leaf string) {
+			if _, known := apart[leaf]; known {
+				return
+			}
+			if same := toRules(pod.Addr().Interface().(*Pod)) == before; same != beyond {
+				t.Errorf("pods that differ in %s: the same to the rules: %v", leaf, same)
+			}
+		})
+	}
+	for name := range read {
+		t.Errorf("a rule reads Pod.%s, and there is no such field", name)
+	}
+}
+
+// declaredReads lists what each rule says it reads.
+func declaredReads() (all []podFields) {
+	for i := range filters {
+		all = append(all, filters[i].reads)
+	}
+	for _, s := range allScorers(nil) {
+		all = append(all, s.about().reads)
+	}
+	return append(all, besideRules)
+}
+
+// TestRulesAreWhole: a rule that lacks a part is one that somebody forgot.
+func TestRulesAreWhole(t *testing.T) {
+	for i := range filters {
+		f := &filters[i]
+		if f.rule == 0 || f.plugin == "" || f.ends == 0 || len(f.reads) == 0 {
+			t.Errorf("filter %d lacks a part: %+v", i, f.ruling)
+		}
+		if (f.ends&byCounters != 0) != (f.surround != nil) {
+			t.Errorf("filter %d: what ends byCounters is a surroundFilter, and nothing else: %+v", i, f.ruling)
+		}
+		if f.rule&rulesOfNodes != 0 && f.ends&(byRoom|byCounters) != 0 {
+			t.Errorf("filter %d is one of rulesOfNodes, and evictions may end its rejections: %+v", i, f.ruling)
+		}
+	}
+	for i, s := range allScorers(nil) {
+		if about := s.about(); about.plugin == "" || about.weight == 0 || len(about.reads) == 0 {
+			t.Errorf("scorer %d lacks a part: %+v", i, about)
+		}
+	}
+}
+
+// toRules is all that rules can see of a pod.
+func toRules(pod *Pod) string {
+	b := appendDemands(nil, pod)
+	b = selector.AppendLabels(encode.String(b, pod.Namespace), pod.Labels)
+	return string(encode.String(encode.String(b, pod.Owner.Kind), pod.Owner.Name))
+}
+
+// fill gives v and everything in it a value that is not zero, one element to each list.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.String:
+		v.SetString("some")
+	case reflect.Bool:
+		v.SetBool(true)
+	default:
+		if v.CanInt() {
+			v.SetInt(1)
+		} else if v.CanUint() {
+			v.SetUint(1)
+		} else {
+			panic(fmt.Sprintf("fill: %s: teach this test what a value of it is", v.Type()))
+		}
+	}
+}
+
+// vary changes v, and then everything in it, one at a time, and calls see with the name of what is another.
+func vary(v reflect.Value, name string, see func(name string)) {
+	was := reflect.New(v.Type()).Elem()
+	was.Set(v)
+	put := func(other reflect.Value) {
+		v.Set(other)
+		see(name)
+		v.Set(was)
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				vary(v.Field(i), name+"."+v.Type().Field(i).Name, see)
+			}
+		}
+	case reflect.Pointer:
+		put(reflect.Zero(v.Type()))
+		vary(v.Elem(), name, see)
+	case reflect.Slice:
+		put(reflect.Zero(v.Type()))
+		put(reflect.AppendSlice(reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, 2), was), was))
+		vary(v.Index(0), name+"[0]", see)
+	case reflect.String:
+		put(reflect.ValueOf("another").Convert(v.Type()))
+	case reflect.Bool:
+		put(reflect.ValueOf(!v.Bool()).Convert(v.Type()))
+	default:
+		put(reflect.ValueOf(2).Convert(v.Type()))
+	}
+}
+
+// TestReadsCanFail makes sure that what the test above compares does tell pods apart, and equal ones not.
+func TestReadsCanFail(t *testing.T) {
+	a, b := Pod{ID: "a", Name: "a"}, Pod{ID: "b", Name: "b"}
+	if toRules(&a) != toRules(&b) {
+		t.Error("two pods that differ in nothing but who they are")
+	}
+	if b.Ports = []HostPort{{Port: 1}}; toRules(&a) == toRules(&b) {
+		t.Error("a pod with a port is as one without")
+	}
+}

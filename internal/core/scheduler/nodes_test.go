@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// TestEveryColumnGrows: what has a place for each row is listed where rows are added, or the next row is out of range.
+func TestEveryColumnGrows(t *testing.T) {
+	c := newCluster(0)
+	grows := map[uintptr]bool{}
+	for _, x := range c.growing {
+		grows[reflect.ValueOf(x).Pointer()] = true
+	}
+	found := 0
+	var look func(v reflect.Value)
+	look = func(v reflect.Value) {
+		for i := range v.NumField() {
+			field := v.Field(i)
+			if field.Type().Implements(reflect.TypeFor[rows.Table]()) {
+				if found++; !grows[field.Pointer()] {
+					t.Errorf("%s.%s is not in cluster.growing", v.Type().Name(), v.Type().Field(i).Name)
+				}
+			} else if field.Addr().Type().Implements(reflect.TypeFor[rows.Table]()) {
+				if found++; !grows[field.UnsafeAddr()] {
+					t.Errorf("column %s.%s is not in cluster.growing", v.Type().Name(), v.Type().Field(i).Name)
+				}
+			} else if v.Type().Field(i).Anonymous {
+				look(reflect.Indirect(field))
+			}
+		}
+	}
+	look(reflect.ValueOf(c).Elem())
+	if found != len(c.growing) {
+		t.Errorf("%d columns were found, %d grow", found, len(c.growing))
+	}
+}
+
+// TestEveryFactOfANodeCounts: a field of Node that nobody reads is one that was forgotten; so is one that stays when
+// the node no longer says it.
+func TestEveryFactOfANodeCounts(t *testing.T) {
+	full := reflect.ValueOf(Node{
+		Name:          "n",
+		Unschedulable: true,
+		Labels:        []Label{{Key: "zone", Value: "a"}},
+		Taints:        []Taint{{Key: "k", Effect: NoSchedule}, {Key: "k", Effect: PreferNoSchedule}},
+		Allocatable:   []Amount{{Resource: CPU, Value: 1}},
+		PodsMax:       1,
+		Images:        []Image{{Names: []string{"i"}, Size: 1}},
+		Features:      []string{"f"},
+		AgentLacks:    []string{"volumes.csi"},
+	})
+	c := newCluster(0)
+	tells := func(n Node) bool {
+		was, moved := c.changes.End(), c.moves.End()
+		c.setNode(n)
+		if (c.changes.End() > was) != (c.moves.End() > moved) {
+			t.Errorf("%+v: a change that is in one of the two logs only", n)
+		}
+		return c.changes.End() > was
+	}
+	tells(Node{Name: "n"})
+	for i := range full.NumField() {
+		name := full.Type().Field(i).Name
+		if full.Field(i).IsZero() {
+			t.Errorf("%s: say in this test what a node that has it looks like", name)
+		}
+		if name == "Name" {
+			continue
+		}
+		n := reflect.New(full.Type()).Elem()
+		n.FieldByName("Name").SetString("n")
+		n.Field(i).Set(full.Field(i))
+		with := n.Interface().(Node)
+		if !tells(with) {
+			t.Errorf("nobody reads Node.%s", name)
+		}
+		if tells(with) {
+			t.Errorf("Node.%s: told again, it counts as a change", name)
+		}
+		if !tells(Node{Name: "n"}) {
+			t.Errorf("Node.%s stays when the node no longer has it", name)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/queue"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// crowded is a Placer with three nodes, each full with one pod, the more important the later its name, and an important
+// pod for which others are asked about evictions.
+func crowded() (p *Placer, now unit.Instant) {
+	p, now = New(Options{Seed: 1}), unit.Instant(time.Hour)
+	for i, name := range []string{"a", "b", "c"} {
+		p.NodeSeen(now, parseNode([]string{name, "cpu=1000", "pods=10"}))
+		p.PodSeen(now, parsePod([]string{"on-" + name, "cpu=1000", fmt.Sprint("prio=", i+1), "on=" + name}))
+	}
+	high := parsePod([]string{"high", "cpu=1000", "prio=10"})
+	high.AsksEvictions = true
+	p.PodSeen(now, high)
+	return p, now
+}
+
+func mustNext(t *testing.T, p *Placer, now unit.Instant) Decision {
+	t.Helper()
+	d, ok := p.Next(now)
+	if !ok {
+		t.Fatal("nothing is ready")
+	}
+	return d
+}
+
+func victimsOf(made []Preemption) string {
+	var lines []string
+	for i := range made {
+		lines = append(lines, strings.TrimSpace(evicted(&made[i])))
+	}
+	return strings.Join(lines, " ")
+}
+
+// TestEvictionsAreAskedAbout: before anybody is evicted for a pod that asks, others hear what would make room, the
+// cheapest first, and what they leave of it decides.
+func TestEvictionsAreAskedAbout(t *testing.T) {
+	p, now := crowded()
+	d := mustNext(t, p, now)
+	const all = "Evicts on-a from a, against budgets 0. Evicts on-b from b, against budgets 0. Evicts on-c from c, against budgets 0."
+	if got := victimsOf(d.Offers); got != all || d.Preemption != nil || d.Failure == nil {
+		t.Fatalf("offered %s, decided %+v, because of %v", got, d.Preemption, d.Failure)
+	}
+	if d, ok := p.Next(now); ok {
+		t.Fatalf("decided while others are asked: %+v", d)
+	}
+	left := []Preemption{{Node: "c", Victims: []Victim{{ID: "on-c"}}}, {Node: "b", Victims: []Victim{{ID: "on-b"}}}}
+	if err := p.NameVictims("high", left); err != nil || left[0].Victims[0].Name != "on-c" {
+		t.Errorf("named %+v, %v", left, err)
+	}
+	p.HeardEvictions(now, "high", left)
+	d = mustNext(t, p, now)
+	if d.Preemption == nil || d.Preemption.Node != "b" || d.Nominated != "b" || d.Attempt != 1 || len(d.Offers) != 0 {
+		t.Fatalf("decided %+v, nominated on %q, attempt %d", d.Preemption, d.Nominated, d.Attempt)
+	}
+	if d, ok := p.Next(now); ok {
+		t.Fatalf("decided while its victim goes: %+v", d)
+	}
+	p.PodGone(now.Add(time.Second), "on-b")
+	if d := mustNext(t, p, now.Add(time.Second)); d.Node != "b" {
+		t.Errorf("placed on %q, want b: %v", d.Node, d.Failure)
+	}
+}
+
+// TestOthersLeaveNoEviction: nobody goes then, the pod hears so, and others are asked again after its back-off.
+func TestOthersLeaveNoEviction(t *testing.T) {
+	p, now := crowded()
+	mustNext(t, p, now)
+	p.HeardEvictions(now, "high", nil)
+	d := mustNext(t, p, now)
+	if d.Preemption != nil || d.Failure == nil || !strings.HasSuffix(d.Failure.String(), "1 Insufficient cpu. preemption: no candidate node for preemption") &&
+		!strings.HasSuffix(d.Failure.String(), "3 Insufficient cpu. preemption: no candidate node for preemption") {
+		t.Fatalf("decided %+v, %v", d.Preemption, d.Failure)
+	}
+	if d, ok := p.Next(now); ok {
+		t.Fatalf("again at once: %+v", d)
+	}
+	if wake := p.Wake(); wake != now.Add(queue.BackoffFirst) {
+		t.Errorf("again in %v, want %v", wake.Sub(now), queue.BackoffFirst)
+	}
+	if d := mustNext(t, p, now.Add(queue.BackoffFirst)); len(d.Offers) != 3 {
+		t.Errorf("offered %v", d.Offers)
+	}
+	p.HeardNothing(now.Add(queue.BackoffFirst), "high")
+	if wake := p.Wake(); wake != now.Add(3*queue.BackoffFirst) {
+		t.Errorf("again in %v, want %v", wake.Sub(now), 3*queue.BackoffFirst)
+	}
+}
+
+// TestWhomOthersMayNotEvict: pods that are not on the node, and such that are as important, are no victims, whoever
+// wants them; and where the victims are gone meanwhile nobody goes instead.
+func TestWhomOthersMayNotEvict(t *testing.T) {
+	p, now := crowded()
+	p.PodSeen(now, parsePod([]string{"peer", "cpu=0", "prio=10", "on=a"}))
+	mustNext(t, p, now)
+	for want, left := range map[string]Preemption{
+		`pod "on-b" is not on node "a"`:                 {Node: "a", Victims: []Victim{{ID: "on-b"}}},
+		`pod "on-a" is not on node "nowhere"`:           {Node: "nowhere", Victims: []Victim{{ID: "on-a"}}},
+		"has priority 10, and may not go for one of 10": {Node: "a", Victims: []Victim{{ID: "on-a"}, {ID: "peer"}}},
+	} {
+		if err := p.NameVictims("high", []Preemption{left}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := p.NameVictims("gone", nil); err == nil {
+		t.Error("of a pod that does not wait")
+	}
+	p.PodSeen(now, parsePod([]string{"filler", "cpu=1000", "prio=20", "on=b"}))
+	p.PodGone(now, "on-b")
+	p.HeardEvictions(now, "high", []Preemption{{Node: "b", Victims: []Victim{{ID: "on-b"}}}, {Node: "a", Victims: []Victim{{ID: "peer"}}}})
+	if d := mustNext(t, p, now); d.Preemption != nil {
+		t.Errorf("evicts %s", victimsOf([]Preemption{*d.Preemption}))
+	}
+}
+
+// TestOffersAreBounded: of many nodes others hear the cheapest hundred.
+func TestOffersAreBounded(t *testing.T) {
+	p, now := New(Options{Seed: 1}), unit.Instant(time.Hour)
+	for i := range 3 * offersMax {
+		node := fmt.Sprint("n", i)
+		p.NodeSeen(now, parseNode([]string{node, "cpu=1000", "pods=10"}))
+		for j := range 2 {
+			p.PodSeen(now, parsePod([]string{fmt.Sprint("on-", i, "-", j), "cpu=500", fmt.Sprint("prio=", 3*offersMax-i), "on=" + node}))
+		}
+	}
+	high := parsePod([]string{"high", "cpu=1000", "prio=1000"})
+	high.AsksEvictions = true
+	p.PodSeen(now, high)
+	d := mustNext(t, p, now)
+	if len(d.Offers) != offersMax || d.Offers[0].Node != fmt.Sprint("n", 3*offersMax-1) || d.Offers[offersMax-1].Node != fmt.Sprint("n", 2*offersMax) {
+		t.Errorf("offered %d, from %s to %s", len(d.Offers), d.Offers[0].Node, d.Offers[len(d.Offers)-1].Node)
+	}
+}

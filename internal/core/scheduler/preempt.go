@@ -1,0 +1,426 @@
+package scheduler
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// A Preemption makes room for a pod on Node by evicting Victims, the most important first.
+type Preemption struct {
+	Node       string
+	Victims    []Victim
+	Violations int // victims whose disruption budget does not allow it
+}
+
+// Victim is a pod to be evicted.
+type Victim struct {
+	ID              PodID
+	Namespace, Name string
+	// Assumed: it was placed by us, and its bind is on its way. The bind is to be withdrawn (BindWithdrawn), and
+	// nothing deleted. If the pod is bound all the same, the preemptor is tried again, and may evict it as a bound one
+	// then.
+	Assumed bool
+}
+
+// bid is what making room on one row would cost. Fields are in the order in which bids are compared; less is better but
+// for the last.
+type bid struct {
+	state      bidState
+	by         RuleSet // why it is not good: a rule that objects whoever is evicted
+	violations int32   // victims whose disruption budget does not allow it
+	highest    int32   // priority of the most important victim
+	count      int32
+	sum        int64 // of priorities, each raised above zero so that fewer victims are less
+	earliest   int64 // when the longest running of the victims with the highest priority started
+}
+
+type bidState uint8
+
+const (
+	bidNone bidState = iota // evictions do not help here
+	bidGood
+)
+
+// priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
+const priorityLift = math.MaxInt32 + 1
+
+// preempt chooses the row whose eviction costs least; upstream's order: fewest violated budgets, lowest highest
+// priority, smallest sum of priorities, fewest victims, latest start of the oldest among the highest; then, where
+// upstream is random, the place on the ring. Unlike upstream it looks at every row. why says why there is none.
+func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
+	if d.profile.NoPreemption {
+		return nil, ""
+	}
+	if d.neverPreempts {
+		return nil, "not eligible due to preemptionPolicy=Never."
+	}
+	if c.awaitsVictims(d, self) {
+		return nil, "not eligible due to a terminating pod on the nominated node."
+	}
+	if d.conflict || d.whole() != "" {
+		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonUseless: c.seenCount}}
+		return nil, f.String()
+	}
+	if !c.anyBelow(d.priority) {
+		return nil, c.hopeless(d, self)
+	}
+	best, cost := c.cheapest(d, self)
+	if best == noRow {
+		return nil, c.hopeless(d, self)
+	}
+	_, victims := c.bidFor(d, self, best)
+	return c.preemptionOf(best, &cost, victims), ""
+}
+
+func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
+	p := &Preemption{Node: c.name[r], Violations: int(b.violations)}
+	for _, v := range victims {
+		p.Victims = append(p.Victims, Victim{ID: v.id, Namespace: v.Who.Namespace, Name: v.name})
+	}
+	return p
+}
+
+// evictions lists what would make room, node by node, in the order of names.
+func (c *cluster) evictions(d *demand, self PodID) (out []Preemption) {
+	for _, name := range c.names() {
+		if b, victims := c.bidFor(d, self, c.rows[name]); b.state == bidGood {
+			out = append(out, *c.preemptionOf(c.rows[name], &b, victims))
+		}
+	}
+	return out
+}
+
+func compareBids(a, b *bid) int {
+	return cmp.Or(cmp.Compare(a.violations, b.violations), cmp.Compare(a.highest, b.highest), cmp.Compare(a.sum, b.sum),
+		cmp.Compare(a.count, b.count), cmp.Compare(b.earliest, a.earliest))
+}
+
+// awaitsVictims reports whether room is being made already: pods evicted for it are ending on the nominated row. What
+// no eviction can change there ends the waiting.
+func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
+	w := c.wishes[self]
+	if w == nil || !c.Present(w.Row) {
+		return false
+	}
+	if c.verdict(d, self, w.Row).Final {
+		return false
+	}
+	return slices.ContainsFunc(c.held[w.Row], func(h *held) bool {
+		return h.class.priority < d.priority && h.Deleting && h.preempted || slices.Contains(w.victims, h.id)
+	})
+}
+
+// mayEvict reports whether a waiting demand may make others go at all.
+func (c *cluster) mayEvict(d *demand) bool {
+	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
+}
+
+// bidFor finds the fewest pods of lower priority whose eviction from row r makes room for d: all of them go, then each
+// may stay beside which d still fits, pods whose budget is spent first, the most important of each first.
+func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) {
+	if !c.seen[r] {
+		return b, nil
+	}
+	if !c.anyBelowOn(r, d.priority) {
+		return b, nil
+	}
+	if c.staysOff(d, r) != "" {
+		b.by = RulePodAffinity
+		return b, nil
+	}
+	helps, by := c.mayHelp(d, self, r)
+	if !helps {
+		b.by = by
+		return b, nil
+	}
+	defer c.tryWithout(d, r).end()
+	if by := c.keptOff(d, self, r); by != nil {
+		b.by = by.rule
+		return b, nil
+	}
+	lifted := append(c.lifted[:0], c.evicting.pods...)
+	c.lifted = lifted
+	slices.SortFunc(lifted, moreImportant)
+	spent := c.overBudget(lifted)
+	for _, violating := range [...]bool{true, false} {
+		for i, h := range lifted {
+			if spent[i] != violating {
+				continue
+			}
+			if c.evicting.count(h, 1); c.feasible(d, self, r) {
+				continue
+			}
+			c.evicting.count(h, -1)
+			victims = append(victims, h)
+			if violating {
+				b.violations++
+			}
+		}
+	}
+	if len(victims) == 0 {
+		return b, nil // it fits as it is
+	}
+	b = costOf(victims, b.violations)
+	return b, victims
+}
+
+// mayHelp reports whether the rejection of row r is one that evictions can change, and by which rule it is.
+func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet) {
+	if d.tables != nil && !d.looksAround() {
+		if t := c.tablesOf(d); t.of[r] < nowhere {
+			x := &t.rejections[nowhere-1-t.of[r]]
+			return !x.final, x.by.rule // what rejected the row is known
+		}
+	}
+	c.asIfNominated(d, self, r, func() bool {
+		f := c.objection(d.profile.filters, d, r)
+		if f != nil {
+			helps, by = !f.final(&c.state, d, r), f.rule
+		}
+		return f == nil
+	})
+	return helps, by
+}
+
+// staysOff is why terms between pods keep d off row r whoever is evicted there: pods elsewhere in a domain of the row
+// hold or meet them, or none does there that is to be joined; empty: they do not. Counters say so without a trial.
+func (c *cluster) staysOff(d *demand, r row) (reason string) {
+	if len(d.together)+len(d.apart)+len(d.shunnedBy) == 0 || !d.profile.asksAbout(RulePodAffinity) {
+		return ""
+	}
+	if !d.joins(r) {
+		return reasonJoins // if all of its like are on r, it joins them
+	}
+	for _, k := range d.apart {
+		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
+			return reasonAvoids
+		}
+	}
+	for _, k := range d.shunnedBy {
+		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
+			return reasonAdmitted
+		}
+	}
+	return ""
+}
+
+// countBeyond is what k counts in the domain of row r without the pods there that d may evict.
+func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
+	n := k.On(r)
+	for _, h := range c.held[r] {
+		if h.class.priority >= d.priority {
+			continue
+		}
+		if k.Of.What == census.CountPods {
+			if h.Who.MeantBy(k.Of.Aim) {
+				n--
+			}
+			continue
+		}
+		for _, t := range h.Terms {
+			if t.Counter == k {
+				n -= t.Weight
+			}
+		}
+	}
+	return n
+}
+
+// moreImportant orders by priority, then by how long a pod has run, then by id.
+func moreImportant(a, b *held) int {
+	return cmp.Or(cmp.Compare(b.class.priority, a.class.priority), cmp.Compare(startOf(a), startOf(b)), strings.Compare(string(a.id), string(b.id)))
+}
+
+// startOf is when h started; later than everything if it has not.
+func startOf(h *held) int64 {
+	if h.started == 0 {
+		return math.MaxInt64
+	}
+	return h.started
+}
+
+// anyBelowOn reports whether a pod on row r has a priority below p.
+func (c *cluster) anyBelowOn(r row, p int32) bool {
+	return slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < p })
+}
+
+// anyBelow reports whether any counted pod has a priority below p.
+func (c *cluster) anyBelow(p int32) bool {
+	for q := range c.atPriority {
+		if q < p {
+			return true
+		}
+	}
+	return false
+}
+
+// What upstream says of nodes on which eviction does not help.
+const (
+	reasonUseless   = "Preemption is not helpful for scheduling"
+	reasonNoVictims = "No preemption victims found for incoming pod"
+)
+
+// hopeless says, in upstream's words, why no eviction helps.
+func (c *cluster) hopeless(d *demand, self PodID) string {
+	if c.wishes[self] != nil {
+		return c.hopelessByRow(d, self)
+	}
+	if d.tables != nil && !c.anyBelow(d.priority) {
+		return c.hopelessByGroup(d, c.tablesOf(d))
+	}
+	if b := &d.bids; b.hopeless == "" || b.hopelessAt != c.changes.End() || b.hopelessFor != d.volumes || d.looksAround() {
+		var bounds *bidBounds
+		if c.anyBelow(d.priority) {
+			bounds = c.boundsFor(d)
+		}
+		b.hopeless, b.hopelessAt, b.hopelessFor = c.hopelessIn(d, self, bounds), c.changes.End(), d.volumes
+	}
+	return d.bids.hopeless
+}
+
+// hopelessByGroup is for demands below whose priority there is nobody.
+func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
+	reasons := map[string]int{}
+	add := func(final bool, rows int32) {
+		if rows == 0 {
+			return
+		}
+		if final {
+			reasons[reasonUseless] += int(rows)
+		} else {
+			reasons[reasonNoVictims] += int(rows)
+		}
+	}
+	for i := range t.rejections {
+		add(t.rejections[i].final, t.rejections[i].rows)
+	}
+	for i := range t.groups {
+		if g := &t.groups[i]; g.size > 0 {
+			helps, _ := c.mayHelp(d, "", row(g.root))
+			add(!helps, g.size)
+		}
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
+}
+
+func (c *cluster) hopelessByRow(d *demand, self PodID) string { return c.hopelessIn(d, self, nil) }
+
+// hopelessIn is likewise. Where bounds are known, most rows are not tried.
+func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
+	if d.asksForMore(RuleResources | RulePodAffinity) {
+		bounds = nil
+	}
+	reasons := map[string]int{}
+	exactly := c.asBoundsSee(d)
+	anybody, useless, alone := c.anyBelow(d.priority), 0, 0
+	c.eachRejected(d, self, func(r row, helps bool) {
+		switch {
+		case !helps:
+			useless++
+		case !anybody || !c.anyBelowOn(r, d.priority):
+			alone++
+		default:
+			why, known := c.knownRejection(d, exactly, r, bounds)
+			if !known {
+				why = c.stillRejected(d, self, r)
+			}
+			for _, reason := range why {
+				reasons[reason]++
+			}
+		}
+	})
+	if useless > 0 {
+		reasons[reasonUseless] += useless
+	}
+	if alone > 0 {
+		reasons[reasonNoVictims] += alone
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
+}
+
+// eachRejected calls see for every row, and says what mayHelp does. Rules are asked about sets of rows, but where pods
+// are nominated.
+func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool)) {
+	marks := c.look()
+	left := marks.seen.CopyOf(c.rejected[0])
+	left.Less(marks.wished)
+	rejected := c.rejected[1]
+	for _, f := range d.profile.filters {
+		if left.None() {
+			break
+		}
+		rejected = left.CopyOf(rejected)
+		f.narrow(&c.state, d, left)
+		rejected.Less(left)
+		rejected.Each(func(r row) { see(r, !f.final(&c.state, d, r)) })
+	}
+	left.Each(func(r row) { see(r, false) })
+	c.rejected = [2]rows.Mask{left, rejected}
+	marks.wished.Both(marks.seen, func(r row) {
+		helps, _ := c.mayHelp(d, self, r)
+		see(r, helps)
+	})
+}
+
+// knownRejection is what stillRejected says, in working space, where bounds and counters say it: of demands that
+// nothing can keep off a node but what the node says of itself, resources and terms between pods; for others there are
+// no bounds here. exactly is d as bounds see it.
+func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (reasons []string, known bool) {
+	if bounds == nil || len(c.nominated[r]) > 0 {
+		return nil, false
+	}
+	reasons = c.known[:0]
+	free := &bounds.free[r]
+	if free.state == bidGood && !slices.Equal(exactly.requests, bounds.of.requests) {
+		x := c.freeBoundOn(exactly, r)
+		free = &x
+	}
+	if free.state == bidGood {
+		reason := c.staysOff(d, r)
+		if reason == "" || reason != reasonJoins && len(d.together) > 0 { // who is to be joined may be evicted, too
+			return nil, false
+		}
+		reasons = append(reasons, reason)
+	} else {
+		all := c.belowOn(d, r)
+		if c.podsHeld[r]-int64(len(all))+1 > c.podsMax[r] {
+			reasons = append(reasons, reasonTooMany)
+		}
+		for _, q := range exactly.requests {
+			lack := c.lack(r, q)
+			for _, h := range all {
+				lack -= h.class.takes(q.column)
+			}
+			if lack > 0 {
+				reasons = append(reasons, c.columns.all[q.column].insufficient)
+			}
+		}
+	}
+	c.known = reasons
+	return reasons, true
+}
+
+// stillRejected says why d does not fit on row r without any pod of lower priority.
+func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
+	defer c.tryWithout(d, r).end()
+	return c.verdict(d, self, r).Reasons
+}
+
+// tryWithout begins a trial of row r without any pod of lower priority than d.
+func (c *cluster) tryWithout(d *demand, r row) *trial {
+	t := &c.evicting
+	t.begin(&c.state, d)
+	for _, h := range c.held[r] {
+		if h.class.priority < d.priority {
+			t.count(h, -1)
+		}
+	}
+	return t
+}

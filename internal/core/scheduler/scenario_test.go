@@ -1,0 +1,312 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// TestScenarios plays testdata/*.txt in virtual time: each text is the story of one Placer. A block is "do" and one
+// command per line, and what came of them. CONTRIBUTING.md says how to rewrite outcomes. The commands:
+//
+//	node NAME [cpu=MILLI] [memory=N] [pods=N] [RESOURCE=N] [label=K:V,...] [taint=K:V:EFFECT,...] [cordoned]
+//	node-gone NAME
+//	pod NAME [cpu=..] [memory=..] [RESOURCE=N] [prio=N] [profile=gentle] [gate=G] [on=NODE] [select=K:V] [port=[IP:]N/PROTO] [tolerate=K] [names=a+b] [needs=TEXT] [deleting] [preempted] [nominated=NODE] [label=K:V,...]
+//	budget NAME select=K:V allowed=N
+//	gone NAME
+//	next [N]          place up to N pods (default: all that are ready)
+//	bound NAME done|refused|lost|withdrawn
+//	eviction-failed NAME  of a victim of NAME
+//	after DURATION
+//	pending
+//	why NAME
+//
+// and those about volumes, in scenario_storage_test.go, and about what lies around a pod, in scenario_around_test.go.
+// The block "cluster" begins another story, with another Placer. In needs=TEXT an underscore is a space.
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := newStory(t)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "cluster":
+				w = newStory(t)
+				return ""
+			case "do":
+			default:
+				d.Fatalf(t, "unknown directive %q", d.Cmd)
+			}
+			w.t = t
+			var out strings.Builder
+			for command := range strings.Lines(d.Input) {
+				for _, line := range w.run(t, d, strings.Fields(command)) {
+					fmt.Fprintln(&out, line)
+				}
+			}
+			return out.String()
+		})
+	})
+}
+
+// world drives a Placer with virtual time.
+type world struct {
+	t       *testing.T
+	placer  *Placer
+	now     unit.Instant
+	pods    map[string]Pod
+	inOrder []string // names of pods, as they were first seen
+
+	version int                     // of the object of storage that was written last
+	layouts map[string]*numa.Layout // of nodes that reported, by what they are
+}
+
+func newStory(t *testing.T) *world {
+	gentle := DefaultProfile() // whose pods evict nobody
+	gentle.Name, gentle.NoPreemption = "gentle", true
+	return &world{
+		t:       t,
+		placer:  New(Options{Seed: 1, Profiles: []Profile{DefaultProfile(), gentle}}),
+		now:     unit.Instant(time.Hour),
+		pods:    map[string]Pod{},
+		layouts: map[string]*numa.Layout{},
+	}
+}
+
+// run executes one command and returns what it prints.
+func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
+	args := f[1:]
+	if lines, mine := w.storage(f); mine {
+		return lines
+	}
+	if w.around(f) {
+		return nil
+	}
+	switch f[0] {
+	case "node":
+		w.placer.NodeSeen(w.now, parseNode(args))
+	case "node-gone":
+		w.placer.NodeGone(w.now, args[0])
+	case "pod":
+		pod := parsePod(args)
+		if _, known := w.pods[pod.Name]; !known {
+			w.inOrder = append(w.inOrder, pod.Name)
+		}
+		w.pods[pod.Name] = pod
+		w.placer.PodSeen(w.now, pod)
+	case "budget":
+		parsed := parseArguments(args[1:])
+		key, value, _ := strings.Cut(parsed["select"], ":")
+		b := Budget{Namespace: "default", Name: args[0], Allowed: int32(number(parsed["allowed"]))}
+		b.Selector.Requirements = []Requirement{{Key: key, Op: In, Values: []string{value}}}
+		w.placer.BudgetSeen(w.now, b)
+	case "gone":
+		w.placer.PodGone(w.now, PodID(args[0]))
+		delete(w.pods, args[0])
+	case "next":
+		return w.next(args)
+	case "bound":
+		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost, "withdrawn": BindWithdrawn}[args[1]]
+		w.placer.Bound(w.now, w.pods[args[0]], outcome)
+	case "eviction-failed":
+		w.placer.EvictionFailed(w.now, PodID(args[0]))
+	case "after":
+		passed, err := time.ParseDuration(args[0])
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		w.now = w.now.Add(passed)
+	case "pending":
+		n := w.placer.Pending()
+		return []string{fmt.Sprintf("active %d, backoff %d, unschedulable %d, gated %d", n["active"], n["backoff"], n["unschedulable"], n["gated"])}
+	case "why":
+		var lines []string
+		for _, v := range w.placer.Verdicts(w.pods[args[0]]) {
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s: %s %s", v.Node, v.Plugin, strings.Join(v.Reasons, "; "))))
+		}
+		return lines
+	default:
+		d.Fatalf(t, "unknown command %q", f[0])
+	}
+	return nil
+}
+
+func (w *world) next(args []string) []string {
+	limit := 1 << 20
+	if len(args) > 0 {
+		limit, _ = strconv.Atoi(args[0])
+	}
+	var lines []string
+	for range limit {
+		d, ok := w.placer.Next(w.now)
+		if !ok {
+			if wake := w.placer.Wake(); !wake.IsZero() && !w.placer.checksAt(wake) {
+				lines = append(lines, fmt.Sprintf("(wake in %v)", wake.Sub(w.now)))
+			}
+			break
+		}
+		if d.Flushed {
+			lines = append(lines, d.Pod.Name+" had been forgotten")
+		}
+		if d.Failure != nil {
+			lines = append(lines, fmt.Sprintf("%s: %s%s", d.Pod.Name, d.Failure, evicted(d.Preemption)))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s -> %s (of %d, score %d%s)", d.Pod.Name, d.Node, d.Feasible, d.Score, planned(d.Volumes)))
+	}
+	if len(lines) == 0 {
+		return []string{"(nothing)"}
+	}
+	return lines
+}
+
+// evicted tells who must go.
+func evicted(p *Preemption) string {
+	if p == nil {
+		return ""
+	}
+	var names []string
+	for _, v := range p.Victims {
+		if v.Assumed {
+			v.Name += " (assumed)"
+		}
+		names = append(names, v.Name)
+	}
+	return fmt.Sprintf(" Evicts %s from %s, against budgets %d.", strings.Join(names, "+"), p.Node, p.Violations)
+}
+
+// checksAt reports whether all there is to do at an instant is to look after who waits long.
+func (p *Placer) checksAt(wake unit.Instant) bool {
+	checking := &p.cluster.waits.checking
+	return checking.Len() > 0 && checking.First().checks == wake
+}
+
+func parseNode(args []string) Node {
+	n := Node{Name: args[0], PodsMax: 110}
+	for _, a := range args[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		switch key {
+		case "cordoned":
+			n.Unschedulable = true
+		case "pods":
+			n.PodsMax = number(value)
+		case "label":
+			n.Labels = parseLabels(value)
+		case "taint":
+			for s := range strings.SplitSeq(value, ",") {
+				p := strings.Split(s, ":")
+				n.Taints = append(n.Taints, Taint{Key: p[0], Value: p[1], Effect: Effect(p[2])})
+			}
+		default:
+			n.Allocatable = append(n.Allocatable, Amount{key, number(value)})
+		}
+	}
+	return n
+}
+
+func parsePod(args []string) Pod {
+	p := Pod{ID: PodID(args[0]), Name: args[0], Namespace: "default", Asked: Load{100, 200 * unit.MiB}}
+	for _, a := range args[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		if parseMount(&p, key, value) || parseAround(&p, key, value) {
+			continue
+		}
+		switch key {
+		case "prio":
+			p.Priority = int32(number(value))
+		case "profile":
+			p.Profile = value
+		case "gate":
+			p.Gates = []string{value}
+		case "on":
+			p.Node = value
+		case "label":
+			p.Labels = parseLabels(value)
+		case "deleting":
+			p.Deleting = true
+		case "preempted":
+			p.Preempted = true
+		case "nominated":
+			p.Nominated = value
+		case "needs":
+			p.Unsupported = []string{strings.ReplaceAll(value, "_", " ")}
+		case "select":
+			p.NodeSelector = parseLabels(value)
+		case "tolerate":
+			p.Tolerations = append(p.Tolerations, Toleration{Key: value, Exists: true})
+		case "names":
+			p.NodeAffinity = &[]NodeTerm{}
+			for n := range strings.SplitSeq(value, "+") {
+				*p.NodeAffinity = append(*p.NodeAffinity, NodeTerm{Names: []Requirement{{Key: "metadata.name", Op: In, Values: []string{n}}}})
+			}
+		case "port":
+			p.Ports = append(p.Ports, parsePort(value))
+		default:
+			p.Requests = append(p.Requests, Amount{key, number(value)})
+			switch key {
+			case CPU:
+				p.Asked.CPU = unit.MilliCPU(number(value))
+			case Memory:
+				p.Asked.Memory = unit.Bytes(number(value))
+			}
+		}
+	}
+	p.Held = p.Asked
+	return p
+}
+
+func parsePort(s string) HostPort {
+	p := HostPort{IP: AnyIP, Protocol: "TCP"}
+	if s, p2, ok := strings.Cut(s, "/"); ok {
+		p.Protocol = p2
+		p.Port = int32(number(s[strings.LastIndex(s, ":")+1:]))
+	} else {
+		p.Port = int32(number(s[strings.LastIndex(s, ":")+1:]))
+	}
+	if i := strings.LastIndex(s, ":"); i > 0 {
+		p.IP = s[:i]
+	}
+	return p
+}
+
+func parseLabels(s string) []Label {
+	var out []Label
+	for kv := range strings.SplitSeq(s, ",") {
+		k, v, _ := strings.Cut(kv, ":")
+		out = append(out, Label{Key: k, Value: v})
+	}
+	return out
+}
+
+// number parses 12, 5Mi, 3Gi.
+func number(s string) int64 {
+	scale := int64(1)
+	for _, u := range []struct {
+		suffix string
+		scale  unit.Bytes
+	}{{"Mi", unit.MiB}, {"Gi", unit.GiB}} {
+		if rest, ok := strings.CutSuffix(s, u.suffix); ok {
+			s, scale = rest, int64(u.scale)
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("scenario: %q is not a number", s))
+	}
+	return n * scale
+}
+
+func sortedIDs(in map[PodID]*entry) []PodID {
+	var ids []PodID
+	for id := range in {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}

@@ -1,0 +1,159 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// image is one name of an image, as nodes report it.
+type image struct {
+	name  string
+	size  int64     // bytes, as the first node that has it says
+	nodes int64     // how many have it
+	refs  int       // of demands
+	on    rows.Mask // rows that have it, while a demand asks for it and somebody wanted to know; else nil
+}
+
+// The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold
+// and maxContainerThreshold; between them lie most images of public registries.
+const (
+	imageMin = 23 << 20
+	imageMax = 1000 << 20
+)
+
+// imageScorer prefers nodes that have the pod's images already.
+type imageScorer struct{}
+
+func (imageScorer) about() scoring {
+	return scoring{plugin: "ImageLocality", weight: 1, reads: podFields{"Images", "Containers"}}
+}
+
+func (imageScorer) applies(d *demand) bool { return len(d.images) > 0 }
+
+// raw rates how much of the pod's images the node has already. An image counts by its size times the share of
+// nodes that have it, so that the one node that has it does not draw all pods.
+func (imageScorer) raw(c *state, d *demand, r row) int64 {
+	sum := int64(0)
+	for _, i := range d.images {
+		if c.hasImage(r, i) {
+			sum += int64(float64(i.size) * (float64(i.nodes) / float64(c.seenCount)))
+		}
+	}
+	most := int64(imageMax) * int64(d.containers)
+	sum = max(min(sum, most), imageMin)
+	return scoreMax * (sum - imageMin) / (most - imageMin)
+}
+
+func (c *state) hasImage(r row, i *image) bool {
+	if i.nodes == 0 {
+		return false
+	}
+	_, has := slices.BinarySearchFunc(c.pictures[r], i.name, func(x *image, name string) int { return cmp.Compare(x.name, name) })
+	return has
+}
+
+// key: which of the pod's images the row has, as bits.
+func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
+	const bits = 31
+	for n, i := range d.images {
+		if n%bits == 0 {
+			key = append(key, 0)
+		}
+		if c.hasImage(r, i) {
+			key[len(key)-1] |= 1 << (n % bits)
+		}
+	}
+	return key
+}
+
+// imageAt returns the image of a name and takes hold of it; releaseImage lets go.
+func (c *state) imageAt(name string) *image {
+	i := c.images[name]
+	if i == nil {
+		i = &image{name: name}
+		c.images[name] = i
+	}
+	i.refs++
+	return i
+}
+
+func (c *state) releaseImage(i *image) {
+	if i.refs--; i.refs > 0 {
+		return
+	}
+	if i.on = nil; i.nodes == 0 {
+		delete(c.images, i.name)
+	}
+}
+
+// setImages replaces the images of row r.
+func (c *state) setImages(r row, list []Image) (changed bool) {
+	if len(list)+len(c.pictures[r]) == 0 {
+		return false
+	}
+	fresh := map[string]int64{}
+	for i := range list {
+		for _, name := range list[i].Names {
+			if _, twice := fresh[name]; !twice {
+				fresh[name] = list[i].Size
+			}
+		}
+	}
+	same := len(fresh) == len(c.pictures[r])
+	for _, i := range c.pictures[r] {
+		_, still := fresh[i.name]
+		same = same && still
+	}
+	if same {
+		return false
+	}
+	for _, i := range c.pictures[r] {
+		i.nodes--
+		i.on.Clear(r)
+		if i.refs++; i.refs > 1 {
+			i.refs--
+			continue
+		}
+		c.releaseImage(i)
+	}
+	c.pictures[r] = nil
+	for name, size := range fresh {
+		i := c.imageAt(name)
+		i.refs--
+		if i.nodes++; i.nodes == 1 {
+			i.size = size
+		}
+		if i.on != nil {
+			i.on = i.on.With(r)
+		}
+		c.pictures[r] = append(c.pictures[r], i)
+	}
+	slices.SortFunc(c.pictures[r], func(a, b *image) int { return cmp.Compare(a.name, b.name) })
+	return true
+}
+
+// normalize has nothing to do: raw is the score, and changes with what other nodes have.
+func (imageScorer) normalize([]int64) {}
+
+func (imageScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
+	for _, i := range d.images {
+		if i.nodes > 0 {
+			g.moveAll(m, c.rowsWithImage(i))
+		}
+	}
+}
+
+// rowsWithImage is the set of rows that have an image that some demand asks for.
+func (c *state) rowsWithImage(i *image) rows.Mask {
+	if i.on == nil {
+		i.on = make(rows.Mask, (len(c.name)+63)/64)
+		for r := range c.name {
+			if c.hasImage(row(r), i) {
+				i.on.Set(row(r))
+			}
+		}
+	}
+	return i.on
+}

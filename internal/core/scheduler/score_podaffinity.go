@@ -1,0 +1,62 @@
+package scheduler
+
+import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+
+// podAffinityScorer draws the pod to others and drives it off, by preferred terms.
+type podAffinityScorer struct{}
+
+func (podAffinityScorer) about() scoring {
+	return scoring{plugin: "InterPodAffinity", weight: 2, reads: podFields{"PreferredAffinity", "PreferredAntiAffinity", "Affinity", "Namespace", "Labels"}}
+}
+
+func (podAffinityScorer) applies(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
+
+// raw sums the weights of preferred terms between this pod and those in the domains of the node, in both
+// directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's
+// weight.
+func (podAffinityScorer) raw(c *state, d *demand, r row) int64 {
+	sum := int64(0)
+	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+		for i := range list {
+			k := list[i].counter
+			sum += list[i].weight * int64(k.On(r))
+		}
+	}
+	return sum
+}
+
+func (podAffinityScorer) normalize(scores []int64) { normalizeByRange(scores) }
+
+func (podAffinityScorer) key(c *state, d *demand, r row, key []int32) []int32 {
+	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+		for i := range list {
+			key = append(key, keyOf(list[i].counter.Of.Topo, list[i].counter, r))
+		}
+	}
+	return key
+}
+
+// split adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
+// already.
+func (podAffinityScorer) split(_ *state, d *demand, m rows.Mask, g *grouping) {
+	weigh := func(see func(r row, weight int64)) {
+		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
+			for _, w := range list {
+				if g.isCoarse(w.counter.Of.Topo) {
+					continue
+				}
+				w.counter.Count.Each(func(domain, count int32) {
+					w.counter.Of.Topo.Each(domain, func(r row) { see(r, w.weight*int64(count)) })
+				})
+			}
+		}
+	}
+	weigh(func(r row, weight int64) { g.sums[r] += weight })
+	step := g.step()
+	weigh(func(r row, _ int64) {
+		if sum := g.sums[r]; sum != 0 && m.Has(r) {
+			g.move(step, r, sum)
+		}
+		g.sums[r] = 0
+	})
+}

@@ -1,0 +1,196 @@
+package scheduler
+
+import "math"
+
+// scored is a resource by which nodes are scored, with what the pod adds to it.
+type scored struct {
+	column int
+	value  int64
+	weight int64
+}
+
+// compileScored lists the resources by which nodes are scored for k. An extended resource that the pod does not ask for
+// is left out.
+func (c *state) compileScored(k *class) {
+	value := func(column int) int64 {
+		for _, q := range k.requests {
+			if q.column == column {
+				return q.value
+			}
+		}
+		return 0
+	}
+	add := func(list []scored, resource string, weight, asked int64) []scored {
+		if asked == 0 && resource != CPU && resource != Memory && resource != EphemeralStorage {
+			return list
+		}
+		return append(list, scored{c.columns.of(resource), asked, weight})
+	}
+	for _, w := range k.profile.Strategy.Resources {
+		asked := value(c.columns.of(w.Resource))
+		switch w.Resource {
+		case CPU:
+			asked = int64(k.asked.CPU)
+		case Memory:
+			asked = int64(k.asked.Memory)
+		}
+		k.fit = add(k.fit, w.Resource, w.Weight, asked)
+	}
+	for _, resource := range k.profile.Balanced {
+		k.balanced = add(k.balanced, resource, 1, value(c.columns.of(resource)))
+	}
+}
+
+// resourceScorer prefers nodes by how much of them is taken.
+type resourceScorer struct{}
+
+func (resourceScorer) about() scoring {
+	return scoring{plugin: "NodeResourcesFit", weight: 1, reads: podFields{"Requests", "Asked", "Held"}}
+}
+
+func (resourceScorer) applies(*needs) bool { return true }
+
+func (resourceScorer) raw(c *state, n *needs, r row) int64 { return resourceScore(c, n, r) }
+
+// resourceScore rates how much of each resource would be taken with the pod, by the profile's strategy, and takes the
+// weighted mean. A resource that the node does not have is left out of it.
+func resourceScore(c *state, n *needs, r row) int64 {
+	strategy := &n.profile.Strategy
+	sum, weights := int64(0), int64(0)
+	for i := range n.fit {
+		s := &n.fit[i]
+		capacity := c.columns.has(s.column, r)
+		if capacity == 0 {
+			continue
+		}
+		taken := s.value
+		switch s.column {
+		case cpuColumn:
+			taken += c.scoreCPU[r]
+		case memoryColumn:
+			taken += c.scoreMemory[r]
+		default:
+			taken += c.columns.takes(s.column, r)
+		}
+		one := int64(0)
+		switch strategy.Type {
+		case MostAllocated:
+			one = min(taken, capacity) * scoreMax / capacity
+		case RequestedToCapacityRatio:
+			if one = shapeAt(strategy.Shape, taken, capacity); one <= 0 {
+				continue // counts neither for nor against, as upstream has it
+			}
+		default:
+			one = max(capacity-taken, 0) * scoreMax / capacity
+		}
+		sum, weights = sum+one*s.weight, weights+s.weight
+	}
+	if weights == 0 {
+		return 0
+	}
+	if strategy.Type == RequestedToCapacityRatio {
+		return int64(math.Round(float64(sum) / float64(weights)))
+	}
+	return sum / weights
+}
+
+// shapeAt is the value of the broken line shape at the utilization taken/capacity.
+func shapeAt(shape []ShapePoint, taken, capacity int64) int64 {
+	percent := int64(100)
+	if taken <= capacity {
+		percent = taken * 100 / capacity
+	}
+	for i, p := range shape {
+		if percent > p.Utilization {
+			continue
+		}
+		if i == 0 {
+			return p.Score
+		}
+		before := shape[i-1]
+		return before.Score + (p.Score-before.Score)*(percent-before.Utilization)/(p.Utilization-before.Utilization)
+	}
+	return shape[len(shape)-1].Score
+}
+
+// balanceScorer prefers nodes on which the shares taken of resources become more alike.
+type balanceScorer struct{}
+
+func (balanceScorer) about() scoring {
+	return scoring{plugin: "NodeResourcesBalancedAllocation", weight: 1, reads: podFields{"Requests"}}
+}
+
+// applies: a pod that takes none of the resources tips no balance. Scoring it would pile such pods up.
+func (balanceScorer) applies(n *needs) bool {
+	for i := range n.balanced {
+		if n.balanced[i].value != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (balanceScorer) raw(c *state, n *needs, r row) int64 { return balanceScore(c, n, r) }
+
+// balanceScore rates how much the pod would even out the shares taken of each resource, about 75 for no change.
+// Real requests count, without the defaults of LeastAllocated.
+func balanceScore(c *state, n *needs, r row) int64 {
+	if len(n.balanced) == 2 {
+		a, b := &n.balanced[0], &n.balanced[1]
+		if haveA, haveB := c.columns.has(a.column, r), c.columns.has(b.column, r); haveA > 0 && haveB > 0 {
+			return balanceOfTwo(a.value, c.columns.takes(a.column, r), haveA, b.value, c.columns.takes(b.column, r), haveB)
+		}
+	}
+	with, without := balance(c, n, r, true), balance(c, n, r, false)
+	return balanceGain(with, without)
+}
+
+// balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and
+// what there is of each.
+func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
+	a, b := float64(haveA), float64(haveB)
+	with := evenness(min(float64(takenA+addA)/a, 1), min(float64(takenB+addB)/b, 1))
+	without := evenness(min(float64(takenA)/a, 1), min(float64(takenB)/b, 1))
+	return balanceGain(with, without)
+}
+
+// evenness is balance for the shares taken of two resources.
+func evenness(shareA, shareB float64) int64 {
+	return int64((1 - math.Abs((shareA-shareB)/2)) * scoreMax)
+}
+
+// balanceGain is balanceScore for what balance is with the pod and without it.
+func balanceGain(with, without int64) int64 {
+	return scoreMax/2 + (scoreMax/2+with-without)/2
+}
+
+// balance is scoreMax less the standard deviation, in percent, of the shares taken.
+func balance(c *state, n *needs, r row, withPod bool) int64 {
+	var few [4]float64
+	shares, sum := few[:0], 0.0
+	for i := range n.balanced {
+		s := &n.balanced[i]
+		capacity := c.columns.has(s.column, r)
+		if capacity == 0 {
+			continue
+		}
+		taken := c.columns.takes(s.column, r)
+		if withPod {
+			taken += s.value
+		}
+		share := min(float64(taken)/float64(capacity), 1)
+		shares, sum = append(shares, share), sum+share
+	}
+	deviation := 0.0
+	switch {
+	case len(shares) == 2:
+		deviation = math.Abs((shares[0] - shares[1]) / 2)
+	case len(shares) > 2:
+		mean, squares := sum/float64(len(shares)), 0.0
+		for _, share := range shares {
+			squares += (share - mean) * (share - mean)
+		}
+		deviation = math.Sqrt(squares / float64(len(shares)))
+	}
+	return int64((1 - deviation) * scoreMax)
+}

@@ -1,0 +1,191 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// checkTables holds what tables say about every queued pod to what the plain form says.
+func (h *history) checkTables() {
+	c := h.placer.cluster
+	for _, e := range h.placer.tryable() {
+		id := e.pod.ID
+		if c.wishes[id] != nil {
+			continue
+		}
+		d := c.demandOf(e.class, e.who, e.pod.Owner)
+		plain, fast := c.choosePlain(d, id), c.chooseFast(d, id)
+		// Beside nominated pods a row may be rejected by one rule and without them by another: tables may tell the other.
+		told := len(c.wishes) > 0 && d.volumes != nil || fmt.Sprint(plain.failure) == fmt.Sprint(fast.failure)
+		if plain.row != fast.row || plain.score != fast.score || plain.feasible != fast.feasible || !told {
+			h.t.Fatalf("pod %s: plain %+v %v, tables %+v %v", id, plain, plain.failure, fast, fast.failure)
+		}
+		h.sameChoice(d, id, plain, c.chooseBySurvey(d, id))
+		if plain.failure == nil {
+			continue
+		}
+		h.checkBids(d, id)
+	}
+}
+
+// checkBids holds the choice of whom to evict to one among all rows, asked afresh; bids that are kept to fresh ones;
+// and bounds to bids.
+func (h *history) checkBids(d *demand, id PodID) {
+	c := h.placer.cluster
+	d.bids.worth = d.bids.worth || h.rng.IntN(2) == 0
+	if h.rng.IntN(4) == 0 {
+		c.wasMisled(d, len(c.name)) // so that it gets bounds of its own
+	}
+	kept, whyKept := c.preempt(d, id)
+	if !c.mayEvict(d) {
+		return
+	}
+	bounds := c.boundsFor(d)
+	for i := range c.name {
+		if h.rng.IntN(2) == 0 {
+			bounds.settle(c, row(i))
+		}
+	}
+	least := bounds.rows
+	best, cheapest := row(noRow), bid{}
+	for i := range c.name {
+		r := row(i)
+		b, _ := c.bidFor(d, id, r)
+		if kept := &d.bids; kept.known.Has(r) && kept.rows[i] != b {
+			h.t.Fatalf("pod %s: kept bid for %s %+v, fresh one %+v", id, c.name[r], kept.rows[i], b)
+		}
+		own := c.wishes[id] != nil && c.wishes[id].Row == r // bounds count it there
+		if b.state == bidGood && !own && (least[i].state != bidGood || compareBids(&least[i], &b) > 0) {
+			h.t.Fatalf("pod %s: bound of %s %+v, bid %+v", id, c.name[r], least[i], b)
+		}
+		if order := compareBids(&b, &cheapest); b.state == bidGood && (best == noRow || order < 0 || order == 0 && c.winsTie(r, best, c.turnOf(id))) {
+			best, cheapest = r, b
+		}
+	}
+	fresh, why := (*Preemption)(nil), whyKept
+	if best != noRow {
+		_, victims := c.bidFor(d, id, best)
+		fresh, why = c.preemptionOf(best, &cheapest, victims), ""
+	}
+	if fmt.Sprint(kept) != fmt.Sprint(fresh) || why != whyKept || best == noRow && why != h.hopelessPlain(d, id) {
+		h.t.Fatalf("pod %s: by bounds and kept bids %+v %q, by fresh ones %+v %q", id, kept, whyKept, fresh, why)
+	}
+}
+
+// hopelessPlain says of each row by itself why no eviction helps there.
+func (h *history) hopelessPlain(d *demand, id PodID) string {
+	c := h.placer.cluster
+	reasons := map[string]int{}
+	for i := range c.name {
+		r := row(i)
+		if !c.seen[r] {
+			continue
+		}
+		helps, _ := c.mayHelp(d, id, r)
+		switch {
+		case !helps:
+			reasons[reasonUseless]++
+		case !c.anyBelowOn(r, d.priority):
+			reasons[reasonNoVictims]++
+		default:
+			for _, reason := range c.stillRejected(d, id, r) {
+				reasons[reason]++
+			}
+		}
+	}
+	f := Failure{Nodes: c.seenCount, Reasons: reasons}
+	return f.String()
+}
+
+// TestTablesAgree drives random histories with tables in use for every pod.
+func TestTablesAgree(t *testing.T) {
+	seeds := []uint64{5556514} // in which a bid for a node outlived the last domain besides, where a pod was nominated
+	seeds = append(seeds, seedsFrom(t, 1000, 30)...)
+	for _, seed := range seeds {
+		h := newHistory(t, seed)
+		h.names = 12
+		for range 150 {
+			h.step()
+			h.checkTables()
+		}
+		h.check()
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// TestTreap holds treaps to sorted slices.
+func TestTreap(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	const n = 200
+	local, ring := make([]int32, n), make([]uint64, n)
+	for i := range ring {
+		ring[i] = rng.Uint64()
+	}
+	tree, root := newTreap(n), int32(nobody)
+	in := map[int32]bool{}
+	for range fewer(20000) {
+		x := int32(rng.IntN(n))
+		if in[x] {
+			root = tree.remove(root, x, local, ring)
+			delete(in, x)
+		} else {
+			local[x] = int32(rng.IntN(5))
+			root = tree.insert(root, x, local, ring)
+			in[x] = true
+		}
+		if len(in) == 0 {
+			continue
+		}
+		sorted := slices.SortedFunc(maps.Keys(in), func(a, b int32) int {
+			if before(local[a], ring[a], a, b, local, ring) {
+				return -1
+			}
+			return 1
+		})
+		if first := tree.first(root); first != sorted[0] {
+			t.Fatalf("first %d, want %d", first, sorted[0])
+		}
+		place, top := rng.Uint64(), local[sorted[0]]
+		best := sorted[0]
+		for _, y := range sorted {
+			if local[y] == top && ring[y]-place < ring[best]-place {
+				best = y
+			}
+		}
+		if got := tree.from(root, top, place, local, ring); got != row(best) {
+			t.Fatalf("from %d: %d, want %d", place, got, best)
+		}
+	}
+}
+
+// TestTablesAreEarned: where more kinds come in turn than may have tables, and few things happen between, they do not
+// take them from each other for each pod.
+func TestTablesAreEarned(t *testing.T) {
+	const nodes, kinds = 1000, tablesMax + 1
+	p := mixCluster(&mixture{prepare: replicaSets(kinds)}, nodes)
+	built, pods := 0, 4*kinds*tablesAfter(nodes)
+	had := map[*demand]*tables{}
+	for i := range pods {
+		x := benchPod("p" + strconv.Itoa(i))
+		spreadByOwner(&x, i%kinds)
+		p.PodSeen(2, x)
+		if d, _ := p.Next(2); d.Node == "" {
+			t.Fatal(d.Failure)
+		}
+		for d := range p.cluster.demands.all {
+			if d.tables != nil && d.tables != had[d] {
+				built++
+			}
+			had[d] = d.tables
+		}
+	}
+	if built == 0 || built > pods/tablesAfter(nodes) {
+		t.Errorf("%d tables were built for %d pods", built, pods)
+	}
+}

@@ -1,0 +1,513 @@
+package scheduler
+
+import (
+	"math"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// A tiling puts the rows that are about equally free together, so that one look at a tile bounds what resources say of
+// all its rows to any pod: most tiles are passed over whole, however new what the pod asks for. A row that changes
+// leaves its tile and is looked at by itself, until there are enough of these to lay new tiles of them.
+type tiling struct {
+	position int // in cluster.changes
+	tiles    []tile
+	loose    []row   // in no tile
+	odd      int     // of them, when tiles were last laid: of which nothing can be said beforehand
+	base     int     // how many tiles there were when all rows were last laid
+	in       []int32 // by row: its tile; looseRow; noTile: it is not seen
+	at       []int32 // by row: its place there
+	vitals   []vitals
+	// Working space, by tile: between what the scores of its rows lie, and the tiles in order.
+	bounds []bounds
+	order  []int32
+}
+
+type bounds struct{ low, high int64 }
+
+const (
+	looseRow = -1
+	noTile   = -2
+)
+
+// tileRows is how many rows a tile has at most, fewRows if it is laid of rows that have changed: they are less alike.
+// looseMax is how many rows that could lie in tiles are looked at one by one. When there are an eighth more tiles than
+// when all rows were laid, all are laid again. Chosen: to bound a tile takes about as long as to look at one row, to
+// lay a row a tenth of a microsecond.
+const (
+	tileRows = 64
+	fewRows  = 16
+	looseMax = 128
+)
+
+// A tile has fewer rows than when it was laid: what is said of them still holds for those that are left.
+type tile struct {
+	rows                []row
+	least, most         vitals // of any row, one by one
+	ringFirst, ringLast uint64
+	uniform             bool // all rows have the same vitals
+}
+
+// vitals are what resources of a row come down to.
+type vitals struct {
+	pods, cpu, memory int64      // free, as requests count
+	left              [2]float64 // of CPU and memory, in percent, as LeastAllocated counts them
+	unit              [2]float64 // what one of each, a milli-CPU and a byte, is in percent of the row
+	taken             [2]float64 // the shares that requests take
+	even              int64      // see evenness
+	odd               bool       // see vitalsOf
+}
+
+// tellable is the most that a row may have of a resource for tiles to be about it: percents of it are exact enough.
+const tellable = 1 << 45
+
+// vitalsOf returns the vitals of row r. It is odd if it has no CPU or memory, or more than any machine: scores are not
+// what vitals tell then.
+func (c *state) vitalsOf(r row) (v vitals) {
+	cpu, memory := c.columns.has(cpuColumn, r), c.columns.has(memoryColumn, r)
+	if cpu <= 0 || memory <= 0 || cpu > tellable || memory > tellable {
+		return vitals{odd: true}
+	}
+	takenCPU, takenMemory := c.columns.takes(cpuColumn, r), c.columns.takes(memoryColumn, r)
+	a, b := float64(cpu), float64(memory)
+	v = vitals{
+		pods: c.podsMax[r] - c.podsHeld[r], cpu: cpu - takenCPU, memory: memory - takenMemory,
+		left:  [2]float64{scoreMax * float64(cpu-c.scoreCPU[r]) / a, scoreMax * float64(memory-c.scoreMemory[r]) / b},
+		unit:  [2]float64{scoreMax / a, scoreMax / b},
+		taken: [2]float64{float64(takenCPU) / a, float64(takenMemory) / b},
+	}
+	v.even = evenness(min(v.taken[0], 1), min(v.taken[1], 1))
+	return v
+}
+
+// widen makes v the least (sign 1) or the most (sign -1) of itself and o, one by one.
+func (v *vitals) widen(o *vitals, sign int64) {
+	whole := func(a, b int64) int64 { return sign * min(sign*a, sign*b) }
+	part := func(a, b float64) float64 { return float64(sign) * min(float64(sign)*a, float64(sign)*b) }
+	v.pods, v.cpu, v.memory, v.even = whole(v.pods, o.pods), whole(v.cpu, o.cpu), whole(v.memory, o.memory), whole(v.even, o.even)
+	for i := range v.left {
+		v.left[i], v.unit[i], v.taken[i] = part(v.left[i], o.left[i]), part(v.unit[i], o.unit[i]), part(v.taken[i], o.taken[i])
+	}
+}
+
+// lookTiles brings the tiles up to date.
+func (c *state) lookTiles() *tiling {
+	x := &c.tiling
+	for len(x.in) < len(c.name) {
+		x.in, x.at, x.vitals = append(x.in, noTile), append(x.at, 0), append(x.vitals, vitals{})
+	}
+	next, ok := x.position, false
+	if x.tiles != nil && c.changes.End()-x.position <= len(c.name)/4 {
+		next, ok = c.changes.Since(x.position, func(r row) { x.loosen(c, r) })
+	}
+	if x.position = next; !ok || len(x.tiles) > x.base+x.base/8+looseMax/fewRows {
+		x.begin(c)
+	}
+	if len(x.loose) > looseMax+x.odd {
+		x.lay(c, fewRows)
+	}
+	return x
+}
+
+// begin takes up all tiles.
+func (x *tiling) begin(c *state) {
+	x.position, x.odd = c.changes.End(), 0
+	x.tiles, x.loose = make([]tile, 0, len(c.name)/tileRows+1), x.loose[:0]
+	for r := range x.in {
+		x.in[r] = noTile
+		if c.seen[r] {
+			x.letLie(c, row(r))
+		}
+	}
+	x.lay(c, tileRows)
+	x.base = len(x.tiles)
+}
+
+// letLie puts row r in no tile.
+func (x *tiling) letLie(c *state, r row) {
+	x.vitals[r] = c.vitalsOf(r)
+	x.in[r], x.at[r] = looseRow, int32(len(x.loose))
+	x.loose = append(x.loose, r)
+}
+
+// loosen takes row r, which has changed, out of its tile.
+func (x *tiling) loosen(c *state, r row) {
+	if x.in[r] == looseRow && c.seen[r] {
+		x.vitals[r] = c.vitalsOf(r)
+		return
+	}
+	if t := x.in[r]; t != noTile {
+		list := &x.loose
+		if t != looseRow {
+			list = &x.tiles[t].rows
+		}
+		last := len(*list) - 1
+		moved := (*list)[last]
+		(*list)[x.at[r]], x.at[moved] = moved, x.at[r]
+		*list = (*list)[:last]
+		x.in[r] = noTile
+	}
+	if c.seen[r] {
+		x.letLie(c, r)
+	}
+}
+
+// rowPlace is where a row lies among the others: by what is left of it and how large it is, then by its place on the
+// ring.
+type rowPlace struct {
+	row  row
+	keys [placeKeys]float64
+}
+
+const (
+	placeKeys = 5
+	ringKey   = placeKeys - 1
+)
+
+// How much of a resource a pod asks for, as far as it decides which rows are alike: half a CPU, a gibibyte. Chosen: as
+// common pods do; others are served as exactly, with more looks.
+const (
+	commonCPU    = 500
+	commonMemory = 1 << 30
+)
+
+// lay makes tiles of the loose rows, of so many each at most.
+func (x *tiling) lay(c *state, size int) {
+	places := make([]rowPlace, 0, len(x.loose))
+	odd := x.loose[:0]
+	for _, r := range x.loose {
+		v := &x.vitals[r]
+		if v.odd {
+			x.at[r] = int32(len(odd))
+			odd = append(odd, r)
+			continue
+		}
+		keys := [placeKeys]float64{v.left[0], v.left[1], v.unit[0] * commonCPU, v.unit[1] * commonMemory, float64(c.ring[r])}
+		places = append(places, rowPlace{r, keys})
+	}
+	x.loose, x.odd = odd, len(odd)
+	x.split(c, places, size, make([]row, 0, len(places)))
+}
+
+// split halves places where they differ most until they are few enough for a tile. rows is where tiles keep theirs.
+func (x *tiling) split(c *state, places []rowPlace, size int, rows []row) []row {
+	if len(places) <= size {
+		return x.layOne(c, places, rows)
+	}
+	widest, width := ringKey, 0.0
+	for k := range ringKey {
+		least, most := places[0].keys[k], places[0].keys[k]
+		for i := range places {
+			least, most = min(least, places[i].keys[k]), max(most, places[i].keys[k])
+		}
+		if most-least > width {
+			widest, width = k, most-least
+		}
+	}
+	half := (len(places) + size - 1) / size / 2 * size
+	halve(places, half, widest)
+	return x.split(c, places[half:], size, x.split(c, places[:half], size, rows))
+}
+
+// halve puts the n places with the smallest keys first.
+func halve(places []rowPlace, n, key int) {
+	for low, high := 0, len(places)-1; low < high; {
+		middle := places[(low+high)/2].keys[key]
+		i, j := low, high
+		for i <= j {
+			for places[i].keys[key] < middle {
+				i++
+			}
+			for places[j].keys[key] > middle {
+				j--
+			}
+			if i <= j {
+				places[i], places[j] = places[j], places[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch {
+		case n <= j:
+			high = j
+		case n >= i:
+			low = i
+		default:
+			return
+		}
+	}
+}
+
+func (x *tiling) layOne(c *state, places []rowPlace, rows []row) []row {
+	if len(places) == 0 {
+		return rows
+	}
+	from := len(rows)
+	first := x.vitals[places[0].row]
+	ring := c.ring[places[0].row]
+	t := tile{uniform: true, least: first, most: first, ringFirst: ring, ringLast: ring}
+	for i := range places {
+		r := places[i].row
+		x.in[r], x.at[r] = int32(len(x.tiles)), int32(i)
+		rows = append(rows, r)
+		v := &x.vitals[r]
+		t.uniform = t.uniform && *v == first
+		t.least.widen(v, 1)
+		t.most.widen(v, -1)
+		t.ringFirst, t.ringLast = min(t.ringFirst, c.ring[r]), max(t.ringLast, c.ring[r])
+	}
+	t.rows = rows[from:len(rows):len(rows)]
+	x.tiles = append(x.tiles, t)
+	return rows
+}
+
+// An asking is what resources are asked by one demand, as far as tiles bound the answers.
+type asking struct {
+	scorers       []weightedScorer // those that look at a row alone
+	fit, balance  int64            // weights of the two that tiles bound; 0: it does not score
+	fitWeights    [2]int64
+	fitValues     [2]float64
+	balanceValues [2]float64
+	most          int64 // the best there is
+}
+
+// askingOf returns what d asks of resources. ok is false if its profile scores them in a way that tiles do not bound.
+func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
+	a = asking{scorers: c.survey.scorers[:0]}
+	for _, s := range d.profile.scorers {
+		if s.alone == nil || !s.alone.applies(&d.needs) {
+			continue
+		}
+		a.scorers = append(a.scorers, s)
+		switch s.plugin {
+		case "NodeResourcesFit":
+			if !leastOfTwo(d) {
+				return a, false
+			}
+			a.fit = s.weight
+		case "NodeResourcesBalancedAllocation":
+			if !ofTwo(d.balanced) {
+				return a, false
+			}
+			a.balance = s.weight
+		default:
+			return a, false
+		}
+	}
+	c.survey.scorers = a.scorers
+	a.most = scoreMax * (a.fit + a.balance)
+	for i := range 2 {
+		if a.fit > 0 {
+			a.fitWeights[i], a.fitValues[i] = d.fit[i].weight, float64(d.fit[i].value)
+		}
+		if a.balance > 0 {
+			a.balanceValues[i] = float64(d.balanced[i].value)
+		}
+	}
+	return a, true
+}
+
+// leastOfTwo reports whether nodes are scored for d by what is left of their CPU and memory.
+func leastOfTwo(d *demand) bool {
+	switch d.profile.Strategy.Type {
+	case MostAllocated, RequestedToCapacityRatio:
+		return false
+	}
+	return ofTwo(d.fit) && d.fit[0].weight >= 0 && d.fit[1].weight >= 0 && d.fit[0].weight+d.fit[1].weight > 0
+}
+
+// ofTwo reports whether list is about CPU and memory, and no less than nothing of them.
+func ofTwo(list []scored) bool {
+	return len(list) == 2 && list[0].column == cpuColumn && list[1].column == memoryColumn && list[0].value >= 0 && list[1].value >= 0
+}
+
+// inexact is more than floating point makes of a percentage between a row's own and a bound of it.
+const inexact = 1e-6
+
+// bound is between what the weighted sum of scores lies that look at a row alone, for every row whose vitals lie
+// between least and most.
+func (a *asking) bound(least, most *vitals) (low, high int64) {
+	if a.fit > 0 {
+		var few, many int64
+		for i, value := range a.fitValues {
+			few += a.fitWeights[i] * int64(max(least.left[i]-value*most.unit[i]-inexact, 0))
+			many += a.fitWeights[i] * int64(max(most.left[i]-value*least.unit[i]+inexact, 0))
+		}
+		weights := a.fitWeights[0] + a.fitWeights[1]
+		low, high = a.fit*(few/weights), a.fit*(many/weights)
+	}
+	if a.balance > 0 {
+		var few, many [2]float64
+		for i, value := range a.balanceValues {
+			few[i] = min(least.taken[i]+value*least.unit[i]/scoreMax, 1)
+			many[i] = min(most.taken[i]+value*most.unit[i]/scoreMax, 1)
+		}
+		near := max(few[0]-many[1], few[1]-many[0], 0)
+		far := max(many[0]-few[1], many[1]-few[0])
+		low += a.balance * balanceGain(int64((1-far/2)*scoreMax-inexact), most.even)
+		high += a.balance * balanceGain(int64((1-near/2)*scoreMax+inexact), least.even)
+	}
+	return low, high
+}
+
+// narrowByTiles takes out of m the rows that have no room for d.
+func (c *state) narrowByTiles(d *demand, m rows.Mask) {
+	asks := [2]int64{math.MinInt64, math.MinInt64}
+	for _, q := range d.requests {
+		if q.column <= memoryColumn {
+			asks[q.column] = q.value
+		} else if !d.profile.ignores(c.columns.all[q.column].resource) {
+			if c.columns.absent(q) {
+				clear(m)
+				return
+			}
+			c.narrowColumn(q, m)
+		}
+	}
+	judge := func(r row) {
+		if m.Has(r) && !passesResources(c, &d.needs, r) {
+			m.Clear(r)
+		}
+	}
+	x := c.lookTiles()
+	for i := range x.tiles {
+		t := &x.tiles[i]
+		switch {
+		case t.least.pods >= 1 && t.least.cpu >= asks[0] && t.least.memory >= asks[1]:
+		case t.most.pods < 1 || t.most.cpu < asks[0] || t.most.memory < asks[1]:
+			for _, r := range t.rows {
+				m.Clear(r)
+			}
+		default:
+			for _, r := range t.rows {
+				judge(r)
+			}
+		}
+	}
+	for _, r := range x.loose {
+		judge(r)
+	}
+}
+
+// narrowColumn takes out of m the rows that have less free of one resource than is asked for.
+func (c *state) narrowColumn(q request, m rows.Mask) {
+	k := &c.columns.all[q.column]
+	m.Each(func(r row) {
+		if q.value > amountAt(k.allocatable, r)-amountAt(k.requested, r) {
+			m.Clear(r)
+		}
+	})
+}
+
+// A contest is the search for the best row.
+type contest struct {
+	c     *cluster
+	mine  uint64 // the pod's turn
+	best  row
+	total int64
+	after uint64 // where on the ring best lies, from the pod's turn on
+}
+
+// offer takes row r if it is better than the best so far.
+func (k *contest) offer(r row, total int64) {
+	if k.best != noRow && total < k.total {
+		return
+	}
+	after := k.c.ring[r] - k.mine
+	if k.best == noRow || total > k.total || after < k.after || after == k.after && k.c.name[r] < k.c.name[k.best] {
+		k.best, k.total, k.after = r, total, after
+	}
+}
+
+// bestByTiles finds the best row in m: first in the tiles that promise most, and in no tile that cannot have it.
+func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k *contest) {
+	x := c.lookTiles()
+	alone := func(r row) (sum int64) {
+		for i := range a.scorers {
+			sum += a.scorers[i].weight * a.scorers[i].alone.raw(&c.state, &d.needs, r)
+		}
+		return sum
+	}
+	look := func(r row, most int64) {
+		worth, v := g.worth[g.of[r]], &x.vitals[r]
+		if k.best != noRow && worth+most < k.total {
+			return
+		}
+		low, high := int64(0), a.most
+		if !v.odd {
+			low, high = a.bound(v, v)
+		}
+		switch {
+		case low == high:
+			k.offer(r, worth+low)
+		case k.best == noRow || worth+high >= k.total:
+			k.offer(r, worth+alone(r))
+		}
+	}
+	common, top := g.common()
+	for _, i := range x.inOrder(a) {
+		t, b := &x.tiles[i], x.bounds[i]
+		if top == noWorth || k.best != noRow && (top+b.high < k.total || top+b.high == k.total && t.after(k.mine) > k.after) {
+			continue
+		}
+		if t.uniform {
+			b.low = alone(t.rows[0])
+			b.high = b.low
+		}
+		for _, r := range t.rows {
+			switch {
+			case g.of[r] >= common || !m.Has(r):
+			case b.low == b.high:
+				k.offer(r, g.worth[g.of[r]]+b.low)
+			default:
+				look(r, b.high)
+			}
+		}
+	}
+	for _, r := range x.loose {
+		if g.of[r] < common && m.Has(r) {
+			look(r, a.most)
+		}
+	}
+	for i := range g.strays {
+		look(g.strays[i].row, a.most)
+	}
+}
+
+// after is no further than any row of t lies behind a place on the ring.
+func (t *tile) after(place uint64) uint64 {
+	if t.ringFirst <= place && place <= t.ringLast {
+		return 0
+	}
+	return t.ringFirst - place
+}
+
+// tileLevels is how finely tiles are put in order.
+const tileLevels = 256
+
+// inOrder bounds the tiles, and lists those that have rows, those that promise most first.
+func (x *tiling) inOrder(a *asking) []int32 {
+	x.bounds = slices.Grow(x.bounds[:0], len(x.tiles))[:len(x.tiles)]
+	level := func(i int) int64 {
+		return tileLevels - 1 - min(x.bounds[i].high*tileLevels/max(a.most, 1), tileLevels-1)
+	}
+	var begins [tileLevels + 1]int32
+	for i := range x.tiles {
+		if t := &x.tiles[i]; len(t.rows) > 0 {
+			x.bounds[i].low, x.bounds[i].high = a.bound(&t.least, &t.most)
+			begins[level(i)+1]++
+		}
+	}
+	for i := range tileLevels {
+		begins[i+1] += begins[i]
+	}
+	x.order = slices.Grow(x.order[:0], int(begins[tileLevels]))[:begins[tileLevels]]
+	for i := range x.tiles {
+		if len(x.tiles[i].rows) > 0 {
+			l := level(i)
+			x.order[begins[l]] = int32(i)
+			begins[l]++
+		}
+	}
+	return x.order
+}

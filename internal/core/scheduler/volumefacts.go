@@ -1,0 +1,140 @@
+package scheduler
+
+import (
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// What the Placer is told of storage. Each fact wakes the waiting pods that it lets fit.
+
+// ClaimSeen folds in a PersistentVolumeClaim. If we had assumed a change of it, this is the truth again.
+func (p *Placer) ClaimSeen(_ unit.Instant, claim Claim) {
+	if p.cluster.storage.ClaimSeen(&claim) {
+		p.cluster.waits.claimTurned(volumes.ClaimKey{Namespace: claim.Namespace, Name: claim.Name})
+	}
+}
+
+// ClaimGone folds in that one was deleted.
+func (p *Placer) ClaimGone(_ unit.Instant, namespace, name string) {
+	p.cluster.storage.ClaimGone(volumes.ClaimKey{Namespace: namespace, Name: name})
+}
+
+// VolumeSeen folds in a PersistentVolume. If we had assumed a change of it, this is the truth again.
+func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
+	was := p.cluster.storage.Volume(of.Name)
+	if v := p.cluster.storage.VolumeSeen(of); v != nil {
+		p.cluster.volumeTurned(v)
+		p.cluster.keptNoMore(was)
+	}
+}
+
+// VolumeGone folds in that one was deleted.
+func (p *Placer) VolumeGone(_ unit.Instant, name string) {
+	was := p.cluster.storage.Volume(name)
+	p.cluster.storage.VolumeGone(name)
+	p.cluster.keptNoMore(was)
+}
+
+// StorageClassSeen folds in a StorageClass.
+func (p *Placer) StorageClassSeen(_ unit.Instant, k StorageClass) {
+	p.cluster.storage.SetClass(k.Name, &k)
+	p.cluster.waits.classTurned(k.Name)
+}
+
+// StorageClassGone folds in that one was deleted.
+func (p *Placer) StorageClassGone(_ unit.Instant, name string) { p.cluster.storage.SetClass(name, nil) }
+
+// DriverSeen folds in a CSIDriver. capacities: it publishes how much room it has, and wants that to be looked at.
+func (p *Placer) DriverSeen(_ unit.Instant, name string, capacities bool) {
+	p.setDriver(name, true, capacities)
+}
+
+// DriverGone folds in that one was deleted.
+func (p *Placer) DriverGone(_ unit.Instant, name string) { p.setDriver(name, false, false) }
+
+func (p *Placer) setDriver(name string, there, capacities bool) {
+	if less := p.cluster.storage.SetDriver(name, there, capacities); less {
+		p.cluster.driverTurned(name)
+	}
+}
+
+// CapacitySeen folds in a CSIStorageCapacity.
+func (p *Placer) CapacitySeen(_ unit.Instant, k Capacity) {
+	key := volumes.ClaimKey{Namespace: k.Namespace, Name: k.Name}
+	if class, known := p.cluster.storage.CapacityClass(key); known && class != k.Class {
+		p.cluster.setCapacity(key, class, nil)
+	}
+	if p.cluster.setCapacity(key, k.Class, &k) {
+		p.cluster.waits.classTurned(k.Class)
+	}
+}
+
+// CapacityGone folds in that one was deleted.
+func (p *Placer) CapacityGone(_ unit.Instant, namespace, name string) {
+	key := volumes.ClaimKey{Namespace: namespace, Name: name}
+	if class, known := p.cluster.storage.CapacityClass(key); known {
+		p.cluster.setCapacity(key, class, nil)
+	}
+}
+
+// setCapacity replaces a capacity of a class; larger reports whether a volume may now be made that could not before.
+func (c *cluster) setCapacity(key volumes.ClaimKey, class string, to *Capacity) (larger bool) {
+	was, is, larger := c.storage.SetCapacity(key, class, to)
+	c.capacityWent(class, was)
+	c.capacityCame(class, is)
+	return larger
+}
+
+// NodeStorageSeen folds in a CSINode.
+func (p *Placer) NodeStorageSeen(_ unit.Instant, n NodeStorage) { p.setNodeStorage(n.Node, &n) }
+
+// NodeStorageGone folds in that one was deleted.
+func (p *Placer) NodeStorageGone(_ unit.Instant, node string) { p.setNodeStorage(node, nil) }
+
+func (p *Placer) setNodeStorage(node string, to *NodeStorage) {
+	r := p.cluster.rowOf(node)
+	p.cluster.storage.SetNodeStorage(r, to)
+	p.cluster.release(r)
+}
+
+// AttachmentSeen folds in a VolumeAttachment.
+func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
+	if p.cluster.storage.Attachment(a.Name) == a {
+		return
+	}
+	p.AttachmentGone(now, a.Name)
+	if a.Node != "" {
+		r := p.cluster.rowOf(a.Node)
+		p.cluster.storage.Attach(a, r)
+		p.cluster.touch(r)
+	}
+}
+
+// AttachmentGone folds in that one has ended.
+func (p *Placer) AttachmentGone(_ unit.Instant, name string) {
+	if r := p.cluster.storage.Detach(name); r != noRow {
+		p.cluster.release(r)
+	}
+}
+
+// recount notes that other volumes count on row r than before.
+func (c *cluster) recount(r row) {
+	c.touch(r)
+	c.waits.turned(r)
+}
+
+// readVolumes finds out what the volumes of d come down to. Tables that were built on another answer are void.
+func (c *cluster) readVolumes(d *demand) {
+	if d.volumesSeen == c.storage.Version()+1 {
+		return
+	}
+	d.volumesSeen = c.storage.Version() + 1
+	inputs := c.storage.Inputs(&d.wants, c.inputs[:0])
+	c.inputs = inputs
+	if d.volumes.RestsOn(inputs) {
+		return
+	}
+	c.dropTables(d)
+	d.volumes = c.storage.Ask(&d.wants, inputs)
+	clear(inputs)
+}

@@ -1,0 +1,155 @@
+package volumes
+
+import (
+	"fmt"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+)
+
+// CountedPod is a pod that counts on a row.
+type CountedPod struct {
+	Wants *Wants
+	Row   rows.Row
+}
+
+// Audit holds what is kept to a count over the pods that are counted and the volumes that there are, and to the plans
+// that assume anything, and lists what differs. It is for tests: it looks at everything.
+func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
+	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	users, on := map[ClaimKey]int32{}, map[ClaimKey]map[rows.Row]int32{}
+	for _, p := range pods {
+		p.Wants.EachClaim(func(key ClaimKey) {
+			if on[key] == nil {
+				on[key] = map[rows.Row]int32{}
+			}
+			on[key][p.Row]++
+		})
+		for i := range p.Wants.Mounts {
+			if m := &p.Wants.Mounts[i]; m.Claim != "" && !m.Own {
+				users[p.Wants.key(m)]++
+			}
+		}
+	}
+	for key, k := range s.claims {
+		if k.Users != users[key] || k.Lifted != 0 {
+			differs("claim %v has %d users and %d lifted ones, want %d", key, k.Users, k.Lifted, users[key])
+		}
+		for r, n := range k.on {
+			if n != on[key][r] {
+				differs("claim %v is mentioned %d times on row %d, want %d", key, n, r, on[key][r])
+			}
+		}
+		if k.Seen == nil && len(k.on) == 0 {
+			differs("claim %v is kept for nothing", key)
+		}
+	}
+	for class, p := range s.stocks {
+		if p.empty() {
+			differs("a stock of class %s is kept for nothing", class)
+		}
+		if got, want := p.size(), s.free(class); got != want {
+			differs("class %s has %d volumes in stock, want %d", class, got, want)
+		}
+	}
+	return append(wrong, s.auditAssumed(plans)...)
+}
+
+func (s *Store) auditAssumed(plans []*Plan) (wrong []string) {
+	asked := map[any]bool{}
+	for _, p := range plans {
+		for i := range p.Bind {
+			asked[p.Bind[i].Volume] = true
+		}
+		for i := range p.Provision {
+			asked[p.Provision[i].key()] = true
+		}
+	}
+	for name := range s.trueVolumes {
+		if !asked[name] {
+			wrong = append(wrong, fmt.Sprintf("volume %s is assumed for nobody", name))
+		}
+	}
+	for key := range s.trueClaims {
+		if !asked[key] {
+			wrong = append(wrong, fmt.Sprintf("claim %v is assumed for nobody", key))
+		}
+	}
+	return wrong
+}
+
+// size is how many volumes a stock holds.
+func (p *Stock) size() int {
+	different := map[*KnownVolume]bool{}
+	for _, list := range p.kept {
+		for _, v := range list {
+			different[v] = true
+		}
+	}
+	for _, list := range p.byHost {
+		for _, v := range list {
+			different[v] = true
+		}
+	}
+	for _, v := range p.anywhere {
+		different[v] = true
+	}
+	return len(different)
+}
+
+// free counts the volumes of a class that a claim may get.
+func (s *Store) free(class string) (n int) {
+	for _, v := range s.volumes {
+		if v.Class == class && (v.Claimed || v.Available && !v.Deleting) {
+			n++
+		}
+	}
+	return n
+}
+
+// TellAll tells another store all facts, assumed ones as if they were true; rowOf finds the row of a node there. It is
+// for tests.
+func (s *Store) TellAll(to *Store, rowOf func(rows.Row) rows.Row) {
+	for name, k := range s.classes {
+		to.SetClass(name, &k.StorageClass)
+	}
+	for name, v := range s.volumes {
+		to.setVolume(name, v)
+	}
+	for key, k := range s.claims {
+		if k.Seen != nil {
+			to.setClaim(key, k.Seen)
+		}
+	}
+	for r, x := range s.rows {
+		if x == nil {
+			continue
+		}
+		if x.node != nil {
+			to.SetNodeStorage(rowOf(rows.Row(r)), x.node)
+		}
+		for _, a := range x.attachments {
+			to.Attach(a, rowOf(rows.Row(r)))
+		}
+	}
+}
+
+// Describe says what volumes mean to row r; empty: nothing. Of attachments that no pod uses it counts those of driver.
+func (s *Store) Describe(r rows.Row, driver string) string {
+	x := s.rows[r]
+	if x == nil || len(x.Disks)+len(x.drivers)+s.leftAttached(x, driver) == 0 {
+		return ""
+	}
+	return fmt.Sprint(" disks ", len(x.Disks), " volumes ", x.drivers, " and ", s.leftAttached(x, driver))
+}
+
+// Sizes counts what is kept. It is for tests.
+func (s *Store) Sizes() string {
+	onRows := 0
+	for _, x := range s.rows {
+		if x != nil {
+			onRows++
+		}
+	}
+	return fmt.Sprint(len(s.claims), len(s.volumes), len(s.stocks), len(s.classes), len(s.drivers), len(s.opted), len(s.capacities), len(s.capacityVersion),
+		len(s.boundTo), len(s.attachments), len(s.attaching), len(s.trueClaims), len(s.trueVolumes), onRows)
+}

@@ -1,0 +1,246 @@
+package volumes
+
+import (
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+// Place is what is looked at of a node to which volumes are to be bound.
+type Place struct {
+	Row    rows.Row
+	Name   string
+	Labels []selector.LabelID
+	Lacks  []string // codes of what its agent cannot do, sorted
+}
+
+// LacksAny reports whether the agent of the node lacks one of needs.
+func (p *Place) LacksAny(needs []string) bool {
+	return slices.ContainsFunc(needs, func(need string) bool {
+		_, lacks := slices.BinarySearch(p.Lacks, need)
+		return lacks
+	})
+}
+
+// Conflict is a set of reasons for which volumes cannot be bound; zero: they can.
+type Conflict int32
+
+const (
+	outOfReach Conflict = 1 << iota // a bound volume
+	noMatch                         // for an unbound claim
+	noSpace
+	notThere   // a bound volume
+	notMounted // a volume that would be made
+)
+
+var reasons = []string{
+	"node(s) didn't match PersistentVolume's node affinity",
+	"node(s) didn't find available persistent volumes to bind",
+	"node(s) did not have enough free storage",
+	"node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+	"node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner",
+}
+
+// Explain appends the reasons in k, spelled as upstream spells them.
+func (k Conflict) Explain(to []string) []string {
+	for i, reason := range reasons {
+		if k&(1<<i) != 0 {
+			to = append(to, reason)
+		}
+	}
+	return to
+}
+
+// A Plan is what must be written before a pod with unbound claims is bound.
+type Plan struct {
+	Bind      []Bind
+	Provision []ProvisionFor
+}
+
+// Bind keeps a volume for a claim. Version is the one decided on: the write must fail on any other.
+type Bind struct {
+	Volume, Version                 string
+	ClaimSpace, ClaimName, ClaimUID string
+	ByController                    bool // the binding is ours: to be marked so
+	Done                            bool // it says so already: nothing is to be written
+}
+
+// ProvisionFor asks for a volume for a claim that Node can reach.
+type ProvisionFor struct {
+	Namespace, Name, Version string
+	Node                     string
+	Done                     bool
+}
+
+func (p *Plan) bind(v *KnownVolume, claim *Claim) {
+	if p == nil {
+		return
+	}
+	ours := v.Claimed && v.ClaimSpace == claim.Namespace && v.ClaimName == claim.Name
+	p.Bind = append(p.Bind, Bind{
+		Volume:       v.Name,
+		Version:      v.Version,
+		ClaimSpace:   claim.Namespace,
+		ClaimName:    claim.Name,
+		ClaimUID:     claim.UID,
+		ByController: !ours,
+		Done:         ours && v.ClaimUID == claim.UID,
+	})
+}
+
+func (p *Plan) provision(claim *Claim, node string) {
+	if p == nil {
+		return
+	}
+	p.Provision = append(p.Provision, ProvisionFor{
+		Namespace: claim.Namespace,
+		Name:      claim.Name,
+		Version:   claim.Version,
+		Node:      node,
+		Done:      claim.Selected && claim.Node == node,
+	})
+}
+
+// Bind finds volumes for the claims of a on a node, and writes into plan, if there is one, what is to be done.
+//
+//   - A claim that is bound: its volume must be there, and the node in its node affinity.
+//   - A claim whose class waits for the first consumer: the smallest free volume of that class that will do, or one
+//     that is kept for the claim. Claims choose one after another, the smallest first.
+//   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies
+//     and, if the driver publishes capacities, one of them for the node be large enough.
+//   - A claim for which a node was selected already is provisioned there, and nowhere else.
+//   - A node whose agent says that it would not mount a volume does not get it: others are looked for.
+func (s *Store) Bind(a *Ask, at Place, plan *Plan) (conflict Conflict) {
+	for _, b := range a.Bound {
+		if b.Volume == nil {
+			conflict |= notThere
+			break
+		}
+		if !s.Reaches(b.Volume, at) {
+			conflict |= outOfReach
+			break
+		}
+	}
+	for i := range a.Chosen {
+		if a.Chosen[i].Claim.Node != at.Name {
+			return conflict | noMatch
+		}
+	}
+	for i := range a.Chosen {
+		if why := s.provisions(&a.Chosen[i], at, plan); why != 0 {
+			return conflict | why
+		}
+	}
+	var taken [4]*KnownVolume // of most pods, all
+	chosen := taken[:0]
+	made := Conflict(0)
+	for i := range a.Open {
+		p := &a.Open[i]
+		if v := s.match(p, at, chosen); v != nil {
+			chosen = append(chosen, v)
+			plan.bind(v, p.Claim)
+		} else if made == 0 {
+			made = s.provisions(p, at, plan)
+		}
+	}
+	return conflict | made
+}
+
+// Reaches reports whether a volume can be reached from a node.
+func (s *Store) Reaches(v *KnownVolume, from Place) bool {
+	if x := s.rows[from.Row]; v.Plugin != "" && x != nil && x.node != nil && slices.Contains(x.node.Plugins, v.Plugin) {
+		return s.allows(&v.MovedFrom, from)
+	}
+	return s.allows(&v.From, from)
+}
+
+func (s *Store) allows(t *Reach, from Place) bool {
+	return !t.Limited || s.in.MatchAny(t.Terms, from.Name, from.Labels)
+}
+
+// match chooses the volume for an unbound claim on a node: one that is kept for it, else the smallest free one. Volumes
+// that other claims of the pod have chosen are out.
+func (s *Store) match(p *Provision, at Place, chosen []*KnownVolume) *KnownVolume {
+	claim := p.Claim
+	for _, v := range p.Stock.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}] {
+		if (v.ClaimUID == "" || v.ClaimUID == claim.UID) && !v.Deleting && v.suits(claim) && !slices.Contains(chosen, v) {
+			if !s.allows(&v.From, at) || at.LacksAny(v.NeedsOfAgent) {
+				return nil
+			}
+			return v
+		}
+	}
+	var best *KnownVolume
+	look := func(list []*KnownVolume) {
+		for _, v := range list {
+			if best != nil && smallestFirst(best, v) < 0 {
+				return
+			}
+			if v.suits(claim) && v.offers(claim) && s.allows(&v.From, at) && !at.LacksAny(v.NeedsOfAgent) && !slices.Contains(chosen, v) {
+				best = v
+				return
+			}
+		}
+	}
+	if host, ok := selector.NumberOf(at.Labels, s.hostKey); ok {
+		look(p.Stock.byHost[host])
+	}
+	look(p.Stock.anywhere)
+	return best
+}
+
+// suits holds of any volume that a claim may be bound to.
+func (v *KnownVolume) suits(claim *Claim) bool {
+	return v.Capacity >= claim.Size && v.Block == claim.Block && v.Attributes == claim.Attributes
+}
+
+// offers holds of a volume that a claim may choose.
+func (v *KnownVolume) offers(claim *Claim) bool {
+	if claim.Selector != nil && !claim.Selector.Selects(v.Labels) {
+		return false
+	}
+	for _, mode := range claim.Modes {
+		if !slices.Contains(v.Modes, mode) {
+			return false
+		}
+	}
+	return true
+}
+
+// provisions says why no volume can be made for a claim so that the node reaches it; zero: one can. With a plan the
+// node was found to have room for it.
+func (s *Store) provisions(p *Provision, at Place, plan *Plan) Conflict {
+	k := p.Class
+	if !k.Provisions() || k.Limits() && !s.in.MatchAny(k.Topologies, at.Name, at.Labels) {
+		return noMatch
+	}
+	if plan == nil && p.Claim.Sized && s.opted[k.Provisioner] && !s.hasSpace(k.Name, p.Claim.Size, at) {
+		return noSpace
+	}
+	if at.LacksAny(p.OfAgent) {
+		return notMounted
+	}
+	plan.provision(p.Claim, at.Name)
+	return 0
+}
+
+func (s *Store) hasSpace(class string, size int64, at Place) bool {
+	for _, k := range s.capacities[class] {
+		if k.Sized && k.Size >= size && s.IsFor(k, at.Labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsFor reports whether a capacity is about nodes with labels. Unlike a term, an empty selector is about all.
+func (s *Store) IsFor(k *KnownCapacity, labels []selector.LabelID) bool {
+	return k.Nodes != nil && !k.Selects.Never && s.in.Meet(k.Selects.Labels, labels)
+}
+
+// Conflicts reports whether two pods on one node may not use d and other.
+func (d *Disk) Conflicts(other *Disk) bool {
+	return d.Kind == other.Kind && d.ID == other.ID && !(d.ReadOnly && other.ReadOnly) &&
+		(d.Monitors == nil || slices.ContainsFunc(d.Monitors, func(m string) bool { return slices.Contains(other.Monitors, m) }))
+}

@@ -1,0 +1,93 @@
+package volumes
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
+)
+
+// A Stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host
+// from which alone they can be reached, each list from the smallest on.
+type Stock struct {
+	version  uint64 // of the store when it was changed last; 0: it never had a volume
+	kept     map[ClaimKey][]*KnownVolume
+	byHost   map[int32][]*KnownVolume
+	anywhere []*KnownVolume
+}
+
+// stockOf returns the stock of a class; an empty one, which is not kept, if there are no volumes.
+func (s *Store) stockOf(class string) *Stock {
+	if p := s.stocks[class]; p != nil {
+		return p
+	}
+	return &Stock{}
+}
+
+// stockFor returns the stock of a class to put a volume into.
+func (s *Store) stockFor(class string) *Stock {
+	p := s.stocks[class]
+	if p == nil {
+		p = &Stock{kept: map[ClaimKey][]*KnownVolume{}, byHost: map[int32][]*KnownVolume{}}
+		s.stocks[class] = p
+	}
+	return p
+}
+
+// AnywhereFor reports whether a volume for a claim may be reached from any node.
+func (p *Stock) AnywhereFor(claim *Claim) bool {
+	return len(p.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}])+len(p.anywhere) > 0
+}
+
+// EachHost calls see for each value of kubernetes.io/hostname from which alone some volume can be reached.
+func (p *Stock) EachHost(see func(host int32)) {
+	for host := range p.byHost {
+		see(host)
+	}
+}
+
+func smallestFirst(a, b *KnownVolume) int {
+	return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Name, b.Name))
+}
+
+func (p *Stock) empty() bool { return len(p.kept)+len(p.byHost)+len(p.anywhere) == 0 }
+
+// add puts v in if claims may get it, and reports whether nothing is in.
+func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
+	p.version = version
+	insert := func(list []*KnownVolume) []*KnownVolume {
+		i, _ := slices.BinarySearchFunc(list, v, smallestFirst)
+		return slices.Insert(list, i, v)
+	}
+	switch {
+	case v.Claimed:
+		key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}
+		p.kept[key] = insert(p.kept[key])
+	case !v.Available || v.Deleting:
+	case v.From.Hosts != nil:
+		for _, h := range v.From.Hosts {
+			p.byHost[h] = insert(p.byHost[h])
+		}
+	default:
+		p.anywhere = insert(p.anywhere)
+	}
+	return p.empty()
+}
+
+// remove takes v out, and reports whether nothing is left.
+func (p *Stock) remove(v *KnownVolume, version uint64) (empty bool) {
+	p.version = version
+	key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}
+	takeOut(p.kept, key, v)
+	for _, h := range v.From.Hosts {
+		takeOut(p.byHost, h, v)
+	}
+	p.anywhere = shrink.Without(p.anywhere, v)
+	return p.empty()
+}
+
+func takeOut[K comparable](lists map[K][]*KnownVolume, key K, v *KnownVolume) {
+	if lists[key] = shrink.Without(lists[key], v); len(lists[key]) == 0 {
+		delete(lists, key)
+	}
+}

@@ -1,0 +1,184 @@
+package volumes
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
+)
+
+// shelf is a store with two nodes, and the rows that were told of as turned.
+type shelf struct {
+	*Store
+	in     *selector.Interner
+	turned []rows.Row
+	nodes  []Place
+}
+
+func newShelf() *shelf {
+	x := &shelf{in: selector.NewInterner()}
+	x.Store = NewStore(x.in, func(r rows.Row) { x.turned = append(x.turned, r) })
+	for i, name := range []string{"n0", "n1"} {
+		x.AddRow()
+		labels := []selector.Label{{Key: "kubernetes.io/hostname", Value: name}, {Key: "topology.kubernetes.io/zone", Value: "z" + name[1:]}}
+		x.nodes = append(x.nodes, Place{Row: rows.Row(i), Name: name, Labels: x.in.Labels(labels)})
+	}
+	x.SetClass("slow", &StorageClass{Name: "slow", Waits: true, Provisioner: "d", Driver: "d"})
+	x.SetClass("local", &StorageClass{Name: "local", Waits: true, Provisioner: NoProvisioner})
+	return x
+}
+
+func onHost(name string) *[]selector.NodeTerm {
+	return &[]selector.NodeTerm{{Labels: []selector.Requirement{{Key: "kubernetes.io/hostname", Op: selector.In, Values: []string{name}}}}}
+}
+
+func (x *shelf) ask(w *Wants) *Ask { return x.Ask(w, x.Inputs(w, nil)) }
+
+func wants(claims ...string) *Wants {
+	var mounts []Mount
+	for _, name := range claims {
+		mounts = append(mounts, Mount{Claim: name})
+	}
+	w := WantsOf(mounts, "x", "uid", "pod")
+	return &w
+}
+
+// TestBind: the smallest volume that will do is chosen, each claim another; where there is none, one is made, if it can
+// be.
+func TestBind(t *testing.T) {
+	x := newShelf()
+	for _, v := range []Volume{{Name: "large", Capacity: 9}, {Name: "small", Capacity: 1}, {Name: "right", Capacity: 4}} {
+		v.Class, v.Available, v.Affinity, v.Version = "local", true, onHost("n0"), "1"
+		x.VolumeSeen(v)
+	}
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "a", Class: "local", Size: 3, Version: "1"})
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "b", Class: "local", Size: 2, Version: "1"})
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "made", Class: "slow", Size: 2, Sized: true, Version: "1"})
+	a := x.ask(wants("a", "b", "made"))
+	plan := &Plan{}
+	if why := x.Bind(a, x.nodes[0], plan); why != 0 {
+		t.Fatalf("n0: %v", why.Explain(nil))
+	}
+	if len(plan.Bind) != 2 || plan.Bind[0].Volume != "right" || plan.Bind[1].Volume != "large" || plan.Bind[0].ClaimName != "b" {
+		t.Errorf("bound: %+v, want the smaller claim to have the smaller volume", plan.Bind)
+	}
+	if len(plan.Provision) != 1 || plan.Provision[0].Node != "n0" {
+		t.Errorf("made: %+v", plan.Provision)
+	}
+	if got := x.Bind(a, x.nodes[1], nil).Explain(nil); !slices.Equal(got, reasons[1:2]) {
+		t.Errorf("n1, where no volume can be reached from: %v", got)
+	}
+	x.SetDriver("d", true, true)
+	if got := x.Bind(x.ask(wants("made")), x.nodes[0], nil).Explain(nil); !slices.Equal(got, reasons[2:3]) {
+		t.Errorf("a driver that has no room: %v", got)
+	}
+	if _, _, larger := x.SetCapacity(ClaimKey{Name: "k"}, "slow", &Capacity{Nodes: &selector.Selector{}, Size: 2, Sized: true}); !larger {
+		t.Error("a first capacity is no larger than none")
+	}
+	if why := x.Bind(x.ask(wants("made")), x.nodes[0], nil); why != 0 {
+		t.Errorf("a driver that has room: %v", why.Explain(nil))
+	}
+	lacking := x.nodes[0]
+	lacking.Lacks = []string{AgentCSI}
+	if got := x.Bind(x.ask(wants("made")), lacking, nil).Explain(nil); !slices.Equal(got, reasons[4:]) {
+		t.Errorf("an agent that mounts none: %v", got)
+	}
+}
+
+// TestAssume: what a plan will write is seen by everybody until the truth is told, or the plan has come to nothing.
+func TestAssume(t *testing.T) {
+	x := newShelf()
+	x.VolumeSeen(Volume{Name: "v", Class: "local", Available: true, Version: "1"})
+	claim := Claim{Namespace: "x", Name: "a", UID: "u", Class: "local", Version: "1"}
+	x.ClaimSeen(&claim)
+	place := func() *Plan {
+		plan := &Plan{}
+		if why := x.Bind(x.ask(wants("a")), x.nodes[0], plan); why != 0 {
+			t.Fatalf("there is no volume for it: %v", why.Explain(nil))
+		}
+		x.Assume(plan)
+		return plan
+	}
+	plan := place()
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "other", Class: "local", Version: "1"})
+	if x.Bind(x.ask(wants("other")), x.nodes[0], nil) == 0 {
+		t.Error("another claim gets the volume, too")
+	}
+	if x.TrueVolume("v").Claimed {
+		t.Error("what is assumed is taken for the truth")
+	}
+	volumes, _ := x.Revert(plan)
+	if len(volumes) != 1 || x.Bind(x.ask(wants("other")), x.nodes[0], nil) != 0 {
+		t.Errorf("reverted: %v, and another claim cannot have it", volumes)
+	}
+	plan = place()
+	if done, why := x.Check(plan, x.nodes[0]); done || why != "" {
+		t.Errorf("nothing was written: %v, %q", done, why)
+	}
+	x.VolumeSeen(Volume{Name: "v", Class: "local", Version: "2", Claimed: true, ClaimSpace: "x", ClaimName: "a", ClaimUID: "u"})
+	claim.Version, claim.Volume, claim.Bound = "2", "v", true
+	x.ClaimSeen(&claim)
+	if done, why := x.Check(plan, x.nodes[0]); !done {
+		t.Errorf("all is bound: %q", why)
+	}
+	if wrong := x.Audit(nil, []*Plan{plan}); wrong != nil {
+		t.Error(wrong)
+	}
+}
+
+// TestLimits: a volume that several pods use counts once, one that is still attached counts, and a row is told of that
+// has other volumes than before.
+func TestLimits(t *testing.T) {
+	x := newShelf()
+	of := func(handle string) Attached { return Attached{Driver: "d", Handle: handle} }
+	x.SetNodeStorage(0, &NodeStorage{Node: "n0", Limits: map[string]int64{"d": 2}})
+	for _, name := range []string{"v1", "v2", "v3"} {
+		x.VolumeSeen(Volume{Name: name, CSI: true, Attached: of(name)})
+	}
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "a", Volume: "v1", Bound: true})
+	x.Mount(0, wants("a"), 1)
+	x.Mount(0, wants("a"), 1)
+	if x.TooMany(0, []Attached{of("v1"), of("v2")}) {
+		t.Error("one more than the one that is there twice")
+	}
+	x.Attach(Attachment{Name: "t", Node: "n0", Driver: "d", Volume: "v3"}, 0)
+	if !x.TooMany(0, []Attached{of("v2")}) || !x.Exceeds(0, "d", 1) {
+		t.Error("what is still attached does not count")
+	}
+	if x.TooMany(1, []Attached{of("v2")}) {
+		t.Error("a node without limits")
+	}
+	if x.Idle(0) || !x.Idle(1) {
+		t.Error("a row with an attachment is idle, or one without is not")
+	}
+	x.turned = nil
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "a", Volume: "v2", Bound: true, Version: "2"})
+	if !slices.Equal(x.turned, []rows.Row{0}) {
+		t.Errorf("rows %v were turned, where pods mount the claim that is another", x.turned)
+	}
+	x.Mount(0, wants("a"), -1)
+	if r := x.Detach("t"); r != 0 || x.Exceeds(0, "d", 1) {
+		t.Errorf("row %d, and there is no room for one more", r)
+	}
+}
+
+// TestAuditCanFail makes sure that Audit finds what it is asked for by the histories of package scheduler.
+func TestAuditCanFail(t *testing.T) {
+	x := newShelf()
+	x.ClaimSeen(&Claim{Namespace: "x", Name: "a"})
+	w := wants("a")
+	x.Mount(0, w, 1)
+	if wrong := x.Audit(nil, nil); len(wrong) != 1 {
+		t.Errorf("a mention by nobody: %v", wrong)
+	}
+	x.Use(w, 1, false)
+	if wrong := x.Audit([]CountedPod{{Wants: w, Row: 0}}, nil); wrong != nil {
+		t.Error(wrong)
+	}
+	x.trueVolumes["v"] = &KnownVolume{}
+	x.stockFor("local").anywhere = []*KnownVolume{{}}
+	if wrong := x.Audit([]CountedPod{{Wants: w, Row: 0}}, nil); len(wrong) != 2 {
+		t.Errorf("a volume in stock that there is not, one assumed for nobody: %v", wrong)
+	}
+}

@@ -1,0 +1,114 @@
+package scheduler
+
+// A rowEvent is something that has happened on a row, and what was found out about it for the waiters that were looked
+// at so far.
+type rowEvent struct {
+	c          *cluster
+	row        row
+	number     uint64
+	preemptors bool // somebody who waits could evict somebody, somewhere
+	above      map[aboveKey]int64
+	below      map[int32]bool // by priority: pods on the row are below it
+}
+
+type aboveKey struct {
+	column   int
+	priority int32
+}
+
+// mayHelp reports whether the row may be of use to w now. It is not where a rule still objects that w hears the end of,
+// and w can evict nobody there.
+func (e *rowEvent) mayHelp(w *waiter) bool {
+	rules := w.rules
+	if a := w.audience; a != nil && rules&rulesAround != 0 && a.offBy(e.row, e.number)&rules != 0 {
+		return w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
+	}
+	return e.hasRoom(w, false) || w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
+}
+
+// hasRoom reports whether the row has room for w, without the pods that it may evict if that is allowed. Those who do
+// not hear of room yet are to hear: it may be all that keeps them off now.
+func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
+	asks := w.heard.node.asks
+	if w.rules&RuleResources == 0 || asks[0].value == anyRoom {
+		return true
+	}
+	if !evicting {
+		return passesResources(&e.c.state, &w.demand.needs, e.row)
+	}
+	for _, q := range asks {
+		if q.value > e.freeAbove(q.column, w.demand.priority) {
+			return false
+		}
+	}
+	return true
+}
+
+// freeAbove is what would be free of a column without the pods below a priority.
+func (e *rowEvent) freeAbove(column int, priority int32) int64 {
+	key := aboveKey{column: column, priority: priority}
+	free, known := e.above[key]
+	if !known {
+		if e.above == nil {
+			e.above = map[aboveKey]int64{}
+		}
+		free = e.c.freeAbove(e.row, column, priority)
+		e.above[key] = free
+	}
+	return free
+}
+
+// anyBelow reports whether a pod on the row has a priority below p.
+func (e *rowEvent) anyBelow(p int32) bool {
+	if !e.preemptors {
+		return false
+	}
+	any, known := e.below[p]
+	if !known {
+		if e.below == nil {
+			e.below = map[int32]bool{}
+		}
+		any = e.c.anyBelowOn(e.row, p)
+		e.below[p] = any
+	}
+	return any
+}
+
+// freeIn is what is free of a column on row r, and how much there would be at most if pods were evicted.
+func (c *cluster) freeIn(r row, column int) (free, most int64) {
+	if column == podsColumn {
+		return c.podsMax[r] - c.podsHeld[r], c.podsMax[r]
+	}
+	most = c.columns.has(column, r)
+	return most - c.columns.takes(column, r), most
+}
+
+// freeAbove is what would be free without the pods below a priority.
+func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
+	free, _ = c.freeIn(r, column)
+	for _, h := range c.held[r] {
+		if h.class.priority >= priority {
+			continue
+		}
+		if column == podsColumn {
+			free++
+			continue
+		}
+		for _, q := range h.class.requests {
+			if q.column == column {
+				free += q.value
+			}
+		}
+	}
+	return free
+}
+
+// anyPreemptor reports whether a waiter could evict any pod that is counted.
+func (s *waits) anyPreemptor(c *cluster) bool {
+	for p := range s.preemptors {
+		if c.anyBelow(p) {
+			return true
+		}
+	}
+	return false
+}

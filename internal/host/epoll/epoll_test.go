@@ -1,0 +1,55 @@
+package epoll
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestWaitTellsWhatRang(t *testing.T) {
+	c, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Add(Source{Name: "other", FD: fd}); err != nil {
+		t.Fatal(err)
+	}
+	if rang, err := c.Wait(0); err != nil || len(rang) != 0 {
+		t.Fatalf("nothing has happened: %v, %v", rang, err)
+	}
+	for range 3 { // several rings may be told as one, and each new one is told although nobody read the counter
+		_, _ = unix.Write(fd, one)
+		_, _ = unix.Write(fd, one)
+		if rang, err := c.Wait(Forever); err != nil || len(rang) != 1 || rang[0] != "other" {
+			t.Fatalf("rang %v, %v", rang, err)
+		}
+		// A time that is over already is not for ever: who looked for longer than until his next look is to look again.
+		if rang, err := c.Wait(-time.Hour); err != nil || len(rang) != 0 {
+			t.Fatalf("told twice: %v, %v", rang, err)
+		}
+	}
+	go c.Ring()
+	if rang, err := c.Wait(time.Minute); err != nil || len(rang) != 1 || rang[0] != "ring" {
+		t.Fatalf("rang %v, %v", rang, err)
+	}
+	if n := testing.AllocsPerRun(100, func() { c.Ring(); _, _ = c.Wait(Forever) }); n != 0 {
+		t.Errorf("a wait allocates %v times", n)
+	}
+}
+
+func TestAddClosesWhatItRefuses(t *testing.T) {
+	c, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Add(Source{Name: "nothing", FD: -1}); err == nil {
+		t.Error("a source without descriptor was taken")
+	}
+}
