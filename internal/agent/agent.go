@@ -1,11 +1,11 @@
-// Package agent is the node agent's shell: it runs the pods bound to this node, speaks for the node, and serves what
-// others ask of it.
+// Package agent is the node agent's shell: it runs the pods that are bound to this node, reports the Node's status and
+// Lease, and serves the kubelet's API.
 //
-// Its parts are packages of their own below this one; here they are put together and given each other. What each part
-// decides is in internal/core. The agent keeps no state of its own on disk: the runtime, the API and the volumes on
-// disk are what a new agent takes up.
+// The agent's parts are packages below this one; this package constructs them and connects them to each other. Their
+// rules are in internal/core. The agent keeps no checkpoint of pods on disk: a new agent recovers from the runtime, the
+// API server and the volumes on disk.
 //
-// Stopping it stops no container. It is not the launcher of a cluster: that is internal/cluster.
+// Stopping the agent stops no container. Starting a cluster is not its task: internal/cluster does that.
 package agent
 
 import (
@@ -63,45 +63,50 @@ import (
 // Options are the agent's flags; everything else comes from the KubeletConfiguration.
 type Options struct {
 	Kubeconfig string
-	Config     *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
-	RootDir    string                                     // absolute
-	Endpoint   string                                     // of the container runtime
-	// DevicePluginsDir is where device plugins register, absolute: the kubelet's is /var/lib/kubelet/device-plugins.
+	Config     *kubeletconfigv1beta1.KubeletConfiguration // absolute path
+	RootDir    string                                     // absolute path
+	Endpoint   string                                     // CRI socket of the container runtime
+	// DevicePluginsDir is the directory where device plugins register, an absolute path. The kubelet's is
+	// /var/lib/kubelet/device-plugins.
 	DevicePluginsDir string
 	NodeName         string
-	NodeIPs          []netip.Addr // none: found by the host's name, or of the interface that leads out
-	Cloud            bool         // an external cloud controller looks after the Node's addresses
+	NodeIPs          []netip.Addr // empty: looked up by the host's name, else of the interface with the default route
+	Cloud            bool         // an external cloud controller manages the Node's addresses
 	Labels           map[string]string
 	Taints           []corev1.Taint
-	// CreateMissingCgroups makes what a reserved cgroup lacks, instead of refusing to start.
+	// CreateMissingCgroups creates the controllers that a reserved cgroup lacks. If it is false, the agent refuses to
+	// start.
 	CreateMissingCgroups bool
-	MemorySignal         eviction.MemorySignal // what counts as available memory
-	ReclaimMemory        bool                  // have the kernel reclaim memory of pods above their request, as the line nears
-	Starts               int                   // pods starting at the same time; 0: StartsPerCPU for each CPU
+	MemorySignal         eviction.MemorySignal // which signal measures available memory
+	// near a memory threshold, let the kernel reclaim memory of pods above their request
+	ReclaimMemory bool
+	Starts        int // how many pods start at the same time; 0: StartsPerCPU for each CPU
 }
 
 // StartsPerCPU is how many pods start at the same time for each CPU of the machine. A start waits for the kernel and
-// for the runtime's own lookups about as long as it computes (measured 2026-11-20, containerd 1.6, runc 1.1: 110 pods
-// on two CPUs take longest with 1 and with 16); more of them only make each take longer, and the first ones late.
+// for the runtime's own lookups about as long as it computes. Measured 2026-11-20 with containerd 1.6 and runc 1.1: 110
+// pods on two CPUs take longest with 1 and with 16. A higher number makes each start take longer and the first pods
+// late.
 const StartsPerCPU = 4
 
-// gcPercent trades a little CPU for memory: the agent allocates in bursts and then sits for hours. The default of 100
-// lets the heap of a burst grow to twice what lives.
+// gcPercent trades a little CPU for memory: the agent allocates in bursts and is idle for hours in between. With Go's
+// default of 100 the heap grows to twice the live objects during a burst.
 const gcPercent = 50
 
-// relist is how often everything the runtime has is read, as the back-stop to exits from the kernel and events from the
-// runtime. Upstream: 1 s, its only source.
+// relist is the interval at which the agent lists all containers of the runtime. It is the periodic resync for lost
+// exits (from the kernel) and lost events (from the runtime). The kubelet relists every second, and that is its only
+// source.
 const relist = 10 * time.Second
 
 // Agent is one node's agent.
 type Agent struct {
 	o        Options
-	client   *kube.Client // what is written with it passes a Gate
+	client   *kube.Client // writes with it are throttled
 	beats    *kube.Client // for the Node's status and Lease
 	runtime  *cri.Client
 	recorder record.EventRecorder
 
-	runtimeName string // prefix of container ids in the API: containerd, cri-o
+	runtimeName string // prefix of container IDs in the API: containerd, cri-o
 
 	metrics  *metrics.Set
 	machine  machine.Machine
@@ -123,7 +128,7 @@ type Agent struct {
 	addresses func() ([]corev1.NodeAddress, error)
 }
 
-// Run runs the agent until ctx ends. Every container stays as it is.
+// Run runs the agent until ctx ends. Containers keep running afterwards.
 func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(gcPercent)
 	a := &Agent{o: o, metrics: metrics.New(o.NodeName)}
@@ -142,8 +147,8 @@ func Run(ctx context.Context, o Options) error {
 	return a.loops(ctx)
 }
 
-// serve answers others. Its certificate is made first, where it has none: on a full disk that has to wait, and what
-// frees the disk must not.
+// serve serves the kubelet's API. If the server could not be prepared at the agent's start, serve prepares it first: on
+// a full disk the serving certificate cannot be written until other parts have freed space.
 func (a *Agent) serve(ctx context.Context) error {
 	if a.server == nil {
 		if err := a.prepareServer(ctx); err != nil {
@@ -153,7 +158,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	return a.server.Run(ctx)
 }
 
-// prepareServing is prepareServer, which a machine that is short of something may try again later.
+// prepareServing calls prepareServer. A shortage (such as a full disk) is not an error, since serve tries again later.
 func (a *Agent) prepareServing(ctx context.Context) error {
 	err := a.prepareServer(ctx)
 	if shortage.Is(err) {
@@ -163,15 +168,15 @@ func (a *Agent) prepareServing(ctx context.Context) error {
 	return err
 }
 
-// patient has a part try again when the machine is short of something, instead of ending the agent.
+// patient wraps run so that it is retried when the machine is short of something, instead of ending the agent.
 func patient(name string, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error { return shortage.Again(ctx, name, run) }
 }
 
-// eventSource is what Events name as their component: users' alerts look for the kubelet's.
+// eventSource is the component that Events name. It is the kubelet's, because users' alerts match on it.
 const eventSource = "kubelet"
 
-// connect prepares the API client and waits for the runtime: the node is nothing without it.
+// connect prepares the API client and waits for the container runtime, without which the agent can do nothing.
 func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
 	if err := a.dialAPI(ctx); err != nil {
 		return nil, err
@@ -204,7 +209,8 @@ func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error
 	}
 }
 
-// unlimitedIfZero is what eventRecordQPS means by 0; client-go says it by a negative number.
+// unlimitedIfZero translates eventRecordQPS for client-go: 0 means unlimited in the configuration, a negative number
+// does in client-go.
 func unlimitedIfZero(qps int32) int32 {
 	if qps == 0 {
 		return -1
@@ -212,7 +218,7 @@ func unlimitedIfZero(qps int32) int32 {
 	return qps
 }
 
-// look finds out what the machine has.
+// look reads the machine's capacity.
 func (a *Agent) look(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.RootDir, 0o750); err != nil {
 		return fmt.Errorf("make --root-dir: %w", err)
@@ -231,7 +237,7 @@ func (a *Agent) look(ctx context.Context) error {
 
 func truth(b *bool) bool { return b != nil && *b }
 
-// imageDir asks the runtime where it keeps images; empty when it does not say.
+// imageDir asks the runtime where it stores images. It returns "" if the runtime does not answer that.
 func (a *Agent) imageDir(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -243,11 +249,11 @@ func (a *Agent) imageDir(ctx context.Context) string {
 	return info.ImageFilesystems[0].GetFsId().GetMountpoint()
 }
 
-// declaredFeatures are what a node of Kubernetes 1.36 must say that it can before the API server lets users ask for it:
-// resizes of pod-level resources and of init containers.
+// declaredFeatures are the features that a node of Kubernetes 1.36 must declare before the API server accepts users'
+// requests for them: resizes of pod-level resources and of init containers.
 var declaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"}
 
-// prepareNode prepares what speaks for the node.
+// prepareNode prepares the part that reports the Node's status and Lease.
 func (a *Agent) prepareNode(context.Context) error {
 	c := a.o.Config
 	serving, err := netip.ParseAddr(c.Address)
@@ -271,7 +277,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	return err
 }
 
-// hostIPs are the node's own addresses as published.
+// hostIPs returns the node's internal IP addresses, as published in the Node.
 func (a *Agent) hostIPs() ([]string, error) {
 	all, err := a.addresses()
 	if err != nil {
@@ -286,7 +292,7 @@ func (a *Agent) hostIPs() ([]string, error) {
 	return ips, nil
 }
 
-// preparePods prepares what runs pods.
+// preparePods prepares the pod workers and what they need.
 func (a *Agent) preparePods(ctx context.Context) error {
 	c := a.o.Config
 	hostIPs, err := a.hostIPs()
@@ -346,7 +352,8 @@ func (a *Agent) admission(ctx context.Context) admit {
 	}
 }
 
-// allocatable is what the node offers to pods: its load line, and what others added to the Node (extended resources).
+// allocatable returns the node's allocatable resources, and the resources that other programs added to the Node
+// (extended resources).
 func (a *Agent) allocatable() corev1.ResourceList {
 	_, own := translate.NodeResources(a.line)
 	if n := a.node.Node(); n != nil {
@@ -359,7 +366,7 @@ func (a *Agent) allocatable() corev1.ResourceList {
 	return own
 }
 
-// nodeLabels are the node's, as last heard.
+// nodeLabels returns the Node's labels as the watch last delivered them.
 func (a *Agent) nodeLabels() map[string]string {
 	if n := a.node.Node(); n != nil {
 		return n.Labels
@@ -367,12 +374,13 @@ func (a *Agent) nodeLabels() map[string]string {
 	return nil
 }
 
-// offered is the node as admission sees it; without a name until the API has told its labels.
+// offered returns the node as admission sees it. Its name is empty until the API server has delivered the Node.
 func (a *Agent) offered() scheduler.Node { return a.offeredAs(a.node.Node()) }
 
 func (a *Agent) offeredAs(node *corev1.Node) scheduler.Node {
 	offered := &corev1.Node{Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
-	for _, p := range a.plugins.Inventory() { // holdings count these, with those that pods keep while their plugin is away
+	// the assignments count these, including devices that pods keep while their plugin is away
+	for _, p := range a.plugins.Inventory() {
 		delete(offered.Status.Allocatable, corev1.ResourceName(p.Resource))
 	}
 	if node != nil {
@@ -381,7 +389,7 @@ func (a *Agent) offeredAs(node *corev1.Node) scheduler.Node {
 	return translate.PlacementNode(offered)
 }
 
-// offeredNow is offered with the node's labels as they are now.
+// offeredNow is offered with the Node's labels read from the API server now.
 func (a *Agent) offeredNow(ctx context.Context) (scheduler.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -392,7 +400,7 @@ func (a *Agent) offeredNow(ctx context.Context) (scheduler.Node, error) {
 	return a.offeredAs(node), nil
 }
 
-// prepareServer prepares what answers others.
+// prepareServer prepares the server of the kubelet's API.
 func (a *Agent) prepareServer(context.Context) error {
 	made, err := server.New(server.Options{
 		Config: a.o.Config, NodeName: a.o.NodeName, Names: []string{a.o.NodeName}, RootDir: a.o.RootDir, API: a.client,
@@ -405,12 +413,12 @@ func (a *Agent) prepareServer(context.Context) error {
 	return err
 }
 
-// healthyWithin is how long the runtime may go unread before the agent calls itself unhealthy: upstream's limit of a
+// healthyWithin is how old the last relist may be before the agent's health check fails: the kubelet's limit for a
 // relist (3 min).
 const healthyWithin = 3 * time.Minute
 
-// loops runs the parts until ctx ends, or until one of them cannot go on: then the others end too and its error is
-// returned.
+// loops runs the parts until ctx ends, or until one of them returns an error. Then the other parts are ended too, and
+// loops returns that error.
 func (a *Agent) loops(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -456,14 +464,15 @@ func (a *Agent) reopenLog(ctx context.Context, id string) error {
 	return err
 }
 
-// The agent is busy in bursts and then sits for hours. A while after the start, and then now and again, it gives back
-// what only the burst needed: freed heap and code that ran once. One round costs about 10 ms of CPU (measured).
+// The agent works in bursts and is idle for hours in between. A while after its start, and then at intervals, it
+// returns memory to the kernel that only the burst needed: freed heap, and code that ran once. One round costs about 10
+// ms of CPU (measured).
 const (
 	settleFirst = 10 * time.Second
 	settleEvery = time.Minute
 )
 
-// settle keeps the agent small while nothing happens, and leaves it alone while it holds on to its memory.
+// settle returns unused memory to the kernel at intervals, except while the agent's memory is locked.
 func (a *Agent) settle(ctx context.Context) error {
 	next := time.NewTimer(settleFirst)
 	defer next.Stop()

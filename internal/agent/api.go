@@ -7,18 +7,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Bounds of what the agent writes of its pods, beside kubeAPIQPS and eventRecordQPS.
+// Bounds on the agent's writes about its pods, in addition to kubeAPIQPS and eventRecordQPS.
 const (
-	// writesInFlight is above what the reporter of statuses has (pods.reportWriters), for mirror pods, ends of pods and
-	// Events. Chosen.
+	// writesInFlight is the largest number of writes in flight. It is above the number of status writers
+	// (pods.reportWriters), to leave room for mirror pods, deletions of pods and Events. Chosen.
 	writesInFlight = 8
-	// writeTolerance is how many times its rest value an answer may take before there are fewer. Where the API server
-	// is on this machine, it takes several times as long while pods start, and their statuses are what people wait for.
-	// Chosen.
+	// writeTolerance is how many times its value at rest the latency of an answer may be before fewer writes are sent.
+	// On a machine that also runs the API server, latency is several times higher while pods start, and users wait for
+	// exactly those pods' statuses. Chosen.
 	writeTolerance = 10
 )
 
-// dialAPI prepares the API clients; it does not dial.
+// dialAPI prepares the API clients. It opens no connection.
 func (a *Agent) dialAPI(ctx context.Context) error {
 	d, err := a.clients()
 	if err != nil {
@@ -29,12 +29,12 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 	return nil
 }
 
-// clients are those of the API server. What is written of pods passes a Gate, which gives way to an API server in
-// trouble.
+// clients are the API clients. Writes about pods are throttled, so that an API server in trouble gets fewer of them.
 type clients struct {
-	beats  *kube.Client // the node's own status and Lease: no limit, as upstream's, or a burst of pods made the node look dead
+	// the Node's status and Lease: no limit, as in the kubelet; a burst of pods must not make the node look unreachable
+	beats  *kube.Client
 	pods   *kube.Client // everything else
-	events *kube.Client // a budget of their own, so that a burst of them does not hold up statuses
+	events *kube.Client // a budget of their own, so that a burst of Events does not delay statuses
 }
 
 func (a *Agent) clients() (clients, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// TestNodeIsNotBehindItsPods: as many statuses of pods as may be on their way have no answer, and others wait; the
-// node's status and Lease go out all the same.
+// TestNodeIsNotBehindItsPods: the largest number of pod statuses in flight gets no answer, and more statuses wait. The
+// node's own status and Lease are sent nevertheless.
 func TestNodeIsNotBehindItsPods(t *testing.T) {
 	nodeCame := make(chan string, 10)
 	podCame, end := make(chan struct{}, 100), make(chan struct{})
@@ -53,7 +53,8 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	for range writesInFlight {
 		<-podCame
 	}
-	soon, cancel := context.WithTimeout(t.Context(), kube.AnswerMaxDefault/2) // a status that hangs is on its way for that long
+	// a status write that hangs is in flight for that long
+	soon, cancel := context.WithTimeout(t.Context(), kube.AnswerMaxDefault/2)
 	defer cancel()
 	for range 5 {
 		_ = a.beats.Patch(soon, kube.Nodes, "", "n", types.MergePatchType, []byte("{}"), nil, "status")
@@ -74,12 +75,12 @@ func kubeconfigOf(t *testing.T, server string) string {
 	return file
 }
 
-// TestRatesAreTheConfigurations: pods and Events each have the limit that the file gives them, and the node's own
-// status has none.
+// TestRatesAreTheConfigurations: pods and Events each have the configured rate limit, and the node's own status has
+// none.
 func TestRatesAreTheConfigurations(t *testing.T) {
 	file := kubeconfigOf(t, "http://127.0.0.1:1")
 	for _, c := range []struct {
-		events string // of the file
+		events string // eventRecordQPS in the configuration
 		want   float32
 	}{{"eventRecordQPS: 13", 13}, {"eventRecordQPS: 0", -1}} {
 		config, warnings, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+

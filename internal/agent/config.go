@@ -28,7 +28,7 @@ func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration
 	return 0
 }
 
-// imageEndpoint is where images are looked after, if not by the runtime itself; empty: by the runtime.
+// imageEndpoint returns the CRI socket of the image service; empty if the container runtime serves it itself.
 func imageEndpoint(o Options) string {
 	if images := o.Config.ImageServiceEndpoint; strings.TrimPrefix(images, "unix://") != strings.TrimPrefix(o.Endpoint, "unix://") {
 		return images
@@ -36,7 +36,7 @@ func imageEndpoint(o Options) string {
 	return ""
 }
 
-// unusedImages is when images are removed.
+// unusedImages translates the image GC policy.
 func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
 	return imagegc.Config{
 		High: int64(*c.ImageGCHighThresholdPercent), Low: int64(*c.ImageGCLowThresholdPercent),
@@ -44,7 +44,7 @@ func unusedImages(c *kubeletconfigv1beta1.KubeletConfiguration) imagegc.Config {
 	}
 }
 
-// podOptions is how pods are run, as far as the configuration says it.
+// podOptions returns the options of the pod workers that come from the configuration.
 func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	return pods.Options{
 		LogDir: c.PodLogsDir, StaticDir: c.StaticPodPath, SeccompAll: truth(c.SeccompDefault),
@@ -53,7 +53,7 @@ func podOptions(c *kubeletconfigv1beta1.KubeletConfiguration) pods.Options {
 	}
 }
 
-// nodeOptions is how the node is spoken for, as far as the configuration says it.
+// nodeOptions returns the options of the Node's reports that come from the configuration.
 func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 	return node.Options{
 		Rhythm: heartbeat.Config{
@@ -66,7 +66,7 @@ func nodeOptions(c *kubeletconfigv1beta1.KubeletConfiguration) node.Options {
 	}
 }
 
-// rotation is how logs are rotated.
+// rotation returns the log rotation's settings.
 func rotation(c *kubeletconfigv1beta1.KubeletConfiguration) *podlog.Rotator {
 	return &podlog.Rotator{
 		Root:     c.PodLogsDir,
@@ -81,7 +81,7 @@ func rotation(c *kubeletconfigv1beta1.KubeletConfiguration) *podlog.Rotator {
 func rotateAt(c *kubeletconfigv1beta1.KubeletConfiguration) int64 {
 	size, err := resource.ParseQuantity(c.ContainerLogMaxSize)
 	if err != nil {
-		return -1 // refused when the configuration was read
+		return -1 // an error when the configuration was read
 	}
 	return size.Value()
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// TestConfigurationReachesItsParts: what the file says is what the parts are given.
+// TestConfigurationReachesItsParts: each part is given the settings of the configuration file.
 func TestConfigurationReachesItsParts(t *testing.T) {
 	c, warnings, err := kubeletconfig.Parse([]byte(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -23,16 +23,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// plugins brings device plugins, the allocator and pods together. It implements pods.Devices.
+// plugins connects the device plugins, the assignments of devices and the pod workers. It implements pods.Devices.
 type plugins struct {
 	*agentdevicemanager.Keeper
 	holdings *agentnuma.Keeper
 
 	mu   sync.Mutex
-	told map[string]numa.Plugin // the allocator, by resource
+	told map[string]numa.Plugin // the devices that the assignments know, by resource
 }
 
-// prepareDevices prepares what keeps device plugins.
+// prepareDevices prepares the device plugin manager.
 func (a *Agent) prepareDevices(context.Context) error {
 	a.plugins = &plugins{told: map[string]numa.Plugin{}}
 	a.plugins.Keeper = agentdevicemanager.New(agentdevicemanager.Options{
@@ -41,7 +41,8 @@ func (a *Agent) prepareDevices(context.Context) error {
 			a.plugins.tell()
 			a.node.Changed()
 			a.pods.Unhold()
-			for _, uid := range a.plugins.Holders() { // a container whose plugin wants to know of its start may wait for it
+			// a container whose plugin needs a PreStartContainer call may wait for the plugin
+			for _, uid := range a.plugins.Holders() {
 				a.pods.Retry(types.UID(uid))
 			}
 		},
@@ -49,7 +50,7 @@ func (a *Agent) prepareDevices(context.Context) error {
 	return nil
 }
 
-// found takes in what containers from before this agent have.
+// found recovers the devices of containers that an agent before this one started.
 func (p *plugins) found(left []pods.Remains) {
 	for _, r := range left {
 		for container, annotation := range r.Devices {
@@ -63,7 +64,7 @@ func (p *plugins) found(left []pods.Remains) {
 	}
 }
 
-// tell has the allocator know of the devices as they are now.
+// tell passes the present devices to the assignments.
 func (p *plugins) tell() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +76,7 @@ func (p *plugins) tell() {
 	}
 }
 
-// wait says what a pod has to wait for; see pods.Admission.
+// wait returns what a pod must wait for, and until when; see pods.Admission.
 func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	wants := translate.NUMAPod(pod)
 	held, _ := p.holdings.Assignment(wants.UID)
@@ -86,7 +87,8 @@ func (p *plugins) wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 	return why, until
 }
 
-// opinion puts the allocator's question to a plugin. One that went away this moment has none: give meets it next.
+// opinion asks a plugin which devices it prefers (GetPreferredAllocation). A plugin that has just gone away has no
+// preference; give returns the error then.
 func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error) {
 	ids, err := p.Preferred(ctx, q)
 	if errors.Is(err, agentdevicemanager.ErrGone) {
@@ -95,7 +97,8 @@ func (p *plugins) opinion(ctx context.Context, q numa.Question) ([]string, error
 	return ids, err
 }
 
-// give asks plugins what a pod needs with its devices. A pod that cannot be given them has nothing at all.
+// give asks the plugins for what a pod's containers need with their devices (Allocate). If that fails, everything that
+// was assigned to the pod is released.
 func (p *plugins) give(ctx context.Context, uid string) *pods.Rejection {
 	a, _ := p.holdings.Assignment(uid)
 	err := p.Give(ctx, a)
@@ -135,7 +138,7 @@ func (p *plugins) Status(uid, container string) []corev1.ResourceStatus {
 	return out
 }
 
-// servePodResources tells others who has what until ctx ends.
+// servePodResources serves the pod resources API until ctx ends.
 func (a *Agent) servePodResources(ctx context.Context) error {
 	layout, err := numa.New(a.machine, a.numa)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/image"
 )
 
-// prepareDisks prepares what reads usage, of disks too, and what removes images.
+// prepareDisks prepares the reader of usage (which includes disks) and image GC.
 func (a *Agent) prepareDisks(ctx context.Context) error {
 	inner := func(group, id string) string { return a.groups.counted(group, a.runtimeName, id) }
 	podsGroup := a.groups.layout.Node()
@@ -27,7 +27,7 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 	images := a.imageDir(ctx)
 	a.images = imagegc.New(imagegc.Options{
 		Runtime: a.runtime, Images: a.runtime.Images, Dir: images, Recorder: a.recorder,
-		Keep:    []string{image.Pause, image.Workload, image.Demo}, // which come from archives
+		Keep:    []string{image.Pause, image.Workload, image.Demo}, // imported from archives: no registry has them
 		Config:  unusedImages(a.o.Config),
 		Node:    &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)},
 		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// find finds the group of a container where pods have no groups of ours.
+// find finds the cgroup of a container on nodes where the agent makes no cgroups for pods (cgroupsPerQOS: false).
 func (g *groups) find(id string) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -22,7 +22,8 @@ func (g *groups) find(id string) (string, error) {
 	return "", fmt.Errorf("find cgroup of container %q: none is named for it, and pods have none of ours (cgroupsPerQOS: false)", id)
 }
 
-// counted names the group that the usage of a container is read from; empty if none is known. group is its pod's.
+// counted returns the cgroup from which a container's usage is read; empty if it is not known. group is the pod's
+// cgroup.
 func (g *groups) counted(group, runtime, id string) string {
 	switch {
 	case !g.unmanaged && group != "":

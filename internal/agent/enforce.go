@@ -25,19 +25,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// Reasons of Events about the node's limits, upstream's.
+// Reasons of Events about the node's limits: the kubelet's.
 const (
 	eventEnforced    = "NodeAllocatableEnforced"
 	eventNotEnforced = "FailedNodeAllocatableEnforcement"
 )
 
-// nodeEvent says something of the node, which may not be registered yet.
+// nodeEvent records an Event about the Node, which may not be registered yet.
 func (a *Agent) nodeEvent(kind, reason, message string) {
 	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)}, kind, reason, message)
 }
 
-// enforce makes the node's groups and holds them and the reserved ones to the load line, before the first pod. Whatever
-// stands against that is found first, all of it, and then nothing is touched.
+// enforce creates the node's cgroups before the first pod, and sets the limits that allocatable demands on them and on
+// the reserved cgroups. It finds all problems first; if there is one, it changes nothing.
 func (a *Agent) enforce(ctx context.Context) error {
 	ground, err := a.inspect(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (a *Agent) enforce(ctx context.Context) error {
 	if err := createReserved(tree, ground.reserved); err != nil {
 		return err
 	}
-	if *c.CgroupsPerQOS { // on v2 only a group that is there tells whether swap is accounted for
+	if *c.CgroupsPerQOS { // on v2 only an existing group shows whether swap is accounted for
 		if err := tree.Create(ground.layout.Node()); err != nil {
 			return err
 		}
@@ -76,14 +76,14 @@ func (a *Agent) enforce(ctx context.Context) error {
 	return a.groups.prepare(a.line.Enforced())
 }
 
-// ground is what is found where groups are to be made.
+// ground is what inspect found: the cgroup tree, the layout of groups in it, and the reserved cgroups.
 type ground struct {
 	tree     *cgroup.Tree
 	layout   qos.Layout
 	reserved []reservedGroup
 }
 
-// inspect draws the load line and looks at what it is to be enforced on. The error has everything that stands against it.
+// inspect computes allocatable and checks that it can be enforced. The error lists every problem.
 func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	c := a.o.Config
 	settings, err := kubeletconfig.LoadLine(c)
@@ -130,7 +130,8 @@ func (a *Agent) inspect(ctx context.Context) (ground, error) {
 	return g, nil
 }
 
-// reserve holds a group of somebody else to what is reserved for it. It makes nothing.
+// reserve sets what is reserved for a cgroup as that cgroup's limits. The cgroup belongs to another program; reserve
+// creates nothing.
 func (g *groups) reserve(group string, v qos.Values) error {
 	memory, limited := v.Memory.Get()
 	v.Memory = unit.Limit[unit.Bytes]{}
@@ -144,15 +145,15 @@ func (g *groups) reserve(group string, v qos.Values) error {
 	return nil
 }
 
-// reservedGroup is a Reservation whose cgroup has a path.
+// reservedGroup is a Reservation with the path of its cgroup.
 type reservedGroup struct {
 	kubeletconfig.Reservation
 	cgroup  string
 	missing []cgroup.Missing
 }
 
-// findReserved finds the groups that something is reserved for. Unless what they lack will be made, the error names every
-// controller that any of them lacks, with its path and the command that would make it.
+// findReserved finds the cgroups that something is reserved for. Unless willMake is true, the error lists every
+// controller that one of them lacks, with its path and the command that creates it.
 func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.Reservation, willMake bool) ([]reservedGroup, error) {
 	var found []reservedGroup
 	var problems []error
@@ -183,7 +184,7 @@ func findReserved(tree *cgroup.Tree, layout qos.Layout, wanted []kubeletconfig.R
 	return found, nil
 }
 
-// createReserved makes what is missing.
+// createReserved creates the missing controllers of reserved cgroups.
 func createReserved(tree *cgroup.Tree, reserved []reservedGroup) error {
 	for _, r := range reserved {
 		if len(r.missing) == 0 {
@@ -198,13 +199,14 @@ func createReserved(tree *cgroup.Tree, reserved []reservedGroup) error {
 }
 
 const (
-	// driverTries and driverRest bound the questions after the driver while the runtime is busy starting (upstream: 3, 2 s).
+	// driverTries and driverRest bound the requests for the driver while the runtime is busy starting (kubelet: 3
+	// tries, 2 s apart).
 	driverTries = 3
 	driverRest  = 2 * time.Second
 )
 
-// cgroupDriver asks the runtime for its driver, which ours must be. A runtime that cannot say (containerd before 2.0) leaves
-// it to the configuration.
+// cgroupDriver asks the runtime for its cgroup driver, since the agent must use the same. If the runtime does not
+// implement that call (containerd before 2.0), the configuration decides.
 func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 	configured := qos.Driver(a.o.Config.CgroupDriver)
 	var answer *runtimeapi.RuntimeConfigResponse

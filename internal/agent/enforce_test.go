@@ -24,7 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// driverRuntime is a runtime of which only the driver is asked.
+// driverRuntime is a runtime that answers only the question for its cgroup driver.
 type driverRuntime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	answer *runtimeapi.RuntimeConfigResponse
@@ -70,7 +70,7 @@ func TestCgroupDriverIsTheRuntimes(t *testing.T) {
 	}
 }
 
-// What a reserved group lacks is named, or made.
+// A controller that a reserved cgroup lacks is either named in the error or created.
 func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 	tree, root := liveGroup(t)
 	layout, err := qos.NewLayout(qos.Cgroupfs, "/")
@@ -106,7 +106,7 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 	}
 }
 
-// The kernel's refusal is said once; a score that is lower already stays, but for our own.
+// The kernel's refusal is logged once. A lower score stays, except the agent's own.
 func TestOOMScoresRefusedOnce(t *testing.T) {
 	scores := map[int]int{1: 0, 2: -1000, 3: -1000}
 	var asked []string
@@ -145,7 +145,7 @@ func TestOOMScoresRefusedOnce(t *testing.T) {
 	s.keep("agent", 1, -999, true) // goes on
 }
 
-// The agent's own score is the configuration's, to be lowered or raised.
+// The agent's own score is the configured one, whether that is higher or lower.
 func TestOOMScoreIsTheConfigurations(t *testing.T) {
 	for _, want := range []int{-998, -3, 500} {
 		config, warnings, err := kubeletconfig.Parse(fmt.Appendf(nil, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\noomScoreAdj: %d\n", want), "/")

@@ -26,7 +26,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// prepareEviction prepares what sheds load before the node goes under.
+// prepareEviction prepares node-pressure eviction.
 func (a *Agent) prepareEviction(ctx context.Context) error {
 	config, err := kubeletconfig.Eviction(a.o.Config)
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	return err
 }
 
-// groupOfContainer names the group of a pod, or of one of its containers; empty: it has none of ours.
+// groupOfContainer returns the cgroup of a pod, or of one of its containers if id is set; empty if the agent made none.
 func (a *Agent) groupOfContainer(pod *corev1.Pod, id string) string {
 	group := a.groups.group(pod)
 	if group == "" || id == "" {
@@ -84,7 +84,7 @@ func (a *Agent) groupOfContainer(pod *corev1.Pod, id string) string {
 	return a.groups.counted(group, a.runtimeName, id)
 }
 
-// available reads a signal of a disk; -1 if that cannot be done.
+// available reads the present value of a disk signal; -1 if that fails.
 func available(signal allocatable.Signal, nodeFS, imageFS string) int64 {
 	dir := nodeFS
 	if signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree {
@@ -109,7 +109,7 @@ func (a *Agent) closeJournal() {
 	}
 }
 
-// pressure is what the node is short of, for its conditions.
+// pressure returns the pressure conditions for the Node's status.
 func (a *Agent) pressure() node.Pressure {
 	if a.guard == nil {
 		return node.Pressure{}

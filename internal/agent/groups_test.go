@@ -22,15 +22,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// A removal that failed half-way leaves the pod in some hierarchies only; the next one must finish it. A directory of its
-// own stands for the kernel's: only there can one hierarchy be behind the others on purpose.
+// A removal that failed half-way leaves the pod's cgroup in some hierarchies only, and the next removal must finish it.
+// A directory of the test's own stands for the kernel's, since only there can one hierarchy be made to differ on
+// purpose.
 func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	g := testGroups(t)
 	group := g.layout.Pod(qos.BestEffort, "u1")
 	if err := g.tree.Apply(group, qos.Values{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range hierarchies(t, group)[1:] { // v2 has one hierarchy: nothing can be behind
+	for _, dir := range hierarchies(t, group)[1:] { // v2 has one hierarchy, so none can differ
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestRemoveFinishesWhatWasBegun(t *testing.T) {
 	}
 }
 
-// A runtime that died at the wrong moment may have left a process that nobody knows of.
+// A runtime that died at the wrong moment may have left a process that no record names.
 func TestRemoveKillsWhatIsLeft(t *testing.T) {
 	g := testGroups(t)
 	group := g.layout.Pod(qos.BestEffort, "u1") + "/sandbox"
@@ -64,7 +65,7 @@ func TestRemoveKillsWhatIsLeft(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- stray.Wait() }()
-	t.Cleanup(func() { _ = stray.Process.Kill() }) // it has ended if all is well
+	t.Cleanup(func() { _ = stray.Process.Kill() }) // it has ended already if the test passes
 	for _, dir := range hierarchies(t, group) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(stray.Process.Pid)), 0); err != nil {
 			t.Fatal(err)
@@ -81,7 +82,7 @@ func TestRemoveKillsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// testGroups are groups below one of the test's own.
+// testGroups returns groups below a cgroup of the test's own.
 func testGroups(t *testing.T) *groups {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -104,7 +105,7 @@ func testGroups(t *testing.T) *groups {
 	return &groups{tree: tree, layout: layout, holdings: nobodysHoldings(t, tree), held: func() []*corev1.Pod { return nil }, made: map[types.UID]string{}, written: map[string]qos.Values{}}
 }
 
-// nobodysHoldings keeps the holdings of pods that have nothing of their own.
+// nobodysHoldings stands for the assignments: no pod has any.
 func nobodysHoldings(t *testing.T, tree *cgroup.Tree) *numa.Keeper {
 	t.Helper()
 	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
@@ -129,7 +130,7 @@ func hierarchies(t *testing.T, group string) (dirs []string) {
 				continue
 			}
 			if link, err := os.Readlink(mount); err == nil && link != "" {
-				continue // cpu -> cpu,cpuacct: the same once more
+				continue // cpu -> cpu,cpuacct: the same hierarchy again
 			}
 			if err == nil && info.IsDir() {
 				dirs = append(dirs, mount+group)

@@ -18,7 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// prepareHoldings prepares what keeps pods' CPUs, memory and devices, with what runs already.
+// prepareHoldings prepares the assignment of CPUs, memory and devices to containers, and recovers the assignments of
+// running containers.
 func (a *Agent) prepareHoldings(ctx context.Context) error {
 	if a.groups.unmanaged && a.numa.CPU.Static {
 		return fmt.Errorf("read kubelet configuration: cpuManagerPolicy: static: needs cgroupsPerQOS: true: the CPUs that containers share are set on the cgroups of their pods")
@@ -57,7 +58,7 @@ func (a *Agent) prepareHoldings(ctx context.Context) error {
 	return nil
 }
 
-// bootTime is when this machine was started, to the second.
+// bootTime returns when this machine booted, to the second.
 func bootTime() (time.Time, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -66,7 +67,7 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(info.Uptime) * time.Second), nil
 }
 
-// groupLeft returns the group that a pod has, in whichever tier; empty: none.
+// groupLeft returns the existing cgroup of a pod, in whichever QoS tier; empty if there is none.
 func (g *groups) groupLeft(uid types.UID) string {
 	if g.unmanaged {
 		return ""
@@ -79,7 +80,7 @@ func (g *groups) groupLeft(uid types.UID) string {
 	return ""
 }
 
-// inner returns the group of a container in its pod's; empty: none.
+// inner returns the cgroup of a container below its pod's cgroup; empty if there is none.
 func (g *groups) inner(group, id string) string {
 	if group == "" {
 		return ""
@@ -96,7 +97,8 @@ func (g *groups) inner(group, id string) string {
 	return ""
 }
 
-// nodeOwner has what is said of the node go with the Node; nil as long as that is not known.
+// nodeOwner returns an owner reference to the Node, so that objects about the node are deleted with it; nil until the
+// Node is known.
 func (a *Agent) nodeOwner() *metav1.OwnerReference {
 	n := a.node.Node()
 	if n == nil || n.UID == "" {

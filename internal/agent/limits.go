@@ -16,44 +16,47 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// limits brings the memory limits of groups with running processes to their targets: at once where that hurts nobody, else
-// step by step, as allocatable.Lowering says.
+// limits lowers the memory limits of cgroups with running processes to their targets: at once where no process is
+// harmed, otherwise step by step, as allocatable.Lowering decides.
 type limits struct {
 	tree *cgroup.Tree
 	told func(standing)
 
-	began time.Time // instants count from here
+	began time.Time // unit.Instant values count from here
 	wake  chan struct{}
 
+	// The fields below are guarded by mu.
+	//
+	// active holds the limits that are being lowered, by cgroup.
 	mu     sync.Mutex
 	active map[string]*descent
-	known  map[string]bool // groups that had a limit set
+	known  map[string]bool // cgroups whose limit has reached its target at least once
 }
 
-// standing is where a group stands after a step.
+// standing is the state of a cgroup's limit after a step.
 type standing struct {
 	group  string
 	done   bool
 	reason string
-	excess unit.Bytes // used above the target
-	// worth telling people: a group's first limit, and of each descent that takes more than one step how it begins, that it
-	// lasts, and its end.
+	excess unit.Bytes // usage above the target
+	// worth says whether to record an Event: for a cgroup's first limit, and for a descent of more than one step its
+	// beginning, at intervals while it lasts, and its end.
 	worth bool
 }
 
-// descent is the way of one group.
+// descent is the lowering of one cgroup's limit.
 type descent struct {
 	*allocatable.Lowering
 	refused bool
 	wake    unit.Instant
-	toldAt  unit.Instant // zero: nothing was said yet
+	toldAt  unit.Instant // when it was last recorded; zero: never
 }
 
 const (
-	// tellEvery is how often a descent that goes on is told about: upstream tells once a minute that it failed.
+	// tellEvery is the interval of Events while a descent lasts. The kubelet records once a minute that it failed.
 	tellEvery = 5 * time.Minute
 
-	// brokenRest is how long to wait after an error that is not the kernel's refusal, such as a group that is gone.
+	// brokenRest is the wait after an error other than the kernel's refusal, such as a cgroup that was removed.
 	brokenRest = time.Minute
 )
 
@@ -61,10 +64,10 @@ func newLimits(tree *cgroup.Tree, told func(standing)) *limits {
 	return &limits{tree: tree, told: told, began: time.Now(), wake: make(chan struct{}, 1), active: map[string]*descent{}, known: map[string]bool{}}
 }
 
-// now is never the zero Instant.
+// now never returns the zero Instant.
 func (l *limits) now() unit.Instant { return unit.Instant(time.Since(l.began)) + 1 }
 
-// lower makes the first step towards target at once; the others are run's.
+// lower makes the first step towards target at once; run makes the others.
 func (l *limits) lower(group string, target unit.Bytes) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +91,7 @@ func (l *limits) lower(group string, target unit.Bytes) error {
 	return nil
 }
 
-// step looks at a group and does what its Lowering says. Caller holds mu.
+// step reads a cgroup's memory and does what its Lowering decides. The caller holds mu.
 func (l *limits) step(group string, d *descent) (done bool, err error) {
 	seen, err := l.tree.Memory(group)
 	if err != nil {
@@ -110,7 +113,8 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 		}
 	}
 	if move.Done {
-		// Once more, so that systemd hears of it; the kernel holds it already.
+		// Set again through systemd, so that systemd's own record of the limit is right; the kernel has the limit
+		// already.
 		if err := l.tree.Set(group, qos.Values{Memory: unit.LimitTo(d.Target())}); err != nil {
 			return false, err
 		}
@@ -127,7 +131,7 @@ func (l *limits) step(group string, d *descent) (done bool, err error) {
 	return move.Done, nil
 }
 
-// run walks the descents until ctx ends. It sleeps while there are none.
+// run makes the steps that are due until ctx ends. It sleeps while no limit is being lowered.
 func (l *limits) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -146,7 +150,7 @@ func (l *limits) run(ctx context.Context) error {
 	}
 }
 
-// walk makes the steps that are due and returns when the next one is; zero: never.
+// walk makes the steps that are due and returns when the next one is due; zero: never.
 func (l *limits) walk() (next unit.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,7 +172,7 @@ func (l *limits) walk() (next unit.Instant) {
 	return next
 }
 
-// tellLimit is told by limits; Events are in upstream's words.
+// tellLimit is called by limits after each step. Events have the kubelet's wording.
 func (a *Agent) tellLimit(s standing) {
 	if s.done {
 		a.metrics.LimitExcess.DeleteLabelValues(s.group)

@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// TestMain lets the test binary be the process whose memory is limited.
+// TestMain lets the test binary also be the process whose memory is limited.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("PLIMSOLL_TEST_HOLD"); file != "" {
 		hold(file)
@@ -32,7 +32,8 @@ const (
 	coldBytes = 64 * unit.MiB
 )
 
-// hold waits for a line, takes hot and cold memory, says so, waits for a line, gives the hot back, says so, and waits.
+// hold waits for a line, allocates hot and cold memory and says so, waits for a line, frees the hot memory and says so,
+// and waits.
 func hold(file string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
@@ -65,7 +66,7 @@ func hold(file string) {
 	in.Scan()
 }
 
-// holder is a process of its own in a group.
+// holder is a process in a cgroup of its own.
 type holder struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -98,7 +99,7 @@ func startHolder(t *testing.T, group string) *holder {
 	return &holder{t, cmd, in, bufio.NewScanner(out)}
 }
 
-// tell sends a line and expects an answer.
+// tell sends a line and waits for an answer.
 func (h *holder) tell(want string) {
 	h.t.Helper()
 	if _, err := fmt.Fprintln(h.in, "go"); err != nil {
@@ -109,7 +110,7 @@ func (h *holder) tell(want string) {
 	}
 }
 
-// liveGroup is a group of our own on this machine's kernel.
+// liveGroup returns a cgroup of the test's own on this machine's kernel.
 func liveGroup(t *testing.T) (*cgroup.Tree, string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -131,8 +132,8 @@ func liveGroup(t *testing.T) (*cgroup.Tree, string) {
 	return tree, group
 }
 
-// A limit comes down under a real process: page cache is squeezed out at once, memory in use is waited for, and the kernel
-// kills nobody.
+// A limit is lowered while a real process runs: page cache is reclaimed at once, memory in use is waited for, and the
+// kernel kills no process.
 func TestLimitComesDownUnderARunningProcess(t *testing.T) {
 	tree, group := liveGroup(t)
 	told := make(chan string, 100)
@@ -177,10 +178,10 @@ func TestLimitComesDownUnderARunningProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The program itself takes some too: 9 to 33 MiB with the race detector were seen, more in one run than in another.
+	// The program itself uses memory too: 9 to 33 MiB were seen with the race detector, varying between runs.
 	program := (seen.Usage-hotBytes-coldBytes)/unit.MiB*unit.MiB + unit.MiB
 
-	target := program + hotBytes + coldBytes/2 // half of what is cold must go
+	target := program + hotBytes + coldBytes/2 // half of the cold memory must be reclaimed
 	lower(target)
 	hear("false usage")
 	hear(fmt.Sprint("true limit is ", target))
@@ -191,7 +192,7 @@ func TestLimitComesDownUnderARunningProcess(t *testing.T) {
 	target = program + hotBytes/2
 	lower(target)
 	hear("false usage")
-	if tree.Mode() != cgroup.V2 { // v2 would kill; v1 says no, which is what upstream retries each minute
+	if tree.Mode() != cgroup.V2 { // v2 would kill; v1 refuses, and the kubelet retries that each minute
 		if err := tree.Set(group, qos.Values{Memory: unit.LimitTo(target)}); !errors.Is(err, cgroup.ErrRefused) {
 			t.Errorf("the kernel took a limit below what is in use: %v", err)
 		}

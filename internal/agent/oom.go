@@ -12,11 +12,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 )
 
-// oomEvery is how often the scores are looked at again: the runtime may have been restarted. Upstream looks at its own
-// as often.
+// oomEvery is the interval at which the scores are checked again, since the runtime may have been restarted. The
+// kubelet uses the same interval for its own process.
 const oomEvery = 5 * time.Minute
 
-// keepOOMScores keeps the agent and the runtime alive when memory runs out.
+// keepOOMScores keeps the OOM scores of the agent and of the runtime low, so that the kernel kills pods' processes
+// first when memory runs out.
 func (a *Agent) keepOOMScores(ctx context.Context) error {
 	scores := &oomScores{get: process.OOMScoreAdj, set: process.SetOOMScoreAdj}
 	for {
@@ -29,29 +30,29 @@ func (a *Agent) keepOOMScores(ctx context.Context) error {
 	}
 }
 
-// giveOOMScores gives the agent and the runtime theirs, once.
+// giveOOMScores sets both scores once.
 func (a *Agent) giveOOMScores(scores *oomScores) {
 	scores.keep("agent", os.Getpid(), int(*a.o.Config.OOMScoreAdj), true)
 	socket := strings.TrimPrefix(a.runtime.Endpoint, "unix://")
 	if pid, err := process.Listener(socket); err != nil {
 		slog.Debug("container runtime's process not found", "err", err)
-	} else if pid > 1 { // systemd listens in the place of one that it starts on demand
+	} else if pid > 1 { // PID 1: systemd listens for a runtime that it starts on demand
 		scores.keep("container runtime", pid, qos.OOMScoreAgent, false)
 	}
 }
 
-// oomScores sets scores, and says once that it may not.
+// oomScores sets OOM scores, and logs once that the kernel refused.
 type oomScores struct {
 	get     func(pid int) (int, error)
 	set     func(pid, score int) error
 	refused bool
 }
 
-// keep gives process pid its score; unless exact, one that is lower already stays.
+// keep sets the score of process pid. Unless exact is set, a lower score stays.
 func (s *oomScores) keep(who string, pid, score int, exact bool) {
 	now, err := s.get(pid)
 	if err != nil || now == score || now < score && !exact {
-		return // one that has just ended has no score
+		return // a process that has just ended has no score
 	}
 	err = s.set(pid, score)
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// onePod has one container that may use that much.
+// onePod returns a pod with one container that may use that much.
 func onePod(cpu, memory string) *corev1.Pod {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	return &corev1.Pod{
@@ -26,7 +26,7 @@ func onePod(cpu, memory string) *corev1.Pod {
 	}
 }
 
-// What a resize writes into this machine's cgroups is what is read back, and what is wanted.
+// The values that a resize writes into this machine's cgroups are read back, and are the desired ones.
 func TestGroupsAreResized(t *testing.T) {
 	tree, root := liveGroup(t)
 	layout, err := qos.NewLayout(qos.Cgroupfs, root)
@@ -41,7 +41,8 @@ func TestGroupsAreResized(t *testing.T) {
 		t.Fatal(err)
 	}
 	const id = "0123abcd"
-	if err := tree.Apply(parent+"/cri-containerd-"+id+".scope", qos.Values{}); err != nil { // as a runtime might name it
+	// a name that a runtime might give it
+	if err := tree.Apply(parent+"/cri-containerd-"+id+".scope", qos.Values{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, pod := range []*corev1.Pod{small, large, small} {
@@ -78,7 +79,7 @@ func TestGroupsAreResized(t *testing.T) {
 	}
 }
 
-// What the runtime is told of a step names nothing else but what is known to be so already.
+// The request to the runtime for one step of a resize contains only values that are known to be in effect already.
 func TestUpdateOfContainer(t *testing.T) {
 	tree, _ := liveGroup(t)
 	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), policy: qos.DefaultPolicy()}
@@ -107,7 +108,7 @@ func TestUpdateOfContainer(t *testing.T) {
 	}
 }
 
-// The node's word on a resize: by what there is, and by what stands against it.
+// The node's verdict on a resize, by what fits and by what forbids it.
 func TestAdmitResize(t *testing.T) {
 	node := scheduler.Node{PodsMax: 10, Allocatable: []scheduler.Amount{{Resource: "cpu", Value: 1000}, {Resource: "memory", Value: 1 << 30}}}
 	small, large, huge := onePod("100m", "32Mi"), onePod("300m", "64Mi"), onePod("2", "64Mi")
@@ -141,7 +142,7 @@ func TestAdmitResize(t *testing.T) {
 	}
 }
 
-// Where pods have no groups of ours, containers are found where the runtime has put them.
+// Where the agent makes no cgroups for pods, containers are found where the runtime has put them.
 func TestContainersAreFoundWithoutGroupsOfOurs(t *testing.T) {
 	tree, root := liveGroup(t)
 	g := &groups{tree: tree, holdings: nobodysHoldings(t, tree), unmanaged: true, policy: qos.DefaultPolicy()}

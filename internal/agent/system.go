@@ -18,9 +18,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// suits returns what judges whether pods can run on this system at all. What the kernel has is looked at once, as
-// upstream has it. What the runtime can is asked when a pod needs to know: it may have been replaced by another
-// release.
+// suits returns the check whether a pod can run on this system at all. The kernel's capabilities are read once, as in
+// the kubelet. The runtime's are asked for when a pod needs to know them, since the runtime may have been replaced by
+// another release.
 func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, error) {
 	sysctls, err := admission.AllowSysctls(a.o.Config.AllowedUnsafeSysctls, a.machine.Identity.KernelVersion)
 	if err != nil {
@@ -32,7 +32,7 @@ func (a *Agent) suits(ctx context.Context) (func(*corev1.Pod) *pods.Rejection, e
 	}, nil
 }
 
-// suited judges one pod.
+// suited checks one pod.
 func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool, error)) *pods.Rejection {
 	needs := translate.AdmissionNeeds(pod)
 	if needs.StrictGroups {
@@ -52,7 +52,8 @@ func suited(pod *corev1.Pod, system admission.System, strictGroups func() (bool,
 	return nil
 }
 
-// appArmorEnabled is where the kernel says whether AppArmor is on (Y or N); without AppArmor it is not there.
+// appArmorEnabled is the file where the kernel reports whether AppArmor is on (Y or N). Without AppArmor it does not
+// exist.
 const appArmorEnabled = "/sys/module/apparmor/parameters/enabled"
 
 func hasAppArmor(path string) bool {
@@ -63,7 +64,8 @@ func hasAppArmor(path string) bool {
 	return strings.HasPrefix(string(text), "Y")
 }
 
-// strictGroups asks the runtime whether it can leave out groups that only an image's /etc/group gives.
+// strictGroups asks the runtime whether it supports supplementalGroupsPolicy: Strict, which leaves out groups that only
+// the image's /etc/group names.
 func (a *Agent) strictGroups(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

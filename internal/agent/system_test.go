@@ -11,8 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 )
 
-// TestSuited: the runtime is asked only for pods whose answer depends on it, and one that does not answer rejects
-// nobody for good.
+// TestSuited: the runtime is asked only for pods whose verdict depends on it. A runtime that does not answer never
+// rejects a pod for good.
 func TestSuited(t *testing.T) {
 	strict := corev1.SupplementalGroupsPolicyStrict
 	wants := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &strict}}}

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 )
 
-// Annotation is the container's annotation that holds its devices: a JSON list with an entry for each resource,
+// Annotation is the container's annotation that stores its devices: a JSON list with one entry per resource,
 //
 //	{"resource": "example.com/gpu", "ids": ["gpu0"], "nodes": {"gpu0": [0]}, "needs": "<ContainerAllocateResponse, protobuf in base64>"}
 const Annotation = "plimsoll.dev/devices"
@@ -56,7 +56,8 @@ func read(text string) ([]Held, error) {
 	return out, nil
 }
 
-// Found takes in the annotation of a container that an agent before this one made: of the newest of its name, what it holds.
+// Found recovers the devices of a container that an agent before this one created, from its annotation. Of several
+// containers with the same name it must be called for the newest.
 func (k *Keeper) Found(uid, container, annotation string) error {
 	held, err := read(annotation)
 	if err != nil {

@@ -11,12 +11,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// Configure adds to the configuration of a container that is about to be made what the devices that were assigned to it need, and
-// the annotation by which an agent after this one finds them. Plugins that want to know of each start are told. What the pod
-// itself says of the same environment variable, mount or annotation goes before; of two plugins the one whose resource comes
-// first by name.
+// Configure adds to the configuration of a container that is about to be created what its assigned devices need, and
+// the annotation by which a later agent recovers them. Plugins with PreStartRequired are called. An environment
+// variable, mount or annotation of the pod itself takes precedence over a plugin's; of two plugins the one takes
+// precedence whose resource name sorts first.
 //
-// Needs that are not known are asked for: an agent died between admission and the first start of the container.
+// If the needs are not known, the plugins are asked: an agent died between the admission and the container's first
+// start.
 func (k *Keeper) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
 	if len(assigned) == 0 {
 		return nil
@@ -43,7 +44,7 @@ func (k *Keeper) Configure(ctx context.Context, uid, container string, assigned 
 	return nil
 }
 
-// sameDevices reports whether held is of the devices that were assigned.
+// sameDevices reports whether held and assigned are the same devices.
 func sameDevices(held []Held, assigned []numa.Devices) bool {
 	if len(held) != len(assigned) {
 		return false
@@ -56,7 +57,8 @@ func sameDevices(held []Held, assigned []numa.Devices) bool {
 	return true
 }
 
-// addNeeds merges what several resources need. Mounts and variables go before the pod's, which so have the last word.
+// addNeeds merges the needs of several resources. It puts mounts and variables before the pod's own, so that the pod's
+// take precedence.
 func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
 	var envs []*runtimeapi.KeyValue
 	var mounts []*runtimeapi.Mount
@@ -92,7 +94,7 @@ func addNeeds(config *runtimeapi.ContainerConfig, held []Held) {
 	config.Mounts = append(mounts, config.Mounts...)
 }
 
-// merge is the settings of one kind that a container has from its plugins.
+// merge collects the settings of one kind that plugins give to a container.
 type merge struct {
 	what string
 	seen map[string]string
@@ -100,7 +102,7 @@ type merge struct {
 
 func merging(what string) merge { return merge{what, map[string]string{}} }
 
-// add reports whether a setting is new. One that is there with another value stays as it is.
+// add reports whether a setting is new. If it exists with another value, it stays as it is.
 func (m merge) add(resource, key, value string) bool {
 	old, exists := m.seen[key]
 	if exists && old != value {

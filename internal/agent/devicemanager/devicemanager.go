@@ -1,31 +1,35 @@
-// Package devicemanager keeps the node's device plugins and what they gave to containers.
+// Package devicemanager manages the node's device plugins and what they gave to containers.
 //
 // # Model
 //
-// A Keeper runs the registration socket (host/deviceplugin) and writes down in a devicemanager.Book what it hears. Others read from it:
-// the allocator which devices there are (Inventory), the Node how many to publish (Amounts), admission whether to wait (Wait).
-// Who owns the allocator's state chooses devices; for that the Keeper puts the allocator's questions to plugins (Preferred), asks
-// them what the chosen devices need (Give), and adds that to a container's configuration each time it is made (Configure).
+// A Keeper runs the registration socket (host/deviceplugin) and records what the plugins report in a
+// devicemanager.Book. Others read from it: the assignments which devices exist (Inventory), the Node how many to
+// publish (Amounts), admission whether a pod must wait (Wait). The assignments choose the devices. For that the Keeper
+// passes their questions to the plugins (Preferred), asks the plugins what the chosen devices need (Give), and adds
+// that to a container's configuration each time the container is created (Configure).
 //
 // # Vocabulary
 //
-//   - needs: what a plugin wants a container with its devices to have: environment, mounts, device nodes, annotations, CDI names.
-//   - held: devices that a container was given, with their needs and the NUMA nodes they are near.
+//   - needs: what a plugin's Allocate returns for a container with its devices: environment, mounts, device nodes,
+//     annotations, CDI names.
+//   - held: devices that a container was given, with their needs and the NUMA nodes that they are near.
 //
-// # Where what is held survives
+// # Persistence
 //
-// In an annotation of the container itself (annotation.go), which the runtime keeps for as long as it has the container, dead
-// ones included. A new agent reads it back (Found), so that a container of a pod that runs can be started again with the same
-// devices even while its plugin is away, as upstream can by its checkpoint file. Unlike a file the annotation cannot be stale: it
-// says what that container was made with. What is lost with the last container of a pod is a choice that nothing uses any more.
+// What a container was given is stored in an annotation of the container itself (annotation.go). The runtime keeps it
+// for as long as it has the container, dead ones included. A new agent reads it back (Found), so that a container of a
+// running pod can be started again with the same devices even while its plugin is away; the kubelet uses its checkpoint
+// file for that. Unlike a file, the annotation cannot be stale: it tells with what that container was created. When the
+// last container of a pod is removed, the choice of devices is lost, and nothing uses it any more.
 //
 // # Invariants
 //
-//   - Nothing that a plugin says changes what a container that runs has.
-//   - A plugin is asked for the needs of a container's devices once, at admission, and told of every start if it wants to be.
+//   - Nothing that a plugin reports changes what a running container has.
+//   - A plugin is asked for the needs of a container's devices once, at admission, and called before every start if it
+//     requires that.
 //   - No call to a plugin is made under a lock.
 //
-// It does not choose devices (core/numa) and does not decide how long to wait (core/devicemanager).
+// The package does not choose devices (core/numa) and does not decide how long to wait (core/devicemanager).
 package devicemanager
 
 import (
@@ -51,19 +55,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/deviceplugin"
 )
 
-// Options are everything a Keeper needs.
+// Options are what a Keeper needs.
 type Options struct {
-	Dir      string           // of the sockets: <Dir>/kubelet.sock is ours
-	Changed  func()           // Inventory, Amounts or Wait may answer differently
-	Affected func(uid string) // how a device of this pod is has changed
+	Dir      string           // of the sockets: <Dir>/kubelet.sock is the registration socket
+	Changed  func()           // called when Inventory, Amounts or Wait may return something else
+	Affected func(uid string) // called when the health of a device of this pod has changed
 	Metrics  *metrics.Set
 }
 
-// Keeper keeps a node's device plugins.
+// Keeper manages a node's device plugins.
 type Keeper struct {
 	o      Options
 	origin time.Time
-	news   chan struct{} // something changed that Options.Changed is to be told of
+	news   chan struct{} // has a value when Options.Changed must be called
 
 	mu      sync.Mutex // guards everything that follows
 	book    *coredevicemanager.Book
@@ -71,11 +75,11 @@ type Keeper struct {
 	held    map[string]map[string][]Held    // by pod UID and container
 }
 
-// Held is devices of one resource that a container has.
+// Held is the devices of one resource that a container was given.
 type Held struct {
 	Resource string
 	IDs      []string
-	Nodes    map[string][]machine.NUMAID // by id, as the plugin said when they were given
+	Nodes    map[string][]machine.NUMAID // by device ID, as the plugin reported when they were given
 	Needs    *pluginapi.ContainerAllocateResponse
 }
 
@@ -89,7 +93,7 @@ func New(o Options) *Keeper {
 
 func (k *Keeper) now() unit.Instant { return unit.Instant(time.Since(k.origin)) }
 
-// Run takes registrations until ctx ends.
+// Run accepts registrations until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	server, err := deviceplugin.Listen(k.o.Dir, listener{k})
 	if err != nil {
@@ -104,7 +108,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return err
 }
 
-// tell passes news on, and gives up plugins that do not come back.
+// tell calls Options.Changed, and gives up plugins that do not come back.
 func (k *Keeper) tell(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -131,15 +135,15 @@ func (k *Keeper) tell(ctx context.Context) {
 	}
 }
 
-// changed has Options.Changed called soon.
+// changed makes tell call Options.Changed soon.
 func (k *Keeper) changed() {
 	select {
 	case k.news <- struct{}{}:
-	default: // it will be anyway
+	default: // a call is due already
 	}
 }
 
-// listener hears the registration socket.
+// listener receives the events of the registration socket.
 type listener struct{ *Keeper }
 
 // Connected implements deviceplugin.Listener.
@@ -177,7 +181,7 @@ func (k listener) Lost(p *deviceplugin.Plugin, err error) {
 	})
 }
 
-// update changes the book and tells pods of which devices it changed the health.
+// update changes the book, and notifies the pods of whose devices the health changed.
 func (k *Keeper) update(resource string, change func()) {
 	k.mu.Lock()
 	before := k.healthOfHeld(resource)
@@ -192,7 +196,7 @@ func (k *Keeper) update(resource string, change func()) {
 	k.changed()
 }
 
-// healthOfHeld returns how the devices that pods have of a resource are, by pod. Caller holds mu.
+// healthOfHeld returns the health of the devices of a resource that pods have, by pod. The caller holds mu.
 func (k *Keeper) healthOfHeld(resource string) map[string][]coredevicemanager.Health {
 	out := map[string][]coredevicemanager.Health{}
 	for uid, containers := range k.held {
@@ -211,7 +215,8 @@ func (k *Keeper) healthOfHeld(resource string) map[string][]coredevicemanager.He
 	return out
 }
 
-// Recall takes in what the Node said of device plugins' resources before this agent; only the first call counts.
+// Recall receives the device plugins' resources that the Node's status had before this agent; only the first call has
+// an effect.
 func (k *Keeper) Recall(published []coredevicemanager.Amount) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -221,23 +226,23 @@ func (k *Keeper) Recall(published []coredevicemanager.Amount) {
 	}
 }
 
-// Inventory returns the devices of all plugins, there or not, for the allocator.
+// Inventory returns the devices of all plugins, connected or not.
 func (k *Keeper) Inventory() []numa.Plugin {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.book.Plugins()
 }
 
-// Amounts returns what the Node is to publish. known is false before Recall: then what the Node says of other resources may be
-// of plugins, too.
+// Amounts returns what the Node is to publish. known is false before Recall: until then, other resources in the Node's
+// status may also be plugins'.
 func (k *Keeper) Amounts() (amounts []coredevicemanager.Amount, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.book.Amounts(), k.book.Recalled()
 }
 
-// Wait says why a pod that asks since then cannot have its devices now, and until when it waits; a zero time says that it has
-// waited too long. held is what it was given already; a pod that has not been given anything yet has none.
+// Wait returns why a pod that has been waiting since then cannot have its devices now, and until when it waits. A zero
+// time means that it has waited too long. held is what was assigned to it already; empty if nothing was.
 func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why string, until time.Time) {
 	asked := asks(pod, held)
 	k.mu.Lock()
@@ -249,7 +254,7 @@ func (k *Keeper) Wait(since time.Time, pod numa.Pod, held numa.Assignment) (why 
 	return why, until
 }
 
-// asks returns what a pod wants of plugins.
+// asks returns the resources that a pod requests of plugins.
 func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
 	wanted := map[string][]string{}
 	for _, list := range [][]numa.Container{pod.Init, pod.Containers} {
@@ -273,7 +278,7 @@ func asks(pod numa.Pod, held numa.Assignment) []coredevicemanager.Ask {
 	return out
 }
 
-// ErrGone says that a plugin is not there: it may be back soon.
+// ErrGone means that a plugin is not connected; it may return soon.
 var ErrGone = errors.New("device plugin is not registered")
 
 // plugin returns the connected plugin of a resource.
@@ -287,7 +292,7 @@ func (k *Keeper) plugin(resource string) (*deviceplugin.Plugin, error) {
 	return p, nil
 }
 
-// orGone marks an error that says that the plugin is not there any more.
+// orGone wraps an error in ErrGone if it means that the plugin is no longer connected.
 func orGone(err error) error {
 	if status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled {
 		return fmt.Errorf("%w: %w", ErrGone, err)
@@ -295,7 +300,7 @@ func orGone(err error) error {
 	return err
 }
 
-// Preferred puts the allocator's question to the plugin that it is about.
+// Preferred passes a question to the plugin of its resource.
 func (k *Keeper) Preferred(ctx context.Context, q numa.Question) ([]string, error) {
 	p, err := k.plugin(q.Resource)
 	if err != nil {
@@ -303,12 +308,13 @@ func (k *Keeper) Preferred(ctx context.Context, q numa.Question) ([]string, erro
 	}
 	ids, err := p.Preferred(ctx, q.Available, q.Included, q.Size)
 	if err != nil {
-		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", orGone(err)) // upstream's words
+		// the kubelet's words
+		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", orGone(err))
 	}
 	return ids, nil
 }
 
-// Allocate asks the plugin of resource what a container with those devices needs.
+// Allocate asks the plugin of resource what a container with these devices needs.
 func (k *Keeper) Allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	p, err := k.plugin(resource)
 	if err != nil {
@@ -323,7 +329,7 @@ func (k *Keeper) Allocate(ctx context.Context, resource string, ids []string) (*
 	return needs, nil
 }
 
-// PreStart tells the plugin of resource that a container with those devices is about to start, if it wants to know.
+// PreStart calls the plugin of resource before a container with these devices starts, if the plugin requires that.
 func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) error {
 	k.mu.Lock()
 	wants := k.book.Options(resource).PreStart
@@ -336,13 +342,13 @@ func (k *Keeper) PreStart(ctx context.Context, resource string, ids []string) er
 		return err
 	}
 	if err := p.PreStart(ctx, ids); err != nil {
-		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", orGone(err)) // upstream's words
+		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", orGone(err)) // the kubelet's words
 	}
 	return nil
 }
 
-// Give asks plugins what each container needs with the devices that it was assigned, and keeps the answers. After an error the
-// pod has nothing.
+// Give asks the plugins what each container needs with the devices that were assigned to it, and stores the answers.
+// After an error nothing is stored for the pod.
 func (k *Keeper) Give(ctx context.Context, a numa.Assignment) error {
 	given := map[string][]Held{}
 	for _, c := range a.Containers {
@@ -358,7 +364,7 @@ func (k *Keeper) Give(ctx context.Context, a numa.Assignment) error {
 	return nil
 }
 
-// needs asks plugins what a container needs with some devices, by resource.
+// needs asks the plugins what a container needs with these devices, by resource.
 func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, error) {
 	var out []Held
 	for _, d := range devices {
@@ -372,7 +378,7 @@ func (k *Keeper) needs(ctx context.Context, devices []numa.Devices) ([]Held, err
 	return out, nil
 }
 
-// keep notes what a container was given.
+// keep stores what a container was given.
 func (k *Keeper) keep(uid, container string, held []Held) {
 	if len(held) == 0 {
 		return
@@ -397,7 +403,7 @@ func (k *Keeper) nodes(d numa.Devices) map[string][]machine.NUMAID {
 	return out
 }
 
-// Release forgets what a pod was given.
+// Release drops what a pod was given.
 func (k *Keeper) Release(uid string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -418,7 +424,7 @@ func (k *Keeper) Holders() []string {
 	return slices.Sorted(maps.Keys(k.held))
 }
 
-// Health returns how a device is.
+// Health returns the health of a device.
 func (k *Keeper) Health(resource, id string) coredevicemanager.Health {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 
 const gpu = "example.com/gpu"
 
-// rig is a Keeper on a real socket. A change of anything wakes until.
+// rig is a Keeper on a real socket. Every change wakes until.
 type rig struct {
 	*Keeper
 	t        *testing.T
@@ -50,7 +50,8 @@ func newRig(t *testing.T, dir string) *rig {
 	r.stop = stop
 	go func() { r.ended <- r.Run(ctx) }()
 	t.Cleanup(r.end)
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) { // a plugin that is there before would register twice
+	// the socket must exist before a plugin starts, or the plugin would register twice
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(dir, "kubelet.sock")); err == nil {
 			return r
 		} else if time.Now().After(deadline) {
@@ -68,7 +69,7 @@ func (r *rig) end() {
 	r.ended <- context.Canceled
 }
 
-// until waits until what is published reads as want: "resource allocatable/capacity", sorted.
+// until waits until the published amounts read as want: "resource allocatable/capacity", sorted.
 func (r *rig) until(want string) {
 	r.t.Helper()
 	deadline := time.After(time.Minute)
@@ -116,7 +117,8 @@ func config(dir string) example.Config {
 	}
 }
 
-// TestPluginComesAndGoes plays a plugin's life: it lists, falls ill, dies, comes back; the agent restarts under it.
+// TestPluginComesAndGoes: a plugin lists its devices, becomes unhealthy, dies and comes back; the agent restarts in
+// between.
 func TestPluginComesAndGoes(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir)
@@ -141,7 +143,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 	again.until("gpu 3/3")
 }
 
-// TestContainer has a container get devices and be made again by the next agent, without its plugin.
+// TestContainer: a container is given devices, and the next agent creates it again without its plugin.
 func TestContainer(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir)
@@ -204,7 +206,7 @@ func configured(t *testing.T, k *Keeper) *runtimeapi.ContainerConfig {
 	return c
 }
 
-// TestAffected tells the pods that have a device when it falls ill, and no other.
+// TestAffected: when a device becomes unhealthy, exactly the pods that have it are notified.
 func TestAffected(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir)
@@ -228,7 +230,7 @@ func TestAffected(t *testing.T) {
 	}
 }
 
-// TestRefusals has plugins that fail.
+// TestRefusals: plugins return errors.
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir)
@@ -287,7 +289,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestGivenUp lets a plugin be away for as long as it is expected back, in virtual time.
+// TestGivenUp: a plugin is away for as long as it is waited for, in virtual time.
 func TestGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int64

@@ -1,20 +1,20 @@
-// Package diskusage knows what pods use of the node's disks: writable layers, logs and volumes, for eviction and for the
-// limits of local storage.
+// Package diskusage measures what pods use of the node's disks (writable layers, logs and volumes), for eviction and
+// for the limits of local storage.
 //
 // # Model
 //
-// A Meter reads all pods every few seconds where one has a limit of local storage, else each minute, in the background,
-// and answers from its last *reading*: a decision about memory must not wait for a disk. What a reading costs is the
-// stats package's business: volumes that the kernel counts (host/quota) cost microseconds and include what was deleted
-// and is still open; others are walked, small ones each time, large ones once a minute and by parts, one in each
-// reading, so that no volume is too large to be known and no reading takes long. Who is to decide which pod goes for a
-// disk asks for a Recount first. The runtime is asked once for all writable layers; they are as old as its own count of
-// them (containerd: stats_collect_period, 10 s).
+// A Meter reads all pods in the background: every few seconds if a pod has a limit of local storage, otherwise each
+// minute. It answers from its last reading, since a decision about memory must not wait for a disk. The stats package
+// determines what a reading costs. Volumes that the kernel counts (host/quota) cost microseconds, and their counts
+// include files that were deleted and are still open. Other volumes are walked: small ones in each reading, large ones
+// once a minute and in parts, one large volume per reading. So no volume is too large to be measured, and no reading
+// takes long. Eviction asks for a Recount before it chooses a victim for a disk. The runtime is asked once for all
+// writable layers; their sizes are as old as the runtime's own count (containerd: stats_collect_period, 10 s).
 //
-// # What it does not do
+// # Limits of the package
 //
-// It decides nothing and removes nothing. Whether images have a disk of their own it finds by comparing devices; a
-// runtime that keeps writable layers apart from images says so itself.
+// It decides nothing and removes nothing. It compares devices to find whether images have a disk of their own. A
+// runtime that keeps writable layers apart from images reports so itself.
 package diskusage
 
 import (
@@ -35,42 +35,43 @@ import (
 
 const (
 	// every is the time between two readings: the kubelet's period for limits of local storage
-	// (evictionMonitoringPeriod at v1.36.3). Shorter costs calls to the runtime, longer lets pods exceed their limits
-	// by more.
+	// (evictionMonitoringPeriod at v1.36.3). A shorter time costs calls to the runtime; a longer one lets pods exceed
+	// their limits by more.
 	every = 10 * time.Second
-	// calm is the time between two where no pod has such a limit: readings then only rank pods roughly, and who is to
-	// decide which one goes for a disk asks for a Recount. Chosen: as often as volumes are walked. (110 pods, read each
-	// 10 s, took a third of the agent's CPU, 0.003 cores on 2026-11-22.)
+	// calm is the time between two readings if no pod has such a limit. Readings then only rank pods roughly, and
+	// eviction asks for a Recount before it chooses a victim for a disk. Chosen: as often as volumes are walked. (On
+	// 2026-11-22, 110 pods read each 10 s took a third of the agent's CPU time, 0.003 cores.)
 	calm = time.Minute
-	// readWithin bounds a reading. A runtime that takes longer leaves the last one standing.
+	// readWithin bounds a reading. If the runtime takes longer, the last reading stays.
 	readWithin = 30 * time.Second
-	// staleAfter is when a reading says nothing any more, and pods' use of disks is unknown rather than wrong. Chosen:
-	// several readings that failed, and a walk of a minute.
+	// staleAfter is the age from which a reading is not used any more, so that pods' disk usage is unknown rather than
+	// wrong. Chosen: several failed readings, and a walk of a minute.
 	staleAfter = 3 * time.Minute
-	// goneLife is how long a pod's figures are kept that is in no reading any more, because nothing of it runs: what it
-	// has is removed now, and until then its end is to free that (30 s after its grace, core/eviction).
+	// goneLife is how long the figures of a pod are kept that no reading contains any more, because nothing of it runs.
+	// Its files are removed during that time, and until then its end counts as about to free them (30 s after its
+	// termination grace period, core/eviction).
 	goneLife = calm + time.Minute
 )
 
 // Options are what a Meter needs.
 type Options struct {
-	// Read is stats.Reader's Summary with disks; anew: whatever was counted before.
+	// Read is stats.Reader's Summary with disks. If anew is true, everything is counted again.
 	Read     func(ctx context.Context, anew bool) (*statsapi.Summary, error)
 	Limited  func() bool                     // a pod has a limit of local storage
-	NodeFS   string                          // a directory on it
-	ImageFS  string                          // where images are; empty: nobody knows, so on NodeFS
+	NodeFS   string                          // a directory on nodefs
+	ImageFS  string                          // the runtime's image directory; empty: not known, so on nodefs
 	Now      func() time.Time                // nil: time.Now
 	SameDisk func(a, b string) (bool, error) // nil: by device
 }
 
-// Meter answers what pods use of disks. It is safe for concurrent use.
+// Meter returns what pods use of disks. It is safe for concurrent use.
 type Meter struct {
 	o Options
 
 	mu    sync.Mutex
 	pods  map[types.UID]podReading
 	disks eviction.Disks
-	began time.Time // of the last reading
+	began time.Time // when the last reading began
 }
 
 type podReading struct {
@@ -78,7 +79,7 @@ type podReading struct {
 	at time.Time
 }
 
-// New returns a Meter that has read nothing yet.
+// New returns a Meter without a reading.
 func New(o Options) *Meter {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -98,7 +99,7 @@ func sameDisk(a, b string) (bool, error) {
 	return x.Device == y.Device, err
 }
 
-// Run reads until ctx ends.
+// Run takes readings until ctx ends.
 func (m *Meter) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -116,15 +117,15 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
-// due reports whether it is time for a reading.
+// due reports whether a reading is due.
 func (m *Meter) due() bool {
 	m.mu.Lock()
 	since := m.o.Now().Sub(m.began)
 	m.mu.Unlock()
-	return since >= calm-every/2 || m.o.Limited() // half a tick: ticks are not exact
+	return since >= calm-every/2 || m.o.Limited() // half a tick less, since ticks are not exact
 }
 
-// Recount takes a reading in which everything is counted anew, for somebody who is to decide by it.
+// Recount takes a reading in which everything is counted again, for a decision that is about to be made by it.
 func (m *Meter) Recount(ctx context.Context) error { return m.read(ctx, true) }
 
 // Read takes a reading.
@@ -154,7 +155,7 @@ func (m *Meter) read(ctx context.Context, anew bool) error {
 	return nil
 }
 
-// layout finds which disks there are. One that cannot be asked leaves what was known.
+// layout returns which disks there are. If they cannot be compared, it returns what was known.
 func (m *Meter) layout(s *statsapi.Summary) eviction.Disks {
 	if m.o.ImageFS == "" {
 		return eviction.OneDisk
@@ -173,19 +174,19 @@ func (m *Meter) layout(s *statsapi.Summary) eviction.Disks {
 	return eviction.ImageDisk
 }
 
-// isSame reports whether two file systems have the same size: the Summary does not name them.
+// isSame reports whether two file systems have the same size, since the Summary does not name them.
 func isSame(a, b *statsapi.FsStats) bool {
 	return a != nil && b != nil && a.CapacityBytes != nil && b.CapacityBytes != nil && *a.CapacityBytes == *b.CapacityBytes
 }
 
-// Disks says which file systems the node has.
+// Disks returns which file systems the node has.
 func (m *Meter) Disks() eviction.Disks {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.disks
 }
 
-// Fill adds to p what the last reading says that pod uses of disks.
+// Fill adds to p the disk usage of pod in the last reading.
 func (m *Meter) Fill(pod *corev1.Pod, p *eviction.Pod) {
 	m.mu.Lock()
 	last, known := m.pods[pod.UID]

@@ -20,11 +20,11 @@ func fs(bytes, capacity uint64) *statsapi.FsStats {
 	return &statsapi.FsStats{UsedBytes: &bytes, CapacityBytes: &capacity, InodesUsed: &inodes}
 }
 
-// rig is a node of one pod, whose disks a test describes.
+// rig is a node with one pod, whose disk usage a test sets.
 type rig struct {
 	summary *statsapi.Summary
 	err     error
-	anew    bool // the last reading was
+	anew    bool // the last reading's argument
 	limited bool // the pod has a limit
 	same    bool
 	sameErr error
@@ -80,7 +80,7 @@ func TestMeter(t *testing.T) {
 	if m.Disks() != eviction.ImageDisk {
 		t.Errorf("disks %v", m.Disks())
 	}
-	// A limit is a limit: what Fill gives is what the core judges.
+	// The core judges by what Fill sets, so the pod exceeds its limit.
 	out := eviction.New(eviction.Config{LocalStorage: true}).Step(unit.Instant(1), eviction.Facts{Disks: m.Disks(), Pods: []eviction.Pod{p}})
 	if len(out.Victims) != 1 || out.Victims[0].Cause != eviction.CauseEmptyDir {
 		t.Errorf("victims %+v", out.Victims)
@@ -90,7 +90,7 @@ func TestMeter(t *testing.T) {
 		t.Errorf("%v, counted anew: %v", err, r.anew)
 	}
 
-	// Nothing of the pod runs any more, but what it had is not removed yet.
+	// Nothing of the pod runs any more, but its files are not removed yet.
 	whole := r.summary.Pods
 	r.summary.Pods, r.now = nil, r.now.Add(goneLife-time.Second)
 	if err := m.Read(t.Context()); err != nil || fill().Used.Storage != 7 {
@@ -133,7 +133,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestDue: where no pod has a limit of local storage readings are rare, and they begin as soon as one has.
+// TestDue: while no pod has a limit of local storage, readings are rare. They become frequent as soon as one has.
 func TestDue(t *testing.T) {
 	r := &rig{now: time.Unix(1000, 0), summary: &statsapi.Summary{}, same: true}
 	m := r.meter()

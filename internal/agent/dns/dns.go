@@ -11,31 +11,32 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Limits of a resolver configuration, upstream's: glibc uses 3 servers (resolv.conf(5), MAXNS); 32 search domains and
-// 2048 bytes are what the API admits since KEP-2595; a domain above 253 bytes is no domain and makes glibc 2.28 abort.
+// Limits of a resolver configuration, the kubelet's. glibc uses 3 servers (resolv.conf(5), MAXNS). The API admits 32
+// search domains and 2048 bytes since KEP-2595. A domain of more than 253 bytes is invalid and makes glibc 2.28 abort.
 const (
 	serversMax     = 3
 	searchesMax    = 32
 	searchBytesMax = 2048
 	domainBytesMax = 253
 
-	resolvConfMax = 10 << 20 // bytes read of a resolv.conf; more is not one
+	resolvConfMax = 10 << 20 // how many bytes of a resolv.conf are read
 )
 
-// Resolver is the node's part of pods' resolver configuration, from the kubelet configuration's fields of these names.
+// Resolver is the node's part of pods' resolver configuration, from the fields of the same names in the kubelet
+// configuration.
 type Resolver struct {
 	ClusterDomain string
 	ClusterDNS    []string
-	ResolvConf    string // path of the host's file; empty: pods with policy Default ask the node itself
+	ResolvConf    string // path of the host's file; empty: pods with policy Default use a resolver on the node itself
 
-	// NodeIPs are this node's addresses. They only choose the loopback family when ResolvConf is empty.
+	// NodeIPs are this node's addresses. They only choose the loopback family if ResolvConf is empty.
 	NodeIPs []string
 }
 
-// Warning is something the pod's author should know: an event of this reason and message on the pod.
+// Warning is a problem that the pod's author should know: an Event on the pod with this reason and message.
 type Warning struct{ Reason, Message string }
 
-// DNSConfig returns what CRI needs to write pod's resolv.conf.
+// DNSConfig returns the CRI's description of the pod's resolv.conf.
 func (r Resolver) DNSConfig(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) {
 	policy, warnings := pod.Spec.DNSPolicy, []Warning(nil)
 	switch {
@@ -86,8 +87,8 @@ func (r Resolver) clusterSearches(namespace string, host []string) []string {
 	return once(append([]string{namespace + ".svc." + r.ClusterDomain, "svc." + r.ClusterDomain, r.ClusterDomain}, host...))
 }
 
-// loopback is what a resolver does without a nameserver line: ask this machine. Without it the runtime would put its
-// own default in.
+// loopback returns what a resolver does without a nameserver line: it asks this machine. Otherwise the runtime would
+// insert its own default.
 func (r Resolver) loopback() *runtimeapi.DNSConfig {
 	dns := &runtimeapi.DNSConfig{Searches: []string{"."}}
 	for _, ip := range r.NodeIPs {
@@ -123,8 +124,9 @@ func readResolvConf(path string) (*runtimeapi.DNSConfig, error) {
 	return dns, nil
 }
 
-// parseResolvConf reads resolv.conf(5): nameserver lines add up, the last search line counts, options add up and the
-// last of one name counts. A trailing dot of a domain is dropped, so that the same domain counts once.
+// parseResolvConf reads resolv.conf(5): nameserver lines are concatenated, only the last search line counts, options
+// are merged and the last value of a name counts. A trailing dot of a domain is dropped, so that the same domain counts
+// once.
 func parseResolvConf(text string) (*runtimeapi.DNSConfig, error) {
 	dns := &runtimeapi.DNSConfig{}
 	line := 0
@@ -183,7 +185,7 @@ func mergeOptions(options []string, more []corev1.PodDNSConfigOption) []string {
 	return options
 }
 
-// limit cuts dns to what resolvers take.
+// limit reduces dns to the limits of resolvers.
 func limit(dns *runtimeapi.DNSConfig) (warnings []Warning) {
 	if len(dns.Servers) > serversMax {
 		dns.Servers = dns.Servers[:serversMax]
@@ -201,7 +203,7 @@ func limit(dns *runtimeapi.DNSConfig) (warnings []Warning) {
 	return warnings
 }
 
-// once drops repetitions, keeping first places.
+// once drops repetitions and keeps first places.
 func once(in []string) []string {
 	var out []string
 	for _, s := range in {

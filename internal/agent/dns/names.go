@@ -1,11 +1,11 @@
-// Package dns says who a pod is on the network, as its containers see it: its host name and domain, its /etc/hosts
-// and its resolver configuration.
+// Package dns computes a pod's network identity as its containers see it: host name and domain, /etc/hosts and the
+// resolver configuration.
 //
-// All of it is text computed from the pod, the node's configuration and files of the host that the caller read; the
-// formats are upstream's to the byte, because programs in containers and their users' tests parse them. What had to be
-// left out to fit a limit is returned as warnings, which the caller publishes as events; nothing is logged here.
+// All of it is text computed from the pod, the node's configuration and files of the host. The formats are the
+// kubelet's to the byte, because programs in containers and users' tests parse them. What had to be left out to fit a
+// limit is returned as warnings, which the caller records as Events; the package logs nothing.
 //
-// It opens one file at most (the host's resolv.conf or hosts file, named by the caller) and writes none.
+// It reads at most one file (the host's resolv.conf or hosts file, named by the caller) and writes none.
 package dns
 
 import (
@@ -48,12 +48,12 @@ func Of(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err err
 	return hostname, domain, nil
 }
 
-// nodenameMax is the longest name that the kernel keeps of a host, in bytes: __NEW_UTS_LEN of uname(2), without the
-// final NUL.
+// nodenameMax is the longest host name that the kernel stores, in bytes: __NEW_UTS_LEN of uname(2), without the final
+// NUL.
 const nodenameMax = 64
 
-// Kernel returns the name that the kernel tells pod's containers (hostname(1), uname(2)): its host name, or with
-// setHostnameAsFQDN and a subdomain, its domain as well. It is an error where that is too long, and nothing is cut off.
+// Kernel returns the host name that the kernel gives the pod's containers (hostname(1), uname(2)): the pod's host name,
+// and with setHostnameAsFQDN and a subdomain also its domain. A name that is too long is an error; nothing is cut off.
 func Kernel(pod *corev1.Pod, clusterDomain string) (string, error) {
 	hostname, domain, err := Of(pod, clusterDomain)
 	if err != nil || domain == "" || pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN {
@@ -67,7 +67,7 @@ func Kernel(pod *corev1.Pod, clusterDomain string) (string, error) {
 	return name, nil
 }
 
-// fit cuts a host name to what the kernel takes; it may not end in '-' or '.' then.
+// fit cuts a host name to the kernel's limit. The result must not end in '-' or '.'.
 func fit(pod, hostname string) (string, error) {
 	if len(hostname) <= hostnameMax {
 		return hostname, nil

@@ -16,21 +16,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// intentWithin bounds the wait for the journal before a kill. A disk that works takes below 0.1 ms (measured 2026-11-20);
-// longer makes evictions late when the disk is part of the trouble, shorter forgets intents of a crash on a slow one.
+// intentWithin bounds the wait for the journal before a kill. A healthy disk takes less than 0.1 ms (measured
+// 2026-11-20). A longer bound makes evictions late when the disk is part of the trouble; a shorter one loses intents in
+// a crash on a slow disk.
 const intentWithin = 5 * time.Millisecond
 
-// kill is what became of one victim.
+// kill is the outcome of one victim's eviction.
 type kill struct {
 	victim eviction.Victim
 	pod    *corev1.Pod
 	group  string
-	after  time.Duration // from the look's beginning until SIGKILL was on its way; zero: its grace runs
-	how    cgroup.Killing
-	err    error
+	// from the check's beginning until SIGKILL was sent; zero: its termination grace period still runs
+	after time.Duration
+	how   cgroup.Killing
+	err   error
 }
 
-// carryOut does what was decided: kills first, then everything else.
+// carryOut carries out the decision: kills first, then everything else.
 func (g *Guard) carryOut(ctx context.Context, p *pass) {
 	kills := g.order(p)
 	g.killAll(p, kills)
@@ -47,7 +49,7 @@ func (g *Guard) carryOut(ctx context.Context, p *pass) {
 	g.tell(p, kills, changed)
 }
 
-// order notes victims' orders to stop, and their intents.
+// order gives the victims' stop orders to their pod workers and records the intents in the journal.
 func (g *Guard) order(p *pass) []*kill {
 	if len(p.decision.Victims) == 0 {
 		return nil
@@ -57,11 +59,11 @@ func (g *Guard) order(p *pass) []*kill {
 	for _, v := range p.decision.Victims {
 		i := slices.IndexFunc(p.present, func(p pods.Present) bool { return string(p.Pod.UID) == v.ID })
 		if i < 0 {
-			continue // cannot be: the core was shown no other
+			continue // cannot happen: the core saw no other pods
 		}
 		pod, at := p.present[i].Pod, time.Now().Add(v.Grace)
 		if !g.o.Pods.Evict(pod.UID, pods.Eviction{Reason: eviction.Reason, Message: v.Message, KillAt: at, Disrupts: v.Disruption}) {
-			continue // gone meanwhile
+			continue // the pod has ended meanwhile
 		}
 		k := &kill{victim: v, pod: pod, group: g.o.Of(pod, "")}
 		kills = append(kills, k)
@@ -78,7 +80,8 @@ func (g *Guard) order(p *pass) []*kill {
 	return kills
 }
 
-// killAll sends SIGKILL to the victims that have no grace: to the first from here, to others beside it.
+// killAll sends SIGKILL to the victims without a termination grace period: to the first one from this goroutine, to the
+// others in parallel.
 func (g *Guard) killAll(p *pass, kills []*kill) {
 	var now []*kill
 	for _, k := range kills {
@@ -104,7 +107,7 @@ func (g *Guard) killAll(p *pass, kills []*kill) {
 	}
 }
 
-// finish ends what still runs of a victim whose time is over.
+// finish kills what still runs of a victim whose termination grace period is over.
 func (g *Guard) finish(uid types.UID, group string) {
 	if group == "" {
 		return
@@ -119,7 +122,7 @@ func (g *Guard) finish(uid types.UID, group string) {
 	g.o.Pods.Kick(uid)
 }
 
-// hold keeps the conditions, and reports whether they changed.
+// hold stores the conditions and returns whether they changed.
 func (g *Guard) hold(now []eviction.Condition) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,7 +134,8 @@ func (g *Guard) hold(now []eviction.Condition) bool {
 	return true
 }
 
-// reclaim begins what is to be tried before pods go. Its end is a fact, and a ring.
+// reclaim starts an attempt to free resources before pods are evicted. When it ends, that is recorded for the next
+// check, and a check is requested.
 func (g *Guard) reclaim(ctx context.Context, p *pass, r eviction.Reclaim) {
 	do := g.o.Reclaims[r.Step]
 	if r.Step == eviction.PodMemory {

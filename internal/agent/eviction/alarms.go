@@ -13,16 +13,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
-// stall is when waiting for memory is worth a look. Chosen: 20 ms in half a second is far below what programs notice, and far
-// above what reclaim of page cache on an idle machine causes. Less rings more often for nothing.
+// stall is the least pressure stall that triggers a check. Chosen: 20 ms in half a second is far below what programs
+// notice, and far above what reclaim of page cache causes on an idle machine. A lower value causes more checks that
+// find nothing.
 var stall = psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond}
 
-// stepsToLine are where thresholds of v1 ring, as parts of what is to be left: the usage counts page cache, so a ring far from
-// the line tells the core that something moves, and one beyond it that cache has gone. Chosen; each costs the kernel a
+// stepsToLine are the places of memory thresholds on cgroup v1, as multiples of the memory that the eviction threshold
+// wants available. The kernel compares usage, which includes page cache. So a notification far from the eviction
+// threshold means that usage moves, and one beyond it means that cache was dropped. Chosen; each costs the kernel a
 // comparison for every 128 pages.
 var stepsToLine = []float64{4, 2, 1.5, 1.25, 1, 0.75, 0.5, 0.25}
 
-// openAlarms opens what the kernel has to ring for memory. What cannot be opened is told once: the poll has to do without.
+// openAlarms opens the kernel's notifications about memory. A failure is logged once; the periodic checks remain.
 func (g *Guard) openAlarms() []epoll.Source {
 	var all []epoll.Source
 	add := func(sources []epoll.Source, err error) {
@@ -43,14 +45,14 @@ func (g *Guard) openAlarms() []epoll.Source {
 		marks := g.marks(allocatable.AllocatableMemory, limit)
 		sources, err := g.o.Tree.MemoryAlarms(g.o.Group, marks, stall)
 		if err == nil && len(marks) > 0 && g.o.Tree.Mode() != cgroup.V2 {
-			g.rings = slices.Min(marks) // usage is more than what counts as used
+			g.rings = slices.Min(marks) // usage includes cache, so it is more than what counts as used
 		}
 		add(sources, err)
 	}
 	return all
 }
 
-// marks are usages at which to ring.
+// marks returns the usages at which the kernel notifies.
 func (g *Guard) marks(signal allocatable.Signal, capacity unit.Bytes) (marks []unit.Bytes) {
 	for _, line := range g.lines(signal, int64(capacity)) {
 		for _, part := range stepsToLine {

@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 )
 
-// all is a threshold that is met whatever is left, on every signal.
+// all has, for every signal, a threshold that is met whatever is available.
 func all() (out []eviction.Threshold) {
 	for _, s := range allocatable.Signals() {
 		out = append(out, eviction.Threshold{Signal: s, Value: allocatable.Threshold{Share: 1}})
@@ -24,7 +24,7 @@ func all() (out []eviction.Threshold) {
 	return out
 }
 
-// A file system that is not there has no signals: its thresholds are not judged, and nobody goes for them.
+// A file system that does not exist has no signals: its thresholds are not evaluated, and no pod is evicted for them.
 func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir())
@@ -64,7 +64,8 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 	}
 }
 
-// A node of which nothing can be read but the memory of pods that are gone: no victim, whatever the thresholds.
+// On a node where nothing can be read except the memory of pods that have ended there is no victim, whatever the
+// thresholds.
 func TestNothingReadIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir(), all()...)
@@ -83,7 +84,7 @@ func TestNothingReadIsNoReasonToKill(t *testing.T) {
 	}
 }
 
-// A kernel that never rings is no reason to be late: the poll sees what comes.
+// If the kernel never notifies, evictions are not late: the periodic checks find the shortage.
 func TestThePollAloneIsInTime(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	g, err := New(b.options(t.TempDir(), hard(48*unit.MiB)))

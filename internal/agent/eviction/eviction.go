@@ -1,57 +1,68 @@
-// Package eviction is the shell of core/eviction: it looks when the kernel says so, reads what the node has left and what its
-// pods use, and carries out what the core decides, kills first.
+// Package eviction is the shell of core/eviction: it checks the eviction signals when the kernel notifies or when a
+// check is due, reads what the node has left and what its pods use, and carries out what the core decides, kills first.
 //
 // # Model
 //
-// A *look* is one pass: signals are read; if they are not quiet, every pod is, too, and then the signals again; the core decides; the
-// decision is carried out. What leads to a look is a *ring* of the kernel (package epoll: memory thresholds and reclaim on cgroup v1, memory.events
-// and pressure stalls on v2), the end of a kill or a reclaim, or the *back-stop*: the latest moment that the core allows, which
-// comes sooner as a line nears. One goroutine looks, on a thread of its own that sleeps in the kernel.
+// A check does this: it reads the signals. If the core cannot tell from them alone that nothing is to be done, it reads
+// every pod and then the signals once more. The core decides, and the decision is carried out. Three things lead to a
+// check: a notification of the kernel (package epoll: memory thresholds and reclaim on cgroup v1; memory.events and
+// pressure stalls on v2), the end of a kill or of a reclaim, and the periodic check. The periodic check is the latest
+// moment that the core allows; it comes sooner, the nearer a threshold is. One goroutine makes all checks. It has an OS
+// thread of its own, which sleeps in the kernel in between.
 //
-// A victim goes in this order, and nothing on the way to the kill waits for the runtime, the API server or another goroutine:
+// A victim is evicted in this order. Nothing before the kill waits for the runtime, the API server or another
+// goroutine:
 //
 //  1. The pod's stop order is noted in memory (pods.Runner.Evict): from here on this process does not start it again.
-//  2. Its *intent* is appended to the journal: from here on no later process does. A disk that does not answer within
-//     intentWithin is not waited for.
-//  3. SIGKILL to its whole cgroup; at once, or when its grace is over. Several victims beside each other.
-//  4. Only then: events, metrics, the node's conditions, the journal's full record. The pod's worker finds it dead and
-//     reports Failed, Evicted.
+//  2. The intent is appended to the journal: from here on no later process starts it again. The wait for the disk is
+//     bounded by intentWithin.
+//  3. SIGKILL is sent to the pod's whole cgroup, at once or when its termination grace period is over. Several victims
+//     are killed in parallel.
+//  4. Only then: events, metrics, the node's conditions, the journal's full record. The pod worker finds the pod's
+//     containers dead and reports Failed, Evicted.
 //
 // # What a crash leaves
 //
-// Before 2, nothing: no process was killed, and the next agent looks for itself. After 2, whether or not 3 happened: the next
-// agent finds the intent, gives the pod the same order with the same deadline when it meets it (Recall), and ends what still
-// runs of it (3 may be repeated: a uid is never used twice, and an empty group has nothing to kill). After the pod's status
-// reached the API server the phase is final there, and the intent says nothing new. What is left is a disk that was stuck for
-// longer than intentWithin and an agent that died within the seconds after: then the container is restarted by its policy, and
-// evicted again if it grows again. The machine itself going down leaves the intent if the disk has it; if not, the pod begins
-// anew on an empty machine. Static pods have no uid of their own life; they are critical and never evicted.
+// A crash before step 2 leaves nothing: no process was killed, and the next agent makes its own checks. After step 2,
+// whether or not step 3 happened, the next agent finds the intent, gives the pod the same order with the same deadline
+// (Recall) and kills what still runs of it. Step 3 may be repeated: a UID is never used twice, and an empty cgroup has
+// no process to kill. After the pod's status has reached the API server, the phase there is final, and the intent adds
+// nothing. One case remains: a disk that did not answer within intentWithin, and an agent that died within the seconds
+// after. Then the container is restarted by its restart policy, and evicted again if it grows again. If the machine
+// itself goes down, the intent survives if the disk has it; otherwise the pod begins anew on an empty machine. A static
+// pod's UID does not change with each run, but static pods are critical and never evicted.
 //
-// # Its own memory first
+// # The agent's own memory
 //
-// Who is to act when memory is short must not wait for memory. So:
+// The agent must act when memory is short, so it must not itself wait for memory:
 //
-//   - Pods together have a limit, which leaves to the agent and the runtime what is reserved for them (core/allocatable); with
-//     memoryReservationPolicy the kernel also keeps reserved groups' memory from being reclaimed (memory.min, agent.enforce).
-//   - Should the kernel kill all the same, it takes agent and runtime last (oom_score_adj -999, agent.keepOOMScores).
-//   - While a line of memory is near, the agent *holds* what it has in memory (Options.Hold, mlockall): its code, which the kernel
-//     drops first, need not come back from a disk that is busy swapping. The first look that comes near goes through the
-//     way of a kill once with a group that is not there, so that its code is among that. Else the agent stays as small as it can.
+//   - All pods together have a limit, which leaves to the agent and the runtime what is reserved for them
+//     (core/allocatable). With memoryReservationPolicy the kernel also protects the reserved cgroups' memory from
+//     reclaim (memory.min, agent.enforce).
+//   - If the kernel kills nevertheless, it kills the agent and the runtime last (oom_score_adj -999,
+//     agent.keepOOMScores).
+//   - While a memory threshold is near, the agent locks its memory (Options.Hold, mlockall). Its code, which the kernel
+//     would drop first, then need not be read again from a disk that is busy swapping. The first check that comes near
+//     a threshold calls the kill function once with a cgroup that does not exist, so that its code is in memory and
+//     locked too. At other times the agent stays as small as it can.
 //
-// Rejected: to hold always, which costs 20 MB for an hour a year. GOMEMLIMIT: it makes a program that is short of memory
-// slow, when it should be quick. A group of the agent's own with memory.min: every group above it needs as much, and those
-// are somebody else's; who wants it names them in kubeReservedCgroup. Another process's memory cannot be held, so the
-// runtime's is not; evicting does not need the runtime.
+// Rejected alternatives: locking memory always costs 20 MB for the sake of an hour a year. GOMEMLIMIT makes a program
+// slow when it is short of memory, at the time when it must be quick. A cgroup of the agent's own with memory.min needs
+// the same in every cgroup above it, and those belong to other programs; an administrator who wants this names them in
+// kubeReservedCgroup. Another process's memory cannot be locked, so the runtime's is not; evicting does not need the
+// runtime.
 //
 // # Invariants
 //
-//   - A group that cannot be read makes its pod's usage unknown, never zero and never a reason to kill.
-//   - A pod that was evicted and still has a process after its deadline is killed again, each second, until it has none: so a
-//     runtime that hangs, or starts a container at the very moment, delays nothing.
-//   - The way from a ring to a kill opens files of the kernel only. Its one write to a disk is bounded in time.
+//   - A cgroup that cannot be read makes its pod's usage unknown. It never counts as zero, and it is never a reason to
+//     kill.
+//   - An evicted pod that still has a process after its deadline is killed again, each second, until it has none. So a
+//     runtime that hangs, or that starts a container at that very moment, delays nothing.
+//   - The way from a notification to a kill opens files of the kernel only. Its one write to a disk is bounded in time.
 //
-// It decides nothing, removes no images (its Reclaims do) and does not say what disks pods use (its Storage does). Where pods
-// have no groups of ours (cgroupsPerQOS: false) it knows of no pod what it uses, and evicts none.
+// The package decides nothing, removes no images (its Reclaims do) and does not measure pods' disk usage (its Storage
+// does). On nodes where the agent makes no cgroups for pods (cgroupsPerQOS: false), it does not know what pods use, and
+// evicts none.
 package eviction
 
 import (
@@ -81,35 +92,36 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// Pods are the node's pods; *pods.Runner has them.
+// Pods are the node's pods; *pods.Runner implements it.
 type Pods interface {
 	Present() []pods.Present
 	Evict(uid types.UID, v pods.Eviction) bool
 	Kick(uid types.UID)
 }
 
-// Storage knows what pods use of disks.
+// Storage knows the pods' disk usage.
 type Storage interface {
-	// Disks says which file systems the node has.
+	// Disks returns which file systems the node has.
 	Disks() eviction.Disks
-	// Fill adds to p what is known of it. It must not wait for anything.
+	// Fill adds the pod's known disk usage to p. It must not wait for anything.
 	Fill(pod *corev1.Pod, p *eviction.Pod)
 }
 
-// Reclaim frees something before pods go. It may take its time; it returns when it is done or can do no more.
+// Reclaim frees resources before pods are evicted. It may take long, and returns when it is done or can free no more.
 type Reclaim func(ctx context.Context, r eviction.Reclaim) error
 
-// Options are everything a Guard needs. All fields without "optional" must be set.
+// Options are what a Guard needs. Fields not marked optional must be set.
 type Options struct {
 	Node    string
 	Config  eviction.Config
 	Tree    *cgroup.Tree
 	Proc    procfs.FS
-	Memory  unit.Bytes             // of the machine
+	Memory  unit.Bytes             // the machine's
 	Limit   unit.Limit[unit.Bytes] // of all pods together; unlimited: allocatableMemory.available is not observed
-	NodeFS  string                 // a directory on it
-	ImageFS string                 // likewise; empty: nobody knows
-	// Group names the group of all pods, and Of those of a pod and of its container with that id; empty: it has none of ours.
+	NodeFS  string                 // a directory on nodefs
+	ImageFS string                 // a directory on imagefs; empty: not known
+	// Group is the cgroup of all pods. Of returns the cgroup of a pod, or of its container with that ID; empty if the
+	// agent made none.
 	Group string
 	Of    func(pod *corev1.Pod, container string) string
 
@@ -119,12 +131,12 @@ type Options struct {
 	Recorder record.EventRecorder
 	Journal  *journal.Journal
 	Metrics  *metrics.Set
-	Changed  func() // told when a condition comes or goes
-	// Hold has the agent's own memory stay where it is, or not any more. Optional.
+	Changed  func() // called when a condition begins or ends
+	// Hold locks the agent's memory (true) or unlocks it (false). Optional.
 	Hold func(bool) error
 }
 
-// Guard looks after one node.
+// Guard evicts pods of one node. The goroutine of Run alone uses the fields above mu.
 type Guard struct {
 	o       Options
 	clock   *epoll.Clock
@@ -132,35 +144,36 @@ type Guard struct {
 	decider *eviction.Decider
 	began   time.Time
 
-	deadlines map[types.UID]*deadline     // of those that this node evicted
-	recalled  map[types.UID]pods.Eviction // of those that agents before this one evicted; read only
-	recallEnd time.Time                   // until then pods that were recalled are looked for
-	looked    time.Time
-	idle      bool           // the last look found nothing to do
-	rings     unit.Bytes     // usage of the pods' group at which the kernel rings first; zero: it does not
-	rested    time.Time      // before it there is no look while nothing is to be done
-	warned    time.Time      // that a look took long
-	lastFull  unit.Instant   // when pods were read last
-	told      string         // news of the last look
-	telling   sync.WaitGroup // what is being told
+	deadlines map[types.UID]*deadline     // of the pods that this agent evicted
+	recalled  map[types.UID]pods.Eviction // the pods that agents before this one evicted; read only after New
+	recallEnd time.Time                   // until then, pods of recalled are looked for
+	// when the last check began
+	looked   time.Time
+	idle     bool           // the last check found nothing to do
+	rings    unit.Bytes     // usage of the pods' cgroup at which the kernel notifies first; zero: it does not
+	rested   time.Time      // no check before then unless something is to be done
+	warned   time.Time      // when a slow check was last logged
+	lastFull unit.Instant   // when pods were read last
+	told     string         // the last check's news
+	telling  sync.WaitGroup // records and Events that are being written
 
 	complaints complaints
-	nearAt     time.Time // a line of memory was near last
+	nearAt     time.Time // when a memory threshold was near last
 	refused    bool      // Hold has failed
 
 	mu         sync.Mutex // guards everything that follows
 	conditions []eviction.Condition
-	holds      bool // its own memory
+	holds      bool // the agent's own memory is locked
 	done       map[eviction.Step]unit.Instant
 }
 
-// deadline is when a pod that was evicted must be gone.
+// deadline is when an evicted pod must have ended.
 type deadline struct {
 	at    time.Time // when it is killed, or killed again
 	group string
 }
 
-// New prepares a Guard; what agents before this one evicted is read from the journal.
+// New prepares a Guard. It reads from the journal what agents before this one evicted.
 func New(o Options) (*Guard, error) {
 	clock, err := epoll.New()
 	if err != nil {
@@ -176,7 +189,7 @@ func New(o Options) (*Guard, error) {
 
 func (g *Guard) instant(t time.Time) unit.Instant { return unit.Instant(t.Sub(g.began)) }
 
-// Pressure returns the conditions that hold now, sorted.
+// Pressure returns the present conditions, sorted.
 func (g *Guard) Pressure() []eviction.Condition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,36 +197,39 @@ func (g *Guard) Pressure() []eviction.Condition {
 }
 
 const (
-	// ringRest is the least time between two looks that rings lead to: page cache that is being reclaimed rings without end,
-	// and a look costs about 0.1 ms. Longer is later at most by as much.
+	// ringRest is the least time between two checks that notifications lead to. Page cache that is being reclaimed
+	// causes notifications without end, and a check costs about 0.1 ms. A longer rest makes a kill later, at most by as
+	// much.
 	ringRest = 5 * time.Millisecond
-	// ringRestMax bounds the rest while the line is far: the core's next look counts with the fastest fall there is, so a
-	// quarter of the time until then loses nothing.
+	// ringRestMax bounds the rest while the threshold is far. The core's next check assumes the fastest fall that is
+	// possible, so a quarter of the time until then loses nothing.
 	ringRestMax = 100 * time.Millisecond
-	// idleFactor bounds what looking costs while there is nothing to do, however near a line is: after a look the thread rests as many
-	// times as long as that look took of a CPU, so that it takes a tenth of one at most. On a machine of today a look takes below
-	// 0.5 ms and nothing rests for that; on one that is ten times slower, or has a thousand pods, looking shall not be what the
-	// node dies of (seen in an emulated machine: 60% of a CPU). More is late there, less costs more.
+	// idleFactor bounds what checks cost while there is nothing to do, however near a threshold is. After a check the
+	// thread rests for idleFactor times the CPU time that the check took, so that checks take at most a tenth of one
+	// CPU. On a present machine a check takes less than 0.5 ms, and the rest changes nothing. On a machine that is ten
+	// times slower, or with a thousand pods, checks must not themselves exhaust the node (seen in an emulated machine:
+	// 60% of a CPU). A larger factor makes evictions later there, a smaller one costs more CPU.
 	idleFactor = 9
-	// idleRestMax bounds one such rest. A look may be dear by chance (what it reads waits for somebody, the collector asks its thread for
-	// help), and the next one must not be seconds off for that (supposed, not shown, of a guest of the lab where a pod took 200 MiB unseen). More is later, less costs
-	// more where every look is dear.
+	// idleRestMax bounds one such rest. A check may be expensive by chance (a file that it reads waits for a lock, or
+	// Go's garbage collector uses its thread), and that must not delay the next check by seconds. Suspected, not
+	// measured, as the cause in a guest of the lab where a pod took 200 MiB between two checks. A larger bound delays
+	// evictions; a smaller one costs CPU where every check is expensive.
 	idleRestMax = 250 * time.Millisecond
-	// killAgain is how soon a victim that still has a process is killed again. A process that SIGKILL has not ended by then
-	// sits in the kernel; one that was started meanwhile has had a second.
+	// killAgain is how soon a victim that still has a process is killed again. A process that SIGKILL has not ended by
+	// then waits in the kernel; a process that was started in the meantime has had a second.
 	killAgain = time.Second
-	// recallFor is how long after its start an agent looks for pods that agents before it evicted: their workers end them, too,
-	// unless the runtime hangs.
+	// recallFor is how long after its start an agent looks for pods that agents before it evicted. Their pod workers
+	// end them too, unless the runtime hangs.
 	recallFor = 5 * time.Minute
-	// holdFor is how long memory is held after no line is near any more. Shorter lets go in the middle of things; longer keeps a
-	// few MB of code from others.
+	// holdFor is how long memory stays locked after no threshold is near any more. A shorter time unlocks while memory
+	// is still short; a longer one keeps a few MB of code from other programs.
 	holdFor = time.Minute
 )
 
-// threadName is what the thread that watches is called (PR_SET_NAME(2const): 15 characters and a zero).
+// threadName is the name of the thread that makes the checks (PR_SET_NAME(2const): 15 characters and a zero).
 var threadName = []byte("eviction\x00")
 
-// Run looks after the node until ctx ends.
+// Run makes checks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, g.clock.Ring)()
 	defer g.telling.Wait()
@@ -222,7 +238,8 @@ func (g *Guard) Run(ctx context.Context) error {
 	if unix.Gettid() != unix.Getpid() {
 		return g.watch(ctx)
 	}
-	// The first thread's name is the process's, by which people know it. It is held here, so that another one watches.
+	// The first thread's name is the process's name, by which people know it. This goroutine stays locked to it, so
+	// that another thread makes the checks.
 	ended := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -232,9 +249,9 @@ func (g *Guard) Run(ctx context.Context) error {
 	return <-ended
 }
 
-// watch is Run, on a thread of its own.
+// watch is Run on a thread of its own.
 func (g *Guard) watch(ctx context.Context) error {
-	// So that whoever looks at the agent's threads sees what watching costs.
+	// The name shows in the list of the agent's threads what checks cost.
 	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&threadName[0])), 0, 0, 0); err != nil {
 		slog.Debug("thread not named", "err", err)
 	}
@@ -259,13 +276,13 @@ func (g *Guard) watch(ctx context.Context) error {
 	return nil
 }
 
-// rest is how long to let a ring wait.
+// rest returns how long to wait before a notification leads to a check.
 func (g *Guard) rest(wake time.Time) time.Duration {
 	pause := min(max(ringRest, wake.Sub(g.looked)/4), ringRestMax)
 	return max(pause-time.Since(g.looked), time.Until(g.rested))
 }
 
-// lookCheaply looks, and puts the next look off if this one was dear.
+// lookCheaply makes a check, and delays the next one if this one was expensive.
 func (g *Guard) lookCheaply(ctx context.Context, why []string) time.Time {
 	before := threadTime()
 	wake := g.look(ctx, why)
@@ -284,7 +301,7 @@ func (g *Guard) lookCheaply(ctx context.Context, why []string) time.Time {
 	return wake
 }
 
-// threadTime is the CPU time of the calling thread, which does not change (clock_gettime(2)).
+// threadTime returns the CPU time of the calling thread. The caller is locked to its thread (clock_gettime(2)).
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
@@ -293,7 +310,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// look reads, decides and acts, and returns when to look again. why names the rings that led here.
+// look makes one check and returns when the next one is due. why names the notifications that led to it.
 func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	p := &pass{why: why, began: time.Now()}
 	g.looked, p.now = p.began, g.instant(p.began)
@@ -305,8 +322,9 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	if !p.facts.Quick {
 		g.lastFull = p.now
 		g.readPods(&p.facts, p.present)
-		// A pod that dies while all are being read must not be missed by both: what is left was read before it had freed anything, what
-		// it holds after. So what is left is read last; what was freed in between then counts twice, and nobody goes for that.
+		// A pod may die while the pods are being read. If the signals were read before it freed memory, and its usage
+		// after, both would miss that memory. So the signals are read again last. What was freed in between then counts
+		// twice, and that evicts no pod.
 		p.now = g.instant(time.Now())
 		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
@@ -319,7 +337,7 @@ func (g *Guard) look(ctx context.Context, why []string) time.Time {
 	return g.next(g.began.Add(time.Duration(p.decision.Wake)))
 }
 
-// holdOwn keeps the agent's own memory from being reclaimed while a line of memory is near, and some time longer.
+// holdOwn locks the agent's memory while a memory threshold is near, and for a while longer.
 func (g *Guard) holdOwn(p *pass) {
 	if p.decision.Near {
 		g.nearAt = p.began
@@ -344,24 +362,25 @@ func (g *Guard) holdOwn(p *pass) {
 	}
 }
 
-// noGroup is a group that is not there. Nobody makes one of this name.
+// noGroup is a cgroup that does not exist, by a name that no program uses.
 const noGroup = "/plimsoll-no-such-group"
 
-// HoldsMemory reports whether the agent's own memory is being held.
+// HoldsMemory returns whether the agent's memory is locked.
 func (g *Guard) HoldsMemory() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.holds
 }
 
-// limitsEvery is how often limits of local storage are enforced although no signal is short (upstream: in every pass, 10 s).
+// limitsEvery is how often limits of local storage are enforced although no signal is short (kubelet: each time it
+// synchronizes, 10 s).
 const limitsEvery = 10 * time.Second
 
 func (g *Guard) limitsAreDue(now unit.Instant) bool {
 	return g.o.Storage != nil && g.o.Config.LocalStorage && now.Sub(g.lastFull) >= limitsEvery
 }
 
-// facts reads everything but pods.
+// facts reads everything except the pods.
 func (g *Guard) facts(now unit.Instant) eviction.Facts {
 	f := eviction.Facts{Done: map[eviction.Step]unit.Instant{}}
 	g.observe(&f, now)
@@ -371,7 +390,7 @@ func (g *Guard) facts(now unit.Instant) eviction.Facts {
 	return f
 }
 
-// next is the earliest of when and the deadlines.
+// next returns the earliest of when and the deadlines.
 func (g *Guard) next(when time.Time) time.Time {
 	for _, d := range g.deadlines {
 		if d.at.Before(when) {
@@ -381,7 +400,7 @@ func (g *Guard) next(when time.Time) time.Time {
 	return when
 }
 
-// meet kills what still runs of evicted pods whose time is over, and forgets those that are gone.
+// meet kills what still runs of evicted pods whose deadline is over, and drops the pods that have ended.
 func (g *Guard) meet(present []pods.Present) {
 	here := map[types.UID]bool{}
 	for _, p := range present {
@@ -406,7 +425,7 @@ func (g *Guard) meet(present []pods.Present) {
 	}
 }
 
-// lines returns the hard and soft thresholds on a signal in its own unit, given its capacity.
+// lines returns the hard and soft thresholds of a signal in its own unit, given its capacity.
 func (g *Guard) lines(signal allocatable.Signal, capacity int64) (lines []int64) {
 	for _, t := range g.o.Config.Thresholds {
 		if t.Signal == signal {

@@ -31,8 +31,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// growEnv makes this test's program a pod's process: "<bytes> <bytes per second>", 0 for all at once. It waits for a
-// line, takes the memory, and sleeps.
+// growEnv makes this test's program a pod's process. Its value is "<bytes> <bytes per second>", with 0 for all at once.
+// The process waits for a line, takes the memory, and sleeps.
 const growEnv = "PLIMSOLL_TEST_GROW"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func grow(text string) {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	const step = 1 << 20
 	begun := time.Now()
-	// Straight from the kernel: a program that looks for races takes as much again for each byte that it touches.
+	// Mapped directly: under the race detector an allocation by Go takes as much again for each byte that is touched.
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	for n := 0; n < size && err == nil; n += step {
 		err = unix.Madvise(memory[n:min(n+step, size)], unix.MADV_POPULATE_WRITE)
@@ -64,7 +64,7 @@ func grow(text string) {
 	time.Sleep(time.Hour)
 }
 
-// bench is a node's pods without a node: groups of our own under one limit, with processes in them.
+// bench stands for a node's pods: cgroups of the test's own under one limit, with processes in them.
 type bench struct {
 	*testing.T
 	tree  *cgroup.Tree
@@ -99,7 +99,7 @@ func newBench(t *testing.T, limit unit.Bytes) *bench {
 
 func (b *bench) group(uid types.UID) string { return path.Join(b.root, "pod"+string(uid)) }
 
-// pod makes a pod with one process in it, which begins at once.
+// pod makes a pod with one process, which begins at once.
 func (b *bench) pod(uid string, priority int32, size unit.Bytes, rate unit.Bytes) *exec.Cmd {
 	b.Helper()
 	group := b.group(types.UID(uid))
@@ -195,7 +195,7 @@ func (b *bench) victims() (names []string) {
 	return names
 }
 
-// options are of a guard that looks at this bench's memory alone.
+// options returns the options of a Guard that checks only this bench's memory.
 func (b *bench) options(dir string, thresholds ...eviction.Threshold) Options {
 	b.Helper()
 	j, err := journal.Open(dir, 0)
@@ -221,7 +221,7 @@ func (b *bench) options(dir string, thresholds ...eviction.Threshold) Options {
 	}
 }
 
-// watch runs a guard until the test ends.
+// watch runs a Guard until the test ends.
 func (b *bench) watch(o Options) *Guard {
 	b.Helper()
 	g, err := New(o)
@@ -268,7 +268,7 @@ func (b *bench) present(name string) bool {
 	return false
 }
 
-// oomKills is how many processes the kernel killed itself.
+// oomKills returns how many processes the kernel has killed itself.
 func (b *bench) oomKills() (sum int64) {
 	for _, group := range []string{b.root, b.group("small"), b.group("grower"), b.group("other")} {
 		if n, err := b.tree.Killed(group); err == nil {
@@ -282,12 +282,13 @@ func hard(value unit.Bytes) eviction.Threshold {
 	return eviction.Threshold{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(value)}, Text: value.String()}
 }
 
-// TestTheGrowerGoesBeforeTheKernelKills is the issue's own measure, small: memory grows at every speed up to 1 GiB/s
-// under a limit of all pods, and the one who grows is evicted; nobody else is, and the kernel kills nobody.
+// TestTheGrowerGoesBeforeTheKernelKills: memory grows at every speed up to 1 GiB/s under a limit of all pods. The pod
+// that grows is evicted, no other pod is, and the kernel kills no process. (The target of the issue on eviction, on a
+// small scale.)
 func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 	for _, rate := range []unit.Bytes{20 * unit.MiB, 100 * unit.MiB, 500 * unit.MiB, unit.GiB} {
 		t.Run(rate.String(), func(t *testing.T) {
-			// With the race detector each of these programs takes 20 MiB or so beside what it is told to.
+			// With the race detector each of these programs takes about 20 MiB more than it is told to.
 			b := newBench(t, 512*unit.MiB)
 			dir := t.TempDir()
 			g := b.watch(b.options(dir, hard(100*unit.MiB)))
@@ -309,7 +310,7 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
-// A limit that is on its way down is no reason to evict those who were let in under the higher one.
+// A limit that is still being lowered does not evict pods that were admitted under the higher one.
 func TestLimitThatIsNotInForceYet(t *testing.T) {
 	b := newBench(t, 200*unit.MiB)
 	g, err := New(b.options(t.TempDir(), hard(100*unit.MiB)))
@@ -326,7 +327,7 @@ func TestLimitThatIsNotInForceYet(t *testing.T) {
 	}
 }
 
-// evictedAsTold replays the journal: what it kept of each decision leads to that decision again.
+// evictedAsTold replays the journal: the inputs that it recorded of each decision lead to the same decision again.
 func (b *bench) evictedAsTold(dir string) {
 	b.Helper()
 	var records []journal.Record
@@ -373,14 +374,15 @@ func (b *bench) evictedAsTold(dir string) {
 }
 
 func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
-	// The pods need less than 64 MiB, in a test's program that looks for races too, and with the file well less than all:
-	// at the limit the kernel would drop pages before they are read again, and none would ever be in active use.
+	// The pods need less than 64 MiB, even in a test program with the race detector, and with the file well less than
+	// the limit: at the limit the kernel would drop pages before they are read again, and none would become active.
 	b := newBench(t, 256*unit.MiB)
 	line := 192 * unit.MiB
 	o := b.options(t.TempDir(), hard(line))
 	o.Config.Memory = eviction.SignalAvailable
 	b.pod("reader", 0, 8*unit.MiB, 0)
-	// Written and read in the pod, again and again, until the cache is in active use: what upstream counts as used.
+	// The file is written and read in the pod, again and again, until the cache is active: the kubelet counts that as
+	// used.
 	cmd := exec.Command("sh", "-c", `read go; head -c 96M /dev/zero > "$1"; while :; do cat "$1" > /dev/null; done`, "sh", filepath.Join(t.TempDir(), "file"))
 	begin, err := cmd.StdinPipe()
 	if err != nil {
@@ -422,7 +424,7 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	}
 }
 
-// TestAnAgentDiesBetweenDecidingAndKilling: the intent is in the journal, the process lives. The next agent ends it,
+// TestAnAgentDiesBetweenDecidingAndKilling: the intent is in the journal, the process lives. The next agent kills it,
 // once.
 func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
@@ -451,7 +453,7 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 	if !ok || v.Reason != "Evicted" || v.Message != "The node was low." || !v.Disrupts || !v.KillAt.Equal(time.Unix(0, until.UnixNano())) {
 		t.Fatalf("recalled %+v, %v", v, ok)
 	}
-	b.Evict("grower", v) // as pods.Runner does when it meets the pod
+	b.Evict("grower", v) // pods.Runner does this when it first syncs the pod
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -463,7 +465,7 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 	}
 }
 
-// TestAGroupThatVanishesIsNoReasonToKill: the pod whose usage cannot be read is passed over.
+// TestAGroupThatVanishesIsNoReasonToKill: a pod whose usage cannot be read is never a victim.
 func TestAGroupThatVanishesIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	b.mu.Lock()
@@ -477,7 +479,7 @@ func TestAGroupThatVanishesIsNoReasonToKill(t *testing.T) {
 	}
 }
 
-// onDisk is a Storage that knows a volume of every pod.
+// onDisk is a Storage that knows one volume of every pod.
 type onDisk struct{}
 
 func (onDisk) Disks() eviction.Disks { return eviction.OneDisk }
@@ -486,8 +488,8 @@ func (onDisk) Fill(_ *corev1.Pod, p *eviction.Pod) {
 	p.Volumes = []eviction.Volume{{Local: true, Used: &eviction.Disk{Bytes: 1 << 30}}}
 }
 
-// TestAPodThatCannotStartHasItsDisk: a pod that has no group, because the full disk does not let it start, has no
-// memory and no processes; what it has on the disk since before is known.
+// TestAPodThatCannotStartHasItsDisk: a pod without a cgroup, because the full disk prevents its start, has no memory
+// and no processes. Its disk usage from before is known.
 func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	o := b.options(t.TempDir(), hard(64*unit.MiB))
@@ -504,7 +506,8 @@ func TestAPodThatCannotStartHasItsDisk(t *testing.T) {
 	}
 }
 
-// TestAHardThresholdDoesNotWaitForASoftEviction: the pod that has a minute to end has none when the hard line is met.
+// TestAHardThresholdDoesNotWaitForASoftEviction: a pod with a termination grace period of a minute is killed at once
+// when the hard threshold is met.
 func TestAHardThresholdDoesNotWaitForASoftEviction(t *testing.T) {
 	b := newBench(t, 192*unit.MiB)
 	soft := hard(128 * unit.MiB)
@@ -524,7 +527,7 @@ func TestAHardThresholdDoesNotWaitForASoftEviction(t *testing.T) {
 	}
 }
 
-// diesMeanwhile is a Storage that ends a pod when the first of all is asked about.
+// diesMeanwhile is a Storage that ends a pod when it is first asked about any pod.
 type diesMeanwhile struct{ end func() }
 
 func (d *diesMeanwhile) Disks() eviction.Disks { return eviction.OneDisk }
@@ -536,10 +539,10 @@ func (d *diesMeanwhile) Fill(*corev1.Pod, *eviction.Pod) {
 	}
 }
 
-// A pod that was being ended dies, and frees all that is missing, while the pods are being read: after the signals
-// were, and before it was read itself. Nobody goes in its place.
+// A pod that is being terminated dies and frees all that is missing while the pods are being read: after the signals,
+// and before it was read itself. No other pod is evicted in its place.
 func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
-	b := newBench(t, 640*unit.MiB) // room for what the three programs take themselves
+	b := newBench(t, 640*unit.MiB) // includes what the three programs take themselves
 	b.pod("first", 0, 16*unit.MiB, 0)
 	dying := b.pod("dying", 0, 412*unit.MiB, 0)
 	b.pod("other", 0, 16*unit.MiB, 0)
@@ -572,7 +575,7 @@ func TestAPodThatDiesDuringALookTakesNobodyWithIt(t *testing.T) {
 	}
 }
 
-// dearOnce is a Storage that takes a lot of the looking thread's CPU, once.
+// dearOnce is a Storage that once takes a lot of CPU time of the checking thread.
 type dearOnce struct{ cost time.Duration }
 
 func (d *dearOnce) Disks() eviction.Disks {
@@ -585,7 +588,7 @@ func (d *dearOnce) Disks() eviction.Disks {
 
 func (d *dearOnce) Fill(*corev1.Pod, *eviction.Pod) {}
 
-// A look that was dear by chance does not put off the next ones until it is too late.
+// A check that was expensive by chance does not delay the next ones until it is too late.
 func TestADearLookIsNotRestedFromForSeconds(t *testing.T) {
 	b := newBench(t, 512*unit.MiB)
 	o := b.options(t.TempDir(), hard(100*unit.MiB))

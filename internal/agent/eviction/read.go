@@ -26,9 +26,9 @@ func (g *Guard) observe(f *eviction.Facts, now unit.Instant) {
 	}
 }
 
-// signals reads what the node has left, and which disks it has, into f. What cannot be read is left out: its thresholds
-// are not judged. It returns all that counts against the limit of the pods' group, where allocatableMemory.available is
-// among the signals.
+// signals reads into f what the node has left and which disks it has. A signal that cannot be read is left out, and its
+// thresholds are not evaluated. If allocatableMemory.available is among the signals, it returns all memory that counts
+// against the limit of the pods' cgroup.
 func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes) {
 	s := make(map[allocatable.Signal]eviction.Observation, 9)
 	m, err := g.nodeMemory()
@@ -56,9 +56,9 @@ func (g *Guard) signals(f *eviction.Facts, now unit.Instant) (charged unit.Bytes
 	return charged
 }
 
-// inForce reports whether the pods' group has its limit. While it has a higher one, the limit is on its way down under
-// pods that were let in before (allocatable.Lowering): whoever lowers it asks that no more come in, not that somebody goes
-// (k/k #141609).
+// inForce reports whether the pods' cgroup has the limit already. A higher limit is still being lowered
+// (allocatable.Lowering) with pods that were admitted before. Lowering allocatable means that no more pods are
+// admitted, not that pods are evicted (k/k #141609).
 func (g *Guard) inForce(limit unit.Bytes) bool {
 	has, err := g.o.Tree.MemoryLimit(g.o.Group)
 	if err != nil {
@@ -69,7 +69,7 @@ func (g *Guard) inForce(limit unit.Bytes) bool {
 	return ok && bound <= limit
 }
 
-// disks reads the file systems into s. Unless somebody knows better, writable layers are where images are.
+// disks reads the file systems into s. Unless Storage knows better, writable layers are on imagefs.
 func (g *Guard) disks(s map[allocatable.Signal]eviction.Observation, now unit.Instant) eviction.Disks {
 	read := func(dir string, bytes, inodes allocatable.Signal) (u disk.Usage, ok bool) {
 		u, err := disk.Of(dir)
@@ -78,7 +78,7 @@ func (g *Guard) disks(s map[allocatable.Signal]eviction.Observation, now unit.In
 			return u, false
 		}
 		s[bytes] = eviction.Observation{Available: int64(u.Available), Capacity: int64(u.Capacity), At: now}
-		if u.Inodes > 0 { // some file systems have no fixed number, and never run out
+		if u.Inodes > 0 { // file systems without a fixed number of inodes never run out
 			s[inodes] = eviction.Observation{Available: u.InodesFree, Capacity: u.Inodes, At: now}
 		}
 		return u, true
@@ -109,10 +109,10 @@ func (g *Guard) disks(s map[allocatable.Signal]eviction.Observation, now unit.In
 	return layout
 }
 
-// nodeMemory reads the machine's memory as the configured signal wants it.
+// nodeMemory reads the machine's memory as the configured signal needs it.
 func (g *Guard) nodeMemory() (eviction.NodeMemory, error) {
 	if g.o.Tree.Mode() != cgroup.V2 && g.o.Config.Memory == eviction.SignalWorkingSet {
-		f, err := g.o.Tree.Footprint("/") // which sums up, too
+		f, err := g.o.Tree.Footprint("/") // reads cgroup v1's aggregated counters, so SumUp is not needed
 		return eviction.NodeMemory{Total: g.o.Memory, WorkingSet: f.WorkingSet}, err
 	}
 	if err := g.o.Tree.SumUp(); err != nil {
@@ -132,9 +132,10 @@ func (g *Guard) nodeMemory() (eviction.NodeMemory, error) {
 	return n, nil
 }
 
-// swapRoom is what pods may still swap out together.
+// swapRoom returns how much the pods may still swap out together.
 func (g *Guard) swapRoom() unit.Bytes {
-	const most = unit.Bytes(1 << 50) // of one container without a limit: a petabyte, and no overflow of ten thousand
+	// of one container without a limit: a petabyte, so that the sum of ten thousand does not overflow
+	const most = unit.Bytes(1 << 50)
 	var room unit.Bytes
 	for _, p := range g.o.Pods.Present() {
 		for _, c := range running(p.Pod) {
@@ -148,10 +149,10 @@ func (g *Guard) swapRoom() unit.Bytes {
 	return room
 }
 
-// readers bounds how many pods are read at the same time: reading waits for nothing, so more than CPUs do not help.
+// readers bounds how many pods are read at the same time. Reading never waits, so more readers than CPUs do not help.
 const readers = 2
 
-// readPods reads every pod.
+// readPods reads every pod's usage.
 func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
 	f.Pods = make([]eviction.Pod, len(present))
 	withPIDs := g.nearPIDs(f)
@@ -171,7 +172,7 @@ func (g *Guard) readPods(f *eviction.Facts, present []pods.Present) {
 	reading.Wait()
 }
 
-// nearPIDs reports whether process ids are short, so that it matters who has them.
+// nearPIDs reports whether process IDs are short, so that each pod's number of processes is needed.
 func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 	o, ok := f.Signals[allocatable.PIDAvailable]
 	for _, line := range g.lines(allocatable.PIDAvailable, o.Capacity) {
@@ -182,7 +183,7 @@ func (g *Guard) nearPIDs(f *eviction.Facts) bool {
 	return false
 }
 
-// pod reads one pod.
+// pod reads one pod's usage.
 func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	out := translate.EvictionPod(p.Pod)
 	if !p.KillAt.IsZero() {
@@ -202,7 +203,8 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	used, err := g.o.Tree.Footprint(group)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		// Gone while we looked, or not there yet: it has no memory, and what it has on disks.
+		// The pod ended during the check, or its cgroup is not made yet: it uses no memory, and on disks what Storage
+		// knows.
 	case err != nil:
 		g.complaints.about("memory of pod "+p.Pod.Namespace+"/"+p.Pod.Name, err)
 		return out
@@ -233,7 +235,7 @@ func (g *Guard) pod(p pods.Present, withPIDs bool) eviction.Pod {
 	return out
 }
 
-// running returns the statuses of the containers that run, with ids as the runtime has them.
+// running returns the statuses of running containers, with their IDs as the runtime has them.
 func running(pod *corev1.Pod) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {

@@ -19,18 +19,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
-// pass is one look.
+// pass is one check.
 type pass struct {
 	why      []string
 	began    time.Time
 	now      unit.Instant
-	before   eviction.State // of the decider; only where pods were read
+	before   eviction.State // of the decider; only if pods were read
 	facts    eviction.Facts
-	present  []pods.Present // only where somebody needs them
+	present  []pods.Present // only if they are needed
 	decision eviction.Decision
 }
 
-// tell says what was done to those who want to know. Nothing waits for it.
+// tell records what was done: Events, metrics, the journal. It returns at once.
 func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
 	news := p.news()
 	if !changed && len(kills) == 0 && (news == "" || news == g.told) {
@@ -40,7 +40,7 @@ func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
 	g.told = news
 	detail := journal.Decision{Rings: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before, Now: p.now, Facts: p.facts, Decided: p.decision}
 	took := time.Since(p.began)
-	g.telling.Go(func() { // before Run ends, so that the journal is still open
+	g.telling.Go(func() { // Run waits for it, so that the journal is still open
 		for _, k := range kills {
 			detail.Kills = append(detail.Kills, g.tellKill(k))
 			k.how.Release()
@@ -52,7 +52,8 @@ func (g *Guard) tell(p *pass, kills []*kill, changed bool) {
 	})
 }
 
-// news is what of a look is worth a record although nobody was killed: it changes when something else is true.
+// news returns what is worth a record although no pod was killed. It changes when another threshold is met, or acts, or
+// is held.
 func (p *pass) news() string {
 	text := ""
 	for _, m := range p.decision.Met {
@@ -85,7 +86,7 @@ func (g *Guard) nodeEvent(kind, reason, message string) {
 	g.o.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: g.o.Node, UID: types.UID(g.o.Node)}, kind, reason, message)
 }
 
-// write puts a decision into the journal.
+// write appends a decision to the journal.
 func (g *Guard) write(d journal.Decision, took time.Duration) {
 	r := journal.Record{Time: time.Now(), Kind: journal.Eviction, Text: d.Text()}
 	for _, v := range d.Decided.Victims {
@@ -101,7 +102,7 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	}
 }
 
-// remember reads whom agents before this one evicted.
+// remember reads which pods agents before this one evicted.
 func (g *Guard) remember() error {
 	all, err := g.o.Journal.Find("", "")
 	if err != nil {
@@ -118,13 +119,13 @@ func (g *Guard) remember() error {
 	return nil
 }
 
-// Recall says whether an agent before this one evicted the pod; it is what pods.Options.Evicted asks.
+// Recall returns whether an agent before this one evicted the pod, and how. It is pods.Options.Evicted.
 func (g *Guard) Recall(uid types.UID) (pods.Eviction, bool) {
 	v, ok := g.recalled[uid]
 	return v, ok
 }
 
-// ease has the kernel reclaim memory of pods.
+// ease makes the kernel reclaim memory of pods.
 func (g *Guard) ease(_ context.Context, r eviction.Reclaim, groups map[string]string) error {
 	var problems []error
 	for _, e := range r.Pods {
@@ -137,7 +138,7 @@ func (g *Guard) ease(_ context.Context, r eviction.Reclaim, groups map[string]st
 	return errors.Join(problems...)
 }
 
-// complaints tells of a failure when it begins, when it changes, and once a minute, not each time.
+// complaints logs a failure when it begins, when its text changes, and once a minute; not each time.
 type complaints struct {
 	mu   sync.Mutex
 	last map[string]complaint
@@ -148,7 +149,7 @@ type complaint struct {
 	at   time.Time
 }
 
-// complainEvery is how often an unchanged failure is told again.
+// complainEvery is how often an unchanged failure is logged again.
 const complainEvery = time.Minute
 
 func (c *complaints) about(what string, err error) {

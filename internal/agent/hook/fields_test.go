@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields/sample"
 )
 
-// TestFieldsOfHooks: what hooks do changes with every field of which the table says so. Requests are looked at, not sent: TestHTTP
-// sends some.
+// TestFieldsOfHooks: every field that the table lists changes what a hook does. Requests are inspected, not sent;
+// TestHTTP sends some.
 func TestFieldsOfHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := sample.Unproved(podfields.ObserverHook, func(pod *corev1.Pod) (any, error) {
@@ -55,7 +55,8 @@ func TestFieldsOfHooks(t *testing.T) {
 	})
 }
 
-// TestTCPSocketFails: the API lets tcpSocket hooks pass, and nobody has ever run one. They fail, they are not skipped.
+// TestTCPSocketFails: the API accepts tcpSocket hooks, and the kubelet has never run one. They fail; they are not
+// skipped.
 func TestTCPSocketFails(t *testing.T) {
 	h := &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80), Host: "127.0.0.1"}}
 	if err := (Runner{}).PostStart(t.Context(), &corev1.Pod{}, with(h), "id", "127.0.0.1"); err == nil {

@@ -1,11 +1,11 @@
-// Package hook runs what a pod's author wants done right after a container starts and right before it stops: a command
-// in the container, an HTTP request to it, or a pause.
+// Package hook runs container lifecycle hooks, postStart and preStop: a command in the container, an HTTP request to
+// it, or a sleep.
 //
-// A hook runs once and its end is its error. The caller bounds it by its context (a preStop by what is left of the
-// pod's grace), decides what a failure means, and publishes it; so errors repeat no output of a command and no body of
-// a response, which may hold secrets. An HTTP hook has done its work when any response came, as upstream has it.
+// A hook runs once and returns its error. The caller bounds it with ctx (a preStop hook by the rest of the pod's
+// termination grace period), decides what a failure means, and publishes it. So errors contain no output of a command
+// and no body of a response, which may hold secrets. As in the kubelet, an HTTP hook succeeds with any response.
 //
-// It keeps nothing, retries nothing, and is not for probes.
+// The package stores nothing, retries nothing, and is not for probes.
 package hook
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 )
 
-// bodyMax is how many bytes of a response's body are read, and thrown away.
+// bodyMax is how many bytes of a response's body are read and discarded.
 const bodyMax = 10 << 10
 
 // Runner runs hooks.
@@ -34,7 +34,7 @@ type Runner struct {
 	Recorder record.EventRecorder
 }
 
-// PostStart runs container c's postStart hook; no hook is success. id is the runtime's, ip the pod's address.
+// PostStart runs container c's postStart hook, if it has one. id is the runtime's container ID, ip the pod's address.
 func (r Runner) PostStart(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
@@ -42,7 +42,7 @@ func (r Runner) PostStart(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	return r.run(ctx, pod, c, c.Lifecycle.PostStart, id, ip)
 }
 
-// PreStop is PostStart for the hook before a stop. ctx must end with the pod's grace.
+// PreStop runs container c's preStop hook, if it has one. ctx must end with the pod's termination grace period.
 func (r Runner) PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Container, id, ip string) error {
 	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
 		return nil
@@ -65,7 +65,7 @@ func (r Runner) run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h
 func (r Runner) exec(ctx context.Context, id string, command []string) error {
 	request := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command}
 	if deadline, ok := ctx.Deadline(); ok {
-		// The runtime ends the command itself, in case our connection is gone by then. It counts whole seconds.
+		// The runtime itself ends the command too, in case the connection is gone by then. It counts whole seconds.
 		request.Timeout = max(int64((time.Until(deadline)+time.Second-1)/time.Second), 1)
 	}
 	response, err := r.Runtime.ExecSync(ctx, request, cri.KeepOutput(0))
@@ -80,8 +80,8 @@ func (r Runner) exec(ctx context.Context, id string, command []string) error {
 	return nil
 }
 
-// get sends the request. A hook that says HTTPS to a server that speaks HTTP is sent again in HTTP, because kubelets
-// before 1.24 ignored the scheme; upstream does the same and says so by the same event.
+// get sends the request. If the hook asks for HTTPS and the server speaks HTTP, the request is sent again over HTTP,
+// because kubelets before 1.24 ignored the scheme. The kubelet does the same and records the same Event.
 func (r Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, action *corev1.HTTPGetAction, ip string) error {
 	request, err := probe.Request(ctx, action, c, ip, "lifecycle")
 	if err != nil {
@@ -108,7 +108,7 @@ func send(request *http.Request) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.CopyN(io.Discard, response.Body, bodyMax) // whatever it says
+	_, _ = io.CopyN(io.Discard, response.Body, bodyMax) // the body is ignored
 	return response.Body.Close()
 }
 

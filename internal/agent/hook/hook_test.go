@@ -26,7 +26,7 @@ func (r runtime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _
 	return r(ctx, in)
 }
 
-// saving notes how much of a command's outputs it is asked to keep.
+// saving records how much of a command's output it is asked to keep.
 type saving struct{ kept int }
 
 func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
@@ -34,7 +34,7 @@ func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, opti
 	return &runtimeapi.ExecSyncResponse{}, nil
 }
 
-// TestOutputIsNotKept: what a hook prints is read by nobody, so none of it is held.
+// TestOutputIsNotKept: the output of a hook is never read, so none of it is kept.
 func TestOutputIsNotKept(t *testing.T) {
 	s := &saving{kept: -1}
 	c := with(&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}})
@@ -79,7 +79,7 @@ func TestHTTP(t *testing.T) {
 		if r.Header.Get("User-Agent") != "kube-lifecycle/1.36" || r.Header.Get("Authorization") != "" && r.TLS == nil && r.URL.Path == "/s" {
 			t.Errorf("headers %v", r.Header)
 		}
-		w.WriteHeader(500) // an answer is an answer
+		w.WriteHeader(500) // any response counts as success
 	}))
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())

@@ -35,7 +35,7 @@ const (
 	patience  = time.Minute
 )
 
-// TestContainerd collects images of a real containerd whose root is a disk of its own.
+// TestContainerd collects images of a real containerd whose root is on a disk of its own.
 func TestContainerd(t *testing.T) {
 	dir := smallDisk(t)
 	client := startContainerd(t, dir)
@@ -45,7 +45,7 @@ func TestContainerd(t *testing.T) {
 	}
 	c := New(Options{Runtime: client, Images: client.Images, Config: coreimagegc.Config{High: 50, Low: 25}, Dir: filepath.Join(dir, "root")})
 
-	// Eviction asks for more than there is, by so much that one image suffices.
+	// Eviction asks for more than is available, so little that removing one image suffices.
 	u := usage(t, dir)
 	goal := u.Available + imageSize
 	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable, Until: int64(goal)}); err != nil {
@@ -59,7 +59,7 @@ func TestContainerd(t *testing.T) {
 		t.Fatalf("left %v, want the image of sandboxes and one other", left)
 	}
 
-	// By the marks: the disk is above the high one, and comes below the low one.
+	// By the thresholds: the disk is above the high one, and gets below the low one.
 	for _, name := range []string{"c", "d"} {
 		load(t, dir, name)
 	}
@@ -71,7 +71,7 @@ func TestContainerd(t *testing.T) {
 		t.Errorf("left %v: %v", left, err)
 	}
 
-	// Inodes: nothing is left that may go, and the image of sandboxes stays.
+	// Inodes: no removable image is left, and the sandbox image stays.
 	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSInodesFree, Until: 1 << 40}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func names(t *testing.T, client *cri.Client) []string {
 	return out
 }
 
-// smallDisk mounts a file system of its own.
+// smallDisk mounts a small file system.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -172,7 +172,7 @@ func startContainerd(t *testing.T, dir string) *cri.Client {
 		if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		_ = daemon.Wait() // ends with the signal's status
+		_ = daemon.Wait() // returns the signal's status
 		if t.Failed() {
 			t.Log(log.String())
 		}
@@ -196,7 +196,7 @@ func startContainerd(t *testing.T, dir string) *cri.Client {
 	}
 }
 
-// load gives containerd an image test/<name>:1 of one layer of random bytes.
+// load imports an image test/<name>:1 with one layer of random bytes into containerd.
 func load(t *testing.T, dir, name string) {
 	t.Helper()
 	size := imageSize

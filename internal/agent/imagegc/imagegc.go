@@ -1,18 +1,18 @@
-// Package imagegc removes images that nothing uses: as the high and low marks and ages of the configuration say, every few
-// minutes, and when eviction asks for room. What may go, and in which order, core/imagegc decides.
+// Package imagegc removes images that no container uses: every few minutes, by the configured thresholds and ages, and
+// when eviction needs space. core/imagegc decides which images may be removed, and in which order.
 //
 // # Model
 //
-// A *look* lists images and containers and tells imagegc.Collector. A *sweep* removes images one by one in the Collector's order
-// and asks the disk after each, until there is room: how much an image brings is not known before, since images share layers.
-// Looks and sweeps take turns.
+// A look lists images and containers and passes them to the core's Collector. A sweep removes images one by one in the
+// Collector's order and measures the disk after each, until there is space. How much an image frees is not known
+// before, since images share layers. Looks and sweeps never run at the same time.
 //
-// The image of pods' sandboxes is in use although no container says so: containerd 1.6 does not pin it, so the runtime is
-// asked which it is.
+// The sandbox image is in use although no container names it. containerd 1.6 does not pin it, so the runtime is asked
+// which image it is.
 //
-// # What it does not do
+// # Limits of the package
 //
-// It removes no containers, and does not know how full a disk may get: that is core/eviction's.
+// It removes no containers, and it does not know how full a disk may get: core/eviction does.
 package imagegc
 
 import (
@@ -35,25 +35,26 @@ import (
 )
 
 const (
-	// every is the time between two collections (ImageGCPeriod at v1.36.3). Shorter asks more often for nothing; longer lets the
-	// disk fill further.
+	// every is the time between two collections (ImageGCPeriod at v1.36.3). A shorter time finds nothing more often; a
+	// longer one lets the disk fill further.
 	every = 5 * time.Minute
-	// lookEvery is the time between two looks. An image's age counts from the first: one that nobody has seen yet when the disk
-	// is full may not go, and pods go for it (the kubelet looks every 5 min). Shorter costs two calls of the runtime each time.
+	// lookEvery is the time between two looks. An image's age counts from the first look that saw it. An image that no
+	// look has seen when the disk is full must not be removed, and pods are evicted in its place (the kubelet looks
+	// every 5 min). A shorter time costs two calls to the runtime each.
 	lookEvery = time.Minute
 	// callWithin bounds each call to the runtime. Removing an image of some GiB takes seconds.
 	callWithin = 2 * time.Minute
 
-	reasonFailed = "FreeDiskSpaceFailed" // of the Node's event; upstream's name
+	reasonFailed = "FreeDiskSpaceFailed" // of the Event about the Node; the kubelet's name
 )
 
-// Runtime knows which images containers use; *cri.Client is one.
+// Runtime knows which images containers use; *cri.Client implements it.
 type Runtime interface {
 	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
 	Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
 }
 
-// Images keeps images; it is the other half of the runtime.
+// Images lists and removes images: the runtime's image service.
 type Images interface {
 	ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
 	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest, ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error)
@@ -64,21 +65,22 @@ type Options struct {
 	Runtime  Runtime
 	Images   Images
 	Config   coreimagegc.Config
-	Dir      string   // where the runtime keeps images; empty: nobody knows, and nothing is collected by use
-	Keep     []string // names of images that stay, because nobody could pull them again
+	Dir      string   // where the runtime stores images; empty: not known, and nothing is collected by disk usage
+	Keep     []string // names of images that stay, because they could not be pulled again
 	Node     *corev1.ObjectReference
 	Recorder record.EventRecorder
-	Removed  func(reason string)                  // counts removals: space or age
+	Removed  func(reason string)                  // called after each removal, for the metric; reason is space or age
 	Disk     func(dir string) (disk.Usage, error) // nil: disk.Of
 }
 
 // Collector removes images. It is safe for concurrent use.
 type Collector struct {
-	o       Options
-	began   time.Time
-	turn    chan struct{} // holds one token; who has it looks and sweeps
+	o     Options
+	began time.Time
+	turn  chan struct{} // holds one token; the goroutine that took it looks and sweeps
+	// which images were seen, and when; used only with turn's token
 	memory  *coreimagegc.Collector
-	sandbox string // the image of sandboxes, once the runtime has told; as it names it
+	sandbox string // the sandbox image as the runtime names it; empty until the runtime has answered
 }
 
 // New returns a Collector that has not looked yet.
@@ -97,7 +99,7 @@ func New(o Options) *Collector {
 
 func (c *Collector) now() unit.Instant { return unit.Instant(1).Add(time.Since(c.began)) }
 
-// Run looks at once, to know images from then on, and collects every few minutes until ctx ends.
+// Run looks at once, so that ages count from then, and collects every few minutes until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	if err := c.take(ctx, func() error { return c.look(ctx) }); err != nil && ctx.Err() == nil {
 		slog.Warn("images not looked at", "err", err)
@@ -121,7 +123,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// take runs do alone.
+// take runs do while no other look or sweep runs.
 func (c *Collector) take(ctx context.Context, do func() error) error {
 	select {
 	case <-ctx.Done():
@@ -132,7 +134,8 @@ func (c *Collector) take(ctx context.Context, do func() error) error {
 	}
 }
 
-// Collect removes what is too old, and, when the disk is fuller than the high mark, what nothing uses, down to the low one.
+// Collect removes images that are too old. If the disk is fuller than the high threshold, it also removes unused
+// images, down to the low threshold.
 func (c *Collector) Collect(ctx context.Context) error {
 	return c.take(ctx, func() error {
 		if err := c.look(ctx); err != nil {
@@ -173,7 +176,7 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 	return errors.New(message)
 }
 
-// Reclaim removes unused images until eviction has what it asks for, or none is left.
+// Reclaim removes unused images until eviction has the space that it asks for, or none is left.
 func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
 	return c.take(ctx, func() error {
 		if err := c.look(ctx); err != nil {
@@ -189,7 +192,8 @@ func (c *Collector) Reclaim(ctx context.Context, r eviction.Reclaim) error {
 	})
 }
 
-// sweep removes images until enough says so, and reports whether it did. One that cannot be removed does not keep the next.
+// sweep removes images until enough returns true, and reports whether it did. An image that cannot be removed does not
+// stop it.
 func (c *Collector) sweep(ctx context.Context, enough func(disk.Usage) bool) (bool, error) {
 	var problems []error
 	for _, image := range c.memory.Removable(c.now()) {
@@ -222,14 +226,15 @@ func (c *Collector) remove(ctx context.Context, image coreimagegc.Image, reason 
 	return nil
 }
 
-// look tells the Collector's memory which images there are, and which are used.
+// look passes to memory which images exist, and which of them are used.
 func (c *Collector) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	if c.sandbox == "" {
 		c.sandbox = c.sandboxImage(ctx)
 	}
-	// Containers after images: one that is made in between is seen with its image, which was there before.
+	// Containers are listed after images: a container that is created in between is seen with its image, which existed
+	// before.
 	list, err := c.o.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return fmt.Errorf("list images: %w", err)
@@ -262,7 +267,7 @@ func (c *Collector) look(ctx context.Context) error {
 	return nil
 }
 
-// sandboxImage asks the runtime for the image of sandboxes; empty when it does not say.
+// sandboxImage asks the runtime for the sandbox image; empty if it does not answer that.
 func (c *Collector) sandboxImage(ctx context.Context) string {
 	status, err := c.o.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
@@ -272,7 +277,8 @@ func (c *Collector) sandboxImage(ctx context.Context) string {
 	return parseSandboxImage(status.Info["config"])
 }
 
-// parseSandboxImage reads containerd's configuration, as it tells it: {"sandboxImage": "..."}; containerd 2 pins the image.
+// parseSandboxImage reads containerd's configuration from its status: {"sandboxImage": "..."}. containerd 2 pins the
+// image.
 func parseSandboxImage(text string) string {
 	var config struct {
 		SandboxImage string `json:"sandboxImage"`

@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// shelf is a runtime that keeps images of a GiB each on a disk of 10 GiB.
+// shelf is a runtime that has images of one GiB each on a disk of 10 GiB.
 type shelf struct {
 	images     []*runtimeapi.Image
 	containers []*runtimeapi.Container
@@ -91,7 +91,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestCollectTooLittle: all that is left is in use, and the Node says so.
+// TestCollectTooLittle: all remaining images are in use, and an Event about the Node reports it.
 func TestCollectTooLittle(t *testing.T) {
 	s := &shelf{}
 	for _, id := range strings.Fields("a b c d e f g h i") {
@@ -121,8 +121,8 @@ func FuzzSandboxImage(f *testing.F) {
 	})
 }
 
-// An image that came between two collections is known in time: its least age is over when room is needed, before the
-// next one.
+// An image that appears between two collections is seen in time: its minimum age is over when space is needed before
+// the next collection.
 func TestImagesAgeBetweenCollections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}

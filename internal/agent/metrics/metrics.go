@@ -1,9 +1,9 @@
-// Package metrics holds the agent's own measurements, under the names the kubelet gives them, so that existing
-// dashboards and alerts read them.
+// Package metrics holds the agent's own metrics, under the kubelet's names, so that existing dashboards and alerts
+// work.
 //
-// There is no global registry: New makes one set per agent, its fields are what other packages count into, and
-// collectors of their own go to Registry (served at /metrics) or Probes (/metrics/probes). What can be read when asked
-// is not kept here but collected then.
+// There is no global registry: New makes one set per agent. Other packages count into its fields, and register their
+// own collectors with Registry (served at /metrics) or Probes (/metrics/probes). Values that can be read at the time of
+// a request are not stored here; they are collected then.
 //
 // Usage of pods and containers is not here; see internal/agent/stats.
 package metrics
@@ -22,7 +22,7 @@ import (
 
 const subsystem = "kubelet"
 
-// podStartBuckets are upstream's for pod starts, in seconds.
+// podStartBuckets are the kubelet's for pod starts, in seconds.
 var podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 
 // Set is the measurements of one agent. All its fields are safe for concurrent use.
@@ -33,9 +33,9 @@ type Set struct {
 	PodStart          prometheus.Histogram     // first seen to running
 	PodStartSLI       prometheus.Histogram     // created to running, without image pulls and init containers
 	PodStartTotal     prometheus.Histogram     // created to running, with them
-	PodWorker         *prometheus.HistogramVec // one pass over a pod, by operation_type: create, update, sync
-	PodWorkerStart    prometheus.Histogram     // first seen to first pass
-	PodStatusSync     prometheus.Histogram     // status changed to API server told
+	PodWorker         *prometheus.HistogramVec // one sync of a pod, by operation_type: create, update, sync
+	PodWorkerStart    prometheus.Histogram     // first seen to first sync
+	PodStatusSync     prometheus.Histogram     // status changed to accepted by the API server
 	StartedPods       prometheus.Counter
 	StartedPodsErrors prometheus.Counter
 	StartedContainers *prometheus.CounterVec // by container_type: container, init_container, ephemeral_container
@@ -52,21 +52,23 @@ type Set struct {
 	RunSandboxErrors     *prometheus.CounterVec   // by runtime_handler
 	Evictions            *prometheus.CounterVec   // by eviction_signal
 	ImagesCollected      *prometheus.CounterVec   // by reason: space, age
-	EvictionStatsAge     *prometheus.HistogramVec // from reading what pods use to SIGKILL, or to the order to end, by eviction_signal
-	AdmissionRejections  *prometheus.CounterVec   // by reason
-	PluginRegistrations  *prometheus.CounterVec   // by resource_name
-	PluginAllocation     *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
-	PodResources         PodResources
-	ResizeDuration       *prometheus.HistogramVec // milliseconds of writing what a resize asks for, by success: true, false
-	LimitExcess          *prometheus.GaugeVec     // by cgroup, while its memory limit comes down
+	// from reading what pods use to SIGKILL, or to the stop order, by eviction_signal
+	EvictionStatsAge    *prometheus.HistogramVec
+	AdmissionRejections *prometheus.CounterVec   // by reason
+	PluginRegistrations *prometheus.CounterVec   // by resource_name
+	PluginAllocation    *prometheus.HistogramVec // seconds of a device plugin's Allocate, by resource_name
+	PodResources        PodResources
+	// milliseconds of writing the values of a resize, by success: true, false
+	ResizeDuration *prometheus.HistogramVec
+	LimitExcess    *prometheus.GaugeVec // by cgroup, while its memory limit is being lowered
 
 	HTTPRequests *prometheus.CounterVec   // by method, path, server_type, long_running
 	HTTPDuration *prometheus.HistogramVec // likewise
 	HTTPInFlight *prometheus.GaugeVec     // likewise
 
 	Streams            *prometheus.GaugeVec   // open, by path
-	StreamsRefused     *prometheus.CounterVec // by path and by the limit that was met: node, pod
-	ConnectionsRefused prometheus.Counter     // closed at once, since all that may be open were busy
+	StreamsRefused     *prometheus.CounterVec // by path and by the limit that was reached: node, pod
+	ConnectionsRefused prometheus.Counter     // closed at once, since all allowed connections were busy
 }
 
 // PodResources counts requests to the pod-resources API.
@@ -160,7 +162,7 @@ func (s *Set) histogram(name, help string, buckets []float64) prometheus.Histogr
 	return h
 }
 
-// RuntimeCalls counts and times every call of a connection to the runtime; give it to cri.Dial.
+// RuntimeCalls counts and times every call of a connection to the runtime; pass it to cri.Dial.
 func (s *Set) RuntimeCalls() grpc.DialOption {
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		operation, start := operationType(method), time.Now()

@@ -27,7 +27,7 @@ func TestOperationType(t *testing.T) {
 	}
 }
 
-// A call to a runtime that is not there is counted as a call and as an error.
+// A call to a runtime that does not exist is counted as a call and as an error.
 func TestRuntimeCallsAreCounted(t *testing.T) {
 	s := New("n")
 	conn, err := grpc.NewClient("passthrough:///x", s.RuntimeCalls(), grpc.WithTransportCredentials(insecure.NewCredentials()),

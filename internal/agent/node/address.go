@@ -15,21 +15,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 )
 
-// Addresses finds the addresses that a Node publishes. It is asked again for each status, because addresses change.
+// Addresses finds the addresses that a Node publishes. Find is called again for later statuses, because addresses
+// change.
 type Addresses struct {
 	Hostname string
-	NodeIPs  []netip.Addr // of --node-ip, one or one per family; an unspecified one only says which family; none: IPv4 first
-	Serving  netip.Addr   // where the agent's server listens
+	// of --node-ip, one or one per family; an unspecified one only selects the family; none: IPv4 first
+	NodeIPs []netip.Addr
+	Serving netip.Addr // the address where the agent's server listens
 
-	// These observe the machine; ThisMachine fills them in.
-	Lookup     func(name string) ([]netip.Addr, error) // what the resolver says of a name
+	// These read the machine; ThisMachine sets them.
+	Lookup     func(name string) ([]netip.Addr, error) // resolves a host name
 	Own        func() ([]netip.Addr, error)            // all addresses of the machine
-	Of         func(name string) ([]netip.Addr, error) // those of one interface; none while it is down
-	Interfaces func() ([]string, error)                // names of all
-	Routes     func() ([]string, error)                // names of those that default routes use, best first
+	Of         func(name string) ([]netip.Addr, error) // of one interface; none while it is down
+	Interfaces func() ([]string, error)                // names of all interfaces
+	Routes     func() ([]string, error)                // names of the interfaces that default routes use, best first
 }
 
-// ThisMachine makes a observe this machine.
+// ThisMachine returns a with functions that read this machine.
 func (a Addresses) ThisMachine() Addresses {
 	a.Lookup, a.Own, a.Of, a.Interfaces, a.Routes = lookUp, ownAddresses, addressesOf, interfaceNames, procfs.Default.DefaultInterfaces
 	return a
@@ -47,15 +49,16 @@ func (a Addresses) Find() ([]corev1.NodeAddress, error) {
 	}
 	out = append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: a.Hostname})
 	if a.Serving.IsLoopback() {
-		// The agent's port is open on loopback only: the InternalIP would be refused. An API server on the same machine,
-		// and nobody else, reaches it as localhost when its --kubelet-preferred-address-types begins with InternalDNS.
+		// The agent's port is open on loopback only, so connections to the InternalIP would be refused. Only an API
+		// server on the same machine reaches it, as localhost, when its --kubelet-preferred-address-types begins with
+		// InternalDNS.
 		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: "localhost"})
 	}
 	return out, nil
 }
 
-// internal returns the machine's own addresses. Without --node-ip it is one: a host name that is an address; what the
-// resolver says of the host name, if this machine has it; else an interface's.
+// internal returns the machine's own addresses. Without --node-ip it returns one: the host name, if it is an address;
+// else what the host name resolves to, if this machine has that address; else an interface's.
 func (a Addresses) internal() ([]netip.Addr, error) {
 	own, err := a.Own()
 	if err != nil {
@@ -72,13 +75,13 @@ func (a Addresses) internal() ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(a.Hostname); err == nil {
 		return []netip.Addr{ip}, nil
 	}
-	if resolved, err := a.Lookup(a.Hostname); err == nil { // a name that nobody knows is no problem
+	if resolved, err := a.Lookup(a.Hostname); err == nil { // a host name that does not resolve is no error
 		here := slices.DeleteFunc(resolved, func(ip netip.Addr) bool { return !slices.Contains(own, ip) })
 		if ip := a.choose(here, netip.Addr{}); ip.IsValid() {
 			return []netip.Addr{ip}, nil
 		}
 	}
-	// The interfaces that lead out; then any, of a machine that has no way out.
+	// First the interfaces of default routes; then any, for a machine without a default route.
 	for _, names := range []func() ([]string, error){a.Routes, a.Interfaces} {
 		candidates, err := names()
 		if err != nil {
@@ -91,16 +94,16 @@ func (a Addresses) internal() ([]netip.Addr, error) {
 	return nil, errors.New("no interface has an address that others could reach: give one by --node-ip")
 }
 
-// specified reports whether --node-ip names addresses, and not a family only.
+// specified reports whether --node-ip names addresses, and not only a family.
 func (a Addresses) specified() bool { return len(a.NodeIPs) > 0 && !a.NodeIPs[0].IsUnspecified() }
 
-// prefers reports whether ip is of the family that is wanted first: upstream's choice is IPv4.
+// prefers reports whether ip is of the preferred family. As in the kubelet that is IPv4 by default.
 func (a Addresses) prefers(ip netip.Addr) bool {
 	return ip.Is4() == (len(a.NodeIPs) == 0 || a.NodeIPs[0].Is4())
 }
 
-// best returns the first usable address of the interfaces, of the preferred family if any has one; invalid when none has
-// a usable one.
+// best returns the first usable address of the interfaces, of the preferred family if any interface has one. It is
+// invalid if no interface has a usable address.
 func (a Addresses) best(names []string) (found netip.Addr, err error) {
 	for _, name := range names {
 		ips, err := a.Of(name)
@@ -131,7 +134,7 @@ func (a Addresses) choose(ips []netip.Addr, soFar netip.Addr) netip.Addr {
 	return soFar
 }
 
-// lookUpMax bounds a question to the resolver: a node must not wait for a name server to be Ready.
+// lookUpMax bounds a DNS lookup: a node must not wait for a name server to become Ready.
 const lookUpMax = time.Second
 
 func lookUp(name string) ([]netip.Addr, error) {

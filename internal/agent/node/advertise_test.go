@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// TestAdvertisesWhatTheAgentHas: a runtime that could give pods user namespaces does not make the node one that does.
-// What is the runtime's alone is advertised as it says.
+// TestAdvertisesWhatTheAgentHas: a runtime with user namespaces does not make the node advertise them, since the agent
+// does not use them. Features of the runtime alone are advertised as reported.
 func TestAdvertisesWhatTheAgentHas(t *testing.T) {
 	for _, can := range []bool{true, false} {
 		out := handlersOf([]*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: can, UserNamespaces: true}}})
@@ -30,8 +30,8 @@ func TestAdvertisesWhatTheAgentHas(t *testing.T) {
 	}
 }
 
-// TestOthersResourcesAreAllocatable: who puts an extended resource into the Node's capacity gets it allocatable, with
-// and without device plugins, and so it goes when its owner takes it away.
+// TestOthersResourcesAreAllocatable: an extended resource that another component puts into the Node's capacity becomes
+// allocatable, with and without device plugins, and disappears from allocatable when its owner removes it.
 func TestOthersResourcesAreAllocatable(t *testing.T) {
 	for name, plugins := range map[string]Plugins{"no plugins": nil, "plugins": book{devicemanager.NewBook()}} {
 		t.Run(name, func(t *testing.T) {

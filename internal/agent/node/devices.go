@@ -10,8 +10,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 )
 
-// annotationPlugins names the resources that device plugins of this node have, or had: a list with commas. It is how
-// the next agent tells them from resources that somebody else put into the Node's status, which are not its business.
+// annotationPlugins lists the resources that device plugins of this node have or had, separated by commas. By it the
+// next agent distinguishes them from resources that another component put into the Node's status and that the agent
+// must not change.
 const annotationPlugins = "plimsoll.dev/device-plugins"
 
 // notePlugins writes the annotation.
@@ -21,7 +22,7 @@ func (k *Keeper) notePlugins(node *corev1.Node) {
 	}
 	amounts, known := k.o.Plugins.Amounts()
 	if !known {
-		return // it may have names that we have not read yet
+		return // the annotation may have names that were not read yet
 	}
 	var names []string
 	for _, a := range amounts {
@@ -37,7 +38,7 @@ func (k *Keeper) notePlugins(node *corev1.Node) {
 	node.Annotations[annotationPlugins] = strings.Join(names, ",")
 }
 
-// fillDevices publishes what plugins have.
+// fillDevices publishes the plugins' devices.
 func fillDevices(s *corev1.NodeStatus, amounts []devicemanager.Amount) {
 	for _, a := range amounts {
 		name := corev1.ResourceName(a.Resource)
@@ -46,7 +47,8 @@ func fillDevices(s *corev1.NodeStatus, amounts []devicemanager.Amount) {
 	}
 }
 
-// allotOthers makes the extended resources of the capacity allocatable, and those that have left it no longer.
+// allotOthers makes the extended resources in the capacity allocatable, and removes those that are no longer in the
+// capacity.
 func allotOthers(s *corev1.NodeStatus) {
 	for name := range s.Allocatable {
 		if _, has := s.Capacity[name]; isExtended(name) && !has {
@@ -60,20 +62,20 @@ func allotOthers(s *corev1.NodeStatus) {
 	}
 }
 
-// isExtended reports whether a resource is one that Kubernetes itself knows nothing of.
+// isExtended reports whether a resource is an extended one, which Kubernetes itself does not define.
 func isExtended(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/")
 }
 
-// recall tells what the Node says of plugins' resources; nil is a Node that we have just made.
+// recall passes on the plugins' resources in the Node's status; theirs is nil for a Node that was created just now.
 func (k *Keeper) recall(theirs *corev1.Node) {
 	if k.o.Plugins != nil {
 		k.o.Plugins.Recall(recalled(theirs))
 	}
 }
 
-// recalled returns what a Node says of plugins' resources: those of our annotation. A Node that a kubelet kept has
-// none; then every extended resource counts as a plugin's, as upstream has it for a node without a checkpoint.
+// recalled returns the plugins' resources in a Node's status: those that the annotation names. A kubelet's Node has no
+// such annotation. Then every extended resource counts as a plugin's, as in a kubelet without a checkpoint.
 func recalled(node *corev1.Node) []devicemanager.Amount {
 	if node == nil {
 		return nil

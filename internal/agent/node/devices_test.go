@@ -14,13 +14,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// book is Plugins over a devicemanager.Book.
+// book implements Plugins with a devicemanager.Book.
 type book struct{ *devicemanager.Book }
 
 func (b book) Amounts() ([]devicemanager.Amount, bool) { return b.Book.Amounts(), b.Recalled() }
 func (b book) Recall(published []devicemanager.Amount) { b.Book.Recall(unit.Instant(1), published) }
 
-// TestDevicesArePublished takes over Nodes with resources of a plugin, of somebody else, and of a kubelet, and follows a plugin.
+// TestDevicesArePublished takes over Nodes with resources of a plugin, of another component, and of a kubelet, and
+// follows a plugin.
 func TestDevicesArePublished(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -29,7 +29,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// server plays the API server for one node: it stores, versions, merges and tells the watch.
+// server stands for the API server for one node: it stores, versions, merges and serves the watch.
 type server struct {
 	mu      sync.Mutex
 	version int
@@ -151,14 +151,14 @@ func (s *server) Patch(_ context.Context, k kube.Kind, _, name string, _ types.P
 	})
 }
 
-// showLocked gives the node a new version and tells the watch.
+// showLocked gives the node a new version and sends it to the watch.
 func (s *server) showLocked() {
 	s.node.ResourceVersion = s.next()
 	shown := s.node.DeepCopy()
 	s.tell <- func(h cache.ResourceEventHandler) { h.OnUpdate(shown, shown) }
 }
 
-// edit changes the node as somebody else does.
+// edit changes the node as another client would.
 func (s *server) edit(f func(*corev1.Node)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,14 +213,14 @@ func (s *server) Informer(_ kube.Kind, _ kube.Selection, handler cache.ResourceE
 	}}
 }
 
-// cri plays the container runtime.
+// cri stands for the container runtime.
 type cri struct {
 	mu     sync.Mutex
 	status runtimeapi.StatusResponse
 	err    error
 	images []*runtimeapi.Image
 	asked  int
-	frozen chan struct{} // while it is not nil nobody gets an answer
+	frozen chan struct{} // while it is not nil, no call is answered
 }
 
 func (c *cri) freeze() {
@@ -317,7 +317,7 @@ func (r *recorder) took() (reasons []string) {
 	return reasons
 }
 
-// options are those of a small node.
+// options returns the options of a small node.
 func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 	t.Helper()
 	m := machine.Machine{

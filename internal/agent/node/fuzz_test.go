@@ -9,7 +9,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// FuzzFlags: whatever stands on the command line, what is accepted is fit for a Node.
+// FuzzFlags: flags that the parsers accept yield valid labels, taints and addresses of a Node.
 func FuzzFlags(f *testing.F) {
 	for _, text := range []string{"192.0.2.1,2001:db8::1", "::", "fe80::1%eth0", "a=1,example.com/b=", "node.kubernetes.io/c=x", "a=b:NoSchedule,c:NoExecute", ",,", "=:"} {
 		cost.Attack(f, text)

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// ParseLabels reads --node-labels: key=value,key=value. All problems come in one error.
+// ParseLabels reads --node-labels: key=value,key=value. The error lists all problems.
 func ParseLabels(text string) (map[string]string, error) {
 	labels := map[string]string{}
 	var problems []string
@@ -38,8 +38,8 @@ func ParseLabels(text string) (map[string]string, error) {
 	return labels, nil
 }
 
-// CheckLabels returns what is wrong with labels that a node gives itself: syntax, and the names in Kubernetes' own
-// domains that the NodeRestriction admission plugin forbids it.
+// CheckLabels returns what is wrong with labels that a node sets on itself: the syntax, and names in Kubernetes' own
+// domains that the NodeRestriction admission plugin forbids.
 func CheckLabels(labels map[string]string) []string {
 	var problems []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -61,7 +61,7 @@ func CheckLabels(labels map[string]string) []string {
 	return problems
 }
 
-// ParseTaints reads --register-with-taints: key=value:Effect,key:Effect. All problems come in one error.
+// ParseTaints reads --register-with-taints: key=value:Effect,key:Effect. The error lists all problems.
 func ParseTaints(text string) ([]corev1.Taint, error) {
 	var taints []corev1.Taint
 	var problems []string

@@ -1,27 +1,31 @@
-// Package node speaks for this machine in the cluster: it registers the Node object, keeps its status and its Lease, and
-// says in Events what changed.
+// Package node registers the Node object of this machine, keeps its status and its Lease up to date, and records Events
+// about changes.
 //
 // # Model
 //
-// A Keeper is the shell of a heartbeat.Beat, which alone decides when to speak. Each action of a Decision runs in its own
-// goroutine, bounded in time, and comes back as a Fact. What is said is computed here: the machine's facts, drawn once;
-// the runtime's last answer; the images; pressures from an injected source. It is written over the Node as the API server
-// last showed it, so that conditions and fields of other writers stay, and sent as the difference.
+// A Keeper is the shell of a heartbeat.Beat, which alone decides when to write. Each action of a Decision runs in its
+// own goroutine, is bounded in time, and returns its outcome as a Fact. This package computes what is written: the
+// machine's properties, read once at the start; the runtime's last answer; the images; the pressures, from an injected
+// source. These are written over the Node as the API server last delivered it, so that conditions and fields of other
+// writers stay. Only the difference is sent.
 //
-// With an external cloud controller (Options.Cloud) addresses are that one's business: we publish what is needed until it
-// speaks, hint at --node-ip in an annotation, and leave its addresses alone.
+// With an external cloud controller (Options.Cloud) that controller owns the Node's addresses. Until it has set them,
+// the agent publishes those that are needed. It passes --node-ip to the controller in an annotation, and leaves the
+// controller's addresses alone.
 //
-// One watch on our own Node tells what others did to it: deleted (we register again), said Unknown of us (we answer at
-// once), cordoned it (an Event). Node returns it to the rest of the agent, so that no second watch is needed.
+// One watch on the agent's own Node shows what others did to it: the Node was deleted (it is registered again), Ready
+// was set to Unknown (the status is sent at once), the node was cordoned (an Event). Node returns this Node to the rest
+// of the agent, so that no second watch is needed.
 //
 // # Invariants
 //
-//   - Nothing that NodeRestriction forbids to system:node:<name> is tried: taints are set at creation only, labels
-//     within the allowed names only (CheckLabels).
-//   - An unchanged status is not sent before its time, and a changed one is sent at once; heartbeat times are no change.
-//   - With the API server away it keeps trying, spaced by the Beat's back-off, and forgets nothing.
+//   - The agent never tries what NodeRestriction forbids to system:node:<name>: taints are set only when the Node is
+//     created, labels only within the allowed names (CheckLabels).
+//   - An unchanged status is not sent before it is due. A changed one is sent at once; heartbeat times do not count as
+//     a change.
+//   - While the API server cannot be reached, the agent keeps trying, with the Beat's back-off, and loses nothing.
 //
-// It evicts nothing, draws no load line and does not decide what a silent node means.
+// The package evicts nothing, does not compute allocatable, and does not decide what happens to an unreachable node.
 package node
 
 import (
@@ -53,7 +57,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// API is what a Keeper needs of the API server; *kube.Client is one.
+// API is the part of the API client that a Keeper uses; *kube.Client implements it.
 type API interface {
 	Get(ctx context.Context, k kube.Kind, namespace, name string, out runtime.Object) error
 	Create(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
@@ -62,90 +66,95 @@ type API interface {
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
-// Runtime is what a Keeper asks the container runtime; runtimeapi.RuntimeServiceClient is one.
+// Runtime is the part of the CRI that a Keeper uses; runtimeapi.RuntimeServiceClient implements it.
 type Runtime interface {
 	Version(ctx context.Context, in *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
 	Status(ctx context.Context, in *runtimeapi.StatusRequest, opts ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
 }
 
-// Images lists images; runtimeapi.ImageServiceClient is one.
+// Images lists images; runtimeapi.ImageServiceClient implements it.
 type Images interface {
 	ListImages(ctx context.Context, in *runtimeapi.ListImagesRequest, opts ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
 }
 
-// Pressure says what the node is short of.
+// Pressure tells which of the node's resources are short.
 type Pressure struct {
 	Memory, Disk, PID bool
 }
 
-// Plugins says how many devices the node's plugins have; *devicemanager.Keeper is one.
+// Plugins knows how many devices the node's plugins have; *devicemanager.Keeper implements it.
 type Plugins interface {
 	Amounts() (amounts []devicemanager.Amount, known bool)
-	// Recall is told what the Node says of plugins' resources before we first write to it.
+	// Recall receives the plugins' resources in the Node's status before the agent first writes to the Node.
 	Recall(published []devicemanager.Amount)
 }
 
-// Options are everything a Keeper needs. All fields without "optional" must be set.
+// Options are what a Keeper needs. Fields not marked optional must be set.
 type Options struct {
 	Name     string // of the Node object
 	API      API
 	Runtime  Runtime
-	Images   Images // optional: without, the status lists none
+	Images   Images // optional: without it the status lists no images
 	Recorder record.EventRecorder
 
 	Machine machine.Machine
 	Line    allocatable.Line
-	Rhythm  heartbeat.Config // Seed 0: drawn here
+	Rhythm  heartbeat.Config // Seed 0: New draws one
 
-	Register    bool                      // create the Node object; else wait until somebody does
-	Announce    func(ctx context.Context) // optional: tells others more of the Node, before it is made and when it is; must end soon
-	Labels      map[string]string         // optional: beside the default ones; see CheckLabels
-	Annotations map[string]string         // optional
-	Taints      []corev1.Taint            // optional: set when the Node is created, never later
-	ProviderID  string                    // optional
-	MaxImages   int                       // in the status, the largest ones; negative: all
+	Register bool // create the Node object; otherwise wait until it is created
+	// optional: publishes more about the Node, called before it is created and when it exists; must return soon
+	Announce    func(ctx context.Context)
+	Labels      map[string]string // optional: in addition to the default ones; see CheckLabels
+	Annotations map[string]string // optional
+	Taints      []corev1.Taint    // optional: set when the Node is created, never later
+	ProviderID  string            // optional
+	MaxImages   int               // how many images the status lists, largest first; negative: all
 
 	Addresses func() ([]corev1.NodeAddress, error) // see Addresses.Find
-	Cloud     *Cloud                               // optional: an external cloud controller looks after the Node
+	Cloud     *Cloud                               // optional: an external cloud controller manages the Node
 	Port      int32                                // of the agent's server
 
-	// DeclaredFeatures are the features of Kubernetes 1.36 that a node declares and that this agent has; others do not count
-	// on what is not declared. Optional.
+	// DeclaredFeatures are the features of Kubernetes 1.36 that a node must declare and that this agent has. Other
+	// components do not use a feature that is not declared. Optional.
 	DeclaredFeatures []string
 
-	Plugins  Plugins          // optional: nobody's devices are published
+	Plugins  Plugins          // optional: without it no devices are published
 	Pressure func() Pressure  // optional: none
-	MainLoop func() time.Time // optional: when the agent's main loop last turned
+	MainLoop func() time.Time // optional: when the agent's main loop last completed a round
 }
 
-// What a node and an external cloud controller say to each other (k8s.io/cloud-provider/api; not worth the module).
+// What an external cloud controller and a node tell each other (k8s.io/cloud-provider/api; not worth a dependency).
 const (
-	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized" // it removes it when it has looked at the node
-	annotationNodeIP   = "alpha.kubernetes.io/provided-node-ip"           // --node-ip
+	// the controller removes it when it has initialized the node
+	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
+	annotationNodeIP   = "alpha.kubernetes.io/provided-node-ip" // --node-ip
 )
 
-// Cloud says that an external cloud controller looks after the Node (the kubelet's --cloud-provider=external).
+// Cloud means that an external cloud controller manages the Node (the kubelet's --cloud-provider=external).
 type Cloud struct {
-	NodeIPs []netip.Addr // of --node-ip, for it to prefer; none: any
+	NodeIPs []netip.Addr // of --node-ip, which the controller should prefer; none: any
 }
 
 const (
-	// askMax bounds one question to the runtime. A healthy one answers in milliseconds; at this bound it counts as down.
+	// askMax bounds one call to the runtime. A healthy runtime answers in milliseconds; after this bound it counts as
+	// down.
 	askMax = 5 * time.Second
-	// runtimeDownAfter is how old the runtime's last answer may be before the Node says that it is down (upstream's
-	// maxWaitForContainerRuntime). Shorter makes a restart of the runtime visible, longer hides a dead one.
+	// runtimeDownAfter is how old the runtime's last answer may be before the Node reports that it is down (kubelet:
+	// maxWaitForContainerRuntime). A shorter time reports every restart of the runtime; a longer one hides a dead
+	// runtime.
 	runtimeDownAfter = 30 * time.Second
-	// mainLoopDownAfter is how long the main loop may stand still before the Node says so. Shorter condemns a node whose
-	// runtime is slow under load; it must leave room for a report before the Lease is withheld (heartbeat.Config.MainLoopMax).
+	// mainLoopDownAfter is how long the main loop may stand still before the Node reports it. A shorter time reports
+	// nodes whose runtime is only slow under load. The time must leave room for a report before the Lease is withheld
+	// (heartbeat.Config.MainLoopMax).
 	mainLoopDownAfter = 2 * time.Minute
-	// imagesEvery is how often images are listed (upstream caches them for as long).
+	// imagesEvery is how often images are listed (the kubelet caches them for as long).
 	imagesEvery = 30 * time.Second
-	// addressesEvery is how often the machine's addresses are looked up: with a hundred pods there are as many interfaces
-	// to go through. An address that changes is published so much later.
+	// addressesEvery is how often the machine's addresses are looked up. With a hundred pods there are as many
+	// interfaces to read. A changed address is published so much later.
 	addressesEvery = time.Minute
 )
 
-// Keeper keeps one Node and its Lease.
+// Keeper keeps one Node and its Lease up to date.
 type Keeper struct {
 	o      Options
 	origin time.Time
@@ -155,8 +164,8 @@ type Keeper struct {
 	complaints complaints
 
 	mu       sync.Mutex   // guards everything that follows
-	base     *corev1.Node // as the API server last showed it; nil before the registration
-	computed *corev1.Node // base with our status; nil when it was not computed since
+	base     *corev1.Node // as the API server last delivered it; nil before the registration
+	computed *corev1.Node // base with the agent's status; nil if it has not been computed since base changed
 	runtime  runtimeAnswer
 	images   []corev1.ContainerImage
 	imagesAt time.Time
@@ -164,7 +173,7 @@ type Keeper struct {
 	addresses   []corev1.NodeAddress
 	addressesAt time.Time
 	lease       *coordinationv1.Lease  // as last written; nil: read it first
-	cordoned    bool                   // as last told in an Event
+	cordoned    bool                   // as in the last Event about it
 	said        corev1.ConditionStatus // Ready, as last computed
 }
 
@@ -190,21 +199,22 @@ func New(o Options) (*Keeper, error) {
 	return &Keeper{o: o, now: time.Now, origin: time.Now().Add(-time.Second), facts: make(chan heartbeat.Fact, 16)}, nil
 }
 
-// Node returns our Node as the API server last showed it, not to be written to; nil before the registration.
+// Node returns the agent's own Node as the API server last delivered it; nil before the registration. The caller must
+// not write to it.
 func (k *Keeper) Node() *corev1.Node {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.base
 }
 
-// Changed tells that something the status speaks of changed, like a pressure: it is computed and sent at once.
+// Changed is called when something in the status changed, such as a pressure: the status is computed and sent at once.
 func (k *Keeper) Changed() { k.tell(heartbeat.Fact{Kind: heartbeat.Stale}) }
 
 func (k *Keeper) tell(f heartbeat.Fact) {
 	select {
 	case k.facts <- f:
 	default:
-		if f.Kind != heartbeat.Stale { // a hint that does not fit is in good company: others wait to be read
+		if f.Kind != heartbeat.Stale { // the channel is full of facts, each of which leads to another Step
 			k.facts <- f
 		}
 	}
@@ -212,7 +222,7 @@ func (k *Keeper) tell(f heartbeat.Fact) {
 
 func (k *Keeper) instant() unit.Instant { return unit.Instant(k.now().Sub(k.origin)) }
 
-// Run speaks for the node until ctx ends.
+// Run reports the Node's status and renews its Lease until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	k.o.Recorder.Eventf(k.ref(), corev1.EventTypeNormal, "Starting", "Starting plimsoll agent %s", kubeletVersion())
 	var running sync.WaitGroup
@@ -250,7 +260,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// drain ends what is under way, taking outcomes until nobody brings one.
+// drain ends the running actions and discards their outcomes until all have ended.
 func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 	cancel()
 	ended := make(chan struct{})
@@ -267,7 +277,7 @@ func (k *Keeper) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 	}
 }
 
-// act starts what a decision says. Every action ends by telling its outcome.
+// act starts the actions of a decision. Every action sends its outcome when it ends.
 func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
 	if d.Withheld != "" {
 		k.complaints.about("renew lease", fmt.Errorf("withheld: the %s is silent", d.Withheld), "silent", d.Silent.Round(time.Second))
@@ -303,14 +313,15 @@ func (k *Keeper) act(ctx context.Context, running *sync.WaitGroup, attemptMax ti
 	}
 }
 
-// watch follows our Node.
+// watch watches the agent's own Node.
 func (k *Keeper) watch(ctx context.Context) {
 	_, controller := k.o.API.Informer(kube.Nodes, kube.Selection{Fields: fields.OneTermEqualSelector("metadata.name", k.o.Name)},
 		cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(obj any) { k.shown(obj.(*corev1.Node)) },
 			UpdateFunc: func(_, obj any) { k.shown(obj.(*corev1.Node)) },
 			DeleteFunc: func(obj any) {
-				if node, ok := obj.(*corev1.Node); ok { // else the watch missed it, and nobody knows which it was
+				// otherwise the watch missed the deletion, and the UID is not known
+				if node, ok := obj.(*corev1.Node); ok {
 					k.gone(node.UID)
 				} else {
 					k.gone("")
@@ -320,24 +331,24 @@ func (k *Keeper) watch(ctx context.Context) {
 	controller.RunWithContext(ctx)
 }
 
-// shown takes in the Node as the watch shows it, which may be behind the answer to our last write.
+// shown receives the Node from the watch, which may be behind the answer to the last write.
 func (k *Keeper) shown(node *corev1.Node) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil || node.UID == k.base.UID && !newer(node.ResourceVersion, k.base.ResourceVersion) {
-		return // before the registration it is the registration that looks
+		return // before the registration, register reads the Node itself
 	}
 	theirs := readyStatus(node)
 	k.base, k.computed = node, nil
 	k.tellCordoned(node)
 	if theirs != k.said && theirs == corev1.ConditionUnknown {
-		// Somebody gave up on us while we are alive: answer now, not in ten seconds.
+		// Another component gave up on this node while the agent is alive: answer now, not in ten seconds.
 		slog.Warn("node was given up by another", "node", k.o.Name, "ready", theirs, "we say", k.said)
 		k.tell(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }
 
-// gone takes in that the Node with this uid is not there any more; an empty uid is any.
+// gone receives that the Node with this UID was deleted; an empty UID means any.
 func (k *Keeper) gone(uid types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -349,7 +360,7 @@ func (k *Keeper) gone(uid types.UID) {
 	k.tell(heartbeat.Fact{Kind: heartbeat.NodeGone})
 }
 
-// tellCordoned says in an Event when the node was cordoned or uncordoned.
+// tellCordoned records an Event if the node was cordoned or uncordoned.
 func (k *Keeper) tellCordoned(node *corev1.Node) {
 	if node.Spec.Unschedulable == k.cordoned {
 		return
@@ -362,17 +373,17 @@ func (k *Keeper) tellCordoned(node *corev1.Node) {
 	k.event(corev1.EventTypeNormal, reason)
 }
 
-// event records a change of the node's status in upstream's words.
+// event records a change of the node's status in the kubelet's words.
 func (k *Keeper) event(kind, reason string) {
 	k.o.Recorder.Eventf(k.ref(), kind, reason, "Node %s status is now: %s", k.o.Name, reason)
 }
 
-// ref names our Node for Events. The uid is the name, as upstream has it, and so kubectl describe looks for it.
+// ref names the Node for Events. The UID is the name, as in the kubelet: kubectl describe looks for that.
 func (k *Keeper) ref() *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: k.o.Name, UID: types.UID(k.o.Name)}
 }
 
-// newer compares resource versions, which are numbers that grow (documented since 1.35).
+// newer compares resource versions, which are growing numbers (documented since 1.35).
 func newer(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

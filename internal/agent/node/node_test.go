@@ -214,7 +214,7 @@ func TestAnswersWhenGivenUpOn(t *testing.T) {
 	})
 }
 
-// TestAnnouncedFirst: what others are to know of a Node is told before it is there, and again when it is, each time.
+// TestAnnouncedFirst: Announce is called before the Node exists, and again when it exists, each time.
 func TestAnnouncedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
@@ -315,13 +315,13 @@ func TestAPIAwayForTwoMinutes(t *testing.T) {
 	})
 }
 
-// TestStuckMainLoop: the Node says that it is stuck, then falls silent, and does not answer a controller that gives up on
-// it: a process that is alive in name only says nothing.
+// TestStuckMainLoop: the Node first reports that the main loop is stuck. Then its Lease is withheld, and the agent does
+// not answer a controller that sets Ready to Unknown: a node that is stuck must not look alive.
 func TestStuckMainLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
 		o := options(t, s, c, r)
-		var turned atomic.Pointer[time.Time] // asked by several goroutines
+		var turned atomic.Pointer[time.Time] // read by several goroutines
 		var stuck atomic.Bool
 		o.MainLoop = func() time.Time {
 			if !stuck.Load() {
@@ -360,7 +360,7 @@ func TestStuckMainLoop(t *testing.T) {
 	})
 }
 
-// TestFrozenRuntime: a runtime that does not answer, and does not refuse either.
+// TestFrozenRuntime: a runtime that neither answers nor refuses.
 func TestFrozenRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
@@ -389,12 +389,12 @@ func TestFrozenRuntime(t *testing.T) {
 	})
 }
 
-// TestCloud: an external cloud controller gives the node its addresses.
+// TestCloud: an external cloud controller sets the node's addresses.
 func TestCloud(t *testing.T) {
 	ip := netip.MustParseAddr
 	for name, c := range map[string]struct {
 		nodeIPs    []netip.Addr
-		first      string // addresses until the cloud speaks
+		first      string // addresses until the cloud controller sets them
 		annotation string
 	}{
 		"told nothing":   {nil, "Hostname=n1", ""},
@@ -437,8 +437,8 @@ func addressText(node *corev1.Node) string {
 	return strings.Join(words, " ")
 }
 
-// TestTakesOverFromAKubelet: what another agent left and we do not do is gone, what the machine is stands in the labels
-// whatever others write, and the provider id of the Node that exists stays.
+// TestTakesOverFromAKubelet: leftovers of the kubelet that the agent does not maintain are removed. Labels that
+// describe the machine are restored, whatever other clients write. The existing Node's provider ID stays.
 func TestTakesOverFromAKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}
@@ -587,7 +587,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	if found, err := (Addresses{Hostname: "h"}).ThisMachine().Find(); err != nil {
-		t.Logf("this machine: %v, %v", found, err) // a machine without network is one, too
+		t.Logf("this machine: %v, %v", found, err) // a machine without a network is a valid machine too
 	}
 	for text, ok := range map[string]bool{"": true, "192.0.2.1": true, "192.0.2.1,2001:db8::1": true, "192.0.2.1,192.0.2.2": false, "x": false,
 		"0.0.0.0": true, "::": true, "::,192.0.2.1": false, "224.0.0.1": false, "fe80::1": false, "2001:db8::1%eth0": false} {

@@ -24,7 +24,7 @@ import (
 // runtimeAnswer is the runtime's last answer.
 type runtimeAnswer struct {
 	at       time.Time // zero: none yet
-	problems []string  // why it is not ready, in upstream's words; none: ready
+	problems []string  // why it is not ready, in the kubelet's words; none: ready
 	version  string    // containerd://1.6.20
 	handlers []corev1.NodeRuntimeHandler
 	features *corev1.NodeFeatures
@@ -44,7 +44,7 @@ func (k *Keeper) askRuntime(ctx context.Context) (heartbeat.Fact, error) {
 	}
 	if err != nil {
 		k.mu.Lock()
-		k.runtime.version = "" // it may come back as another one
+		k.runtime.version = "" // it may have been replaced by another release
 		k.mu.Unlock()
 		return heartbeat.Fact{}, err
 	}
@@ -83,8 +83,8 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 	return problems
 }
 
-// hasUserNamespaces says that this agent gives pods user namespaces. Else a runtime that could must not be advertised:
-// others, as Pod Security, count on it.
+// hasUserNamespaces is whether this agent gives pods user namespaces. While it does not, the Node must not advertise
+// the runtime's support for them: other components, such as Pod Security, rely on it.
 const hasUserNamespaces = false
 
 func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandler {
@@ -98,13 +98,13 @@ func handlersOf(handlers []*runtimeapi.RuntimeHandler) []corev1.NodeRuntimeHandl
 	return out
 }
 
-// compute works out the Node's status and whether it differs from what the API server has.
+// compute computes the Node's status and whether it differs from the API server's.
 func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
 	k.refresh(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base == nil {
-		return heartbeat.Fact{}, nil // deleted meanwhile; the registration is on its way
+		return heartbeat.Fact{}, nil // deleted meanwhile; register is called next
 	}
 	node := k.base.DeepCopy()
 	k.fill(node)
@@ -112,7 +112,7 @@ func (k *Keeper) compute(ctx context.Context) (heartbeat.Fact, error) {
 	return heartbeat.Fact{Changed: !same(k.base, node)}, nil
 }
 
-// refresh looks at what takes time to find out, and must not be waited for under the lock.
+// refresh reads what takes time to read, and must not be waited for under the lock.
 func (k *Keeper) refresh(ctx context.Context) {
 	k.refreshImages(ctx)
 	k.mu.Lock()
@@ -132,7 +132,7 @@ func (k *Keeper) refresh(ctx context.Context) {
 	k.addresses, k.addressesAt = found, k.now()
 }
 
-// refreshImages lists images when the last list is old. A failure keeps the old list.
+// refreshImages lists images if the last list is old. After a failure the old list stays.
 func (k *Keeper) refreshImages(ctx context.Context) {
 	k.mu.Lock()
 	fresh := k.o.Images == nil || !k.imagesAt.IsZero() && k.now().Sub(k.imagesAt) < imagesEvery
@@ -151,7 +151,7 @@ func (k *Keeper) refreshImages(ctx context.Context) {
 	k.images, k.imagesAt = images, k.now()
 }
 
-// imageNamesMax is how many names of an image a status holds (upstream's MaxNamesPerImageInNodeStatus).
+// imageNamesMax is how many names of an image a status contains (kubelet: MaxNamesPerImageInNodeStatus).
 const imageNamesMax = 5
 
 // imagesOf returns the largest images with their names, digests first. The scheduler scores by the names.
@@ -160,7 +160,7 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 	for _, image := range list {
 		names := slices.Concat(image.RepoDigests, image.RepoTags)
 		if len(names) == 0 {
-			continue // nothing to recognize it by
+			continue // no name by which to recognize it
 		}
 		images = append(images, corev1.ContainerImage{Names: names[:min(len(names), imageNamesMax)], SizeBytes: int64(image.Size)})
 	}
@@ -173,8 +173,8 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 	return images
 }
 
-// fill writes what we know over a Node: its status, the labels that say what machine it is, and the hint to a cloud
-// controller.
+// fill writes over a Node what the agent knows: the status, the labels that describe the machine, and the annotation
+// for a cloud controller.
 func (k *Keeper) fill(node *corev1.Node) {
 	k.fillMeta(node)
 	s := &node.Status
@@ -192,11 +192,11 @@ func (k *Keeper) fill(node *corev1.Node) {
 	s.DaemonEndpoints.KubeletEndpoint.Port = k.o.Port
 	s.Images = k.images
 	s.RuntimeHandlers, s.Features, s.DeclaredFeatures = k.runtime.handlers, k.runtime.features, k.o.DeclaredFeatures
-	s.VolumesInUse = nil // we use none that are attached; what a kubelet before us used is not in use any more
+	s.VolumesInUse = nil // the agent attaches no volumes; those that a kubelet before it used are not in use any more
 	k.fillConditions(s)
 }
 
-// machineLabels say what the machine is. Somebody who removes or changes them is wrong.
+// machineLabels describe the machine. If another client removes or changes them, they are restored.
 func (k *Keeper) machineLabels() map[string]string {
 	return map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: k.o.Machine.Identity.Architecture}
 }
@@ -226,11 +226,11 @@ func (k *Keeper) fillMeta(node *corev1.Node) {
 	node.Annotations[annotationNodeIP] = strings.Join(ips, ",")
 }
 
-// fillAddresses publishes the machine's addresses. A cloud's are not touched; before it speaks, and unless we were told
-// by --node-ip what it will say, only the host name is known.
+// fillAddresses publishes the machine's addresses. A cloud controller's addresses are not touched. Before it has set
+// them, only the host name is published, unless --node-ip tells which addresses it will set.
 func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 	switch {
-	case k.addresses == nil: // they could not be found: those that others see stay
+	case k.addresses == nil: // not found; the published ones stay
 	case k.o.Cloud == nil:
 		s.Addresses = k.addresses
 	case len(s.Addresses) > 0:
@@ -241,8 +241,8 @@ func (k *Keeper) fillAddresses(s *corev1.NodeStatus) {
 	}
 }
 
-// fillResources writes capacity and allocatable. Extended resources that others put into the capacity are allocatable,
-// all of them, as upstream has it.
+// fillResources writes capacity and allocatable. As in the kubelet, extended resources that other components put into
+// the capacity are entirely allocatable.
 func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	if s.Capacity == nil {
 		s.Capacity = corev1.ResourceList{}
@@ -251,12 +251,12 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 		s.Allocatable = corev1.ResourceList{}
 	}
 	for name := range s.Capacity {
-		if _, huge := translate.HugePageSize(name); huge { // a page size the kernel no longer has
+		if _, huge := translate.HugePageSize(name); huge { // a page size that the kernel no longer has
 			delete(s.Capacity, name)
 			delete(s.Allocatable, name)
 		}
 	}
-	if k.o.Line.StorageUncounted { // it may have been counted before
+	if k.o.Line.StorageUncounted { // it may have been published before
 		delete(s.Capacity, corev1.ResourceEphemeralStorage)
 		delete(s.Allocatable, corev1.ResourceEphemeralStorage)
 	}
@@ -266,7 +266,7 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	if k.o.Plugins != nil {
 		amounts, known := k.o.Plugins.Amounts()
 		if !known {
-			return // a resource may be a plugin's that we have not read yet
+			return // a resource may be a plugin's whose name was not read yet
 		}
 		allotOthers(s)
 		fillDevices(s, amounts)
@@ -275,13 +275,13 @@ func (k *Keeper) fillResources(s *corev1.NodeStatus) {
 	allotOthers(s)
 }
 
-// fillConditions writes our four conditions and leaves others'. Ready is last, as upstream keeps it.
+// fillConditions writes the agent's four conditions and leaves the others. Ready is last, as in the kubelet.
 func (k *Keeper) fillConditions(s *corev1.NodeStatus) {
 	p := k.o.Pressure()
 	for _, c := range []struct {
 		kind                      corev1.NodeConditionType
 		short                     bool
-		reason, message           string // when there is enough
+		reason, message           string // when the resource is not short
 		shortReason, shortMessage string
 	}{
 		{corev1.NodeMemoryPressure, p.Memory, "KubeletHasSufficientMemory", "kubelet has sufficient memory available", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
@@ -324,9 +324,9 @@ func (k *Keeper) problems() []string {
 	return problems
 }
 
-// setCondition puts c into s, with the time of its last transition.
+// setCondition sets c in s, with the time of its last transition.
 func (k *Keeper) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
-	now := metav1.NewTime(k.now()).Rfc3339Copy() // the API keeps seconds
+	now := metav1.NewTime(k.now()).Rfc3339Copy() // the API stores seconds
 	c.LastHeartbeatTime, c.LastTransitionTime = now, now
 	i := slices.IndexFunc(s.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
 	if i < 0 {
@@ -339,7 +339,7 @@ func (k *Keeper) setCondition(s *corev1.NodeStatus, c corev1.NodeCondition) {
 	s.Conditions[i] = c
 }
 
-// same compares what we write of two Nodes, but for the heartbeat times.
+// same compares the parts of two Nodes that the agent writes, except for the heartbeat times.
 func same(a, b *corev1.Node) bool {
 	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && sameStatus(&a.Status, &b.Status)
 }
@@ -360,8 +360,8 @@ func sameStatus(a, b *corev1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(x, y)
 }
 
-// kubeletVersion is a semantic version that version-skew checks read as the Kubernetes release we are compatible with;
-// ours is its build metadata.
+// kubeletVersion returns a semantic version that version-skew checks read as the compatible Kubernetes release. The
+// agent's own version is the build metadata.
 func kubeletVersion() string {
 	own := strings.Map(func(r rune) rune {
 		if r == '.' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

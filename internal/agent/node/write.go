@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// register creates our Node with its status, or takes over the one that exists.
+// register creates the agent's Node with its status, or takes over the existing one.
 func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 	k.refresh(ctx)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(), Annotations: maps.Clone(k.o.Annotations)}}
@@ -32,7 +32,7 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: taintUninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 	}
 	k.mu.Lock()
-	k.fill(node) // without devices if nothing is recalled yet; the first report has them
+	k.fill(node) // without devices if Recall was not called yet; the first report has them
 	found := k.addresses != nil
 	k.mu.Unlock()
 	if !found {
@@ -56,7 +56,8 @@ func (k *Keeper) register(ctx context.Context) (heartbeat.Fact, error) {
 	return heartbeat.Fact{}, k.takeOver(ctx, node)
 }
 
-// takeOver writes our labels and status over the Node that exists. Its taints and its provider id are not ours.
+// takeOver writes the agent's labels and status over the existing Node. Its taints and its provider ID stay as they
+// are.
 func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 	theirs := &corev1.Node{}
 	if err := k.o.API.Get(ctx, kube.Nodes, "", k.o.Name, theirs); err != nil {
@@ -68,7 +69,7 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 		node.Labels = map[string]string{}
 	}
 	for key, value := range ours.Labels {
-		// A label that somebody changed since stays, as upstream has it, unless the machine itself says otherwise.
+		// As in the kubelet, a label that was changed since stays, unless it describes the machine itself.
 		if _, exists := node.Labels[key]; !exists || slices.Contains(kubeletapis.KubeletLabels(), key) {
 			node.Labels[key] = value
 		}
@@ -95,7 +96,7 @@ func (k *Keeper) takeOver(ctx context.Context, ours *corev1.Node) error {
 	return nil
 }
 
-// labels are the default ones and those of the configuration, which rule.
+// labels returns the default labels and the configured ones, which take precedence.
 func (k *Keeper) labels() map[string]string {
 	labels := map[string]string{
 		corev1.LabelHostname:  k.o.Name,
@@ -107,7 +108,7 @@ func (k *Keeper) labels() map[string]string {
 	return labels
 }
 
-// report sends what differs between the Node as last shown and as computed.
+// report sends the difference between the Node as last delivered and as computed.
 func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 	k.mu.Lock()
 	base, computed := k.base, k.computed
@@ -117,7 +118,7 @@ func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 	}
 	k.mu.Unlock()
 	if base == nil {
-		return heartbeat.Fact{}, nil // deleted meanwhile; the registration is on its way
+		return heartbeat.Fact{}, nil // deleted meanwhile; register is called next
 	}
 	out, err := k.patch(ctx, base, computed)
 	if apierrors.IsNotFound(err) {
@@ -130,7 +131,7 @@ func (k *Keeper) report(ctx context.Context) (heartbeat.Fact, error) {
 	return heartbeat.Fact{}, nil
 }
 
-// patch sends the difference between two states of our Node by the status subresource, which takes labels and
+// patch sends the difference between two states of the Node through the status subresource, which accepts labels and
 // annotations too.
 func (k *Keeper) patch(ctx context.Context, from, to *corev1.Node) (*corev1.Node, error) {
 	body, err := patchOf(from, to)
@@ -141,8 +142,8 @@ func (k *Keeper) patch(ctx context.Context, from, to *corev1.Node) (*corev1.Node
 	return out, k.o.API.Patch(ctx, kube.Nodes, "", k.o.Name, types.StrategicMergePatchType, body, out, "status")
 }
 
-// patchOf returns a strategic merge patch. Addresses are replaced as a whole: their merge key is the type, and a node may
-// have two of one type.
+// patchOf returns a strategic merge patch. Addresses are replaced as a whole: their merge key is the type, and a node
+// may have two addresses of one type.
 func patchOf(from, to *corev1.Node) ([]byte, error) {
 	oldJSON, err := json.Marshal(slim(from))
 	if err != nil {
@@ -174,12 +175,12 @@ func patchOf(from, to *corev1.Node) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// slim leaves out what we never change: managed fields are the largest part of a Node on the wire.
+// slim leaves out what the agent never changes: managed fields are the largest part of an encoded Node.
 func slim(node *corev1.Node) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status}
 }
 
-// accept takes in the API server's answer to a write and says in Events what it changed.
+// accept stores the API server's answer to a write and records Events about what the write changed.
 func (k *Keeper) accept(before, after *corev1.Node) {
 	after.ManagedFields = nil
 	k.mu.Lock()
@@ -200,9 +201,9 @@ func (k *Keeper) accept(before, after *corev1.Node) {
 	}
 }
 
-// conditionEvent returns the reason of the Event for a condition of ours that has just got its status.
+// conditionEvent returns the reason of the Event for a condition of the agent's whose status has just changed.
 func conditionEvent(c corev1.NodeCondition) string {
-	names := map[corev1.NodeConditionType][2]string{ // when false, when true
+	names := map[corev1.NodeConditionType][2]string{ // first: reason if the condition is false; second: if it is true
 		corev1.NodeMemoryPressure: {"NodeHasSufficientMemory", "NodeHasInsufficientMemory"},
 		corev1.NodeDiskPressure:   {"NodeHasNoDiskPressure", "NodeHasDiskPressure"},
 		corev1.NodePIDPressure:    {"NodeHasSufficientPID", "NodeHasInsufficientPID"},
@@ -217,7 +218,7 @@ func conditionEvent(c corev1.NodeCondition) string {
 	return ""
 }
 
-// renew says in the Lease that we are alive.
+// renew renews the Lease.
 func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
 	k.mu.Lock()
 	lease, node := k.lease, k.base
@@ -234,7 +235,7 @@ func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return heartbeat.Fact{}, err
 		}
-		// Somebody else wrote or deleted it: look at what is there.
+		// It was written or deleted by another client: read what is there.
 	}
 	found := &coordinationv1.Lease{}
 	err := k.o.API.Get(ctx, kube.Leases, corev1.NamespaceNodeLease, k.o.Name, found)
@@ -251,13 +252,13 @@ func (k *Keeper) renew(ctx context.Context) (heartbeat.Fact, error) {
 	return heartbeat.Fact{}, nil
 }
 
-// write renews lease, or creates it when it is nil.
+// write renews lease, or creates it if it is nil.
 func (k *Keeper) write(ctx context.Context, lease *coordinationv1.Lease, node *corev1.Node) (*coordinationv1.Lease, error) {
 	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Namespace: corev1.NamespaceNodeLease}}
 	if lease != nil {
 		next = lease.DeepCopy()
 	}
-	// The Lease goes with its Node: the garbage collector sees to it.
+	// The garbage collector deletes the Lease together with its Node.
 	next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 	seconds := int32(k.leaseDuration() / time.Second)
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &k.o.Name, &seconds
