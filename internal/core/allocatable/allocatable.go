@@ -1,23 +1,24 @@
-// Package allocatable draws a node's load line: how much of the machine pods may be promised, and how much is kept back.
+// Package allocatable computes how much of a node's resources pods may use, and how much is reserved.
 //
 // # Model
 //
 //	allocatable = capacity - systemReserved - kubeReserved - hard eviction threshold
 //
-// per resource and never below zero. CPU and pods have no threshold. Percentages are of capacity. Huge pages come off
-// allocatable memory, because the kernel took them from it at boot. The agent and whatif draw their lines here.
+// The formula holds for each resource, and the result is never below zero. CPU and pods have no eviction threshold.
+// Percentages are percentages of capacity. Huge pages are subtracted from allocatable memory, because the kernel set
+// them aside at boot. The agent and whatif both compute allocatable here.
 //
 // # Invariants
 //
 //   - A Line can be checked by hand: each Row holds every term of its subtraction.
-//   - The same numbers as Kubernetes 1.36, to the byte, its single-precision percentages included.
-//   - Impossible settings are an error with all problems; surprising ones are Notes.
+//   - The numbers equal those of Kubernetes 1.36 to the byte, including its percentages in single precision.
+//   - Settings that cannot work are an error that names all problems. Settings with a surprising effect are Notes.
 //
 // # What it does not do
 //
-// It does not evict (core/eviction) and writes no cgroup: Enforced and EnforcedOn say what the kernel is to hold pods and the
-// reserved groups to, a Lowering how a limit comes down under what runs; core/qos in which values; internal/host/cgroup
-// writes them.
+// It evicts no pods (core/eviction) and writes no cgroup. Enforced and EnforcedOn say how much the pods and the
+// reserved cgroups may use, and a Lowering says how a limit is lowered under running pods. core/qos translates
+// that into cgroup values, and internal/host/cgroup writes them.
 package allocatable
 
 import (
@@ -33,10 +34,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Signal is something whose shortage evicts pods, spelled as in a KubeletConfiguration.
+// Signal is an eviction signal, spelled as in a KubeletConfiguration.
 type Signal string
 
-// Signals.
+// The eviction signals.
 const (
 	MemoryAvailable       Signal = "memory.available"
 	NodeFSAvailable       Signal = "nodefs.available"
@@ -49,16 +50,16 @@ const (
 	PIDAvailable          Signal = "pid.available"
 )
 
-// Signals lists them all.
+// Signals returns all eviction signals.
 func Signals() []Signal {
 	return []Signal{MemoryAvailable, NodeFSAvailable, NodeFSInodesFree, ImageFSAvailable, ImageFSInodesFree,
 		ContainerFSAvailable, ContainerFSInodesFree, AllocatableMemory, PIDAvailable}
 }
 
-// Threshold is an amount of something, or a share of its capacity.
+// Threshold is an absolute amount, or a share of the capacity.
 type Threshold struct {
-	Amount int64   // bytes or a count; rules when positive
-	Share  float32 // of capacity, 0 to 1. Single precision because upstream's numbers depend on it
+	Amount int64   // bytes or a count; takes precedence over Share when positive
+	Share  float32 // of capacity, 0 to 1; single precision, because upstream's numbers depend on it
 }
 
 // Of returns the threshold in the unit of the capacity.
@@ -85,7 +86,7 @@ func ParseShare(text string) (Threshold, error) {
 	return Threshold{Share: float32(percent) / 100}, nil
 }
 
-// Reserved is what is kept from pods for somebody. Zero keeps nothing.
+// Reserved is how much systemReserved or kubeReserved sets aside. A zero field reserves nothing.
 type Reserved struct {
 	CPU              unit.MilliCPU
 	Memory           unit.Bytes
@@ -93,52 +94,55 @@ type Reserved struct {
 	PIDs             int64
 }
 
-// Settings are what a configuration says about the line.
+// Settings are the configuration that allocatable depends on.
 type Settings struct {
 	System, Kube Reserved
 	EvictionHard map[Signal]Threshold
-	Dropped      []Signal // defaults that the configuration's own evictionHard displaced
+	Dropped      []Signal // default thresholds not in force, because evictionHard in the configuration replaces all
 
 	MaxPods     int64
-	PodsPerCore int64 // 0: no such bound
+	PodsPerCore int64 // 0: no limit per core
 
-	ReservedCPUs int64 // CPUs in reservedSystemCPUs, which replaces the reservations of CPU; 0: not set
-	EnforcePods  bool  // hold the pods together to the line, not to the whole machine
+	ReservedCPUs int64 // number of CPUs in reservedSystemCPUs, which replace the CPU reservations; 0: not set
+	EnforcePods  bool  // limit all pods together to capacity - reservations; otherwise to capacity
 
-	StorageUncounted bool // local storage is no resource here (localStorageCapacityIsolation: false)
+	StorageUncounted bool // the node does not report ephemeral-storage (localStorageCapacityIsolation: false)
 }
 
-// Row is one resource's subtraction.
+// Row is the subtraction for one resource.
 type Row[T ~int64] struct {
 	Capacity, System, Kube, Eviction, Allocatable T
 }
 
-// HugePages is the row of one page size.
+// HugePages is the Row of one page size.
 type HugePages struct {
 	Size unit.Bytes
 	Row[unit.Bytes]
 }
 
-// Line is a node's load line.
+// Line is the result: the Row of each resource of a node. It does not change after Draw.
 type Line struct {
 	CPU              Row[unit.MilliCPU]
 	Memory           Row[unit.Bytes]
 	HugePages        []HugePages     // by size; their capacity is also subtracted from Memory.Allocatable
-	EphemeralStorage Row[unit.Bytes] // meaningless when StorageUncounted
+	EphemeralStorage Row[unit.Bytes] // all zero when StorageUncounted
 	Pods             Row[int64]
-	PIDs             Row[int64] // enforced, not published; Capacity 0: not known
+	PIDs             Row[int64] // enforced on the cgroup of all pods, not reported to the API; Capacity 0: not known
 
+	// StorageUncounted is copied from Settings: the node does not report ephemeral-storage.
 	StorageUncounted bool
 
-	Notes []string // settings whose effect may surprise
+	// Notes describe settings whose effect may surprise, one sentence each, sorted.
+	Notes []string
 
+	// Copied from Settings, for EnforcedOn. CPU is that in force: reservedSystemCPUs replaced it if set.
 	system, kube Reserved
-	cpus         idset.Set // of the machine, with those that are offline: they may come back
-	enforcePods  bool
+	cpus         idset.Set // all CPUs of the machine, also those that are offline, because they may come back
+	enforcePods  bool      // copied from Settings, for Enforced
 }
 
-// Draw draws the line. Reservations above capacity are an error that names all of them; the line that comes with it shows
-// them, and is none to start a node with.
+// Draw computes the Line of a machine under settings. Reservations above capacity are an error that names all of them.
+// The Line returned with that error shows them, but a node must not be started with it.
 func Draw(m machine.Machine, s Settings) (Line, error) {
 	cores := int64(m.CPUs.Len())
 	asked := s
@@ -167,7 +171,7 @@ func Draw(m machine.Machine, s Settings) (Line, error) {
 	return l, l.checkReservations()
 }
 
-// HugeMemory returns what huge pages of all sizes take.
+// HugeMemory returns the memory that huge pages of all sizes take.
 func (l Line) HugeMemory() unit.Bytes {
 	var total unit.Bytes
 	for _, h := range l.HugePages {
@@ -182,10 +186,10 @@ func row[T ~int64](capacity, system, kube, eviction T) Row[T] {
 	return r
 }
 
-// Kept returns what is kept back in all; more than can be counted is the most that can.
+// Kept returns the sum of reservations and eviction threshold, and math.MaxInt64 when the sum overflows.
 func (r Row[T]) Kept() T { return plus(plus(r.System, r.Kube), r.Eviction) }
 
-// plus adds amounts that are not negative.
+// plus adds two amounts that are not negative.
 func plus[T ~int64](a, b T) T {
 	if sum := a + b; sum >= a {
 		return sum
@@ -193,7 +197,8 @@ func plus[T ~int64](a, b T) T {
 	return math.MaxInt64
 }
 
-// checkReservations refuses a node that could never run a pod: more is kept back than there is.
+// checkReservations returns an error when the reservations and the threshold exceed the capacity: such a node could
+// never run a pod.
 func (l Line) checkReservations() error {
 	var problems []string
 	check := func(resource string, capacity, kept fmt.Stringer, over bool) {

@@ -5,8 +5,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Enforced returns the values of the group of all pods: the line without the eviction threshold, or the whole machine
-// when the configuration does not enforce it.
+// Enforced returns the values of the cgroup of all pods: capacity without the reservations, or the whole machine when
+// the configuration does not enforce that. The eviction threshold is not subtracted from memory.
 func (l Line) Enforced() qos.Values {
 	cpu, memory, pids := l.CPU.Capacity, l.Memory.Capacity, l.PIDs.Capacity
 	if l.enforcePods {
@@ -23,24 +23,25 @@ func (l Line) Enforced() qos.Values {
 	return qos.NodeValues(cpu, memory, bound, huge, l.cpus)
 }
 
-// Unreserved returns the memory that is reserved for nobody, whether that is enforced or not. It is more than what is
-// allocatable: the eviction threshold and huge pages are not subtracted.
+// Unreserved returns the memory that is not reserved, whether the reservations are enforced or not. It is more than
+// allocatable memory: the eviction threshold and huge pages are not subtracted.
 func (l Line) Unreserved() unit.Bytes {
 	return max(0, l.Memory.Capacity-plus(l.Memory.System, l.Memory.Kube))
 }
 
-// Group is a cgroup that something is reserved for, as the configuration speaks of it.
+// Group is a cgroup with a reservation, spelled as in enforceNodeAllocatable.
 type Group string
 
-// Groups.
+// The groups.
 const (
 	SystemReserved Group = "system-reserved"
 	KubeReserved   Group = "kube-reserved"
 )
 
-// EnforcedOn returns the values of a reserved group. A reservation is a bound too: what is kept for the system is all it
-// gets, of CPU only when others want it. With compressible only CPU is set. What nothing was reserved of stays as it is.
-// protect has the kernel keep the reserved memory from reclaim (MemoryQoS).
+// EnforcedOn returns the values of a reserved cgroup. A reservation is also an upper limit: the processes in the group
+// get no more than the reservation. For CPU that is so only while others want the CPU. If compressible is set, only CPU
+// is limited. A resource without a reservation keeps the value that the cgroup has. protect makes the kernel exempt the
+// reserved memory from reclaim (MemoryQoS).
 func (l Line) EnforcedOn(g Group, compressible, protect bool) qos.Values {
 	r := l.system
 	if g == KubeReserved {

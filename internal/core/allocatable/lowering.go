@@ -8,96 +8,102 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Lowering brings the memory limit of a group down to a target while what runs in the group may use more than that.
+// Lowering lowers the memory limit of a cgroup to a target while the processes in it may use more memory than that.
 //
-// Writing the target at once is what hurts (k/k #141609): cgroup v2 reclaims all that is above it in one go and then
-// kills; v1 reclaims as much and then refuses. A Lowering does it in steps instead:
+// Writing the target at once harms pods (k/k #141609): cgroup v2 reclaims everything above the target in one go and
+// then kills processes. cgroup v1 reclaims as much and then refuses the write. A Lowering takes small steps instead:
 //
-//   - Cold page cache above the target is squeezed out a little at a time: the limit dips below the usage and comes back.
-//   - Between dips a ceiling above the usage follows it down, so that what was won is not lost again at once. It rises
-//     again, as far as the old limit, when the usage does. On v2 the ceiling is memory.high, which throttles and never kills,
-//     and memory.max stays where it was; v1 has the one limit only, so there the ceiling keeps well above the usage.
-//   - The target itself is written when what cannot be dropped cheaply fits below it. Until then pods must end or be evicted;
-//     that is not decided here.
+//   - A *dip* reclaims some cold page cache above the target: the limit is set below the usage for a moment and then
+//     raised again.
+//   - Between dips a *ceiling*, a temporary limit above the usage, follows the usage down, so that the reclaimed memory
+//     is not used again at once. The ceiling rises when the usage rises, at most to the old limit. On v2 the ceiling is
+//     memory.high, which throttles and never kills, and memory.max stays at the old limit. v1 has one limit only, so
+//     there the ceiling leaves much room above the usage.
+//   - The target is written as soon as the memory that is not cheap to reclaim fits below it. Until then pods must end
+//     or be evicted. This package does not decide that.
 //
-// The zero Lowering is not ready: use Lower.
+// The zero Lowering is not usable. Make one with Lower. It is for one goroutine.
 type Lowering struct {
+	// Set by Lower, never changed.
 	target  unit.Bytes
-	unified bool
+	unified bool // the machine has cgroup v2
 
-	begun  bool
-	before unit.Bytes // the limit found at first: no ceiling is above it
-	used   unit.Bytes // at the last look
-	dipped unit.Bytes // what the last Move squeezed out; 0: it did not
+	// What Step has seen so far. Only Step writes these fields.
+	begun  bool       // Step was called at least once: before is valid
+	before unit.Bytes // the limit at the first Step, which no ceiling exceeds; math.MaxInt64: there was none
+	used   unit.Bytes // usage at the last Step
+	dipped unit.Bytes // how much the last Move's dip asked the kernel to reclaim; 0: it had no dip
 
-	// After a dip that won nothing, be it that the kernel refused or that pods filled the cache again at once, the next one
-	// waits: it would only make them read their disks.
-	rest    time.Duration
-	squeeze unit.Instant // no dip before then
+	// The next dip waits after a dip that freed too little. Then either the kernel could not reclaim, or pods filled
+	// the cache again at once, and another dip would only make them read their disks.
+	rest    time.Duration // the pause after the next useless dip is twice this
+	squeeze unit.Instant  // no dip before this moment
 }
 
-// Seen is a group as it is now.
+// Seen is the state of the cgroup, as just read.
 type Seen struct {
 	Limit   unit.Limit[unit.Bytes]
-	Usage   unit.Bytes // charged
-	Cold    unit.Bytes // of it, page cache that is cheap to drop (inactive_file)
-	Refused bool       // the kernel refused a write of the last Move: it could not reclaim enough
+	Usage   unit.Bytes // memory charged to the cgroup
+	Cold    unit.Bytes // the part of Usage that is page cache and cheap to reclaim (inactive_file)
+	Refused bool       // the kernel refused a write of the last Move, because it could not reclaim enough
 }
 
 // Knob is a file of a memory cgroup.
 type Knob string
 
-// Knobs.
+// The knobs.
 const (
 	Max  Knob = "max"  // the limit: memory.max, on v1 memory.limit_in_bytes
 	High Knob = "high" // memory.high, v2 only
 )
 
-// Write sets a knob.
+// Write is a value to write to a knob.
 type Write struct {
 	Knob Knob
 	To   unit.Limit[unit.Bytes]
 }
 
-// Move is what to do next. Writes are made in order; after one that fails, the rest is left out.
+// Move is what the caller does next: make Writes in order, and skip the rest after one that fails.
 type Move struct {
 	Writes []Write
-	Done   bool         // the target is the limit, if all Writes succeed
-	Wake   unit.Instant // when to look again; zero when Done
-	Reason string       // with the numbers used
+	Done   bool         // the target is the limit if all Writes succeed
+	Wake   unit.Instant // when to call Step again; zero when Done
+	Reason string       // why, with the numbers that decided it
 }
 
 const (
-	// lowerEvery is the time between two looks while a limit is above its target. Chosen: a look reads two files (some 50 us);
-	// shorter follows the usage closer, longer lets pods outrun a ceiling.
+	// lowerEvery is the time between two Steps while the limit is above its target. Chosen: a Step reads two files
+	// (some 50 us). A shorter time follows the usage closer. A longer time lets pods use up the room below a ceiling.
 	lowerEvery = time.Second
 
-	// lowerRestMax bounds the pause after a dip that won less than one part in dipWorth of what it took, which doubles with
-	// each. Upstream tries again once a minute.
+	// lowerRestMax is the longest pause between dips. The pause doubles with each dip that freed less than one part in
+	// dipWorth of what it asked for. Upstream tries again once a minute.
 	lowerRestMax = time.Minute
 	dipWorth     = 4
 
-	// squeezeShare of the usage is what one dip takes at most, but at least squeezeMin where there is as much. Chosen: a
-	// descent of a third takes half a minute, and at 64 GiB one dip drops 2 GiB of clean cache, some 0.2 s of one CPU. Larger is
-	// faster and stalls the pods longer.
+	// One dip reclaims at most one part in squeezeShare of the usage, or squeezeMin if that is more. Chosen: lowering
+	// by a third takes half a minute, and at 64 GiB one dip drops 2 GiB of clean cache, which takes some 0.2 s of one
+	// CPU. A larger part is faster and stalls the pods longer.
 	squeezeShare            = 32
 	squeezeMin   unit.Bytes = 16 * unit.MiB
 
-	// coldShare of the cold cache is what a dip leaves, so that a pod that allocates during the dip finds something to reclaim.
+	// A dip reclaims at most one part in coldShare of the cold cache, so that a pod that allocates during the dip finds
+	// memory to reclaim.
 	coldShare = 2
 
-	// ceilingShare of the usage, and at least ceilingMin, is the room below a ceiling. On v1 a pod that takes more than this
-	// between two looks would be killed below the old limit: larger is safer and wins less.
+	// A ceiling is above the usage by one part in ceilingShare of the usage, or by ceilingMin if that is more. On v1 a
+	// pod that takes more than this between two Steps is killed although it is below the old limit. More room is safer
+	// and keeps less of what was reclaimed.
 	ceilingShare            = 4
 	ceilingMin   unit.Bytes = 256 * unit.MiB
 
-	// marginShare of the target and marginMin are left free when the target is written: pages are charged in batches of 64 per
-	// CPU (MEMCG_CHARGE_BATCH), and the usage was read a moment ago.
+	// One part in marginShare of the target plus marginMin must be free when the target is written: the kernel charges
+	// pages in batches of 64 per CPU (MEMCG_CHARGE_BATCH), and the usage may have grown since it was read.
 	marginShare            = 256
 	marginMin   unit.Bytes = unit.MiB
 )
 
-// Lower returns a Lowering to target; unified says that the machine has cgroup v2.
+// Lower returns a Lowering to target. unified: the machine has cgroup v2.
 func Lower(target unit.Bytes, unified bool) *Lowering {
 	return &Lowering{target: target, unified: unified, rest: lowerEvery}
 }
@@ -105,7 +111,7 @@ func Lower(target unit.Bytes, unified bool) *Lowering {
 // Target returns the limit to reach.
 func (l *Lowering) Target() unit.Bytes { return l.target }
 
-// Step looks at the group at now, which must not go backwards, and returns what to do.
+// Step takes the state of the cgroup at now, which must not go backwards, and returns what to do.
 func (l *Lowering) Step(now unit.Instant, seen Seen) Move {
 	if !l.begun {
 		l.begun, l.used = true, seen.Usage
@@ -134,8 +140,8 @@ func (l *Lowering) Step(now unit.Instant, seen Seen) Move {
 	return l.descend(now, seen, dip)
 }
 
-// finish writes the target. On v2 throttling at the target goes first, so that nothing grows past it between our look and
-// the write, and is lifted last: also one that an agent before us left.
+// finish writes the target. On v2 memory.high is set to the target first, so that the usage does not grow past the
+// target between the read and the write. memory.high is removed last, also one that a previous agent process left.
 func (l *Lowering) finish(reason string) Move {
 	target := unit.LimitTo(l.target)
 	m := Move{Done: true, Reason: reason, Writes: []Write{{Max, target}}}
@@ -160,7 +166,7 @@ func (l *Lowering) descend(now unit.Instant, seen Seen, dip unit.Bytes) Move {
 		l.dipped = dip
 		m.Writes = append(m.Writes, Write{knob, unit.LimitTo(max(l.target, after))})
 	}
-	ceiling := max(l.target, (after+max(after/ceilingShare, ceilingMin))/unit.MiB*unit.MiB) // whole MiB: easier to read
+	ceiling := max(l.target, (after+max(after/ceilingShare, ceilingMin))/unit.MiB*unit.MiB) // whole MiB are easier to read
 	to := unit.LimitTo(ceiling)
 	if ceiling >= l.before {
 		to = unit.LimitTo(l.before)

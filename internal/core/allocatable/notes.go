@@ -9,11 +9,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// smallAmount is a threshold, in bytes, below which somebody probably meant another unit: "100" for 100Mi. Chosen: a
-// thousandth of the smallest threshold that makes sense.
+// smallAmount is a threshold in bytes below which the unit was probably forgotten: "100" for 100Mi. Chosen: a
+// thousandth of the smallest useful threshold.
 const smallAmount = unit.KiB * 100
 
-// note says of settings what their names do not.
+// note writes Notes on the effects of settings that their names do not show.
 func (l *Line) note(m machine.Machine, s Settings) {
 	say := func(format string, args ...any) { l.Notes = append(l.Notes, fmt.Sprintf(format, args...)) }
 	l.noteThresholds(m, s, say)
@@ -52,7 +52,7 @@ func (l *Line) note(m machine.Machine, s Settings) {
 	slices.Sort(l.Notes)
 }
 
-// noteThresholds says what becomes of eviction thresholds.
+// noteThresholds writes Notes on eviction thresholds.
 func (l *Line) noteThresholds(m machine.Machine, s Settings, say func(string, ...any)) {
 	if len(s.Dropped) > 0 {
 		names := make([]string, len(s.Dropped))

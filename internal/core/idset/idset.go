@@ -1,9 +1,9 @@
-// Package idset holds sets of small hardware ids (CPUs, NUMA nodes) and reads and writes them in the kernel's list
-// format, as in /sys/devices/system/cpu/online and cpuset.cpus: "0-3,8,10-11" (cpuset(7), Formats).
+// Package idset holds sets of small hardware ids (CPUs, NUMA nodes), and reads and writes them in the kernel's list
+// format: "0-3,8,10-11" (cpuset(7), Formats), as in /sys/devices/system/cpu/online and cpuset.cpus.
 //
-// An id is a name, never an index: ids may be sparse. A Set is a value: operations return new sets. The zero Set is
-// empty. It is no set of large numbers: ids are bounded by Max, so that no set takes more than a kilobyte, whoever
-// wrote the list, and reading one takes time in proportion to its text.
+// An id is a name, not an index: ids may have gaps. A Set is a value: operations return new sets. The zero Set is
+// empty. The package is not for large numbers: ids are at most Max. Therefore a Set takes at most a kilobyte, wherever
+// its list came from, and reading a list takes time in proportion to its text.
 package idset
 
 import (
@@ -15,17 +15,17 @@ import (
 	"strings"
 )
 
-// Max is the largest id. No Linux has more CPUs than 8192 (arch/x86/Kconfig, NR_CPUS_RANGE_END; arch/powerpc/Kconfig,
-// NR_CPUS; others allow fewer), and none more than 1024 NUMA nodes (NODES_SHIFT of at most 10). Lists come from pods
-// and from nodes too: raising Max raises what each of them can make a reader hold.
+// Max is the largest id. No Linux has more than 8192 CPUs (arch/x86/Kconfig, NR_CPUS_RANGE_END; arch/powerpc/Kconfig,
+// NR_CPUS; others allow fewer), or more than 1024 NUMA nodes (NODES_SHIFT is at most 10). Lists also come from pods and
+// from Node objects: a larger Max raises the memory that each of them can make a reader use.
 const Max = 8191
 
-// partsMax bounds the entries of a list. More than every other id there is would say something twice.
+// partsMax is the largest number of entries in a list. A longer list must repeat ids or name neighbours one by one.
 const partsMax = (Max + 1) / 2
 
 // Set is a set of ids.
 type Set struct {
-	words []uint64 // bit i of word w is id 64w+i; the last word is not zero
+	words []uint64 // bit i of word w is id 64w+i; the last word is never zero
 }
 
 // Of returns the set of the given ids, which must be in 0 to Max.
@@ -47,7 +47,7 @@ func (s *Set) add(id int) {
 	s.words[id/64] |= 1 << (id % 64)
 }
 
-// addRange adds the ids from first to last, both in 0 to Max, a word at a time.
+// addRange adds the ids from first to last, which must be in 0 to Max.
 func (s *Set) addRange(first, last int) {
 	if need := last/64 + 1; len(s.words) < need {
 		s.words = append(s.words, make([]uint64, need-len(s.words))...)
@@ -65,7 +65,7 @@ func (s *Set) addRange(first, last int) {
 }
 
 // Parse reads the kernel's list format. Empty text is the empty set. Ids may repeat and need not be in order, as in the
-// kernel and in a kubelet's configuration; entries beyond partsMax are an error.
+// kernel and in a kubelet's configuration. A list of more than partsMax entries is an error.
 func Parse(text string) (Set, error) {
 	var s Set
 	text = strings.TrimSpace(text)
@@ -107,7 +107,7 @@ func parseID(text string) (int, error) {
 	return int(id), nil
 }
 
-// String writes the kernel's list format, with ranges as long as can be.
+// String writes the kernel's list format with the longest possible ranges.
 func (s Set) String() string {
 	var b strings.Builder
 	first, last := -1, -1
@@ -145,7 +145,7 @@ func (s Set) Len() int {
 	return n
 }
 
-// IsEmpty reports whether there are none.
+// IsEmpty reports whether s has no ids.
 func (s Set) IsEmpty() bool { return len(s.words) == 0 }
 
 // Has reports whether id is in s.
@@ -208,7 +208,7 @@ func (s Set) Minus(t Set) Set {
 	return trimmed(out)
 }
 
-// trimmed restores the rule that a set has no trailing zero words, so that equal sets have equal words.
+// trimmed removes trailing zero words, so that equal sets have equal words.
 func trimmed(words []uint64) Set {
 	for len(words) > 0 && words[len(words)-1] == 0 {
 		words = words[:len(words)-1]
