@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/metrics"
 )
 
-// ClientMetrics measures the requests of all clients of this process, under the names of upstream's components. Call it
-// once, before the first request: client-go asks no sooner and listens to the first caller only.
+// ClientMetrics registers measurements of the requests of all clients of this process, under the names that upstream's
+// components use. Call it once, before the first request: client-go accepts only the first registration.
 func ClientMetrics(r *prometheus.Registry) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rest_client_requests_total",
 		Help: "Requests to the API server, by status or error, method and host"}, []string{"code", "method", "host"})

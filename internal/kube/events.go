@@ -13,14 +13,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// eventSink lets Recorders write through our client.
+// eventSink writes Events for Recorders through our client.
 type eventSink struct {
 	c       *Client
-	keepsUp bool // with the other writes; see NewRecorders
+	keepsUp bool // keepsUp bool // the Events' priority rises while they wait, so that they keep up with the other writes; see NewRecorders
 }
 
-// AnnotationOnce marks an Event that is made once, whoever makes it: its name follows from the annotation's value, and
-// the API server refuses a second of that name. (Nodes may make Events, and may not read them.)
+// AnnotationOnce marks an Event that is written at most once, by whichever process: its name is computed from the
+// annotation's value, and the API server refuses a second Event of that name. (A node's credentials may create Events
+// and may not read them.)
 const AnnotationOnce = "plimsoll.dev/once"
 
 func (s eventSink) create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error) {
@@ -39,7 +40,7 @@ func (s eventSink) patch(ctx context.Context, since time.Time, e *corev1.Event, 
 	return out, s.c.Patch(s.as(ctx, since, e), Events, namespaceOf(e), e.Name, types.StrategicMergePatchType, data, out)
 }
 
-// as is the context of a write of e.
+// as returns the context for a write of e: it says as which kind the write counts at a Gate.
 func (s eventSink) as(ctx context.Context, since time.Time, e *corev1.Event) context.Context {
 	first, then, after := throttle.EventKind(e.Type == corev1.EventTypeWarning)
 	if !s.keepsUp {
@@ -48,7 +49,7 @@ func (s eventSink) as(ctx context.Context, since time.Time, e *corev1.Event) con
 	return AsUntil(ctx, first, since.Add(after), then)
 }
 
-// namespaceOf puts events about cluster-scoped objects where upstream puts them.
+// namespaceOf returns the namespace of e; Events about cluster-scoped objects go to the namespace that upstream uses.
 func namespaceOf(e *corev1.Event) string {
 	if e.Namespace == "" {
 		return metav1.NamespaceDefault

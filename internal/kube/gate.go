@@ -15,30 +15,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A Gate is what the writes of one component pass through on their way to the API server, those of all its clients:
-// core/throttle decides how many may be on their way and which goes next, from what the server's answers say. Reads
-// pass it by, and so do leases and reviews (see kindOf), which must not be late.
+// A Gate throttles the writes of one component, those of all its clients, on their way to the API server. core/throttle
+// decides from the server's answers how many writes may be in flight and which goes next. Reads are not throttled, nor
+// are leases and reviews (see kindOf), which must not be late.
 //
-// It stands below client-go, so that every attempt passes it, and what client-go repeats by itself too. It is safe for
-// concurrent use.
+// A Gate works below client-go, as an http.RoundTripper, so that every attempt is throttled, the retries of client-go
+// included. It is safe for concurrent use.
 type Gate struct {
-	o     GateOptions
+	o GateOptions
+	// o and start are set once, by NewGate. The instants given to limiter count from start.
 	start time.Time
 
+	// mu guards what follows.
 	mu      sync.Mutex
 	limiter *throttle.Limiter
-	lines   map[throttle.Kind][]*turn
+	lines   map[throttle.Kind][]*turn // the writes that wait, by kind, oldest first; those that gave up stay until their turn
 	ended   gateCounts
 	alarm   *time.Timer
 }
 
-// turn is one write that waits, first come first served within its kind.
+// turn is one write that waits. Within a kind the oldest write goes first.
 type turn struct {
-	begin chan struct{} // closed when it may
-	phase turnPhase
+	begin chan struct{} // begin chan struct{} // closed when the write may begin
+	phase turnPhase     // guarded by Gate.mu
 }
 
-// A turnPhase is where a write is.
+// A turnPhase says how far a write has come: it waits, it has begun, or its caller stopped waiting.
 type turnPhase int
 
 const (
@@ -51,23 +53,23 @@ const (
 type GateOptions struct {
 	Component string // for the log
 	throttle.Options
-	// AnswerMax bounds the wait for the answer to one write that passed; without one by then it has failed. Zero:
+	// AnswerMax bounds the wait for the answer to one write; a write that got no answer by then has failed. Zero:
 	// AnswerMaxDefault.
 	AnswerMax time.Duration
-	// Leads is asked when the turn of a write has come, right before it is sent: may this process act? It may have
-	// waited long, or the process been stopped. A write that it must not make fails with ErrNotLeading. Events and reads
-	// are not asked about. Nil: it may.
+	// Leads reports whether this process may act. It is called right before a write is sent, since the write may have
+	// waited long, or the process may have been stopped. A write is not sent and fails with ErrNotLeading when Leads
+	// returns false. It is not called for Events and reads. Nil: every write may be sent.
 	Leads func() bool
 }
 
-// ErrNotLeading is why a write was not sent; see GateOptions.Leads.
+// ErrNotLeading is the error of a write that was not sent because this process does not lead; see GateOptions.Leads.
 var ErrNotLeading = errors.New("another process leads, or may")
 
-// AnswerMaxDefault is below the shortest sensible grace of a node, and as long as the API server's Retry-After at most.
-// Chosen.
+// AnswerMaxDefault is below the shortest sensible node-monitor grace period, and at least as long as any Retry-After of
+// the API server. Chosen.
 const AnswerMaxDefault = 10 * time.Second
 
-// NewGate returns a Gate that knows nothing of its server yet.
+// NewGate returns a Gate that has not learned anything about its server yet.
 func NewGate(o GateOptions) *Gate {
 	if o.AnswerMax == 0 {
 		o.AnswerMax = AnswerMaxDefault
@@ -77,48 +79,50 @@ func NewGate(o GateOptions) *Gate {
 	return g
 }
 
-// Through returns a client like c, with connections of its own, whose writes pass g.
+// Through returns a client like c, with its own connections, whose writes g throttles.
 func (c *Client) Through(g *Gate) (*Client, error) {
 	config := c.RESTConfig()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &gated{g, next} })
 	return NewClientForConfig(config)
 }
 
-// As makes requests with this context count as kind at a Gate, reads too: those that a write needs.
+// As returns a context whose requests count as kind at a Gate. That holds for reads too: use it for those that a write
+// needs.
 func As(ctx context.Context, kind throttle.Kind) context.Context {
 	return context.WithValue(ctx, kindKey{}, kind)
 }
 
 type kindKey struct{}
 
-// AsUntil makes requests with this context count as first, and those that wait still at the moment of change as then.
+// AsUntil returns a context whose requests count as first, and from the moment of change on as then, if they still
+// wait.
 func AsUntil(ctx context.Context, first throttle.Kind, change time.Time, then throttle.Kind) context.Context {
 	return context.WithValue(As(ctx, first), changeKey{}, kindChange{change, then})
 }
 
 type changeKey struct{}
 
-// Withdrawable lets requests with this context end, when withdrawn is closed, as long as they wait before a Gate. What
-// was sent by then is let through: a server may finish what a client has given up, and whoever withdraws wants to know
-// when it is over.
+// Withdrawable returns a context whose requests end when withdrawn is closed, as long as they wait at a Gate. A request
+// that was sent before is not cancelled: a server may finish what its client has given up, and the caller needs to know
+// when the request is over.
 func Withdrawable(ctx context.Context, withdrawn <-chan struct{}) context.Context {
 	return context.WithValue(ctx, withdrawnKey{}, withdrawn)
 }
 
 type withdrawnKey struct{}
 
-// IsWithdrawn reports whether requests with ctx are not wanted any more; see Withdrawable.
+// IsWithdrawn reports whether the withdrawn channel of ctx is closed; see Withdrawable.
 func IsWithdrawn(ctx context.Context) bool {
 	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
 	select {
-	case <-withdrawn: // nil blocks
+	case <-withdrawn: // case <-withdrawn: // a nil channel blocks: not withdrawable
 		return true
 	default:
 		return false
 	}
 }
 
-// kindChange is what a request that waits counts as from a moment on.
+// kindChange says that a waiting request counts as another kind from a moment on.
 type kindChange struct {
 	at   time.Time
 	then throttle.Kind
@@ -126,7 +130,7 @@ type kindChange struct {
 
 func (g *Gate) now() unit.Instant { return unit.Instant(time.Since(g.start)) + 1 }
 
-// Limit is how many writes may be on their way now, and how many wait, for those who watch.
+// Limit returns how many writes may be in flight now, and how many wait. It is for reports.
 func (g *Gate) Limit() (limit float64, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,8 +140,8 @@ func (g *Gate) Limit() (limit float64, waiting int) {
 	return g.limiter.Limit(), waiting
 }
 
-// enter waits until a write of this kind may begin, and says as what it counts then; an error is ctx's, and then it
-// must not.
+// enter waits until a write of this kind may begin, and returns the kind as which it counts by then. After an error,
+// which is that of ctx, the write must not begin.
 func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, error) {
 	change, changes := ctx.Value(changeKey{}).(kindChange)
 	wait := time.Until(change.at)
@@ -156,10 +160,10 @@ func (g *Gate) enter(ctx context.Context, kind throttle.Kind) (throttle.Kind, er
 	return kind, err
 }
 
-// errOverdue is the end of a wait as one kind.
+// errOverdue ends the wait of a write whose kind changes.
 var errOverdue = errors.New("overdue")
 
-// queue is enter without a change of kind; it ends with errOverdue when overdue says so first.
+// queue is enter without a change of kind. It returns errOverdue when overdue fires before the write may begin.
 func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan time.Time) (err error) {
 	withdrawn, _ := ctx.Value(withdrawnKey{}).(<-chan struct{})
 	t := &turn{begin: make(chan struct{})}
@@ -180,7 +184,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.phase == turnBegan { // at the same moment
+	if t.phase == turnBegan { // if t.phase == turnBegan { // it was allowed to begin at the same moment
 		if err == errOverdue {
 			return nil
 		}
@@ -194,7 +198,7 @@ func (g *Gate) queue(ctx context.Context, kind throttle.Kind, overdue <-chan tim
 	return err
 }
 
-// leave ends a write that entered.
+// leave ends a write for which enter succeeded.
 func (g *Gate) leave(o throttle.Outcome) {
 	g.mu.Lock()
 	why := g.limiter.Done(g.now(), o)
@@ -206,7 +210,7 @@ func (g *Gate) leave(o throttle.Outcome) {
 	}
 }
 
-// advance begins what may begin, and sets the alarm for what may later. g.mu is held.
+// advance begins the writes that may begin now, and sets the timer for those that may begin later. g.mu is locked.
 func (g *Gate) advance() {
 	now := g.now()
 	for kind, ok := g.limiter.Next(now); ok; kind, ok = g.limiter.Next(now) {
@@ -231,13 +235,14 @@ func (g *Gate) advance() {
 	}
 }
 
+// ring is called by the timer.
 func (g *Gate) ring() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.advance()
 }
 
-// gated is a Gate before one connection.
+// gated throttles the requests of one client.
 type gated struct {
 	gate *Gate
 	next http.RoundTripper
@@ -253,7 +258,7 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	kind, err := t.gate.enter(req.Context(), kind)
 	if err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // a RoundTripper must
+			_ = req.Body.Close() // _ = req.Body.Close() // the contract of RoundTripper
 		}
 		return nil, err
 	}
@@ -262,7 +267,7 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.send(req.WithContext(ctx), kind)
 	o := throttle.Outcome{Kind: kind, Class: classOf(req.Method, resource, subresource), Took: time.Since(began)}
 	if err != nil && (req.Context().Err() != nil || errors.Is(err, ErrNotLeading)) {
-		o.Answer = throttle.Withdrawn // by the caller, whatever the server did
+		o.Answer = throttle.Withdrawn // o.Answer = throttle.Withdrawn // not sent, or given up by the caller: it says nothing about the server
 	} else {
 		o.Answer, o.RetryAfter = answerOf(resp, err, subresource)
 	}
@@ -275,19 +280,20 @@ func (t *gated) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// send sends what may be sent.
+// send sends the request, unless it is a write that GateOptions.Leads forbids.
 func (t *gated) send(req *http.Request, kind throttle.Kind) (*http.Response, error) {
 	asks := kind == throttle.Event || kind == throttle.Warning || req.Method == http.MethodGet
 	if leads := t.gate.o.Leads; leads == nil || asks || leads() {
 		return t.next.RoundTrip(req)
 	}
 	if req.Body != nil {
-		_ = req.Body.Close() // a RoundTripper must
+		_ = req.Body.Close() // _ = req.Body.Close() // the contract of RoundTripper
 	}
 	return nil, ErrNotLeading
 }
 
-// cancelOnClose is the body of an answer that must come within AnswerMax too.
+// cancelOnClose is the body of an answer. It cancels the request's context, which ends after AnswerMax, when it is
+// closed: the body must arrive within AnswerMax too.
 type cancelOnClose struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -298,7 +304,7 @@ func (b *cancelOnClose) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// classOf names what a request asks of the server.
+// classOf groups requests by what they ask of the server: its latencies are compared within a class.
 func classOf(method, resource, subresource string) throttle.Class {
 	if subresource != "" {
 		resource += "/" + subresource
@@ -306,8 +312,9 @@ func classOf(method, resource, subresource string) throttle.Class {
 	return throttle.Class(method + " " + resource)
 }
 
-// answerOf says what an answer means to the limit. An eviction that a PodDisruptionBudget refuses is answered with the
-// status of a server that has too much to do, but by an object, where priority and fairness answer with text.
+// answerOf says what an answer means for the limit. An eviction that a PodDisruptionBudget refuses has the status code
+// of an overloaded server (429). The two are told apart by the body: an object here, plain text from priority and
+// fairness.
 func answerOf(resp *http.Response, err error, subresource string) (throttle.Answer, time.Duration) {
 	switch {
 	case err != nil:
@@ -323,7 +330,7 @@ func answerOf(resp *http.Response, err error, subresource string) (throttle.Answ
 	return throttle.Answered, 0
 }
 
-// retryAfter reads the header of that name, in seconds; the API server writes no dates. Zero: it says nothing.
+// retryAfter returns the Retry-After header in seconds; the API server writes no dates there. Zero: there is none.
 func retryAfter(resp *http.Response) time.Duration {
 	seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
 	if err != nil {
@@ -332,9 +339,9 @@ func retryAfter(resp *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// kindOf says what a request is for, and whether it passes the Gate: what its context says, or else every write. Not
-// leases, which are a component's or a node's sign of life; not reviews and tokens, which are questions that somebody
-// waits for.
+// kindOf returns what a request is for, and whether it is throttled: the kind in its context, or else that of any
+// write. Exceptions are leases, which show that a component or a node is alive, and reviews and tokens, whose callers
+// wait for the answer.
 func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind, passes bool) {
 	if kind, passes = req.Context().Value(kindKey{}).(throttle.Kind); passes {
 		return kind, true
@@ -359,11 +366,12 @@ func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind
 	return throttle.Status, true
 }
 
-// resourceOf reads the path of a request: /api/v1 or /apis/GROUP/VERSION, then namespaces/NAME where there is one, then
-// the resource, its name and a subresource. A namespace is a resource itself when nothing follows it.
+// resourceOf returns the resource and the subresource of a request's path. The path is /api/v1 or /apis/GROUP/VERSION,
+// then namespaces/NAME for a namespaced resource, then the resource, the object's name and a subresource. A namespace
+// is the resource itself when nothing follows it.
 func resourceOf(path string) (resource, subresource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
-	for i, part := range parts { // a server may be below a path of its own
+	for i, part := range parts { // for i, part := range parts { // the API may be served below a prefix
 		if part == "api" {
 			parts = parts[min(i+2, len(parts)):]
 			break

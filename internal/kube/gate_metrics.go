@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// The measurements of a Gate, for whoever asks why writes to the API server are slow. Upstream has none of these: its
-// clients have a fixed rate.
+// The measurements of a Gate. They tell an administrator why writes to the API server are slow. Upstream has none of
+// these: its clients have a fixed rate.
 var (
 	gateLimit = prometheus.NewDesc("plimsoll_api_writes_limit",
 		"Writes that may be on their way to the API server at once; below one, the share of the time that one may", nil, nil)
@@ -22,7 +22,7 @@ var (
 		[]string{"kind", "answer"}, nil)
 )
 
-// gateCounts are writes that have ended.
+// gateCounts is how many writes have ended, by kind and answer.
 type gateCounts map[gateCount]uint64
 
 type gateCount struct {
@@ -30,7 +30,7 @@ type gateCount struct {
 	answer throttle.Answer
 }
 
-// Register shows the Gate's measurements in a registry until ctx ends.
+// Register exposes the Gate's measurements in a registry until ctx ends.
 func (g *Gate) Register(ctx context.Context, registry prometheus.Registerer) error {
 	if err := registry.Register(g); err != nil {
 		return err

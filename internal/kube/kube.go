@@ -1,12 +1,12 @@
-// Package kube is the door to the Kubernetes API: one lean client, the kinds we use, watches into local stores, and
-// events. What API objects mean to the core is said in package translate, which needs no connection.
+// Package kube is our client of the Kubernetes API: requests for the kinds that we use, watches into local stores, and
+// Events. Package translate, which needs no connection, translates API objects to values of the core.
 //
-// The client is k8s.io/client-go's REST machinery over a scheme that knows only the groups we speak. The generated
-// clientset registers every group of Kubernetes, several MiB that a node agent would carry for nothing. Objects on
-// the wire are protobuf, in memory the ordinary k8s.io/api types.
+// The client is the REST machinery of k8s.io/client-go over a scheme with only the groups that we use. The generated
+// clientset registers every group of Kubernetes, which would add several MiB to a node agent. Objects are protobuf on
+// the wire and the k8s.io/api types in memory.
 //
-// It decides nothing; how many writes may be on their way core/throttle says (Gate). Kubernetes types stop here and in
-// the shells; the core never sees them.
+// The package makes no decisions. How many writes may be in flight is decided by core/throttle (Gate). Kubernetes types
+// are used here and in the packages that do I/O; the core does not use them.
 package kube
 
 import (
@@ -38,7 +38,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// Kind places a Go type in the API: which group and version serve it, under which resource name.
+// Kind says where the API serves a Go type: its group, version and resource name.
 type Kind struct {
 	schema.GroupVersion
 	Resource   string
@@ -47,7 +47,7 @@ type Kind struct {
 	NewList    func() runtime.Object
 }
 
-// The kinds we speak. A new kind is one entry here and, for a new group, one line in package scheme.
+// The kinds that we use. A new kind is one entry here and, for a new group, one line in package scheme.
 var (
 	Pods                   = Kind{corev1.SchemeGroupVersion, "pods", true, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
 	Nodes                  = Kind{corev1.SchemeGroupVersion, "nodes", false, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
@@ -82,14 +82,14 @@ var (
 
 // Options say how to reach an API server.
 type Options struct {
-	Kubeconfig string  // path of a kubeconfig; empty with Master: that of the pod in which this process runs
-	Master     string  // address of the API server, in place of the kubeconfig's; empty: that one
+	Kubeconfig string  // Kubeconfig string  // path of a kubeconfig; empty, with Master empty too: the configuration of the pod in which this process runs
+	Master     string  // Master     string  // address of the API server, instead of the kubeconfig's; empty: the kubeconfig's
 	UserAgent  string  // component name, shown in audit logs
 	QPS        float32 // client-side limit in requests per second; negative: none
 	Burst      int     // requests that may exceed QPS at once; ignored when QPS is negative
 }
 
-// Client speaks to one API server. It is safe for concurrent use.
+// Client sends requests to one API server. It is safe for concurrent use.
 type Client struct {
 	config *rest.Config
 	groups map[schema.GroupVersion]rest.Interface
@@ -106,14 +106,14 @@ func NewClient(o Options) (*Client, error) {
 	return NewClientForConfig(config)
 }
 
-// NewClientForConfig prepares a client over an existing REST configuration, which it copies.
+// NewClientForConfig prepares a client for a copy of an existing REST configuration.
 func NewClientForConfig(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = codecs.WithoutConversion()
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	if config.Dial == nil {
-		// A peer that vanished without a reset is noticed by TCP keep-alive and by HTTP/2 pings, not by luck.
+		// A peer that vanished without a reset is noticed by TCP keep-alive and by HTTP/2 pings.
 		config.Dial = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 	}
 	httpClient, err := rest.HTTPClientFor(config)
@@ -194,13 +194,13 @@ func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, t ty
 	return result.Into(out)
 }
 
-// Delete removes an object, subject to the preconditions and grace in o.
+// Delete deletes an object, subject to the preconditions and the grace period in o.
 func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o metav1.DeleteOptions) error {
 	return c.at(c.groups[k.GroupVersion].Delete(), k, namespace).Name(name).Body(&o).Do(ctx).Error()
 }
 
-// Evict asks for the end of a pod, once: when a PodDisruptionBudget refuses it, it is for the caller to say when it is
-// asked again.
+// Evict requests the eviction of a pod, once. The caller decides whether and when to retry after a PodDisruptionBudget
+// refused it.
 func (c *Client) Evict(ctx context.Context, e *policyv1.Eviction) error {
 	return c.at(c.groups[Pods.GroupVersion].Post(), Pods, e.Namespace).Name(e.Name).SubResource("eviction").MaxRetries(0).Body(e).Do(ctx).Error()
 }
@@ -217,5 +217,5 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// LogToSlog sends what client-go logs through klog to slog, so that a component has one log.
+// LogToSlog sends what client-go logs through klog to slog, so that a component writes one log.
 func LogToSlog() { klog.SetSlogLogger(slog.Default()) }

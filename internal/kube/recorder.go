@@ -22,22 +22,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
-// Recorders write Events, aggregated and filtered as client-go's broadcaster does it, under the names of several
-// components. Unlike that, they keep what waits (the broadcaster drops all beyond 1,000), wait for a server that does
-// not answer, and let no Warning wait behind other Events. Events about one object are written one after the other,
-// those about others beside them; how fast, and what goes before them, is for the Gate of their client to say. They are
-// safe for concurrent use.
+// Recorders write Events, aggregated and filtered as client-go's broadcaster does, under the names of several
+// components. They differ from the broadcaster in three ways: they do not drop all beyond 1,000 that wait, they retry
+// until the server answers, and no Warning waits behind other Events. Events about one object are written one after the
+// other, those about different objects concurrently. The Gate of their client decides how fast, and which writes go
+// first. Recorders are safe for concurrent use.
 type Recorders struct {
 	ctx        context.Context
 	sink       eventWriter
 	correlator *record.EventCorrelator
 	seed       maphash.Seed
-	lines      map[string]*eventLine // by type of Event
-	away       atomic.Bool           // the server does not answer, and the log says so
-	running    atomic.Int64          // lanes that run
+	lines      map[string]*eventLine // lines      map[string]*eventLine // by type of Event; set once
+	away       atomic.Bool           // away       atomic.Bool           // the server does not answer, and this was logged
+	running    atomic.Int64          // running    atomic.Int64          // how many lanes have a goroutine
 }
 
-// eventWriter sends Events to the API server; since says since when this one waits.
+// eventWriter sends Events to the API server. since is when the Event happened.
 type eventWriter interface {
 	create(ctx context.Context, since time.Time, e *corev1.Event) (*corev1.Event, error)
 	patch(ctx context.Context, since time.Time, e *corev1.Event, data []byte) (*corev1.Event, error)
@@ -45,28 +45,30 @@ type eventWriter interface {
 
 const (
 	// waitingMax bounds the Events of one type that wait behind those that are being written, at about 1 KiB each.
-	// Chosen: a burst of pods on a large cluster. What comes beyond is dropped, and counted in the log and by Dropped.
+	// Chosen for a burst of pods on a large cluster. Further Events are dropped, and counted in the log and by Dropped.
 	waitingMax = 1 << 15
-	// eventLanes is how many Events of one type are written at once. Chosen: as many as binds that a server on two
-	// cores works at; half of BindsInFlight of the scheduler, whose Events and binds then keep up with each other.
+	// eventLanes is how many Events of one type are written at once. Chosen: as many as the binds that a server on two
+	// cores processes at a time, and half of the scheduler's BindsInFlight; Events and binds then keep up with each
+	// other.
 	eventLanes = 32
-	// passMax is what client-go's filter lets pass of one object and source at once (defaultSpamBurst in
+	// passMax is how many Events of one object and source client-go's filter passes at once (defaultSpamBurst in
 	// tools/record/events_cache.go).
 	passMax = 25
-	// waitingOfObjectMax bounds those about one object. With the one that is being written they are as many as pass:
-	// more would be filtered, and those that came last.
+	// waitingOfObjectMax bounds the waiting Events about one object. With the one that is being written they are
+	// passMax: more would be filtered, and the filter would drop the newest.
 	waitingOfObjectMax = passMax - 1
 )
 
-// eventLine is the Events of one type.
+// eventLine is the queue of the Events of one type.
 type eventLine struct {
 	lanes   [eventLanes]eventLane
-	waiting atomic.Int64 // in all lanes
-	dropped atomic.Int64 // since the log said so
-	lost    atomic.Int64 // ever
+	waiting atomic.Int64 // waiting atomic.Int64 // how many wait, in all lanes
+	dropped atomic.Int64 // dropped atomic.Int64 // how many were dropped since the last log message about it
+	lost    atomic.Int64 // lost    atomic.Int64 // how many were dropped since the start
 }
 
-// eventLane is the Events about some of the objects, in their order. Its goroutine runs while there are any.
+// eventLane is the queue of the Events about some of the objects, oldest first. Its goroutine runs while Events wait.
+// mu guards all fields.
 type eventLane struct {
 	mu      sync.Mutex
 	running bool
@@ -74,21 +76,22 @@ type eventLane struct {
 	about   map[corev1.ObjectReference][]*waitingEvent
 }
 
-// waitingEvent is one that has not been sent; if it came again meanwhile, it is still one.
+// waitingEvent is an Event that was not sent yet. When the same happens again meanwhile, it is counted here (times),
+// and since stays the time of the first. The lane's mutex guards it until it is taken.
 type waitingEvent struct {
 	*corev1.Event
 	since time.Time
 	times int
 }
 
-// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. Before a Gate those of
-// type Warning count as throttle.Warning, others as throttle.Event.
+// NewRecorder returns a recorder that writes Events as component on this host until ctx ends. At a Gate those of type
+// Warning count as throttle.Warning, others as throttle.Event.
 func NewRecorder(ctx context.Context, c *Client, component, host string) record.EventRecorder {
 	return newRecorders(ctx, eventSink{c: c}).As(component, host)
 }
 
-// NewRecorders returns recorders for who makes an Event for each of its other writes: before a Gate these Events give
-// way to those writes for a while, and then keep up with them (throttle.EventKind).
+// NewRecorders returns recorders for a process that records an Event for each of its other writes. At a Gate these
+// Events wait behind those writes for a while and then keep up with them (throttle.EventKind).
 func NewRecorders(ctx context.Context, c *Client) *Recorders {
 	return newRecorders(ctx, eventSink{c: c, keepsUp: true})
 }
@@ -104,12 +107,12 @@ func newRecorders(ctx context.Context, sink eventWriter) *Recorders {
 	return r
 }
 
-// As returns the recorder of component on host.
+// As returns the recorder that writes as component on host.
 func (r *Recorders) As(component, host string) record.EventRecorder {
 	return recorder{r, corev1.EventSource{Component: component, Host: host}}
 }
 
-// Dropped is how many Events were dropped because too many waited.
+// Dropped returns how many Events were dropped because too many waited.
 func (r *Recorders) Dropped() (n int64) {
 	for _, line := range r.lines {
 		n += line.lost.Load()
@@ -117,7 +120,7 @@ func (r *Recorders) Dropped() (n int64) {
 	return n
 }
 
-// recorder is Recorders under one name.
+// recorder writes as one component.
 type recorder struct {
 	*Recorders
 	source corev1.EventSource
@@ -142,7 +145,7 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 		return
 	}
 	line := r.lines[kind]
-	if line == nil { // an API server refuses other types
+	if line == nil { // if line == nil { // the API server refuses other types
 		slog.Error("event of an unknown type", "type", kind, "reason", reason, "message", message)
 		return
 	}
@@ -162,8 +165,8 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 	}
 }
 
-// put keeps e, and reports whether the lane must be run. The same Event that waits already happened once more; of an
-// object about which too many wait, the oldest goes.
+// put queues e, and reports whether the caller must start the lane's goroutine. When the same Event already waits, it
+// is counted there. When too many wait about an object, the oldest of them is dropped.
 func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +179,7 @@ func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 		}
 	}
 	if ofIt := l.about[object]; len(ofIt) >= waitingOfObjectMax {
-		*ofIt[0] = waitingEvent{} // its place in the line stays, empty
+		*ofIt[0] = waitingEvent{} // *ofIt[0] = waitingEvent{} // its place in the queue stays, empty
 		l.about[object] = slices.Delete(ofIt, 0, 1)
 		line.waiting.Add(-1)
 	}
@@ -194,20 +197,20 @@ func (l *eventLane) put(line *eventLine, e *waitingEvent) (run bool) {
 	return run
 }
 
-// object is what it is about, whatever part and version of that.
+// object returns the object that the Event is about, without the field and the version of it.
 func (e *waitingEvent) object() corev1.ObjectReference {
 	object := e.InvolvedObject
 	object.FieldPath, object.ResourceVersion = "", ""
 	return object
 }
 
-// sameAs reports whether two Events about one object say the same.
+// sameAs reports whether two Events about one object have the same content.
 func (e *waitingEvent) sameAs(o *waitingEvent) bool {
 	return e.Reason == o.Reason && e.Message == o.Message && e.Source == o.Source &&
 		e.InvolvedObject.FieldPath == o.InvolvedObject.FieldPath && len(e.Annotations)+len(o.Annotations) == 0
 }
 
-// take returns the next Event; nil if there is none: then the lane has stopped.
+// take returns the next Event. It returns nil, and the lane has stopped, if there is none.
 func (l *eventLane) take(line *eventLine) *waitingEvent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -228,7 +231,7 @@ func (l *eventLane) take(line *eventLine) *waitingEvent {
 	return nil
 }
 
-// Settle waits until all Events are written, but not longer than that.
+// Settle waits until all Events are written, at most for that long.
 func (r *Recorders) Settle(most time.Duration) {
 	over := time.NewTimer(most)
 	defer over.Stop()
@@ -242,9 +245,10 @@ func (r *Recorders) Settle(most time.Duration) {
 	}
 }
 
-// settleEvery is how often Settle looks. Chosen: nothing beside the end of a process.
+// settleEvery is how often Settle checks. Chosen: short compared with the end of a process.
 const settleEvery = 5 * time.Millisecond
 
+// run is the goroutine of a lane.
 func (r *Recorders) run(line *eventLine, lane *eventLane) {
 	defer r.running.Add(-1)
 	for e := lane.take(line); e != nil && r.ctx.Err() == nil; e = lane.take(line) {
@@ -255,16 +259,16 @@ func (r *Recorders) run(line *eventLine, lane *eventLane) {
 	}
 }
 
-// keptMax is how long a server is asked that has too much to do or fails: after it, it would have dropped the Event
-// itself (--event-ttl of the API server, an hour).
+// keptMax bounds for how long an Event is offered to a server that is overloaded or fails. A server would have deleted
+// the Event itself after that time (--event-ttl of the API server, an hour).
 const keptMax = time.Hour
 
-// notNow is the refusal of a server that may take the same later.
+// notNow is the error of a server that may accept the same request later.
 type notNow struct{ error }
 
 func (e notNow) Unwrap() error { return e.error }
 
-// orNotNow marks such refusals of an Event that waits since then.
+// orNotNow marks temporary errors as notNow, for an Event that has waited since then.
 func orNotNow(err error, since time.Time) error {
 	temporary := apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err)
@@ -274,8 +278,8 @@ func orNotNow(err error, since time.Time) error {
 	return err
 }
 
-// write sends one Event, waiting for a server that does not answer, or not now. What the server refuses is left: it
-// would refuse it again.
+// write sends one Event. It retries while the server does not answer or is temporarily unable. An Event that the server
+// refuses is dropped: the server would refuse it again.
 func (r *Recorders) write(w *waitingEvent) {
 	e, patch, isNew := r.correlate(w)
 	if e == nil {
@@ -286,12 +290,12 @@ func (r *Recorders) write(w *waitingEvent) {
 			if written, err := r.sink.patch(r.ctx, w.since, e, patch); !apierrors.IsNotFound(err) {
 				return written, orNotNow(err, w.since)
 			}
-			e.ResourceVersion = "" // it has expired meanwhile
+			e.ResourceVersion = "" // e.ResourceVersion = "" // the stored Event has expired meanwhile
 		}
 		written, err := r.sink.create(r.ctx, w.since, e)
 		return written, orNotNow(err, w.since)
 	}, func(err error) {
-		if r.away.CompareAndSwap(false, true) { // once, not from each lane
+		if r.away.CompareAndSwap(false, true) { // if r.away.CompareAndSwap(false, true) { // log it once, not from each lane
 			tellAway(err)
 		}
 	})
@@ -304,10 +308,10 @@ func (r *Recorders) write(w *waitingEvent) {
 	}
 }
 
-// correlate tells the correlator of each time that an Event happened, and returns what it makes of the last; nil:
-// nothing is to be written. isNew: the server has none of the kind yet.
+// correlate passes each occurrence of the Event to the correlator, and returns the result for the last one; nil:
+// nothing is to be written. isNew: the server has no Event of this series yet.
 func (r *Recorders) correlate(w *waitingEvent) (e *corev1.Event, patch []byte, isNew bool) {
-	for i := range min(w.times, passMax) { // more are filtered
+	for i := range min(w.times, passMax) { // for i := range min(w.times, passMax) { // more would be filtered
 		result, err := r.correlator.EventCorrelate(w.Event)
 		if err != nil || result.Skip {
 			break

@@ -20,40 +20,44 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A Renewal is what a node's lease says.
+// A Renewal is the content of a node's lease.
 type Renewal struct {
 	Name    string
-	Renewed unit.Wall // never: the lease names no time
-	Gone    bool      // the lease was deleted
+	Renewed unit.Wall // Renewed unit.Wall // spec.renewTime; zero: the lease has none
+	Gone    bool      // Gone    bool      // the lease was deleted
 }
 
-// Pauses before the leases are listed again after a failure, doubled from the first to the longest, jittered by half.
+// Pauses before the leases are listed again after a failure, doubled from the first to the longest, with jitter of one
+// half.
 const (
 	renewalsFirst = 500 * time.Millisecond
 	renewalsMax   = 10 * time.Second
 )
 
-// watchRenewalsFor is when the server is asked to end a watch, between this and twice this, as client-go's reflector asks,
-// so that many watchers do not come back at the same moment. Chosen: its 5 to 10 minutes.
+// watchRenewalsFor is the timeout that is requested for a watch, between this and twice this, as client-go's reflector
+// does, so that many watchers do not come back at the same moment. Chosen: the reflector's 5 to 10 minutes.
 const watchRenewalsFor = 5 * time.Minute
 
-// Renewals follows the leases of nodes.
+// Renewals watches the leases of nodes.
 //
-// A cluster of 5,000 nodes renews 500 leases a second, nearly all that a lifecycle controller hears. So this is no
-// Informer: it keeps no objects and reads three fields of each (renewals_wire.go). Give it a client that gathers (gather.go).
+// A cluster of 5,000 nodes renews 500 leases per second, which is nearly all that a lifecycle controller receives. So
+// this is not an Informer: it keeps no objects and reads three fields of each (renewals_wire.go). Give it a client that
+// gathers (gather.go).
+// Follow's goroutine owns a Renewals.
 type Renewals struct {
 	client rest.Interface
 	tell   func([]Renewal)
-	known  map[string]bool // names told of and not told gone
+	known  map[string]bool // known  map[string]bool // nodes whose lease was passed to tell and not reported as gone since
 }
 
-// NewRenewals prepares to follow. tell is called from one goroutine with what arrived together, in order.
+// NewRenewals prepares a watch. tell is called from one goroutine with the renewals that arrived together, in order.
 func (c *Client) NewRenewals(tell func([]Renewal)) *Renewals {
 	return &Renewals{client: c.REST(coordinationv1.SchemeGroupVersion), tell: tell, known: map[string]bool{}}
 }
 
-// Follow tells of all leases in the namespace of node leases, then of each change, until ctx ends. A full list, the first
-// and those after a lost watch, names the leases that went meanwhile as gone. listed is called after the first.
+// Follow lists and watches the leases in the namespace of node leases until ctx ends, and passes all leases to tell
+// first, then each change. After a watch was lost it lists again; leases that were deleted meanwhile are then reported
+// as gone. listed is called after the first list.
 func (f *Renewals) Follow(ctx context.Context, listed func()) {
 	for pause := renewalsFirst; ctx.Err() == nil; {
 		version, err := f.list(ctx)
@@ -77,11 +81,11 @@ func (f *Renewals) Follow(ctx context.Context, listed func()) {
 	}
 }
 
-// list tells of every lease and returns the version to watch from.
+// list passes every lease to tell and returns the version to watch from.
 func (f *Renewals) list(ctx context.Context) (version string, err error) {
 	list, err := patiently(ctx, func() (*coordinationv1.LeaseList, error) {
 		list := &coordinationv1.LeaseList{}
-		// "0": the server's cache will do, as for every informer; the watch brings what it lacks.
+		// "0" allows the server to answer from its cache, as for every informer; the watch brings what that lacks.
 		o := metav1.ListOptions{ResourceVersion: "0"}
 		return list, f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o, parameterCodec).Do(ctx).Into(list)
 	})
@@ -108,7 +112,7 @@ func (f *Renewals) list(ctx context.Context) (version string, err error) {
 	return list.ResourceVersion, nil
 }
 
-// watch follows the leases from version on, over as many watches as it takes, until one fails.
+// watch follows the leases from version on, over as many watches as necessary, until one fails.
 func (f *Renewals) watch(ctx context.Context, version string) error {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -124,7 +128,8 @@ func (f *Renewals) watch(ctx context.Context, version string) error {
 	return ctx.Err()
 }
 
-// watchOnce follows one watch to its end and returns the version it came to; an end that the server chose is no error.
+// watchOnce follows one watch to its end and returns the version that it reached. An end that the server chose is no
+// error.
 func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error) {
 	seconds := int64((watchRenewalsFor + rand.N(watchRenewalsFor)) / time.Second)
 	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds}
@@ -160,14 +165,14 @@ func (f *Renewals) watchOnce(ctx context.Context, version string) (string, error
 				delete(f.known, e.name)
 			}
 		}
-		if stream.Buffered() < frameHead && len(batch) > 0 { // all that came together was read
+		if stream.Buffered() < frameHead && len(batch) > 0 { // if stream.Buffered() < frameHead && len(batch) > 0 { // all that arrived together was read
 			f.tell(batch)
 			batch = nil
 		}
 	}
 }
 
-// errorOfWatch is what the server says in the middle of a watch, most often that the version is too old.
+// errorOfWatch translates an error event of a watch. Most often it says that the version is too old.
 func errorOfWatch(status metav1.Status) error {
 	if status.Status != metav1.StatusFailure {
 		return fmt.Errorf("watch node leases: error without a failure: code %d", status.Code)

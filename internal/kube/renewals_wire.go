@@ -26,8 +26,8 @@ import (
 //	MicroTime     { 1: seconds int64; 2: nanos int32 }
 const (
 	frameHead = 4
-	// frameMax bounds a frame; a lease is well below 2 KiB, etcd's limit for any object 1.5 MiB. More means that the stream
-	// is not what we take it for.
+	// frameMax bounds a frame. A lease is well below 2 KiB, and etcd's limit for any object is 1.5 MiB. A longer frame
+	// means that the stream is not the expected protobuf.
 	frameMax = 4 << 20
 )
 
@@ -69,7 +69,7 @@ func parseRenewal(frame []byte) (leaseEvent, error) {
 		case 1:
 			kind = string(value)
 		case 2:
-			_ = eachField(value, func(n protowire.Number, value []byte) { // broken: object stays empty, an error below
+			_ = eachField(value, func(n protowire.Number, value []byte) { // _ = eachField(value, func(n protowire.Number, value []byte) { // on an error object stays empty, which is an error below
 				if n == 1 {
 					object = value
 				}
@@ -146,7 +146,7 @@ func (e *leaseEvent) parseLease(raw []byte) error {
 	return broken
 }
 
-// parseTime reads a MicroTime. Its fields are numbers, which eachField passes by.
+// parseTime reads a MicroTime. Its fields are numbers, which eachField skips.
 func parseTime(b []byte) (unit.Wall, error) {
 	var seconds, nanos int64
 	for len(b) > 0 {
@@ -173,7 +173,7 @@ func parseTime(b []byte) (unit.Wall, error) {
 	return unit.WallOf(time.Unix(seconds, nanos)), nil
 }
 
-// eachField calls do for every field of a message that holds bytes, and passes over the others.
+// eachField calls do for every field of a message that contains bytes, and skips the others.
 func eachField(b []byte, do func(protowire.Number, []byte)) error {
 	for len(b) > 0 {
 		n, kind, size := protowire.ConsumeTag(b)

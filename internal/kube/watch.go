@@ -21,26 +21,26 @@ type Selection struct {
 	Namespace string
 	Fields    fields.Selector // nil: any
 	Labels    string          // a label selector; empty: any
-	// Trim, if set, removes from each object what the caller never reads, before it is kept.
+	// Trim, if set, removes fields that the caller does not read from each object before it is stored.
 	Trim func(runtime.Object)
-	// Keep, if set, returns what to store and to hand on in place of each object: something that implements
-	// metav1.Object, or the object itself. It may see what it made before.
+	// Keep, if set, returns what to store and to pass to the handler instead of each object: a value that implements
+	// metav1.Object, or the object itself. Its argument may be a value that it returned before.
 	Keep func(obj any) any
-	// Order, if set, compares the objects of one list, as they were kept: whoever is less is told first. It is asked
-	// of all of them whenever there is a list: at the start, and after a gap in the watch. Without it they are told in
-	// no order. What changes between lists is told as it happened.
+	// Order, if set, compares the objects of one list, as they were stored: the handler gets lesser ones first. It is
+	// used for every list: at the start, and after a gap in the watch. Without it the order of a list is not defined.
+	// Changes between lists reach the handler in the order in which they happened.
 	Order func(a, b any) int
 }
 
-// LivePods leaves out pods that have ended: they hold nothing, and the watch reports the end as a deletion.
+// LivePods leaves out pods that have ended, since they use no resources. The watch reports the end of a pod as a
+// deletion.
 var LivePods = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )
 
 // Informer keeps a local copy of the selected objects of kind k and calls handler, in order, for each change. Objects
-// are shared and must not be written to; managedFields are dropped on arrival. Run it with
-// Informer(...).RunWithContext.
+// are shared and must not be modified; managedFields are dropped on arrival. Run it with Informer(...).RunWithContext.
 func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller) {
 	tweak := func(o *metav1.ListOptions) {
 		if sel.Fields != nil {
@@ -82,22 +82,23 @@ func (c *Client) Informer(k Kind, sel Selection, handler cache.ResourceEventHand
 }
 
 // Pauses between attempts to reach a server that does not answer at all: from the first to the longest, doubling, each
-// jittered by half. The longest bounds how late a watch is back after the server; client-go's own is up to a minute,
-// during which a node is Ready and deaf. A fleet of N nodes asks a dead server N/7 times per second and watch.
+// with jitter of one half. The longest bounds how much later than the server a watch is back. client-go's own pause is
+// up to a minute, during which a node is Ready and receives no changes. A fleet of N nodes sends a dead server N/7
+// requests per second and watch.
 const (
 	unreachableFirst = 500 * time.Millisecond
 	unreachableMax   = 10 * time.Second
 )
 
-// patiently asks until the server answers, be it with a refusal, but for a notNow: what to do about those the caller
-// knows.
+// patiently repeats a request until the server answers. An error that the server answers ends it too, except a notNow;
+// the caller handles those errors.
 func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	return patientlyTelling(ctx, ask, tellAway)
 }
 
 func tellAway(err error) { slog.Warn("API server does not answer, asking until it does", "err", err) }
 
-// patientlyTelling is patiently for who has other words for the first attempt that got no answer.
+// patientlyTelling is patiently with another log message for the first attempt that got no answer.
 func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell func(error)) (T, error) {
 	for pause := unreachableFirst; ; pause = min(2*pause, unreachableMax) {
 		answer, err := ask()
@@ -115,7 +116,7 @@ func patientlyTelling[T any](ctx context.Context, ask func() (T, error), tell fu
 	}
 }
 
-// dropManagedFields removes what no part of ours reads and what is often a third of an object.
+// dropManagedFields removes managedFields, which we do not read and which are often a third of an object.
 func dropManagedFields(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
@@ -123,8 +124,8 @@ func dropManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// Deleted returns the object of a delete notification, also when the deletion itself was missed and only noticed by the
-// next list. T is the type that the watch keeps, or an interface of it.
+// Deleted returns the object of a delete notification, also when the watch missed the deletion and only the next list
+// showed it. T is the type that the watch stores, or an interface that this type implements.
 func Deleted[T any](obj any) (T, bool) {
 	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj

@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// orderedInformer is cache.NewInformerWithOptions for who has the objects of each list told in an order. client-go's
-// own tells a streamed list in no order at all (reflector.go, watchList keeps it in a map).
+// orderedInformer is cache.NewInformerWithOptions that passes the objects of each list to the handler in an order.
+// client-go's own passes a streamed list in no defined order (watchList in reflector.go keeps it in a map).
 func orderedInformer(o cache.InformerOptions, order func(a, b any) int) (cache.Store, cache.Controller) {
 	store := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
 	queue := orderedQueue{cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
@@ -20,19 +20,19 @@ func orderedInformer(o cache.InformerOptions, order func(a, b any) int) (cache.S
 	})
 }
 
-// orderedQueue puts the objects of each list in order before they are told.
+// orderedQueue sorts the objects of each list before they are processed.
 type orderedQueue struct {
 	*cache.RealFIFO
 	order func(a, b any) int
 }
 
-// Replace is part of cache.Queue: a whole list has come.
+// Replace is part of cache.Queue. It is called with a whole list.
 func (q orderedQueue) Replace(all []any, version string) error {
 	slices.SortFunc(all, q.order)
 	return q.RealFIFO.Replace(all, version)
 }
 
-// tell brings changes to the store and to the handler.
+// tell applies changes to the store and passes them to the handler.
 func tell(h cache.ResourceEventHandler, store cache.Store, changes cache.Deltas, initial bool) error {
 	for _, c := range changes {
 		switch c.Type {

@@ -1,19 +1,21 @@
-// Package authn answers two questions about a request to a component's own server: who sent it, and may they.
+// Package authn decides whether a request to a component's server is allowed: it authenticates the sender and
+// authorizes the request.
 //
-// Who: a client certificate signed by the client CA (common name is the user, organizations are the groups), else a
-// bearer token that the API server's TokenReview accepts, else nobody (system:anonymous) where the configuration
-// allows that. A credential that was offered and does not hold is an error, never a reason to go on as anonymous.
+// Authentication: a client certificate signed by the client CA (the common name is the user, organizations are the
+// groups), else a bearer token that the API server's TokenReview accepts, else system:anonymous where the configuration
+// allows it. An invalid credential is an error; such a request does not continue as anonymous.
 //
-// May they: the API server's SubjectAccessReview on the resource nodes/<this node>, with the subresources and verbs the
-// kubelet asks for, so that existing RBAC rules mean the same here, but for one: what runs code in a container or
-// speaks with it asks for `create` whatever the method (VerbOf). For a server that is no node's, on the path itself, as
-// upstream's controllers and scheduler ask; or everything, with authorization mode AlwaysAllow.
+// Authorization: the API server's SubjectAccessReview on the resource nodes/<this node>, with the subresources and
+// verbs that the kubelet uses, so that existing RBAC rules mean the same here. There is one exception: a request that
+// runs code in a container, or communicates with it, needs `create` whatever the method (VerbOf). A server that does
+// not belong to a node is authorized by path, as upstream's controllers and scheduler are. With authorization mode
+// AlwaysAllow every request is allowed.
 //
-// Answers are remembered for the configured times in bounded caches, keyed by a keyed hash so that a memory dump holds
-// no token. When the API server cannot be asked, remembered answers still count and everything else is refused with
-// status 503 and a text that says so: the agent never lets anybody in because it could not ask.
+// Answers are cached for the configured times in bounded caches, keyed by a keyed hash so that a memory dump contains
+// no token. While the API server does not answer, cached answers still count, and other requests are refused with
+// status 503 and a text that gives this reason. No request is allowed because the API server could not be asked.
 //
-// The package does not speak TLS (internal/agent/server owns the listener) and knows no routes beyond the path prefixes
+// The package does not speak TLS (internal/agent/server owns the listener) and knows no routes except the path prefixes
 // that decide a subresource.
 package authn
 
@@ -37,25 +39,26 @@ type Identity struct {
 	Extra  map[string][]string
 }
 
-// Names and groups that upstream gives to requests by how they were authenticated.
+// Names and groups that upstream gives to requests by the way they were authenticated.
 const (
 	anonymousName        = "system:anonymous"
 	groupAuthenticated   = "system:authenticated"
 	groupUnauthenticated = "system:unauthenticated"
 )
 
-// Reviewer posts reviews to the API server; *kube.Client is one.
+// Reviewer posts reviews to the API server. *kube.Client implements it.
 type Reviewer interface {
 	Create(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
 }
 
-// Options configure a Guard. The durations are KubeletConfiguration's; zero means that nothing is remembered.
+// Options configure a Guard. The durations are those of KubeletConfiguration; zero means that no answer is cached.
 type Options struct {
-	NodeName     string   // whose server it is; empty: no node's, and access is to paths
+	NodeName     string   // NodeName     string   // the node of the server; empty: the server belongs to no node, and access is authorized by path
 	API          Reviewer // nil: tokens are not accepted and Webhook authorization is an error
-	AccessAPI    Reviewer // asked what an identity may; nil: API
-	ClientCAFile string   // PEM bundle; empty: see ClientCAs
-	// ClientCAs, where there is no file, says whose client certificates are accepted; nil, or nil from it: nobody's.
+	AccessAPI    Reviewer // AccessAPI    Reviewer // for SubjectAccessReviews; nil: API
+	ClientCAFile string   // ClientCAFile string   // PEM bundle; empty: see ClientCAs
+	// ClientCAs returns the CAs of accepted client certificates when there is no file. Nil, or nil from it: none is
+	// accepted.
 	ClientCAs   func() *x509.CertPool
 	Tokens      bool // authentication.webhook.enabled
 	TokenTTL    time.Duration
@@ -74,7 +77,7 @@ type Guard struct {
 	decisions *reviews[bool]
 }
 
-// New checks o and returns a Guard. It reads the client CA once, so that a wrong path is found at start.
+// New checks o and returns a Guard. It reads the client CA once, so that a wrong path is reported at the start.
 func New(o Options) (*Guard, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -90,7 +93,7 @@ func New(o Options) (*Guard, error) {
 	}
 	g := &Guard{
 		o: o,
-		// A refused token is remembered apart from good ones, so that a flood of bad ones cannot push those out.
+		// Refused tokens are cached apart from accepted ones, so that a flood of bad tokens cannot evict the good ones.
 		tokens:    newReviews(o.Now, tokensMax, func(id *Identity) (bool, time.Duration) { return id != nil, o.TokenTTL }),
 		decisions: newReviews(o.Now, decisionsMax, func(ok bool) (bool, time.Duration) { return ok, pick(ok, o.AllowTTL, o.DenyTTL) }),
 	}
@@ -110,11 +113,11 @@ func pick[T any](first bool, a, b T) T {
 	return b
 }
 
-// Refusal is why a request may not pass: the status to answer with and the text that says why.
+// Refusal is the error of a request that is not allowed: the status code and text of the answer.
 type Refusal struct {
 	Status int
 	Text   string
-	Err    error // for the log; nil where the text says it all
+	Err    error // Err    error // for the log; nil where Text says it all
 }
 
 func (r *Refusal) Error() string {
@@ -126,8 +129,8 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Admit authenticates and authorizes r. On success it removes the credential from r's headers, so that nothing behind
-// the guard (a proxied runtime, a log) can see it. The error is a *Refusal.
+// Admit authenticates and authorizes r. On success it removes the credential from r's headers, so that no code behind
+// the guard (a proxied runtime, a log) can read it. The error is a *Refusal.
 func (g *Guard) Admit(r *http.Request) (*Identity, error) {
 	id, err := g.identify(r)
 	if err != nil {
@@ -139,7 +142,7 @@ func (g *Guard) Admit(r *http.Request) (*Identity, error) {
 	return id, nil
 }
 
-// identify goes through the ways to authenticate in upstream's order: certificate, token, anonymous.
+// identify tries the ways to authenticate in upstream's order: certificate, token, anonymous.
 func (g *Guard) identify(r *http.Request) (*Identity, error) {
 	id, certErr := g.fromCertificate(r)
 	if id != nil {

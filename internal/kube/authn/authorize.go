@@ -12,19 +12,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// decisionsMax bounds the remembered decisions; an entry is about 100 bytes. Identities times verbs times subresources
-// of one node are dozens.
+// decisionsMax bounds the cached decisions; an entry is about 100 bytes. Identities times verbs times subresources of
+// one node are dozens.
 const decisionsMax = 2048
 
-// verbs are the API verbs of HTTP methods. Other methods (HEAD, OPTIONS, CONNECT, ...) have none and are refused.
+// verbs are the API verbs of HTTP methods. Other methods (HEAD, OPTIONS, CONNECT, ...) have none, so they are refused.
 var verbs = map[string]string{
 	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
-// VerbOf returns the verb that must be allowed on a node for a request, and false when its method has none. What runs
-// code in a container, or speaks with it, creates something whatever the method: WebSocket clients open streams with
-// GET. (Upstream takes the method's verb there too, so that there `get` on nodes/proxy, which reads logs and lists,
-// runs commands in any pod.)
+// VerbOf returns the verb on a node that a request needs, and false when its method has none. A request that runs code
+// in a container, or communicates with it, needs `create` whatever the method: WebSocket clients open streams with GET.
+// (Upstream uses the method's verb there too. With upstream, `get` on nodes/proxy, which is meant for logs and lists,
+// therefore suffices to run commands in any pod.)
 func VerbOf(method, path string) (string, bool) {
 	verb, ok := verbs[method]
 	for _, prefix := range []string{"/exec", "/attach", "/run", "/portForward"} {
@@ -41,7 +41,7 @@ func isBelow(path, prefix string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// authorize asks whether id may do r: allowed if any of the subresources of the path is.
+// authorize returns nil if id may use any of the subresources of r's path.
 func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	verb, ok := verbs[r.Method]
 	if g.o.NodeName != "" {
@@ -54,8 +54,8 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 		return nil
 	}
 	subresources := g.targets(r.URL.Path)
-	// What is remembered counts first, so that a remembered yes holds when another answer has expired and the API
-	// server is away.
+	// Cached answers are checked first, so that a cached yes counts when another answer has expired and the API server
+	// does not answer.
 	for _, sub := range subresources {
 		if allowed, known := g.decisions.remembered(decisionKey(id, verb, sub)); known && allowed {
 			return nil
@@ -75,7 +75,7 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, %s)", id.Name, verb, g.describe(subresources...)), nil}
 }
 
-// targets are what a request for path may be allowed by: subresources of the node, or the path itself.
+// targets returns the subresources of the node, or the path itself, of which one must be allowed for path.
 func (g *Guard) targets(path string) []string {
 	if g.o.NodeName == "" {
 		return []string{path}
@@ -144,7 +144,7 @@ func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target str
 	return out.Status.Allowed && !out.Status.Denied, nil
 }
 
-// decisionKey spells everything a decision depends on, in an order that does not vary.
+// decisionKey returns everything that a decision depends on, in a fixed order.
 func decisionKey(id *Identity, verb, subresource string) []string {
 	key := []string{verb, subresource, id.Name, id.UID}
 	key = append(key, fmt.Sprint(len(id.Groups)))

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// caCheckInterval is how often, at most, the client CA file is looked at for a change while requests arrive. Chosen: a
-// rotation is seen within a second, and a busy server pays one stat per second. Nothing happens while no request
-// arrives.
+// caCheckInterval is how often, at most, the client CA file is checked for a change while requests arrive. Chosen: a
+// rotation takes effect within a second, and a busy server does one stat per second. Without requests it is not
+// checked.
 const caCheckInterval = time.Second
 
-// credentialID is the key under which audit records name the credential used (upstream's spelling).
+// credentialID is the key under which audit records name the credential (upstream's spelling).
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// uidOID is the subject attribute that carries a user's UID (KEP-4542, beta and on in 1.36).
+// uidOID is the subject attribute that contains a user's UID (KEP-4542, beta and on in 1.36).
 var uidOID = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 
-// fromCertificate returns the identity of a verified client certificate, nil if none was offered, and an error if one
-// was offered that the client CA did not sign, that has expired or that is not for clients.
+// fromCertificate returns the identity of a verified client certificate and nil if the client sent none. It returns an
+// error if the client CA did not sign it, it has expired or it is not for clients.
 func (g *Guard) fromCertificate(r *http.Request) (*Identity, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -58,7 +58,7 @@ func (g *Guard) fromCertificate(r *http.Request) (*Identity, error) {
 	}, nil
 }
 
-// clientCAs is whose client certificates are accepted; nil: nobody's.
+// clientCAs returns the CAs of accepted client certificates; nil: none is accepted.
 func (g *Guard) clientCAs() (*x509.CertPool, error) {
 	switch {
 	case g.ca != nil:
@@ -85,8 +85,9 @@ func withGroup(groups []string, g string) []string {
 	return append(slices.Clone(groups), g)
 }
 
-// bundle is a PEM file of CA certificates, read again when it changes. A file that vanished or no longer parses keeps
-// the last good pool: a half-written rotation must not lock everybody out.
+// bundle is a PEM file of CA certificates that is read again when it changes. While the file is missing or does not
+// parse, the last good pool stays in use, so that a half-written rotation does not lock all clients out.
+// path and now are set once. mu guards the rest.
 type bundle struct {
 	path string
 	now  func() time.Time
@@ -94,7 +95,7 @@ type bundle struct {
 	mu      sync.Mutex
 	good    *x509.CertPool // nil until the first successful read
 	stamp   fileStamp      // of the content in good
-	checked time.Time      // last look at the file
+	checked time.Time      // checked time.Time      // last check of the file
 }
 
 type fileStamp struct {

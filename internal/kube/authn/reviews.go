@@ -13,23 +13,25 @@ import (
 )
 
 const (
-	// reviewTimeout is how long one question to the API server may take. Upstream: 10 s.
+	// reviewTimeout bounds one review by the API server. Upstream: 10 s.
 	reviewTimeout = 10 * time.Second
-	// pendingMax bounds questions in flight, so that a flood of made-up tokens cannot pile up goroutines. Chosen: ten
-	// times what the API server would answer in the time of one review.
+	// pendingMax bounds the reviews in flight, so that a flood of invented tokens cannot accumulate goroutines. Chosen:
+	// ten times what the API server would answer in the time of one review.
 	pendingMax = 64
 )
 
-// digest names a question without revealing it.
+// digest identifies a question without containing it.
 type digest [sha256.Size]byte
 
-// reviews asks a question once, however many ask at the same time, and remembers the answer for as long as keep says.
-// Good answers and bad ones have their own bound, least recently used goes first. Errors are not remembered.
+// reviews sends a question once, however many callers have it at the same time, and caches the answer for as long as
+// keep says. Good and bad answers are bounded separately; the least recently used is dropped first. Errors are not
+// cached.
 type reviews[T any] struct {
 	now  func() time.Time
 	keep func(T) (good bool, ttl time.Duration)
-	salt []byte // random per process: digests of one process mean nothing to another
+	salt []byte // salt []byte // random per process, so that the digests of one process mean nothing to another
 
+	// mu guards what follows.
 	mu      sync.Mutex
 	shelves [2]shelf[T] // bad, good
 	pending map[digest]*question[T]
@@ -62,7 +64,7 @@ func newReviews[T any](now func() time.Time, limit int, keep func(T) (bool, time
 	return r
 }
 
-// digest hashes the parts of a key, each with its length before it so that parts cannot flow into each other.
+// digest hashes the parts of a key, each after its length, so that different lists of parts have different input.
 func (r *reviews[T]) digest(parts []string) digest {
 	mac := hmac.New(sha256.New, r.salt)
 	var length [8]byte
@@ -74,7 +76,7 @@ func (r *reviews[T]) digest(parts []string) digest {
 	return digest(mac.Sum(nil))
 }
 
-// remembered returns the answer that is still good, if there is one.
+// remembered returns the cached answer that has not expired, if there is one.
 func (r *reviews[T]) remembered(key []string) (value T, known bool) {
 	d := r.digest(key)
 	r.mu.Lock()
@@ -104,8 +106,8 @@ func (s *shelf[T]) drop(e *list.Element) {
 	s.order.Remove(e)
 }
 
-// ask returns the remembered answer to key or puts the question with review. The question outlives a caller that goes
-// away: others may be waiting for it.
+// ask returns the cached answer to key, or gets it with review. The review continues when the caller's context ends,
+// since other callers may be waiting for it.
 func (r *reviews[T]) ask(ctx context.Context, key []string, review func(context.Context) (T, error)) (T, error) {
 	d := r.digest(key)
 	r.mu.Lock()

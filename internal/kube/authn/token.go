@@ -14,11 +14,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// tokensMax bounds the remembered tokens, good and bad apart. A node's clients are the API server and a few scrapers;
-// more only costs those that are pushed out one more review.
+// tokensMax bounds the cached tokens, accepted and refused ones apart. A node's clients are the API server and a few
+// scrapers; a client whose token was dropped costs one more review.
 const tokensMax = 512
 
-// tokenBytesMax bounds a token. Service account tokens are about 1 KiB, fat OIDC ones a few; the header limit is 1 MiB.
+// tokenBytesMax bounds a token. Service account tokens are about 1 KiB, large OIDC ones a few; the header limit is 1
+// MiB.
 const tokenBytesMax = 64 << 10
 
 const (
@@ -26,8 +27,8 @@ const (
 	bearerProtocolStart = "base64url.bearer.authorization.k8s.io."
 )
 
-// fromToken returns the identity behind a bearer token, nil if none was offered or tokens are not accepted, and a
-// *Refusal if the token does not hold or cannot be reviewed.
+// fromToken returns the identity of a bearer token, nil if the request has none or tokens are not accepted, and a
+// *Refusal if the token is invalid or cannot be reviewed.
 func (g *Guard) fromToken(r *http.Request) (*Identity, error) {
 	if !g.o.Tokens {
 		return nil, nil
@@ -72,8 +73,8 @@ func (g *Guard) reviewToken(ctx context.Context, token string) (*Identity, error
 	return &Identity{Name: user.Username, UID: user.UID, Groups: withGroup(user.Groups, groupAuthenticated), Extra: extra}, nil
 }
 
-// bearer finds the token of r and how to remove it: in the Authorization header, or, from browsers that cannot set
-// headers on WebSockets, in a subprotocol.
+// bearer returns the token of r and a function that removes it from r. The token is in the Authorization header, or,
+// for browsers that cannot set headers on WebSockets, in a subprotocol.
 func bearer(r *http.Request) (token string, strip func(), err error) {
 	if scheme, rest, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " "); ok && strings.EqualFold(scheme, "bearer") {
 		token, _, _ := strings.Cut(rest, " ")
@@ -102,7 +103,7 @@ func bearer(r *http.Request) (token string, strip func(), err error) {
 	return token, func() { r.Header.Set(webSocketProtocols, strings.Join(others, ",")) }, nil
 }
 
-// unavailable says that the API server was needed and could not be asked.
+// unavailable is the refusal when an answer of the API server is needed and it gives none.
 func unavailable(what string, err error) *Refusal {
 	return &Refusal{http.StatusServiceUnavailable, "API server cannot be asked for a " + what + " and no earlier answer is remembered; try again when it is back", err}
 }

@@ -1,8 +1,8 @@
-// Package compat writes docs/compatibility.md: what becomes of every field of a pod and of a KubeletConfiguration on a
-// node of this agent, from the tables that the agent itself goes by (podfields, kubeletconfig).
+// Package compat writes docs/compatibility.md: how a node of this agent treats every field of a pod and of a
+// KubeletConfiguration. It uses the tables that the agent itself uses (podfields, kubeletconfig).
 //
-// The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository is
-// another, so that whoever changes what the agent does cannot leave the page behind. Nothing in the product uses this
+// The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository
+// differs, so that a change of the agent's behaviour cannot leave the page outdated. The product does not use this
 // package.
 package compat
 
@@ -44,7 +44,7 @@ mirror pods show it.
 ` + "`containers[]`" + ` stands for init containers and ephemeral containers, too.
 `
 
-// Markdown is the page.
+// Markdown returns the page.
 func Markdown() string {
 	var out strings.Builder
 	out.WriteString(head)
@@ -66,7 +66,7 @@ var outcomes = map[podfields.Outcome]string{
 	podfields.NoEffect:   "no effect",
 }
 
-// fieldsOf lists a group's fields below what they have in common.
+// fieldsOf lists a group's fields relative to the path that they have in common.
 func fieldsOf(g podfields.Group) string {
 	var names []string
 	for _, name := range strings.Fields(g.Fields) {
@@ -79,7 +79,7 @@ func fieldsOf(g podfields.Group) string {
 	return "`" + at + "`: " + strings.Join(names, ", ")
 }
 
-// note is a group's note, or for what is held, why and what would help.
+// note returns a group's note; for held fields without a note, why they are held and what would help.
 func note(g podfields.Group) string {
 	if g.Note != "" || g.Outcome != podfields.Held {
 		return g.Note
@@ -105,11 +105,11 @@ is not honoured and is set to anything but its default is a warning when the age
 
 `
 
-// writeConfiguration writes about the fields of a KubeletConfiguration.
+// writeConfiguration writes the part about the fields of a KubeletConfiguration.
 func writeConfiguration(out *strings.Builder) {
 	out.WriteString(configurationHead)
 	var honoured []string
-	var others [2]strings.Builder // those whose default does not matter, and those where it does
+	var others [2]strings.Builder // var others [2]strings.Builder // fields whose default is honoured, and fields whose default is not
 	for _, f := range kubeletconfig.Fields() {
 		if f.Honoured {
 			honoured = append(honoured, "`"+f.Path+"`")

@@ -1,16 +1,16 @@
-// Package configfile reads what the configuration files of Kubernetes' components have in common: one YAML or JSON
-// document of a stated apiVersion and kind, that is decoded strictly into an upstream type, with every problem in one
+// Package configfile does what is common to reading the configuration files of Kubernetes' components: it decodes one
+// YAML or JSON document of a given apiVersion and kind strictly into an upstream type, and reports all problems in one
 // error.
 //
 // # Model
 //
-// Read bounds what is read. Decode goes field by field, so that one bad field does not hide the next, and leaves a
-// field that does not decode as if it were absent, never half filled: what could be decoded can be checked further.
-// Problems collects what is wrong, from Decode and from the checks of the package that knows the fields.
+// Read bounds the size of the file. Decode decodes field by field, so that one bad field does not hide the next. A
+// field that cannot be decoded stays absent and is never half filled, so that the rest can be checked further. Problems
+// collects what is wrong, from Decode and from the checks of the package that knows the fields.
 //
 // # What it does not do
 //
-// It knows no field, fills no default and takes no list of documents.
+// It knows no field, sets no default and accepts no list of documents.
 package configfile
 
 import (
@@ -25,7 +25,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// sizeMax bounds a file, in bytes (chosen). Real ones have some KiB; a path to something else should not be read whole.
+// sizeMax bounds a file, in bytes (chosen). Real files have some KiB; a path to another kind of file should not be read
+// whole.
 const sizeMax = 1 << 20
 
 // Read returns the content of the file at path.
@@ -40,9 +41,9 @@ func Read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// Decode reads a document of a kind into a T, and notes in p what is wrong. has tells which fields the document has,
-// but for the two that say what it is. An empty document is one without fields. Where there is no such document at all,
-// it returns nil.
+// Decode reads a document of a kind into a T, and adds to p what is wrong. has contains the names of the fields that
+// the document has, except apiVersion and kind. An empty document has no fields. If data is no such document at all,
+// Decode returns nil.
 func Decode[T any](data []byte, apiVersion, kind string, p *Problems) (out *T, has map[string]bool) {
 	out, has = new(T), map[string]bool{}
 	if len(strings.TrimSpace(string(data))) == 0 {
@@ -84,19 +85,19 @@ func Decode[T any](data []byte, apiVersion, kind string, p *Problems) (out *T, h
 	return out, has
 }
 
-// Plain is a decoder's error without Go's words.
+// Plain returns the text of a decoder's error without the parts that name Go types.
 func Plain(err error, kind string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "json: "), "Go struct field "+kind+".", "field ")
 }
 
-// Problems are what is wrong with a file, in no order.
+// Problems are the problems of a file, in no order.
 type Problems []string
 
-// problemsMax bounds how many problems are kept. Chosen: nobody reads more at once, and a file that a node or a pod
-// brings could otherwise make an error of many times its length.
+// problemsMax bounds how many problems are kept. Chosen: nobody reads more at once, and a file from a node or a pod
+// could otherwise make an error many times as long as itself.
 const problemsMax = 100
 
-// Add notes what is wrong at path; an empty path is the file as a whole. What comes after the hundredth is left out.
+// Add adds a problem at path; an empty path is the file as a whole. Problems after the hundredth are dropped.
 func (p *Problems) Add(path, text string) {
 	if p.Full() {
 		return
@@ -107,10 +108,10 @@ func (p *Problems) Add(path, text string) {
 	*p = append(*p, text)
 }
 
-// Full reports whether nothing more is kept.
+// Full reports whether further problems are dropped.
 func (p Problems) Full() bool { return len(p) >= problemsMax }
 
-// Err returns all problems in one error, in an order that does not change from run to run; nil if there are none.
+// Err returns all problems in one error, in a fixed order; nil if there are none.
 func (p Problems) Err() error {
 	slices.Sort(p)
 	switch p = slices.Compact(p); len(p) {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SinceBoot is how long ago the machine was booted, what it slept included (CLOCK_BOOTTIME, clock_gettime(2)). Go's own
-// monotonic clock stands still while it sleeps. Neither is set by anybody, and a process that is stopped by a signal
-// stops neither.
+// SinceBoot returns the time since the machine was booted, sleep included (CLOCK_BOOTTIME, clock_gettime(2)). Go's own
+// monotonic clock stands still during sleep. Neither clock can be set, and neither stops while a signal stops the
+// process.
 func SinceBoot() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {

@@ -1,30 +1,33 @@
-// Package election lets one of several processes act and the others wait, by a Lease that the actor renews.
+// Package election elects one of several processes to act while the others wait, by a Lease that the leader renews.
 //
 // # Model
 //
-// A Candidate tries to get a Lease every RetryPeriod. It takes one that nobody holds, or whose holder did not renew it
-// for the time that the holder promised (leaseDurationSeconds), measured by our own clock since we saw the Lease change
-// for the last time: what the other's clock says does not matter. Whoever holds it renews it every RetryPeriod, and gives
-// up when that did not succeed for RenewDeadline. A holder that stops sets the Lease free, so that the next need not wait.
+// A Candidate tries to get a Lease every RetryPeriod. It takes a Lease that has no holder, or whose holder did not
+// renew it for the time that the holder promised (leaseDurationSeconds). That time is measured by this process's clock
+// since it last saw the Lease change; the holder's clock does not matter. The holder renews the Lease every
+// RetryPeriod, and stops when no renewal succeeded for RenewDeadline. A holder that ends in order clears the Lease, so
+// that the next one need not wait.
 //
-// How long we have held it is measured since the machine was booted, its sleep included: who slept has lost it. How
-// long another has been silent is measured without our own sleep, in which it may have been heard by others. Semantics,
-// names and defaults are those of client-go's leaderelection, so that candidates of both kinds may compete for one
-// Lease; that package is not used because it brings the generated clientset.
+// How long this process has been the holder is measured since boot, including the time that the machine slept: a
+// process that slept has lost the Lease. How long another holder has been silent is measured without our own sleep, in
+// which others may have seen renewals. Semantics, names and defaults are those of client-go's leaderelection, so that
+// candidates of both kinds may compete for one Lease. That package is not used because it needs the generated
+// clientset.
 //
 // # Invariants
 //
-//   - LeaseDuration > RenewDeadline > RetryPeriod: the holder stops before anybody else may begin, as long as clocks run
-//     at about the same speed.
+//   - LeaseDuration > RenewDeadline > RetryPeriod: the holder stops before another may begin, as long as clocks run at
+//     about the same speed.
 //   - Holds is true only while the last renewal that succeeded was begun less than LeaseDuration ago, whether the
-//     process ran since, was stopped, or slept with its machine. It is thereby kept from writing as a leader of
-//     yesterday; ask it right before a write is sent. What is under way then cannot be called back: a write should also
-//     name the version that it was decided on.
-//   - A Lease that changed between our read and our write is not overwritten: the API compares resourceVersions.
+//     process ran since, was stopped, or slept with its machine. This prevents writes by a process that was the leader
+//     and is no more; call it right before a write is sent. A write that is in flight by then cannot be called back: a
+//     write should also name the resourceVersion that it was decided on.
+//   - A Lease that changed between our read and our write is not overwritten: the API server compares resourceVersions.
 //
-// It decides nothing about what a leader does, and keeps no state but the Lease. The expiry measured by our clock is no
-// fence for a process that hangs inside a write, nor on a virtual machine whose host stops it and its clocks: what is
-// written there, until a renewal is refused (RetryPeriod and an answer), is held only by the versions that it names.
+// The package does not decide what a leader does, and keeps no state except the Lease. The expiry by our clock does not
+// stop a write of a process that hangs inside that write, nor of a virtual machine whose host stops it and its clocks.
+// Until a renewal is refused (RetryPeriod and one answer), only the resourceVersions that such writes name prevent them
+// from taking effect.
 package election
 
 import (
@@ -45,15 +48,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Config is a candidacy. Begin with Default.
+// Config configures a candidate. Begin with Default.
 type Config struct {
 	Namespace, Name string // of the Lease
 	Identity        string // of this process; see NewIdentity
 
 	// LeaseDuration is how long others wait for a holder that does not renew. Upstream: 15 s. Longer tolerates a slower
-	// API, shorter replaces a dead leader sooner.
+	// API server, shorter replaces a dead leader sooner.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the holder goes on without a renewal. Upstream: 10 s.
+	// RenewDeadline is how long the holder continues without a successful renewal. Upstream: 10 s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the pause between attempts. Upstream: 2 s.
 	RetryPeriod time.Duration
@@ -67,7 +70,7 @@ func Default(name string) Config {
 	}
 }
 
-// NewIdentity is the host's name and a number that no other process has.
+// NewIdentity returns the host's name and a random number, so that no two processes have the same identity.
 func NewIdentity() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -76,10 +79,11 @@ func NewIdentity() string {
 	return fmt.Sprintf("%s_%016x%016x", host, rand.Uint64(), rand.Uint64())
 }
 
-// jitterPermille lengthens the pauses of those who wait, so that they do not ask in step. Upstream's JitterFactor, 1.2.
+// jitterPermille lengthens the pauses of waiting candidates, so that they do not all try at the same moment. Upstream's
+// JitterFactor, 1.2.
 const jitterPermille = 1200
 
-// Check reports every problem of c at once, by the names of upstream's flags.
+// Check returns every problem of c at once, by the names of upstream's flags.
 func (c Config) Check() error {
 	var errs []error
 	bad := func(flag string, value any, why string) {
@@ -106,14 +110,14 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// API is what a Candidate asks of the API server.
+// API is the part of the API server's interface that a Candidate needs.
 type API interface {
 	GetLease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	CreateLease(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 	UpdateLease(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
-// ErrLost is in the chain of Run's error when the Lease was held and is not any more.
+// ErrLost is in the chain of Run's error when this process was the holder of the Lease and is no more.
 var ErrLost = errors.New("leadership lost")
 
 // Candidate competes for one Lease. Its methods may be called from any goroutine; Run once.
@@ -122,16 +126,17 @@ type Candidate struct {
 	api       API
 	sinceBoot func() time.Duration
 
-	held      *coordinationv1.Lease // as we wrote it; nil while we do not hold it
-	seen      string                // resourceVersion of what we saw last
-	changedAt time.Time             // when we saw it change
-	holder    string                // whom we wait for, as logged
+	// Run's goroutines own these; only one of them runs try at a time.
+	held      *coordinationv1.Lease // held      *coordinationv1.Lease // as we wrote it; nil while another process or none is the holder
+	seen      string                // seen      string                // the newest resourceVersion that we saw
+	changedAt time.Time             // changedAt time.Time             // when we first saw that version
+	holder    string                // holder    string                // the holder that was logged last
 	renewed   time.Duration         // since boot: when the last renewal that succeeded was begun
 
-	validUntil atomic.Int64 // nanoseconds since boot; zero: not held
+	validUntil atomic.Int64 // validUntil atomic.Int64 // nanoseconds since boot; zero: we are not the holder
 }
 
-// New returns a candidate. sinceBoot is SinceBoot, but for tests: a clock that goes on while the machine sleeps.
+// New returns a candidate. sinceBoot is SinceBoot, except in tests: a clock that continues while the machine sleeps.
 func New(c Config, api API, sinceBoot func() time.Duration) (*Candidate, error) {
 	if err := c.Check(); err != nil {
 		return nil, fmt.Errorf("elect a leader: %w", err)
@@ -142,8 +147,9 @@ func New(c Config, api API, sinceBoot func() time.Duration) (*Candidate, error) 
 // Holds reports whether this process may act as the leader now.
 func (c *Candidate) Holds() bool { return c.sinceBoot() < time.Duration(c.validUntil.Load()) }
 
-// Run waits until the Lease is ours, runs lead while it is, and sets it free at the end. The context of lead ends when ctx
-// does and when the Lease is lost. Run returns lead's error; nil when ctx ended; ErrLost.
+// Run waits until this process gets the Lease, runs lead while it is the holder, and clears the Lease at the end. The
+// context of lead ends when ctx does and when the Lease is lost. Run returns lead's error, nil when ctx ended, or
+// ErrLost.
 func (c *Candidate) Run(ctx context.Context, lead func(context.Context) error) error {
 	slog.Info("waiting to lead", "lease", c.c.Namespace+"/"+c.c.Name, "identity", c.c.Identity)
 	if !c.acquire(ctx) {
@@ -172,7 +178,7 @@ func (c *Candidate) Run(ctx context.Context, lead func(context.Context) error) e
 	return err
 }
 
-// acquire reports false when ctx ended first.
+// acquire tries until this process is the holder. It returns false when ctx ended first.
 func (c *Candidate) acquire(ctx context.Context) bool {
 	for {
 		if c.try(ctx) {
@@ -187,7 +193,7 @@ func (c *Candidate) acquire(ctx context.Context) bool {
 	}
 }
 
-// keep renews until that fails for too long or ctx ends.
+// keep renews the Lease until that fails for RenewDeadline or ctx ends.
 func (c *Candidate) keep(ctx context.Context) error {
 	for {
 		select {
@@ -205,10 +211,10 @@ func (c *Candidate) keep(ctx context.Context) error {
 	}
 }
 
-// try takes or renews the Lease, if that is possible now.
+// try takes or renews the Lease, if that is possible now, and reports whether it did.
 func (c *Candidate) try(ctx context.Context) bool {
 	began := c.sinceBoot()
-	if c.held != nil { // most often nobody touched it
+	if c.held != nil { // if c.held != nil { // most often the Lease did not change since
 		if c.write(ctx, c.held, began) == nil {
 			return true
 		}
@@ -252,8 +258,8 @@ func holderOf(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// promised is how long a holder may be silent. A Lease that does not say, or says nonsense, gives a second, as it is no
-// candidate's.
+// promised returns how long a holder may be silent. A Lease without a valid duration was not written by a candidate; it
+// gets one second.
 func promised(l *coordinationv1.Lease) time.Duration {
 	if s := l.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		return time.Duration(*s) * time.Second
@@ -273,14 +279,14 @@ func (c *Candidate) write(ctx context.Context, lease *coordinationv1.Lease, bega
 	return nil
 }
 
-// took notes that the Lease is ours, since the request for it was begun.
+// took notes that this process is the holder since the request was begun.
 func (c *Candidate) took(lease *coordinationv1.Lease, began time.Duration) {
 	c.held, c.seen, c.changedAt, c.holder = lease, lease.ResourceVersion, time.Now(), c.c.Identity
 	c.renewed = began
 	c.validUntil.Store(int64(began + c.c.LeaseDuration))
 }
 
-// fill writes our claim into lease.
+// fill writes this process into lease as the holder.
 func (c *Candidate) fill(lease *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	seconds, stamp := int32(c.c.LeaseDuration/time.Second), metav1.NewMicroTime(now)
 	transitions := int32(0)
@@ -298,7 +304,7 @@ func (c *Candidate) fill(lease *coordinationv1.Lease, now time.Time) *coordinati
 	return lease
 }
 
-// release sets the Lease free.
+// release clears the Lease.
 func (c *Candidate) release(ctx context.Context) {
 	if c.held == nil {
 		return
@@ -314,7 +320,7 @@ func (c *Candidate) release(ctx context.Context) {
 	}
 }
 
-// Over is the API over a real client.
+// Over returns the API of a real client.
 func Over(client *kube.Client) API { return remote{client} }
 
 type remote struct{ client *kube.Client }

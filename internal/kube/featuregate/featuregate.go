@@ -1,16 +1,15 @@
-// Package featuregate knows the feature gates of Kubernetes' components: which there are, what they are by default, and
-// which are locked.
+// Package featuregate has the feature gates of Kubernetes' components, with their defaults and whether they are locked.
 //
 // # Model
 //
-// gates.txt is what kube-scheduler 1.36 accepts for --feature-gates, one gate a line: its name, its default, whether it
-// is locked to that, and how mature it is. oracle/ holds it against upstream's own registry. Parse reads a command
-// line's value: a name that upstream does not know is an error, and so is another value for a gate that is locked; a
-// gate that is set to its default says nothing.
+// gates.txt lists what kube-scheduler 1.36 accepts for --feature-gates, one gate per line: its name, its default,
+// whether it is locked to its default, and its maturity. A test in oracle/ compares it with upstream's own registry.
+// Parse reads a command line's value. A name that upstream does not have is an error, and so is a locked gate that is
+// set to the other value. A gate that is set to its default has no effect.
 //
 // # What it does not do
 //
-// It switches nothing: what a gate means its caller knows, and says which ones mean something to it.
+// It switches no behaviour. The caller knows what a gate means, and passes the names of the gates that it honours.
 package featuregate
 
 import (
@@ -29,12 +28,12 @@ var text string
 // Gate is one feature gate.
 type Gate struct {
 	Name     string
-	On       bool // by default
-	Locked   bool // to that
+	On       bool // On       bool // the default
+	Locked   bool // Locked   bool // it cannot be set to the other value
 	Maturity string
 }
 
-// All are the gates by name.
+// All returns all gates by name.
 var All = sync.OnceValue(func() map[string]Gate {
 	all := map[string]Gate{}
 	for line := range strings.Lines(text) {
@@ -44,7 +43,7 @@ var All = sync.OnceValue(func() map[string]Gate {
 	return all
 })
 
-// Set is what was said of gates.
+// Set is the gates that were set, with their values.
 type Set map[string]bool
 
 // On reports whether the gate of that name is on.
@@ -55,8 +54,8 @@ func (s Set) On(name string) bool {
 	return All()[name].On
 }
 
-// Parse reads values of --feature-gates, "name=bool,..." each, a later one before an earlier. idle names those that are
-// set to something else than their default and that are not among the honoured. All problems come at once.
+// Parse reads values of --feature-gates, "name=bool,..." each; a later one overrides an earlier one. idle returns the
+// gates that are set to another value than their default and are not among the honoured. All problems are in one error.
 func Parse(values []string, honoured ...string) (set Set, idle []string, err error) {
 	set = Set{}
 	var errs []error

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// defaultEvictionHard is the kubelet's on Linux (pkg/kubelet/eviction at v1.36.3).
+// defaultEvictionHard is the kubelet's default on Linux (pkg/kubelet/eviction at v1.36.3).
 var defaultEvictionHard = map[string]string{
 	string(allocatable.MemoryAvailable):   "100Mi",
 	string(allocatable.NodeFSAvailable):   "10%",
@@ -25,12 +25,12 @@ var defaultEvictionHard = map[string]string{
 const (
 	cfsPeriodDefault = qos.CFSPeriodDefault
 
-	// memoryThrottlingFactorDefault is KEP-2570's: lower throttles earlier.
+	// memoryThrottlingFactorDefault is the value of KEP-2570. A lower factor throttles earlier.
 	memoryThrottlingFactorDefault = 0.9
 )
 
-// defaults fills in what the configuration leaves out, with the kubelet's values at v1.36.3 (pkg/kubelet/apis/config).
-// One differs: failCgroupV1 is false, because Plimsoll keeps cgroup v1.
+// defaults sets absent fields of the configuration to the kubelet's values at v1.36.3 (pkg/kubelet/apis/config). One
+// value differs: failCgroupV1 is false, because Plimsoll supports cgroup v1.
 func defaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 	serverDefaults(c)
 	apiDefaults(c)
@@ -68,7 +68,7 @@ func apiDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 	pointer(&c.KubeAPIQPS, 50)
 	value(&c.KubeAPIBurst, 100)
 	value(&c.ContentType, "application/vnd.kubernetes.protobuf")
-	// A status that is computed at a chosen pace is also reported at it, unless said otherwise.
+	// If only the interval at which the status is computed is set, it is also the interval at which it is reported.
 	if c.NodeStatusReportFrequency.Duration == 0 && c.NodeStatusUpdateFrequency.Duration != 0 {
 		c.NodeStatusReportFrequency = c.NodeStatusUpdateFrequency
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Kernel is what the values of cgroups depend on beside the machine.
+// Kernel is what the values of cgroups depend on in addition to the machine.
 type Kernel struct {
 	Unified      bool       // cgroup v2
 	AccountsSwap bool       // there is a swap controller
 	PageSize     unit.Bytes // of memory
 }
 
-// QoSPolicy translates what a loaded configuration says about the values of pods' and containers' cgroups on a machine.
-// unreserved is the memory that is reserved for nobody.
+// QoSPolicy translates the parts of a loaded configuration that determine the values of the cgroups of pods and
+// containers on a machine. unreserved is the memory that is not reserved.
 func QoSPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unreserved unit.Bytes, k Kernel) qos.Policy {
 	return qos.Policy{
 		CFSQuota: *c.CPUCFSQuota, CFSPeriod: c.CPUCFSQuotaPeriod.Duration, PodPIDs: *c.PodPidsLimit,
@@ -34,7 +34,7 @@ func QoSPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, 
 	}
 }
 
-// limitedSwap lets Burstable pods swap; any other behaviour lets none.
+// limitedSwap allows Burstable pods to swap. With any other behaviour no pod may swap.
 const limitedSwap = "LimitedSwap"
 
 func memoryPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, unreserved unit.Bytes, k Kernel) qos.MemoryPolicy {
@@ -46,7 +46,7 @@ func memoryPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, unreserved unit.
 	}
 }
 
-// TierPolicy translates what a loaded configuration says about the groups of QoS classes.
+// TierPolicy translates the parts of a loaded configuration that determine the values of the cgroups of QoS classes.
 func TierPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, unreserved unit.Bytes, k Kernel) qos.TierPolicy {
 	policy := qos.TierPolicy{Memory: memoryPolicy(c, unreserved, k), Allocatable: unreserved}
 	if text, ok := c.QOSReserved[string(corev1.ResourceMemory)]; ok && enabled(c, gateQOSReserved) && unreserved > 0 {
@@ -57,7 +57,7 @@ func TierPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, unreserved unit.By
 	return policy
 }
 
-// parsePercent reads whole percents, like 50%.
+// parsePercent reads a whole percentage, like 50%.
 func parsePercent(text string) (int64, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseInt(digits, 10, 64)
@@ -67,15 +67,15 @@ func parsePercent(text string) (int64, error) {
 	return percent, nil
 }
 
-// Reservation is a reserved group that the configuration wants held to its reservation.
+// Reservation is a reserved cgroup whose reservation the configuration wants enforced.
 type Reservation struct {
 	Group        allocatable.Group
-	Field        string // of the configuration, that names the cgroup
-	Cgroup       string // as written there
-	Compressible bool   // CPU only
+	Field        string // Field        string // the field of the configuration that names the cgroup
+	Cgroup       string // Cgroup       string // the value of that field
+	Compressible bool   // Compressible bool   // enforce CPU only
 }
 
-// Reservations returns the reserved groups to enforce, none without an entry for them in enforceNodeAllocatable.
+// Reservations returns the reserved cgroups to enforce: those with an entry in enforceNodeAllocatable.
 func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 	var out []Reservation
 	for _, r := range []struct {
@@ -93,15 +93,17 @@ func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 	return out
 }
 
-// ProtectsMemory reports whether the kernel is to keep reserved memory from reclaim.
+// ProtectsMemory reports whether the kernel shall protect reserved memory from reclaim.
 func ProtectsMemory(c *kubeletconfigv1beta1.KubeletConfiguration, k Kernel) bool {
 	return enabled(c, gateMemoryQoS) && k.Unified
 }
 
-// kernelMemoryHigh is the first kernel on which memory.high throttles without livelock (the kubelet's own bound, KEP-2570).
+// kernelMemoryHigh is the first kernel version on which memory.high throttles without livelock (the kubelet's bound,
+// KEP-2570).
 var kernelMemoryHigh = [2]int{5, 9}
 
-// MachineWarnings names what a configuration asks for that does nothing, or not well, on this machine.
+// MachineWarnings returns a warning for each setting of a configuration that has no effect, or a bad one, on this
+// machine.
 func MachineWarnings(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, k Kernel) []string {
 	var warnings []string
 	if enabled(c, gateMemoryQoS) && !k.Unified {

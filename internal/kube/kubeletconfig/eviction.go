@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 )
 
-// Eviction translates what a loaded configuration says about eviction.
+// Eviction translates the parts of a loaded configuration that concern eviction.
 func Eviction(c *kubeletconfigv1beta1.KubeletConfiguration) (eviction.Config, error) {
 	var p problems
 	out := eviction.Config{
@@ -30,8 +30,9 @@ func Eviction(c *kubeletconfigv1beta1.KubeletConfiguration) (eviction.Config, er
 	return out, nil
 }
 
-// evictionThresholds reads the four maps about thresholds: hard ones, soft ones, and, when pods are held to what is
-// allocatable, hard ones of memory for what pods have together. Within each by signal.
+// evictionThresholds reads the four fields about thresholds. It returns the hard thresholds, the soft thresholds, and,
+// when enforceNodeAllocatable includes pods, the hard memory thresholds again for what all pods use together. Each
+// group is sorted by signal.
 func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) []eviction.Threshold {
 	hard, soft := parseThresholds("evictionHard", c.EvictionHard, p), parseThresholds("evictionSoft", c.EvictionSoft, p)
 	graces, reclaims := parseGraces(c.EvictionSoftGracePeriod, p), parseReclaims(c.EvictionMinimumReclaim, p)
@@ -61,7 +62,7 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 	return out
 }
 
-// signals yields the entries of a map by signal, sorted, and notes names that are none.
+// signals calls each for the entries of a map, sorted by signal, and adds names that are not signals to p.
 func signals(path string, list map[string]string, p *problems, each func(signal allocatable.Signal, path, text string)) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if !slices.Contains(allocatable.Signals(), allocatable.Signal(name)) {
@@ -72,7 +73,7 @@ func signals(path string, list map[string]string, p *problems, each func(signal 
 	}
 }
 
-// parseThresholds reads evictionHard or evictionSoft. 0% and 100% are the absence of a threshold.
+// parseThresholds reads evictionHard or evictionSoft. 0% and 100% mean that there is no threshold.
 func parseThresholds(path string, list map[string]string, p *problems) map[allocatable.Signal]eviction.Threshold {
 	out := map[allocatable.Signal]eviction.Threshold{}
 	signals(path, list, p, func(signal allocatable.Signal, path, text string) {
@@ -89,7 +90,7 @@ func parseThresholds(path string, list map[string]string, p *problems) map[alloc
 	return out
 }
 
-// parseReclaims reads evictionMinimumReclaim. A quantity of zero is the absence of one.
+// parseReclaims reads evictionMinimumReclaim. A quantity of zero means that there is none.
 func parseReclaims(list map[string]string, p *problems) map[allocatable.Signal]allocatable.Threshold {
 	out := map[allocatable.Signal]allocatable.Threshold{}
 	signals("evictionMinimumReclaim", list, p, func(signal allocatable.Signal, path, text string) {
@@ -117,7 +118,8 @@ func parseGraces(list map[string]string, p *problems) map[allocatable.Signal]tim
 	return out
 }
 
-// parseValue reads a quantity, and how it is printed, or a share, which prints as nothing. It returns what is wrong.
+// parseValue reads a quantity and returns its printed form, or a percentage, whose printed form is empty. problem is
+// what is wrong.
 func parseValue(text string) (value allocatable.Threshold, printed, problem string) {
 	if strings.HasSuffix(text, "%") {
 		value, err := allocatable.ParseShare(text)
@@ -138,7 +140,7 @@ func parseValue(text string) (value allocatable.Threshold, printed, problem stri
 	return allocatable.Threshold{Amount: quantity.Value()}, quantity.String(), ""
 }
 
-// values drops what only eviction needs to know.
+// values returns the values of thresholds alone.
 func values(all map[allocatable.Signal]eviction.Threshold) map[allocatable.Signal]allocatable.Threshold {
 	out := map[allocatable.Signal]allocatable.Threshold{}
 	for signal, t := range all {

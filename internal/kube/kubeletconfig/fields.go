@@ -12,17 +12,19 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// field says what becomes of one field of a KubeletConfiguration.
+// field says how the agent treats one field of a KubeletConfiguration.
 type field struct {
 	path string
-	// honoured: the field does what it does in the kubelet. Else it is honoured only for the values in only (as fmt
-	// prints them) and for its default, and any other value is a warning that ends with instead.
+	// honoured: the field has the effect that it has in the kubelet. Otherwise it is honoured only for its default and
+	// for the values in only (as fmt prints them); any other value causes a warning that ends with instead.
 	honoured bool
 	only     []string
 	instead  string
-	// matters: the default is not honoured either, and users of the kubelet may count on it. Notes tells them.
+	// matters: the default is not honoured either, and users of the kubelet may rely on it. Notes reports it.
 	matters bool
 }
+
+// does returns fields that are honoured.
 
 func does(paths ...string) []field {
 	out := make([]field, len(paths))
@@ -32,6 +34,7 @@ func does(paths ...string) []field {
 	return out
 }
 
+// not returns fields that are honoured only with their default. instead says what happens with other values.
 func not(instead string, paths ...string) []field {
 	out := make([]field, len(paths))
 	for i, path := range paths {
@@ -40,13 +43,13 @@ func not(instead string, paths ...string) []field {
 	return out
 }
 
-// instead is a field whose default is not honoured either, only one value.
+// instead returns a field whose default is not honoured either: only one value is.
 func instead(text, path, only string) []field {
 	return []field{{path: path, only: []string{only}, instead: text, matters: true}}
 }
 
-// Notes tells what the kubelet does for a configuration with its defaults, asked for or not, that this agent does not:
-// what somebody who puts it in the kubelet's place may count on.
+// Notes returns what the kubelet does by default, for a configuration c, that this agent does not do. Somebody who
+// replaces the kubelet by this agent may rely on it.
 func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	now := leafMap(c)
 	var notes []string
@@ -62,7 +65,7 @@ func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	return notes
 }
 
-// fields has a line for every field of the type; a test sees to it.
+// fields has an entry for every field of the type; a test enforces that.
 var fields = slices.Concat(
 	// The agent's server.
 	does("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences",
@@ -76,7 +79,7 @@ var fields = slices.Concat(
 	not("blocking is not profiled", "enableContentionProfiling"),
 	not("certificates are read from their files at start", "rotateCertificates", "serverTLSBootstrap"),
 
-	// The API and the Node object.
+	// The API server and the Node object.
 	does("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
 		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
 	not("the API is spoken in protobuf", "contentType"),
@@ -105,7 +108,7 @@ var fields = slices.Concat(
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
 		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
 	does("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
-		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
+		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
 	not("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
 	not("no process is moved", "kubeletCgroups", "systemCgroups"),
 	not("the limit is what whoever starts the agent gives it", "maxOpenFiles"),
@@ -126,23 +129,23 @@ var fields = slices.Concat(
 
 	// The rest.
 	not("pods end when they are stopped", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
-	does("featureGates"), // those of gates.go; the others are warnings of their own
+	does("featureGates"), // does("featureGates"), // those of gates.go; a warning of their own for the others
 	not("logs go to standard error", "logging"),
 	not("spans are not sent", "tracing"),
 	not("all metrics are shown", "showHiddenMetricsForVersion"),
 	not("is an error in the kubelet too", "runOnce"),
 )
 
-// Field says what becomes of a field, for who writes about it.
+// Field says how the agent treats a field. It is for documentation.
 type Field struct {
 	Path     string
 	Honoured bool
-	Only     []string // the values that are honoured where not all are
-	Instead  string   // what happens with others
-	Matters  bool     // its default is not honoured either
+	Only     []string // Only     []string // the values that are honoured, if not all are
+	Instead  string   // Instead  string   // what happens with other values
+	Matters  bool     // Matters  bool     // the default is not honoured either
 }
 
-// Fields are all of them, in the order of the table.
+// Fields returns all fields in the order of the table.
 func Fields() []Field {
 	var out []Field
 	for _, f := range fields {
@@ -151,8 +154,8 @@ func Fields() []Field {
 	return out
 }
 
-// unhonoured returns a warning for each field that the configuration sets, and not to its default, and that we do not
-// do. asked is the configuration as written, c the same with its defaults.
+// unhonoured returns a warning for each field that the configuration sets to another value than its default and that we
+// do not honour. asked is the configuration as written, c the same with its defaults.
 func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	plain := &kubeletconfigv1beta1.KubeletConfiguration{}
 	defaults(plain)
@@ -185,7 +188,7 @@ func leafMap(c *kubeletconfigv1beta1.KubeletConfiguration) map[string]reflect.Va
 	return maps.Collect(leaves("", reflect.ValueOf(c).Elem()))
 }
 
-// leaves yields the fields of a configuration with their paths, going into the structs of the configuration's own
+// leaves yields the fields of a configuration with their paths. It descends into the structs of the configuration's own
 // package and no further. An absent struct yields zero fields.
 func leaves(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
 	own := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]().PkgPath()

@@ -8,19 +8,19 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// Feature gates that a field of the configuration is behind.
+// Feature gates that guard a field of the configuration.
 const (
 	gateMemoryQoS   = "MemoryQoS"               // memoryThrottlingFactor, memoryReservationPolicy
 	gateQOSReserved = "QOSReserved"             // qosReserved
 	gateCFSPeriod   = "CustomCPUCFSQuotaPeriod" // cpuCFSQuotaPeriod
 
-	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: exclusive CPUs with a CFS quota
+	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
 
-// gate is a feature gate as the kubelet has it at v1.36.3 (pkg/features).
+// gate is a feature gate of the kubelet at v1.36.3 (pkg/features).
 type gate struct {
-	on     bool // by default
-	locked bool // to the default: setting it to anything else is an error
+	on     bool // on     bool // the default
+	locked bool // locked bool // setting it to another value than the default is an error
 }
 
 var gates = map[string]gate{
@@ -32,7 +32,7 @@ var gates = map[string]gate{
 	"NodeSwap":                   {on: true, locked: true},
 }
 
-// enabled reports whether a gate of the table is on.
+// enabled reports whether a gate in gates is on.
 func enabled(c *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {
 	if on, set := c.FeatureGates[name]; set {
 		return on
@@ -54,11 +54,11 @@ func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	}
 }
 
-// KeepsQuota reports whether containers with CPUs of their own keep their CFS quota.
+// KeepsQuota reports whether containers with exclusive CPUs keep their CFS quota.
 func KeepsQuota(c *kubeletconfigv1beta1.KubeletConfiguration) bool { return !enabled(c, gateNoQuota) }
 
-// gateWarnings names gates that switch nothing here, and fields that do nothing because their gate is off, as in the
-// kubelet.
+// gateWarnings returns a warning for each gate that has no effect here, and for each field that has no effect because
+// its gate is off, as in the kubelet.
 func gateWarnings(asked *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(asked.FeatureGates)) {

@@ -1,19 +1,19 @@
 // Package kubeletconfig reads a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), the file that the kubelet reads,
-// unchanged: strictly, with upstream's defaults, all problems at once, and a warning for each field that is set and that
-// Plimsoll does not honour yet.
+// unchanged. It decodes strictly, uses upstream's defaults, reports all problems at once, and warns of each field that
+// is set and that Plimsoll does not honour yet.
 //
 // # Model
 //
-// Load decodes, checks, fills defaults and resolves relative paths, in this order, and returns the upstream type.
-// fields.go holds one line for every field of that type: honoured, honoured for some values, or not, and then what
-// happens instead. A test walks the type and fails for a field without a line, so that an upgrade cannot add a
-// field that is silently ignored; whoever makes Plimsoll honour a field changes its line.
+// Load decodes, checks, sets defaults and resolves relative paths, in this order, and returns the upstream type.
+// fields.go has one entry for every field of that type: honoured, honoured for some values, or not honoured, with what
+// happens instead. A test walks the type and fails for a field without an entry, so that no upgrade can add a field
+// that is silently ignored. A change that makes Plimsoll honour a field also changes its entry.
 //
 // # What it does not do
 //
-// It looks at no machine: whether a reservation fits or a cgroup exists is found where that is known. It reads no flags;
-// the agent lays its few over the result. Of the feature gates only those in gates.go switch something: of the others, what
-// upstream has on by default is on.
+// It reads nothing of the machine: whether a reservation fits or a cgroup exists is checked elsewhere. It reads no
+// flags; the agent applies its few flags to the result. Of the feature gates only those in gates.go switch something;
+// the others have upstream's default.
 package kubeletconfig
 
 import (
@@ -31,7 +31,7 @@ const (
 	kind       = "KubeletConfiguration"
 )
 
-// Load reads the file at path. An empty path is an empty file: all defaults.
+// Load reads the file at path. An empty path means all defaults.
 func Load(path string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, error) {
 	if path == "" {
 		return Parse(nil, "")
@@ -59,7 +59,7 @@ func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration,
 		return nil, nil, p.err()
 	}
 	c.APIVersion, c.Kind = apiVersion, kind
-	// What could be decoded is checked even when something could not, to report everything at once.
+	// What could be decoded is checked even if other parts could not, so that all problems are reported at once.
 	asked := c.DeepCopy()
 	defaults(c)
 	validate(c, &p)
@@ -86,7 +86,7 @@ func resolvePaths(c *kubeletconfigv1beta1.KubeletConfiguration, dir string) {
 // problems collects what is wrong with a configuration.
 type problems []string
 
-// add notes that the value at path breaks a rule.
+// add adds the problem that the value at path breaks a rule.
 func (p *problems) add(path string, value any, rule string) {
 	text := rule
 	if value != nil {

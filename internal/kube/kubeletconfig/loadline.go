@@ -14,10 +14,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// resourcePIDs is how reservations name process ids.
+// resourcePIDs is the name of process ids in reservations.
 const resourcePIDs = "pid"
 
-// LoadLine translates what a loaded configuration says about capacity.
+// LoadLine translates the parts of a loaded configuration that determine a node's allocatable resources.
 func LoadLine(c *kubeletconfigv1beta1.KubeletConfiguration) (allocatable.Settings, error) {
 	var p problems
 	s := allocatable.Settings{
@@ -52,7 +52,7 @@ func parseReserved(path string, list map[string]string, p *problems) allocatable
 			p.add(path+"."+name, text, "want a quantity that is not negative, like 500Mi or 250m")
 			continue
 		}
-		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // more overflows when it is counted in thousandths
+		if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // if quantity.CmpInt64(math.MaxInt64/1000) > 0 { // a greater one overflows when it is counted in thousandths
 			p.add(path+"."+name, text, "is more than can be counted")
 			continue
 		}

@@ -19,10 +19,11 @@ import (
 )
 
 // nodesAllowedMin is the least value of max-allowable-numa-nodes that upstream accepts, and its default
-// (pkg/kubelet/cm/topologymanager). We need no such bound; the option is read and has no effect.
+// (pkg/kubelet/cm/topologymanager). We do not need this bound; the option is read and has no effect.
 const nodesAllowedMin = 8
 
-// NUMA translates what a loaded configuration says about CPUs, memory and devices of pods' own. line is the node's.
+// NUMA translates the parts of a loaded configuration that concern the assignment of CPUs, memory and devices to
+// containers. line is what the node has allocatable.
 func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line) (numa.Config, error) {
 	var p problems
 	out := numa.Config{
@@ -77,7 +78,7 @@ func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.L
 	return out
 }
 
-// memoryManager translates reservedMemory, which has to add up to what the node keeps back of memory.
+// memoryManager translates reservedMemory. Its sum must be the memory that the node does not make allocatable.
 func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatable.Line, p *problems) numa.MemoryConfig {
 	out := numa.MemoryConfig{Static: c.MemoryManagerPolicy == kubeletconfigv1beta1.StaticMemoryManagerPolicy}
 	if !out.Static {
@@ -116,7 +117,7 @@ func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, line allocatabl
 	return out
 }
 
-// pageSize reads memory or hugepages-2Mi; ordinary memory has size 0.
+// pageSize reads memory or hugepages-2Mi. Ordinary memory has page size 0.
 func pageSize(name corev1.ResourceName) (unit.Bytes, error) {
 	if name == corev1.ResourceMemory {
 		return 0, nil
@@ -128,7 +129,7 @@ func pageSize(name corev1.ResourceName) (unit.Bytes, error) {
 	return unit.Bytes(quantity.Value()), nil
 }
 
-// parseOptions reads options that are on or off; those that stand for something else have no place to go.
+// parseOptions reads options that are on or off into known. An option whose pointer is nil is known and not read.
 func parseOptions(path string, given map[string]string, known map[string]*bool, p *problems) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		on, ok := known[name]

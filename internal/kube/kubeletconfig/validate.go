@@ -32,11 +32,11 @@ const (
 	enforceNone               = "none"
 )
 
-// idsPerPodUnit is the least number of ids in a pod's user namespace, and what it must be a multiple of (upstream).
+// idsPerPodUnit is the least number of ids in a pod's user namespace; the number must be a multiple of it (upstream).
 const idsPerPodUnit = 65536
 
-// validate checks a configuration with its defaults filled in. The rules are the kubelet's at v1.36.3, and those that
-// it checks only after it started.
+// validate checks a configuration with its defaults set. The rules are the kubelet's at v1.36.3, including those that
+// the kubelet checks only after its start.
 func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validateNumbers(c, p)
 	validateDurations(c, p)
@@ -121,7 +121,7 @@ func validateDurations(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems
 	for _, r := range []struct {
 		path            string
 		value           metav1.Duration
-		least, greatest time.Duration // greatest 0: none
+		least, greatest time.Duration // least, greatest time.Duration // greatest 0: no upper bound
 	}{
 		{"syncFrequency", c.SyncFrequency, 0, 0},
 		{"fileCheckFrequency", c.FileCheckFrequency, 0, 0},
@@ -348,7 +348,7 @@ func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems)
 	}
 }
 
-// CheckMachine returns, in one error, what a loaded configuration asks for that this machine does not allow. unified
+// CheckMachine returns, in one error, what a loaded configuration requires and this machine does not provide. unified
 // says that the machine has cgroup v2.
 func CheckMachine(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unified bool) error {
 	var p problems
@@ -371,7 +371,7 @@ func CheckMachine(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machin
 	return fmt.Errorf("check kubelet configuration against this machine: %w", p.err())
 }
 
-// CheckTaint returns what is wrong with a taint that a node registers with.
+// CheckTaint returns what is wrong with a taint with which a node registers.
 func CheckTaint(t corev1.Taint) []string {
 	found := validation.IsQualifiedName(t.Key)
 	if t.Value != "" {

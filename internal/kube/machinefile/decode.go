@@ -31,7 +31,7 @@ func Decode(data []byte) (File, error) {
 	var d decoder
 	f := d.file(doc)
 	if len(d.problems) == 0 {
-		// Check speaks of the machine as a whole: with half of it unread it would report what is not there.
+		// Check checks the machine as a whole. If parts could not be read, it would report them as missing.
 		f.Machine = f.Machine.Complete()
 		var impossible machine.Impossible
 		if err := f.Machine.Check(); errors.As(err, &impossible) {
@@ -46,7 +46,7 @@ func Decode(data []byte) (File, error) {
 	return f, nil
 }
 
-// oneDocument returns the only document of data as JSON values, numbers as they were written.
+// oneDocument returns the only document in data as JSON values, with numbers in their original text.
 func oneDocument(data []byte) (any, error) {
 	var found []byte
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
@@ -78,14 +78,14 @@ func oneDocument(data []byte) (any, error) {
 	return doc, nil
 }
 
-// decoder walks a document and collects its problems. Each method takes the path of a value and the value, and returns
-// the zero of its type when the value is none of it.
+// decoder walks a document and collects its problems. Each method takes the path of a value and the value; it returns
+// the zero value of its type when the value is not of that type.
 type decoder struct{ problems }
 
-// field says how to read the value of one field.
+// field is a function that reads the value of one field.
 type field func(path string, v any)
 
-// fields reads a mapping whose fields are known.
+// fields reads a mapping whose possible fields are known.
 func (d *decoder) fields(path string, v any, known map[string]field) {
 	want := strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	for key, value := range d.entries(path, v) {
@@ -107,7 +107,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// entries returns a mapping.
+// entries returns the entries of a mapping.
 func (d *decoder) entries(path string, v any) map[string]any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -116,7 +116,7 @@ func (d *decoder) entries(path string, v any) map[string]any {
 	return m
 }
 
-// list reads each element of a list.
+// list calls each for each element of a list.
 func (d *decoder) list(path string, v any, each field) {
 	elements, ok := v.([]any)
 	if !ok {
@@ -127,7 +127,7 @@ func (d *decoder) list(path string, v any, each field) {
 	}
 }
 
-// text returns a scalar as it was written: in YAML, 3 and "3" are both a list of one CPU.
+// text returns the original text of a scalar: in YAML, 3 and "3" both are a list of one CPU.
 func (d *decoder) text(path string, v any, want string) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -139,7 +139,7 @@ func (d *decoder) text(path string, v any, want string) (string, bool) {
 	return "", false
 }
 
-// show prints a value for an error, and no more of it than helps.
+// show prints a value for an error message, shortened.
 func show(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -156,7 +156,7 @@ func (d *decoder) string(path string, v any) string {
 	return s
 }
 
-// set reads CPUs in the kernel's list format.
+// set reads a set of CPUs in the kernel's list format.
 func (d *decoder) set(path string, v any) idset.Set {
 	text, ok := d.text(path, v, `CPUs in the kernel's list format, like "0-3,8"`)
 	if !ok {
@@ -184,7 +184,7 @@ func (d *decoder) bytes(path string, v any) unit.Bytes {
 	return unit.Bytes(q.Value())
 }
 
-// count reads a whole number of 0 to most.
+// count reads a whole number from 0 to most.
 func (d *decoder) count(path string, v any, most int64) int64 {
 	text, ok := d.text(path, v, "a whole number")
 	if !ok {
@@ -202,7 +202,7 @@ func (d *decoder) numaID(path string, v any) machine.NUMAID {
 	return machine.NUMAID(d.count(path, v, int64(machine.NUMAIDMax)))
 }
 
-// hex reads a number of that many bits as sysfs prints it: 0x020000.
+// hex reads a number of up to that many bits in the format of sysfs: 0x020000.
 func (d *decoder) hex(path string, v any, bits int) uint32 {
 	text, ok := d.text(path, v, "a hexadecimal number, like \"0x8086\"")
 	if !ok {
@@ -217,7 +217,7 @@ func (d *decoder) hex(path string, v any, bits int) uint32 {
 	return uint32(n)
 }
 
-// pages reads page counts by size.
+// pages reads a mapping from page sizes to page counts.
 func (d *decoder) pages(path string, v any) map[unit.Bytes]int64 {
 	pages := map[unit.Bytes]int64{}
 	for key, value := range d.entries(path, v) {

@@ -14,13 +14,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// YAML returns f as people read it.
+// YAML returns f in the format for people.
 func (f File) YAML() []byte { return yamlOf(f.document()) }
 
-// JSON returns f as programs read it.
+// JSON returns f in the format for programs.
 func (f File) JSON() []byte { return jsonOf(f.document()) }
 
-// document returns f with its fields in the order of the package doc.
+// document returns f with its fields in the order of the package documentation.
 func (f File) document() mapping {
 	doc := mapping{{"apiVersion", apiVersion}, {"kind", kind}}
 	if f.Name != "" {
@@ -29,7 +29,7 @@ func (f File) document() mapping {
 	return append(doc, pair{"spec", spec(f.Machine.Complete())})
 }
 
-// spec says of a complete machine what does not follow from the rest: what machine.Complete would make of less is left out.
+// spec returns the fields of a complete machine that machine.Complete could not derive from the others.
 func spec(m machine.Machine) mapping {
 	derived := machine.Machine{NUMANodes: slices.Clone(m.NUMANodes), NodeFS: m.NodeFS, Cores: severalThreads(m.Cores)}
 	for i := range derived.NUMANodes {

@@ -34,16 +34,16 @@
 //
 // # Invariants
 //
-//   - Decoding is strict: an unknown field, a field twice, or a value that cannot be true of a machine is an error, and
-//     one error holds every problem with its path.
-//   - What is decoded is complete (machine.Machine.Complete) and passed Check.
-//   - What was encoded decodes to the same machine, but for its Identity; the same machine gives the same bytes.
-//     Quantities are in Kubernetes' canonical form; what equals its default is left out.
+//   - Decoding is strict: an unknown field, a duplicate field, or a value that no machine can have is an error. One
+//     error contains every problem with its path.
+//   - A decoded machine is complete (machine.Machine.Complete) and passed Check.
+//   - An encoded machine decodes to the same machine, except for its Identity. The same machine is encoded to the same
+//     bytes. Quantities are in Kubernetes' canonical form; fields with their default value are left out.
 //
 // # What it does not do
 //
-// It reads no machine (internal/host/machineinfo does). Who the machine is (machine.Identity) is not in the file: the ids of
-// one boot have no meaning elsewhere.
+// It reads nothing of the machine it runs on (internal/host/machineinfo does). The file does not contain the machine's
+// identity (machine.Identity): the ids of one boot have no meaning elsewhere.
 package machinefile
 
 import (
@@ -59,12 +59,12 @@ const (
 	apiVersion = "plimsoll.dev/v1alpha1"
 	kind       = "Machine"
 
-	// sizeMax bounds a file, in bytes. A machine of 1024 NUMA nodes has about a million distances, 8 MiB of text; a
-	// path to something else should not be read whole.
+	// sizeMax bounds a file, in bytes. A machine of 1024 NUMA nodes has about a million distances, which are 8 MiB of
+	// text. A path to another kind of file should not be read whole.
 	sizeMax = 16 << 20
 )
 
-// File is a described machine.
+// File is the description of a machine.
 type File struct {
 	Name    string // metadata.name; may be empty
 	Machine machine.Machine
@@ -90,7 +90,7 @@ func Load(path string) (File, error) {
 	return Read(file, path)
 }
 
-// Read reads a machine from r, which errors call name.
+// Read reads a machine from r; name stands for r in errors.
 func Read(r io.Reader, name string) (File, error) {
 	data, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
 	if err != nil {
@@ -109,7 +109,7 @@ func Read(r io.Reader, name string) (File, error) {
 // problems collects what is wrong with a file.
 type problems []string
 
-// add notes that the value at path breaks a rule.
+// add adds the problem that the value at path breaks a rule.
 func (p *problems) add(path, rule string, args ...any) {
 	if configfile.Problems(*p).Full() {
 		return

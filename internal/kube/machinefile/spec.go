@@ -83,12 +83,12 @@ func (d *decoder) machine(path string, v any) machine.Machine {
 	return m
 }
 
-// totalHugePages lets the sizes that were only named have the pages of the nodes.
+// totalHugePages adds up the huge pages of the nodes, by removing from m.HugePages the sizes that nodes have.
 func (d *decoder) totalHugePages(path string, m *machine.Machine) {
 	var total int64 // bytes
 	for _, n := range m.NUMANodes {
 		for size, count := range n.HugePages {
-			delete(m.HugePages, size) // Complete sums up what is not stated
+			delete(m.HugePages, size) // delete(m.HugePages, size) // Complete sums up sizes that are not in the map
 			if bytes := int64(size) * count; total > math.MaxInt64-bytes {
 				d.add(path, "huge pages: more bytes than can be counted")
 			} else {
@@ -98,7 +98,7 @@ func (d *decoder) totalHugePages(path string, m *machine.Machine) {
 	}
 }
 
-// numaNode reads a node and adds its memory to the total of those above it.
+// numaNode reads a NUMA node and adds its memory to the total of the nodes before it.
 func (d *decoder) numaNode(path string, v any, total *unit.Bytes) machine.NUMANode {
 	n := machine.NUMANode{ID: -1}
 	d.fields(path, v, map[string]field{

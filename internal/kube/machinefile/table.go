@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Table returns f for people. It is not stable, and nothing reads it back.
+// Table returns f as a table for people. Its format is not stable, and no program reads it.
 func (f File) Table() []byte {
 	var out bytes.Buffer
 	m := f.Machine
@@ -43,7 +43,7 @@ func (f File) Table() []byte {
 	for _, level := range []struct {
 		name   string
 		groups mapping
-		usual  int // as many groups as this say nothing new
+		usual  int // usual  int // with that many groups the table is left out: each group is one of the level above
 	}{{"SOCKET", groups(m.Sockets), len(m.NUMANodes)}, {"L3 CACHE", groups(m.L3), len(m.Sockets)}} {
 		if len(level.groups) == level.usual {
 			continue
@@ -114,7 +114,7 @@ func describeFilesystem(fs machine.Filesystem) string {
 	return fmt.Sprintf("%s, %d inodes", amount(fs.Capacity), fs.Inodes)
 }
 
-// amount rounds to what a person takes in: three digits and a unit.
+// amount rounds to three digits and a unit, for people.
 func amount(b unit.Bytes) string {
 	for _, u := range []struct {
 		size unit.Bytes
@@ -157,7 +157,7 @@ func nodePages(n machine.NUMANode) string {
 	return orDash(strings.Join(all, ", "))
 }
 
-// nodeDistances puts nodes at one distance together: most of a large machine is equally far.
+// nodeDistances groups nodes by distance: most nodes of a large machine are equally far.
 func nodeDistances(n machine.NUMANode) string {
 	at := map[int]idset.Set{}
 	for id, d := range n.Distances {
@@ -170,7 +170,7 @@ func nodeDistances(n machine.NUMANode) string {
 	return strings.Join(all, "  ")
 }
 
-// className names the PCI base classes (PCI Code and ID Assignment Specification) that are often asked for.
+// className names the common PCI base classes (PCI Code and ID Assignment Specification).
 func className(class uint32) string {
 	name := map[uint32]string{0x01: "storage", 0x02: "network", 0x03: "display", 0x04: "multimedia", 0x05: "memory", 0x07: "communication",
 		0x08: "system", 0x0b: "processor", 0x0c: "serial bus", 0x10: "encryption", 0x11: "signal processing", 0x12: "accelerator"}[class>>16]

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// mapping is a document's mapping with its fields in order. Values are string, int64, mapping and []any of these.
+// mapping is a mapping of the document, in the order of its fields. Values are string, int64, mapping and []any of
+// these.
 type mapping []pair
 
 type pair struct {
@@ -18,7 +19,8 @@ type pair struct {
 	value any
 }
 
-// lineMax is how many characters a line of YAML has at most, where it can be broken. Chosen: fits a terminal of today.
+// lineMax is the greatest length of a line of YAML, in characters, where the line can be broken. Chosen: fits today's
+// terminals.
 const lineMax = 120
 
 // jsonOf returns doc as indented JSON.
@@ -26,13 +28,13 @@ func jsonOf(doc mapping) []byte {
 	var flat, out bytes.Buffer
 	asJSON.write(&flat, doc)
 	if err := json.Indent(&out, flat.Bytes(), "", "  "); err != nil {
-		panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // keys and strings are quoted, numbers are numbers
+		panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // panic(fmt.Sprintf("machinefile: wrote broken JSON: %v", err)) // impossible: keys and strings are quoted
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
 }
 
-// yamlOf returns doc as YAML: what holds something nested in block style, the rest on lines of their own.
+// yamlOf returns doc as YAML: mappings with nested values in block style, the others in flow style on one line.
 func yamlOf(doc mapping) []byte {
 	var b bytes.Buffer
 	writeBlock(&b, doc, "")
@@ -76,7 +78,7 @@ func writeItems(b *bytes.Buffer, items []any, indent string) {
 	}
 }
 
-// isDeep reports whether a mapping holds anything but scalars.
+// isDeep reports whether a mapping contains values that are not scalars.
 func isDeep(m mapping) bool {
 	return slices.ContainsFunc(m, func(p pair) bool {
 		switch p.value.(type) {
@@ -87,7 +89,7 @@ func isDeep(m mapping) bool {
 	})
 }
 
-// writeWrapped writes a value and ends the line, and breaks it after commas when it grows too long.
+// writeWrapped writes a value and a line break. It breaks long lines after commas.
 func writeWrapped(b *bytes.Buffer, v any, column int, indent string) {
 	var flat bytes.Buffer
 	asYAML.write(&flat, v)
@@ -104,10 +106,10 @@ func writeWrapped(b *bytes.Buffer, v any, column int, indent string) {
 	b.WriteByte('\n')
 }
 
-// breakable stands in flow style where a line may be broken. Quoted strings have no such character.
+// breakable marks, in flow style, where a line may be broken. Quoted strings do not contain this character.
 const breakable = "\x00"
 
-// flow is how values are written on one line.
+// flow says how values are written on one line.
 type flow struct {
 	key, text func(string) string
 	comma     string
@@ -149,13 +151,13 @@ func (f flow) write(b *bytes.Buffer, v any) {
 }
 
 var (
-	// bare are strings that YAML reads as themselves without quotes: names, and quantities with a suffix.
+	// bare matches strings that need no quotes in YAML: names, and quantities with a suffix.
 	bare = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_./-]*|[0-9]+(Ki|Mi|Gi|Ti|Pi|Ei))$`)
 
-	// special are words that YAML 1.1 reads as something else.
+	// special are words that YAML 1.1 reads as other values.
 	special = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
-	// number is an id of hardware; as a key it comes back as the same text.
+	// number matches an id of hardware. As a key it is read back as the same text.
 	number = regexp.MustCompile(`^(0|[1-9][0-9]{0,8})$`)
 )
 
@@ -176,7 +178,7 @@ func bareKey(s string) string {
 func quoted(s string) string {
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // a string has no error
+		panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // panic(fmt.Sprintf("machinefile: quote %q: %v", s, err)) // impossible: every string can be encoded
 	}
 	return string(text)
 }

@@ -1,12 +1,11 @@
-// Package manifests reads Kubernetes objects from files, as kubectl takes them, and does for pods that come from files
-// what the API server does for all others.
+// Package manifests reads Kubernetes objects from files, in the formats that kubectl reads. For pods that come from
+// files it also does what the API server does for other pods.
 //
 // Unknown and duplicate fields are errors, and one error names everything that cannot be read. Static pods are decoded,
-// given the API's defaults and checked here, before anything else looks at them (DecodePod, DefaultPod,
-// CheckStaticPod); the defaults are those of fields that somebody here reads.
+// defaulted and checked here before other packages use them (DecodePod, DefaultPod, CheckStaticPod). Only fields that
+// the agent reads get their default.
 //
-// It needs no connection, and is not the API's validation: a pod that passes here may be one that an API server would
-// refuse.
+// The package needs no connection. It is not the API's validation: an API server might refuse a pod that passes here.
 package manifests
 
 import (
@@ -22,8 +21,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Load reads files of Kubernetes objects, as kubectl takes them: YAML documents, Lists, or JSON. Objects come in
-// the order of the files. One error names everything that cannot be read, by file and document.
+// Load reads files of Kubernetes objects: YAML documents, Lists, or JSON. Objects have the order of the files. One
+// error names everything that cannot be read, by file and document.
 func Load(paths []string) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	var problems []error
@@ -42,8 +41,8 @@ func Load(paths []string) ([]runtime.Object, error) {
 	return objects, errors.Join(problems...)
 }
 
-// Parse reads the objects of one file, refusing unknown and duplicate fields. Objects of kinds that Plimsoll does
-// not know are an error; a List may hold any that it knows.
+// Parse reads the objects of one file. Unknown and duplicate fields are errors, and so are objects of kinds that are
+// not in our scheme. A List may contain objects of any kind in the scheme.
 func Parse(data []byte) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	var problems []error
@@ -68,7 +67,7 @@ func Parse(data []byte) ([]runtime.Object, error) {
 	return objects, errors.Join(problems...)
 }
 
-// isBlank reports whether a document has nothing but comments, white space and separators.
+// isBlank reports whether a document contains only comments, white space and separators.
 func isBlank(document []byte) bool {
 	for line := range bytes.Lines(document) {
 		line = bytes.TrimSpace(line)

@@ -12,10 +12,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/scheme"
 )
 
-// Static pods do not pass through the API server, so what it would have done to them is done here: decoding, defaults
-// and the checks without which a manifest must not run.
+// Static pods do not pass through the API server. So what it would have done is done here: decoding, defaults and the
+// checks without which a manifest must not run.
 
-// DecodePod reads one Pod from YAML or JSON, refusing unknown and duplicate fields.
+// DecodePod reads one Pod from YAML or JSON. Unknown and duplicate fields are errors.
 func DecodePod(manifest []byte) (*corev1.Pod, error) {
 	obj, _, err := strict.UniversalDeserializer().Decode(manifest, nil, nil)
 	if err != nil {
@@ -30,7 +30,7 @@ func DecodePod(manifest []byte) (*corev1.Pod, error) {
 
 var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict)
 
-// DefaultPod fills in what the API server would have: upstream's defaults of the fields that the agent reads.
+// DefaultPod sets the defaults that the API server would have set, for the fields that the agent reads.
 func DefaultPod(pod *corev1.Pod) {
 	s := &pod.Spec
 	setDefault(&s.RestartPolicy, corev1.RestartPolicyAlways)
@@ -56,7 +56,7 @@ func defaultContainer(c *corev1.Container, hostNetwork bool) {
 	setDefault(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
 	policy := corev1.PullIfNotPresent
 	if i := strings.LastIndexAny(c.Image, ":/@"); strings.HasSuffix(c.Image, ":latest") || i < 0 || c.Image[i] == '/' {
-		policy = corev1.PullAlways // no tag, or one that moves
+		policy = corev1.PullAlways // policy = corev1.PullAlways // no tag, or the tag latest, which moves
 	}
 	setDefault(&c.ImagePullPolicy, policy)
 	for i := range c.Ports {
@@ -108,7 +108,7 @@ func defaultVolume(v *corev1.Volume) {
 	}
 }
 
-// CheckStaticPod reports every problem that forbids running a static pod.
+// CheckStaticPod returns every problem that forbids running a static pod.
 func CheckStaticPod(pod *corev1.Pod) error {
 	var problems []error
 	bad := func(path, value, rule string) {
@@ -143,7 +143,8 @@ func CheckStaticPod(pod *corev1.Pod) error {
 	return errors.Join(problems...)
 }
 
-// apiReferences finds what a static pod may not use: it runs without the API, so it must not need objects of the API.
+// apiReferences returns the references of a static pod to API objects. It must run without the API server, so it may
+// have none.
 func apiReferences(pod *corev1.Pod) (problems []error) {
 	bad := func(path string) {
 		problems = append(problems, fmt.Errorf("%s: a static pod may not refer to API objects", path))

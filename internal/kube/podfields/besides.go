@@ -1,7 +1,7 @@
 package podfields
 
-// besides are the rows of what a pod has beside its specification. They are not written into docs/compatibility.md,
-// which is about what may be asked for.
+// besides returns the rows of the fields of a pod outside its specification. They are not part of
+// docs/compatibility.md, which is about what users may request.
 func besides() []Area {
 	return []Area{
 		{"Metadata", metadata()},

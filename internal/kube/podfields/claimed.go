@@ -2,8 +2,8 @@ package podfields
 
 import corev1 "k8s.io/api/core/v1"
 
-// CodesOfVolume are the codes of what an agent must have to mount a persistent volume, as CodesOf; nil: nothing that
-// this one has not. A pod whose claim is bound to it is held by an agent that publishes one of them.
+// CodesOfVolume returns the codes of what an agent needs to mount a persistent volume, like CodesOf; nil: nothing that
+// this agent lacks. An agent that publishes one of them holds the pods whose claims are bound to the volume.
 func CodesOfVolume(v *corev1.PersistentVolume) []string {
 	switch s := &v.Spec.PersistentVolumeSource; {
 	case s.HostPath != nil || s.Local != nil || *s == corev1.PersistentVolumeSource{}:
@@ -20,6 +20,6 @@ func CodesOfVolume(v *corev1.PersistentVolume) []string {
 	return []string{codeInTree}
 }
 
-// CodesOfInTree are those of the volumes that provisioners in Kubernetes itself made, and CSI drivers now make in their
-// stead.
+// CodesOfInTree returns the codes for volumes that provisioners in Kubernetes itself made, and that CSI drivers make
+// today.
 func CodesOfInTree() []string { return []string{codeInTree} }

@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container says
-// whether it is there, in what its path begins with.
+// hold is a field, or some of its values, that the agent cannot carry out. One of pod, volume and container is set,
+// according to its path; it reports whether the field is set there.
 type hold struct {
-	path      string // of the field, as rows have it
+	path      string // path      string // of the field, as in rows
 	code      string
 	why, help string
 	pod       func(*corev1.PodSpec) bool
@@ -19,13 +19,13 @@ type hold struct {
 	container func(*corev1.Container) bool
 }
 
-// What would help, in words that several holds share.
+// Help texts that several holds share.
 const (
 	helpElsewhere = "run the pod on a node whose agent supports it, such as the kubelet"
 	helpVolume    = "use another kind of volume, or " + helpElsewhere
 )
 
-// holds are looked at in this order, and users are told the first few that apply.
+// holds are checked in this order, and the first few that apply are reported to users.
 var holds = slices.Concat(podHolds, containerHolds, volumeHolds, oldVolumeHolds())
 
 var podHolds = []hold{
@@ -85,7 +85,7 @@ const (
 	helpSeccomp = "name a profile by a relative path without \"..\", or use type RuntimeDefault"
 )
 
-// unnameable reports whether a profile is one of the node's files and does not say which, or leads out of their
+// unnameable reports whether a profile is a file of the node and its path is absent or leads out of the seccomp
 // directory.
 func unnameable(p *corev1.SeccompProfile) bool {
 	if p == nil || p.Type != corev1.SeccompProfileTypeLocalhost {
@@ -94,7 +94,7 @@ func unnameable(p *corev1.SeccompProfile) bool {
 	return p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile) || filepath.Clean(*p.LocalhostProfile) == "."
 }
 
-// volumeHold is a hold for volumes of a kind.
+// volumeHold returns the hold for volumes of a kind.
 func volumeHold(kind, why string, is func(*corev1.Volume) bool) hold {
 	return hold{path: "spec.volumes[]." + kind, code: "volumes." + kind, why: why, help: helpVolume, volume: is}
 }
@@ -115,12 +115,12 @@ var volumeHolds = []hold{
 	sourceHold("podCertificate", "this node's agent does not request certificates for pods", func(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }),
 }
 
-// hugeOrUnknown reports whether a volume's medium is one that is not mounted.
+// hugeOrUnknown reports whether an emptyDir's medium is one that the agent does not mount.
 func hugeOrUnknown(v *corev1.Volume) bool {
 	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory
 }
 
-// sourceHold is a hold for projected volumes with a source of a kind.
+// sourceHold returns the hold for projected volumes with a source of a kind.
 func sourceHold(kind, why string, is func(*corev1.VolumeProjection) bool) hold {
 	return hold{
 		path: "spec.volumes[].projected.sources[]." + kind, code: "volumes.projected." + kind, why: why, help: helpElsewhere,
@@ -140,7 +140,7 @@ func sourceHold(kind, why string, is func(*corev1.VolumeProjection) bool) hold {
 
 const codeInTree = "volumes.in-tree"
 
-// oldVolumes are the kinds that the API still knows and Kubernetes hands to CSI drivers, or has given up.
+// oldVolumes are the kinds that the API still has and that Kubernetes delegates to CSI drivers or no longer supports.
 var oldVolumes = map[string]func(*corev1.Volume) bool{
 	"awsElasticBlockStore": func(v *corev1.Volume) bool { return v.AWSElasticBlockStore != nil },
 	"azureDisk":            func(v *corev1.Volume) bool { return v.AzureDisk != nil },
@@ -161,7 +161,8 @@ var oldVolumes = map[string]func(*corev1.Volume) bool{
 	"vsphereVolume":        func(v *corev1.Volume) bool { return v.VsphereVolume != nil },
 }
 
-// oldVolumeHolds share a code: no agent of ours will ever mount some of them and not the others.
+// oldVolumeHolds returns the holds of oldVolumes. They share a code: no agent of ours will ever mount some of these
+// kinds and not the others.
 func oldVolumeHolds() []hold {
 	var out []hold
 	for kind, is := range oldVolumes {

@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AllLeaves are the paths of all fields of a pod that are no structs of the API's own, sorted. Those of init and
-// ephemeral containers are written as spec.containers[] where these have them, too, and likewise those of their
-// statuses as status.containerStatuses[].
+// AllLeaves returns the sorted paths of all fields of a pod that are not themselves structs of the API. Fields of init
+// and ephemeral containers are written as spec.containers[] where containers have them too, and those of their statuses
+// as status.containerStatuses[].
 func AllLeaves() []string { return slices.Clone(leaves) }
 
-// Leaves are those that a row's path means: itself, or with a star, all below it.
+// Leaves returns the fields that a row's path stands for: itself, or with a star, all below it.
 func Leaves(path string) []string {
 	at, below := strings.CutSuffix(path, "*")
 	if !below {
@@ -49,16 +49,16 @@ var leaves = func() []string {
 	return slices.Compact(out)
 }()
 
-// Alike are the lists of a pod that hold the same, by the one that stands for all in paths.
+// Alike are the lists of a pod with the same fields, by the list that stands for all of them in paths.
 var Alike = map[string][]string{
 	"spec.containers[]":          {"spec.initContainers[]", "spec.ephemeralContainers[]"},
 	"status.containerStatuses[]": {"status.initContainerStatuses[]", "status.ephemeralContainerStatuses[]"},
 }
 
-// opened are the types of other packages that walk looks into.
+// opened are the types of other packages into which walk descends.
 var opened = []reflect.Type{reflect.TypeFor[metav1.ObjectMeta](), reflect.TypeFor[metav1.OwnerReference]()}
 
-// walk notes the leaves of a type: what is no struct of k8s.io/api/core/v1, and not opened.
+// walk adds the leaves of a type: fields whose type is neither a struct of k8s.io/api/core/v1 nor in opened.
 func walk(path string, t reflect.Type, all map[string]bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		if t.Kind() == reflect.Slice {

@@ -1,23 +1,24 @@
-// Package podfields says of every field of a pod what becomes of it on a node of this agent: it is carried out, the pod
-// is rejected or held for it, it is read of a pod that is there already, or it is without effect on a node by design.
+// Package podfields says, for every field of a pod, how a node of this agent treats it: the field is carried out, the
+// pod is rejected or held because of it, it is read from a pod that is already there, or it has no effect on a node by
+// design.
 //
 // # Model
 //
 // rows.go has a row for every field of corev1.PodSpec and of all that it contains, besides.go one for every field of
-// the metadata and the status; a test walks the types, so that a new k8s.io/api cannot bring a field that is ignored in
-// silence. A row says what becomes of the field, and for one that is carried out or read how that is proved: tests set
-// the field, clear it, and fail if what is made of the pod is the same. Of fields without effect a test of translate
-// holds that no translation reads them. docs/compatibility.md is written from the rows of the specification.
+// the metadata and the status. A test walks the types, so that a new k8s.io/api cannot bring a field that is silently
+// ignored. A row says how the field is treated, and for one that is carried out or read how that is proved: tests set
+// the field, clear it, and fail if the result is the same. A test of translate checks that no translation reads fields
+// without effect. docs/compatibility.md is generated from the rows of the specification.
 //
-// holds.go has the fields, and the values of fields, for which a pod is held: none of its containers starts, and a
-// condition and an Event say which field it is and what would help. The agent asks Refused before it starts anything,
-// publishes Codes with its Node, and the scheduler compares these with CodesOf a pod.
+// holds.go has the fields, and the values of fields, because of which a pod is held: none of its containers starts, and
+// a condition and an Event say which field is the reason and what would help. The agent calls Refused before it starts
+// anything and publishes Codes with its Node; the scheduler compares these with CodesOf a pod.
 //
 // # What it does not do
 //
-// It looks at one pod and nothing else. What upstream rejects a pod for is in core/admission (Suits), since it depends
-// on the node. A claim's persistent volume is another object: CodesOfVolume is for the scheduler, and the agent finds
-// out where the volume is set up.
+// It looks at one pod and nothing else. The reasons for which upstream rejects a pod depend on the node; they are in
+// core/admission (Suits). A claim's persistent volume is another object: the scheduler uses CodesOfVolume, and the
+// agent checks the volume where it sets it up.
 package podfields
 
 import (
@@ -29,18 +30,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Refusal is a field of a pod that this agent cannot carry out. The pod is held for it.
+// Refusal is a field of a pod that this agent cannot carry out. The pod is held because of it.
 type Refusal struct {
-	Code      string // what the node lacks, as in Codes
+	Code      string // Code      string // what the node lacks, as in Codes
 	Field     string // with the names of containers and volumes: spec.volumes[data].nfs
-	Container string // that has the field; empty: it is the whole pod's
+	Container string // Container string // the container that has the field; empty: the field belongs to the whole pod
 	Why, Help string
 }
 
-// String is what users are told.
+// String returns the text for users.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %s: %s", r.Field, r.Why, r.Help) }
 
-// Refused returns what of a pod this agent cannot carry out, in the order of holds; none: it can run here.
+// Refused returns the fields of a pod that this agent cannot carry out, in the order of holds; none: the pod can run
+// here.
 func Refused(pod *corev1.Pod) []Refusal {
 	var out []Refusal
 	for hold, where := range found(pod) {
@@ -49,7 +51,7 @@ func Refused(pod *corev1.Pod) []Refusal {
 	return out
 }
 
-// Blocks returns the first refusal that keeps one container of a pod from starting; nil: none does.
+// Blocks returns the first refusal that prevents one container of a pod from starting; nil: there is none.
 func Blocks(pod *corev1.Pod, container string) *Refusal {
 	for _, r := range Refused(pod) {
 		if r.Container == "" || r.Container == container {
@@ -59,9 +61,9 @@ func Blocks(pod *corev1.Pod, container string) *Refusal {
 	return nil
 }
 
-// Text is refusals in one message. The first few stand for all.
+// Text returns one message for several refusals. It names the first few and the number of the others.
 func Text(refused []Refusal) string {
-	const most = 3 // an Event holds 1 KiB
+	const most = 3 // const most = 3 // an Event's message has at most 1 KiB
 	var texts []string
 	for _, r := range refused[:min(len(refused), most)] {
 		texts = append(texts, r.String())
@@ -72,7 +74,7 @@ func Text(refused []Refusal) string {
 	return strings.Join(texts, "; ")
 }
 
-// Codes are those of all holds, sorted: what a node with this agent lacks.
+// Codes returns the codes of all holds, sorted: what a node with this agent lacks.
 func Codes() []string { return slices.Clone(codes) }
 
 var codes = func() []string {
@@ -84,8 +86,8 @@ var codes = func() []string {
 	return slices.Compact(out)
 }()
 
-// CodesOf are the codes of the holds that apply to a pod, sorted: it is held by an agent that publishes one of them.
-// nil, as for most pods: there is none.
+// CodesOf returns the codes of the holds that apply to a pod, sorted. An agent that publishes one of them holds the
+// pod. It is nil for most pods: no hold applies.
 func CodesOf(pod *corev1.Pod) []string {
 	var out []string
 	for hold := range found(pod) {
@@ -95,10 +97,11 @@ func CodesOf(pod *corev1.Pod) []string {
 	return slices.Compact(out)
 }
 
-// place is where in a pod a hold applies. At most one of volume and container is set.
+// place is where in a pod a hold applies. At most one of volume and container is set; kind is the list of the
+// container.
 type place struct{ kind, container, volume string }
 
-// field is the hold's path with the names of where it was found.
+// field returns the hold's path with the names of the container or volume where it applies.
 func (h *hold) field(at place) string {
 	switch {
 	case at.container != "":
@@ -109,8 +112,8 @@ func (h *hold) field(at place) string {
 	return h.path
 }
 
-// found yields the holds that apply to a pod. It runs for each pod that a scheduler sees: most have nothing, and
-// nothing is made.
+// found yields the holds that apply to a pod. It runs for each pod that a scheduler receives: for most, none applies,
+// and it allocates no memory.
 func found(pod *corev1.Pod) iter.Seq2[*hold, place] {
 	return func(yield func(*hold, place) bool) {
 		s := &pod.Spec
@@ -122,7 +125,7 @@ func found(pod *corev1.Pod) iter.Seq2[*hold, place] {
 	}
 }
 
-// in yields the places of a pod that a hold applies to; false: whoever asked has enough.
+// in yields the places of a pod where a hold applies. It returns false when the caller wants no more.
 func (h *hold) in(s *corev1.PodSpec, yield func(*hold, place) bool) bool {
 	if h.pod != nil && h.pod(s) && !yield(h, place{}) {
 		return false
@@ -145,7 +148,7 @@ func (h *hold) in(s *corev1.PodSpec, yield func(*hold, place) bool) bool {
 	return true
 }
 
-// containers yields all containers of a pod, with the name of their list.
+// containers yields all containers of a pod with the name of their list.
 func containers(s *corev1.PodSpec) iter.Seq2[string, *corev1.Container] {
 	return func(yield func(string, *corev1.Container) bool) {
 		for i := range s.InitContainers {
@@ -166,7 +169,7 @@ func containers(s *corev1.PodSpec) iter.Seq2[string, *corev1.Container] {
 	}
 }
 
-// WhyHeld says why pods are held for a field, and what would help; nothing: they are not.
+// WhyHeld returns why pods with a field are held, and what would help; nil: they are not.
 func WhyHeld(path string) []string {
 	var out []string
 	for i := range holds {

@@ -5,46 +5,46 @@ import (
 	"strings"
 )
 
-// Outcome is what becomes of a field on a node of this agent.
+// Outcome is how a node of this agent treats a field.
 type Outcome int
 
 // The outcomes.
 const (
 	_          Outcome = iota
-	CarriedOut         // by whom Row.By says
-	Rejected           // the pod fails with upstream's reason; what is let in is carried out
-	Held               // the pod is held for it
-	Unplaced           // the scheduler places no pod that has it
-	NoEffect           // nobody on a node looks at it, by design
-	Read               // what it says of a pod that is there already is looked at: Row.By says by whom
+	CarriedOut         // CarriedOut         // proved by Row.By
+	Rejected           // Rejected           // the pod fails with upstream's reason; for admitted pods the field is carried out
+	Held               // Held               // the pod is held because of it
+	Unplaced           // Unplaced           // the scheduler does not place pods that have it
+	NoEffect           // NoEffect           // no component on a node reads it, by design
+	Read               // Read               // it is read from a pod that is already there; proved by Row.By
 )
 
-// Row says what becomes of a field and, if its path ends in a star, of all that is below it.
+// Row says how a field is treated and, if its path ends in a star, all fields below it.
 type Row struct {
 	Path    string // spec.containers[] stands for init and ephemeral containers, too
 	Outcome Outcome
-	// By says who proves it: an observer (ObserverLife and the others), or a test as package.TestName, with the
+	// By names what proves the row: an observer (ObserverLife and the others), or a test as package.TestName, with the
 	// package's path in the repository. Rows that are held or without effect have none.
 	By   string
 	Note string
 }
 
-// Area is a part of the table, with the rows of which it tells the same.
+// Area is a part of the table, with its title.
 type Area struct {
 	Title  string
 	Groups []Group
 }
 
-// Group is fields with a common beginning of which the same is told.
+// Group is several fields whose paths begin alike and which are treated alike.
 type Group struct {
-	At      string // what all paths begin with
-	Fields  string // with spaces between them; a star at the end of one: and all that is below it
+	At      string // At      string // the common beginning of the paths
+	Fields  string // Fields  string // separated by spaces; a star at the end of one stands for all fields below it
 	Outcome Outcome
 	By      string
 	Note    string
 }
 
-// Rows are the rows of a group.
+// Rows returns the rows of a group.
 func (g Group) Rows() []Row {
 	var out []Row
 	for _, name := range strings.Fields(g.Fields) {
@@ -53,7 +53,7 @@ func (g Group) Rows() []Row {
 	return out
 }
 
-// Rows are those of all areas, and of what else a pod has.
+// Rows returns the rows of all areas, and of the fields outside the specification.
 func Rows() []Row {
 	var out []Row
 	for _, a := range append(Areas(), besides()...) {
@@ -64,22 +64,23 @@ func Rows() []Row {
 	return out
 }
 
-// Observers: what is made of a pod with the field, and without it, differs in the part that the observer shows.
+// Observers. The translation of a pod with a field, and of the same pod without it, differ in the part that the
+// observer shows.
 const (
-	ObserverSandbox   = "sandbox"   // the request that makes the pod's sandbox
-	ObserverContainer = "container" // the requests that make its containers: variables, mounts, security
-	ObserverFiles     = "files"     // what is in its volumes
-	ObserverLife      = "life"      // when its containers start, end and start again; what is known of those that ended
-	ObserverResources = "resources" // its cgroups, QoS class, CPUs and memory of its own
+	ObserverSandbox   = "sandbox"   // ObserverSandbox   = "sandbox"   // the request that creates the pod's sandbox
+	ObserverContainer = "container" // ObserverContainer = "container" // the requests that create its containers: variables, mounts, security
+	ObserverFiles     = "files"     // ObserverFiles     = "files"     // the content of its volumes
+	ObserverLife      = "life"      // ObserverLife      = "life"      // when its containers start, end and start again; what is known of those that ended
+	ObserverResources = "resources" // ObserverResources = "resources" // its cgroups, QoS class, assigned CPUs and memory
 	ObserverScheduler = "scheduler" // where it is placed
-	ObserverSystem    = "system"    // what it is rejected for
-	ObserverLost      = "lost"      // what becomes of it when its node is lost
-	ObserverGranted   = "granted"   // which resources an agent before this one granted it
-	ObserverProbe     = "probe"     // how and when its containers are asked
-	ObserverHook      = "hook"      // what is run when its containers start and stop
+	ObserverSystem    = "system"    // ObserverSystem    = "system"    // the reason for which it is rejected
+	ObserverLost      = "lost"      // ObserverLost      = "lost"      // what happens to it when its node is lost
+	ObserverGranted   = "granted"   // ObserverGranted   = "granted"   // which resources an earlier agent allocated to it
+	ObserverProbe     = "probe"     // ObserverProbe     = "probe"     // how and when its containers are probed
+	ObserverHook      = "hook"      // ObserverHook      = "hook"      // what runs when its containers start and stop
 )
 
-// Observers are all of them.
+// Observers returns all of them.
 func Observers() []string {
 	return []string{
 		ObserverSandbox, ObserverContainer, ObserverFiles, ObserverLife, ObserverResources, ObserverScheduler, ObserverSystem,
@@ -87,7 +88,7 @@ func Observers() []string {
 	}
 }
 
-// Areas are the table of what a pod asks for, in the order in which users read it.
+// Areas returns the table of the fields of the specification, in the order in which users read it.
 func Areas() []Area {
 	return slices.Concat(podAreas(), containerAreas(), volumeAreas())
 }

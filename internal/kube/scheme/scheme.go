@@ -1,9 +1,9 @@
-// Package scheme has the Go types of the API groups that we speak, by group and version, for whoever reads or writes
-// objects: the client, and files of manifests.
+// Package scheme has the Go types of the API groups that we use, by group and version. The client uses it, and so do
+// readers of manifest files.
 //
-// It is not the scheme of client-go, which has every group of Kubernetes: each process would carry them all. A kind of
-// a group that is missing here cannot be decoded; a new group is one line. It has no defaults and no conversions
-// between versions: there is one version of each group.
+// It is not the scheme of client-go, which has every group of Kubernetes and would make each process larger. A kind
+// whose group is missing here cannot be decoded; a new group is one line. It has no defaults and no conversions between
+// versions: there is one version of each group.
 package scheme
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// Scheme is the one of all processes. It is complete from the start, and must not be added to.
+// Scheme is used by all processes. It is complete from the start; types must not be added to it.
 var Scheme = complete()
 
 func complete() *runtime.Scheme {
@@ -42,7 +42,7 @@ func complete() *runtime.Scheme {
 		resourcev1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // a type registered twice: a programming error, found by any test
+			panic(err) // panic(err) // a type is registered twice: a programming error that any test finds
 		}
 	}
 	return s

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// pairCheckInterval is how often, at most, certificate files are looked at for a change while clients connect.
+	// pairCheckInterval is how often, at most, certificate files are checked for a change while clients connect.
 	pairCheckInterval = time.Second
-	// selfSignedLife is upstream's validity of a generated certificate.
+	// selfSignedLife is the validity of a generated certificate, as upstream's.
 	selfSignedLife = 365 * 24 * time.Hour
 )
 
-// KeyPair is a certificate and its key in files, read again when either changes. While they do not fit each other, in
-// the middle of a rotation, the last good pair stays in use.
+// KeyPair is a certificate and its key in files, read again when either changes. While the two do not match, in the
+// middle of a rotation, the last good pair stays in use. mu guards the unexported fields.
 type KeyPair struct {
 	CertFile, KeyFile string
 
@@ -40,7 +40,7 @@ type fileStamp struct {
 	size     int64
 }
 
-// Get is a tls.Config's GetCertificate.
+// Get is the GetCertificate of a tls.Config.
 func (k *KeyPair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +69,7 @@ func (k *KeyPair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.good, nil
 }
 
-// SelfSigned makes a key and a certificate for names, both as PEM.
+// SelfSigned makes a key and a certificate for names, both in PEM.
 func SelfSigned(names []string) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -82,7 +82,7 @@ func SelfSigned(names []string) (certPEM, keyPEM []byte, err error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: fmt.Sprintf("%s@%d", names[0], now.Unix())},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // an hour for clocks that disagree
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // an hour for clocks that differ
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}
 	for _, name := range names {

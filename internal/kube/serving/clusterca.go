@@ -14,25 +14,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Where a cluster says whose client certificates its API server accepts, for servers beside it (upstream's names).
+// Where a cluster publishes the CA of the client certificates that its API server accepts, for other servers
+// (upstream's names).
 const (
 	clusterCAName = "extension-apiserver-authentication"
 	clusterCAKey  = "client-ca-file"
 )
 
-// clusterCAEvery is how often it is asked. Upstream watches the object; chosen: a rotation keeps both CAs for days.
+// clusterCAEvery is how often the ConfigMap is read. Upstream watches the object. Chosen: a rotation keeps both CAs for
+// days.
 const clusterCAEvery = time.Minute
 
 // ClusterCA is the CA of client certificates that a cluster publishes, in the ConfigMap that upstream's components read
-// where no --client-ca-file is given. The zero ClusterCA knows none.
+// when there is no --client-ca-file. The zero ClusterCA has no CA.
 type ClusterCA struct {
 	pool atomic.Pointer[x509.CertPool]
 }
 
-// Pool is the CA as it was last heard; nil: none was.
+// Pool returns the CA that was read last; nil: none was.
 func (c *ClusterCA) Pool() *x509.CertPool { return c.pool.Load() }
 
-// Read asks once.
+// Read reads the ConfigMap once.
 func (c *ClusterCA) Read(ctx context.Context, client *kube.Client) error {
 	var m corev1.ConfigMap
 	if err := client.Get(ctx, kube.ConfigMaps, metav1.NamespaceSystem, clusterCAName, &m); err != nil {
@@ -47,7 +49,7 @@ func (c *ClusterCA) Read(ctx context.Context, client *kube.Client) error {
 	return nil
 }
 
-// Follow asks again and again until ctx ends; what it heard last holds.
+// Follow reads the ConfigMap at intervals until ctx ends. After an error the CA that was read last stays in use.
 func (c *ClusterCA) Follow(ctx context.Context, client *kube.Client) {
 	for said := false; ; {
 		err := c.Read(ctx, client)

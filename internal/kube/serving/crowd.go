@@ -9,29 +9,29 @@ import (
 	"sync"
 )
 
-// Crowd is a listener that bounds how many connections a server has open, so that no client, known or not, takes the
-// descriptors that the process needs for its own work.
+// Crowd is a listener that bounds how many connections a server has open, so that no client, authenticated or not, uses
+// up the file descriptors that the process needs for its own work. A connection is in one of three states:
 //
 //	stranger    no request of it was admitted so far
 //	idle        admitted before, between requests
 //	busy        a request of it was admitted and is being answered, or its stream goes on
 //
-// When it is full, a newcomer takes the place of the stranger that came first, else of the connection that is idle for
-// the longest; while all are busy it is closed at once. So strangers push out each other, and hardly ever somebody
-// known: who is admitted within the time in which strangers fill all places keeps its own.
+// When the listener is full, a new connection replaces the oldest stranger, or else the connection that has been idle
+// longest; while all are busy, the new one is closed at once. So strangers replace each other and hardly ever an
+// admitted client: a client keeps its place if it is admitted before new strangers fill all places.
 type Crowd struct {
 	net.Listener
 	max     int
-	refused func() // told of each newcomer that was closed because all were busy
+	refused func() // refused func() // called for each new connection that is closed because all others are busy
 
 	mu        sync.Mutex
 	open      int
-	strangers list.List // of *member, the first come first
-	idle      list.List // of *member, the longest idle first
+	strangers list.List // strangers list.List // of *member, oldest first
+	idle      list.List // idle      list.List // of *member, longest idle first
 }
 
-// NewCrowd returns a listener on l that has at most max connections open. refused, if not nil, is called for each that
-// finds no place.
+// NewCrowd returns a listener on l with at most max open connections. refused, if not nil, is called for each
+// connection that finds no place.
 func NewCrowd(l net.Listener, max int, refused func()) *Crowd {
 	if refused == nil {
 		refused = func() {}
@@ -39,7 +39,7 @@ func NewCrowd(l net.Listener, max int, refused func()) *Crowd {
 	return &Crowd{Listener: l, max: max, refused: refused}
 }
 
-// Attach makes server tell c what its connections do. It is called before the server serves c.
+// Attach makes server report the states of its connections to c. It is called before the server serves c.
 func (c *Crowd) Attach(server *http.Server) {
 	server.ConnState = c.state
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -49,7 +49,7 @@ func (c *Crowd) Attach(server *http.Server) {
 
 type memberKey struct{}
 
-// Admitted says that a request with this context may be answered: its connection is no stranger's.
+// Admitted records that a request with this context may be answered: its connection is no longer a stranger.
 func Admitted(ctx context.Context) {
 	if m, ok := ctx.Value(memberKey{}).(*member); ok && m != nil {
 		m.crowd.move(m, nil)
@@ -61,10 +61,10 @@ type member struct {
 	net.Conn
 	crowd *Crowd
 
-	// Guarded by crowd.mu.
-	in     *list.List // the list that holds it; nil: busy or closed
+	// crowd.mu guards these.
+	in     *list.List // in     *list.List // the list that contains it; nil: busy or closed
 	place  *list.Element
-	known  bool // admitted once
+	known  bool // known  bool // a request was admitted once
 	closed bool
 }
 
@@ -78,7 +78,7 @@ func (c *Crowd) Accept() (net.Conn, error) {
 		m := &member{Conn: conn, crowd: c}
 		leaves, ok := c.enter(m)
 		if leaves != nil {
-			_ = leaves.Close() // its server finds out by reading
+			_ = leaves.Close() // _ = leaves.Close() // its server notices when it reads
 		}
 		if ok {
 			return m, nil
@@ -88,7 +88,7 @@ func (c *Crowd) Accept() (net.Conn, error) {
 	}
 }
 
-// enter gives m a place, if need be that of the one it returns, which must be closed.
+// enter gives m a place. If that was the place of another connection, it returns that one, which must be closed.
 func (c *Crowd) enter(m *member) (leaves *member, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Crowd) enter(m *member) (leaves *member, ok bool) {
 	return leaves, true
 }
 
-// leave takes m's place from it, once.
+// leave frees m's place, once.
 func (c *Crowd) leave(m *member) {
 	if m.closed {
 		return
@@ -125,7 +125,7 @@ func (c *Crowd) unlist(m *member) {
 	}
 }
 
-// move puts m, which is known from now on, into a list: the idle ones', or none for one that is busy.
+// move puts m, which is no stranger from now on, into a list: that of the idle ones, or none for a busy one.
 func (c *Crowd) move(m *member, to *list.List) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (m *member) isKnown() bool {
 	return m.known
 }
 
-// Close closes the connection and gives its place back.
+// Close closes the connection and frees its place.
 func (m *member) Close() error {
 	m.crowd.mu.Lock()
 	m.crowd.leave(m)
@@ -153,7 +153,7 @@ func (m *member) Close() error {
 	return m.Conn.Close()
 }
 
-// state follows the server's connections. A stranger stays one whatever it sends.
+// state follows the state of the server's connections. A stranger stays one whatever it sends.
 func (c *Crowd) state(conn net.Conn, state http.ConnState) {
 	m := memberOf(conn)
 	if m == nil || !m.isKnown() {

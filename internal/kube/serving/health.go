@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// A Check is one thing that must hold for a component to be well.
+// A Check is one condition for a component to be healthy.
 type Check struct {
-	Name string       // as in a path
-	Do   func() error // nil: it holds
+	Name string       // Name string       // its name in the path
+	Do   func() error // Do   func() error // nil: the condition is met
 }
 
-// ping holds as long as the server answers.
+// ping is met as long as the server answers.
 var ping = Check{"ping", func() error { return nil }}
 
-// health answers as upstream's do: "ok", or 500 and a line for each check; with ?verbose the lines anyhow, with
-// ?exclude=NAME without that one; below the path, each check by itself.
+// health answers as upstream's servers do: "ok", or 500 and a line for each check. With ?verbose it always answers with
+// the lines, and with ?exclude=NAME it skips one check. Paths below it answer for one check each.
 func health(name string, checks []Check) http.HandlerFunc {
 	if len(checks) == 0 {
 		checks = []Check{ping}

@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// Refusals that are logged: so many a second, and so many at once. Chosen: a misconfigured scraper shows, a scan of
-	// the port writes less than a gigabyte a month.
+	// How many refusals are logged per second, and how many at once. Chosen: a misconfigured scraper is visible, and a
+	// scan of the port writes less than a gigabyte per month.
 	refusalsPerSecond = 1
 	refusalsAtOnce    = 20
-	// textMax is how much of what a client sent goes into the log or into an answer, in bytes. Chosen: the paths that
-	// exist are shorter, but for the names of a pod and a container of 253 and 63.
+	// textMax is how much of a client's text goes into the log or into an answer, in bytes. Chosen: existing paths are
+	// shorter, except those with the names of a pod and a container, of 253 and 63.
 	textMax = 512
 )
 
-// Refusals logs refused requests: of each no more than helps, and no more of them than somebody reads. The zero
-// Refusals is ready to use.
+// Refusals logs refused requests, shortened and at a limited rate. The zero Refusals is ready to use.
 type Refusals struct {
 	limit   atomic.Pointer[rate.Limiter]
 	unsaid  atomic.Int64
 	logging *slog.Logger // nil: slog.Default
 }
 
-// Log logs that r, sent by user (empty: unknown), was refused with that status.
+// Log logs that r was refused with that status. user sent it; empty: not known.
 func (l *Refusals) Log(r *http.Request, status int, user string, err error) {
 	if l.limit.Load() == nil {
 		l.limit.CompareAndSwap(nil, rate.NewLimiter(refusalsPerSecond, refusalsAtOnce))
@@ -43,7 +42,7 @@ func (l *Refusals) Log(r *http.Request, status int, user string, err error) {
 		"from", r.RemoteAddr, "err", Brief(err.Error()), "unsaid", l.unsaid.Swap(0))
 }
 
-// Brief returns the beginning of what a client sent, for a log or an answer.
+// Brief returns the beginning of a client's text, for a log or an answer.
 func Brief(text string) string {
 	if len(text) <= textMax {
 		return text

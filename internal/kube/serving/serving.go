@@ -1,14 +1,14 @@
-// Package serving is the HTTPS port of a component that is no node: its measurements, for those who may read them, and
-// whether it is well, for everybody. It also holds what every HTTPS server of ours needs: certificates that are read
-// again when they change, and self-signed ones.
+// Package serving is the HTTPS server of a component that is not a node's: its metrics, for clients that may read them,
+// and its health, for all clients. It also has what every HTTPS server of ours needs: certificates that are read again
+// when they change, and self-signed ones.
 //
 // # Model
 //
 //	/healthz /livez /readyz    "ok", or 500 and why not; open, as upstream's are
 //	/metrics                   the registry's measurements; authn decides who may, by SubjectAccessReview on the path
 //
-// Client certificates are those of a CA in a file; else of the CA that the cluster publishes (ClusterCA), if its owner
-// follows that; else only tokens are accepted, which is what scrapers in a cluster have.
+// Client certificates are verified by a CA in a file, or else by the CA that the cluster publishes (ClusterCA), if the
+// caller follows it. Without either only tokens are accepted, which is what scrapers in a cluster use.
 package serving
 
 import (
@@ -41,34 +41,33 @@ type Options struct {
 	ClientCA    string // --client-ca-file; empty: no client certificates
 
 	TLS         TLS
-	ClusterCA   *ClusterCA // whose client certificates count where there is no ClientCA; nil: nobody's
-	AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end for all below; nil: AlwaysAllowDefault
+	ClusterCA   *ClusterCA // ClusterCA   *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
+	AlwaysAllow []string   // AlwaysAllow []string   // --authorization-always-allow-paths, "*" at the end stands for all paths below; nil: AlwaysAllowDefault
 
-	API                         authn.Reviewer // asked who has a token, and who may read
-	AccessAPI                   authn.Reviewer // asked who may read; nil: API
-	TokenTTL, AllowTTL, DenyTTL time.Duration  // how long its answers hold; zero: upstream's 10 s; below zero: not at all
+	API                         authn.Reviewer // API                         authn.Reviewer // for TokenReviews and SubjectAccessReviews
+	AccessAPI                   authn.Reviewer // AccessAPI                   authn.Reviewer // for SubjectAccessReviews; nil: API
+	TokenTTL, AllowTTL, DenyTTL time.Duration  // TokenTTL, AllowTTL, DenyTTL time.Duration  // how long answers are cached; zero: upstream's 10 s; below zero: not at all
 
 	Registry          *prometheus.Registry
 	Well, Live, Ready []Check                 // for /healthz, /livez and /readyz
-	Handlers          map[string]http.Handler // by pattern; GET only is the handler's own business
+	Handlers          map[string]http.Handler // Handlers          map[string]http.Handler // by pattern; a handler itself checks the method
 }
 
-// AlwaysAllowDefault is what everybody may ask; upstream's default.
+// AlwaysAllowDefault are the paths that need no authorization; upstream's default.
 var AlwaysAllowDefault = []string{"/healthz", "/readyz", "/livez"}
 
-// Times of the kubelet's and the API server's defaults for delegated decisions, and bounds on slow clients (chosen).
+// The kubelet's and the API server's defaults for delegated decisions, and bounds on slow clients (chosen).
 const (
 	tokenTTL, allowTTL, denyTTL = 10 * time.Second, 10 * time.Second, 10 * time.Second
 	headerTime, answerTime      = 10 * time.Second, 30 * time.Second
 	stopTime                    = time.Second
 	// idleTime is how long a connection is kept between requests, as upstream's servers do.
 	idleTime = 90 * time.Second
-	// connectionsMax bounds the open connections. Chosen: a scraper has one; the rest is room for those of several
-	// clusters.
+	// connectionsMax bounds the open connections. Chosen: a scraper has one, so that scrapers of several clusters fit.
 	connectionsMax = 256
 )
 
-// Check reports every problem of o at once.
+// Check returns every problem of o at once.
 func (o Options) Check() error {
 	var errs []error
 	if o.Port < 0 || o.Port > 65535 {
@@ -126,8 +125,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// newServer returns a server whose clients cannot hold a connection for longer than these times, known or not: a body
-// that is announced and does not come counts too.
+// newServer returns a server on which no client, authenticated or not, can occupy a connection for longer than these
+// times. That includes a body that is announced and not sent.
 func newServer(handler http.Handler, config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -136,7 +135,7 @@ func newServer(handler http.Handler, config *tls.Config) *http.Server {
 		ReadTimeout:       answerTime,
 		WriteTimeout:      answerTime,
 		IdleTimeout:       idleTime,
-		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // port scanners' handshakes are not news
+		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // failed handshakes of port scanners
 	}
 }
 
@@ -190,7 +189,7 @@ func (o Options) handler() (http.Handler, error) {
 	}), nil
 }
 
-// paths answers whoever may ask.
+// paths returns the handlers of all paths, without authorization.
 func (o Options) paths() *http.ServeMux {
 	mux := http.NewServeMux()
 	for name, checks := range map[string][]Check{"healthz": o.Well, "livez": o.Live, "readyz": o.Ready} {
@@ -205,7 +204,7 @@ func (o Options) paths() *http.ServeMux {
 	return mux
 }
 
-// isOpen reports whether everybody may ask for path.
+// isOpen reports whether path needs no authorization.
 func (o Options) isOpen(path string) bool {
 	open := o.AlwaysAllow
 	if open == nil {

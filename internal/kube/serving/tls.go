@@ -13,15 +13,16 @@ var tlsVersions = map[string]uint16{
 	"VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 }
 
-// TLS is what upstream's flags say of a listener beside its certificate. The zero TLS is upstream's defaults.
+// TLS is upstream's flags for a listener, except its certificate. The zero TLS is upstream's defaults.
 type TLS struct {
 	MinVersion   string   // --tls-min-version
 	CipherSuites []string // --tls-cipher-suites
 	Curves       []int32  // --tls-curve-preferences
 }
 
-// config checks t, all at once, and returns a listener's configuration without a certificate. Client certificates are
-// asked for and left to the guard to verify: a request without one may carry a token.
+// config checks t, reports all problems at once, and returns a listener's configuration without a certificate. The
+// client's certificate is requested and not verified here: the guard verifies it, since a request without one may have
+// a token.
 func (t TLS) config() (*tls.Config, error) {
 	var problems []error
 	version, ok := tlsVersions[t.MinVersion]

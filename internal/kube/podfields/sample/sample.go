@@ -1,11 +1,10 @@
-// Package sample has pods that between them set every field that the agent carries out, and finds out whether somebody
-// looks at a field: what he makes of a pod with it, and of the same pod without it, must differ.
+// Package sample has pods that together set every field that the agent carries out. It checks whether a translation
+// reads a field: its result for a pod with the field, and for the same pod without it, must differ.
 //
-// Tests of the packages that make something of pods ask Unproved with what they make, for the rows of podfields that
-// name them. A field that no sample sets cannot be proved; a sample that an observer cannot do anything with proves
-// nothing.
+// Tests of the packages that translate pods call Unproved with their translation, for the rows of podfields that name
+// them. A field that no sample sets cannot be proved; a sample for which the translation fails proves nothing.
 //
-// It is imported by tests only, and does not know what a right answer would be: that is the other tests' business.
+// Only tests import it. It does not know which result would be right: other tests check that.
 package sample
 
 import (
@@ -26,7 +25,7 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// Pods returns the samples, new ones at each call. A path that a sample does not set is absent, defaults included.
+// Pods returns new copies of the samples. A field that a sample does not set is absent, defaults included.
 func Pods() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range decoded() {
@@ -55,10 +54,10 @@ var decoded = sync.OnceValue(func() []*corev1.Pod {
 	return pods
 })
 
-// Observe is what somebody makes of a pod, to be compared as JSON.
+// Observe is a translation of a pod; its results are compared as JSON.
 type Observe func(*corev1.Pod) (any, error)
 
-// Unproved returns why the rows of an observer are not proved by what it makes of the samples; nil: all are.
+// Unproved returns the rows of an observer that its translation of the samples does not prove; nil: all are proved.
 func Unproved(observer string, observe Observe) error {
 	whole, err := steady(observe)
 	if err != nil {
@@ -83,8 +82,8 @@ func Unproved(observer string, observe Observe) error {
 	return errors.Join(problems...)
 }
 
-// steady returns what is made of each sample, and an error if that is another thing each time: then nothing that
-// differs proves anything.
+// steady returns the translation of each sample. It is an error if two translations of the same sample differ: then a
+// difference would prove nothing.
 func steady(observe Observe) (map[string]string, error) {
 	whole := map[string]string{}
 	for _, pod := range Pods() {
@@ -100,7 +99,7 @@ func steady(observe Observe) (map[string]string, error) {
 	return whole, nil
 }
 
-// ignored returns an error if what is made of the samples is the same with a field and without it.
+// ignored returns an error if the translations of the samples are the same with a field and without it.
 func ignored(path string, observe Observe, whole map[string]string) error {
 	set := false
 	for _, pod := range Pods() {
@@ -110,7 +109,7 @@ func ignored(path string, observe Observe, whole map[string]string) error {
 		}
 		set = true
 		if bare, err := seen(observe, pod); err != nil || bare != whole[name] {
-			return nil // who cannot do without it looks at it, too
+			return nil // return nil // a translation that fails without the field reads it, too
 		}
 	}
 	if !set {
@@ -128,7 +127,7 @@ func seen(observe Observe, pod *corev1.Pod) (string, error) {
 	return string(text), err
 }
 
-// Clear takes a field out of a pod, wherever its path leads, and reports whether it was there.
+// Clear removes a field from a pod, wherever its path leads, and reports whether it was set.
 func Clear(pod *corev1.Pod, path string) bool {
 	found := false
 	for main, others := range podfields.Alike {
@@ -161,7 +160,7 @@ func clearField(v reflect.Value, path []string) bool {
 		}
 		found := clearField(f.Elem(), path[1:])
 		if found && f.Elem().IsZero() {
-			f.SetZero() // nothing else was said there
+			f.SetZero() // f.SetZero() // no other field was set there
 		}
 		return found
 	}
@@ -175,7 +174,7 @@ func clearField(v reflect.Value, path []string) bool {
 	return found
 }
 
-// fieldOf finds a field by the name that it has in JSON, in embedded structs as well; an invalid value: there is none.
+// fieldOf returns a field by its JSON name, in embedded structs as well. An invalid value means that there is none.
 func fieldOf(v reflect.Value, name string) reflect.Value {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -192,7 +191,7 @@ func fieldOf(v reflect.Value, name string) reflect.Value {
 	return reflect.Value{}
 }
 
-// Set gives a field of a pod some value: nothing but that it is there.
+// Set sets a field of a pod to some value, so that it is not absent.
 func Set(pod *corev1.Pod, path string) error {
 	if !setField(reflect.ValueOf(pod).Elem(), strings.Split(path, ".")) {
 		return fmt.Errorf("set %s: a pod has no such field", path)
