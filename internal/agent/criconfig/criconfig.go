@@ -1,9 +1,9 @@
-// Package criconfig translates a pod into the requests that the Container Runtime Interface takes for it: the
-// configuration of its sandbox (RunPodSandbox) and of each of its containers (CreateContainer).
+// Package criconfig translates a pod into CRI requests: the configuration of its sandbox (RunPodSandbox) and of each of
+// its containers (CreateContainer).
 //
-// It is a translation only: the same pod and the same facts give the same request. It reads no file and asks nobody;
-// what has to be looked up first (variables, mounts, DNS, the image's user, the cgroup, resources) comes in as facts.
-// The package oracle holds its answers against the kubelet's own.
+// It only translates: the same pod and the same facts give the same request. It reads no file and makes no call. What
+// has to be looked up first (variables, mounts, DNS, the image's user, the cgroup, resources) is passed in as facts.
+// The module oracle compares the results with the kubelet's own.
 package criconfig
 
 import (
@@ -20,34 +20,34 @@ import (
 
 // Node is what is the same for every pod of a node.
 type Node struct {
-	SeccompDir     string // where Localhost seccomp profiles are, an absolute path
-	SeccompDefault bool   // seccompDefault: RuntimeDefault for containers that name no profile
-	// MaskedPaths are hidden from containers beside those that every machine has: the directories of CPUs' thermal
-	// throttling, whose counters tell what others do.
+	SeccompDir     string // directory of Localhost seccomp profiles, an absolute path
+	SeccompDefault bool   // seccompDefault: RuntimeDefault for containers without a profile
+	// MaskedPaths are hidden from containers in addition to those that every machine has: the directories of CPUs'
+	// thermal throttling, whose counters reveal what other programs do.
 	MaskedPaths []string
 	LogDir      string // <LogDir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
 }
 
-// SandboxFacts are what has to be known of a pod beside its specification.
+// SandboxFacts are the inputs of a sandbox's configuration other than the pod's specification.
 type SandboxFacts struct {
 	Attempt      uint32                // how many sandboxes the pod had before
 	Hostname     string                // not used for a pod on the host's network
-	DNS          *runtimeapi.DNSConfig // resolv.conf of the pod
-	CgroupParent string                // the pod's cgroup, as the runtime is told it
+	DNS          *runtimeapi.DNSConfig // contents of the pod's resolv.conf
+	CgroupParent string                // the pod's cgroup, in the notation of the cgroup driver
 	Overhead     *runtimeapi.LinuxContainerResources
 	Resources    *runtimeapi.LinuxContainerResources
-	Holdings     string // what the pod has of its own, noted for the next agent; empty: nothing
-	Allocation   string // the resources that it was granted, noted for the next agent; empty: none that can change
+	Holdings     string // what is assigned to the pod, recorded for the next agent; empty: nothing
+	Allocation   string // the pod's allocated resources, recorded for the next agent; empty: none that can change
 }
 
-// Image is what the runtime says of an image.
+// Image is what the runtime reports about an image.
 type Image struct {
-	ID       string // what the runtime calls it
-	UID      *int64 // numeric user of the image, if it has one
-	Username string // else its name, if it has one
+	ID       string // the runtime's ID of it
+	UID      *int64 // the image's numeric user, if it has one
+	Username string // otherwise the user's name, if it has one
 }
 
-// ImageOf reads what the runtime says of an image.
+// ImageOf converts the runtime's description of an image.
 func ImageOf(image *runtimeapi.Image) Image {
 	out := Image{ID: image.GetId()}
 	if uid := image.GetUid(); uid != nil {
@@ -58,25 +58,25 @@ func ImageOf(image *runtimeapi.Image) Image {
 	return out
 }
 
-// ContainerFacts are what has to be known of a container beside its specification.
+// ContainerFacts are the inputs of a container's configuration other than the pod's specification.
 type ContainerFacts struct {
 	Attempt         uint32 // how many times the container was started before
 	Image           Image
-	Command         []string // with variables filled in
+	Command         []string // with variables expanded
 	Args            []string
 	Env             []*runtimeapi.KeyValue
 	Mounts          []*runtimeapi.Mount
-	MessageHostPath string // the host's path of the termination message; empty: none
+	MessageHostPath string // host path of the termination message; empty: none
 	Resources       *runtimeapi.LinuxContainerResources
-	Hash            string            // tells versions of the container apart
-	Fixed           string            // tells versions of what cannot change without a restart apart
+	Hash            string            // distinguishes versions of the container
+	Fixed           string            // distinguishes versions of the fields that cannot change without a restart
 	GraceSeconds    int64             // of the pod
 	Holdings        string            // as in SandboxFacts
-	Running         map[string]string // ids of the pod's running containers by name
+	Running         map[string]string // IDs of the pod's running containers by name
 }
 
-// Sandbox describes the pod to the runtime. It comes out the same for every container of the sandbox, of the same
-// facts. An error says what of the pod cannot be done, in upstream's words.
+// Sandbox returns the configuration of the pod's sandbox. With the same facts it is the same for every container of the
+// sandbox. The error names what cannot be done for the pod, in the kubelet's words.
 func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxConfig, error) {
 	security, err := n.sandboxSecurity(pod)
 	if err != nil {
@@ -101,15 +101,15 @@ func (n Node) Sandbox(pod *corev1.Pod, f SandboxFacts) (*runtimeapi.PodSandboxCo
 			SecurityContext: security,
 		},
 	}
-	if !pod.Spec.HostNetwork { // else the host's name stays, and its ports are the pod's
+	if !pod.Spec.HostNetwork { // otherwise the host's name stays, and the pod's ports are the host's
 		config.Hostname = f.Hostname
 		config.PortMappings = ports(pod)
 	}
 	return config, nil
 }
 
-// Container describes a container of the pod to the runtime. An error says what of it cannot be done, in upstream's
-// words.
+// Container returns the configuration of a container of the pod. The error names what cannot be done for it, in the
+// kubelet's words.
 func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) (*runtimeapi.ContainerConfig, error) {
 	security, err := n.containerSecurity(pod, c, f.Image)
 	if err != nil {
@@ -137,12 +137,13 @@ func (n Node) Container(pod *corev1.Pod, c *corev1.Container, f ContainerFacts) 
 	}, nil
 }
 
-// LogDirectory is the pod's directory of container logs; names in it are API names, which hold no separators.
+// LogDirectory returns the pod's directory of container logs. The names in it are API names, which contain no
+// separators.
 func (n Node) LogDirectory(pod *corev1.Pod) string {
 	return filepath.Join(n.LogDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
 }
 
-// LogPath is where a container's log is below the pod's directory.
+// LogPath returns the path of a container's log below the pod's directory.
 func LogPath(container string, attempt uint32) string {
 	return filepath.Join(container, strconv.FormatUint(uint64(attempt), 10)+".log")
 }
@@ -156,8 +157,8 @@ func sandboxLabels(pod *corev1.Pod) map[string]string {
 	return labels
 }
 
-// sandboxAnnotations are the pod's, and for the next agent what the pod has of its own and what it was granted. Nobody
-// else can state that.
+// sandboxAnnotations returns the pod's annotations, and those that record for the next agent what is assigned and
+// allocated to the pod. The pod's own values of these two are discarded.
 func sandboxAnnotations(pod *corev1.Pod, f SandboxFacts) map[string]string {
 	annotations := make(map[string]string, len(pod.Annotations)+2)
 	maps.Copy(annotations, pod.Annotations)
@@ -234,7 +235,7 @@ func sysctls(pod *corev1.Pod) map[string]string {
 	return all
 }
 
-// stopSignal is the signal in CRI's spelling, which has SIGRTMINPLUS1 for SIGRTMIN+1.
+// stopSignal returns the signal in the CRI's spelling: SIGRTMINPLUS1 for SIGRTMIN+1.
 func stopSignal(c *corev1.Container) runtimeapi.Signal {
 	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
 		return runtimeapi.Signal_RUNTIME_DEFAULT

@@ -13,8 +13,8 @@ import (
 )
 
 // Paths of /proc and /sys that a container must not see, or must not write, unless it is privileged: kernel memory,
-// keys, timers of others, hardware controls (KEP-4265; the lists of upstream 1.36 and of the OCI runtimes). The runtime
-// lifts them for privileged containers. Node.MaskedPaths adds those that only some machines have.
+// keys, other programs' timers, hardware controls (KEP-4265; the lists of Kubernetes 1.36 and of the OCI runtimes). The
+// runtime ignores the lists for privileged containers. Node.MaskedPaths adds those that only some machines have.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -24,8 +24,8 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// errHostUsers refuses what would otherwise run with the host's users and, by procMount Unmasked, with the host's
-// /proc: Pod Security relaxes its rules for pods that ask for users of their own.
+// errHostUsers refuses a pod that would otherwise run with the host's users and, by procMount Unmasked, with the host's
+// /proc. Pod Security relaxes its rules for pods that ask for a user namespace.
 var errHostUsers = errors.New("pod has hostUsers: false, and user namespaces are not supported by this agent: " +
 	"it would run as the host's users")
 
@@ -36,8 +36,8 @@ func securityOf(pod *corev1.Pod) *corev1.PodSecurityContext {
 	return &corev1.PodSecurityContext{}
 }
 
-// namespacesOf says which namespaces the pod shares with the host, and its containers with each other. It is an error
-// if the pod asks for one that cannot be given.
+// namespacesOf returns which namespaces the pod shares with the host, and its containers with each other. If the pod
+// asks for an unsupported one, it returns an error.
 func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
 		return nil, errHostUsers
@@ -58,7 +58,7 @@ func namespacesOf(pod *corev1.Pod) (*runtimeapi.NamespaceOption, error) {
 	return o, nil
 }
 
-// joinTarget lets an ephemeral container see the processes of the one that it was made to look at.
+// joinTarget puts an ephemeral container into the PID namespace of its target container.
 func joinTarget(o *runtimeapi.NamespaceOption, pod *corev1.Pod, name string, running map[string]string) error {
 	i := slices.IndexFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
 	if i < 0 || pod.Spec.EphemeralContainers[i].TargetContainerName == "" || o.Pid != runtimeapi.NamespaceMode_CONTAINER {
@@ -94,8 +94,8 @@ func groupsOf(s *corev1.PodSecurityContext) []int64 {
 	return append(groups, s.SupplementalGroups...)
 }
 
-// groupsPolicy says whether the groups of the image's /etc/group count too. A word that is not known is an error: the
-// runtime would add them.
+// groupsPolicy returns whether the groups of the image's /etc/group count too. An unknown value is an error, since the
+// runtime would add those groups.
 func groupsPolicy(s *corev1.PodSecurityContext) (runtimeapi.SupplementalGroupsPolicy, error) {
 	if s.SupplementalGroupsPolicy == nil {
 		return runtimeapi.SupplementalGroupsPolicy_Merge, nil
@@ -107,8 +107,8 @@ func groupsPolicy(s *corev1.PodSecurityContext) (runtimeapi.SupplementalGroupsPo
 	return runtimeapi.SupplementalGroupsPolicy(policy), nil
 }
 
-// sandboxSecurity confines the sandbox's own process, which only waits: with the runtime's seccomp profile whatever the
-// pod asks for, so that a narrow profile of the pod need not allow what that process does
+// sandboxSecurity confines the sandbox's own process, which only waits. It has the runtime's seccomp profile, whatever
+// the pod asks for, so that a narrow profile of the pod need not allow what that process does
 // (kubernetes/kubernetes#84623).
 func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	s := securityOf(pod)
@@ -137,8 +137,8 @@ func (n Node) sandboxSecurity(pod *corev1.Pod) (*runtimeapi.LinuxSandboxSecurity
 	return out, nil
 }
 
-// containerSecurity merges the pod's and the container's wishes; the container's win. What of them cannot be done is an
-// error: the container must not start with less.
+// containerSecurity merges the pod's and the container's security context; the container's takes precedence. If a part
+// of it cannot be done, that is an error: the container must not start with less.
 func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := securityOf(pod), c.SecurityContext
 	if cs == nil {
@@ -179,7 +179,7 @@ func (n Node) containerSecurity(pod *corev1.Pod, c *corev1.Container, image Imag
 		Apparmor:                 apparmor,
 		//lint:ignore SA1019 runtimes that do not know Apparmor read it
 		ApparmorProfile: deprecated,
-		// Whatever procMount says: unmasked is only for users of a namespace of their own, which no pod gets here.
+		// Whatever procMount says: Unmasked is only for pods with a user namespace, which no pod gets here.
 		MaskedPaths:   slices.Concat(maskedPaths, n.MaskedPaths),
 		ReadonlyPaths: readonlyPaths,
 	}
@@ -202,8 +202,8 @@ func words(capabilities []corev1.Capability) []string {
 	return out
 }
 
-// runAs sets the user and group to run as: what was asked for, else what the image says, else root. (A user that is
-// left out would be the same; but CRI refuses a group without a user.)
+// runAs sets the user and group: the requested ones, else the image's, else root. (Leaving out the user would have the
+// same effect, but the CRI refuses a group without a user.)
 func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, image Image) {
 	switch {
 	case user != nil:
@@ -220,8 +220,8 @@ func runAs(out *runtimeapi.LinuxContainerSecurityContext, user, group *int64, im
 	}
 }
 
-// nonRoot enforces runAsNonRoot, with upstream's texts. user is the one asked for, nil: the image's is taken. A number
-// beyond the kernel's could come out as 0.
+// nonRoot enforces runAsNonRoot, with the kubelet's texts. user is the requested one; nil: the image's is used. A
+// number above the kernel's range could become 0.
 func nonRoot(user *int64, image Image) error {
 	switch {
 	case user != nil && *user == 0:
@@ -243,7 +243,7 @@ func profileOf(t runtimeapi.SecurityProfile_ProfileType) *runtimeapi.SecurityPro
 	return &runtimeapi.SecurityProfile{ProfileType: t}
 }
 
-// seccompOf translates a profile; Localhost profiles live below SeccompDir. One that cannot be named there is an error.
+// seccompOf translates a profile. Localhost profiles are below SeccompDir; a path that is not below it is an error.
 func (n Node) seccompOf(profile *corev1.SeccompProfile) (*runtimeapi.SecurityProfile, error) {
 	if profile == nil {
 		if n.SeccompDefault {
@@ -271,8 +271,8 @@ func (n Node) seccompOf(profile *corev1.SeccompProfile) (*runtimeapi.SecurityPro
 	return nil, fmt.Errorf("unknown seccomp profile type: %q", profile.Type)
 }
 
-// apparmorProfile is the container's own, else that of the annotation of old (static pods may have it; the API server
-// turns it into the field), else the pod's.
+// apparmorProfile returns the container's own profile, else that of the deprecated annotation (static pods may have it;
+// the API server turns it into the field), else the pod's.
 func apparmorProfile(pod *corev1.Pod, container string, s *corev1.SecurityContext) *corev1.AppArmorProfile {
 	if s.AppArmorProfile != nil {
 		return s.AppArmorProfile
@@ -289,7 +289,7 @@ func apparmorProfile(pod *corev1.Pod, container string, s *corev1.SecurityContex
 	return securityOf(pod).AppArmorProfile
 }
 
-// apparmorOf translates a profile, into CRI's field and into the one it had before.
+// apparmorOf translates a profile, for the CRI's field and for its deprecated field.
 func apparmorOf(p *corev1.AppArmorProfile) (profile *runtimeapi.SecurityProfile, deprecated string, err error) {
 	if p == nil {
 		return nil, "", nil
@@ -317,7 +317,7 @@ func selinuxOf(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
 	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-// either returns the first that is set.
+// either returns the first argument that is set.
 func either[T any](a, b *T) *T {
 	if a != nil {
 		return a

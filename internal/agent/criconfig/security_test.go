@@ -109,7 +109,7 @@ func TestContainerSecurity(t *testing.T) {
 	}
 }
 
-// TestSeccomp: a profile that cannot be named safely is an error, neither "unconfined" nor another one.
+// TestSeccomp: a profile whose path is not safe is an error; it is neither "unconfined" nor another profile.
 func TestSeccomp(t *testing.T) {
 	local := func(name string) *corev1.SeccompProfile {
 		return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}
@@ -146,8 +146,8 @@ func TestSeccomp(t *testing.T) {
 	}
 }
 
-// TestSandboxSeccomp: what a pod asks for is for its containers; the sandbox's process always has the runtime's
-// profile.
+// TestSandboxSeccomp: the pod's profile applies to its containers; the sandbox's process always has the runtime's
+// default profile.
 func TestSandboxSeccomp(t *testing.T) {
 	pod := testPod()
 	for _, profile := range []*corev1.SeccompProfile{nil, {Type: corev1.SeccompProfileTypeUnconfined}} {
@@ -159,8 +159,8 @@ func TestSandboxSeccomp(t *testing.T) {
 	}
 }
 
-// TestUserNamespace: without user namespaces nothing of a pod that asks for one is made, and no container sees the
-// host's /proc unmasked, whatever procMount says.
+// TestUserNamespace: since user namespaces are not supported, nothing of a pod that asks for one is created, and no
+// container sees the host's /proc unmasked, whatever procMount says.
 func TestUserNamespace(t *testing.T) {
 	pod := testPod()
 	unmasked := corev1.UnmaskedProcMount

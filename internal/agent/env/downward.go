@@ -16,7 +16,7 @@ func Field(pod *corev1.Pod, ref *corev1.ObjectFieldSelector, facts Facts) (strin
 		return "", fmt.Errorf("unsupported pod version: %s", ref.APIVersion)
 	}
 	switch ref.FieldPath {
-	case "spec.nodeName", "spec.host": // the second is what old v1 clients send
+	case "spec.nodeName", "spec.host": // old v1 clients send the second one
 		return pod.Spec.NodeName, nil
 	case "spec.serviceAccountName":
 		return pod.Spec.ServiceAccountName, nil
@@ -32,8 +32,8 @@ func Field(pod *corev1.Pod, ref *corev1.ObjectFieldSelector, facts Facts) (strin
 	return Metadata(pod, ref.FieldPath)
 }
 
-// Metadata returns a metadata field of pod, the only kind a downwardAPI volume may name. Whole maps are written one
-// key="value" per line, sorted by key, values quoted as in Go.
+// Metadata returns a metadata field of pod; downwardAPI volumes support only these. A whole map is written as one
+// key="value" per line, sorted by key, with values quoted as in Go.
 func Metadata(pod *corev1.Pod, fieldPath string) (string, error) {
 	if path, key, ok := subscript(fieldPath); ok {
 		switch path {
@@ -89,8 +89,8 @@ func formatMap(m map[string]string) string {
 }
 
 // Resource returns the request or limit that ref names, in units of its divisor, rounded up. A ref without a container
-// name speaks of c. A limit the container does not have is the pod's, or else the node's allocatable, so that a
-// program can size itself by it; hugepages are never defaulted because they are never overcommitted.
+// name refers to c. If the container has no such limit, the pod's limit is returned, else the node's allocatable, so
+// that a program can size itself by it. Huge pages have no default, because they are never overcommitted.
 func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = containerNamed(pod, ref.ContainerName); c == nil {
@@ -126,7 +126,7 @@ func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSel
 	return divideUp(quantity.Value(), ref.Divisor.Value(), 1), nil
 }
 
-// limitOutside returns what bounds a container without a limit of its own.
+// limitOutside returns what limits a container that has no limit itself.
 func limitOutside(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) resource.Quantity {
 	if r := pod.Spec.Resources; r != nil && name != corev1.ResourceEphemeralStorage {
 		if q, ok := r.Limits[name]; ok && !q.IsZero() {

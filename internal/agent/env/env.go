@@ -1,16 +1,16 @@
-// Package env builds what a container gets as environment and command line: its declared variables with their
-// sources resolved, the variables that announce services, and $(VAR) references expanded.
+// Package env builds a container's environment and command line: its declared variables with their sources resolved,
+// the service variables, and expanded $(VAR) references.
 //
-// The model is a fold over the container's declarations: envFrom sources first, in order, then env entries, in order,
-// each able to refer to what came before it and to service variables; a later name replaces an earlier one's value and
-// keeps its place; service variables nobody replaced come last. The same pod, objects and services always give the
-// same list in the same order, so that a container's configuration can be compared.
+// The variables are set in this order: envFrom sources as listed, then env entries as listed. Each can refer to the
+// ones before it and to service variables. A later variable with the same name replaces the value of the earlier one
+// and keeps its place. Service variables that were not replaced come last. The same pod, objects and services always
+// give the same list in the same order, so that configurations of a container can be compared.
 //
-// Every error means that the container cannot be created with this configuration: its text is upstream's where users
+// Every error means that the container cannot be created with this configuration. It has the kubelet's text where users
 // know one ("couldn't find key ..."), and the caller publishes it as CreateContainerConfigError. Whether a missing
-// object appears later is not this package's business; the caller tries again.
+// object appears later does not concern this package; the caller tries again.
 //
-// It reads objects and services through interfaces, keeps nothing between calls and starts nothing.
+// The package reads objects and services through interfaces, stores nothing between calls and starts nothing.
 package env
 
 import (
@@ -27,8 +27,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Objects reads the configMaps and secrets of this node's pods. An object that does not exist is an API not-found
-// error.
+// Objects reads the ConfigMaps and Secrets of this node's pods. For an object that does not exist it returns an API
+// not-found error.
 type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
@@ -37,19 +37,19 @@ type Objects interface {
 // Services returns the services of one namespace, or an error while they are not known yet.
 type Services func(namespace string) ([]*corev1.Service, error)
 
-// Facts are what the environment tells a container beyond its pod's own text.
+// Facts are the inputs of an environment other than the pod's own specification.
 type Facts struct {
 	PodIPs  []string // of the pod's sandbox, primary first
 	HostIPs []string // of this node, primary first
 
-	// Allocatable of this node stands in for limits a container does not have.
+	// Allocatable is the node's; it replaces limits that a container does not have.
 	Allocatable corev1.ResourceList
 
-	// VolumePath returns where a volume of this pod is on the host, for fileKeyRef. Nil refuses fileKeyRef.
+	// VolumePath returns the host path of a volume of this pod, for fileKeyRef. If it is nil, fileKeyRef is an error.
 	VolumePath func(volume string) (string, error)
 }
 
-// Builder builds environments. Both fields are required; a Services that always answers an empty list is valid.
+// Builder builds environments. Both fields are required; a Services that always returns an empty list is valid.
 type Builder struct {
 	Objects  Objects
 	Services Services
@@ -99,7 +99,8 @@ func CommandLine(c *corev1.Container, vars []*runtimeapi.KeyValue) (command, arg
 	return command, args, err
 }
 
-// ExpandAll expands the arguments of a process. More than a process can be given is an error, and is not built.
+// ExpandAll expands the arguments of a process. If the result is more than the kernel can pass to a process, it is an
+// error, and the result is not built.
 func ExpandAll(in []string, lookup func(name string) (string, bool)) (out []string, err error) {
 	total := 0
 	for i, s := range in {
@@ -128,14 +129,14 @@ type fold struct {
 	at    map[string]int // name -> index in vars
 	total int            // bytes of vars
 
-	// One Build sees one version of each object, whatever changes meanwhile. A nil entry is an optional object that
-	// does not exist.
+	// One Build sees one version of each object, even if objects change meanwhile. A nil entry is an optional object
+	// that does not exist.
 	configMaps map[string]*corev1.ConfigMap
 	secrets    map[string]*corev1.Secret
 }
 
-// set gives a variable its value. One that no process can be given is an error; the value may be secret and is not
-// repeated.
+// set sets a variable. A variable that the kernel cannot pass to a process is an error. The error does not contain the
+// value, which may be secret.
 func (f *fold) set(name, value string) error {
 	if err := fits(len(name) + len("=") + len(value)); err != nil {
 		return fmt.Errorf("environment variable %.100s: %w; mount it as a volume instead", name, err)
@@ -155,7 +156,7 @@ func (f *fold) set(name, value string) error {
 	return nil
 }
 
-// lookup resolves a $(NAME) reference: what was declared so far, then services.
+// lookup resolves a $(NAME) reference: first the variables set so far, then service variables.
 func (f *fold) lookup(name string) (string, bool) {
 	if i, ok := f.at[name]; ok {
 		return f.vars[i].value, true
@@ -190,7 +191,7 @@ func (f *fold) from(source *corev1.EnvFromSource) error {
 	return nil
 }
 
-// declared folds in one env entry. An optional source that is not there declares nothing.
+// declared processes one env entry. An optional source that does not exist sets nothing.
 func (f *fold) declared(v *corev1.EnvVar) error {
 	if v.Value != "" || v.ValueFrom == nil {
 		value, err := Expand(v.Value, f.lookup)
@@ -237,7 +238,7 @@ func (f *fold) resolve(source *corev1.EnvVarSource) (value string, ok bool, err 
 	case source.FileKeyRef != nil:
 		return f.fileKey(source.FileKeyRef)
 	}
-	return "", true, nil // a source without a member, which the API does not admit, is an empty value
+	return "", true, nil // the API does not admit a source without a member; here it is an empty value
 }
 
 func (f *fold) fileKey(ref *corev1.FileKeySelector) (value string, ok bool, err error) {
@@ -261,7 +262,7 @@ func (f *fold) fileKey(ref *corev1.FileKeySelector) (value string, ok bool, err 
 	return value, ok, nil
 }
 
-// configMap returns the named configMap, or nil if it is optional and does not exist.
+// configMap returns the named ConfigMap, or nil if it is optional and does not exist.
 func (f *fold) configMap(name string, optional *bool) (*corev1.ConfigMap, error) {
 	if cm := f.configMaps[name]; cm != nil {
 		return cm, nil
@@ -277,7 +278,7 @@ func (f *fold) configMap(name string, optional *bool) (*corev1.ConfigMap, error)
 	return cm, nil
 }
 
-// secret returns the named secret, or nil if it is optional and does not exist.
+// secret returns the named Secret, or nil if it is optional and does not exist.
 func (f *fold) secret(name string, optional *bool) (*corev1.Secret, error) {
 	if s := f.secrets[name]; s != nil {
 		return s, nil
@@ -295,8 +296,8 @@ func (f *fold) secret(name string, optional *bool) (*corev1.Secret, error) {
 
 type variable struct{ name, value string }
 
-// finish turns vars into what CRI carries, refusing what cannot be put into a process: execve(2) ends strings at NUL.
-// Values are bytes, in any encoding; they may be secret and errors do not repeat them.
+// finish converts vars for the CRI. It returns an error for a variable that no process can receive: execve(2) ends
+// strings at NUL. Values are bytes in any encoding. They may be secret, and errors do not contain them.
 func finish(vars []variable) ([]*runtimeapi.KeyValue, error) {
 	out := make([]*runtimeapi.KeyValue, len(vars))
 	for i, v := range vars {

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// shelf is a set of objects of namespace shop.
+// shelf is a set of objects in namespace shop.
 type shelf struct {
 	configMaps map[string]map[string]string
 	secrets    map[string]map[string]string
@@ -171,7 +171,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// A service called kubernetes in the pod's own namespace replaces the master, but only for a pod that wants links.
+// A service called kubernetes in the pod's own namespace replaces the master service, but only for a pod with service
+// links.
 func TestOwnKubernetesService(t *testing.T) {
 	own := service("shop", "kubernetes", "10.0.0.77", corev1.ServicePort{Port: 1})
 	for links, want := range map[bool]string{true: "10.0.0.77", false: "10.0.0.1"} {
@@ -188,7 +189,7 @@ func TestOwnKubernetesService(t *testing.T) {
 	}
 }
 
-// A pod from the API waits until services are known; a static one, which may be the API server, does not.
+// A pod from the API waits until services are known. A static pod does not, since it may be the API server.
 func TestServicesNotKnownYet(t *testing.T) {
 	unknown := errors.New("services are not known yet")
 	b := Builder{Objects: shelf{}, Services: func(string) ([]*corev1.Service, error) { return nil, unknown }}
@@ -295,8 +296,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// A pod's text may ask for any multiple of its size. What no process can be given is refused while it is small, by
-// name.
+// A pod's text may expand to any multiple of its size. What cannot be passed to a process is refused before it grows,
+// and the error names the variable.
 func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 	half := strings.Repeat("x", stringMax/2)
 	var doubling, many []corev1.EnvVar
@@ -330,7 +331,7 @@ func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
 	}
-	// A variable that is set anew gives back what it had.
+	// A variable that is set again frees the bytes of its old value.
 	var anew []corev1.EnvVar
 	for range 1000 {
 		anew = append(anew, corev1.EnvVar{Name: "A", Value: half})

@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// envFileMax bounds, in bytes, a file that fileKeyRef names. Chosen: an environment of more than 128 KiB per string
-// cannot be passed to execve(2) anyway (MAX_ARG_STRLEN), and the file is written by a container, so it is not trusted.
+// envFileMax bounds the size in bytes of a file that fileKeyRef names. Chosen: a string of more than 128 KiB cannot be
+// passed to execve(2) anyway (MAX_ARG_STRLEN), and a container writes the file, so it is not trusted.
 const envFileMax = 1 << 20
 
-// readEnvFile looks key up in an env file below dir. Neither path nor a link in it can leave dir.
+// readEnvFile looks up key in an env file below dir. Neither the path nor a link in it can lead outside dir.
 func readEnvFile(dir, path, key string) (value string, ok bool, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -42,14 +42,14 @@ func readEnvFile(dir, path, key string) (value string, ok bool, err error) {
 	return value, ok, nil
 }
 
-// lookupEnvFile finds key in text, which has the shape
+// lookupEnvFile finds key in text, which has the format
 //
 //	# a comment, or a blank line
 //	NAME='value, taken literally, possibly
 //	over several lines'  # and a comment
 //
-// NAME= 'x' is an empty NAME, as in a shell. An empty value counts as absent, as upstream has it. The text is judged up
-// to the key, not beyond.
+// NAME= 'x' is an empty NAME, as in a shell. As in the kubelet, an empty value counts as absent. Only the text up to
+// the key is checked.
 func lookupEnvFile(text, key string) (value string, ok bool, err error) {
 	line := 0
 	for text != "" {

@@ -8,23 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a Linux process can be given when it is started, in bytes (execve(2), "Limits on size of arguments and
-// environment"). A pod's text may ask for any multiple of its own size: each of forty variables may be the one before,
-// twice. What no process could be given is refused before it takes the agent's memory.
+// The kernel's limits on the arguments and environment of a process, in bytes (execve(2), "Limits on size of arguments
+// and environment"). A pod's text may expand to any multiple of its own size: each of forty variables may be twice the
+// one before. What exceeds the limits is refused before it takes the agent's memory.
 var (
-	stringMax = 32 * os.Getpagesize() // of one argument, or one variable with its name: MAX_ARG_STRLEN in linux/binfmts.h
-	totalMax  = 6 << 20               // of all: three quarters of the default stack, whatever its limit (bprm_set_stack_limits in fs/exec.c)
+	// of one argument, or one variable with its name: MAX_ARG_STRLEN in linux/binfmts.h
+	stringMax = 32 * os.Getpagesize()
+	// of all together: three quarters of the default stack, whatever its limit (bprm_set_stack_limits in fs/exec.c)
+	totalMax = 6 << 20
 )
 
-// Expand replaces each $(NAME) in s by what lookup returns for NAME. A name that lookup does not know stays as written;
-// $$ stands for one $, so that $$(NAME) is the text $(NAME); a $ that begins neither is itself. Values are not expanded
-// again. A result that no process can be given as one argument is an error, and is not built.
+// Expand replaces each $(NAME) in s by what lookup returns for NAME. A name that lookup does not know stays as written.
+// $$ is one $, so that $$(NAME) becomes the text $(NAME). A $ that begins neither is itself. Values are not expanded
+// again. A result that is too long for one argument of a process is an error, and the result is not built.
 func Expand(s string, lookup func(name string) (string, bool)) (string, error) {
 	if !strings.Contains(s, "$") {
 		return s, fits(len(s))
 	}
 	var out strings.Builder
-	closed := strings.LastIndexByte(s, ')') // where the last reference ends: nobody looks for a further end, again and again
+	// the last closing parenthesis, so that it is not searched for again and again
+	closed := strings.LastIndexByte(s, ')')
 	length := len(s)
 	for {
 		if err := fits(out.Len()); err != nil {
@@ -43,7 +46,7 @@ func Expand(s string, lookup func(name string) (string, bool)) (string, error) {
 			s = s[2:]
 		case '(':
 			if closed < length-len(s) {
-				out.WriteString(s[:2]) // never closed: text, and what follows may still hold $$
+				out.WriteString(s[:2]) // never closed: plain text, and $$ may still follow
 				s = s[2:]
 				continue
 			}
@@ -68,9 +71,9 @@ func fits(bytes int) error {
 	return nil
 }
 
-// ExpandPath expands s as Expand does for a subPathExpr, where a reference that is unknown or empty is an error: the
-// mount would otherwise silently be another directory. It returns the names that are missing, sorted and once each.
-// A path that the kernel takes for too long is an error.
+// ExpandPath expands s like Expand, for a subPathExpr. An unknown or empty reference is an error there: otherwise the
+// mount would silently be another directory. It returns the missing names, sorted and without repetitions. A path that
+// is too long for the kernel is an error.
 func ExpandPath(s string, lookup func(name string) (string, bool)) (path string, missing []string, err error) {
 	absent := map[string]bool{}
 	path, err = Expand(s, func(name string) (string, bool) {

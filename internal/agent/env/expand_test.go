@@ -34,7 +34,7 @@ func TestExpandPath(t *testing.T) {
 	}
 }
 
-// What no process can be given is refused, and costs no more than what can.
+// What cannot be passed to a process is refused, and costs no more than what can.
 func TestExpandIsBounded(t *testing.T) {
 	value := strings.Repeat("x", stringMax/2)
 	asked := 0
@@ -54,7 +54,7 @@ func TestExpandIsBounded(t *testing.T) {
 	}
 }
 
-// plainExpand is the same rule as Expand, told one byte at a time.
+// plainExpand is the rule of Expand, implemented byte by byte.
 func plainExpand(s string, lookup func(string) (string, bool)) string {
 	var out []byte
 	for i := 0; i < len(s); i++ {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serviceVars are the variables that announce services, by name.
+// serviceVars are the service variables, by name.
 type serviceVars map[string]string
 
 func (v serviceVars) sorted() []variable {
@@ -20,12 +20,13 @@ func (v serviceVars) sorted() []variable {
 	return out
 }
 
-// masterService is announced to every pod from the default namespace: in-cluster clients find the API by it.
+// masterService is the service in the default namespace that every pod gets variables of: in-cluster clients find the
+// API server by it.
 const masterService = "kubernetes"
 
-// serviceVars collects the services pod is told of: the master service always, those of its namespace unless the pod
-// declines (enableServiceLinks; absent is true, the API's default). A namespace's own service called kubernetes
-// replaces the master.
+// serviceVars returns the variables of the services that pod is given: the master service always, and those of its
+// namespace unless the pod sets enableServiceLinks: false (absent is true, the API's default). A service called
+// kubernetes in the pod's own namespace replaces the master service.
 func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	announced := map[string]*corev1.Service{}
 	services := b.Services
@@ -61,14 +62,14 @@ func (b *Builder) serviceVars(pod *corev1.Pod) (serviceVars, error) {
 	return vars, nil
 }
 
-// annotationSource says where a pod came from; anything but the API is a static pod.
+// annotationSource tells where a pod came from; any value other than the API's means a static pod.
 const (
 	annotationSource = "kubernetes.io/config.source"
 	sourceAPI        = "api"
 )
 
-// knownServices does without services that are not known yet. Static pods do not wait for them: one of them may be the API
-// server that would tell.
+// knownServices returns no services while they are not known yet. Static pods do not wait for them, since one of them
+// may be the API server that would deliver them.
 func (b *Builder) knownServices(namespace string) ([]*corev1.Service, error) {
 	services, err := b.Services(namespace)
 	if err != nil {
@@ -81,8 +82,8 @@ func hasClusterIP(s *corev1.Service) bool {
 	return s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone && len(s.Spec.Ports) > 0
 }
 
-// announce adds NAME_SERVICE_HOST, NAME_SERVICE_PORT[_PORTNAME] and the older NAME_PORT_80_TCP family that container
-// links once had, all of which upstream documents.
+// announce adds NAME_SERVICE_HOST, NAME_SERVICE_PORT[_PORTNAME] and the older family of NAME_PORT_80_TCP variables from
+// container links. Kubernetes documents all of them.
 func (v serviceVars) announce(s *corev1.Service) {
 	prefix, ip := varName(s.Name), s.Spec.ClusterIP
 	v[prefix+"_SERVICE_HOST"] = ip

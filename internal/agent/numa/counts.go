@@ -12,10 +12,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// admissionBuckets are upstream's for the duration of an admission, in milliseconds: 0.05 to 819.2, doubling.
+// admissionBuckets are the kubelet's for the duration of an admission, in milliseconds: 0.05 to 819.2, doubling.
 var admissionBuckets = prometheus.ExponentialBuckets(.05, 2, 15)
 
-// counts are the measurements of the kubelet's CPU, memory and topology managers, under its names.
+// counts are the metrics of the kubelet's CPU, memory and topology managers, under its names.
 type counts struct {
 	k                                *Keeper
 	admissions, refusals             prometheus.Counter
@@ -60,7 +60,7 @@ func newCounts(k *Keeper) *counts {
 		exclusiveOn:  prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa", "CPUs that are containers' own, by NUMA node", []string{onNUMANode}, nil),
 	}
 	k.Metrics.Registry.MustRegister(c.duration, c)
-	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // there from the start, as upstream's
+	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // present from the start, as in the kubelet
 		v.WithLabelValues(scopeContainer, onNUMANode)
 		v.WithLabelValues(scopePod, onNUMANode)
 		v.WithLabelValues(scopeContainer, onCores)
@@ -94,7 +94,7 @@ func (c *counts) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// admission times one admission and counts what came of it.
+// admission measures one admission and counts its outcome.
 func (c *counts) admission() func(numa.Pod, *numa.Refusal) {
 	begun := time.Now()
 	return func(p numa.Pod, refusal *numa.Refusal) {
@@ -113,7 +113,7 @@ func (c *counts) admission() func(numa.Pod, *numa.Refusal) {
 func (c *counts) refused(r *numa.Refusal) {
 	c.refusals.Inc()
 	switch {
-	case r.Reason == numa.TopologyAffinity && !c.guaranteed(): // upstream counts what a policy promises
+	case r.Reason == numa.TopologyAffinity && !c.guaranteed(): // the kubelet counts only what a policy guarantees
 	case r.Reason == numa.TopologyAffinity:
 		scope := scopeContainer
 		if c.k.Config.Topology.PodScope {
@@ -156,5 +156,5 @@ func (c *counts) given(a numa.Assignment) {
 	}
 }
 
-// guaranteed reports whether the policy promises that resources are aligned.
+// guaranteed reports whether the policy guarantees aligned resources.
 func (c *counts) guaranteed() bool { return c.k.Config.Topology.Policy == numa.PolicySingleNUMANode }

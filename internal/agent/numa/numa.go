@@ -1,39 +1,40 @@
-// Package numa keeps what pods of this node have of their own: CPUs, memory on NUMA nodes, devices.
+// Package numa manages what is assigned to the pods of this node: CPUs, memory on NUMA nodes, devices.
 //
 // # Model
 //
-// The Keeper owns the node's one numa.State. Admit has core/numa make an offer for a new pod and commits it; Release
-// takes everything back when the pod has ended. In between Start tells the runtime where each container may run, before
+// The Keeper owns the node's one numa.State. Admit asks core/numa for an offer to a new pod and commits it; Release
+// releases everything when the pod has ended. In between, Start tells the runtime where each container may run, before
 // its first instruction.
 //
-// Containers without CPUs of their own run on the shared pool. It is kept in the cgroups of pods, not of containers,
-// and not through the runtime: the group of a pod is confined to the pool and to what the pod itself owns. What a
-// container has no cpuset of its own for follows its pod, so that one write moves a pod at once and the runtime knows
-// of nothing that it could write back later. Only shared containers of a pod that has CPUs of its own get the pool
-// through the runtime.
+// Containers without assigned CPUs run on the shared pool. The pool is set on the cgroups of pods, not of containers,
+// and not through the runtime: the pod's cgroup is confined to the pool and to the pod's assigned CPUs. A container
+// without a cpuset of its own follows its pod's, so one write moves a pod at once, and the runtime has no outdated
+// value that it could write back later. Only shared containers in a pod with assigned CPUs get the pool through the
+// runtime.
 //
 // # No overlap
 //
-// A CPU that becomes some container's own is in no shared container's cpuset when that container starts:
+// When a container starts on CPUs that are assigned to it, no shared container's cpuset contains them:
 //
-//  1. Admit commits; from then on the pool does not have the CPU.
-//  2. Place confines a pod's group before anything runs in it, and settle confines all groups again when the pool has
-//     changed. The kernel answers for what is below (package cgroup, Confine).
-//  3. Start of a container with CPUs of its own settles first and returns an error unless it succeeded for every group. Pools that change while the runtime
-//     starts a container with the pool as its cpuset wait for the start to end.
-//  4. Release comes when none of the pod's containers runs; only then do other groups grow.
+//  1. Admit commits; from then on the pool does not contain the CPUs.
+//  2. Place confines a pod's cgroup before anything runs in it, and settle confines all cgroups again when the pool has
+//     changed. The kernel enforces it for the cgroups below (package cgroup, Confine).
+//  3. Start of a container with assigned CPUs calls settle first, and returns an error unless it succeeded for every
+//     cgroup. While the runtime starts a container with the pool as its cpuset, changes of the pool wait for the start
+//     to end.
+//  4. Release is called when none of the pod's containers runs; only then do other cgroups get its CPUs.
 //
-// # What outlives the agent
+// # Persistence
 //
-// Nothing is written to disk. What a pod owns stands in an annotation of its sandbox and containers (Note), which the
-// runtime keeps as long as there is anything of the pod; the newest counts. Recover reads all of them, and what the
-// kernel has for running containers, and makes the State again. What cannot be so any more (a CPU went offline or is
-// reserved now) is told and left to the container that has it: nothing that runs is moved, stopped or refused. The
-// kubelet's checkpoint files are not read.
+// Nothing is written to disk. An annotation of a pod's sandbox and containers records what is assigned to it (Note).
+// The runtime keeps it as long as there is anything of the pod; the newest one counts. Recover reads all of them, and
+// what the kernel reports for running containers, and restores the State. What is not possible any more (a CPU is
+// offline or reserved now) is logged and left to the container that has it: no running container is moved, stopped or
+// refused. The kubelet's checkpoint files are not read.
 //
-// # What it does not do
+// # Limits of the package
 //
-// It decides nothing about who gets what: core/numa does. It does not count requests (core/admission).
+// It does not decide what is assigned to which container: core/numa does. It does not count requests (core/admission).
 package numa
 
 import (
@@ -52,48 +53,50 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// Cgroups is what a Keeper needs of the kernel. Implemented by host/cgroup.
+// Cgroups is what a Keeper needs of the kernel; host/cgroup implements it.
 type Cgroups interface {
-	// Confine lets a group use own and rest; groups in it that are not within own only rest.
+	// Confine allows a cgroup the CPUs own and rest. Cgroups below it that are not within own get only rest.
 	Confine(group string, own, rest idset.Set) error
-	// CPUs returns where what is in a group runs.
+	// CPUs returns the CPUs on which the processes of a cgroup may run.
 	CPUs(group string) (idset.Set, error)
-	// MemoryNodes returns where what is in a group gets memory.
+	// MemoryNodes returns the NUMA nodes from which the processes of a cgroup get memory.
 	MemoryNodes(group string) (idset.Set, error)
 }
 
-// Options are what a Keeper needs. All fields without "optional" must be set.
+// Options are what a Keeper needs. Fields not marked optional must be set.
 type Options struct {
 	Node    string
 	Machine machine.Machine
 	Config  numa.Config
 	Cgroups Cgroups
 	Metrics *metrics.Set
-	// Quota keeps the CFS quota of containers with CPUs of their own.
+	// Quota keeps the CFS quota of containers with assigned CPUs.
 	Quota bool
-	// Prefers answers a plugin's question. Optional: without it the devices with the lowest ids are taken.
+	// Prefers asks a plugin for its preferred devices. Optional: without it the devices with the lowest IDs are taken.
 	Prefers func(context.Context, numa.Question) ([]string, error)
 }
 
-// Keeper keeps the holdings of one node's pods. It is safe for concurrent use.
+// Keeper manages the assignments of one node's pods. It is safe for concurrent use.
 type Keeper struct {
 	Options
 	encoder  *topology.Encoder
 	counts   *counts
-	changed  chan struct{}        // holds one: something is to be published
-	announce chan chan<- struct{} // to be closed when that was tried
+	changed  chan struct{}        // has a value when the state must be published
+	announce chan chan<- struct{} // Publish closes the received channel when it has tried to publish
 
-	// moving is held for writing while groups are confined, and for reading while the runtime starts a container with
-	// the pool as its cpuset. Taken before mu.
+	// moving is locked for writing while cgroups are confined, and for reading while the runtime starts a container
+	// with the pool as its cpuset. It is locked before mu.
 	moving sync.RWMutex
 
-	mu        sync.Mutex // guards everything that follows
-	state     *numa.State
-	kept      map[string]map[string]idset.Set // CPUs that running containers have for themselves, although State cannot say so; by pod and container
-	anew      map[string]bool                 // pods that lost what they had while nothing of them ran: to be admitted again
-	groups    map[string]group                // by pod
-	consulted map[string]consultation         // pods that are being admitted and whose plugins have an opinion
-	writing   bool                            // groups are confined: somebody has, or had, CPUs of its own
+	mu    sync.Mutex // guards everything that follows
+	state *numa.State
+	// CPUs that running containers use exclusively although State cannot record that; by pod and container
+	kept map[string]map[string]idset.Set
+	// pods that lost their assignment while nothing of them ran: they must be admitted again
+	anew      map[string]bool
+	groups    map[string]group        // by pod
+	consulted map[string]consultation // pods that are being admitted and whose plugins have preferences
+	writing   bool                    // cgroups are confined: CPUs are, or were, assigned to a container
 }
 
 // group is a pod's cgroup.
@@ -102,7 +105,7 @@ type group struct {
 	own, rest idset.Set // as it was confined last; both empty: it was not
 }
 
-// New prepares a keeper that knows of no pods. The error says what configuration or machine forbid.
+// New prepares a Keeper without pods. The error names what the configuration or the machine does not allow.
 func New(o Options) (*Keeper, error) {
 	layout, err := numa.New(o.Machine, o.Config)
 	if err != nil {
@@ -121,19 +124,19 @@ func New(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// admitTries bounds the offers to one pod that become stale because others leave at the same time.
+// admitTries bounds the offers to one pod that become stale because other pods are admitted or end at the same time.
 const admitTries = 100
 
-// consultation is what plugins said of a pod that is being admitted.
+// consultation is what the plugins preferred for a pod that is being admitted.
 type consultation struct {
 	answers  numa.Answers
-	question *numa.Question // the next; nil: none
+	question *numa.Question // the next one; nil: none
 }
 
-// Admit gives a pod what it asks for of its own, if fits says that it fits the node otherwise, and says why not. A pod
-// that has it already, from before a restart of the agent, keeps it. If asks is true, a device plugin has to be asked
-// first: then the pod has nothing yet, and Consult is to be called before it is admitted again. Admit itself waits for
-// nobody.
+// Admit assigns to a pod what it asks for, if fits returns that the pod fits the node otherwise; if it cannot, it
+// returns why. A pod that has its assignment already, from before a restart of the agent, keeps it. If asks is true, a
+// device plugin must be asked first: nothing is assigned yet, and the caller must call Consult and then Admit again.
+// Admit itself never waits.
 func (k *Keeper) Admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, asks bool) {
 	done := k.counts.admission()
 	refusal, asks = k.admit(p, fits)
@@ -156,7 +159,7 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 			return nil, false
 		}
 		offer, refusal := k.state.Offer(p, k.consulted[p.UID].answers)
-		if q := offer.Question; q != nil { // before its answer, a refusal is not the last word either
+		if q := offer.Question; q != nil { // before the plugin's answer, a refusal is not final either
 			k.consulted[p.UID] = consultation{k.consulted[p.UID].answers, q}
 			k.mu.Unlock()
 			return nil, true
@@ -182,9 +185,9 @@ func (k *Keeper) admit(p numa.Pod, fits func() bool) (refusal *numa.Refusal, ask
 	return &numa.Refusal{Reason: numa.UnexpectedAdmission, Upstream: fmt.Sprintf("what is free here changed %d times while it was offered: try again", admitTries)}, false
 }
 
-// Consult asks the device plugin that Admit could not do without, and keeps its answer for the next Admit of that pod.
-// It may take as long as the plugin does; nobody else has to wait. Without an answer from one that has an opinion the
-// pod is refused, as upstream does.
+// Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as
+// long as the plugin does; other pods do not wait. If a plugin that has preferences does not answer, the pod is
+// rejected, as in the kubelet.
 func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 	k.mu.Lock()
 	c := k.consulted[pod]
@@ -217,8 +220,8 @@ func (k *Keeper) Consult(ctx context.Context, pod string) *numa.Refusal {
 	return nil
 }
 
-// Release takes back what a pod owns. It must be called when none of its containers runs any more. What is left of the
-// pod, its sandbox, moves to the pool.
+// Release releases what is assigned to a pod. It must be called when none of its containers runs any more. The pod's
+// sandbox moves to the pool.
 func (k *Keeper) Release(pod string) {
 	k.mu.Lock()
 	released := k.state.Release(pod)
@@ -236,7 +239,7 @@ func (k *Keeper) Release(pod string) {
 	}
 }
 
-// Finish takes back what a pod's init containers had and did not pass on: its other containers start.
+// Finish releases what the pod's init containers had and did not pass on; it is called when its other containers start.
 func (k *Keeper) Finish(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,7 +251,7 @@ func (k *Keeper) Finish(pod string) {
 	k.tell()
 }
 
-// SetPlugin takes note of a plugin's devices.
+// SetPlugin stores a plugin's devices.
 func (k *Keeper) SetPlugin(p numa.Plugin) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -256,7 +259,7 @@ func (k *Keeper) SetPlugin(p numa.Plugin) {
 	k.tell()
 }
 
-// Assignment returns what a pod owns.
+// Assignment returns what is assigned to a pod.
 func (k *Keeper) Assignment(pod string) (numa.Assignment, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -270,16 +273,15 @@ func (k *Keeper) State() *numa.State {
 	return k.state.Fork()
 }
 
-// SharedCPUs returns the pool.
+// SharedCPUs returns the shared pool.
 func (k *Keeper) SharedCPUs() idset.Set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.shared()
 }
 
-// shared returns the pool: what State says, without what running containers have nevertheless. Where that is nothing
-// (strict-cpu-reservation, and all else is somebody's), it is the reserved CPUs: shared containers have to run
-// somewhere. Caller holds mu.
+// shared returns the pool: State's, without the CPUs in kept. If that is empty (strict-cpu-reservation, and all other
+// CPUs are assigned), it is the reserved CPUs: shared containers have to run somewhere. The caller holds mu.
 func (k *Keeper) shared() idset.Set {
 	pool, all := k.state.SharedCPUs(), k.Machine.CPUs
 	for _, containers := range k.kept {
@@ -298,15 +300,15 @@ func (k *Keeper) shared() idset.Set {
 	return all
 }
 
-// Anew reports whether a pod of which there are remains has to be admitted again.
+// Anew reports whether a pod that an earlier agent left must be admitted again.
 func (k *Keeper) Anew(pod string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.anew[pod]
 }
 
-// Exclusive reports whether the CFS quota is lifted: of a container that has CPUs of its own, or with an empty name of
-// a pod with such a container.
+// Exclusive reports whether the CFS quota is not applied: to a container with assigned CPUs, or, if container is empty,
+// to a pod with such a container.
 func (k *Keeper) Exclusive(pod, container string) bool {
 	if k.Quota {
 		return false
@@ -319,12 +321,12 @@ func (k *Keeper) Exclusive(pod, container string) bool {
 	return !k.cpus(pod, container).IsEmpty()
 }
 
-// cpus returns the CPUs of a container's own, those among them that it only keeps. Caller holds mu.
+// cpus returns the CPUs that a container uses exclusively, including those in kept. The caller holds mu.
 func (k *Keeper) cpus(pod, container string) idset.Set {
 	return k.holding(pod, container).CPUs.Union(k.kept[pod][container])
 }
 
-// own returns the CPUs of a pod's own. Caller holds mu.
+// own returns the CPUs that a pod's containers use exclusively. The caller holds mu.
 func (k *Keeper) own(pod string) idset.Set {
 	var own idset.Set
 	for _, cpus := range k.kept[pod] {
@@ -337,7 +339,7 @@ func (k *Keeper) own(pod string) idset.Set {
 	return own
 }
 
-// holding returns what a container has. Caller holds mu.
+// holding returns what is assigned to a container. The caller holds mu.
 func (k *Keeper) holding(pod, container string) numa.Holding {
 	a, _ := k.state.Assignment(pod)
 	for _, h := range a.Containers {
@@ -348,15 +350,15 @@ func (k *Keeper) holding(pod, container string) numa.Holding {
 	return numa.Holding{Container: container}
 }
 
-// tell has the state published.
+// tell makes Publish publish the state.
 func (k *Keeper) tell() {
 	select {
 	case k.changed <- struct{}{}:
-	default: // it will be, and whoever publishes looks at what is then
+	default: // a publication is due already, and it reads the state when it runs
 	}
 }
 
-// settle confines the groups of all pods to where they may run now.
+// settle confines the cgroups of all pods to the CPUs that they may use now.
 func (k *Keeper) settle() error {
 	k.moving.Lock()
 	defer k.moving.Unlock()
@@ -365,7 +367,7 @@ func (k *Keeper) settle() error {
 		k.mu.Unlock()
 		return nil
 	}
-	k.writing = true // what was confined once has to be let go of, too
+	k.writing = true // a cgroup that was confined once must also be widened again
 	pods := slices.Sorted(maps.Keys(k.groups))
 	k.mu.Unlock()
 	var problems []error
@@ -375,7 +377,7 @@ func (k *Keeper) settle() error {
 	return errors.Join(problems...)
 }
 
-// owned reports whether any pod has CPUs of its own. Caller holds mu.
+// owned reports whether any pod has assigned CPUs. The caller holds mu.
 func (k *Keeper) owned() bool {
 	for _, a := range k.state.Assignments() {
 		if slices.ContainsFunc(a.Containers, func(h numa.Holding) bool { return !h.CPUs.IsEmpty() }) {
@@ -385,7 +387,7 @@ func (k *Keeper) owned() bool {
 	return false
 }
 
-// confine brings one pod's group to where it may run. Caller holds moving.
+// confine confines one pod's cgroup to the CPUs that it may use now. The caller holds moving.
 func (k *Keeper) confine(pod string) error {
 	k.mu.Lock()
 	g, here := k.groups[pod]
@@ -398,7 +400,7 @@ func (k *Keeper) confine(pod string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.groups[pod].name != g.name {
-		return nil // it went meanwhile
+		return nil // it was removed or replaced meanwhile
 	}
 	if err != nil {
 		k.groups[pod] = group{name: g.name}
@@ -408,7 +410,7 @@ func (k *Keeper) confine(pod string) error {
 	return nil
 }
 
-// Place takes note of a pod's cgroup, which was just made, and confines it before anything runs in it.
+// Place records a pod's cgroup, which was just created, and confines it before anything runs in it.
 func (k *Keeper) Place(pod, name string) error {
 	k.moving.Lock()
 	defer k.moving.Unlock()
@@ -423,7 +425,7 @@ func (k *Keeper) Place(pod, name string) error {
 	return k.confine(pod)
 }
 
-// Gone takes note that a pod's cgroup was removed.
+// Gone records that a pod's cgroup was removed.
 func (k *Keeper) Gone(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

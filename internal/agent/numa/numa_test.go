@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// kernel is cgroups as a value: where each pod's group may run.
+// kernel stands for the cgroups: where each pod's cgroup may run.
 type kernel struct {
 	mu     sync.Mutex
 	groups map[string][2]idset.Set // own, rest
@@ -92,7 +92,7 @@ func pod(uid string, cpus ...int) numa.Pod {
 
 func fits() bool { return true }
 
-// letIn admits a pod as its worker does: plugins are asked in between.
+// letIn admits a pod as its pod worker does: plugins are asked in between.
 func (k *Keeper) letIn(t *testing.T, p numa.Pod, fits func() bool) *numa.Refusal {
 	t.Helper()
 	for {
@@ -127,7 +127,7 @@ func start(t *testing.T, k *Keeper, pod, container string) *runtimeapi.LinuxCont
 	return r
 }
 
-// What the runtime and the kernel are told, from a pod's coming to its end.
+// The requests to the runtime and the writes to cgroups, from a pod's admission to its end.
 func TestLife(t *testing.T) {
 	cgroups := newKernel()
 	k := keeper(t, static, cgroups)
@@ -173,7 +173,7 @@ func (k *kernel) text() map[string]string {
 	return out
 }
 
-// A container must not start on CPUs that somebody else may still use.
+// A container must not start on CPUs that another container may still use.
 func TestNoStartWithoutRoom(t *testing.T) {
 	cgroups := newKernel()
 	k := keeper(t, static, cgroups)
@@ -190,8 +190,7 @@ func TestNoStartWithoutRoom(t *testing.T) {
 	}
 }
 
-// A pod that is refused by the count of its requests has nothing of its own; one that is refused for its own learns
-// why.
+// A pod that is rejected by the sum of its requests has nothing assigned. A pod whose assignment fails gets the reason.
 func TestRefusals(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	if r := k.letIn(t, pod("a", 2), func() bool { return false }); r != nil {
@@ -220,7 +219,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// While a plugin thinks about one pod, another takes what that one is offered: no device has two owners.
+// While a plugin is asked about one pod, another pod takes the devices that the first was offered: no device is
+// assigned twice.
 func TestOpinionThatComesLate(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
@@ -265,8 +265,8 @@ func TestOpinionThatComesLate(t *testing.T) {
 	}
 }
 
-// Long random histories with agents that die: nothing is owned twice, the kernel's groups never overlap, and the next
-// agent knows what the one before gave, whatever the configuration has become.
+// Long random histories with agents that die: nothing is assigned twice, the cgroups' cpusets never overlap, and the
+// next agent knows the assignments of the one before, whatever the configuration has become.
 func TestHistories(t *testing.T) {
 	const seed, histories, steps = 5, 40, 80
 	configs := []numa.Config{static, {}, static, static}
@@ -313,7 +313,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// disjoint compares what was given, by the notes that the runtime keeps, with where the kernel has groups run.
+// disjoint compares what was assigned, by the notes that the runtime keeps, with the cpusets of the cgroups.
 func disjoint(cgroups *kernel, live map[string]Remains) error {
 	for uid, r := range live {
 		if r.Note == "" {
@@ -346,7 +346,7 @@ func TestRecover(t *testing.T) {
 		name    string
 		config  numa.Config
 		remains Remains
-		own     string // that the state has
+		own     string // in the State
 		shared  string
 		anew    bool
 	}{
@@ -381,7 +381,7 @@ func TestRecover(t *testing.T) {
 					t.Errorf("it is confined to %v of its own, was given %v; %v", g[0], cpusOf(given), err)
 				}
 			}
-			if c.anew { // it is admitted as if it were new
+			if c.anew { // it is admitted as a new pod
 				k.mustAdmit(t, pod("a", 2))
 				if k.Anew("a") {
 					t.Error("it is still to be admitted")
@@ -391,7 +391,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// Two pods remember the same CPUs: one of them has ended, and its CPUs were given away. What runs keeps them.
+// Two pods have the same CPUs recorded: one of them has ended, and its CPUs were assigned to another pod. The running
+// one keeps them.
 func TestRecoverPrefersWhatRuns(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	note := func(uid string) string { return `{"uid":"` + uid + `","containers":[{"name":"c0","cpus":"4-5"}]}` }
@@ -406,8 +407,7 @@ func TestRecoverPrefersWhatRuns(t *testing.T) {
 	}
 }
 
-// What only the kernel knows to be a container's own outlives any number of agents, and ends with that run of the
-// container.
+// Exclusive CPUs that only the kernel knows about survive any number of agents, and end with that run of the container.
 func TestKept(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(0, 2), 2
@@ -433,8 +433,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// A container all of whose CPUs are reserved by now is its own still: it gets no quota, and no update moves it to the
-// pool.
+// A container whose CPUs are all reserved by now still uses them exclusively: it gets no quota, and no update moves it
+// to the pool.
 func TestKeptWhole(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(1, 2), 2
@@ -451,7 +451,7 @@ func TestKeptWhole(t *testing.T) {
 	}
 }
 
-// What the kernel has is held against what was given, with numbers.
+// The kernel's values are compared with what was assigned, and the message has the numbers.
 func TestCheck(t *testing.T) {
 	cgroups := newKernel()
 	k := keeper(t, static, cgroups)
@@ -472,7 +472,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Without a static policy and without anybody who owns CPUs no group is written to.
+// Without a static policy and without assigned CPUs no cgroup is written to.
 func TestNothingIsWrittenForNothing(t *testing.T) {
 	cgroups := newKernel()
 	k := keeper(t, numa.Config{}, cgroups)

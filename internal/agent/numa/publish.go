@@ -15,7 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// API is what publishing needs of the API server. Implemented by kube.Client.
+// API is the part of the API client that publishing uses; kube.Client implements it.
 type API interface {
 	Get(ctx context.Context, kind kube.Kind, namespace, name string, out runtime.Object) error
 	Create(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
@@ -23,22 +23,22 @@ type API interface {
 }
 
 const (
-	// publishTimeout bounds one request. Chosen: far above any answer of a healthy server.
+	// publishTimeout bounds one request. Chosen: far above the latency of a healthy server.
 	publishTimeout = 10 * time.Second
-	// republishFirst and republishMost bound the pause after a failure, doubled each time: a server that is away is asked
-	// again soon, a cluster without the definition rarely.
+	// republishFirst and republishMost bound the pause after a failure, which doubles each time. A server that is away
+	// is asked again soon; a cluster without the CustomResourceDefinition rarely.
 	republishFirst = time.Second
 	republishMost  = time.Minute
-	// lookEvery is how often the object is looked at although nothing changed, in case somebody deleted or changed it.
-	// Chosen: a request per node and five minutes is nothing to the server.
+	// lookEvery is the periodic resync: how often the object is read although the state did not change, in case another
+	// client deleted or changed it. Chosen: a request per node every five minutes costs the server little.
 	lookEvery = 5 * time.Minute
-	// announceMax bounds how long a registration waits for it. Chosen: two requests take milliseconds; a server that takes longer
-	// than this may not keep a node out of the cluster.
+	// announceMax bounds how long a registration waits for Announce. Chosen: two requests take milliseconds, and a slow
+	// server must not keep a node out of the cluster.
 	announceMax = 2 * time.Second
 )
 
-// Publish keeps the node's NodeResourceTopology at the state until ctx ends: each change is written at once. owner is the
-// Node, with which the object is to go; nil as long as it is not known.
+// Publish keeps the node's NodeResourceTopology equal to the state until ctx ends. Each change is written at once.
+// owner returns a reference to the Node, with which the object is deleted; nil until the Node is known.
 func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.OwnerReference) error {
 	p := publisher{k: k, api: api, owner: owner}
 	pause, said := republishFirst, ""
@@ -53,7 +53,7 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 		case tried = <-k.announce:
 			p.last = nil
 		case <-timer.C:
-			p.last = nil // whatever we believe of it, look
+			p.last = nil // the object may have been changed: read it
 		}
 		err := p.write(ctx)
 		if tried != nil {
@@ -67,7 +67,7 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 			timer.Reset(lookEvery)
 			continue
 		}
-		if text := err.Error(); text != said { // once, not once a minute
+		if text := err.Error(); text != said { // log it once, not with each try
 			slog.Warn("free CPUs, memory and devices not published; trying again", "err", err)
 			said = text
 		}
@@ -76,9 +76,9 @@ func (k *Keeper) Publish(ctx context.Context, api API, owner func() *metav1.Owne
 	}
 }
 
-// Announce has what there is published now, whatever was published before, and returns when that was tried, or ctx ends. A node
-// is to be known by what it has before pods are sent to it: schedulers think a node without NUMA nodes gives CPUs and memory
-// from anywhere.
+// Announce publishes the state now, whatever was published before. It returns when that was tried, or ctx ends. A
+// node's resources must be known before pods are sent to it: for a node without a NodeResourceTopology, schedulers
+// assume that CPUs and memory may come from any NUMA node.
 func (k *Keeper) Announce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, announceMax)
 	defer cancel()
@@ -101,7 +101,7 @@ type publisher struct {
 	last  *topology.Object // as the server has it; nil: not known
 }
 
-// write brings the object to what is now.
+// write makes the object equal to the present state.
 func (p *publisher) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -119,13 +119,13 @@ func (p *publisher) write(ctx context.Context) error {
 	}
 	own := p.owner()
 	if slices.Equal(p.last.Attributes, want.Attributes) && (own == nil || slices.ContainsFunc(p.last.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == own.UID })) {
-		return nil // zones follow from the attributes
+		return nil // the zones are derived from the attributes
 	}
 	want.ObjectMeta = *p.last.ObjectMeta.DeepCopy()
 	p.ownedBy(want, own)
 	written := &topology.Object{}
 	if err := p.api.Update(ctx, kube.Topologies, "", want.Name, want, written); err != nil {
-		p.last = nil // gone, or somebody else wrote it
+		p.last = nil // deleted, or written by another client
 		return fmt.Errorf("write NodeResourceTopology: %w", err)
 	}
 	p.last = written
@@ -142,7 +142,7 @@ func (p *publisher) create(ctx context.Context, want *topology.Object) error {
 	return nil
 }
 
-// ownedBy replaces what an earlier Node of this name was to the object.
+// ownedBy replaces a reference to an earlier Node of this name.
 func (p *publisher) ownedBy(o *topology.Object, owner *metav1.OwnerReference) {
 	if owner == nil {
 		return

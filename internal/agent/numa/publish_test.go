@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// server keeps one object as an API server would.
+// server stores one object as an API server would.
 type server struct {
 	mu      sync.Mutex
 	object  *topology.Object
@@ -73,14 +73,15 @@ func (s *server) store(obj, out runtime.Object) error {
 	return nil
 }
 
-// change is what happens to the server meanwhile.
+// change changes the server meanwhile.
 func (s *server) change(how func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	how()
 }
 
-// Every change is written at once and nothing twice; what others do to the object, and a server that is away, are overcome.
+// Every change is written once, at once. Changes of the object by other clients, and a server that is away, are
+// handled.
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s := keeper(t, static, newKernel()), &server{}
@@ -112,13 +113,13 @@ func TestPublish(t *testing.T) {
 		k.tell()
 		pods("nothing changed", 2, "a")
 
-		s.change(func() { s.object.ResourceVersion = "other" }) // somebody wrote it
+		s.change(func() { s.object.ResourceVersion = "other" }) // another client wrote it
 		k.mustAdmit(t, pod("b", 1))
 		synctest.Wait()
 		<-time.After(republishFirst)
 		pods("after a conflict", 3, "a", "b")
 
-		s.change(func() { s.object = nil }) // somebody deleted it
+		s.change(func() { s.object = nil }) // another client deleted it
 		<-time.After(2 * lookEvery)
 		pods("deleted", 4, "a", "b")
 
@@ -139,7 +140,8 @@ func TestPublish(t *testing.T) {
 	})
 }
 
-// What there is is published when Announce returns, whatever somebody did to it; nobody is kept waiting for a server that is away.
+// The state is published when Announce returns, whatever another client did to the object. Announce does not wait long
+// for a server that is away.
 func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s := keeper(t, static, newKernel()), &server{}

@@ -15,16 +15,17 @@ import (
 
 // Remains is what an earlier agent left of a pod.
 type Remains struct {
-	Pod     string
-	Group   string            // its cgroup; empty: there is none
-	Note    string            // what Note returned when its newest sandbox or container was made; empty: it owned nothing
-	Ready   bool              // the sandbox is up
-	Booted  bool              // the machine was started after the sandbox was made: nothing can run
-	Created int64             // when the sandbox was made, to tell newer from older
+	Pod   string
+	Group string // its cgroup; empty: it has none
+	// Note's result when the pod's newest sandbox or container was created; empty: nothing was assigned
+	Note    string
+	Ready   bool              // the sandbox is running
+	Booted  bool              // the machine booted after the sandbox was created, so nothing of the pod can run
+	Created int64             // when the sandbox was created, to order sandboxes by age
 	Running map[string]string // the cgroups of running containers, by name
 }
 
-// Note is what must be kept with a pod's sandbox for Recover; empty: nothing.
+// Note returns what must be stored with a pod's sandbox for Recover; empty: nothing.
 func (k *Keeper) Note(pod string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,10 +40,10 @@ func (k *Keeper) Note(pod string) string {
 	return topology.EncodePod(a)
 }
 
-// Recover takes up what earlier agents gave to pods. What contradicts machine or configuration is logged, and running
-// containers keep what they have. It must be called once, before anything else.
+// Recover restores what earlier agents assigned to pods. What contradicts the machine or the configuration is logged,
+// and running containers keep what they have. It must be called once, before all other methods.
 func (k *Keeper) Recover(all []Remains) {
-	// Those that run come first: what an ended pod is remembered to have had may be another's by now.
+	// Running pods come first: what was assigned to a pod that has ended may be another pod's by now.
 	all = slices.SortedFunc(slices.Values(all), func(a, b Remains) int {
 		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready), -cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
 	})
@@ -78,7 +79,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// adopt takes up one pod. Caller holds mu.
+// adopt restores the assignment of one pod. The caller holds mu.
 func (k *Keeper) adopt(r Remains) bool {
 	a, err := topology.DecodePod(r.Note)
 	if err == nil && a.Pod != r.Pod {
@@ -89,7 +90,8 @@ func (k *Keeper) adopt(r Remains) bool {
 		return false
 	}
 	if len(r.Running) == 0 && !r.Ready && !r.Booted {
-		k.anew[r.Pod] = true // it has ended, and if not, it is admitted again: what it had may be another's by now
+		// the pod has ended, or it will be admitted again: what it had may be assigned to another pod by now
+		k.anew[r.Pod] = true
 		return false
 	}
 	if len(r.Running) == 0 {
@@ -113,8 +115,8 @@ func (k *Keeper) adopt(r Remains) bool {
 	return true
 }
 
-// keep takes note of the CPUs that a running container was given and State cannot say are its own, offline ones among them: the
-// kernel gives them back when they come. Caller holds mu.
+// keep records in kept the CPUs that a running container was given and that State cannot record as its own. Offline
+// CPUs are among them: the kernel gives them back to the container when they come online. The caller holds mu.
 func (k *Keeper) keep(pod string, given numa.Holding) {
 	lost := given.CPUs.Minus(k.holding(pod, given.Container).CPUs)
 	if lost.IsEmpty() {
@@ -126,7 +128,7 @@ func (k *Keeper) keep(pod string, given numa.Holding) {
 	k.kept[pod][given.Container] = lost
 }
 
-// compare tells where the kernel has something else than what was noted.
+// compare logs where the kernel's values differ from the recorded assignment.
 func (k *Keeper) compare(pod string, h numa.Holding, inner string) {
 	for _, err := range []error{
 		differs(h.Container, inner, "CPUs", h.CPUs, k.Cgroups.CPUs),
@@ -146,7 +148,7 @@ func cpusOf(a numa.Assignment) idset.Set {
 	return cpus
 }
 
-// MentionCheckpoints says of each checkpoint of the kubelet in dir that it is not read, in whatever state it is.
+// MentionCheckpoints logs that the kubelet's checkpoint files in dir are not read, whatever their state.
 func MentionCheckpoints(dir string) {
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
 		path := filepath.Join(dir, name)

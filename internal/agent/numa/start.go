@@ -14,8 +14,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// Start fills in where a container may run and where its memory is to be, once nobody else runs on CPUs of its own. The
-// caller starts the container and then calls done. An error says that it must not be started now.
+// Start sets where a container may run and from which NUMA nodes it gets memory, as soon as no other container runs on
+// its assigned CPUs. The caller starts the container and then calls done. An error means that the container must not be
+// started now.
 func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResources) (done func(), err error) {
 	k.mu.Lock()
 	h := k.holding(pod, container)
@@ -33,7 +34,8 @@ func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResour
 	}
 	k.mu.Lock()
 	if g, here := k.groups[pod]; here {
-		k.groups[pod] = group{name: g.name} // its sandbox started where the group may run: it moves aside
+		// the pod's sandbox started on all CPUs of the cgroup: settle must confine it again
+		k.groups[pod] = group{name: g.name}
 	}
 	k.mu.Unlock()
 	if err := k.settle(); err != nil {
@@ -43,7 +45,7 @@ func (k *Keeper) Start(pod, container string, r *runtimeapi.LinuxContainerResour
 	return func() {}, nil
 }
 
-// dropKept forgets CPUs that only an earlier run of a container had. It reports whether there were any.
+// dropKept drops CPUs that only an earlier run of a container had. It returns whether there were any.
 func (k *Keeper) dropKept(pod, container string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,8 +57,9 @@ func (k *Keeper) dropKept(pod, container string) bool {
 	return had
 }
 
-// Update fills in the pool where it goes through the runtime: for a shared container of a pod that has CPUs of its own, whose
-// cpuset of former times the runtime would write back with any other resource. The pool does not change until done is called.
+// Update sets the pool where it is passed through the runtime: for a shared container of a pod with assigned CPUs.
+// Otherwise the runtime would write back the container's earlier cpuset with any other resource. The pool does not
+// change until done is called.
 func (k *Keeper) Update(pod, container string, r *runtimeapi.LinuxContainerResources) (done func()) {
 	k.mu.Lock()
 	mixed := k.cpus(pod, container).IsEmpty() && !k.own(pod).IsEmpty()
@@ -69,7 +72,7 @@ func (k *Keeper) Update(pod, container string, r *runtimeapi.LinuxContainerResou
 	return k.moving.RUnlock
 }
 
-// Check compares where a container with CPUs or memory of its own runs, by its cgroup, with what it was given.
+// Check compares what is assigned to a container with what its cgroup allows.
 func (k *Keeper) Check(pod, container, group string) error {
 	k.mu.Lock()
 	h := k.holding(pod, container)
@@ -80,7 +83,7 @@ func (k *Keeper) Check(pod, container, group string) error {
 	)
 }
 
-// differs compares what a container was given with what the kernel has; nothing given: it does not matter.
+// differs compares what a container was given with what the kernel has. If nothing was given, any value is right.
 func differs(container, group, what string, given idset.Set, kernel func(string) (idset.Set, error)) error {
 	if given.IsEmpty() {
 		return nil
@@ -102,7 +105,7 @@ func differs(container, group, what string, given idset.Set, kernel func(string)
 	return nil
 }
 
-// memoryNodes returns the NUMA nodes of a container's own memory.
+// memoryNodes returns the NUMA nodes of the memory that is assigned to a container.
 func memoryNodes(h numa.Holding) []machine.NUMAID {
 	var nodes []machine.NUMAID
 	for _, b := range h.Memory {
@@ -120,7 +123,7 @@ func setOf(nodes []machine.NUMAID) idset.Set {
 	return idset.Of(ids...)
 }
 
-// logProblems tells what was found to be different, each with its numbers.
+// logProblems logs each difference with its numbers.
 func logProblems(what string, problems []string) {
 	for _, p := range problems {
 		slog.Warn(what, "difference", p)

@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// gateWidth is how many lists and watch openings may be in flight at once. Chosen: an API server that comes back to
-	// a node with a hundred objects sees 16 requests at a time from it; 16 x a few ms still serves a burst of new pods.
+	// gateWidth is how many lists and watch requests may be in flight at once. Chosen: an API server that returns gets
+	// at most 16 requests at a time from a node with a hundred objects; 16 per few ms still serves a burst of new pods.
 	gateWidth = 16
 
-	// backoffMin is the first wait after a failure. Chosen: a new pod's objects are forbidden to us until the Node
-	// authorizer has seen the pod, usually for less than this.
+	// backoffMin is the first wait after a failure. Chosen: a new pod's objects are forbidden to the node until the
+	// Node authorizer has seen the pod, which usually takes less than this.
 	backoffMin = 50 * time.Millisecond
 
-	// backoffMax bounds the wait after repeated failures. Chosen: content may be this late after an outage that no
-	// other object's answer ended for all; the kubelet's reflectors use 30 s too.
+	// backoffMax bounds the wait after repeated failures. Chosen: content may be this late after an outage, unless
+	// another object's answer ends the wait for all; the kubelet's reflectors use 30 s too.
 	backoffMax = 30 * time.Second
 
-	// backJitter spreads the retries that the first answer after an outage sets off.
+	// backJitter spreads the retries that start with the first answer after an outage.
 	backJitter = 2 * time.Second
 
-	// watchMin bounds how long one watch is asked to last; the request takes between it and its double, so that watches
-	// opened together do not end together. Chosen: the API server's own minimum is 30 min; a watch that died silently
-	// is found by HTTP/2 pings, not by this.
+	// watchMin is the least timeout of a watch request. The timeout is drawn between it and its double, so that watches
+	// that began together do not end together. Chosen: the API server's own minimum is 30 min; a dead connection is
+	// found by HTTP/2 pings, not by this.
 	watchMin = 15 * time.Minute
 )
 
-// errBrief is a watch that is not worth opening again at once.
+// errBrief means that a watch ended so soon that it must not be opened again at once.
 var errBrief = errors.New("watch ended within a second")
 
-// follow keeps it current until ctx ends or the object turns out to be immutable.
+// follow keeps it up to date until ctx ends or the object turns out to be immutable.
 func (c *Cache) follow(ctx context.Context, it *item) {
 	wait := backoffMin
-	version := "" // to resume from; empty: list first
+	version := "" // where to resume the watch; empty: list first
 	for ctx.Err() == nil {
 		began := time.Now()
 		done, err := false, error(nil)
@@ -61,10 +61,10 @@ func (c *Cache) follow(ctx context.Context, it *item) {
 		case done || ctx.Err() != nil:
 			return
 		case err == nil || version == "" && !listed:
-			wait = backoffMin // the server ended a watch in good order, or forgot our version: go on at once
+			wait = backoffMin // the server closed a watch regularly, or no longer has the version: continue at once
 			continue
 		case time.Since(began) > backoffMax:
-			wait = backoffMin // it worked for long: this is a new trouble, not the old one
+			wait = backoffMin // it worked for long, so this is a new failure
 		}
 		c.failed(it, err)
 		c.pause(ctx, wait)
@@ -72,7 +72,7 @@ func (c *Cache) follow(ctx context.Context, it *item) {
 	}
 }
 
-// pause waits for d, jittered, or until the API server is known to be back and a random moment after.
+// pause waits for d, with jitter, or until the API server answers again and a random moment after.
 func (c *Cache) pause(ctx context.Context, d time.Duration) {
 	c.mu.Lock()
 	back := c.back
@@ -91,7 +91,7 @@ func (c *Cache) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// enter takes a place at the gate, false if ctx ended first.
+// enter waits for a place among the requests in flight; it returns false if ctx ended first.
 func (c *Cache) enter(ctx context.Context) bool {
 	select {
 	case c.gate <- struct{}{}:
@@ -105,8 +105,8 @@ func (it *item) selector() string {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, it.ref.Name).String()
 }
 
-// list reads the object and the version to watch from, which an object alone cannot give: its own version may be long
-// compacted away, and an absent object has none.
+// list reads the object and the version to watch from. The object's own version is not enough: it may have been
+// compacted long ago, and an object that does not exist has none.
 func (c *Cache) list(ctx context.Context, it *item) (version string, done bool, err error) {
 	if !c.enter(ctx) {
 		return "", false, ctx.Err()
@@ -133,8 +133,8 @@ func (c *Cache) list(ctx context.Context, it *item) (version string, done bool, 
 	return version, c.publish(it, object), nil
 }
 
-// watch follows the object from version on. It returns the version to resume from, empty to list again. A nil error
-// means that the server ended the watch in good order.
+// watch watches the object from version on. It returns the version to resume from, or empty to list again. A nil error
+// means that the server closed the watch regularly.
 func (c *Cache) watch(ctx context.Context, it *item, version string) (resume string, done bool, err error) {
 	seconds := int64((watchMin + rand.N(watchMin)).Seconds())
 	if !c.enter(ctx) {
@@ -170,14 +170,14 @@ func (c *Cache) watch(ctx context.Context, it *item, version string) (resume str
 			return version, true, nil
 		}
 	}
-	// A server on its way down closes watches politely too, and would be asked again at once.
+	// A server that shuts down closes watches regularly too, and must not be asked again at once.
 	if time.Since(began) < time.Second {
 		return version, false, errBrief
 	}
 	return version, false, nil
 }
 
-// resumeAfter returns the version from which to go on after err: none if the server no longer has it.
+// resumeAfter returns the version from which to continue after err: none if the server no longer has it.
 func resumeAfter(err error, version string) string {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return ""
@@ -185,7 +185,7 @@ func resumeAfter(err error, version string) string {
 	return version
 }
 
-// publish stores an answer and tells those whom it concerns. It returns true if the object will never change.
+// publish stores an answer and notifies the pods that use the object. It returns true if the object is immutable.
 func (c *Cache) publish(it *item, object metav1.Object) (done bool) {
 	object, done = strip(object)
 	c.mu.Lock()
@@ -208,7 +208,7 @@ func (c *Cache) publish(it *item, object metav1.Object) (done bool) {
 	return done
 }
 
-// reached notes that the API server answers, and wakes those who wait for that.
+// reached records that the API server answers, and wakes those that wait for it.
 func (c *Cache) reached() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +239,7 @@ func sameVersion(a, b metav1.Object) bool {
 	return a.GetUID() == b.GetUID() && a.GetResourceVersion() == b.GetResourceVersion()
 }
 
-// strip copies what is read of an object and reports whether it is immutable.
+// strip copies the parts of an object that are read, and returns whether it is immutable.
 func strip(object metav1.Object) (kept metav1.Object, immutable bool) {
 	meta := func(o metav1.Object) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}

@@ -1,19 +1,22 @@
-// Package objectcache keeps the Secrets and ConfigMaps that the pods on this node name, and nothing else.
+// Package objectcache caches the Secrets and ConfigMaps that the pods on this node reference, and no others.
 //
-// The Node authorizer lets a node read only the objects its pods name, one object at a time, so an ordinary informer
-// is out. The cache follows each named object by one watch narrowed to its name, however many pods name it; a pod is
-// tracked by UID and an object nobody names any more is dropped at once. An object that declares itself immutable is
-// read once and not watched.
+// The Node authorizer allows a node to read only the objects that its pods reference, one object at a time, so an
+// ordinary informer cannot be used. The cache watches each referenced object by one watch that selects its name,
+// however many pods reference it. Pods are tracked by UID. An object that no pod references any more is dropped at
+// once. An immutable object is read once and not watched.
 //
 // Invariants:
-//   - At most one watch per object, one goroutine per watched object, none per pod.
-//   - A reader gets the last known state while the API server is away; before the first answer it waits, bounded.
-//   - "Does not exist" is an answer of the API server, never the absence of one.
-//   - Objects are shared and must not be written to. They hold data, type and version only: labels, annotations (which
-//     may repeat the whole object) and managed fields are dropped on arrival.
-//   - Connections that broke together do not come back together: retries are jittered, few at a time, and back off.
 //
-// It does not decide what a missing object means for a pod, and it does not mount anything.
+//   - There is at most one watch per object, one goroutine per watched object, none per pod.
+//   - While the API server is away, a reader gets the last known state. Before the first answer it waits, for a bounded
+//     time.
+//   - "Does not exist" is always an answer of the API server. A missing answer is another error.
+//   - Objects are shared and must not be written to. They have only data, type and version: labels, annotations (which
+//     may repeat the whole object) and managed fields are dropped on arrival.
+//   - After an outage the connections do not return all at once: retries have jitter and back-off, and few run at a
+//     time.
+//
+// The package does not decide what a missing object means for a pod, and it mounts nothing.
 package objectcache
 
 import (
@@ -34,8 +37,8 @@ import (
 )
 
 // answerMax bounds the wait for an object's first answer. Chosen: the Node authorizer learns of a new pod within tens
-// of milliseconds, a loaded API server answers within a second or two; longer waits hold up a pod's worker for nothing,
-// because it is told when the answer comes.
+// of milliseconds, and a loaded API server answers within a second or two. A longer wait would only delay the pod
+// worker, which is notified when the answer arrives.
 const answerMax = 5 * time.Second
 
 // API is the part of *kube.Client that the cache uses.
@@ -44,21 +47,21 @@ type API interface {
 	Watch(ctx context.Context, k kube.Kind, namespace string, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// Cache holds the objects that tracked pods name. It is safe for concurrent use.
+// Cache caches the objects that tracked pods reference. It is safe for concurrent use.
 type Cache struct {
 	ctx     context.Context
 	api     API
 	changed func(types.UID)
-	gate    chan struct{} // one place per request in flight that begins or resumes following an object
+	gate    chan struct{} // one place per request in flight that starts or resumes a watch
 
 	mu    sync.Mutex
 	items map[Ref]*item
 	pods  map[types.UID]map[Ref]bool
 	away  bool          // the last request failed without an answer about its object
-	back  chan struct{} // closed when an answer comes after that
+	back  chan struct{} // closed when an answer arrives after that
 }
 
-// item is one object. Fields below mu are guarded by Cache.mu.
+// item is one object. The fields from users on are guarded by Cache.mu.
 type item struct {
 	ref      Ref
 	cancel   context.CancelFunc
@@ -66,13 +69,13 @@ type item struct {
 
 	users  map[types.UID]bool
 	known  bool          // the API server has answered
-	object metav1.Object // nil while known: does not exist
+	object metav1.Object // nil while known is true: does not exist
 	err    error         // why there is no answer yet
 	missed bool          // a reader gave up before the first answer
 }
 
-// New returns a cache that follows objects until ctx ends and calls changed, from any goroutine, with each pod that
-// names an object which changed, appeared or vanished. A nil changed is allowed.
+// New returns a cache that watches objects until ctx ends. It calls changed, from any goroutine, with each pod that
+// references an object that changed, appeared or was deleted. changed may be nil.
 func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 	if changed == nil {
 		changed = func(types.UID) {}
@@ -85,8 +88,9 @@ func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 	}
 }
 
-// Track follows the objects that pod names, until Untrack. It returns at once. Tracking a pod again adjusts to what
-// it names now. A pod that names more than one pod may (core/volumelimit) is an error, and what was followed for it stays.
+// Track watches the objects that pod references, until Untrack. It returns at once. Tracking a pod again adjusts to its
+// present references. If a pod references more objects than allowed (core/volumelimit), that is an error, and its
+// former references stay.
 func (c *Cache) Track(pod *corev1.Pod) error {
 	wanted := References(pod)
 	if why := volumelimit.Objects(len(wanted)); why != "" {
@@ -118,7 +122,7 @@ func (c *Cache) Track(pod *corev1.Pod) error {
 	return nil
 }
 
-// Untrack forgets a pod and every object that only it named.
+// Untrack drops a pod and every object that only it referenced.
 func (c *Cache) Untrack(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +141,8 @@ func (c *Cache) release(ref Ref, uid types.UID) {
 	}
 }
 
-// ConfigMap returns the named configMap of a tracked pod, or an API not-found error if the API server says that it does
-// not exist.
+// ConfigMap returns the named ConfigMap of a tracked pod, or an API not-found error if the API server answered that it
+// does not exist.
 func (c *Cache) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	object, err := c.get(ctx, Ref{ConfigMap, namespace, name})
 	if err != nil {
@@ -147,7 +151,7 @@ func (c *Cache) ConfigMap(ctx context.Context, namespace, name string) (*corev1.
 	return object.(*corev1.ConfigMap), nil
 }
 
-// Secret is ConfigMap for secrets.
+// Secret is ConfigMap for Secrets.
 func (c *Cache) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	object, err := c.get(ctx, Ref{Secret, namespace, name})
 	if err != nil {
@@ -185,7 +189,7 @@ func (c *Cache) get(ctx context.Context, ref Ref) (metav1.Object, error) {
 	return it.object, nil
 }
 
-// unanswered says why there is no answer and arranges that the pods are told when there is one.
+// unanswered returns why there is no answer, and makes the first answer notify the pods.
 func (c *Cache) unanswered(it *item, why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +200,8 @@ func (c *Cache) unanswered(it *item, why error) error {
 	return &AwayError{it.ref, why}
 }
 
-// AwayError means that the API server has not said yet whether an object exists. It is not a not-found error: nothing
-// may be concluded from it.
+// AwayError means that the API server has not answered yet whether an object exists. It is not a not-found error, and
+// nothing follows from it.
 type AwayError struct {
 	Ref   Ref
 	Cause error

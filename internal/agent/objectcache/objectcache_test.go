@@ -22,13 +22,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// server is an API server of configMaps that can be away, refuse, and forget history.
+// server is an API server of ConfigMaps that can be away, refuse, and compact its history.
 type server struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	version int
-	oldest  int // watches from before this version are gone
+	oldest  int // watches from before this version are expired
 	objects map[string]*corev1.ConfigMap
 	watches map[*stream]bool
 	down    error
@@ -66,10 +66,10 @@ func (s *server) request() error {
 	s.busy++
 	s.busyMax = max(s.busyMax, s.busy)
 	s.mu.Unlock()
-	time.Sleep(time.Millisecond) // of the bubble: a round trip
+	time.Sleep(time.Millisecond) // a round trip, in the bubble's clock
 	s.mu.Lock()
 	s.busy--
-	return s.down // unlocks: the caller
+	return s.down // the caller unlocks
 }
 
 func (s *server) List(_ context.Context, k kube.Kind, ns string, o metav1.ListOptions, out runtime.Object) error {
@@ -116,7 +116,7 @@ func (s *server) Watch(ctx context.Context, _ kube.Kind, _ string, o metav1.List
 	return w, nil
 }
 
-// put stores an object and tells its watchers; a nil data deletes it.
+// put stores an object and notifies its watches; nil data deletes it.
 func (s *server) put(name string, data map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *server, c *Cache, changed f
 	})
 }
 
-// settle lets everything that is under way finish.
+// settle waits until everything that is under way has finished.
 func settle() {
 	time.Sleep(100 * time.Millisecond)
 	synctest.Wait()
@@ -200,7 +200,7 @@ func TestManyPodsOneWatch(t *testing.T) {
 		s.put("ca", map[string]string{"k": "1"})
 		for i := range 110 {
 			c.Track(podNaming(fmt.Sprint("p", i), "ca"))
-			c.Track(podNaming(fmt.Sprint("p", i), "ca")) // again: nothing
+			c.Track(podNaming(fmt.Sprint("p", i), "ca")) // again: nothing happens
 		}
 		mustGet(t, c, "ca", "1")
 		settle()
@@ -235,7 +235,7 @@ func TestManyPodsOneWatch(t *testing.T) {
 	})
 }
 
-// A pod that names more objects than one pod may is told so, and costs the API server nothing; what it had stays.
+// A pod that references too many objects gets an error and costs the API server nothing; its former references stay.
 func TestObjectsOfOnePodAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, c *Cache, _ func(string) int) {
 		var names []string
@@ -328,7 +328,7 @@ func TestAwayBeforeFirstAnswer(t *testing.T) {
 }
 
 // An outage with a hundred objects: content is served throughout, changes made meanwhile arrive, and the returning
-// server is not stormed.
+// server does not get all requests at once.
 func TestOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, c *Cache, changed func(string) int) {
 		const objects = 100
@@ -347,7 +347,7 @@ func TestOutage(t *testing.T) {
 		}
 		_, during, _ := s.counts()
 		s.mu.Lock()
-		s.busyMax, s.opens, s.oldest = 0, nil, s.version // and it has forgotten history
+		s.busyMax, s.opens, s.oldest = 0, nil, s.version // and its history is compacted
 		s.mu.Unlock()
 		s.fail(nil)
 		time.Sleep(backoffMax*3/2 + backJitter + time.Second)
@@ -371,7 +371,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// A watch that the server ends in good order is resumed from where it was, without a list.
+// A watch that the server closes regularly is resumed where it was, without a list.
 func TestWatchEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, c *Cache, changed func(string) int) {
 		s.put("cm", map[string]string{"k": "1"})
@@ -392,7 +392,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// A server that closes every watch at once, as one shutting down does, is not asked in a tight loop.
+// A server that closes every watch at once, as when it shuts down, is not asked in a tight loop.
 func TestWatchEndsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, c *Cache, changed func(string) int) {
 		c.Track(podNaming("p", "cm"))

@@ -2,10 +2,10 @@ package objectcache
 
 import corev1 "k8s.io/api/core/v1"
 
-// Kind is which of the two kinds an object is.
+// Kind is the kind of an object: ConfigMap or Secret.
 type Kind bool
 
-// The kinds that pods name.
+// The kinds of objects that pods reference.
 const (
 	ConfigMap Kind = false
 	Secret    Kind = true
@@ -26,8 +26,8 @@ type Ref struct {
 
 func (r Ref) String() string { return r.Kind.String() + " " + r.Namespace + "/" + r.Name }
 
-// References returns the objects that pod names in its volumes, environment and pull secrets: what the Node authorizer
-// lets its node read, less the volume kinds we do not mount.
+// References returns the objects that pod references in its volumes, environment and pull secrets: those that the Node
+// authorizer allows its node to read, except for volume kinds that the agent does not mount.
 func References(pod *corev1.Pod) map[Ref]bool {
 	refs := map[Ref]bool{}
 	add := func(kind Kind, name string) {

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// settle is how long the writer of a log may still write to it after it was rotated (the runtime opens the new file
-	// first and changes over then) or after the container ended. Chosen: a hundred times what containerd takes.
+	// settle is how long the writer of a log may still write to it after the log was rotated (the runtime opens the new
+	// file first and then switches to it) or after the container ended. Chosen: a hundred times what containerd takes.
 	// Raising it delays the first lines after a rotation; lowering it may lose lines.
 	settle = 100 * time.Millisecond
-	// lookMin and lookMax bound how often Running is asked without news from the kernel: soon after the last event,
-	// then half as often each time. Upstream asks the runtime itself every second per follower.
+	// lookMin and lookMax bound how often Running is called without a notification of the kernel: soon after the last
+	// event, then half as often each time. The kubelet asks the runtime itself every second per follower.
 	lookMin = 100 * time.Millisecond
 	lookMax = 5 * time.Second
-	// pollInterval is how often the file is looked at where the kernel gives no inotify.
+	// pollInterval is how often the file is read where inotify is not available.
 	pollInterval = time.Second
 )
 
@@ -29,13 +29,14 @@ const (
 //
 // Rotation races with the writer:
 //
-//  1. The rotator renames <n>.log; the runtime still writes to that file, and so do we read it.
-//  2. The runtime creates a new <n>.log, and a moment later changes over to it.
-//  3. We see that <n>.log is another file than ours.
+//  1. The rotator renames <n>.log. The runtime still writes to that file, which the follower still reads.
+//  2. The runtime creates a new <n>.log, and a moment later switches to it.
+//  3. The follower sees that <n>.log is another file than the one it reads.
 //
-// Going over at 3 could miss what was written between 2 and the change-over. So we wait settle, read the old file to
-// its end once more, and only then open the next one. That is not the newest if the log was rotated twice while our
-// client was slow, but the rotated file after ours; a file that has been compressed by then is not shown.
+// Switching at 3 could miss what was written between 2 and the runtime's switch. So the follower waits settle, reads
+// the old file to its end once more, and only then opens the next one. If the log was rotated twice while the client
+// was slow, the next one is not the newest but the rotated file after the old one. A file that has been compressed by
+// then is not shown.
 func (r *reader) follow(ctx context.Context) error {
 	dir := filepath.Dir(r.path)
 	news, leave := watches.join(dir)
@@ -72,7 +73,7 @@ func (r *reader) follow(ctx context.Context) error {
 	}
 }
 
-// drainAll reads the current file to its end, and whatever has taken its place.
+// drainAll reads the current file to its end, and the files that replaced it.
 func (r *reader) drainAll(ctx context.Context) error {
 	for {
 		if err := r.drainOpen(); err != nil {
@@ -96,7 +97,8 @@ func (r *reader) drainAll(ctx context.Context) error {
 	}
 }
 
-// drainOpen reads the open file to what is its end now. A file that became shorter was truncated in place: start over.
+// drainOpen reads the open file to its present end. A file that became shorter was truncated in place: it is read from
+// the start.
 func (r *reader) drainOpen() error {
 	info, err := r.file.Stat()
 	if err != nil {
@@ -108,7 +110,7 @@ func (r *reader) drainOpen() error {
 	return r.drain(info.Size())
 }
 
-// successor returns the file that was written after the open one, nil if there is none.
+// successor returns the file that was written after the open one; nil if there is none.
 func (r *reader) successor() (*os.File, error) {
 	old, err := r.file.Stat()
 	if err != nil {
@@ -116,13 +118,13 @@ func (r *reader) successor() (*os.File, error) {
 	}
 	now, err := os.Lstat(r.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && os.SameFile(old, now) {
-		return nil, nil // between rename and re-open, or nothing happened
+		return nil, nil // between rename and re-open, or not rotated
 	}
 	if err != nil {
 		return nil, fmt.Errorf("follow log: %w", err)
 	}
 	f, err := r.o.open(r.after(old))
-	if errors.Is(err, fs.ErrNotExist) { // compressed or re-created just now: the next look will tell
+	if errors.Is(err, fs.ErrNotExist) { // compressed or created again just now: the next call finds it
 		return nil, nil
 	}
 	if err != nil {
@@ -131,7 +133,8 @@ func (r *reader) successor() (*os.File, error) {
 	return f, nil
 }
 
-// after names the file that follows old: among the rotated ones that are still plain, oldest first, and the current one.
+// after returns the name of the file that follows old: among the rotated files that are not compressed, oldest first,
+// and the current one.
 func (r *reader) after(old fs.FileInfo) string {
 	plain, err := filepath.Glob(globEscape(r.path) + ".*") // sorted by name, which is by time
 	if err != nil {
@@ -145,7 +148,7 @@ func (r *reader) after(old fs.FileInfo) string {
 			return append(plain, r.path)[i+1]
 		}
 	}
-	if len(plain) > 0 { // ours has been compressed: the oldest plain one comes after it
+	if len(plain) > 0 { // old has been compressed: the oldest plain file comes after it
 		return plain[0]
 	}
 	return r.path
@@ -156,7 +159,7 @@ func globEscape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// pause waits d and reports whether ctx is still alive.
+// pause waits d and returns false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

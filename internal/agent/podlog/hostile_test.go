@@ -15,8 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// A pod that may write to the directory of all logs puts links in the place of logs, of rotated logs and of
-// directories. Nothing that they lead to is read, written, renamed or removed, and the log that is one is rotated.
+// A pod that may write to the directory of all logs puts links in place of logs, of rotated logs and of directories.
+// Nothing that they lead to is read, written, renamed or removed, and the real log is rotated.
 func TestLinksAmongLogs(t *testing.T) {
 	base := t.TempDir()
 	root, outside := filepath.Join(base, "logs"), filepath.Join(base, "outside")
@@ -81,8 +81,8 @@ func TestLinksAmongLogs(t *testing.T) {
 	}
 }
 
-// On a full disk a log is rotated though there is no room for the archive of the one before, so that it does not grow
-// without end; and what stays plain goes when its turn comes.
+// On a full disk a log is rotated although there is no space for the archive of the one before, so that it does not
+// grow without end. A file that stays plain is removed when it is the oldest.
 func TestRotateOnAFullDisk(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=64k,nr_inodes=8")
 	for _, short := range []string{"blocks", "inodes"} {

@@ -1,19 +1,20 @@
 // Package podlog reads, follows and rotates the log files that a CRI runtime writes for containers.
 //
-// One file holds one attempt of one container, stdout and stderr together, in the format of CRI:
+// A file contains one attempt of one container, stdout and stderr together, in the CRI's format:
 //
 //	2016-10-06T00:17:09.669794202Z stdout P a line too long for one entry, first
 //	2016-10-06T00:17:09.669794203Z stdout F  and last part
 //
 // A P entry is continued by the next entry of its stream; an F entry ends the line. (k8s.io/cri-api LogTag; containerd
-// cuts entries at 16 KiB.) Beside <n>.log lie the rotated <n>.log.<time> and the older <n>.log.<time>.gz.
+// splits entries at 16 KiB.) In the same directory as <n>.log are the rotated <n>.log.<time> and the older
+// <n>.log.<time>.gz.
 //
-// Reading never loads a file: the tail is found by walking back from the end in blocks, and an entry of any length
-// passes through a fixed buffer. Following waits for the kernel (inotify, one instance per process however many follow)
-// and goes on in the new file when the log is rotated, with what was written to the old one first. A container's end
-// is learned from the caller.
+// Reading never loads a whole file: the tail is found by reading blocks backwards from the end, and an entry of any
+// length passes through a fixed buffer. Following waits for the kernel (inotify, one instance per process however many
+// followers). When the log is rotated, it first reads the rest of the old file and then the new one. The caller reports
+// the container's end.
 //
-// Only the current file is read, as upstream does; what was rotated away is left to log collectors.
+// As in the kubelet, only the current file is read; rotated files are left to log collectors.
 package podlog
 
 import (
@@ -22,10 +23,10 @@ import (
 	"time"
 )
 
-// Stream says where a container wrote an entry.
+// Stream is the stream to which a container wrote an entry.
 type Stream uint8
 
-// The streams; Both selects either when reading.
+// The streams; as an option Both selects either.
 const (
 	Both Stream = iota
 	Stdout
@@ -40,10 +41,10 @@ type Entry struct {
 	Text    []byte // what the container wrote, with its newline unless Partial; shares memory with the parsed line
 }
 
-// headMax is more than the part of an entry before its text can take: 35 bytes of time, a stream, tags.
+// headMax is more than the length of an entry before its text: 35 bytes of time, a stream, tags.
 const headMax = 128
 
-// Parse takes a line of a log file apart. The line may lack its newline.
+// Parse parses a line of a log file. The line may lack its newline.
 func Parse(line []byte) (Entry, error) {
 	stamp, rest, ok := bytes.Cut(line, []byte{' '})
 	if !ok {
@@ -58,7 +59,7 @@ func Parse(line []byte) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("parse log entry: stream %.40q: want stdout or stderr", name)
 	}
-	// Tags are separated by colons, the first one is P or F; further ones are reserved by CRI.
+	// Tags are separated by colons. The first one is P or F; the others are reserved by the CRI.
 	tags, text, ok := bytes.Cut(rest, []byte{' '})
 	if !ok {
 		return Entry{}, fmt.Errorf("parse log entry: no tag in %.40q", rest)
@@ -82,7 +83,7 @@ func streamNamed(name []byte) (Stream, bool) {
 }
 
 // endsLine reports whether the entry that starts with head is the last of its line. Entries that do not parse count as
-// lines, so that a tail of a damaged file is not longer than asked.
+// lines, so that a tail of a damaged file is not longer than requested.
 func endsLine(head []byte) bool {
 	e, err := Parse(head)
 	return err != nil || !e.Partial

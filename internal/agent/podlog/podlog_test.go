@@ -178,7 +178,8 @@ func add(t *testing.T, f *os.File, text string) {
 	}
 }
 
-// A container logs, its log is rotated under the follower while the writer still has the old file, and it ends.
+// A container logs, its log is rotated under the follower while the writer still has the old file open, and the
+// container ends.
 func TestFollowAcrossRotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	f, err := os.Create(path)
@@ -223,7 +224,7 @@ func TestFollowAcrossRotation(t *testing.T) {
 	}
 }
 
-// A log is rotated twice while the client does not read: it is shown whole all the same.
+// A log is rotated twice while the client does not read: it is shown completely nevertheless.
 func TestFollowSlowlyAcrossTwoRotations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, entries("1 o F one"))
@@ -253,7 +254,7 @@ func TestFollowSlowlyAcrossTwoRotations(t *testing.T) {
 	}
 }
 
-// Many followers come and go: no goroutine and no inotify instance stays behind.
+// Many followers come and go: no goroutine and no inotify instance remains.
 func TestFollowersLeaveNothing(t *testing.T) {
 	dir := t.TempDir()
 	before := runtime.NumGoroutine()
@@ -333,7 +334,7 @@ func FuzzTail(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The plain twin: starts of entries, then back until n lines are whole.
+		// The plain implementation: find the starts of entries, then go back until n lines are complete.
 		var starts []int
 		for at := 0; at < len(log); {
 			starts = append(starts, at)

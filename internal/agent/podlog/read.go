@@ -16,10 +16,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
-// bufferBytes holds an entry of the usual 16 KiB whole; longer ones pass in pieces.
+// bufferBytes has room for an entry of the usual 16 KiB; longer entries pass in pieces.
 const bufferBytes = 32 << 10
 
-// outputTime is how timestamps are printed: RFC 3339 with all nine digits, as kubectl's users know it.
+// outputTime is the format of printed timestamps: RFC 3339 with all nine digits, as in the kubelet.
 const outputTime = "2006-01-02T15:04:05.000000000Z07:00"
 
 // Options select what to read. The zero Options read the whole file once.
@@ -30,21 +30,22 @@ type Options struct {
 	Stream     Stream
 	Timestamps bool
 
-	// Follow goes on at the end of the file until Running says that the container has ended, or ctx ends.
+	// Follow continues at the end of the file until Running returns false (the container has ended), or ctx ends.
 	Follow  bool
 	Running func() bool // required with Follow; called often, must be cheap
 
-	// Flush is called when everything that could be read has been written; nil: not needed.
+	// Flush is called when all available entries have been written; nil: not needed.
 	Flush func() error
-	// Root holds path, and how it is reached is trusted: below it no link is followed. Empty: the directory of path is.
+	// Root is a directory above path whose own path is trusted. Below it no link is followed. Empty: the directory of
+	// path.
 	Root string
 }
 
 // errEnough ends a read that has reached LimitBytes.
 var errEnough = errors.New("limit reached")
 
-// Read writes the log at path to w as o says. It returns nil at the end of the file, of the container, of the limit or
-// of ctx, and the error of w if w fails.
+// Read writes the log at path to w, as o selects. It returns nil at the end of the file or of the container, at the
+// limit, or when ctx ends. It returns w's error if w fails.
 func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	if o.Follow && o.Running == nil {
 		return fmt.Errorf("read log: %s: follow: Running is required", path)
@@ -77,7 +78,7 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	return err
 }
 
-// open opens a log: a regular file, below Root, without following a link.
+// open opens a log: a regular file below Root, without following a link.
 func (o Options) open(path string) (*os.File, error) {
 	in := filepath.Dir(path)
 	dir, err := untrusted.OpenDir(cmp.Or(o.Root, in), in)
@@ -88,22 +89,22 @@ func (o Options) open(path string) (*os.File, error) {
 	return dir.Open(filepath.Base(path))
 }
 
-// reader is one pass over a log, possibly across rotations.
+// reader is one read of a log, possibly across rotations.
 type reader struct {
 	o      Options
 	path   string
 	out    io.Writer
-	remain int64 // bytes left of LimitBytes; meaningless without one
+	remain int64 // bytes left of LimitBytes; unused if that is 0
 
 	file    *os.File
 	end     int64 // size when the file was opened
-	offset  int64 // everything before it has been handled
+	offset  int64 // everything before it has been processed
 	buf     *bufio.Reader
 	midline [3]bool // by stream: the last entry was partial, so the next one gets no timestamp
-	inside  bool    // offset is within an entry longer than buf: entry and skip are its
+	inside  bool    // offset is within an entry longer than buf, whose fields are entry and skip
 	entry   Entry
 	skip    bool
-	broken  int // entries that did not parse
+	broken  int // entries that could not be parsed
 }
 
 // use makes f the file to read, from its start.
@@ -123,8 +124,8 @@ func (r *reader) use(f *os.File) error {
 	return nil
 }
 
-// drain handles the entries from offset to limit. An entry without its newline is left for later, except at the end of a
-// file that is read once.
+// drain processes the entries from offset to limit. An entry without its newline is left for later, except at the end
+// of a file that is read once.
 func (r *reader) drain(limit int64) error {
 	section := io.NewSectionReader(r.file, r.offset, limit-r.offset)
 	if r.buf == nil {
@@ -151,7 +152,8 @@ func (r *reader) drain(limit int64) error {
 	}
 }
 
-// handle writes one entry or, of an entry that does not fit the buffer, one piece; ends says that it is the last.
+// handle writes one entry or, of an entry that does not fit the buffer, one piece; ends means that it is the last
+// piece.
 func (r *reader) handle(piece []byte, ends bool) error {
 	first := !r.inside
 	if first {
@@ -204,7 +206,7 @@ func (r *reader) flush() error {
 	return r.o.Flush()
 }
 
-// report logs once what could not be parsed.
+// report logs once how many entries could not be parsed.
 func (r *reader) report() {
 	if r.broken > 0 {
 		slog.Warn("log entries left out: not in CRI format", "path", r.path, "entries", r.broken)

@@ -20,8 +20,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
-// Names of rotated logs, as upstream spells them: <n>.log.20060102-150405 and, one rotation later, the same with .gz.
-// A .tmp is a compression that did not finish.
+// Names of rotated logs, as in the kubelet: <n>.log.20060102-150405 and, one rotation later, the same with .gz. A .tmp
+// is an unfinished compression.
 const (
 	rotatedTime    = "20060102-150405"
 	suffixGzip     = ".gz"
@@ -30,27 +30,30 @@ const (
 
 // Log is the log file of a running container.
 type Log struct {
-	Container string // CRI id
+	Container string // CRI container ID
 	Path      string
 }
 
-// Rotator keeps container logs below a size. Its cost is one stat per running container and interval; the runtime is
-// spoken to only to re-open a log.
+// Rotator keeps container logs below a size. It costs one stat per running container and interval; the runtime is
+// called only to re-open a log.
 //
-// A pod may be able to write to the directory of all logs (a hostPath), and put anything in the place of a log. No link is followed
-// below Root, nothing but regular files is opened, and what is not one is left alone.
+// A pod may be able to write to the directory of all logs (by a hostPath volume), and to put anything in place of a
+// log. Below Root no link is followed and only regular files are opened; everything else is left alone.
 type Rotator struct {
-	Root     string                                     // holds all logs; how it is reached is trusted. Empty: each log's directory is
-	MaxBytes int64                                      // containerLogMaxSize; a log at or above it is rotated. Negative: nothing is rotated
-	MaxFiles int                                        // containerLogMaxFiles, the current one included; at least 2
-	Workers  int                                        // containerLogMaxWorkers: rotations (a rename and a gzip) at once; at least 1
-	Interval time.Duration                              // containerLogMonitorInterval; a log may outgrow MaxBytes by what is written in it
-	Logs     func() []Log                               // the logs of the containers that run now
+	Root string // above all logs, a trusted path. Empty: each log's directory
+	// containerLogMaxSize; a log of this size or larger is rotated. Negative: nothing is rotated
+	MaxBytes int64
+	MaxFiles int // containerLogMaxFiles, including the current one; at least 2
+	// containerLogMaxWorkers: rotations (a rename and a gzip) at the same time; at least 1
+	Workers int
+	// containerLogMonitorInterval; a log may exceed MaxBytes by what is written in it
+	Interval time.Duration
+	Logs     func() []Log                               // the logs of the running containers
 	Reopen   func(ctx context.Context, id string) error // CRI ReopenContainerLog
-	Now      func() time.Time                           // nil: time.Now; names rotated files
+	Now      func() time.Time                           // time for the names of rotated files; nil: time.Now
 }
 
-// Run looks at the logs every Interval until ctx ends.
+// Run checks the logs every Interval until ctx ends.
 func (r *Rotator) Run(ctx context.Context) error {
 	if r.MaxBytes < 0 {
 		return nil
@@ -73,7 +76,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// Pass looks at every log once and rotates those that are too large.
+// Pass checks every log once and rotates those that are too large.
 func (r *Rotator) Pass(ctx context.Context) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, max(1, r.Workers))
@@ -96,18 +99,18 @@ func (r *Rotator) Pass(ctx context.Context) {
 	wg.Wait()
 }
 
-// dir opens the directory that l is in.
+// dir opens the directory of l.
 func (r *Rotator) dir(l Log) (*untrusted.Dir, error) {
 	dir := filepath.Dir(l.Path)
 	return untrusted.OpenDir(cmp.Or(r.Root, dir), dir)
 }
 
-// due reports whether l is too large. A log that is not there is re-opened: we may have been killed between renaming it
-// and telling the runtime.
+// due reports whether l is too large. If the log does not exist, the runtime is asked to re-open it: an agent may have
+// been killed between renaming the log and that call.
 func (r *Rotator) due(ctx context.Context, l Log) (bool, error) {
 	dir, err := r.dir(l)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the pod is going away
+		return false, nil // the pod's directory was removed
 	}
 	if err != nil {
 		return false, err
@@ -139,26 +142,29 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	to := name + "." + now().Format(rotatedTime)
 	for _, taken := range []string{to, to + suffixGzip} {
 		if _, err := dir.Stat(taken); err == nil {
-			return nil // rotated within this second; the next pass will
+			return nil // rotated within this second; the next pass rotates it again
 		}
 	}
 	old, err := rotated(dir, name)
 	if err != nil {
 		return err
 	}
-	// Besides the current log and the one about to be renamed, MaxFiles-2 may stay. The oldest go first.
+	// In addition to the current log and the one about to be renamed, MaxFiles-2 may stay. The oldest are removed
+	// first.
 	for len(old) > r.MaxFiles-2 {
 		if err := dir.Remove(old[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove oldest log: %w", err)
 		}
 		old = old[1:]
 	}
-	// The one renamed last time was kept plain for collectors and for whoever follows; they had an interval.
+	// The file that was renamed last time was kept plain for log collectors and followers; they had one interval to
+	// read it.
 	for _, one := range old {
 		if strings.HasSuffix(one, suffixGzip) {
 			continue
 		}
-		// Without room for the archive it stays plain until it is the oldest: on a full disk above all, the log must not grow.
+		// Without space for the archive it stays plain until it is the oldest: especially on a full disk the log must
+		// not grow.
 		if err := compress(dir, one); shortage.Is(err) {
 			slog.Warn("rotated log stays as it is", "container", l.Container, "err", err)
 		} else if err != nil {
@@ -168,7 +174,8 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	return r.rename(ctx, dir, l, to)
 }
 
-// rename moves the current log away and has the runtime start a new one. If the runtime does not, the log is moved back.
+// rename moves the current log away and makes the runtime create a new one. If the runtime fails, the log is moved
+// back.
 func (r *Rotator) rename(ctx context.Context, dir *untrusted.Dir, l Log, to string) error {
 	name := filepath.Base(l.Path)
 	if err := dir.Rename(name, to); err != nil {
@@ -183,12 +190,12 @@ func (r *Rotator) rename(ctx context.Context, dir *untrusted.Dir, l Log, to stri
 	return nil
 }
 
-// namesMax is how many names of a log directory are looked at. Chosen: a thousand times what is in one; a pod that makes more there
-// has its own logs kept for longer, and costs no more memory.
+// namesMax is how many names of a log directory are read. Chosen: a thousand times the usual number. If a pod creates
+// more there, its own logs are kept for longer, and the agent needs no more memory.
 const namesMax = 10_000
 
-// rotated lists the rotated files of the log called name, oldest first, and removes what an interrupted rotation left: an
-// unfinished compression, and a plain file that is there compressed too. What is no regular file is none of them.
+// rotated lists the rotated files of the log called name, oldest first. It removes what an interrupted rotation left:
+// an unfinished compression, and a plain file whose archive is complete. It skips what is not a regular file.
 func rotated(dir *untrusted.Dir, name string) ([]string, error) {
 	entries, _, err := dir.Names(namesMax)
 	if err != nil {
@@ -216,11 +223,11 @@ func rotated(dir *untrusted.Dir, name string) ([]string, error) {
 	return keep, nil
 }
 
-// compressMax is the largest log that is compressed, in bytes; a larger one stays plain. Chosen: half a minute of one CPU, in which
-// no other log is rotated.
+// compressMax is the largest log that is compressed, in bytes; a larger one stays plain. Chosen: it takes half a minute
+// of one CPU, during which no other log is rotated.
 const compressMax = 1 << 30
 
-// compress replaces a file by one with .gz. The archive gets its name when it is complete.
+// compress replaces a file by its archive with .gz. The archive gets that name when it is complete.
 func compress(dir *untrusted.Dir, name string) (err error) {
 	defer func() {
 		if err != nil {
@@ -243,7 +250,7 @@ func compress(dir *untrusted.Dir, name string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = dir.Remove(tmp) // else the next rotation does
+			_ = dir.Remove(tmp) // otherwise the next rotation removes it
 		}
 	}()
 	archive := gzip.NewWriter(out)

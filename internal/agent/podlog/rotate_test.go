@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// runtimeLog stands for the runtime's side of a log: it creates the file again when told to re-open.
+// runtimeLog stands for the runtime's side of a log: it creates the file again when asked to re-open it.
 type runtimeLog struct {
 	path    string
 	reopens int
@@ -45,8 +45,8 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-// Five passes over a log that is always too large, three files allowed: the newest rotated one stays plain, the one
-// before is compressed, older ones go.
+// Five passes over a log that is always too large, with three files allowed: the newest rotated file stays plain, the
+// one before is compressed, older ones are removed.
 func TestRotate(t *testing.T) {
 	dir := t.TempDir()
 	log := &runtimeLog{path: filepath.Join(dir, "0.log")}
@@ -65,7 +65,7 @@ func TestRotate(t *testing.T) {
 		write(t, filepath.Join(dir, "0.log.20200101-000000.tmp"), "left by a crash")
 		r.Pass(t.Context())
 		write(t, log.path, strings.Repeat("x", 10))
-		r.Pass(t.Context()) // too large again within the second: nothing of what was rotated may get lost
+		r.Pass(t.Context()) // too large again within the second: no rotated file may be lost
 		r.Pass(t.Context())
 		if got := names(t, dir); got != want {
 			t.Errorf("pass %d: %s, want %s", i, got, want)
@@ -105,7 +105,7 @@ func TestRotateLeavesAlone(t *testing.T) {
 		t.Errorf("after a failed rotation: %s holds %q", names(t, dir), got)
 	}
 	log.fail = nil
-	os.Remove(log.path) // we were killed between renaming and telling the runtime
+	os.Remove(log.path) // the agent was killed between the rename and the call to the runtime
 	r.Pass(t.Context())
 	if names(t, dir) != "0.log" {
 		t.Errorf("a missing log was not re-opened: %s", names(t, dir))

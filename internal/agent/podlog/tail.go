@@ -8,12 +8,13 @@ import (
 	"io"
 )
 
-// blockBytes is the step of the walk back from the end. Chosen: two or three reads find the usual tail of 10 to 100 lines.
+// blockBytes is the size of the blocks that are read backwards. Chosen: two or three reads find the usual tail of 10 to
+// 100 lines.
 const blockBytes = 32 << 10
 
-// tailStart returns the offset from which f, of the given size, holds the last lines lines. Lines, not entries, are
-// counted: the parts of a long line are one. (Where the parts of a line on one stream have lines of the other between
-// them, its first parts may fall before the start.)
+// tailStart returns the offset in f, of the given size, at which the last lines lines start. It counts lines, not
+// entries: the parts of a long line are one line. (If lines of the other stream are between the parts of a line, its
+// first parts may lie before the start.)
 func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 	if lines <= 0 {
 		return size, nil
@@ -21,8 +22,8 @@ func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 	var (
 		block  = make([]byte, blockBytes)
 		head   [headMax]byte
-		found  int64  // lines that lie wholly at or after start
-		start  = size // of the oldest entry examined
+		found  int64  // lines that lie entirely at or after start
+		start  = size // of the oldest entry found
 		isLine = func(at, end int64) (bool, error) {
 			n, err := f.ReadAt(head[:min(int64(len(head)), end-at)], at)
 			if err != nil && !errors.Is(err, io.EOF) {
@@ -37,7 +38,7 @@ func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 		if _, err := f.ReadAt(part, left); err != nil && !errors.Is(err, io.EOF) {
 			return 0, fmt.Errorf("find the last %d lines: read %d bytes at %d: %w", lines, len(part), left, err)
 		}
-		// A newline at the very end ends the last entry, it starts none; so look before start-1.
+		// A newline at the very end ends the last entry and starts none, so the search begins before start-1.
 		for {
 			in := int64(len(part))
 			if limit := start - 1 - left; limit < in {
@@ -74,7 +75,7 @@ func tailStart(f io.ReaderAt, size, lines int64) (int64, error) {
 	return 0, nil
 }
 
-// Tail returns the end of the log at path: at most lines lines and of those at most the last bytesMax bytes. It serves
+// Tail returns the end of the log at path: at most lines lines, and of those at most the last bytesMax bytes. It is for
 // termination messages (terminationMessagePolicy FallbackToLogsOnError: 80 lines, 2048 bytes). root is as in Options.
 func Tail(root, path string, lines, bytesMax int) ([]byte, error) {
 	n := int64(lines)
@@ -85,7 +86,7 @@ func Tail(root, path string, lines, bytesMax int) ([]byte, error) {
 	return ring.kept, nil
 }
 
-// lastBytes keeps the last max bytes written to it.
+// lastBytes keeps the last max bytes that were written to it.
 type lastBytes struct {
 	max  int
 	kept []byte

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watches is the process's one inotify instance: the kernel allows 128 per user by default
+// watches is the process's only inotify instance: by default the kernel allows 128 per user
 // (fs.inotify.max_user_instances), fewer than a node may have followers.
 var watches = &watcher{}
 
-// watchMask is everything that may mean news for a reader of a log directory: bytes, a new file in place, the writer
-// gone (the container ended), the directory removed.
+// watchMask is every event that may matter to a reader of a log directory: bytes written, a new file, the writer closed
+// the file (the container ended), the directory removed.
 const watchMask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_ONLYDIR
 
-// watcher tells who follows a file in a directory that something there changed. It holds an inotify instance and a
-// goroutine only while somebody follows.
+// watcher notifies the followers of files in a directory of changes there. It has an inotify instance and a goroutine
+// only while there are followers.
 type watcher struct {
 	mu    sync.Mutex
 	fd    int // of file; valid while file is not nil
@@ -33,8 +33,8 @@ type watched struct {
 	subs map[chan struct{}]bool
 }
 
-// join returns a channel that receives after every change in dir (several changes may come as one), and how to leave.
-// Where the kernel cannot watch, the channel is nil and the caller must poll.
+// join returns a channel that receives a value after every change in dir (several changes may come as one), and a
+// function to leave. If the kernel cannot watch, the channel is nil and the caller must poll.
 func (w *watcher) join(dir string) (<-chan struct{}, func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,13 +82,13 @@ func (w *watcher) leave(d *watched, ch chan struct{}) {
 		delete(w.dirs, d.path)
 		if w.bySig[d.wd] == d {
 			delete(w.bySig, d.wd)
-			unix.InotifyRmWatch(w.fd, uint32(d.wd)) // fails only if the directory, and with it the watch, is gone
+			unix.InotifyRmWatch(w.fd, uint32(d.wd)) // fails only if the directory, and with it the watch, was removed
 		}
 	}
 	w.closeIdle()
 }
 
-// closeIdle gives the inotify instance back when nobody follows. w.mu is held.
+// closeIdle closes the inotify instance if there are no followers. The caller holds w.mu.
 func (w *watcher) closeIdle() {
 	if w.file != nil && len(w.dirs) == 0 {
 		w.file.Close() // ends listen
@@ -96,7 +96,7 @@ func (w *watcher) closeIdle() {
 	}
 }
 
-// listen passes events on until file is closed.
+// listen notifies followers of events until file is closed.
 //
 //	struct inotify_event { int wd; uint32_t mask, cookie, len; char name[len]; }   (inotify(7))
 func (w *watcher) listen(file *os.File) {
@@ -116,7 +116,7 @@ func (w *watcher) listen(file *os.File) {
 	}
 }
 
-// tell wakes the followers concerned. w.mu is held.
+// tell notifies the followers of an event. The caller holds w.mu.
 func (w *watcher) tell(wd int32, mask uint32) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		for _, d := range w.dirs {
@@ -129,7 +129,7 @@ func (w *watcher) tell(wd int32, mask uint32) {
 		return
 	}
 	d.wake()
-	if mask&unix.IN_IGNORED != 0 { // the directory is gone; its name may come back as another
+	if mask&unix.IN_IGNORED != 0 { // the directory was removed; another one may get its name
 		delete(w.bySig, wd)
 		delete(w.dirs, d.path)
 	}
@@ -139,7 +139,7 @@ func (d *watched) wake() {
 	for ch := range d.subs {
 		select {
 		case ch <- struct{}{}:
-		default: // it has not looked yet since the last time
+		default: // an earlier notification was not received yet
 		}
 	}
 }

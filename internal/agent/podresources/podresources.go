@@ -1,17 +1,18 @@
-// Package podresources serves the pod-resources API v1 on a socket: which CPUs, memory and devices the containers of this node
-// have of their own. Monitoring agents and topology exporters read it.
+// Package podresources serves the pod resources API v1 on a socket: which CPUs, memory and devices are assigned to the
+// containers of this node. Monitoring agents and topology exporters read it.
 //
 // # Model
 //
-// Every answer is worked out when asked, from the pods that are here, their assignments and what plugins say. The content is
-// that of the kubelet: init containers are left out unless they keep running; CPUs are exclusive ones only; a device near several
-// nodes is told once for each, one near none without a topology; memory is in blocks. What can be given away (GetAllocatable-
-// Resources) is what an empty node has: healthy devices, CPUs that are not reserved, memory that is not reserved; CPUs and memory
-// only under the policies that give them away. Lists are sorted; upstream's are in the order of a map.
+// Every answer is computed when it is requested, from the pods on the node, their assignments and the plugins' devices.
+// The content is the kubelet's. Init containers are left out unless they are sidecars. CPUs are exclusive ones only. A
+// device near several NUMA nodes is listed once for each; a device near none has no topology. Memory is listed in
+// blocks. GetAllocatableResources returns what an empty node can assign: healthy devices, CPUs that are not reserved,
+// memory that is not reserved; CPUs and memory only under the policies that assign them. Lists are sorted; the
+// kubelet's are in the random order of a map.
 //
-// Requests beyond a rate are refused, as upstream refuses them, so that a loop outside cannot keep the agent busy.
+// As in the kubelet, requests above a rate are refused, so that a client in a loop cannot keep the agent busy.
 //
-// It has no v1alpha1 and no dynamic resources: claims are not served by this agent.
+// There is no v1alpha1, and no dynamic resources: this agent does not support resource claims.
 package podresources
 
 import (
@@ -35,13 +36,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Devices is what is known of devices; *devicemanager.Keeper is one.
+// Devices knows the devices; *devicemanager.Keeper implements it.
 type Devices interface {
 	Held(uid, container string) []devicemanager.Held
 	Inventory() []numa.Plugin
 }
 
-// Options are everything a Server needs.
+// Options are what a Server needs.
 type Options struct {
 	Dir         string // of the socket: <Dir>/kubelet.sock
 	Pods        func() []*corev1.Pod
@@ -52,16 +53,17 @@ type Options struct {
 	Metrics     *metrics.PodResources
 }
 
-// Requests per second, and how many at once (upstream's DefaultQPS and DefaultBurstTokens). Raising them lets clients cost more.
+// Requests per second, and how many at once (kubelet: DefaultQPS and DefaultBurstTokens). Raising them lets clients
+// cost more CPU.
 const (
 	requestsPerSecond = 100
 	requestsAtOnce    = 10
 )
 
-// socketName is the socket's, by the API.
+// socketName is the socket's name, which the API prescribes.
 const socketName = "kubelet.sock"
 
-// Server answers.
+// Server implements the API.
 type Server struct {
 	o Options
 	podresourcesapi.UnimplementedPodResourcesListerServer
@@ -76,7 +78,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve pod resources: %w", err)
 	}
-	defer func() { _ = dir.Close() }() // only read through
+	defer func() { _ = dir.Close() }() // opened for reading only
 	listener, err := dir.Listen(socketName)
 	if err != nil {
 		return fmt.Errorf("serve pod resources: %w", err)
@@ -97,10 +99,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// version is the API's, as metrics name it.
+// version is the API's version in the metrics' labels.
 const version = "v1"
 
-// List returns what every pod has.
+// List returns what is assigned to every pod.
 func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.List.WithLabelValues(version).Inc()
@@ -111,7 +113,7 @@ func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 	return out, nil
 }
 
-// Get returns what one pod has.
+// Get returns what is assigned to one pod.
 func (s *Server) Get(_ context.Context, r *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.Get.WithLabelValues(version).Inc()
@@ -121,10 +123,11 @@ func (s *Server) Get(_ context.Context, r *podresourcesapi.GetPodResourcesReques
 		}
 	}
 	s.o.Metrics.GetWrong.WithLabelValues(version).Inc()
-	return nil, fmt.Errorf("pod %s in namespace %s not found", r.GetPodName(), r.GetPodNamespace()) // upstream's words
+	// the kubelet's words
+	return nil, fmt.Errorf("pod %s in namespace %s not found", r.GetPodName(), r.GetPodNamespace())
 }
 
-// GetAllocatableResources returns what the node can give away when it is empty.
+// GetAllocatableResources returns what the node can assign when it is empty.
 func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.GetAllocatable.WithLabelValues(version).Inc()
@@ -152,7 +155,7 @@ func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 	return out, nil
 }
 
-// of returns what a pod has.
+// of returns what is assigned to a pod.
 func (s *Server) of(pod *corev1.Pod) *podresourcesapi.PodResources {
 	out := &podresourcesapi.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	own := map[string]numa.Holding{}
@@ -189,7 +192,7 @@ func (s *Server) container(pod *corev1.Pod, name string, own numa.Holding) *podr
 	return out
 }
 
-// deviceOn tells of a device once for each node that it is near.
+// deviceOn lists a device once for each NUMA node that it is near.
 func deviceOn(resource, id string, nodes []machine.NUMAID) []*podresourcesapi.ContainerDevices {
 	if len(nodes) == 0 {
 		return []*podresourcesapi.ContainerDevices{{ResourceName: resource, DeviceIds: []string{id}}}

@@ -141,7 +141,7 @@ func TestAnswers(t *testing.T) {
 		"memory":[{"memoryType":"memory","size":"2139095040","topology":{"nodes":[{"ID":"1"}]}},{"memoryType":"hugepages-2Mi","size":"8388608","topology":{"nodes":[{"ID":"1"}]}}]}`)
 }
 
-// TestNothingOfTheirOwn: under the policies none nobody has, and nobody can get, CPUs or memory.
+// TestNothingOfTheirOwn: under the policies none, no CPUs or memory are assigned, and none can be.
 func TestNothingOfTheirOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
