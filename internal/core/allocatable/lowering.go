@@ -166,7 +166,8 @@ func (l *Lowering) descend(now unit.Instant, seen Seen, dip unit.Bytes) Move {
 		l.dipped = dip
 		m.Writes = append(m.Writes, Write{knob, unit.LimitTo(max(l.target, after))})
 	}
-	ceiling := max(l.target, (after+max(after/ceilingShare, ceilingMin))/unit.MiB*unit.MiB) // whole MiB are easier to read
+	// Whole MiB are easier to read
+	ceiling := max(l.target, (after+max(after/ceilingShare, ceilingMin))/unit.MiB*unit.MiB)
 	to := unit.LimitTo(ceiling)
 	if ceiling >= l.before {
 		to = unit.LimitTo(l.before)

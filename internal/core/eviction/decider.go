@@ -9,19 +9,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Decision is what to do, and why.
+// Decision is what to do, and why. It does not change after Step returned it.
 type Decision struct {
-	Conditions []Condition // those that hold, sorted
+	Conditions []Condition // node conditions that are true, sorted
 	Met        []Met       // in the order in which they are answered
-	Starved    []Resource  // for which Reclaim or Victims are
-	Reclaim    []Reclaim   // begin at once, beside each other
-	Ranking    []Ranked    // of the first need, when one was to be answered by pods
-	Victims    []Victim    // in order; kill beside each other
+	Starved    []Resource  // resources that Reclaim or Victims are for
+	Reclaim    []Reclaim   // to begin at once, all at the same time
+	Ranking    []Ranked    // of the first need that was answered with pods; nil if there was none
+	Victims    []Victim    // in the order of choice; to be killed at the same time
 
-	// Near: a line of memory is near, met or not. Who has to act soon should keep what it needs for that in memory.
+	// Near: available memory is near a threshold, whether below or above it. A process that must act soon should then
+	// lock its memory.
 	Near bool
 
-	// Wake is the latest moment at which to look again; events of the kernel may come first.
+	// Wake is the latest moment for the next Step. A kernel notification may make it earlier.
 	Wake unit.Instant
 }
 
@@ -29,33 +30,36 @@ type Decision struct {
 type Met struct {
 	Threshold
 	Observation
-	Line    int64        // the threshold in the unit of the signal
-	Since   unit.Instant // met without a break
-	Acts    bool         // its grace is over
-	Deficit int64        // what is missing of Line and minimum reclaim; only when it acts, like what follows
-	Coming  int64        // of that, what dying pods will free
-	Taken   int64        // of that, what this decision's victims will free
-	Held    string       // why nothing, or less, is done about the rest now; empty: all is
+	Line  int64        // the threshold in the unit of the signal
+	Since unit.Instant // met without interruption since then
+	Acts  bool         // the grace period is over
+	// How much is missing up to Line plus minimum reclaim; like the fields below only set when Acts.
+	Deficit int64
+	Coming  int64  // the part of Deficit that pods which are being killed will free
+	Taken   int64  // the part of Deficit that the victims of this decision will free
+	Held    string // why nothing, or less than the rest of Deficit, is done now; empty: everything is done
 }
 
-// Decider decides for one node. It is not safe for concurrent use.
+// Decider decides for one node. It is not safe for concurrent use. Only Step changes the fields below config, and State
+// returns them.
 type Decider struct {
 	config     Config
-	disks      Disks
-	thresholds []Threshold // of config, and those of containerfs for disks
+	disks      Disks       // as last observed
+	thresholds []Threshold // those of config, and those of containerfs that follow from disks
 
-	since  map[Threshold]unit.Instant          // met since; not the others
-	acting map[Threshold]bool                  // acted in the step before: met until its minimum reclaim is there, too
-	seen   map[Condition]unit.Instant          // when a condition was observed last
-	spent  map[allocatable.Signal]unit.Instant // the observation for which victims were chosen last
-	trends map[allocatable.Signal]trend        // how fast signals fall
-	asked  map[Step]unit.Instant               // reclaim that was asked for last
-	kills  map[string]unit.Instant             // own victims by id: when they are to be killed
+	since map[Threshold]unit.Instant // since when a threshold is met; no entry: it is not met
+	// Thresholds that acted in the previous step; they stay met until their minimum reclaim is available.
+	acting map[Threshold]bool
+	seen   map[Condition]unit.Instant          // when a condition was observed last; no entry: it is false
+	spent  map[allocatable.Signal]unit.Instant // time of the observation for which victims were last chosen
+	trends map[allocatable.Signal]trend        // how fast each signal falls
+	asked  map[Step]unit.Instant               // when a reclaim was last asked for
+	kills  map[string]unit.Instant             // when the own victims are killed, by pod id
 
-	podsDue unit.Instant // when pods are to be looked at again for what acts; zero: nothing does
+	podsDue unit.Instant // when pods must be observed again, because a threshold acts; zero: none acts
 }
 
-// New returns a Decider to which nothing has happened yet.
+// New returns a Decider without history.
 func New(c Config) *Decider {
 	return &Decider{
 		config: c, thresholds: withContainerFS(c.Thresholds, OneDisk),
@@ -65,9 +69,9 @@ func New(c Config) *Decider {
 	}
 }
 
-// Quiet reports whether pods need not be looked at for a Step at now: Facts may be Quick then. They need to be when a
-// threshold begins to act, and as often as the step before asked for while one does. Limits of local storage have their own
-// pace, which is the shell's.
+// Quiet reports whether a Step at now can do without observations of pods (Facts.Quick). It cannot when a threshold
+// begins to act, and not at the times that the previous step asked for while one acts. Limits of local storage are
+// checked at other times, which the shell chooses.
 func (d *Decider) Quiet(now unit.Instant, signals map[allocatable.Signal]Observation) bool {
 	if !d.podsDue.IsZero() && now >= d.podsDue {
 		return false
@@ -91,7 +95,7 @@ func (d *Decider) Quiet(now unit.Instant, signals map[allocatable.Signal]Observa
 	return true
 }
 
-// Step folds in what was observed at now, which must not go backwards, and decides.
+// Step takes what was observed at now, which must not go backwards, and decides.
 func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 	if f.Disks != d.disks {
 		d.disks, d.thresholds = f.Disks, withContainerFS(d.config.Thresholds, f.Disks)
@@ -118,22 +122,24 @@ func (d *Decider) Step(now unit.Instant, f Facts) Decision {
 // step is one call of Step.
 type step struct {
 	*Decider
-	now     unit.Instant
-	facts   Facts
-	ends    map[string]unit.Instant // by id of pods that end: when they are killed. Victims are added as they are chosen
-	chosen  map[string]int          // victims' places in out.Victims by id
-	limited map[string]bool         // of these, who exceeded a limit
-	needs   []*need                 // answered by pods
+	now   unit.Instant
+	facts Facts
+	// When pods that are being killed are killed, by pod id; includes the victims chosen so far.
+	ends    map[string]unit.Instant
+	chosen  map[string]int  // index of a victim in out.Victims, by pod id
+	limited map[string]bool // victims that exceeded a limit of local storage
+	needs   []*need         // needs that are answered with pods
 	out     Decision
 }
 
 // line returns the threshold in the unit of its signal.
 func (t Threshold) line(o Observation) int64 { return t.Value.Of(o.Capacity) }
 
-// goal returns what is to be available when pods were evicted.
+// goal returns how much must be available after an eviction: the threshold plus its minimum reclaim.
 func (t Threshold) goal(o Observation) int64 { return t.line(o) + t.Reclaim.Of(o.Capacity) }
 
-// judge finds the thresholds that are met. One that acted already is met until its minimum reclaim is there.
+// judge finds the thresholds that are met. A threshold that acted in the previous step stays met until its minimum
+// reclaim is available.
 func (s *step) judge() {
 	since := map[Threshold]unit.Instant{}
 	for _, t := range s.thresholds {
@@ -142,7 +148,7 @@ func (s *step) judge() {
 			continue
 		}
 		if _, again := since[t]; again {
-			continue // equal thresholds are one
+			continue // equal thresholds count as one
 		}
 		from, known := s.since[t]
 		if !known {
@@ -164,7 +170,8 @@ func (s *step) judge() {
 	slices.SortStableFunc(s.out.Met, inOrder)
 }
 
-// inOrder sorts what is answered first to the front: what acts, hard before soft, memory before the rest.
+// inOrder sorts by the order in which thresholds are answered: those that act first, hard before soft, memory before
+// the rest.
 func inOrder(a, b Met) int {
 	return cmp.Or(
 		trueFirst(a.Acts, b.Acts), trueFirst(a.IsHard(), b.IsHard()),
@@ -184,7 +191,8 @@ func trueFirst(a, b bool) int {
 	return 1
 }
 
-// holdConditions finds the conditions that hold: those observed, and those observed less than the transition period ago.
+// holdConditions finds the conditions that are true: those observed now, and those observed less than the transition
+// period ago.
 func (s *step) holdConditions() {
 	for _, m := range s.out.Met {
 		s.seen[conditionOf(m.Signal)] = s.now

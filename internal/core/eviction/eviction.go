@@ -1,48 +1,56 @@
-// Package eviction decides what a node sheds before it goes under: when, in which order, how much and how gently.
+// Package eviction decides when a node evicts pods because it runs out of a resource: which pods, in which order, how
+// many, and with which grace period.
 //
 // # Model
 //
-// A *signal* is something of which the node has some left (memory, bytes and inodes of file systems, process ids). A
-// *threshold* is a line on a signal; it is *met* when less is available. A met threshold *acts* once it was met for its
-// grace: hard ones at once, soft ones after evictionSoftGracePeriod. What acts makes a *need*: the threshold plus its
-// minimum reclaim, less what is available, less what is *coming*: what pods that are being killed will free. A need is
-// answered first by *reclaim* of what nobody misses (dead containers, unused images), then by *victims*.
+// A *signal* measures how much of a resource the node has left (memory, bytes and inodes of file systems, process ids).
+// A *threshold* is a value of a signal. It is *met* when less than that is available. A met threshold *acts* when it
+// has been met for its grace period: hard thresholds at once, soft ones after evictionSoftGracePeriod. A threshold that
+// acts makes a *need*: the threshold, plus its minimum reclaim, minus what is available, minus what is *coming*. Coming
+// is what pods that are being killed will free. A need is answered first by *reclaim*, which removes things that no pod
+// uses (dead containers, unused images), and then by *victims*.
 //
-//	observations --> met --> conditions (held for the transition period)
+//	observations --> met --> conditions (true for the transition period)
 //	                  |
-//	                  +--> acting --> needs --> reclaim, then victims --> the shell kills, and tells by Pod.KillAt
+//	                  +--> acting --> needs --> reclaim, then victims --> the shell kills and reports Pod.KillAt
 //
-// Victims are taken from upstream's order of pods until they cover the need; then, from the last to the first, each is
-// spared whom the others can do without, as the scheduler reprieves those it would preempt. So no victim is beyond the
-// smallest set of that order. A pod whose usage is not known frees nothing that is known, and is never killed for that.
-// Critical pods (static, mirror, of system priority) are ranked last and never chosen, as upstream.
+// Victims are taken in upstream's order of pods until they cover the need. Then each victim is checked again, from the
+// last to the first: it is spared if the others cover the need without it. kube-scheduler reprieves victims of
+// preemption in the same way. So no pod is evicted that the need does not require. A pod whose usage is not known
+// counts as freeing nothing, and is not evicted. Critical pods (static, mirror, or of system priority) are ranked last
+// and never evicted, as upstream.
 //
-// Several needs are answered in one Decision: hard ones before soft ones, memory before the rest. What dies for one counts
-// for all. A hard need does not wait for a pod that is dying gently: it cuts its grace short, before it takes another.
-// A need that all pods together cannot cover takes one pod, and the next when that one's share has come or stayed away.
+// One Decision answers several needs: hard before soft, memory before the rest. What a victim frees counts for all
+// needs. A hard need does not wait for a pod that is terminating with a long grace period: it shortens that grace
+// period before it evicts another pod. If all pods together cannot cover a need, one pod is evicted. The next one
+// follows when the memory or space of the first was freed, or was not freed in time.
 //
 // # Use
 //
 //	d := eviction.New(config)
-//	for { decision := d.Step(now, facts); act on it; sleep until decision.Wake or an event of the kernel }
+//	for { decision := d.Step(now, facts); act on it; sleep until decision.Wake or a notification of the kernel }
 //
-// A look at the signals alone is cheap: Quiet says whether that is enough. If it is, Step with Facts.Quick, without pods.
-// Steps of a Decider are serial. Outcomes are reported as facts: a pod being killed has its KillAt, one that is gone is
-// left out, a finished reclaim is in Done. The Decider also remembers its own victims, so facts may lag behind.
+// Reading the signals alone is cheap. Quiet says whether that is enough; if so, call Step with Facts.Quick and without
+// pods. Calls of a Decider must not overlap. Outcomes are reported as facts: a pod that is being killed has its KillAt,
+// a pod that is gone is left out, and a finished reclaim is in Done. The Decider also remembers its own victims, so
+// facts may arrive late.
 //
 // # Invariants
 //
-//   - Same history, same decisions: no clock, no order of maps; ties go by namespace, name and id.
-//   - With the default memory signal, thresholds, order, grace of soft evictions, conditions and messages are upstream's
-//     (v1.36.3), judged by it in oracle/. Hard evictions of memory and process ids kill at once, not after 1 s.
-//   - No critical pod is a victim, and none whose usage is unknown or frees nothing of what is needed.
-//   - Nothing is decided twice on one observation.
+//   - The same history gives the same decisions: no clock is read, and no map order matters. Ties are broken by
+//     namespace, name and id.
+//   - With the default memory signal, these are upstream's (v1.36.3): thresholds, order, grace period of soft
+//     evictions, conditions, messages. The tests in oracle/ compare them with upstream's code. Hard evictions for
+//     memory and process ids kill at once, not after 1 s.
+//   - A critical pod is never a victim. Neither is a pod whose usage is not known, or that frees nothing of what is
+//     needed.
+//   - No two decisions are made on one observation.
 //
 // # What it does not do
 //
-// It reads, kills and writes nothing; internal/agent does. It does not choose images and containers to remove
-// (core/imagegc) and does not refuse pods (core/admission). It does not look at pressure stalls: they tell the shell when
-// to look, not whom to evict.
+// It reads, kills and writes nothing; internal/agent does. It does not choose which images and containers to remove
+// (core/imagegc), and it does not reject pods (core/admission). It does not use pressure stall information: a stall
+// makes the shell check earlier, and does not decide which pod is evicted.
 package eviction
 
 import (
@@ -51,7 +59,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 )
 
-// Condition is a condition of a node, spelled as in its status.
+// Condition is a node condition, spelled as in the Node's status.
 type Condition string
 
 // Conditions.
@@ -61,7 +69,7 @@ const (
 	PIDPressure    Condition = "PIDPressure"
 )
 
-// Resource is what runs short, spelled as messages and annotations spell it.
+// Resource is a resource that runs short, spelled as in messages and annotations.
 type Resource string
 
 // Resources.
@@ -72,46 +80,51 @@ const (
 	PIDs    Resource = "pids"
 )
 
-// Reason is the reason of an evicted pod's status, of its event, and of a refusal under pressure.
+// Reason is the reason in an evicted pod's status and Event, and in the status of a pod that is rejected under
+// pressure.
 const Reason = "Evicted"
 
-// Threshold is a line on a signal. It is comparable: equal thresholds are one.
+// Threshold is an eviction threshold. It is comparable: equal thresholds count as one.
 type Threshold struct {
-	Signal  allocatable.Signal
-	Value   allocatable.Threshold
-	Text    string                // Value as the API prints it; empty for a share
-	Grace   time.Duration         // met for so long before it acts; 0: hard, whichever list it stands in (as upstream)
-	Reclaim allocatable.Threshold // at least this much more than Value is reclaimed; zero: none
+	Signal allocatable.Signal
+	Value  allocatable.Threshold
+	Text   string // Value as the API prints it; empty for a percentage
+	// How long it must be met before it acts; 0: it is hard, also in the list of soft ones (as upstream).
+	Grace time.Duration
+	// Minimum reclaim: how much more than Value must be available afterwards; zero: no more.
+	Reclaim allocatable.Threshold
 }
 
 // IsHard reports whether t acts at once.
 func (t Threshold) IsHard() bool { return t.Grace == 0 }
 
-// Config says how a node sheds load.
+// Config is the node's eviction configuration.
 type Config struct {
 	Thresholds []Threshold
 
-	Transition   time.Duration // a condition holds until it was not observed for so long (evictionPressureTransitionPeriod)
-	SoftGraceMax time.Duration // bounds the grace of pods evicted softly (evictionMaxPodGracePeriod); 0: the least there is
+	// A condition stays true until it was not observed for so long (evictionPressureTransitionPeriod).
+	Transition   time.Duration
+	SoftGraceMax time.Duration // longest grace period of pods evicted softly (evictionMaxPodGracePeriod); 0: graceLeast
 
 	Memory        MemorySignal
-	ReclaimMemory bool // have the kernel reclaim memory of pods above their request, as the line nears
+	ReclaimMemory bool // ask the kernel to reclaim memory of pods above their request when memory is near a threshold
 
-	ImagesLow    int64 // per cent of the images' file system in use, down to which images are removed (imageGCLowThresholdPercent)
-	LocalStorage bool  // enforce limits of local storage (localStorageCapacityIsolation)
+	// Removal of images stops at this use of their file system, in per cent (imageGCLowThresholdPercent).
+	ImagesLow    int64
+	LocalStorage bool // enforce limits of local storage (localStorageCapacityIsolation)
 }
 
-// Disks says which file systems a node has.
+// Disks says which file systems a node has, and for what.
 type Disks uint8
 
-// Layouts of disks.
+// The layouts.
 const (
 	OneDisk   Disks = iota // images, writable layers, logs and volumes are all on nodefs
 	ImageDisk              // images and writable layers are on imagefs
 	SplitDisk              // images are on imagefs, writable layers on nodefs with the rest
 )
 
-// resourceOf returns what a signal is about.
+// resourceOf returns the resource that a signal measures.
 func resourceOf(s allocatable.Signal) Resource {
 	switch s {
 	case allocatable.MemoryAvailable, allocatable.AllocatableMemory:
@@ -134,8 +147,9 @@ func conditionOf(s allocatable.Signal) Condition {
 	return DiskPressure
 }
 
-// withContainerFS returns the thresholds with those of containerfs, which nobody configures: the file system of writable
-// layers is nodefs or imagefs, and has that one's. Configured ones are dropped, as upstream drops them.
+// withContainerFS returns the thresholds, and with them those of containerfs, which cannot be configured: the file
+// system of writable layers is nodefs or imagefs, and has the thresholds of that one. Configured thresholds for
+// containerfs are dropped, as upstream drops them.
 func withContainerFS(all []Threshold, d Disks) []Threshold {
 	twin := map[allocatable.Signal]allocatable.Signal{
 		allocatable.NodeFSAvailable: allocatable.ContainerFSAvailable, allocatable.NodeFSInodesFree: allocatable.ContainerFSInodesFree,

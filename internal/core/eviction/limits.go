@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Causes that are limits of local storage (upstream's names).
+// Causes that are exceeded limits of local storage, with upstream's names.
 const (
 	CauseEmptyDir         Cause = "emptydirfs.limit"
 	CausePodStorage       Cause = "ephemeralpodfs.limit"
 	CauseContainerStorage Cause = "ephemeralcontainerfs.limit"
 )
 
-// enforceLimits makes victims of pods that use more local storage than they may. They are told once, with the first limit
-// that they exceed: of a volume, of the pod, of a container.
+// enforceLimits evicts pods that use more local storage than their limits allow. The message names only the first limit
+// exceeded: of a volume, then of the pod, then of a container.
 func (s *step) enforceLimits() {
 	if !s.config.LocalStorage {
 		return
@@ -31,14 +31,14 @@ func (s *step) enforceLimits() {
 	}
 }
 
-// Limited reports whether the pod has a limit of local storage that it could exceed.
+// Limited reports whether the pod has a limit of local storage.
 func (p Pod) Limited() bool {
 	return p.StorageLimit.IsSet() ||
 		slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.SizeLimit.Value > 0 }) ||
 		slices.ContainsFunc(p.Containers, func(c Container) bool { return c.StorageLimit.Value > 0 })
 }
 
-// exceeded returns the limit of local storage that p exceeds, and how that is told.
+// exceeded returns the limit of local storage that p exceeds, and the message about it.
 func exceeded(p Pod, disks Disks) (Cause, string) {
 	for _, v := range p.Volumes {
 		if v.Used != nil && v.SizeLimit.Value > 0 && v.Used.Bytes > v.SizeLimit.Value {

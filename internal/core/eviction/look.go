@@ -9,36 +9,40 @@ import (
 )
 
 const (
-	// lookMax is the longest time between two looks: the kubelet's period (evictionMonitoringPeriod at v1.36.3). Longer saves
-	// next to nothing.
+	// lookMax is the longest time between two checks: the kubelet's period (evictionMonitoringPeriod at v1.36.3). A
+	// longer time saves next to nothing.
 	lookMax = 10 * time.Second
-	// lookMet is the time between looks while a threshold is met and nothing is about to happen: within a soft grace, or when
-	// nothing can be done. Shorter costs readings of all pods; longer misses that pressure has ended, or that a pod came that
-	// can go.
+	// lookMet is the time between checks while a threshold is met and no change is expected soon: during a soft grace
+	// period, or when no pod can be evicted. A shorter time costs more reads of all pods. A longer time is late to
+	// notice that the pressure ended, or that a pod arrived that can be evicted.
 	lookMet = time.Second
-	// lookRung is the least time between looks at a signal that the kernel rings for: the back-stop, should a ring be lost. Longer
-	// is later then, shorter costs more than it is worth while nothing is near.
+	// lookRung is the shortest time between checks of a signal for which the kernel sends notifications. It is the
+	// periodic check in case a notification was lost. A longer time is later in that case. A shorter one costs CPU
+	// without benefit while no signal is near its threshold.
 	lookRung = time.Second
-	// lookFreeing is the same while memory or processes are being freed, disk space when it is. Chosen: what is freed in this
-	// time at some GiB a second is what one look should find.
+	// lookFreeing is the time between checks while memory or process ids are being freed, and lookFreeingDisk is the
+	// same for disk space. Chosen: processes free some GiB a second, and one check should see the result.
 	lookFreeing     = 50 * time.Millisecond
 	lookFreeingDisk = 500 * time.Millisecond
-	// trendHold is how long it takes until half of a rate of fall is forgotten that is not measured again. Longer looks often
-	// long after a fall; shorter is late for one that comes in steps.
+	// trendHold is the time in which half of a rate of fall is forgotten if it is not measured again. With a longer
+	// time, checks stay frequent long after a fall. With a shorter time, checks are late for a fall that comes in
+	// steps.
 	trendHold = 10 * time.Second
-	// lookAhead divides the time that is left until a line would be reached: 2 looks again half-way.
+	// lookAhead divides the time until a threshold could be met: with 2, the next check is half-way.
 	lookAhead = 2
 )
 
-// pace is how fast a signal may fall at most, per second, and the shortest time between looks at it. burst answers what no
-// trend has seen coming: half the way to the line at that speed is a time to look. More costs looks, less is late.
+// pace is the highest rate per second at which a signal may fall, and the shortest time between checks of it. burst
+// covers a fall that the trend has not seen yet: the next check is at the time at which a fall of that rate would have
+// covered half the way to the threshold. A higher burst costs checks, a lower one is late.
 type pace struct {
 	burst   int64
 	lookMin time.Duration
 }
 
-// paceOf returns the pace of a signal. Chosen from what one machine of some cores does: touching memory 4 GiB/s (it zeroes
-// pages), writing 1 GiB/s to a disk, creating 100,000 files or 20,000 processes a second. Reading memory costs 50 us.
+// paceOf returns the pace of a signal. Chosen by what one machine with a few cores can do per second: touch 4 GiB of
+// memory (the kernel zeroes the pages), write 1 GiB to a disk, create 100,000 files or 20,000 processes. Reading memory
+// costs 50 us.
 func paceOf(s allocatable.Signal) pace {
 	switch resourceOf(s) {
 	case Memory:
@@ -51,14 +55,15 @@ func paceOf(s allocatable.Signal) pace {
 	return pace{20_000, 50 * time.Millisecond}
 }
 
-// trend is how fast a signal falls.
+// trend is how fast a signal falls. Only follow writes it.
 type trend struct {
+	// The last observation, which the next one is compared with.
 	at        unit.Instant
 	available int64
-	fall      int64 // per second; 0: it does not
+	fall      int64 // per second; 0: it does not fall
 }
 
-// follow folds the observations into the trends.
+// follow updates the trends with the new observations.
 func (s *step) follow() {
 	for signal, o := range s.facts.Signals {
 		if o.At.IsZero() {
@@ -77,18 +82,18 @@ func (s *step) follow() {
 	}
 }
 
-// perSecond returns the rate of a fall; a rise is none.
+// perSecond returns the rate of a fall. A rise is 0.
 func perSecond(n int64, d time.Duration) int64 {
 	return int64(float64(max(0, n)) / d.Seconds())
 }
 
-// share returns what is forgotten of a rate after d: linear, all of it after twice trendHold.
+// share returns how much of a rate is forgotten after d. It is linear: everything is forgotten after twice trendHold.
 func share(rate int64, d time.Duration) int64 {
 	d = min(d, 2*trendHold)
 	return rate / (2 * trendHold).Milliseconds() * d.Milliseconds()
 }
 
-// look finds when to look again.
+// look computes when to check again.
 func (s *step) look() {
 	s.out.Wake = s.now.Add(lookMax)
 	at := func(d time.Duration) { s.out.Wake = s.out.Wake.Earlier(s.now.Add(d)) }
@@ -115,7 +120,7 @@ func (s *step) look() {
 	}
 }
 
-// planPods finds when pods are to be looked at again: soon while something is being freed, else now and then.
+// planPods computes when pods must be observed again: soon while something is being freed, otherwise at intervals.
 func (s *step) planPods() {
 	s.podsDue = 0
 	for _, m := range s.out.Met {
@@ -130,7 +135,7 @@ func (s *step) planPods() {
 	}
 }
 
-// killed reports whether any pod that ends has no grace left.
+// killed reports whether a pod that is being terminated has no grace period left.
 func (s *step) killed() bool {
 	for _, end := range s.ends {
 		if end <= s.now.Add(graceLeast) {
@@ -147,12 +152,12 @@ func freeing(s allocatable.Signal) time.Duration {
 	return lookFreeing
 }
 
-// untilNear returns how long a signal needs at least to come near a threshold that is not met: half-way at the speed at
-// which it falls, or at which it might.
+// untilNear returns the shortest time in which a signal can come near a threshold that is not met: half of the time
+// until the threshold, at the rate at which the signal falls or may fall.
 func (s *step) untilNear(t Threshold, o Observation) time.Duration {
 	left := o.Available - t.line(o)
 	if left < 0 {
-		return lookMax // met, or to be: what follows says when
+		return lookMax // met, or about to be: Step uses the times of met thresholds instead
 	}
 	p := paceOf(t.Signal)
 	if !t.IsHard() {

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Keys of an eviction event's annotations (upstream's names).
+// Keys of the annotations of an eviction Event, with upstream's names.
 const (
 	OffendingContainers      = "offending_containers"
 	OffendingContainersUsage = "offending_containers_usage"
@@ -17,20 +17,20 @@ const (
 	StarvedResource          = "starved_resource"
 )
 
-// PressureMessage is what a pod is told that a node under pressure refuses.
+// PressureMessage is the message in the status of a pod that a node under pressure rejects.
 func PressureMessage(conditions []Condition) string {
 	return fmt.Sprintf("The node had condition: %v. ", slices.Sorted(slices.Values(conditions)))
 }
 
-// AttemptMessage is the node's event EvictionThresholdMet.
+// AttemptMessage is the text of the Node's Event EvictionThresholdMet.
 func AttemptMessage(r Resource) string { return "Attempting to reclaim " + string(r) }
 
-// message words why a pod is evicted for t, and annotates the event, exactly as upstream: alerts parse it.
+// message returns why a pod is evicted for t, and the annotations of the Event, exactly as upstream: alerts parse them.
 func (s *step) message(p Pod, t Threshold) (string, map[string]string) {
 	resource, o := resourceOf(t.Signal), s.facts.Signals[t.Signal]
 	line := t.Text
 	if line == "" {
-		line = unit.Bytes(t.line(o)).String() // of counts too: upstream prints any share as bytes
+		line = unit.Bytes(t.line(o)).String() // also for counts: upstream prints every percentage as bytes
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", resource, line, printed(t.Signal, o.Available))
@@ -62,7 +62,7 @@ func consumption(kind, name, usage string, request Quantity, r Resource) string 
 	return fmt.Sprintf("%s %s was using %s, request is %s, has larger consumption of %s. ", kind, name, usage, request, r)
 }
 
-// usage returns what messages compare: a container's use of a resource, and its request.
+// usage returns what messages compare: how much a container uses of a resource, and its request.
 func (c Container) usage(r Resource) (used unit.Bytes, request Quantity, known bool) {
 	switch {
 	case c.Ephemeral:

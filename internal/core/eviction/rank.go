@@ -9,22 +9,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Ranked is a pod's place in the order in which pods would go, and why it has it.
+// Ranked is a pod's place in the eviction order, and why it has it.
 type Ranked struct {
 	ID, Namespace, Name string
-	Usage, Request      int64 // of what is needed; of process ids nothing can be requested
+	Usage, Request      int64 // of the resource needed; process ids cannot be requested
 	Priority            int32
 	Critical            bool
 	Known               bool // Usage was read
 	Over                bool // Usage is above Request
-	Ending              bool // the pod is being ended already
+	Ending              bool // the pod is being terminated already
 	Frees               int64
 
-	// excess is what upstream compares last. For inodes that is a count less a request of bytes: its words, and its order.
+	// excess is what upstream compares last. For inodes it is a count minus a request in bytes, as upstream computes
+	// it.
 	excess int64
 }
 
-// Reason says why the pod has its place.
+// Reason says why the pod has its place, in words.
 func (r Ranked) Reason() string {
 	switch {
 	case r.Critical:
@@ -37,9 +38,9 @@ func (r Ranked) Reason() string {
 	return "within its request"
 }
 
-// Rank returns pods in upstream's order for a shortage of signal, the first to go first: pods whose usage is not known;
-// then those above their request (not asked for process ids); then by priority, lowest first; then by how far above. Critical
-// pods come after all others.
+// Rank returns pods in upstream's eviction order for a signal: first pods whose usage is not known, then pods above
+// their request (not considered for process ids), then by priority, lowest first, then by how far the usage is above
+// the request. Critical pods come after all others.
 func Rank(signal allocatable.Signal, pods []Pod, memory MemorySignal, disks Disks) []Ranked {
 	out := make([]Ranked, 0, len(pods))
 	for _, p := range pods {
@@ -52,7 +53,7 @@ func Rank(signal allocatable.Signal, pods []Pod, memory MemorySignal, disks Disk
 		if over == 0 {
 			over = trueFirst(a.Over, b.Over)
 		}
-		if pids { // upstream looks at priority before it looks whether anything is known
+		if pids { // upstream compares priority before it asks whether the usage is known
 			over = 0
 		}
 		return cmp.Or(
@@ -63,7 +64,7 @@ func Rank(signal allocatable.Signal, pods []Pod, memory MemorySignal, disks Disk
 	return out
 }
 
-// measure returns what p uses and requests of what signal is about.
+// measure returns how much p uses and requests of the resource of signal.
 func measure(signal allocatable.Signal, p Pod, memory MemorySignal, disks Disks) Ranked {
 	r := Ranked{
 		ID: p.ID, Namespace: p.Namespace, Name: p.Name, Priority: p.Priority, Critical: p.Critical,
@@ -100,9 +101,9 @@ func measure(signal allocatable.Signal, p Pod, memory MemorySignal, disks Disks)
 	return r
 }
 
-// diskOf returns what p uses of the file system that signal is about, and what of that its end frees.
+// diskOf returns what p uses of the file system of signal, and the part that is freed when the pod ends.
 func diskOf(signal allocatable.Signal, p Pod, disks Disks) (used, freed Disk) {
-	layers, rest := true, true // writable layers; logs and volumes
+	layers, rest := true, true // layers: count writable layers; rest: count logs and volumes
 	switch onImages := signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree; disks {
 	case ImageDisk:
 		layers = onImages || signal == allocatable.ContainerFSAvailable || signal == allocatable.ContainerFSInodesFree
@@ -135,7 +136,7 @@ func diskOf(signal allocatable.Signal, p Pod, disks Disks) (used, freed Disk) {
 	return used, freed
 }
 
-// printed returns an amount of a signal as messages spell it.
+// printed formats an amount of a signal as messages do.
 func printed(s allocatable.Signal, n int64) string {
 	if InBytes(s) {
 		return unit.Bytes(n).String()
@@ -143,7 +144,7 @@ func printed(s allocatable.Signal, n int64) string {
 	return decimal(n)
 }
 
-// decimal prints a count as the API does: in the largest unit of a thousand that divides it.
+// decimal prints a count as the API does: with the largest suffix (power of a thousand) that divides it.
 func decimal(n int64) string {
 	suffixes := []string{"", "k", "M", "G", "T", "P", "E"}
 	i := 0
@@ -153,5 +154,5 @@ func decimal(n int64) string {
 	return fmt.Sprintf("%d%s", n, suffixes[i])
 }
 
-// InBytes reports whether a signal counts bytes.
+// InBytes reports whether a signal is measured in bytes.
 func InBytes(s allocatable.Signal) bool { r := resourceOf(s); return r == Memory || r == Storage }

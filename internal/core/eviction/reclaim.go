@@ -9,39 +9,42 @@ import (
 )
 
 const (
-	// reclaimWithin bounds how long pods are spared for a reclaim that was asked for. Chosen: a runtime removes an image of
-	// some GiB in seconds; one that takes longer hangs. Longer risks a full disk, shorter evicts while room is being made.
+	// reclaimWithin is how long no pod is evicted because a reclaim was asked for and has not ended. Chosen: a runtime
+	// removes an image of some GiB in seconds, so one that takes longer hangs. A longer time risks a full disk, a
+	// shorter one evicts pods while space is being freed.
 	reclaimWithin = 30 * time.Second
-	// reclaimAgain is how long a reclaim that came to its end is not repeated while its need lasts. Chosen: as long as it takes
-	// until there is something new to remove (containers die, images fall out of use); kubelets repeat it every 10 s.
+	// reclaimAgain is how long a reclaim that ended is not repeated while its need lasts. Chosen: within a minute there
+	// is something new to remove (containers die, images become unused). Kubelets repeat it every 10 s.
 	reclaimAgain = time.Minute
-	// countWithin bounds how long pods are spared for a count of what they have on disks. Chosen: a million files take 2 s where
-	// they are cached; a disk that is slower by more is in trouble itself. Longer lets a full disk stand, shorter blames by an old count.
+	// countWithin is how long no pod is evicted because the disk usage of pods is being counted. Chosen: counting a
+	// million cached files takes 2 s, so a disk that needs longer is in trouble itself. A longer time leaves a full
+	// disk full, a shorter one evicts by an old count.
 	countWithin = 10 * time.Second
-	// countLife is how old a count may be that was made after a threshold began to act: the time between two readings that nobody asks
-	// for. Longer misses who has grown since; shorter counts again while something is removed.
+	// countLife is how old a count may be that was made after a threshold began to act. It equals the time between two
+	// periodic counts. A longer time misses pods that have grown since. A shorter one repeats the count while something
+	// is being removed.
 	countLife = 10 * time.Second
 	// easeEvery is how often the kernel is asked to reclaim memory of pods. Chosen: reclaim of some 10 MiB takes
-	// milliseconds; more often makes programs fault the same pages in again and again.
+	// milliseconds. More often makes programs fault the same pages in again and again.
 	easeEvery = time.Second
-	// easeShare is how far above a line of memory it is near, as a share of the line: 1 is as much again. Higher begins to
-	// reclaim earlier, of pods that may never need it.
+	// Memory counts as near a threshold when less than threshold * (1 + easeShare) is available. A larger share begins
+	// to reclaim earlier, also from pods for which it was never necessary.
 	easeShare = 1
 )
 
-// Step is something that is done before pods go.
+// Step is something that is done before pods are evicted.
 type Step string
 
-// Steps, in the order in which they come.
+// The steps, in order.
 const (
-	PodDisks Step = "count of pods' disks" // count anew what pods have on disks, all of it
+	PodDisks Step = "count of pods' disks" // count the disk usage of all pods again
 
 	DeadContainers Step = "dead containers" // remove all containers that do not run and will not be restarted
 	UnusedImages   Step = "unused images"   // remove images that no container uses, the least recently used first
-	PodMemory      Step = "memory of pods"  // memory.reclaim
+	PodMemory      Step = "memory of pods"  // write memory.reclaim of pods
 )
 
-// Why no pod goes while there is something to remove.
+// Values of Met.Held: why no pod is evicted while something is removed or counted.
 const (
 	reclaimAsked  = "something is removed first"
 	reclaimRuns   = "waits for what is being removed"
@@ -50,44 +53,45 @@ const (
 	countRuns     = "waits for the count of pods' disks"
 )
 
-// Reclaim is something to do before pods go. The shell reports its end in Facts.Done, except of PodMemory.
+// Reclaim asks for something to be done before pods are evicted. The shell reports its end in Facts.Done, except for
+// PodMemory.
 type Reclaim struct {
 	Step
 	Signal allocatable.Signal
-	Until  int64  // of removals: stop when so much of Signal is available; look after each container or image
-	Pods   []Ease // of PodMemory
+	Until  int64  // of a removal: stop when so much of Signal is available; read Signal after each container or image
+	Pods   []Ease // for PodMemory
 }
 
-// Ease is how much memory the kernel should reclaim of a pod.
+// Ease is how much memory the kernel should reclaim from a pod.
 type Ease struct {
 	ID    string
 	Bytes unit.Bytes
 }
 
-// stepsFor returns what can be reclaimed for a signal of a disk, in order.
+// stepsFor returns what can be removed for a signal of a file system, in order.
 func stepsFor(signal allocatable.Signal, d Disks) []Step {
 	onImages := signal == allocatable.ImageFSAvailable || signal == allocatable.ImageFSInodesFree
 	onNode := signal == allocatable.NodeFSAvailable || signal == allocatable.NodeFSInodesFree
 	switch {
 	case d == ImageDisk && onNode, d == SplitDisk && !onImages:
-		return []Step{DeadContainers} // their logs, and writable layers
+		return []Step{DeadContainers} // frees logs, and writable layers where they are on that file system
 	case d == SplitDisk:
 		return []Step{UnusedImages}
 	}
 	return []Step{DeadContainers, UnusedImages}
 }
 
-// wait asks for what comes before pods go, and reports whether they are to wait for it.
+// wait asks for what is done before pods are evicted, and reports whether the eviction must wait for it.
 func (s *step) wait(m *Met) bool {
 	if r := resourceOf(m.Signal); r == Memory || r == PIDs {
 		return false
 	}
 	counts := s.count(m)
-	return s.reclaim(m) || counts // beside each other
+	return s.reclaim(m) || counts // both at the same time
 }
 
-// count asks what pods have on disks, and reports whether they are to wait for the answer: what was counted before the threshold
-// acted may blame the wrong one, and does not say how much the right one will free.
+// count asks for a count of the pods' disk usage, and reports whether the eviction must wait for it. A count made
+// before the threshold acted may lead to the wrong victim, and does not say how much a victim will free.
 func (s *step) count(m *Met) bool {
 	asked, done := s.asked[PodDisks], s.facts.Done[PodDisks]
 	runs := !asked.IsZero() && done < asked
@@ -98,7 +102,7 @@ func (s *step) count(m *Met) bool {
 		m.Held = countRuns
 		return true
 	case runs && s.now.Sub(asked) < countWithin+reclaimAgain:
-		return false // it hangs
+		return false // the count hangs
 	case !slices.ContainsFunc(s.out.Reclaim, func(r Reclaim) bool { return r.Step == PodDisks }):
 		s.out.Reclaim = append(s.out.Reclaim, Reclaim{Step: PodDisks, Signal: m.Signal})
 	}
@@ -106,7 +110,7 @@ func (s *step) count(m *Met) bool {
 	return true
 }
 
-// reclaim asks for the next reclaim that may answer m, and reports whether pods are to wait for one.
+// reclaim asks for the next removal that may answer m, and reports whether the eviction must wait for one.
 func (s *step) reclaim(m *Met) bool {
 	for _, kind := range stepsFor(m.Signal, s.disks) {
 		asked, done := s.asked[kind], s.facts.Done[kind]
@@ -120,7 +124,7 @@ func (s *step) reclaim(m *Met) bool {
 			m.Held = reclaimRuns
 			return true
 		case !asked.IsZero() && !ended && s.now.Sub(asked) < reclaimWithin+reclaimAgain:
-			continue // it hangs
+			continue // the removal hangs
 		}
 		s.ask(Reclaim{Step: kind, Signal: m.Signal, Until: s.until(kind, m)})
 		s.out.Starved = append(s.out.Starved, resourceOf(m.Signal))
@@ -130,7 +134,8 @@ func (s *step) reclaim(m *Met) bool {
 	return false
 }
 
-// ask adds a reclaim, once per kind: two needs of one kind are two signals of one file system, or the larger one's.
+// ask adds a reclaim. If one of the same step and signal is asked for already, that one continues to the higher of both
+// goals.
 func (s *step) ask(r Reclaim) {
 	same := func(o Reclaim) bool { return o.Step == r.Step && o.Signal == r.Signal }
 	if i := slices.IndexFunc(s.out.Reclaim, same); i >= 0 {
@@ -140,8 +145,8 @@ func (s *step) ask(r Reclaim) {
 	s.out.Reclaim = append(s.out.Reclaim, r)
 }
 
-// until returns how much of a signal is to be available when a reclaim may stop. Images go down to the low mark, as they do
-// without pressure, and not all of them.
+// until returns how much of a signal must be available when a reclaim may stop. Removal of images stops at the low
+// mark, as it does without pressure, so that not all images are removed.
 func (s *step) until(kind Step, m *Met) int64 {
 	goal := m.goal(m.Observation)
 	if kind == UnusedImages && resourceOf(m.Signal) == Storage && s.config.ImagesLow > 0 {
@@ -150,25 +155,25 @@ func (s *step) until(kind Step, m *Met) int64 {
 	return goal
 }
 
-// isNear reports whether a signal of memory comes near a threshold, met or not.
+// isNear reports whether a memory signal is near a threshold, above or below it.
 func isNear(t Threshold, o Observation) bool {
 	return resourceOf(t.Signal) == Memory && o.Available < t.line(o)*(1+easeShare)
 }
 
-// easeDue reports whether the kernel may be asked to reclaim memory of pods again.
+// easeDue reports whether the kernel may be asked again to reclaim memory of pods.
 func (d *Decider) easeDue(now unit.Instant) bool {
 	asked := d.asked[PodMemory]
 	return d.config.ReclaimMemory && (asked.IsZero() || now.Sub(asked) >= easeEvery)
 }
 
-// near reports whether a threshold of memory is near.
+// near reports whether t is a memory threshold and its signal is near.
 func (s *step) near(t Threshold) bool {
 	o, ok := s.facts.Signals[t.Signal]
 	return ok && isNear(t, o)
 }
 
-// easeMemory asks the kernel to reclaim memory of pods above their request while a line of memory is near. Nothing waits for
-// it: whoever has to go goes.
+// easeMemory asks the kernel to reclaim memory of pods above their request while memory is near a threshold. Evictions
+// do not wait for it.
 func (s *step) easeMemory() {
 	if !s.easeDue(s.now) {
 		return
@@ -186,8 +191,8 @@ func (s *step) easeMemory() {
 	}
 }
 
-// easings divides what is to be reclaimed among pods above their request, in their order: first what is page cache, which costs
-// least and can always be had; then the rest, which is anonymous memory and needs swap.
+// easings divides the amount to reclaim among pods above their request, in eviction order. Page cache comes first,
+// because it is cheap and can always be reclaimed. Then comes anonymous memory, which needs swap.
 func (s *step) easings(t Threshold, left int64) []Ease {
 	var over []Ranked
 	for _, p := range Rank(t.Signal, s.facts.Pods, s.config.Memory, s.disks) {

@@ -9,21 +9,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// State is all that a Decider remembers, as plain data: beside the facts of a step it is what a journal must keep so that the
-// step can be taken again.
+// State is all that a Decider remembers, as plain data. Together with the facts of a step, it is what a journal must
+// keep so that the step can be repeated.
 type State struct {
 	Disks  Disks
-	Since  []Lasting                           // thresholds met in the step before, in the order of Config
+	Since  []Lasting                           // thresholds met in the previous step, in the order of Config
 	Seen   map[Condition]unit.Instant          // when a condition was observed last
-	Spent  map[allocatable.Signal]unit.Instant // the observation for which victims were chosen last
+	Spent  map[allocatable.Signal]unit.Instant // time of the observation for which victims were last chosen
 	Trends map[allocatable.Signal]Trend
-	Asked  map[Step]unit.Instant   // reclaim that was asked for last
-	Kills  map[string]unit.Instant // own victims by id: when they are to be killed
+	Asked  map[Step]unit.Instant   // when a reclaim was last asked for
+	Kills  map[string]unit.Instant // when the own victims are killed, by pod id
 
-	PodsDue unit.Instant // when pods are to be looked at again for what acts; zero: nothing does
+	PodsDue unit.Instant // when pods must be observed again, because a threshold acts; zero: none acts
 }
 
-// Lasting is a threshold that is met, and whether it acts.
+// Lasting is a threshold that is met since At, and whether it acted.
 type Lasting struct {
 	Threshold
 	At    unit.Instant
@@ -54,7 +54,7 @@ func (d *Decider) State() State {
 	return s
 }
 
-// Resume returns a Decider that goes on from what another remembered under the same Config.
+// Resume returns a Decider that continues from the State of another with the same Config.
 func Resume(c Config, s State) *Decider {
 	d := New(c)
 	d.podsDue = s.PodsDue

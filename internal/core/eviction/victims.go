@@ -9,41 +9,44 @@ import (
 )
 
 const (
-	// graceLeast is the shortest grace that is not none, as kubelets give it: SIGTERM, and SIGKILL after it. Shorter gives
-	// programs no time to save anything; longer keeps a full disk full.
+	// graceLeast is the shortest grace period that is not zero, as in kubelets: SIGTERM, then SIGKILL after it. A
+	// shorter one gives programs no time to save anything. A longer one leaves a full disk full.
 	graceLeast = time.Second
-	// freesWithin bounds how long the memory and processes of a killed pod count as coming. Chosen: the kernel frees several
-	// GiB a second, and what has not come by then hangs in it. Shorter takes a second pod for what is about to come; longer
-	// waits for what never does.
+	// freesWithin is how long after its kill the memory and processes of a pod count as coming. Chosen: the kernel
+	// frees several GiB a second, so memory that is not free by then is stuck. A shorter time evicts a second pod for
+	// memory that is about to be freed. A longer time waits for memory that is never freed.
 	freesWithin = 5 * time.Second
-	// freesDiskWithin is the same for disks, where directories are removed file by file. It is how long kubelets wait for a
-	// victim to be cleaned up (podCleanupTimeout at v1.36.3).
+	// freesDiskWithin is the same for disks, where directories are removed file by file. Kubelets wait as long for the
+	// cleanup of a victim (podCleanupTimeout at v1.36.3).
 	freesDiskWithin = 30 * time.Second
 )
 
-// Victim is a pod to kill.
+// Victim is a pod to evict.
 type Victim struct {
 	ID, Namespace, Name string
 	Grace               time.Duration // 0: SIGKILL at once
 	Cause               Cause
-	Message             string            // of status, event and condition, as upstream words it
-	Annotations         map[string]string // of the event; nil: none
-	Disruption          bool              // the pod gets the condition DisruptionTarget, reason TerminationByKubelet
-	Ending              bool              // it was being ended already: only its grace is cut, its status stays who ended it
-	Frees               int64             // of what Cause needs; 0: not known
+	Message             string            // of the pod's status, Event and condition, in upstream's words
+	Annotations         map[string]string // of the Event; nil: none
+	// The pod gets the condition DisruptionTarget with reason TerminationByKubelet.
+	Disruption bool
+	// It is being terminated already: only its grace period is shortened, and its status stays as it is.
+	Ending bool
+	Frees  int64 // how much it frees of what Cause is about; 0: not known
 }
 
-// Cause is why a pod is evicted, as the metric kubelet_evictions spells it: a signal, or a limit that was exceeded.
+// Cause is why a pod is evicted, as in the metric kubelet_evictions: a signal, or an exceeded limit.
 type Cause string
 
-// need is what a met threshold asks for.
+// need is what must be freed for a met threshold.
 type need struct {
 	met    *Met
-	wanted int64 // after what was coming before this step
-	taken  int64 // by victims of this step that free it in time
+	wanted int64 // what is missing, minus what was coming before this step
+	taken  int64 // what the victims of this step free in time
 }
 
-// readEnds finds which pods end, and when. A pod that only this Decider thinks is dying has until its time is over.
+// readEnds finds the pods that are being terminated, and when they are killed. If only this Decider counts a pod as
+// terminating, that lasts until freesDiskWithin after its kill.
 func (s *step) readEnds() {
 	s.ends = map[string]unit.Instant{}
 	here := map[string]bool{}
@@ -51,7 +54,7 @@ func (s *step) readEnds() {
 		here[p.ID] = true
 		at := p.KillAt.Earlier(s.kills[p.ID])
 		if p.KillAt.IsZero() && !at.IsZero() && s.now > at.Add(freesDiskWithin) {
-			delete(s.kills, p.ID) // nobody killed it
+			delete(s.kills, p.ID) // the shell did not kill it
 			continue
 		}
 		if !at.IsZero() {
@@ -65,7 +68,8 @@ func (s *step) readEnds() {
 	}
 }
 
-// hardGrace is what pods get that go for a hard threshold. Memory and process ids run out faster than a second passes.
+// hardGrace is the grace period of pods evicted for a hard threshold. It is zero for memory and process ids, because
+// they can run out within less than a second.
 func hardGrace(s allocatable.Signal) time.Duration {
 	if r := resourceOf(s); r == Memory || r == PIDs {
 		return 0
@@ -73,7 +77,7 @@ func hardGrace(s allocatable.Signal) time.Duration {
 	return graceLeast
 }
 
-// comesFor reports whether what a pod frees that is killed at end counts for t: soon enough, and not long overdue.
+// comesFor reports whether a pod that is killed at end frees something for t: soon enough, and not overdue.
 func (s *step) comesFor(t Threshold, end unit.Instant) bool {
 	within := freesWithin
 	if r := resourceOf(t.Signal); r == Storage || r == Inodes {
@@ -85,7 +89,7 @@ func (s *step) comesFor(t Threshold, end unit.Instant) bool {
 	return !t.IsHard() || end <= s.now.Add(hardGrace(t.Signal))
 }
 
-// coming returns what pods that ended before this step will free for t.
+// coming returns how much the pods that were terminating before this step will free for t.
 func (s *step) coming(t Threshold) int64 {
 	var sum int64
 	for _, p := range s.facts.Pods {
@@ -100,7 +104,7 @@ func (s *step) measure(t Threshold, p Pod) Ranked {
 	return measure(t.Signal, p, s.config.Memory, s.disks)
 }
 
-// answer does for one met threshold what is to be done now.
+// answer decides what to do now for one met threshold.
 func (s *step) answer(m *Met) {
 	if !m.Acts {
 		return
@@ -125,7 +129,8 @@ func (s *step) answer(m *Met) {
 	m.Taken = n.taken
 }
 
-// choose takes victims in order until n is covered. What cannot be covered takes one, and none while something is coming.
+// choose takes victims in order until n is covered. If all pods together cannot cover n, it takes one pod, and none
+// while something is coming.
 func (s *step) choose(n *need) {
 	t := n.met.Threshold
 	order := s.candidates(t)
@@ -162,8 +167,8 @@ func (s *step) choose(n *need) {
 	s.spare()
 }
 
-// candidates returns the pods that may go for t, in order. For a hard threshold those that end gently come first: they go
-// anyway.
+// candidates returns the pods that may be evicted for t, in order. For a hard threshold the pods that are terminating
+// with a longer grace period come first, because they end in any case.
 func (s *step) candidates(t Threshold) []Ranked {
 	var pods []Pod
 	for _, p := range s.facts.Pods {
@@ -180,7 +185,7 @@ func (s *step) candidates(t Threshold) []Ranked {
 	return order
 }
 
-// take makes a pod a victim, or cuts the grace of one that is.
+// take makes a pod a victim, or shortens the grace period of one that is a victim already.
 func (s *step) take(r Ranked, t Threshold) {
 	p := s.pod(r.ID)
 	grace := hardGrace(t.Signal)
@@ -202,7 +207,7 @@ func (s *step) take(r Ranked, t Threshold) {
 func (s *step) add(v Victim) {
 	s.ends[v.ID] = s.now.Add(v.Grace)
 	if at, ok := s.chosen[v.ID]; ok {
-		s.out.Victims[at].Grace = v.Grace // who exceeded a limit is told so
+		s.out.Victims[at].Grace = v.Grace // the message stays: it names the limit that the pod exceeded
 		return
 	}
 	s.chosen[v.ID] = len(s.out.Victims)
@@ -213,7 +218,7 @@ func (s *step) pod(id string) Pod {
 	return s.facts.Pods[slices.IndexFunc(s.facts.Pods, func(p Pod) bool { return p.ID == id })]
 }
 
-// spare takes back, from the last to the first, victims without whom all needs so far are covered as well.
+// spare removes victims, from the last to the first, if the others cover all needs so far without them.
 func (s *step) spare() {
 	for i := len(s.out.Victims) - 1; i >= 0; i-- {
 		v := s.out.Victims[i]
@@ -233,7 +238,7 @@ func (s *step) spare() {
 	}
 }
 
-// endAgain puts back when a pod that is no victim any more ends.
+// endAgain restores when a pod that is a victim no longer ends.
 func (s *step) endAgain(id string) {
 	delete(s.ends, id)
 	if at := s.pod(id).KillAt.Earlier(s.kills[id]); !at.IsZero() {
@@ -241,7 +246,7 @@ func (s *step) endAgain(id string) {
 	}
 }
 
-// takenFor returns what the victims free for n.
+// takenFor returns how much the victims free for n.
 func (s *step) takenFor(n *need) int64 {
 	var sum int64
 	for _, v := range s.out.Victims {
@@ -257,7 +262,7 @@ func (s *step) freesFor(v Victim, n *need) int64 {
 	return s.measure(n.met.Threshold, s.pod(v.ID)).Frees
 }
 
-// canSpare reports whether every need is covered without v as well as with it.
+// canSpare reports whether every need is covered as well without v.
 func (s *step) canSpare(v Victim) bool {
 	for _, n := range s.needs {
 		with := s.takenFor(n)

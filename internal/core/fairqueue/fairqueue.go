@@ -1,23 +1,23 @@
-// Package fairqueue decides who is next where several groups wait for the same few places: pods of namespaces for their
-// start.
+// Package fairqueue decides which waiter is next when waiters of several groups wait for the same few places: pods of
+// several namespaces that wait to be started.
 //
 // # Model
 //
-// A Line has one line for each group, and the groups take turns: Next is the first of the group whose turn has been
-// waited for longest. Within a group whoever came first goes first. A group that comes anew has its turn after those
-// that wait already, so that it waits for one of each of them, however many they are.
+// A Line has one queue for each group, and the groups take turns: Next returns the first waiter of the group that has
+// waited longest for its turn. Within a group waiters are served in the order of arrival. A new group has its turn
+// after all groups that wait already, so it waits for one waiter of each, however many waiters they have.
 //
 // # What it does not do
 //
-// It knows no weights, and not who has a place now: whoever gives one back asks for Next. Whoever can make groups gets
-// more turns by making more of them.
+// Groups have no weights. A Line does not count the places: the caller asks for Next when one becomes free. A user who
+// can create groups gets more turns by creating more of them.
 package fairqueue
 
 import "slices"
 
-// Line is who waits, by group. The zero Line is empty. It is for one goroutine at a time.
+// Line holds the waiters by group. The zero Line is empty. It is for one goroutine at a time.
 type Line[W comparable] struct {
-	groups []*group[W] // those of which somebody waits, by their turn
+	groups []*group[W] // groups with at least one waiter, the one whose turn is next first
 }
 
 type group[W comparable] struct {
@@ -25,19 +25,19 @@ type group[W comparable] struct {
 	waiting []W
 }
 
-// Join puts w at the end of its group's line.
+// Join puts w at the end of its group's queue.
 func (l *Line[W]) Join(name string, w W) {
 	g := l.group(name)
 	g.waiting = append(g.waiting, w)
 }
 
-// Rejoin puts w, who gave its place back before it had done all it came for, before the others of its group.
+// Rejoin puts w, which gave its place back before it was finished, at the front of its group's queue.
 func (l *Line[W]) Rejoin(name string, w W) {
 	g := l.group(name)
 	g.waiting = slices.Insert(g.waiting, 0, w)
 }
 
-// Leave takes w out of its group's line, and reports whether it was there.
+// Leave removes w from its group's queue, and reports whether it was there.
 func (l *Line[W]) Leave(name string, w W) bool {
 	at := l.at(name)
 	if at < 0 {
@@ -55,7 +55,7 @@ func (l *Line[W]) Leave(name string, w W) bool {
 	return true
 }
 
-// Next takes out who is next, and gives the turn to the next group; false: nobody waits.
+// Next removes and returns the next waiter, and passes the turn to the next group. ok is false if nothing waits.
 func (l *Line[W]) Next() (next W, ok bool) {
 	if len(l.groups) == 0 {
 		return next, false
@@ -70,7 +70,7 @@ func (l *Line[W]) Next() (next W, ok bool) {
 	return next, true
 }
 
-// Others reports whether anybody of another group waits.
+// Others reports whether a waiter of another group waits.
 func (l *Line[W]) Others(name string) bool {
 	return len(l.groups) > 1 || len(l.groups) == 1 && l.groups[0].name != name
 }
@@ -79,7 +79,7 @@ func (l *Line[W]) at(name string) int {
 	return slices.IndexFunc(l.groups, func(g *group[W]) bool { return g.name == name })
 }
 
-// group is the group of that name, the last one if nobody of it waited.
+// group returns the group of that name. If there is none, it appends a new one, whose turn comes last.
 func (l *Line[W]) group(name string) *group[W] {
 	if at := l.at(name); at >= 0 {
 		return l.groups[at]

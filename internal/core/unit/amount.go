@@ -5,8 +5,7 @@ import (
 	"strconv"
 )
 
-// Amount is a quantity that someone may or may not have stated. A stated zero is not an absent one. The zero Amount is
-// absent.
+// Amount is a quantity that may be absent. A stated zero is different from an absent amount. The zero Amount is absent.
 type Amount[T ~int64] struct {
 	value T
 	set   bool
@@ -24,10 +23,10 @@ func (a Amount[T]) IsSet() bool { return a.set }
 // OrZero returns the amount, or zero when absent.
 func (a Amount[T]) OrZero() T { return a.value }
 
-// Plus returns the sum; it is stated when either is.
+// Plus returns the sum. The sum is stated if either amount is.
 func (a Amount[T]) Plus(b Amount[T]) Amount[T] { return Amount[T]{a.value + b.value, a.set || b.set} }
 
-// Max returns the larger; a stated amount is larger than an absent one.
+// Max returns the larger amount. A stated amount is larger than an absent one.
 func (a Amount[T]) Max(b Amount[T]) Amount[T] {
 	if b.set && (!a.set || b.value > a.value) {
 		return b
@@ -43,8 +42,8 @@ func (a Amount[T]) String() string {
 	return fmt.Sprint(a.value)
 }
 
-// Limit is an upper bound. The zero Limit says nothing: whatever bound there is stays. Unlimited removes the bound. A
-// bound of zero is a bound: nothing may be used.
+// Limit is an upper bound to write. The zero Limit changes nothing: the present bound is kept. Unlimited removes the
+// bound. A bound of zero means that nothing may be used.
 type Limit[T ~int64] struct {
 	value T
 	kind  limitKind
@@ -53,7 +52,7 @@ type Limit[T ~int64] struct {
 type limitKind uint8
 
 const (
-	limitKept limitKind = iota
+	limitKept limitKind = iota // zero Limit
 	limitNone
 	limitSet
 )
@@ -61,16 +60,16 @@ const (
 // LimitTo returns the bound v.
 func LimitTo[T ~int64](v T) Limit[T] { return Limit[T]{v, limitSet} }
 
-// Unlimited returns the absence of a bound, as a statement.
+// Unlimited returns a Limit that removes the bound.
 func Unlimited[T ~int64]() Limit[T] { return Limit[T]{0, limitNone} }
 
-// Get returns the bound, and false when l is unlimited or says nothing.
+// Get returns the bound. It returns false if l is unlimited or kept.
 func (l Limit[T]) Get() (T, bool) { return l.value, l.kind == limitSet }
 
 // IsUnlimited reports whether l removes the bound.
 func (l Limit[T]) IsUnlimited() bool { return l.kind == limitNone }
 
-// IsKept reports whether l says nothing.
+// IsKept reports whether l changes nothing.
 func (l Limit[T]) IsKept() bool { return l.kind == limitKept }
 
 // String prints the bound, "unlimited" or "kept".

@@ -1,11 +1,12 @@
-// Package unit holds the quantities the core reasons about, one type per unit, so that a number cannot be
-// mistaken for another kind of number.
+// Package unit holds the quantities that the core computes with. Each unit has its own type, so that the compiler
+// rejects a mix-up.
 //
-// Bytes and MilliCPU are signed: a deficit is a negative quantity, not an overflow. Instant is monotonic and only
-// differences of it mean anything; Wall is the calendar, used for what the API publishes and never for measuring.
-// The package reads no clock: shells make Instants and Walls and pass them in.
+// Bytes and MilliCPU are signed: a deficit is a negative quantity, not an overflow. Instant is monotonic, and only
+// differences of Instants mean anything. Wall is calendar time: it is used for what the API publishes, and never for
+// measuring durations. The package reads no clock: shells make Instants and Walls and pass them in.
 //
-// Do not use it at the edge of the Kubernetes API: there resource.Quantity rules, and internal/kube translates.
+// Do not use these types at the edge of the Kubernetes API. There resource.Quantity is used, and internal/kube
+// translates.
 package unit
 
 import (
@@ -59,8 +60,8 @@ func (m MilliCPU) String() string {
 	return fmt.Sprintf("%dm", int64(m))
 }
 
-// Instant is a moment on a monotonic clock, in nanoseconds since an origin the shell chose. The zero Instant means
-// "no moment"; shells start their clocks above it.
+// Instant is a moment on a monotonic clock, in nanoseconds since an origin that the shell chose. The zero Instant means
+// "no moment". Shells start their clocks above zero.
 type Instant int64
 
 // Add returns the instant d after t.
@@ -69,11 +70,11 @@ func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
-// IsZero reports whether t is no moment at all.
+// IsZero reports whether t means "no moment".
 func (t Instant) IsZero() bool { return t == 0 }
 
-// Earlier returns the earlier of t and u, where the zero Instant is later than any moment.
-// It is how wake-up times are merged.
+// Earlier returns the earlier of t and u. The zero Instant counts as later than any moment. Wake-up times are merged
+// with it.
 func (t Instant) Earlier(u Instant) Instant {
 	if t.IsZero() || (!u.IsZero() && u < t) {
 		return u
@@ -81,7 +82,7 @@ func (t Instant) Earlier(u Instant) Instant {
 	return t
 }
 
-// Wall is a calendar moment in Unix nanoseconds. The zero Wall means "never".
+// Wall is a calendar moment in nanoseconds since the Unix epoch. The zero Wall means "never".
 type Wall int64
 
 // WallOf converts a time.Time; the zero time is the zero Wall.
@@ -100,5 +101,5 @@ func (w Wall) Time() time.Time {
 	return time.Unix(0, int64(w)).UTC()
 }
 
-// Sub returns the time from u to w by the calendar, which a clock step can make negative.
+// Sub returns the calendar time from u to w. It is negative if the clock was set back in between.
 func (w Wall) Sub(u Wall) time.Duration { return time.Duration(w - u) }
