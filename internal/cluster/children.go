@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/supervise"
 )
 
-// The children, by the names of their logs and of their lines in `plimsoll status`.
+// The children. The names are also those of their logs and of their lines in `plimsoll status`.
 const (
 	childEtcd              = "etcd"
 	childAPIServer         = "kube-apiserver"
@@ -26,16 +26,16 @@ const (
 	childFleet             = "fleet"
 )
 
-// stopOrder ends what acts on the world before what it depends on. Children of one row stop together. containerd is
-// not here: it goes last of all, when the pods are gone.
+// stopOrder stops components before what they depend on. Children of one row stop together. containerd is not here: it
+// is stopped last, when the pods are gone.
 var stopOrder = [][]string{
 	{childAgent, childFleet, childScheduler, childLifecycle, childControllerManager},
 	{childAPIServer},
 	{childEtcd},
 }
 
-// Graces between SIGTERM and SIGKILL (chosen). etcd and containerd flush to disk; the API server lets requests end, and
-// with its clients gone it has none that matter.
+// Grace periods between SIGTERM and SIGKILL (chosen). etcd and containerd flush to disk. The API server completes
+// requests; once its clients are gone, it has none that matter.
 const (
 	graceComponent = 5 * time.Second
 	graceAPIServer = 10 * time.Second
@@ -52,9 +52,9 @@ type builder struct {
 // searchPath is the children's PATH.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environment is the whole environment of a child: nothing of the caller's shell decides how a component runs, so that
-// a restart by another shell is the same. Proxy settings would send API traffic astray; only the runtime, which pulls
-// images, gets them.
+// environment returns the whole environment of a child. Nothing of the caller's shell decides how a component runs, so
+// that a restart from another shell has the same effect. Proxy settings would misdirect API traffic; only the runtime,
+// which pulls images, gets them.
 func environment(extra ...string) []string {
 	env := []string{"PATH=" + searchPath, "HOME=/"}
 	for _, name := range extra {
@@ -80,9 +80,10 @@ func (b builder) own(name string, w who, inputs []string, args ...string) superv
 		Inputs: append(inputs, b.kubeconfig(w), pki.CertPath(b.pki(), string(w))), Log: b.log(name), Grace: graceComponent}
 }
 
-// etcd listens on a socket in the run directory, which only the owner may enter: no port to collide with, and a
-// stronger lock than TLS, whose keys would lie under the same protection. There are no peers, but etcd insists on
-// addresses for them; "peer:0" is, by its rules for unix URLs, a file of that name in the working directory.
+// etcd listens on a socket in the run directory, to which only the owner has access. That avoids port conflicts, and
+// protects at least as well as TLS, whose keys would lie in a directory with the same protection. There are no peers,
+// but etcd requires addresses for them; by its rules for unix URLs, "peer:0" is a file of that name in the working
+// directory.
 func (b builder) etcd() supervise.Spec {
 	return b.upstream(childEtcd, graceStore, nil,
 		"--name="+b.o.fullName(),
@@ -92,7 +93,8 @@ func (b builder) etcd() supervise.Spec {
 		"--listen-peer-urls=unix://peer:0",
 		"--initial-advertise-peer-urls=unix://peer:0",
 		"--initial-cluster="+b.o.fullName()+"=unix://peer:0",
-		// A single member elects itself when the time-out ends: 0.5 s instead of 1 s at every start. Nobody can be late.
+		// A single member elects itself when the time-out ends: 0.5 s instead of 1 s at every start. There is no other
+		// member that could be late.
 		"--heartbeat-interval=100",
 		"--election-timeout=500",
 	)
@@ -115,8 +117,8 @@ func (b builder) apiServer() supervise.Spec {
 		"--kubelet-certificate-authority=" + pki.CertPath(dir, caCluster),
 		"--kubelet-client-certificate=" + pki.CertPath(dir, certKubelet),
 		"--kubelet-client-key=" + pki.KeyPath(dir, certKubelet),
-		// The agent beside us listens on loopback only and says so by publishing InternalDNS "localhost"; agents
-		// elsewhere publish no InternalDNS and are reached by address.
+		// The agent on this machine listens on loopback only; it publishes that as InternalDNS "localhost". Agents on
+		// other machines publish no InternalDNS and are reached by address.
 		"--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + pki.PublicKeyPath(dir, keyServiceTokens),
@@ -128,14 +130,15 @@ func (b builder) apiServer() supervise.Spec {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + pki.CertPath(dir, certFrontProxy),
 		"--proxy-client-key-file=" + pki.KeyPath(dir, certFrontProxy),
-		// At its end it waits up to a minute for watches to end by themselves, which no client's does. With these it closes
-		// them, at 200 per second (all within the first flag's time), and waits 2 s for the rest (exec, port-forward).
+		// At its end kube-apiserver waits up to a minute for watches to end by themselves, which clients do not do.
+		// With these flags it closes them, at 200 per second (all within the first flag's time), and waits 2 s for the
+		// rest (exec, port-forward).
 		"--shutdown-watch-termination-grace-period=2s",
 		"--shutdown-send-retry-after=true",
 	}
 	if o.loopback() {
-		// An Endpoints object may not hold a loopback address, and no pod could reach one. The Service "kubernetes" has
-		// no endpoints then, rather than one where nobody listens.
+		// An Endpoints object must not contain a loopback address, and no pod could reach one. So the Service
+		// "kubernetes" has no endpoints instead of one that nothing serves.
 		args = append(args, "--endpoint-reconciler-type=none")
 	}
 	args = append(args, b.etcdArgs()...)
@@ -155,7 +158,7 @@ func (b builder) etcdArgs() []string {
 	return args
 }
 
-// controllerManager runs without the two controllers that `plimsoll lifecycle` is.
+// controllerManager runs without the two controllers that `plimsoll lifecycle` replaces.
 func (b builder) controllerManager() supervise.Spec {
 	dir, kubeconfig := b.pki(), b.kubeconfig(whoControllerManager)
 	return b.upstream(childControllerManager, graceComponent, []string{kubeconfig, pki.CertPath(dir, string(whoControllerManager))},
@@ -174,16 +177,16 @@ func (b builder) controllerManager() supervise.Spec {
 		"--root-ca-file="+pki.CertPath(dir, caCluster),
 		"--cluster-signing-cert-file="+pki.CertPath(dir, caCluster),
 		"--cluster-signing-key-file="+pki.KeyPath(dir, caCluster),
-		"--leader-elect=false", // there is one
-		// Thirty controllers ask for a token each before they begin; at the default 20 requests per second the last of them,
-		// service accounts', begins seconds later than it could.
+		"--leader-elect=false", // "--leader-elect=false", // there is only one
+		// Thirty controllers request a token each before they begin. At the default 20 requests per second the last of
+		// them, that of service accounts, would begin seconds later than necessary.
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
 		"--profiling=false",
 	)
 }
 
-// Under `up` there is one of each, and nobody to elect.
+// Under `up` there is one scheduler and one lifecycle controller, so no leader is elected.
 func (b builder) scheduler() supervise.Spec {
 	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), "--leader-elect=false")...)
 }
@@ -192,8 +195,8 @@ func (b builder) lifecycle() supervise.Spec {
 	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), "--leader-elect=false")...)
 }
 
-// securePort is where one of ours serves health and metrics, if anywhere. Its certificate is its own and kept in memory, as
-// upstream's make theirs where they are given none; who may read is asked of kube-apiserver.
+// securePort returns the flags for the HTTPS port of one of our components. The component makes its own certificate and
+// keeps it in memory, as upstream's components do without one; kube-apiserver authorizes the readers.
 func (b builder) securePort(port int) []string {
 	args := []string{"--secure-port=" + strconv.Itoa(port)}
 	if port != 0 {
@@ -219,13 +222,14 @@ func (b builder) agent(endpoint string) supervise.Spec {
 	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
 		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
 	}
-	if b.o.AgentBinary != "" { // its command line is ours without the name of the program and of the verb
+	if b.o.AgentBinary != "" { // if b.o.AgentBinary != "" { // its arguments are ours without the names of the program and of the verb
 		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
 	}
 	return spec
 }
 
-// writeAgentConfig writes the agent's KubeletConfiguration: the user's own, if given, under what only `up` can know.
+// writeAgentConfig writes the agent's KubeletConfiguration: the user's, if given, with the fields set that only `up`
+// can know.
 func (l layout) writeAgentConfig() error {
 	config := map[string]any{}
 	if path := l.o.AgentConfig; path != "" {
@@ -237,7 +241,7 @@ func (l layout) writeAgentConfig() error {
 			return fmt.Errorf("read --agent-config %s: %w", path, err)
 		}
 	} else {
-		config["failSwapOn"] = false // a machine with swap is welcome; its pods do not use it
+		config["failSwapOn"] = false // config["failSwapOn"] = false // a machine may have swap; its pods do not use it
 	}
 	dir := l.pki()
 	for key, value := range map[string]any{
@@ -274,8 +278,8 @@ func (l layout) writeAgentConfig() error {
 	return err
 }
 
-// resolvConf is what pods inherit. Where systemd-resolved runs, /etc/resolv.conf names a loopback address that no pod can
-// reach, and the second file the real servers (systemd-resolved.service(8)).
+// resolvConf returns the file of name servers that pods inherit. Where systemd-resolved runs, /etc/resolv.conf names a
+// loopback address that no pod can reach, and the other file has the real servers (systemd-resolved.service(8)).
 func resolvConf() string {
 	const real = "/run/systemd/resolve/resolv.conf"
 	if _, err := os.Stat(real); err == nil {

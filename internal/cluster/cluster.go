@@ -1,28 +1,30 @@
-// Package cluster is `plimsoll up`: a whole one-machine cluster as supervised child processes, and the verbs beside it
-// (down, status). It is the wiring package: it knows every part and decides nothing that a part could.
+// Package cluster implements `plimsoll up`: a whole cluster on one machine as supervised child processes, and the verbs
+// `down` and `status`. It connects all parts, and makes no decision that a part can make.
 //
 // # Model
 //
 // An instance has a name, a state directory that survives `down`, and a run directory that does not. One process at a
-// time may change it: the holder of its lock. That is the supervisor, which `up` is or leaves in the background, or
-// `down`. Children (package supervise) are etcd, kube-apiserver, kube-controller-manager, containerd and our own
-// agent, scheduler, lifecycle and fleet, one process each, so that any may crash alone.
+// time may change an instance: the holder of its lock. That is the supervisor (`up` itself, or a process that `up`
+// leaves in the background) or `down`. The children (package supervise) are etcd, kube-apiserver,
+// kube-controller-manager, containerd and our own agent, scheduler, lifecycle and fleet. Each is one process, so that
+// one may crash without the others.
 //
 // # Invariants
 //
-//   - Everything that `up` does can be done again: directories, certificates, configuration and RBAC are made as they
-//     should be, running children are adopted. So a second `up` heals whatever a kill -9 left, at any instant.
-//   - Children do not depend on the supervisor's life. If it is killed, the cluster goes on, unsupervised, until the
-//     next `up` adopts it or `down` ends it.
-//   - `down` ends what the options in the state directory describe, found again from the record of children, their marks
-//     and the kernel; it needs no supervisor.
-//   - The end of a supervisor by SIGINT or SIGTERM is `down`. SIGUSR1 makes it leave everything running: that is how
-//     `down` takes over, so that there is one way to stop, seen by the person who asked for it.
+//   - Everything that `up` does can be repeated: it creates or corrects directories, certificates, configuration and
+//     RBAC, and adopts running children. So a second `up` repairs what a kill -9 left, at whatever moment that was.
+//   - Children do not depend on the supervisor. If it is killed, the cluster continues unsupervised until the next `up`
+//     adopts it or `down` ends it.
+//   - `down` ends what the options in the state directory describe. It finds the processes by the record of children,
+//     by their marks and by what the kernel says of them; it needs no supervisor.
+//   - A supervisor that gets SIGINT or SIGTERM does what `down` does. After SIGUSR1 it leaves everything running.
+//     `down` uses that to take over, so that there is one way to stop an instance, and its progress is shown to the
+//     person who runs `down`.
 //
 // # What it does not do
 //
-// No control plane of several machines, no join: other machines' agents take a kubeconfig as they would anywhere. No
-// Service proxy and no DNS.
+// There is no control plane on several machines and no join: agents on other machines use a kubeconfig as in any
+// cluster. There is no Service proxy and no DNS.
 package cluster
 
 import (
@@ -45,7 +47,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// cluster is one instance while this process holds its lock.
+// cluster is an instance whose lock this process holds.
 type cluster struct {
 	layout
 	sink       progress.Sink
@@ -53,15 +55,15 @@ type cluster struct {
 	lock       *lock
 	supervisor *supervise.Supervisor
 	build      builder
-	runtime    *containerruntime.Instance // nil without agent
-	portsFail  bool                       // the last KeepPorts failed
+	runtime    *containerruntime.Instance // runtime    *containerruntime.Instance // nil without an agent
+	portsFail  bool                       // portsFail  bool                       // the last KeepPorts failed, and this was logged
 
 	mu     sync.Mutex
-	deaths map[string]int              // of each child since this process began
+	deaths map[string]int              // deaths map[string]int              // how often each child has died since this process began
 	last   map[string]supervise.Status // newest state of each child
 }
 
-// open takes the lock of an instance and finds its children. The caller must close it.
+// open takes the lock of an instance and finds its children. The caller must close the result.
 func open(o Options, sink progress.Sink, logger *slog.Logger) (*cluster, error) {
 	c := &cluster{layout: layout{o}, sink: sink, logger: logger, deaths: map[string]int{}, last: map[string]supervise.Status{}}
 	var err error
@@ -76,13 +78,13 @@ func open(o Options, sink progress.Sink, logger *slog.Logger) (*cluster, error) 
 	return c, nil
 }
 
-// close lets go of the instance and leaves its children running.
+// close gives the instance up and leaves its children running.
 func (c *cluster) close() {
 	c.supervisor.Leave()
 	c.lock.release()
 }
 
-// notice counts deaths, and tells the person in front of a terminal.
+// notice counts the deaths of children and shows them to the user.
 func (c *cluster) notice(s supervise.Status) {
 	c.mu.Lock()
 	died := s.PID == 0
@@ -92,16 +94,16 @@ func (c *cluster) notice(s supervise.Status) {
 	first := c.deaths[s.Name] == 1
 	c.last[s.Name] = s
 	c.mu.Unlock()
-	if died && first { // more would drown the rest; `plimsoll status` has the count
+	if died && first { // if died && first { // only the first, to keep the output short; `plimsoll status` has the count
 		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; starting it again (log: %s)", s.LastExit, s.Log)})
 	}
 }
 
-// deathsMax is how often a child may die before waiting for it is given up: once is an accident, five times in a row (1.4 s
-// of DefaultBackoff) a cause that will not go away.
+// deathsMax is how often a child may die before the wait for it ends with an error. One death may be an accident; five
+// in a row (1.4 s of DefaultBackoff) have a cause that persists.
 const deathsMax = 5
 
-// broken returns why waiting for these children is hopeless, nil while it is not.
+// broken returns why it is useless to wait for these children; nil: it is not.
 func (c *cluster) broken(children ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,10 +115,11 @@ func (c *cluster) broken(children ...string) error {
 	return nil
 }
 
-// tailLines of a log are shown with an error: the reason is among the last, and more would hide the message.
+// tailLines is how many lines of a log an error contains: the reason is among the last ones, and more would hide the
+// message.
 const tailLines = 8
 
-// ChildError says that a child does not stay up.
+// ChildError is the error of a child that dies again and again.
 type ChildError struct{ Child, Exit, Log, Tail string }
 
 func (e *ChildError) Error() string {
@@ -125,12 +128,12 @@ func (e *ChildError) Error() string {
 
 func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }
 
-// pollPeriod is how often a starting component is asked whether it is ready. Asking costs a millisecond; waiting twice
-// as long costs the user half of the difference.
+// pollPeriod is the interval of the readiness checks of a starting component. A check costs a millisecond; twice the
+// interval would cost the user half of the difference.
 const pollPeriod = 50 * time.Millisecond
 
-// await asks ready until it says nil. It gives up when ctx ends, with the last answer, or when one of the children that
-// it depends on does not stay up.
+// await calls ready until it returns nil. It ends with an error when ctx ends, with the last result of ready, or when
+// one of the children that the component depends on dies again and again.
 func (c *cluster) await(ctx context.Context, what string, ready func(context.Context) error, children ...string) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
@@ -146,7 +149,7 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 		case <-ctx.Done():
 			err := fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
 			if errors.Is(ctx.Err(), context.Canceled) {
-				return err // somebody wanted it to end: no log has the reason
+				return err // return err // the user cancelled it: no log has the reason
 			}
 			for _, name := range children {
 				if tail := supervise.Tail(c.log(name), tailLines); tail != "" {
@@ -159,7 +162,7 @@ func (c *cluster) await(ctx context.Context, what string, ready func(context.Con
 	}
 }
 
-// client speaks to the instance's API server as w.
+// client returns a client of the instance's API server with the credentials of w.
 func (l layout) client(w who) (*kube.Client, error) {
 	path := l.kubeconfig(w)
 	if w == whoAdmin {
@@ -168,7 +171,7 @@ func (l layout) client(w who) (*kube.Client, error) {
 	return kube.NewClient(kube.Options{Kubeconfig: path, UserAgent: "plimsoll-" + string(w), QPS: -1})
 }
 
-// programs finds the two files that children run.
+// programs finds the two programs that children run.
 func (l layout) programs() (builder, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -179,10 +182,10 @@ func (l layout) programs() (builder, error) {
 	return b, err
 }
 
-// controlplaneName is the file name of the multi-call binary that controlplane/ builds.
+// controlplaneName is the file name of the program that controlplane/ builds; its first argument selects a component.
 const controlplaneName = "plimsoll-controlplane"
 
-// findControlplane looks where it was told, else beside this program, else in PATH.
+// findControlplane returns the given path, or else the program in the directory of this one, or else in PATH.
 func findControlplane(told, self string) (string, error) {
 	if told != "" {
 		path, err := filepath.Abs(told)
@@ -205,7 +208,7 @@ func findControlplane(told, self string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// parallel runs fs at once and returns all their errors. The first failure cancels the others.
+// parallel runs fs concurrently and returns all their errors. The first failure cancels the others.
 func parallel(ctx context.Context, fs ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -219,7 +222,7 @@ func parallel(ctx context.Context, fs ...func(context.Context) error) error {
 		})
 	}
 	wg.Wait()
-	// What was cancelled by another's failure is not news.
+	// Functions that were cancelled because another failed are left out.
 	var real []error
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, context.Canceled) {

@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Describe shows what a user wants to know of a cluster that is up: its node's load line, the pods that run there, what is
-// not well, and what to try next.
+// Describe prints what a user wants to know of a cluster that is up: its node's resources, the pods that run there,
+// problems, and what to try next.
 func Describe(ctx context.Context, w io.Writer, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -70,7 +70,7 @@ type loadLineRow struct {
 	capacity, reserved, allocatable, requested, used *resource.Quantity
 }
 
-// loadLine compares what a node has, may give, has promised and gives now.
+// loadLine computes for each resource what a node has, what is allocatable, what its pods request and what they use.
 func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []loadLineRow {
 	requested := corev1.ResourceList{}
 	running := int64(0)
@@ -98,7 +98,7 @@ func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []
 			row.allocatable, row.reserved = &allocatable, &reserved
 		}
 		if capacity.IsZero() && row.allocatable != nil && row.allocatable.IsZero() {
-			continue // a page size that the kernel knows and nobody uses
+			continue // continue // a huge page size that the kernel supports and no one configured
 		}
 		asked := requested[name]
 		row.requested = &asked
@@ -113,7 +113,7 @@ func loadLine(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList) []
 	return rows
 }
 
-// rank puts what everyone asks for first.
+// rank sorts the common resources first.
 func rank(name corev1.ResourceName) int {
 	order := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 	if i := slices.Index(order, name); i >= 0 {
@@ -128,7 +128,7 @@ func printLoadLine(w io.Writer, rows []loadLineRow) error {
 		widest = max(widest, len(r.resource))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names left, numbers right
+	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names to the left, numbers to the right
 	for _, r := range rows {
 		fmt.Fprintf(t, "%-*s\t%s\t%s\t%s\t%s\t%s\t\n", widest, r.resource,
 			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
@@ -136,8 +136,8 @@ func printLoadLine(w io.Writer, rows []loadLineRow) error {
 	return t.Flush()
 }
 
-// short prints a quantity for a person: bytes in the largest unit that is exact, or that leaves at least three digits so
-// that a difference of a hundredth can be seen.
+// short prints a quantity for a person: bytes in the largest unit that is exact, or that leaves at least three digits,
+// so that a difference of one hundredth is visible.
 func short(name corev1.ResourceName, q *resource.Quantity) string {
 	if q == nil {
 		return "-"
@@ -154,7 +154,7 @@ func short(name corev1.ResourceName, q *resource.Quantity) string {
 	return fmt.Sprintf("%d%s", value, units[0])
 }
 
-// podsShown is how many pods are listed one by one.
+// podsShown is how many pods are listed.
 const podsShown = 10
 
 func printPods(w io.Writer, pods []corev1.Pod) error {
@@ -186,7 +186,7 @@ func printPods(w io.Writer, pods []corev1.Pod) error {
 	return nil
 }
 
-// describeOthers counts the nodes beside this machine's.
+// describeOthers prints the number of nodes other than this machine's.
 func describeOthers(w io.Writer, s Status, o Options) {
 	ready, others := 0, 0
 	for _, n := range s.Nodes {
@@ -203,7 +203,7 @@ func describeOthers(w io.Writer, s Status, o Options) {
 	}
 }
 
-// describeTrouble names what runs badly though the nodes are Ready.
+// describeTrouble prints processes that do not run, or were restarted, though the nodes are Ready.
 func describeTrouble(w io.Writer, s Status) {
 	for _, c := range s.Children {
 		switch {
@@ -222,7 +222,7 @@ func describeNext(w io.Writer, o Options) {
 	}
 	run := "create deployment hello --image " + image.Demo + " --replicas 3"
 	if !o.Agent && o.Hollow == 0 {
-		run = "get namespaces" // no node to run anything
+		run = "get namespaces" // run = "get namespaces" // there is no node to run a pod
 	}
 	fmt.Fprintf(w, `
 try:

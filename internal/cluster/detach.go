@@ -12,14 +12,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// detachedVariable tells a process that it is the detached one, and which descriptor leads to its parent.
+// detachedVariable marks the detached process, and detachedFD is its pipe to its parent.
 const (
 	detachedVariable = "PLIMSOLL_DETACHED"
-	detachedFD       = 3 // the first after the standard three: os/exec's ExtraFiles
+	detachedFD       = 3 // detachedFD       = 3 // the first after the standard three: os/exec puts ExtraFiles there
 )
 
-// UpDetached starts this program again with args, in the background, shows its progress here, and returns when it is up
-// or has failed. The child must call DetachedSink and Up.
+// UpDetached starts this program again with args, in the background, shows its progress here, and returns when the
+// instance is up or has failed. The child must call DetachedSink and Up.
 func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sink) error {
 	l, err := prepare(o)
 	if err != nil {
@@ -35,7 +35,7 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 	}
 	defer r.Close()
 	output, err := os.OpenFile(l.log("supervisor"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if shortage.Is(err) { // the supervisor goes on without a log, too
+	if shortage.Is(err) { // if shortage.Is(err) { // the supervisor, too, continues without a log
 		output, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
 	if err != nil {
@@ -55,10 +55,10 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 	return follow(ctx, cmd, r, l, sink)
 }
 
-// follow shows what the detached process reports. It ends its report by closing the pipe: after a step called
-// stepUp if it is up, without it if it failed.
+// follow shows the progress of the detached process, which closes the pipe at the end: after the step stepUp if the
+// instance is up, without it if it failed.
 func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progress.Sink) error {
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // gone already: nothing to stop
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that it has ended
 	defer stop()
 	outcome := &outcomeSink{Sink: sink}
 	err := progress.Relay(r, outcome)
@@ -75,13 +75,13 @@ func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progr
 	return fmt.Errorf("start supervisor: it ended early: %v (log: %s)", waited, l.log("supervisor"))
 }
 
-// stepUp and stepFailed are the last words of a detached process, not shown.
+// stepUp and stepFailed are the last events of a detached process. They are not shown.
 const (
 	stepUp     = "\x00up"
 	stepFailed = "\x00failed"
 )
 
-// outcomeSink keeps the last words from the screen.
+// outcomeSink keeps the last event of a detached process instead of showing it.
 type outcomeSink struct {
 	progress.Sink
 	up      bool
@@ -99,10 +99,10 @@ func (s *outcomeSink) Show(e progress.Event) {
 	}
 }
 
-// Detached is the way back from a detached process to the one that started it.
+// Detached reports from a detached process to the one that started it.
 type Detached struct{ progress.Sink }
 
-// DetachedSink returns how to report, if this process was started by UpDetached.
+// DetachedSink returns the Detached of this process, if UpDetached started it.
 func DetachedSink() (Detached, bool) {
 	if os.Getenv(detachedVariable) == "" {
 		return Detached{}, false
@@ -112,13 +112,13 @@ func DetachedSink() (Detached, bool) {
 	return Detached{progress.Wire(os.NewFile(detachedFD, "progress"))}, true
 }
 
-// Up reports success; the parent returns to its user.
+// Up reports success, so that the parent returns.
 func (d Detached) Up() {
 	d.Show(progress.Event{Step: stepUp})
 	d.Close()
 }
 
-// Failed reports why it is not up.
+// Failed reports why the instance is not up.
 func (d Detached) Failed(err error) {
 	d.Show(progress.Event{Step: stepFailed, Detail: err.Error()})
 	d.Close()

@@ -16,7 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// checkOurs refuses directories that hold what is not ours: `down --purge` removes all that is in them.
+// checkOurs returns an error for directories with files that plimsoll did not create: `down --purge` removes all that
+// is in them.
 func (l layout) checkOurs() error {
 	for _, d := range []struct{ flag, dir, sign string }{
 		{"state-dir", l.o.StateDir, l.lock()}, {"run-dir", l.o.RunDir, l.record()},
@@ -46,7 +47,7 @@ func (l layout) makeDirectories() error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
-		if dir == l.o.StateDir { // signed before anything else is put there, see checkOurs
+		if dir == l.o.StateDir { // if dir == l.o.StateDir { // its lock file is created first: checkOurs recognizes the directory by it
 			sign, err := os.OpenFile(l.lock(), os.O_RDWR|os.O_CREATE, 0o600)
 			if err != nil {
 				return fmt.Errorf("make directories: %w", err)
@@ -54,7 +55,7 @@ func (l layout) makeDirectories() error {
 			sign.Close()
 		}
 	}
-	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // they guard all that is below them
+	for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // for _, dir := range []string{l.o.StateDir, l.o.RunDir} { // their modes protect everything below them
 		if err := os.Chmod(dir, 0o700); err != nil {
 			return fmt.Errorf("make directories: %w", err)
 		}
@@ -62,15 +63,15 @@ func (l layout) makeDirectories() error {
 	return l.checkSpace()
 }
 
-// What a new instance wants to be free. etcd's write-ahead log alone preallocates 64 MB; the inodes cover certificates,
-// logs and etcd's files several times over.
+// The free space that a new instance requires. etcd's write-ahead log alone preallocates 64 MB; the inodes are several
+// times what certificates, logs and etcd's files need.
 const (
 	stateBytesMin = 256 << 20
 	stateFilesMin = 256
 )
 
-// checkSpace refuses a new instance where there is no room for one. An instance that is there must come up on a full
-// disk: it is its agent that frees it.
+// checkSpace returns an error for a new instance on a disk without enough space. An instance that exists must start on
+// a full disk, because its agent frees the disk.
 func (l layout) checkSpace() error {
 	short, err := l.shortOfSpace()
 	if err != nil || short == "" || l.exists() {
@@ -79,13 +80,13 @@ func (l layout) checkSpace() error {
 	return fmt.Errorf("check space: %s: %s (free some, or choose another place with --state-dir)", l.o.StateDir, short)
 }
 
-// exists reports whether the instance has been up: then it has its keys and its options.
+// exists reports whether the instance has been up before: then it has its keys and its options.
 func (l layout) exists() bool {
 	_, err := os.Stat(l.options())
 	return err == nil
 }
 
-// shortOfSpace says what the disk of the state directory has too little of for a new instance; empty: nothing.
+// shortOfSpace says what the disk of the state directory has too little of for a new instance; empty: there is enough.
 func (l layout) shortOfSpace() (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(l.o.StateDir, &fs); err != nil {
@@ -101,11 +102,11 @@ func (l layout) shortOfSpace() (string, error) {
 	return strings.Join(short, "; "), nil
 }
 
-// warnOfSpace tells who starts an instance that its disk is full, and what will be done about it.
+// warnOfSpace tells the user that the disk of an existing instance is full, and what will be done about it.
 func (c *cluster) warnOfSpace() {
 	short, err := c.shortOfSpace()
 	if err != nil || short == "" {
-		return // checkSpace has said it
+		return // return // checkSpace has reported it
 	}
 	then := "going on without more room: free some"
 	if c.o.Agent {
@@ -114,7 +115,7 @@ func (c *cluster) warnOfSpace() {
 	c.sink.Show(progress.Event{Step: "full disk " + c.o.StateDir, Phase: progress.Note, Detail: short + "; " + then})
 }
 
-// keepReserve keeps some of the disk for the next start, while there is room.
+// keepReserve reserves some of the disk for the next start, while there is enough.
 func (c *cluster) keepReserve() {
 	if !c.exists() {
 		return
@@ -124,7 +125,7 @@ func (c *cluster) keepReserve() {
 	}
 }
 
-// supervisorLog opens the log that this process writes about its children. On a full disk it goes on without one.
+// supervisorLog opens the log that this process writes about its children. On a full disk there is no log.
 func (l layout) supervisorLog() (*slog.Logger, func(), error) {
 	path := l.log("supervisor")
 	if err := supervise.TrimLog(path); err != nil && !shortage.Is(err) {

@@ -21,14 +21,15 @@ import (
 )
 
 const (
-	// downTimeout bounds all of `down`: the longest grace of each row of stopOrder, and the pods' own.
+	// downTimeout bounds all of `down`: the longest grace period of each row of stopOrder, and those of the pods.
 	downTimeout = 3 * time.Minute
-	// handoverTimeout is how long a supervisor has to let go. It only stops watching, so more means it hangs.
+	// handoverTimeout is how long a supervisor may take to give the instance up. It only has to stop watching, so that
+	// a supervisor that takes longer hangs.
 	handoverTimeout = 5 * time.Second
 )
 
 // Down ends an instance: its components, its pods, its runtime, and what they left on the machine. It keeps the state
-// directory unless purge. Ending what is not up is no error.
+// directory unless purge is set. It is no error if the instance is not up.
 func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error {
 	l := layout{o}
 	if _, err := os.Stat(o.StateDir); errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +50,7 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 		return fmt.Errorf("stop instance %s: %w", o.Instance, err)
 	}
 	logger, closeLog, err := l.supervisorLog()
-	if err != nil { // a full disk must not keep anything running
+	if err != nil { // if err != nil { // a full disk must not prevent the stop
 		logger, closeLog = slog.New(slog.DiscardHandler), func() {}
 	}
 	defer closeLog()
@@ -72,8 +73,8 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	return nil
 }
 
-// askToLeave has the supervisor, if there is one, leave its children to us; one that does not answer is killed, which
-// by design is the same.
+// askToLeave makes the supervisor, if there is one, leave its children to this process. A supervisor that does not
+// answer is killed, which by design has the same effect.
 func (l layout) askToLeave() error {
 	pidfd, err := holdHolder(l.lock())
 	if err != nil || pidfd < 0 {
@@ -98,7 +99,8 @@ func (l layout) askToLeave() error {
 	return fmt.Errorf("take over from the supervisor: it did not end within %s of SIGKILL", handoverTimeout)
 }
 
-// takeDown stops and removes everything but the state directory. It goes on after failures: what can be cleaned up is.
+// takeDown stops and removes everything except the state directory. It continues after failures, so that as much as
+// possible is cleaned up.
 func (c *cluster) takeDown(ctx context.Context) error {
 	c.stopChildren(ctx)
 	err := c.removePods(ctx)
@@ -108,11 +110,12 @@ func (c *cluster) takeDown(ctx context.Context) error {
 	if err == nil {
 		err = os.RemoveAll(c.o.RunDir)
 	}
-	c.keepReserve() // while what the pods and etcd have given back is free
+	c.keepReserve() // c.keepReserve() // while the space that the pods and etcd freed is available
 	return err
 }
 
-// stopChildren stops all but containerd, row by row. Children that are only known from the record or their marks too.
+// stopChildren stops all children except containerd, row by row, including those that are known only from the record or
+// their marks.
 func (c *cluster) stopChildren(ctx context.Context) {
 	running := c.supervisor.Survivors()
 	for _, s := range c.supervisor.Status() {
@@ -145,10 +148,10 @@ func graceOf(child string) time.Duration {
 	return graceComponent
 }
 
-// removePods has the runtime remove pods and everything that belongs to them, and end itself.
+// removePods makes the runtime remove the pods and all that belongs to them, and stop.
 func (c *cluster) removePods(ctx context.Context) error {
 	if _, err := os.Stat(c.runtimeState()); !c.o.Agent && errors.Is(err, fs.ErrNotExist) {
-		return nil // neither this run nor an earlier one, with other options, had containers
+		return nil // return nil // neither this run nor an earlier one with other options had containers
 	}
 	return progress.Step(c.sink, "remove pods, their network and the runtime", func() (string, error) {
 		var err error
@@ -157,18 +160,18 @@ func (c *cluster) removePods(ctx context.Context) error {
 		}
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
-		c.supervisor.Stop(ctx, childContainerd, graceStore) // it is gone; this forgets it
-		if c.o.AgentBinary != "" {                          // the kubelet mounts its root directory on itself, to share what it mounts below
+		c.supervisor.Stop(ctx, childContainerd, graceStore) // c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this drops it from the record
+		if c.o.AgentBinary != "" {                          // if c.o.AgentBinary != "" {                          // the kubelet bind-mounts its root directory, to share the mounts below it
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
-		// Volumes are the agent's, which has ended.
+		// The agent makes the mounts of volumes, and it has ended.
 		return "", errors.Join(err, mount.UnmountInside(c.agentRoot(), c.o.RunDir))
 	})
 }
 
 // purge removes the state directory.
 func (c *cluster) purge() error {
-	// Still mounted after all: removing would remove someone's files.
+	// If something is still mounted there, removing would delete the mounted files.
 	if err := mount.UnmountInside(c.o.StateDir); err != nil {
 		return fmt.Errorf("remove %s: %w", c.o.StateDir, err)
 	}

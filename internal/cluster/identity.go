@@ -15,13 +15,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 )
 
-// who is an identity that speaks to the API server, and the name of its files.
+// who is an identity that a client has at the API server, and the name of its files.
 type who string
 
 const (
-	whoAdmin             who = "admin"              // the person; its kubeconfig is self-contained
-	whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one beyond RBAC's reach
-	whoControllerManager who = "controller-manager" // and below: the components
+	whoAdmin             who = "admin"              // whoAdmin             who = "admin"              // the user; its kubeconfig contains its credentials
+	whoLauncher          who = "launcher"           // whoLauncher          who = "launcher"           // `up` itself, to install RBAC: the only one that RBAC does not restrict
+	whoControllerManager who = "controller-manager" // whoControllerManager who = "controller-manager" // this and those below: the components
 	whoScheduler         who = "scheduler"
 	whoLifecycle         who = "lifecycle"
 	whoAgent             who = "agent"
@@ -30,8 +30,8 @@ const (
 
 // Names of the other certificates and keys.
 const (
-	caCluster        = "ca"             // signs every client and server of the cluster
-	caFrontProxy     = "front-proxy-ca" // signs who may vouch for others: must not be the cluster's, or any client could
+	caCluster        = "ca"             // caCluster        = "ca"             // signs all clients and servers of the cluster
+	caFrontProxy     = "front-proxy-ca" // caFrontProxy     = "front-proxy-ca" // signs the clients that may name another user; it must not be the cluster's CA, or any client could
 	certAPIServer    = "apiserver"
 	certKubelet      = "apiserver-kubelet-client"
 	certFrontProxy   = "front-proxy-client"
@@ -40,17 +40,17 @@ const (
 	keyServiceTokens = "service-account"
 )
 
-// groupAdmins is bound to cluster-admin by our own binding, so that a leaked admin certificate can be cut off by
-// removing the binding. A member of system:masters could not be.
+// groupAdmins is bound to cluster-admin by our own binding, so that removing the binding revokes a leaked admin
+// certificate. The rights of a member of system:masters cannot be revoked.
 const groupAdmins = "plimsoll:cluster-admins"
 
-// The users that our own components are, beside upstream's names; deploy binds them.
+// The users of our own components that have no name upstream; deploy binds them to roles.
 const (
 	userLifecycle = "plimsoll:lifecycle"
 	userFleet     = "plimsoll:fleet"
 )
 
-// plan lists every key and certificate of the instance.
+// plan returns every key and certificate of the instance.
 func (l layout) plan() pki.Plan {
 	o := l.o
 	client := func(w who, user, group string) pki.Leaf {
@@ -86,7 +86,7 @@ func (l layout) plan() pki.Plan {
 	}
 }
 
-// addresses drops the duplicates and the unspecified, which no client connects to.
+// addresses removes duplicates and unspecified addresses, to which no client connects.
 func addresses(ips ...net.IP) (out []net.IP) {
 	for _, ip := range ips {
 		if ip != nil && !ip.IsUnspecified() && !slices.ContainsFunc(out, ip.Equal) {
@@ -96,14 +96,14 @@ func addresses(ips ...net.IP) (out []net.IP) {
 	return out
 }
 
-// ensureIdentities makes or renews every key, certificate and kubeconfig, and returns what was made or renewed.
+// ensureIdentities creates or renews every key, certificate and kubeconfig, and returns what it created or renewed.
 func (l layout) ensureIdentities(now time.Time) ([]string, error) {
 	changed, err := pki.Ensure(l.pki(), l.plan(), now)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range l.components() {
-		// By path: the certificates are renewed in place, and client-go reads them again.
+		// By path, not by content: the certificates are renewed in place, and client-go reads them again.
 		if err := l.writeKubeconfig(l.kubeconfig(w), w, false); err != nil {
 			return nil, err
 		}
@@ -111,7 +111,8 @@ func (l layout) ensureIdentities(now time.Time) ([]string, error) {
 	return changed, l.writeKubeconfig(l.adminKubeconfig(), whoAdmin, true)
 }
 
-// components are the identities with a kubeconfig of their own. The hollow nodes' may end every pod: it is there only with them.
+// components returns the identities that have a kubeconfig. That of the hollow nodes may delete every pod, so it exists
+// only while there are hollow nodes.
 func (l layout) components() []who {
 	all := []who{whoLauncher, whoControllerManager, whoScheduler, whoLifecycle, whoAgent}
 	if l.o.Hollow > 0 {
@@ -120,7 +121,7 @@ func (l layout) components() []who {
 	return all
 }
 
-// writeKubeconfig lets w reach this instance. A self-contained one can be copied to another place.
+// writeKubeconfig writes the kubeconfig of w for this instance. A self-contained one can be copied to another place.
 func (l layout) writeKubeconfig(path string, w who, selfContained bool) error {
 	cluster := &clientcmdapi.Cluster{Server: l.serverURL(), CertificateAuthority: pki.CertPath(l.pki(), caCluster)}
 	user := &clientcmdapi.AuthInfo{ClientCertificate: pki.CertPath(l.pki(), string(w)), ClientKey: pki.KeyPath(l.pki(), string(w))}
@@ -143,7 +144,7 @@ func (l layout) writeKubeconfig(path string, w who, selfContained bool) error {
 	return err
 }
 
-// embed replaces paths by what the files hold.
+// embed replaces paths by the content of the files.
 func embed(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) (err error) {
 	for _, f := range []struct {
 		path *string

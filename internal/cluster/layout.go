@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// layout says where an instance keeps each thing.
+// layout has the paths of an instance's files.
 type layout struct{ o Options }
 
 func (l layout) state(parts ...string) string {
@@ -16,7 +16,7 @@ func (l layout) run(parts ...string) string {
 	return filepath.Join(append([]string{l.o.RunDir}, parts...)...)
 }
 
-// Below the state directory.
+// In the state directory.
 
 func (l layout) options() string         { return l.state("options.json") }
 func (l layout) lock() string            { return l.state("lock") }
@@ -34,25 +34,25 @@ func (l layout) stateDirectories() []string {
 	return []string{l.o.StateDir, l.pki(), l.state("log"), l.etcdData(), l.agentRoot(), l.staticPods(), l.podLogs()}
 }
 
-// Below the run directory.
+// In the run directory.
 
-// FleetSocket is where the hollow nodes of the instance take orders.
+// FleetSocket returns the control socket of the instance's hollow nodes.
 func (o *Options) FleetSocket() string { return layout{*o}.run("fleet.sock") }
 
 func (l layout) record() string     { return l.run("children.json") }
 func (l layout) etcdSocket() string { return l.run("etcd.sock") }
 
-// runtimeState is where containerd keeps what is gone after a reboot or a teardown.
+// runtimeState is containerd's state that is lost at a reboot or removed by `down`.
 func (l layout) runtimeState() string { return l.run("containerd") }
 
-// longestSocket is the longest path below the run directory that something will listen on.
+// longestSocket is the longest path of a listening socket in the run directory.
 func (l layout) longestSocket() string { return l.run("containerd.sock.ttrpc") }
 
 // interfaceNameMax is the kernel's IFNAMSIZ without the terminating zero.
 const interfaceNameMax = 15
 
-// bridge is the name of the network interface that the instance's pods are joined by. What is too long is cut and told
-// apart by a hash.
+// bridge is the name of the network interface that connects the instance's pods. A name that is too long is shortened
+// and made unique by a hash.
 func (l layout) bridge() string {
 	if l.o.Instance == DefaultInstance {
 		return "plimsoll0"
@@ -66,7 +66,8 @@ func (l layout) bridge() string {
 	return name[:kept] + hex.EncodeToString(sum[:(interfaceNameMax-kept)/2])
 }
 
-// cgroupRoot is the parent of the instance's kubepods: the root for the default instance, as everyone expects it.
+// cgroupRoot is the parent of the instance's kubepods. For the default instance it is the root, as users of Kubernetes
+// expect.
 func (l layout) cgroupRoot() string {
 	if l.o.Instance == DefaultInstance {
 		return "/"
@@ -74,7 +75,7 @@ func (l layout) cgroupRoot() string {
 	return "/" + l.o.fullName()
 }
 
-// podCgroup is the cgroup that all pods are below and that holds nothing else.
+// podCgroup is the cgroup that contains all pods and nothing else.
 func (l layout) podCgroup() string {
 	if l.cgroupRoot() == "/" {
 		return "/kubepods"

@@ -12,16 +12,16 @@ import (
 )
 
 // lock is held by the one process that may change an instance: the supervisor, or `down`. It is a POSIX record lock
-// (fcntl(2), F_SETLK): the kernel drops it when its holder dies, however it dies, children do not inherit it, and,
-// unlike flock(2), the kernel says which process holds it, so there is no pid file to be stale. It has one trap: closing
-// any descriptor of the file in the holding process drops it. So whoever holds it must not open the file again, which
-// held is for.
+// (fcntl(2), F_SETLK). The kernel drops it when its holder dies for any reason, and children do not inherit it. Unlike
+// flock(2), the kernel reports which process holds it, so that no pid file can be stale. It has one trap: when the
+// holding process closes any descriptor of the file, the lock is dropped. So the holder must not open the file again;
+// held prevents that.
 type lock struct {
 	f    *os.File
 	path string
 }
 
-// held are the locks of this process by path.
+// held has the paths of the locks that this process holds.
 var held sync.Map
 
 // errLocked says that another process holds the lock.
@@ -75,11 +75,11 @@ func lockHolder(path string) (int, error) {
 	return int(probe.Pid), nil
 }
 
-// lastBreath is how long a process that was killed may take to be gone, on a busy machine with much memory to free
-// (chosen). It is what "already up" costs.
+// lastBreath is how long a killed process may take to end, on a busy machine with much memory to free (chosen). The
+// answer "already up" takes as long.
 const lastBreath = 300 * time.Millisecond
 
-// lockIsHeld reports whether a living process holds the lock: one that is still there after lastBreath.
+// lockIsHeld reports whether a living process holds the lock: one that has not ended after lastBreath.
 func lockIsHeld(path string) (bool, error) {
 	pidfd, err := holdHolder(path)
 	if err != nil || pidfd < 0 {
@@ -102,8 +102,8 @@ func pollPidfd(pidfd int, d time.Duration) (bool, error) {
 	}
 }
 
-// holdHolder returns a pidfd of the process that holds the lock, -1 if there is none. The lock is looked at again once
-// the pidfd is open: if it still has the same holder, the pidfd cannot refer to a process that merely got its number.
+// holdHolder returns a pidfd of the process that holds the lock, -1 if there is none. It reads the holder again once
+// the pidfd is open: if the holder is the same, the pidfd cannot refer to another process that got its pid.
 func holdHolder(path string) (pidfd int, err error) {
 	for {
 		pid, err := lockHolder(path)

@@ -17,10 +17,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// A node object may say Ready because it was, before a stop or a crash. What cannot be left over is a lease that was
-// renewed after the process that renews it was started; so both are asked for.
+// A Node may still be Ready from the time before a stop or a crash. A lease that was renewed after its renewer's
+// process was started cannot be a remainder; so both are required.
 
-// startOf returns when the running process of a child was started; the end of time if none runs.
+// startOf returns when the running process of a child was started; the end of time if it does not run.
 func (c *cluster) startOf(child string) time.Time {
 	for _, s := range c.supervisor.Status() {
 		if s.Name == child && s.PID != 0 {
@@ -30,7 +30,7 @@ func (c *cluster) startOf(child string) time.Time {
 	return time.Unix(1<<60, 0)
 }
 
-// nodeReady returns nil once a node reports Ready and has renewed its lease after since, else why not.
+// nodeReady returns nil once a node is Ready and has renewed its lease after since; else the reason why not.
 func nodeReady(ctx context.Context, c *kube.Client, name string, since time.Time) error {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, kube.Nodes, "", name, node); err != nil {
@@ -65,13 +65,13 @@ func renewedAfter(lease *coordinationv1.Lease, since time.Time) bool {
 	return lease.Spec.RenewTime != nil && lease.Spec.RenewTime.After(since)
 }
 
-// Our fleet's nodes carry this label and are called by this prefix and a number from 0.
+// The nodes of our fleet have this label and the names hollow-0, hollow-1 and so on.
 const (
 	hollowLabel  = fleet.LabelHollow + "=true"
 	hollowPrefix = "hollow-"
 )
 
-// hollowReady returns nil once as many hollow nodes as were asked for are Ready, as nodeReady means it.
+// hollowReady returns nil once the wanted number of hollow nodes are Ready, in the sense of nodeReady.
 func hollowReady(ctx context.Context, c *kube.Client, want int, since time.Time) error {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, kube.Nodes, "", metav1.ListOptions{LabelSelector: hollowLabel}, nodes); err != nil {
@@ -100,7 +100,7 @@ func hollowReady(ctx context.Context, c *kube.Client, want int, since time.Time)
 	return errors.Join(fmt.Errorf("%d of %d hollow nodes are Ready", ready, want), reason)
 }
 
-// removeSurplus deletes the hollow nodes of an earlier, larger fleet: nobody will ever renew their leases.
+// removeSurplus deletes the hollow nodes of an earlier, larger fleet: no process renews their leases any more.
 func removeSurplus(ctx context.Context, c *kube.Client, want int) error {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, kube.Nodes, "", metav1.ListOptions{LabelSelector: hollowLabel}, nodes); err != nil {
@@ -110,7 +110,7 @@ func removeSurplus(ctx context.Context, c *kube.Client, want int) error {
 		name := nodes.Items[i].Name
 		number, err := strconv.Atoi(strings.TrimPrefix(name, hollowPrefix))
 		if err != nil || number < want {
-			continue // of another fleet, or still wanted
+			continue // continue // of another fleet, or still wanted
 		}
 		if err := c.Delete(ctx, kube.Nodes, "", name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove surplus hollow nodes: %s: %w", name, err)

@@ -19,21 +19,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// DefaultInstance is the instance that verbs mean when none is named.
+// DefaultInstance is the instance that verbs act on when none is named.
 const DefaultInstance = "plimsoll"
 
-// Options say what one instance runs and where. They are kept in the state directory, so that down, status and kubectl
+// Options say what one instance runs and where. They are saved in the state directory, so that down, status and kubectl
 // need only the instance's name.
 type Options struct {
 	Instance string `json:"instance"`
-	StateDir string `json:"stateDir"` // certificates, etcd's data, logs: survives down
-	RunDir   string `json:"runDir"`   // sockets, the record of children: gone after down
+	StateDir string `json:"stateDir"` // StateDir string `json:"stateDir"` // certificates, etcd's data, logs: it survives down
+	RunDir   string `json:"runDir"`   // RunDir   string `json:"runDir"`   // sockets, the record of children: down removes it
 
 	NodeName      string `json:"nodeName"`
-	NodeIP        string `json:"nodeIP"`      // the machine's own address, published by the Node
-	BindAddress   string `json:"bindAddress"` // of kube-apiserver and of every other port
+	NodeIP        string `json:"nodeIP"`      // NodeIP        string `json:"nodeIP"`      // the machine's own address, published in the Node
+	BindAddress   string `json:"bindAddress"` // BindAddress   string `json:"bindAddress"` // of kube-apiserver and of all other ports
 	APIServerPort int    `json:"apiserverPort"`
-	// The ports of the others; 0 switches the port off, except that of the agent, which logs and exec need.
+	// The ports of the other children. 0 switches a port off, except that of the agent, which logs and exec need.
 	ControllerManagerPort int `json:"controllerManagerPort"`
 	SchedulerPort         int `json:"schedulerPort,omitempty"`
 	LifecyclePort         int `json:"lifecyclePort,omitempty"`
@@ -48,36 +48,37 @@ type Options struct {
 	EtcdCertFile string   `json:"etcdCertFile,omitempty"`
 	EtcdKeyFile  string   `json:"etcdKeyFile,omitempty"`
 
-	Agent                    bool   `json:"agent"`                              // run this machine as a node
+	Agent                    bool   `json:"agent"`                              // Agent                    bool   `json:"agent"`                              // run an agent, so that this machine is a node
 	DevicePluginsDir         string `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
-	AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration that ours is laid over
-	AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else one with the kubelet's flags
+	AgentConfig              string `json:"agentConfig,omitempty"`              // AgentConfig              string `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
+	AgentBinary              string `json:"agentBinary,omitempty"`              // AgentBinary              string `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
-	Hollow                   int    `json:"hollow"`                             // hollow nodes beside it
-	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // somebody else watches over the nodes
-	NoScheduler              bool   `json:"noScheduler,omitempty"`              // somebody else places pods
-	NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // somebody else runs upstream's controllers
-	GCPercent                int    `json:"gcPercent,omitempty"`                // of upstream's programs: see gcPercentMin; zero: Go's default
-	HollowZones              int    `json:"hollowZones,omitempty"`              // they are spread over so many; zero: no zones
+	Hollow                   int    `json:"hollow"`                             // Hollow                   int    `json:"hollow"`                             // the number of hollow nodes
+	NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // NoLifecycle              bool   `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
+	NoScheduler              bool   `json:"noScheduler,omitempty"`              // NoScheduler              bool   `json:"noScheduler,omitempty"`              // another scheduler places pods
+	NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // NoControllerManager      bool   `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
+	GCPercent                int    `json:"gcPercent,omitempty"`                // GCPercent                int    `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
+	HollowZones              int    `json:"hollowZones,omitempty"`              // HollowZones              int    `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
 
-	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: beside plimsoll, then in PATH
-	ImageDir           string        `json:"imageDir,omitempty"`           // empty: beside plimsoll
+	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
+	ImageDir           string        `json:"imageDir,omitempty"`           // ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
 	Timeout            time.Duration `json:"-"`                            // for a node to become Ready
 }
 
-// Bounds of --gc-percent, the GOGC of etcd, kube-apiserver and kube-controller-manager: how much garbage may pile up before it is
-// collected, as a share of what is alive. Go's default is 100: a heap of up to twice what is alive; 400: of up to five times. While 5,000
-// pods are bound to 5,000 nodes, kube-apiserver spends a third of its CPU on collecting with 100 and a tenth with 400 (profiles of
-// 2026-11-21), and has 0.9 and 1.4 GB after that. Chosen: below 10 a program does little else, and above 1,000 there is nothing left to save.
+// Bounds of --gc-percent, the GOGC of etcd, kube-apiserver and kube-controller-manager: how much garbage may accumulate
+// before it is collected, in percent of the live heap. Go's default is 100, a heap of up to twice what is live; 400 is
+// up to five times. While 5,000 pods are bound to 5,000 nodes, kube-apiserver spends a third of its CPU on collection
+// with 100 and a tenth with 400 (profiles of 2026-11-21); its memory afterwards is 0.9 and 1.4 GB. The bounds are
+// chosen: below 10 a program does little else, and above 1,000 nothing more is saved.
 const (
 	gcPercentMin = 10
 	gcPercentMax = 1000
 )
 
-// instancePattern keeps names fit for directories, cgroups and (cut) network interfaces.
+// instancePattern allows names that suit directories, cgroups and (shortened) network interfaces.
 var instancePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// Fill completes what the caller left empty. It depends on the machine: who runs it, its name and its addresses.
+// Fill sets options that the caller left empty. The values depend on the machine: the user, its name and its addresses.
 func (o *Options) Fill() error {
 	if o.Instance == "" {
 		o.Instance = DefaultInstance
@@ -99,7 +100,7 @@ func (o *Options) Fill() error {
 	return o.absolute()
 }
 
-// absolute makes paths mean the same from every working directory: `down` has another than `up` had.
+// absolute makes paths absolute: `down` may have another working directory than `up`.
 func (o *Options) absolute() (err error) {
 	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir} {
 		if *path == "" {
@@ -112,7 +113,8 @@ func (o *Options) absolute() (err error) {
 	return nil
 }
 
-// directories returns absolute paths: the system's for root, the user's (XDG base directory specification) for others.
+// directories returns absolute paths: the system's directories for root, the user's (XDG base directory specification)
+// for others.
 func (o *Options) directories(root bool, getenv func(string) string) (state, run string, err error) {
 	name := o.fullName()
 	state, run = o.StateDir, o.RunDir
@@ -137,7 +139,7 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 	case run == "" && o.StateDir == "" && filepath.IsAbs(getenv("XDG_RUNTIME_DIR")):
 		run = filepath.Join(getenv("XDG_RUNTIME_DIR"), name)
 	case run == "":
-		run = filepath.Join(state, "run") // whoever moves the state wants all of it moved
+		run = filepath.Join(state, "run") // run = filepath.Join(state, "run") // with --state-dir alone, everything is below it
 	}
 	if run, err = filepath.Abs(run); err != nil {
 		return "", "", fmt.Errorf("find the run directory: %w", err)
@@ -145,7 +147,7 @@ func (o *Options) directories(root bool, getenv func(string) string) (state, run
 	return state, run, nil
 }
 
-// fullName is the instance's name where it stands among strangers': plimsoll, or plimsoll-NAME.
+// fullName is the instance's name where names of other programs occur too: plimsoll, or plimsoll-NAME.
 func (o *Options) fullName() string {
 	if o.Instance == DefaultInstance {
 		return DefaultInstance
@@ -153,10 +155,10 @@ func (o *Options) fullName() string {
 	return DefaultInstance + "-" + o.Instance
 }
 
-// socketPathMax is what fits in sockaddr_un.sun_path with its terminating zero (unix(7)).
+// socketPathMax is the greatest length of sockaddr_un.sun_path without its terminating zero (unix(7)).
 const socketPathMax = 107
 
-// Validate reports everything that is wrong with o at once, with the flag that sets it.
+// Validate returns everything that is wrong with o at once, with the flag that sets it.
 func (o *Options) Validate() error {
 	var problems []error
 	bad := func(flag string, value any, format string, args ...any) {
@@ -246,7 +248,7 @@ func (o *Options) validateEtcd() (problems []error) {
 	return problems
 }
 
-// validateNodeName wants a DNS-1123 subdomain, as the API server does.
+// validateNodeName requires a DNS-1123 subdomain, as the API server does.
 func validateNodeName(name string) string {
 	if len(name) > 253 || !nodeNamePattern.MatchString(name) {
 		return "want lower case letters, digits, dashes and dots, 253 at most (DNS-1123 subdomain)"
@@ -256,13 +258,13 @@ func validateNodeName(name string) string {
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// loopback reports whether nothing outside this machine can reach our ports.
+// loopback reports whether our ports can be reached only from this machine.
 func (o *Options) loopback() bool {
 	addr, err := netip.ParseAddr(o.BindAddress)
 	return err == nil && addr.IsLoopback()
 }
 
-// localAddress is where this machine's own components reach what is bound to BindAddress.
+// localAddress is the address at which this machine's own components reach what is bound to BindAddress.
 func (o *Options) localAddress() string {
 	addr, err := netip.ParseAddr(o.BindAddress)
 	switch {
@@ -274,17 +276,17 @@ func (o *Options) localAddress() string {
 	return "127.0.0.1"
 }
 
-// firstServiceIP is the address that kube-apiserver gives the Service "kubernetes".
+// firstServiceIP is the address that kube-apiserver assigns to the Service "kubernetes".
 func (o *Options) firstServiceIP() net.IP {
 	p, err := netip.ParsePrefix(o.ServiceCIDR)
 	if err != nil {
-		return nil // Validate has said so
+		return nil // return nil // Validate has reported it
 	}
 	return p.Addr().Next().AsSlice()
 }
 
-// hostAddress is the address this machine has towards the rest of the world; loopback if there is no route. Nothing is
-// sent: connecting a UDP socket only chooses a route. The target is from TEST-NET-1 (RFC 5737).
+// hostAddress is this machine's address on the route to other networks; loopback if there is no route. Nothing is sent:
+// connecting a UDP socket only chooses a route. The target is from TEST-NET-1 (RFC 5737).
 func hostAddress() net.IP {
 	conn, err := net.Dial("udp", "192.0.2.1:9")
 	if err == nil {
@@ -296,7 +298,7 @@ func hostAddress() net.IP {
 	return net.IPv4(127, 0, 0, 1)
 }
 
-// Load reads the options of the instance that o names (by Instance, StateDir) as its last `up` kept them.
+// Load reads the options of the instance that o names (by Instance, StateDir), as its last `up` saved them.
 func Load(o Options) (Options, error) {
 	if err := o.Fill(); err != nil {
 		return o, err
@@ -325,14 +327,14 @@ func (o *Options) save() error {
 	return err
 }
 
-// Equal reports whether o and p ask for the same instance, run the same way.
+// Equal reports whether o and p describe the same instance with the same options.
 func (o *Options) Equal(p *Options) bool {
 	a, errA := json.Marshal(o)
 	b, errB := json.Marshal(p)
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// NotUpError says that an instance has no state on this machine.
+// NotUpError is the error for an instance without state on this machine.
 type NotUpError struct{ Instance, StateDir string }
 
 func (e *NotUpError) Error() string {

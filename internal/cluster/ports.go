@@ -25,7 +25,8 @@ type port struct {
 	user     string // child
 }
 
-// ports lists what this instance will listen on. etcd is not among them: it listens on a socket in the run directory.
+// ports returns the ports on which this instance will listen. etcd has none: it listens on a socket in the run
+// directory.
 func (o *Options) ports() []port {
 	ports := []port{
 		{"apiserver-port", o.APIServerPort, true, childAPIServer},
@@ -41,8 +42,8 @@ func (o *Options) ports() []port {
 	return ports
 }
 
-// checkPorts tries every port and reports all that others hold. Ports held by one of ours (pids) are fine: it will be
-// adopted or replaced.
+// checkPorts tries every port and returns an error for all that other processes use. A port that one of our children
+// (ours) uses is all right: the child will be adopted or replaced.
 func (o *Options) checkPorts(ours []int) error {
 	var problems []error
 	for _, p := range o.ports() {
@@ -53,8 +54,8 @@ func (o *Options) checkPorts(ours []int) error {
 	return errors.Join(problems...)
 }
 
-// portRelease is how long a port may stay in use with nobody using it: a process that was killed has its sockets closed
-// last, after its memory, and is not to be found meanwhile (chosen).
+// portRelease is how long a port may be in use without a process that uses it: the sockets of a killed process are
+// closed last, after its memory was freed, and meanwhile the process cannot be found (chosen).
 const portRelease = time.Second
 
 func (o *Options) checkPort(p port, ours []int) error {
@@ -79,17 +80,17 @@ func (o *Options) checkPort(p port, ours []int) error {
 	}
 }
 
-// etcdDialTimeout bounds the wait for an external etcd that does not answer, not even with a refusal (chosen).
+// etcdDialTimeout bounds the wait for an external etcd that does not answer at all (chosen).
 const etcdDialTimeout = 3 * time.Second
 
-// checkEtcd makes sure that somebody listens at one of --etcd-servers: kube-apiserver would wait for them, and say so in
-// its log only.
+// checkEtcd checks that one of --etcd-servers accepts connections. kube-apiserver would wait for them and report it
+// only in its log.
 func (o *Options) checkEtcd() error {
 	var problems []error
 	for _, server := range o.EtcdServers {
 		u, err := url.Parse(server)
 		if err != nil {
-			return err // Validate has said so
+			return err // return err // Validate has reported it
 		}
 		network, address := "tcp", u.Host
 		if u.Scheme == "unix" {
@@ -104,7 +105,7 @@ func (o *Options) checkEtcd() error {
 	return errors.Join(problems...)
 }
 
-// portHolder finds the process that listens on a TCP port, as far as we may look: 0 if unknown.
+// portHolder finds the process that listens on a TCP port; 0 if we may not see it.
 func portHolder(number int) (pid int, name string) {
 	inodes := map[string]bool{}
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -132,7 +133,7 @@ func portHolder(number int) (pid int, name string) {
 	return 0, ""
 }
 
-// processName is the program of a process and, for multi-call programs such as ours, its first word.
+// processName returns the program of a process and, for programs with verbs such as ours, the verb.
 func processName(pid int) string {
 	words, err := procfs.Default.Arguments(pid)
 	if err != nil || len(words) == 0 || words[0] == "" {
@@ -145,8 +146,8 @@ func processName(pid int) string {
 	return name
 }
 
-// listeningInodes reads the form of proc_net_tcp: local address as HEX-IP:HEX-PORT in column 2, state in column 4, where
-// 0A is LISTEN, and the socket's inode in column 10.
+// listeningInodes reads the format of proc_net_tcp: local address as HEX-IP:HEX-PORT in column 2, state in column 4,
+// where 0A is LISTEN, and the socket's inode in column 10.
 func listeningInodes(lines *bufio.Scanner, number int) (inodes []string) {
 	suffix := fmt.Sprintf(":%04X", number)
 	for lines.Scan() {

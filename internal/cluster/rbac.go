@@ -19,10 +19,11 @@ import (
 //go:embed rbac.yaml
 var rbacManifest string
 
-// fieldManager owns the fields that `up` applies.
+// fieldManager is the field manager of the fields that `up` applies.
 const fieldManager = "plimsoll-up"
 
-// installed returns every object that `up` brings, as YAML documents; what hollow nodes need while there are some.
+// installed returns every object that `up` installs, as YAML documents. Those for hollow nodes are included only if
+// there are hollow nodes.
 func (o Options) installed() []string {
 	manifests := []string{rbacManifest, deploy.NodeResourceTopology, deploy.Lifecycle}
 	if o.Hollow > 0 {
@@ -31,7 +32,7 @@ func (o Options) installed() []string {
 	return documents(manifests...)
 }
 
-// unwanted returns objects that an `up` with other options brought.
+// unwanted returns objects that an `up` with other options installed.
 func (o Options) unwanted() []string {
 	if o.Hollow > 0 {
 		return nil
@@ -46,8 +47,8 @@ func documents(manifests ...string) (all []string) {
 	return all
 }
 
-// install applies what `up` brings and removes what it brought before and brings no more. It goes through the raw client: the
-// scheme of internal/kube does not carry these types, and applying a manifest needs none.
+// install applies the objects that `up` installs and deletes those that are no longer wanted. It uses the raw client:
+// the scheme of internal/kube does not have these types, and applying a manifest does not need them.
 func install(ctx context.Context, c *kube.Client, o Options) error {
 	for _, document := range o.installed() {
 		head, err := headOf(document)
@@ -82,7 +83,7 @@ func headOf(document string) (head metav1.PartialObjectMetadata, err error) {
 	return head, nil
 }
 
-// plural is how the API's paths name a kind of ours.
+// plural returns the name of a kind in API paths.
 func plural(kind string) string {
 	kind = strings.ToLower(kind)
 	if stem, ok := strings.CutSuffix(kind, "y"); ok {

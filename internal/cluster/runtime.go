@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// newRuntime is the container runtime of an instance: our own containerd, or the one that was named.
+// newRuntime returns the container runtime of an instance: our own containerd, or the one that the options name.
 func newRuntime(l layout) (*containerruntime.Instance, error) {
 	images, err := l.imageDir()
 	if err != nil {
@@ -30,7 +30,8 @@ func newRuntime(l layout) (*containerruntime.Instance, error) {
 	})
 }
 
-// imageDir holds the archives of our own images: beside this program, where the build puts them.
+// imageDir is the directory of the archives of our own images. By default it is next to this program, where the build
+// puts it.
 func (l layout) imageDir() (string, error) {
 	if l.o.ImageDir != "" {
 		return filepath.Abs(l.o.ImageDir)
@@ -42,7 +43,7 @@ func (l layout) imageDir() (string, error) {
 	return filepath.Join(filepath.Dir(self), "images"), nil
 }
 
-// containerd is our own runtime as a child, if it is ours to run.
+// containerd returns the child that runs our own runtime; false if the options name another runtime.
 func (c *cluster) containerd() (supervise.Spec, bool) {
 	if c.runtime == nil || c.runtime.Command() == nil {
 		return supervise.Spec{}, false
@@ -59,8 +60,8 @@ func (c *cluster) containerd() (supervise.Spec, bool) {
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// checkPodCgroup refuses to share the pods' cgroup with another node agent: each would remove the other's pods. If we have
-// children, or our runtime has state since the machine started, the processes there are our own pods'.
+// checkPodCgroup returns an error if another node agent uses the pods' cgroup: each would remove the other's pods. If
+// we have children, or our runtime has state since the machine was booted, the processes there belong to our own pods.
 func (c *cluster) checkPodCgroup() error {
 	if len(c.supervisor.Status()) > 0 {
 		return nil
@@ -80,8 +81,8 @@ func (c *cluster) checkPodCgroup() error {
 		c.podCgroup(), len(pids), pids[0])
 }
 
-// makePodCgroup makes what upstream's kubelet wants to find: it refuses to start when its cgroup root does not exist. Our
-// own agent makes it itself.
+// makePodCgroup creates the cgroup root, without which upstream's kubelet does not start. Our own agent creates it
+// itself.
 func (l layout) makePodCgroup() error {
 	tree, err := cgroup.Open(cgroupMount)
 	if err != nil {

@@ -23,20 +23,20 @@ type Status struct {
 	Instance      string             `json:"instance"`
 	StateDir      string             `json:"stateDir"`
 	Server        string             `json:"server"`
-	SupervisorPID int                `json:"supervisorPID"` // 0: nobody restarts children that die
-	APIServer     string             `json:"apiServer"`     // "ready", or why not
+	SupervisorPID int                `json:"supervisorPID"` // SupervisorPID int                `json:"supervisorPID"` // 0: no process restarts children that die
+	APIServer     string             `json:"apiServer"`     // APIServer     string             `json:"apiServer"`     // "ready", or why it is not
 	Children      []supervise.Status `json:"children"`
 	Nodes         []NodeStatus       `json:"nodes"`
 }
 
-// NodeStatus is one node in short.
+// NodeStatus is the status of one node.
 type NodeStatus struct {
 	Name   string `json:"name"`
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"` // why it is not Ready
 }
 
-// Up reports whether the instance is up as far as one can see: supervised, every child running, every node Ready.
+// Up reports whether the instance is up: supervised, every child running, every node Ready.
 func (s Status) Up() bool {
 	up := s.SupervisorPID != 0 && s.APIServer == "ready"
 	for _, c := range s.Children {
@@ -48,7 +48,7 @@ func (s Status) Up() bool {
 	return up
 }
 
-// AwaitUp returns when an instance that another process brings or keeps up is up, as Up would have returned.
+// AwaitUp waits until an instance that another process supervises is up, as cluster.Up does.
 func AwaitUp(ctx context.Context, o Options, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not up within %s (--timeout)", timeout))
 	defer cancel()
@@ -72,10 +72,10 @@ func AwaitUp(ctx context.Context, o Options, timeout time.Duration) error {
 	}
 }
 
-// statusTimeout bounds the questions to the API server: status is for people who suspect that something is broken.
+// statusTimeout bounds the requests to the API server: users run status when they suspect that something is broken.
 const statusTimeout = 5 * time.Second
 
-// ReadStatus looks at an instance without touching it.
+// ReadStatus reads the status of an instance and changes nothing.
 func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	l := layout{o}
 	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}}
@@ -118,7 +118,7 @@ func (l layout) nodes(ctx context.Context) ([]NodeStatus, error) {
 	return out, nil
 }
 
-// nodesShown is how many nodes a table lists one by one.
+// nodesShown is how many nodes a table lists.
 const nodesShown = 10
 
 // Print writes s as tables.
@@ -162,7 +162,7 @@ func (s Status) Print(w io.Writer) error {
 
 func mebibytes(b unit.Bytes) string { return fmt.Sprintf("%dMi", b/unit.MiB) }
 
-// AdminKubeconfig returns the path of the kubeconfig for people, if the instance has one.
+// AdminKubeconfig returns the path of the user's kubeconfig, if the instance has one.
 func AdminKubeconfig(o Options) (string, error) {
 	path := layout{o}.adminKubeconfig()
 	if _, err := os.Stat(path); err != nil {
@@ -171,8 +171,8 @@ func AdminKubeconfig(o Options) (string, error) {
 	return path, nil
 }
 
-// KubectlCommand returns the command line that is kubectl on the cluster of kubeconfig, and its environment. An empty
-// kubeconfig leaves kubectl to what it finds itself.
+// KubectlCommand returns the command line and the environment of kubectl for the cluster of kubeconfig. With an empty
+// kubeconfig, kubectl uses what it finds itself.
 func KubectlCommand(o Options, kubeconfig string, args []string) (argv, env []string, err error) {
 	b, err := layout{o}.programs()
 	if err != nil {

@@ -20,21 +20,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
-// ErrAlreadyUp says that a living supervisor has the instance.
+// ErrAlreadyUp says that a living supervisor holds the instance's lock.
 var ErrAlreadyUp = errors.New("already up")
 
-// ErrHandedOver says that the supervisor left its children to whoever asked it to.
+// ErrHandedOver says that the supervisor left its children to the process that signalled it.
 var ErrHandedOver = errors.New("handed over")
 
-// Up brings an instance up, calls ready, and supervises it until ctx ends (then it is brought down) or another process
-// takes over (ErrHandedOver). If it cannot be brought up, though nobody ended it, the children are stopped again; pods'
-// containers are left alone, because they may be those of an earlier, good run.
+// Up brings an instance up, calls ready, and supervises it until ctx ends (then it takes the instance down) or another
+// process takes over (ErrHandedOver). If the instance does not come up, and the user did not cancel it, the children
+// are stopped again. The containers of pods are left running, because they may be those of an earlier, good run.
 func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error {
 	handover, done := signal.NotifyContext(context.Background(), unix.SIGUSR1)
 	defer done()
-	if !signal.Ignored(unix.SIGHUP) { // nohup
+	if !signal.Ignored(unix.SIGHUP) { // if !signal.Ignored(unix.SIGHUP) { // it is ignored under nohup
 		var stop context.CancelFunc
-		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal is gone
+		ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // ctx, stop = signal.NotifyContext(ctx, unix.SIGHUP) // the terminal was closed
 		defer stop()
 	}
 
@@ -75,7 +75,7 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	return c.supervise(ctx, handover.Done())
 }
 
-// supervise keeps the instance until ctx ends or a hand-over is asked for.
+// supervise keeps the instance up until ctx ends or another process takes over.
 func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error {
 	chores := time.NewTicker(chorePeriod)
 	defer chores.Stop()
@@ -96,7 +96,8 @@ func (c *cluster) supervise(ctx context.Context, handover <-chan struct{}) error
 	}
 }
 
-// keepPorts keeps host ports of pods from what listens here. What fails is tried again at the next tick, and told once.
+// keepPorts protects host ports of pods from listeners on this machine. After a failure it is tried again at the next
+// tick; the first failure in a row is logged.
 func (c *cluster) keepPorts() {
 	if c.runtime == nil {
 		return
@@ -108,18 +109,18 @@ func (c *cluster) keepPorts() {
 	c.portsFail = err != nil
 }
 
-// takeDownAfter is takeDown on behalf of a context that is over.
+// takeDownAfter is takeDown when ctx has ended.
 func (c *cluster) takeDownAfter(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
 	defer cancel()
 	return c.takeDown(ctx)
 }
 
-// chorePeriod bounds how far a log can outgrow its limit and how late a certificate is renewed.
+// chorePeriod bounds how far a log can exceed its limit and how late a certificate is renewed.
 const chorePeriod = time.Minute
 
-// doChores keeps logs bounded, the reserve full and certificates young. Children that read a renewed certificate only
-// at their start are replaced, which Apply finds by their inputs.
+// doChores bounds logs, restores the disk reserve and renews certificates. Children that read a renewed certificate
+// only at their start are replaced; Apply recognizes them by their inputs.
 func (c *cluster) doChores(ctx context.Context) {
 	for _, s := range c.supervisor.Status() {
 		if err := supervise.TrimLog(s.Log); err != nil {
@@ -145,7 +146,7 @@ func (c *cluster) doChores(ctx context.Context) {
 	}
 }
 
-// bringUp takes the steps from nothing, or from anything that an earlier run left, to a Ready node.
+// bringUp executes the steps to a Ready node, from nothing or from whatever an earlier run left.
 func (c *cluster) bringUp(ctx context.Context) error {
 	c.warnOfSpace()
 	if err := progress.Step(c.sink, "check this machine", func() (string, error) { return "", c.preflight() }); err != nil {
@@ -179,7 +180,7 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	return c.startComponents(ctx)
 }
 
-// configureAgent writes the agent's configuration and reads it as the agent will.
+// configureAgent writes the agent's configuration and checks it by reading it as the agent does.
 func (c *cluster) configureAgent() error {
 	if !c.o.Agent {
 		return nil
@@ -193,8 +194,8 @@ func (c *cluster) configureAgent() error {
 	return nil
 }
 
-// startControlPlane starts etcd, then kube-apiserver, then kube-controller-manager. The API server is started as soon
-// as etcd runs: it spends its first second without needing it, and waits.
+// startControlPlane starts etcd, then kube-apiserver, then kube-controller-manager. kube-apiserver is started as soon
+// as etcd runs: it does not need etcd in its first second, and then waits for it.
 func (c *cluster) startControlPlane(ctx context.Context) error {
 	if len(c.o.EtcdServers) == 0 {
 		if err := c.apply(ctx, c.build.etcd()); err != nil {
@@ -223,7 +224,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	return c.apply(ctx, c.build.controllerManager())
 }
 
-// startRuntime starts our containerd, or checks the one that was named.
+// startRuntime starts our containerd, or checks the runtime that the options name.
 func (c *cluster) startRuntime(ctx context.Context) error {
 	if c.runtime == nil {
 		return nil
@@ -247,7 +248,7 @@ func (c *cluster) startRuntime(ctx context.Context) error {
 	})
 }
 
-// startComponents starts what is ours and waits for the nodes.
+// startComponents starts our own components and waits for the nodes.
 func (c *cluster) startComponents(ctx context.Context) error {
 	for _, spec := range c.componentSpecs() {
 		if err := c.apply(ctx, spec); err != nil {
@@ -278,14 +279,14 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	return parallel(ctx, waits...)
 }
 
-// step waits for something as a step of its own.
+// step returns a function that waits for something and shows that as a step.
 func (c *cluster) step(what, result string, ready func(context.Context) error, children ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return progress.Step(c.sink, what, func() (string, error) { return result, c.await(ctx, what, ready, children...) })
 	}
 }
 
-// stopUnwanted ends what an earlier run with other options left: the agent of an instance that is now to have none.
+// stopUnwanted stops children of an earlier run that the options no longer want, such as the agent.
 func (c *cluster) stopUnwanted(ctx context.Context) {
 	for _, name := range c.supervisor.Survivors() {
 		c.logger.Info("stop child: the options no longer ask for it", "child", name)
@@ -293,7 +294,7 @@ func (c *cluster) stopUnwanted(ctx context.Context) {
 	}
 }
 
-// componentSpecs are our own programs: they need only the API server.
+// componentSpecs returns our own programs: they need only the API server.
 func (c *cluster) componentSpecs() []supervise.Spec {
 	var specs []supervise.Spec
 	if !c.o.NoScheduler {
@@ -311,7 +312,7 @@ func (c *cluster) componentSpecs() []supervise.Spec {
 	return specs
 }
 
-// specs are all children, in the order they are started in.
+// specs returns all children in the order of their start.
 func (c *cluster) specs() []supervise.Spec {
 	var specs []supervise.Spec
 	if len(c.o.EtcdServers) == 0 {
@@ -332,7 +333,8 @@ func (c *cluster) apply(ctx context.Context, spec supervise.Spec) error {
 	return err
 }
 
-// prepare makes the instance's directories, unless this user may not bring it up or somebody has it up already.
+// prepare creates the instance's directories. It returns an error if this user may not bring the instance up, or if it
+// is up already.
 func prepare(o Options) (layout, error) {
 	l := layout{o}
 	if err := checkUser(o); err != nil {
@@ -348,7 +350,7 @@ func prepare(o Options) (layout, error) {
 	return l, l.makeDirectories()
 }
 
-// checkUser says early what would fail late.
+// checkUser reports early what would fail late.
 func checkUser(o Options) error {
 	if os.Geteuid() == 0 || !o.Agent {
 		return nil
@@ -356,7 +358,7 @@ func checkUser(o Options) error {
 	return errors.New("run containers on this machine: not root: run as root, or use --hollow N, whose nodes pretend their pods and need no root")
 }
 
-// preflight finds what stands in the way before anything is started, all of it at once.
+// preflight returns everything that prevents a start, before anything is started.
 func (c *cluster) preflight() error {
 	var err error
 	c.build, err = c.programs()
@@ -382,8 +384,8 @@ func (c *cluster) preflight() error {
 	return errors.Join(errs...)
 }
 
-// defaultAccount returns nil once the service account that ordinary pods run as is there: without it, creating a pod is
-// refused. It is the last of kube-controller-manager's work that a first user could miss.
+// defaultAccount returns nil once the service account of ordinary pods exists: without it, creating a pod is refused.
+// It is the last of kube-controller-manager's work whose absence a user would notice.
 func defaultAccount(ctx context.Context, c *kube.Client) error {
 	return c.Get(ctx, kube.ServiceAccounts, metav1.NamespaceDefault, "default", &corev1.ServiceAccount{})
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
 )
 
-// summary is the part of the kubelet's Summary API that the load line shows (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
-// What an agent does not know it leaves out.
+// summary is the part of the kubelet's Summary API (k8s.io/kubelet/pkg/apis/stats/v1alpha1) that Describe shows. Values
+// that an agent does not know are absent.
 type summary struct {
-	at   time.Time // when it came; the times inside are whole seconds
+	at   time.Time // at   time.Time // when it arrived; the times inside have whole seconds only
 	Node struct {
 		CPU struct {
 			UsageNanoCores       *int64
@@ -31,12 +31,12 @@ type summary struct {
 	}
 }
 
-// usageWindow is the time over which CPU usage is measured if the agent has no rate yet, which it cannot have before it
-// was asked twice (chosen: long enough for 25 of the kernel's ticks, short enough to wait for).
+// usageWindow is the time over which CPU usage is measured if the agent has no rate yet: it needs two measurements
+// (chosen: 25 of the kernel's ticks, and short enough to wait for).
 const usageWindow = 250 * time.Millisecond
 
-// readUsage asks the agent, as kube-apiserver would; nil if it does not answer. It does not go through the API server:
-// that proxies to no loopback address, and there the agent listens unless told otherwise.
+// readUsage asks the agent directly, with kube-apiserver's certificate; nil if it does not answer. It does not go
+// through the API server, which does not proxy to loopback addresses; the agent listens there by default.
 func (l layout) readUsage(ctx context.Context) corev1.ResourceList {
 	client, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{
 		CAFile:   pki.CertPath(l.pki(), caCluster),
@@ -67,7 +67,7 @@ func (l layout) readUsage(ctx context.Context) corev1.ResourceList {
 	return usage(first, second)
 }
 
-// summaryBytesMax bounds what is read of a summary: 110 pods of three containers are some 300 KiB.
+// summaryBytesMax bounds what is read of a summary: for 110 pods of three containers it is some 300 KiB.
 const summaryBytesMax = 16 << 20
 
 func readSummary(ctx context.Context, client *http.Client, url string) (s summary, err error) {
@@ -87,7 +87,7 @@ func readSummary(ctx context.Context, client *http.Client, url string) (s summar
 	return s, json.NewDecoder(io.LimitReader(answer.Body, summaryBytesMax)).Decode(&s)
 }
 
-// usage is what b says, with the CPU rate since a if b has none of its own.
+// usage returns the usage in b, with the CPU rate since a if b has none.
 func usage(a, b summary) corev1.ResourceList {
 	const nanoPerMilli = 1e6
 	used := corev1.ResourceList{}

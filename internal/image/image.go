@@ -1,10 +1,10 @@
-// Package image knows Plimsoll's own two images and reads their archives.
+// Package image has the names of Plimsoll's own two images and reads their archives.
 //
-// `make images` builds them (images/build) as OCI layout archives: a tar with one manifest, whose names the index
-// carries as annotations. The archive is the single source of names: the runtime's configuration takes the pause
-// image's name from it, and an archive is imported only when the runtime's image of that name has another id.
+// `make images` builds them (images/build) as OCI layout archives: a tar with one manifest, whose names are annotations
+// in the index. The archive is the single source of names: the runtime's configuration takes the pause image's name
+// from it, and an archive is imported only when the runtime's image of that name has another id.
 //
-// It does not build, pull or push, and links no image library: the product binary only reads two small JSON files.
+// The package does not build, pull or push, and uses no image library: the product reads only two small JSON files.
 package image
 
 import (
@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// Names of our images. The tag of a numbered name counts changes of what the image promises its user, as upstream's
-// pause does; Demo is the name that manifests and tests use.
+// Names of our images. The number in a tag increases when the behaviour that users may rely on changes, as upstream's
+// pause does. Demo is the name that manifests and tests use.
 const (
 	Pause    = "plimsoll.dev/pause:1"
 	Workload = "plimsoll.dev/workload:1"
@@ -31,21 +31,21 @@ const (
 	WorkloadFile = "workload.tar"
 )
 
-// NameAnnotation is the index annotation from which containerd takes an imported image's name
-// (containerd/images/annotations.go); one index entry per name.
+// NameAnnotation is the index annotation from which containerd takes the name of an imported image
+// (containerd/images/annotations.go). There is one index entry per name.
 const NameAnnotation = "io.containerd.image.name"
 
 // jsonMax bounds each JSON file read from an archive; ours have about 1 KiB.
 const jsonMax = 1 << 20
 
-// An Archive is what an image archive says about itself.
+// An Archive is the description of an image in its archive.
 type Archive struct {
 	Path  string
 	Names []string // in the order of the index; at least one
 	ID    string   // digest of the image's configuration: the image id of CRI
 }
 
-// Read looks into the OCI layout archive at path.
+// Read reads the description of the OCI layout archive at path.
 func Read(path string) (Archive, error) {
 	archive, err := read(path)
 	if err != nil {
@@ -97,7 +97,8 @@ func read(path string) (Archive, error) {
 
 func blobPath(digest string) string { return "blobs/" + strings.Replace(digest, ":", "/", 1) }
 
-// jsonFiles holds an archive's small files by name: JSON, in ours; layers are larger or not JSON and never decoded.
+// jsonFiles contains an archive's small files by name. In our archives they are JSON; layers are larger or not JSON,
+// and are never decoded.
 type jsonFiles map[string][]byte
 
 func (f jsonFiles) decode(name string, into any) error {
@@ -118,7 +119,7 @@ func readJSON(path string) (jsonFiles, error) {
 	}
 	defer file.Close()
 	found := jsonFiles{}
-	in := tar.NewReader(file) // seeks over what is not read
+	in := tar.NewReader(file) // in := tar.NewReader(file) // it seeks over what is not read
 	for {
 		header, err := in.Next()
 		if errors.Is(err, io.EOF) {

@@ -7,15 +7,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
 
-// A lane is a queue of writes of one kind. No lane waits behind another here: which write goes first is for the Gate to
-// say, and it sees only what stands before it.
+// A lane is the queue of writes of one kind, oldest first; mu guards it. Lanes do not wait for each other: the Gate
+// decides which write goes next, and it sees only writes that wait at it.
 type lane struct {
 	mu    sync.Mutex
 	queue []func(context.Context)
-	ready chan struct{} // as many tokens as there are writes queued, up to the number of workers
+	ready chan struct{} // ready chan struct{} // as many tokens as writes are queued, up to the number of workers
 }
 
-// lanes carry writes out, of each kind a bounded number at once.
+// lanes execute writes, a bounded number of each kind at once.
 type lanes map[throttle.Kind]*lane
 
 func newLanes(workers int) lanes {
@@ -26,14 +26,14 @@ func newLanes(workers int) lanes {
 	return l
 }
 
-// put queues a write. It never waits.
+// put queues a write. It does not block.
 func (l *lane) put(write func(context.Context)) {
 	l.mu.Lock()
 	l.queue = append(l.queue, write)
 	l.mu.Unlock()
 	select {
 	case l.ready <- struct{}{}:
-	default: // every worker has something to do already, and looks again when it is done
+	default: // default: // as many tokens as workers: each looks again when it has finished
 	}
 }
 
@@ -49,7 +49,7 @@ func (l *lane) take() func(context.Context) {
 	return first
 }
 
-// work carries writes out, one after the other, until ctx ends.
+// work executes writes, one after the other, until ctx ends.
 func (l *lane) work(ctx context.Context) {
 	for {
 		select {
@@ -63,7 +63,7 @@ func (l *lane) work(ctx context.Context) {
 	}
 }
 
-// run works until ctx ends, and returns when all that was begun has ended.
+// run executes writes until ctx ends, and returns when those that had begun have ended.
 func (l lanes) run(ctx context.Context) {
 	var workers sync.WaitGroup
 	for _, one := range l {

@@ -1,30 +1,30 @@
-// Package lifecycle is the shell of node lifecycle and taint eviction: it brings nodes, leases and pods to core/lifecycle
-// and writes what it decides: conditions of silent nodes, taints that follow from conditions, readiness of pods on
-// silent nodes, and the end of pods that do not tolerate their node's taints or whose node is gone.
+// Package lifecycle does the I/O of node lifecycle and taint eviction. It passes nodes, leases and pods to
+// core/lifecycle and writes what that decides: conditions of silent nodes, taints that follow from conditions,
+// readiness of pods on silent nodes, and deletions of pods that do not tolerate their node's taints or whose node is
+// gone.
 //
 // # Model
 //
-// One goroutine owns the Monitor and hears facts, in order, through one channel: changes from three watches, the
-// outcome of writes, and a probe of the API server every few seconds. It sleeps until the next deadline; nothing is
-// scanned. Writes run beside it, at most WritesInFlight at once and as many as the API server bears: they pass a
-// kube.Gate, nodes first, Events last. Of what waits its turn there are a few of each kind before the Gate and the rest
-// in lanes.go.
+// One goroutine owns the Monitor and receives facts, in order, through one channel: changes from three watches, the
+// results of writes, and a probe of the API server every few seconds. It sleeps until the next deadline and does not
+// scan. Writes run concurrently, at most WritesInFlight at once and no more than the API server sustains: a kube.Gate
+// throttles them, nodes first, Events last. A few waiting writes of each kind wait at the Gate, the rest in lanes.go.
 //
 // # Invariants
 //
-//   - Every write of a node names the resourceVersion it was decided on: a node that spoke meanwhile makes it fail, and
-//     it is decided anew. Every write of a pod names its UID.
-//   - Before a node is marked silent, its lease is read once more from the API, and before pods of a missing node are
-//     removed, the node: a watch that lags condemns nobody.
-//   - What a write answers is told to the Monitor before the write is called done, and an older version that a watch
-//     brings later is dropped. So nothing is written twice because the watch was slow.
-//   - What waited for its turn is decided anew when it comes: on the latest version of a node, and if a pod still has
-//     to go.
-//   - Nothing is judged before all three watches have delivered their first lists.
-//   - Nothing is written while Options.Leads says no.
+//   - Every write of a node names the resourceVersion that it was decided on. If the node was updated meanwhile, the
+//     write fails and is decided again. Every write of a pod names its UID.
+//   - Before a node is marked silent, its lease is read once more from the API server. Before pods of a missing node
+//     are deleted, the node is read. So a watch that lags harms no node.
+//   - The Monitor gets the result of a write before the write counts as done, and an older version that a watch brings
+//     later is dropped. So nothing is written twice because the watch was slow.
+//   - A write that waited is decided again before it is sent: on the latest version of a node, and whether a pod must
+//     still be deleted.
+//   - No decision is made before all three watches have delivered their first lists.
+//   - Nothing is written while Options.Leads returns false.
 //
-// It keeps nothing on disk: what a next leader must know is written in the API. It does not elect the leader
-// (kube/election) and opens no port. Nodes and pods that upstream's controllers would handle differently are named in
+// The package keeps nothing on disk: what a next leader needs is in the API. It does not elect the leader
+// (kube/election) and opens no port. Nodes and pods that upstream's controllers would treat differently are listed in
 // core/lifecycle and in oracle/README.md.
 package lifecycle
 
@@ -50,29 +50,29 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// WritesInFlightDefault bounds writes that wait for an answer. Chosen: half of the scheduler's binds, as both may work
-// at once. A server that does not bear them gets fewer: core/throttle.
+// WritesInFlightDefault bounds the writes that wait for an answer. Chosen: half of the scheduler's binds, since both
+// may work at once. core/throttle lowers the number for a server that cannot sustain it.
 const WritesInFlightDefault = 32
 
-// contactEvery is how often the API server is asked whether it is there. Chosen: half of lifecycle.Options.DeafAfter, less
-// a little, so that one lost probe is not deafness.
+// contactEvery is the interval of probes of the API server. Chosen: a little less than half of
+// lifecycle.Options.DeafAfter, so that one lost probe does not count as a broken connection.
 const contactEvery = 5 * time.Second
 
 // Options configure the controller.
 type Options struct {
 	Client         *kube.Client
-	Events         *kube.Client // for Events, so that they do not wait behind writes; nil: Client
+	Events         *kube.Client // Events         *kube.Client // for Events, so that they do not wait behind other writes; nil: Client
 	Health         corelifecycle.Options
 	WritesInFlight int // zero: WritesInFlightDefault
-	// RespectBudgets evicts pods through the Eviction API, which refuses as long as a PodDisruptionBudget would be
-	// broken. Upstream deletes them.
+	// RespectBudgets evicts pods through the Eviction API, which refuses while that would violate a
+	// PodDisruptionBudget. Upstream deletes them.
 	RespectBudgets bool
-	// Leads is asked right before every write; nil: always.
+	// Leads is called right before every write; nothing is written when it returns false. Nil: always true.
 	Leads   func() bool
-	Metrics *Metrics // nil: none
+	Metrics *Metrics // Metrics *Metrics // nil: new ones, which nobody reads
 }
 
-// Run controls until ctx ends. It returns an error only for options that cannot work.
+// Run runs the controller until ctx ends. It returns an error only for options that cannot work.
 func Run(ctx context.Context, o Options) error {
 	if err := check(&o); err != nil {
 		return fmt.Errorf("run lifecycle controller: %w", err)
@@ -118,7 +118,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// behindGate returns the clients for writes and for Events, which pass one Gate.
+// behindGate returns the clients for writes and for Events. One Gate throttles both.
 func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "lifecycle",
@@ -155,13 +155,13 @@ func check(o *Options) error {
 	return errors.Join(errs...)
 }
 
-// Check reports every problem of o at once.
+// Check returns every problem of o at once.
 func (o *Options) Check() error {
 	copied := *o
 	return check(&copied)
 }
 
-// trimNode drops the image list, the largest part of a node, which is not read here.
+// trimNode removes the image list, the largest part of a node, which is not read here.
 func trimNode(obj runtime.Object) {
 	if n, ok := obj.(*corev1.Node); ok {
 		n.Status.Images = nil
@@ -177,10 +177,11 @@ func trimPod(obj runtime.Object) {
 // recorders write Events under the names of upstream's controllers.
 type recorders struct{ nodes, evictions record.EventRecorder }
 
-// A fact changes what the Monitor knows; it runs on the controller's goroutine.
+// A fact changes the Monitor's state; it runs on the controller's goroutine.
 type fact func(now unit.Instant)
 
-// controller is the goroutine that owns the Monitor.
+// controller is the state of the goroutine that owns the Monitor. Other goroutines use facts, api, lanes and metrics
+// only.
 type controller struct {
 	o   Options
 	api api
@@ -193,12 +194,12 @@ type controller struct {
 	lanes   lanes
 
 	synced bool
-	latest map[string]*corev1.Node             // newest version heard of, by watch or answer
-	leases map[string]unit.Wall                // renewTime last heard of
+	latest map[string]*corev1.Node             // latest map[string]*corev1.Node             // newest version, from a watch or an answer
+	leases map[string]unit.Wall                // leases map[string]unit.Wall                // newest renewTime
 	pods   map[corelifecycle.PodID]*corev1.Pod // bound pods, trimmed, for Events
 }
 
-// factsMax is how many facts may wait; see the scheduler's.
+// factsMax is how many facts may wait; see the scheduler's constant of that name.
 const factsMax = 1024
 
 func newController(o Options, a api, r recorders) *controller {
@@ -222,7 +223,7 @@ func (c *controller) tell(ctx context.Context, f fact) {
 	}
 }
 
-// probe tells the Monitor whether the API can be heard.
+// probe reports to the Monitor whether the API server answers.
 func (c *controller) probe(ctx context.Context) {
 	answered := true
 	for ctx.Err() == nil {
@@ -277,7 +278,7 @@ func (c *controller) run(ctx context.Context) {
 	}
 }
 
-// hearAll folds in every fact that is waiting, so that a node is not judged while its sign is in the queue.
+// hearAll processes every waiting fact, so that no node is judged while its renewal is in the queue.
 func (c *controller) hearAll() {
 	for {
 		select {
@@ -308,7 +309,7 @@ func (c *controller) carryOut(d corelifecycle.Decision) {
 	}
 }
 
-// write queues what a asks for and tells the Monitor what came of it.
+// write queues what a requires and reports the result to the Monitor.
 func (c *controller) write(a corelifecycle.Action) {
 	kind := throttle.Evict
 	switch {
@@ -330,7 +331,7 @@ func (c *controller) write(a corelifecycle.Action) {
 	})
 }
 
-// turn is an action whose turn has come, with what was last heard of whom it is about.
+// turn is an action that is about to be executed, with the newest known state of its object.
 type turn struct {
 	corelifecycle.Action
 	node    *corev1.Node
@@ -338,8 +339,8 @@ type turn struct {
 	pod     *corev1.Pod
 }
 
-// renew asks the goroutine that owns the Monitor what is to be written in the place of what waited for its turn: the
-// node may have changed, which would refuse a write decided on an older version, or be back.
+// renew asks the goroutine that owns the Monitor what to write instead of an action that waited. The node may have
+// changed, so that a write decided on an older version would be refused, or may have recovered.
 func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (turn, bool) {
 	type answer struct {
 		turn
@@ -374,7 +375,7 @@ func (c *controller) perform(ctx context.Context, t turn) error {
 	return c.endPod(ctx, t.Action, t.pod)
 }
 
-// askZones asks the goroutine that owns the Monitor.
+// askZones asks the goroutine that owns the Monitor for the zones.
 func (c *controller) askZones(ctx context.Context) []corelifecycle.Zone {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -388,7 +389,7 @@ func (c *controller) askZones(ctx context.Context) []corelifecycle.Zone {
 	}
 }
 
-// seeNode tells the Monitor of a node unless a newer version of it was heard of already.
+// seeNode passes a node to the Monitor unless a newer version of it is known.
 func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
 	if known := c.latest[node.Name]; known != nil && known.UID == node.UID && older(node.ResourceVersion, known.ResourceVersion) {
 		return
@@ -397,8 +398,8 @@ func (c *controller) seeNode(now unit.Instant, node *corev1.Node) {
 	c.monitor.NodeSeen(now, unit.WallOf(time.Now()), translate.HealthNode(node))
 }
 
-// older compares two resourceVersions of one object. They are opaque by contract and counters in every API server that
-// exists (KEP-5504 makes that the contract); if they are not, nothing is older.
+// older compares two resourceVersions of one object. By contract they are opaque; in every existing API server they are
+// counters (KEP-5504 makes that the contract). If they are not numbers, neither is older.
 func older(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)

@@ -9,24 +9,24 @@ import (
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 )
 
-// Metrics are the controller's own measurements, under the names of upstream's node lifecycle, taint eviction and pod
-// garbage collection, so that existing dashboards and alerts read them.
+// Metrics are the controller's measurements. They have the names of upstream's node lifecycle, taint eviction and pod
+// garbage collection, so that existing dashboards and alerts work.
 type Metrics struct {
 	Registry *prometheus.Registry
 
 	nodeEvictions   *prometheus.CounterVec // by zone
-	node            prometheus.Histogram   // writing one node
-	pass            prometheus.Histogram   // one decision about all that was heard
+	node            prometheus.Histogram   // node            prometheus.Histogram   // duration of writing one node
+	pass            prometheus.Histogram   // pass            prometheus.Histogram   // duration of one decision
 	podDeletions    prometheus.Counter
 	podDeletionTime prometheus.Histogram
 	podsCollected   *prometheus.CounterVec // by namespace and reason
 
 	mu       sync.Mutex
-	askZones func() []corelifecycle.Zone // nil: nobody leads here
+	askZones func() []corelifecycle.Zone // askZones func() []corelifecycle.Zone // guarded by mu; nil: this process does not lead
 	gauges   [3]*prometheus.Desc         // health, size, down
 }
 
-// NewMetrics returns a set with a registry of its own.
+// NewMetrics returns a set with its own registry.
 func NewMetrics() *Metrics {
 	const nodes, taints = "node_collector", "taint_eviction_controller"
 	gauge := func(name, help string) *prometheus.Desc {
@@ -57,7 +57,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// zones sets whom to ask about zones when somebody looks.
+// zones sets the function that returns the zones when the metrics are collected.
 func (m *Metrics) zones(ask func() []corelifecycle.Zone) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

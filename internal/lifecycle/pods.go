@@ -19,11 +19,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// markPod writes that a pod on a silent node is not Ready.
+// markPod sets a pod on a silent node to not Ready.
 func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	version, err := c.patchPod(ctx, *a.Pod, "", corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse})
 	if err != nil {
-		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another's by now
+		if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // else it is gone, or another pod has its name
 			slog.Warn("mark pod not ready failed", "pod", a.Pod.Namespace+"/"+a.Pod.Name, "node", a.Node, "err", err)
 		}
 		return err
@@ -34,7 +34,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	c.tell(ctx, func(now unit.Instant) {
 		latest := c.pods[a.Pod.ID]
 		if latest == nil || latest.ResourceVersion == version || older(version, latest.ResourceVersion) {
-			return // the watch was faster: it has brought what we wrote, and perhaps what somebody wrote since
+			return // return // the watch was faster: it has brought what we wrote, and perhaps later changes
 		}
 		p := translate.HealthPod(latest)
 		p.Ready = false
@@ -43,7 +43,7 @@ func (c *controller) markPod(ctx context.Context, a corelifecycle.Action, pod *c
 	return nil
 }
 
-// endPod deletes a pod: with its grace because of a taint, at once because of its node.
+// endPod deletes a pod: with its termination grace period because of a taint, at once because of its node.
 func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *corev1.Pod) error {
 	var err error
 	switch a.Do {
@@ -68,7 +68,7 @@ func (c *controller) endPod(ctx context.Context, a corelifecycle.Action, pod *co
 		}
 	case apierrors.IsNotFound(err):
 		return nil
-	case apierrors.IsConflict(err): // most often another pod of this name, and the watch will say so
+	case apierrors.IsConflict(err): // case apierrors.IsConflict(err): // most often another pod has this name, and the watch will bring it
 		slog.Debug("pod changed meanwhile", "pod", name, "err", err)
 	case apierrors.IsTooManyRequests(err):
 		slog.Info("pod stays for now", "pod", name, "node", a.Node, "err", err)
@@ -84,11 +84,11 @@ func reasonOf(v corelifecycle.Verb) string {
 	return map[corelifecycle.Verb]string{corelifecycle.Evict: "taint", corelifecycle.CollectOrphan: "node is gone", corelifecycle.CollectOutOfService: "node is out of service"}[v]
 }
 
-// evict deletes a pod as upstream's taint eviction does, or asks for its eviction.
+// evict deletes a pod as upstream's taint eviction does, or through the Eviction API.
 func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1.Pod) error {
 	uid := types.UID(p.ID)
 	preconditions := metav1.Preconditions{UID: &uid}
-	if c.o.RespectBudgets { // the API writes the condition itself
+	if c.o.RespectBudgets { // if c.o.RespectBudgets { // the API server writes the condition itself
 		return c.api.evictPod(ctx, &policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &preconditions},
 		})
@@ -105,7 +105,7 @@ func (c *controller) evict(ctx context.Context, p corelifecycle.Pod, pod *corev1
 	return c.api.deletePod(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &preconditions})
 }
 
-// errBack reports that a node that was thought gone is there.
+// errBack reports that a node that the watch reported as gone exists.
 var errBack = errors.New("node is there")
 
 func (c *controller) confirmGone(ctx context.Context, node string) error {
@@ -118,7 +118,7 @@ func (c *controller) confirmGone(ctx context.Context, node string) error {
 	return errBack
 }
 
-// remove ends a pod that nobody runs: it has failed, and goes at once.
+// remove sets a pod that no node runs to Failed, unless it has ended, and deletes it at once.
 func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason string, why *corev1.PodCondition) error {
 	if !p.Ended {
 		var conditions []corev1.PodCondition
@@ -137,7 +137,7 @@ func (c *controller) remove(ctx context.Context, p corelifecycle.Pod, reason str
 	return nil
 }
 
-// patchPod writes a phase, unless it is empty, and conditions into a pod's status. It returns the version that came of it.
+// patchPod writes a phase, unless it is empty, and conditions into a pod's status. It returns the resulting version.
 func (c *controller) patchPod(ctx context.Context, p corelifecycle.Pod, phase corev1.PodPhase, conditions ...corev1.PodCondition) (version string, err error) {
 	status := map[string]any{}
 	if phase != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// post hands a fact over from a watch, which has no context of its own.
+// post passes on a fact from a watch, which has no context of its own.
 func (c *controller) post(f fact) { c.tell(context.Background(), f) }
 
 func (c *controller) nodeHandler() cache.ResourceEventHandler {
@@ -35,7 +35,7 @@ func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-// hearRenewals takes what leases said together as one fact.
+// hearRenewals passes renewals that arrived together on as one fact.
 func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
 	if len(batch) == 0 {
 		return
@@ -47,7 +47,7 @@ func (c *controller) hearRenewals(ctx context.Context, batch []kube.Renewal) {
 			case r.Gone:
 				delete(c.leases, r.Name)
 				c.monitor.LeaseGone(r.Name)
-			case r.Renewed != 0: // a lease without a time says nothing
+			case r.Renewed != 0: // case r.Renewed != 0: // a lease without a time is no renewal
 				c.leases[r.Name] = r.Renewed
 				c.monitor.LeaseSeen(now, wall, r.Name, r.Renewed)
 			}

@@ -22,7 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// api is what the controller asks of the API server.
+// api is the part of the API server's interface that the controller uses.
 type api interface {
 	ready(ctx context.Context) error
 	lease(ctx context.Context, node string) (*coordinationv1.Lease, error)
@@ -33,7 +33,7 @@ type api interface {
 	evictPod(ctx context.Context, e *policyv1.Eviction) error
 }
 
-// remote is the real API server, behind a Gate, which bounds how long an answer may take.
+// remote is the real API server. A Gate throttles the writes and bounds how long an answer may take.
 type remote struct{ client *kube.Client }
 
 func (r remote) ready(ctx context.Context) error { return r.client.Ready(ctx) }
@@ -66,13 +66,13 @@ func (r remote) evictPod(ctx context.Context, e *policyv1.Eviction) error {
 	return r.client.Evict(ctx, e)
 }
 
-// errAlive reports that a node gave a sign that the watch had not brought yet.
+// errAlive reports a renewal that the watch had not brought yet.
 var errAlive = errors.New("node renewed its lease")
 
-// errGone is the fate of an action about a node that we do not know any more.
+// errGone is the result of an action about a node that is no longer known.
 var errGone = errors.New("node is gone")
 
-// markNode writes conditions, taints and labels of one node and tells the Monitor of its new version.
+// markNode writes conditions, taints and labels of one node and passes its new version to the Monitor.
 func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) error {
 	if node == nil {
 		return errGone
@@ -101,7 +101,7 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 	return err
 }
 
-// writeNode returns the last version of the node that the API answered with, also beside an error.
+// writeNode returns the newest version of the node that the API server answered with, even together with an error.
 func (c *controller) writeNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) (after *corev1.Node, err error) {
 	if len(a.Unknown) > 0 {
 		if err := c.confirmSilence(ctx, a.Node, renewed); err != nil {
@@ -130,7 +130,7 @@ func (c *controller) writeNode(ctx context.Context, a corelifecycle.Action, node
 	return tainted, nil
 }
 
-// confirmSilence reads the node's lease once more. A renewal that the watch has not brought is told to the Monitor.
+// confirmSilence reads the node's lease once more. A renewal that the watch has not brought is passed to the Monitor.
 func (c *controller) confirmSilence(ctx context.Context, node string, renewed unit.Wall) error {
 	lease, err := c.api.lease(ctx, node)
 	if apierrors.IsNotFound(err) {
@@ -146,8 +146,8 @@ func (c *controller) confirmSilence(ctx context.Context, node string, renewed un
 	return errAlive
 }
 
-// conditionsPatch sets conditions to Unknown with upstream's reasons. When the node last spoke (lastHeartbeatTime)
-// stays as it was; a condition that was never posted gets the node's creation.
+// conditionsPatch sets conditions to Unknown with upstream's reasons. The time of the last heartbeat
+// (lastHeartbeatTime) stays; a condition that was never posted gets the node's creation time.
 func conditionsPatch(node *corev1.Node, unknown []corelifecycle.UnknownCondition, now time.Time) ([]byte, error) {
 	var conditions []map[string]any
 	for _, u := range unknown {
@@ -164,8 +164,8 @@ func conditionsPatch(node *corev1.Node, unknown []corelifecycle.UnknownCondition
 	return guarded(node, "status", map[string]any{"conditions": conditions})
 }
 
-// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so that others' taints are kept
-// by writing them back, and the resourceVersion makes sure that none was added meanwhile.
+// taintsPatch replaces the list of taints and sets labels. The list has no merge key, so it must contain the taints of
+// other writers too; the resourceVersion ensures that none was added meanwhile.
 func taintsPatch(node *corev1.Node, a corelifecycle.Action, now time.Time) ([]byte, error) {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
 		return slices.ContainsFunc(a.Drop, corelifecycle.Taint{Key: t.Key, Effect: corelifecycle.Effect(t.Effect)}.Same)
@@ -195,7 +195,7 @@ func taintsPatch(node *corev1.Node, a corelifecycle.Action, now time.Time) ([]by
 	return body, nil
 }
 
-// guarded makes a patch of one field that fails if the node is not the version it was made for.
+// guarded returns a patch of one field that fails if the node has changed since.
 func guarded(node *corev1.Node, field string, value any) ([]byte, error) {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},

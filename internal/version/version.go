@@ -1,19 +1,19 @@
-// Package version says which Plimsoll this is and which Kubernetes it is compatible with.
+// Package version has the version of this Plimsoll and of the Kubernetes that it is compatible with.
 //
-// The first is a fact of the build, stamped by the Makefile; the second is a promise, changed by hand together with the
-// modules in the go.mod files. Nothing decides by either: they are for people and node status.
+// The first is set at build time by the Makefile. The second is changed by hand together with the modules in the go.mod
+// files. No decision depends on either: they are for people and the node status.
 package version
 
 import "runtime/debug"
 
-// Kubernetes is the upstream release whose API, defaults and behaviour we hold ourselves to, and the one that the
-// embedded control plane is built from.
+// Kubernetes is the upstream release whose API, defaults and behaviour Plimsoll follows, and from which the embedded
+// control plane is built.
 const Kubernetes = "v1.36.3"
 
-// stamp is set by the linker (-X) from git describe; without it the build information answers.
+// stamp is set by the linker (-X) from git describe. Without it the build information is used.
 var stamp string
 
-// Plimsoll returns the version of this binary: the stamp of the build, else the module version, else "devel".
+// Plimsoll returns the version of this binary: the stamp, else the module version, else "devel".
 func Plimsoll() string {
 	if stamp != "" {
 		return stamp

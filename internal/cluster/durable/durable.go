@@ -1,9 +1,9 @@
-// Package durable replaces files so that a crash at any instant, of the process or of the machine, leaves either the
-// old content or the new one.
+// Package durable replaces files so that a crash at any moment, of the process or of the machine, leaves either the old
+// content or the new one.
 //
-// The new content goes to a sibling with a fixed name, is flushed, renamed over the old file, and the directory is
-// flushed. The name is fixed so that crashes cannot pile up leftovers; it follows that one file has one writer at a
-// time, which the instance's lock sees to. Every file is readable by its owner only.
+// The new content is written to a file of a fixed name in the same directory and flushed; that file is renamed over the
+// old one, and the directory is flushed. The name is fixed so that crashes cannot leave many files. Therefore a file
+// must have only one writer at a time; the instance's lock ensures that. Only the owner can read the files.
 package durable
 
 import (
@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// fileMode is the mode of every file: the state directory holds keys, and nothing in it is for others.
+// fileMode is the mode of every file: the state directory contains keys, and no other user may read its files.
 const fileMode = 0o600
 
 // Write replaces the content of path.
@@ -33,7 +33,7 @@ func write(path string, content []byte) error {
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Chmod(fileMode) // a leftover keeps the mode it was created with
+		err = f.Chmod(fileMode) // err = f.Chmod(fileMode) // a file that a crash left has the mode with which it was created
 	}
 	if err == nil {
 		err = f.Sync()
@@ -45,13 +45,13 @@ func write(path string, content []byte) error {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // best effort: the fixed name is reused by the next try
+		_ = os.Remove(next) // _ = os.Remove(next) // best effort: the next attempt uses the same name
 		return err
 	}
 	return syncDir(filepath.Clean(dir))
 }
 
-// WriteIfChanged replaces the content of path unless it has that content already, and reports whether it wrote.
+// WriteIfChanged replaces the content of path if it differs, and reports whether it wrote.
 func WriteIfChanged(path string, content []byte) (bool, error) {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm() == fileMode {

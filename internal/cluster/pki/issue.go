@@ -21,14 +21,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/durable"
 )
 
-// signer is an authority in memory.
+// signer is a certificate authority with its key.
 type signer struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// ensureAuthority loads an authority, or makes it if neither of its files exists. A key without a certificate is a
-// first run that was killed between the two writes.
+// ensureAuthority loads an authority, or creates it if neither of its files exists. If there is a key without a
+// certificate, an earlier run was killed between the two writes.
 func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, error) {
 	cert, certErr := readCert(CertPath(dir, a.Name))
 	key, keyErr := readKey(KeyPath(dir, a.Name))
@@ -72,7 +72,7 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return false, err
-	default: // missing or damaged: nobody depends on the key of a leaf
+	default: // default: // missing or damaged: nothing depends on the key of a leaf, so it is replaced
 		if key, err = makeKey(KeyPath(dir, l.Name), false); err != nil {
 			return false, err
 		}
@@ -90,7 +90,7 @@ func ensureLeaf(dir string, l Leaf, by *signer, now time.Time) (bool, error) {
 	return err == nil, err
 }
 
-// fits reports whether cert is what Ensure would issue for l, apart from its dates, and still good for a while.
+// fits reports whether cert is what Ensure would issue for l, apart from its dates, and is not due for renewal.
 func fits(cert *x509.Certificate, l Leaf, key crypto.Signer, by *signer, now time.Time) bool {
 	return !expiring(cert, now) &&
 		belong(key, cert) &&
@@ -102,7 +102,7 @@ func fits(cert *x509.Certificate, l Leaf, key crypto.Signer, by *signer, now tim
 		slices.EqualFunc(cert.IPAddresses, l.IPs, net.IP.Equal)
 }
 
-// belong reports whether cert is of key. Every public key of the standard library has Equal.
+// belong reports whether cert is for key. Every public key of the standard library has Equal.
 func belong(key crypto.Signer, cert *x509.Certificate) bool {
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
 	return ok && public.Equal(cert.PublicKey)
@@ -143,8 +143,8 @@ func issue(path string, template *x509.Certificate, key crypto.Signer, by *signe
 	return x509.ParseCertificate(der)
 }
 
-// ensureSigningKey keeps a key pair. The public half is written again whenever it differs, so a crash between the two
-// writes heals.
+// ensureSigningKey loads or creates a key pair. It writes the public half again whenever that differs, so that a crash
+// between the two writes does no harm.
 func ensureSigningKey(dir, name string) (bool, error) {
 	key, err := readKey(KeyPath(dir, name))
 	made := errors.Is(err, fs.ErrNotExist)
@@ -162,7 +162,7 @@ func ensureSigningKey(dir, name string) (bool, error) {
 	return made || wrote, err
 }
 
-// rsaBits is kubeadm's, and what browsers and NIST SP 800-57 take until 2030.
+// rsaBits is kubeadm's value. NIST SP 800-57 allows it until 2030, and so do browsers.
 const rsaBits = 2048
 
 func makeKey(path string, manyChecks bool) (key crypto.Signer, err error) {
@@ -223,7 +223,7 @@ func readPEM(path, kind string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-// protect takes permissions away that someone added to a file we keep.
+// protect removes permissions that somebody added to a file.
 func protect(dir, name string) error {
 	for _, path := range []string{CertPath(dir, name), KeyPath(dir, name)} {
 		info, err := os.Stat(path)

@@ -1,9 +1,9 @@
-// Package progress shows long work as named steps: what runs, what it ended with and how long it took.
+// Package progress shows long work as named steps: what runs, its result and how long it took.
 //
-// Work reports Events to a Sink. There are three: Terminal keeps one line that it rewrites and prints a line per finished
-// step above it; Plain prints lines only, for logs and pipes; Wire sends the events to another process, whose Relay
-// hands them to its own Sink. Steps may overlap. A sink that cannot write drops the event: showing progress never
-// stops the work.
+// The work reports Events to a Sink. There are three kinds: Terminal rewrites one line and prints a line per finished
+// step above it; Plain only prints lines, for logs and pipes; Wire sends the events to another process, whose Relay
+// passes them to its own Sink. Steps may overlap. A sink that cannot write drops the event, so that a broken display
+// does not stop the work.
 package progress
 
 import (
@@ -22,21 +22,21 @@ const (
 	Begun  Phase = "begun"
 	Done   Phase = "done"
 	Failed Phase = "failed"
-	Note   Phase = "note" // not a step: one line for the reader
+	Note   Phase = "note" // Note   Phase = "note" // not a step: one line for the user
 )
 
 // Event is one thing to show.
 type Event struct {
 	Step   string        `json:"step"`
 	Phase  Phase         `json:"phase"`
-	Detail string        `json:"detail,omitempty"` // result, or the note
+	Detail string        `json:"detail,omitempty"` // Detail string        `json:"detail,omitempty"` // the result, or the note
 	Took   time.Duration `json:"took,omitempty"`
 }
 
 // Sink shows events. Implementations are safe for concurrent use.
 type Sink interface {
 	Show(Event)
-	Close() // nothing is shown after; the terminal is left tidy
+	Close() // Close() // nothing is shown afterwards; the terminal is left clean
 }
 
 // Step runs work as one step. The detail that work returns is shown behind the step's name.
@@ -46,13 +46,13 @@ func Step(sink Sink, name string, work func() (detail string, err error)) error 
 	detail, err := work()
 	e := Event{Step: name, Phase: Done, Detail: detail, Took: time.Since(began)}
 	if err != nil {
-		e.Phase, e.Detail = Failed, "" // whoever gets the error says why
+		e.Phase, e.Detail = Failed, "" // e.Phase, e.Detail = Failed, "" // the caller reports the error
 	}
 	sink.Show(e)
 	return err
 }
 
-// seconds prints a duration as people read it beside a step.
+// seconds prints the duration of a step for a person.
 func seconds(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
@@ -60,7 +60,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// describe is a step's name with its detail.
+// describe returns a step's name with its detail.
 func describe(e Event) string {
 	switch {
 	case e.Detail == "":
@@ -106,7 +106,7 @@ type wire struct {
 func (p *wire) Show(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.enc.Encode(e) // the reader may have gone; the work goes on
+	_ = p.enc.Encode(e) // _ = p.enc.Encode(e) // the reader may have ended; the work continues
 }
 
 func (p *wire) Close() {
@@ -115,7 +115,7 @@ func (p *wire) Close() {
 	_ = p.w.Close()
 }
 
-// Relay hands the events that a Wire sent to sink until the other end closes.
+// Relay passes the events that a Wire sent to sink until the other end closes.
 func Relay(r io.Reader, sink Sink) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)

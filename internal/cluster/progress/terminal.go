@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frame is the time between two pictures of the spinner: smooth, and nothing to a CPU.
+// frame is the time between two pictures of the spinner: it looks smooth and costs hardly any CPU.
 const frame = 100 * time.Millisecond
 
 var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
-// For returns the sink that fits f: Terminal if f is one that understands control codes, else Plain.
+// For returns a sink for f: Terminal if f is a terminal with control codes, else Plain.
 func For(f *os.File) Sink {
 	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
 		return Plain(f)
@@ -32,7 +32,8 @@ func For(f *os.File) Sink {
 	}, os.Getenv("NO_COLOR") == "")
 }
 
-// Terminal returns a sink that shows the running steps in one line that it rewrites, cut to the width of the terminal.
+// Terminal returns a sink that shows the running steps in one line that it rewrites, shortened to the width of the
+// terminal.
 func Terminal(w io.Writer, width func() int, color bool) Sink {
 	t := &terminal{w: w, width: width, color: color, stop: make(chan struct{}), stopped: make(chan struct{})}
 	go t.spin()
@@ -50,7 +51,7 @@ type terminal struct {
 	mu      sync.Mutex
 	running []runningStep
 	picture int
-	dirty   bool // the rewritten line is on the screen
+	dirty   bool // dirty   bool // the line is on the screen
 }
 
 type runningStep struct {
@@ -79,7 +80,7 @@ func (t *terminal) Show(e Event) {
 	t.redraw()
 }
 
-// Close wipes the rewritten line and stops the spinner.
+// Close erases the line and stops the spinner.
 func (t *terminal) Close() {
 	t.once.Do(func() { close(t.stop) })
 	<-t.stopped
@@ -121,7 +122,7 @@ func (t *terminal) redraw() {
 	t.dirty = true
 }
 
-// clear returns to the line's beginning and wipes it (ECMA-48 EL).
+// clear returns to the beginning of the line and erases it (ECMA-48 EL).
 func (t *terminal) clear() {
 	if t.dirty {
 		fmt.Fprint(t.w, "\r\x1b[K")
@@ -136,7 +137,7 @@ func (t *terminal) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// cut shortens s to n characters: a line that wraps could not be rewritten.
+// cut shortens s to n characters, since a line that wraps cannot be rewritten.
 func cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s

@@ -1,11 +1,11 @@
-// Package sparedisk keeps a part of a disk aside for the day it is full: whoever is to free the disk needs some of it to
-// come up.
+// Package sparedisk reserves a part of a disk for the time when the disk is full: the components that can free the disk
+// need some of it to start.
 //
 //	recommend.Keep(dir)        // while there is room; repeatable
 //	recommend.GiveIfShort(dir) // at the start, before anything is made
 //
-// A reserve is a directory with a file that takes blocks and empty files that take inodes. What is given back is
-// anybody's: it is of use to who takes it at once.
+// A reserve is a directory with one file that uses blocks and empty files that use inodes. Once given back, the space
+// is available to every process: it helps only one that uses it at once.
 package sparedisk
 
 import (
@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// blocks is how many bytes are kept. etcd's next log segment takes 64 MB of it: etcd removes that file when it ends
-	// and asks for it again when it starts, and where there is less, ext4 gives it all that there is before it says
-	// that this was not enough. The rest is for its database, sockets, directories and logs (chosen). More is wasted on
-	// a disk with room, less does not bring etcd up.
+	// blocks is how many bytes are reserved. etcd's next log segment needs 64 MB: etcd removes that file when it ends
+	// and allocates it again when it starts. Where there is less, ext4 uses up all that is free before it reports that
+	// this was not enough. The rest is for its database, sockets, directories and logs (chosen). A larger reserve
+	// wastes a disk that is not full; with a smaller one etcd does not start.
 	blocks = 64*1000*1000 + 16<<20
-	// inodes is how many files are kept. Chosen: the run directory of an instance with its container runtime is about a
-	// hundred files and directories; the first pods need some more.
+	// inodes is how many files are reserved. Chosen: the run directory of an instance with its container runtime is
+	// about a hundred files and directories; the first pods need some more.
 	inodes = 256
-	// room is how many times the reserve must be free for it to be taken, so that it is not the reserve that brings a
-	// disk under pressure. Chosen; more leaves small disks without one.
+	// room is how many times the reserve must be free before it is made, so that the reserve itself does not cause disk
+	// pressure. Chosen; with a greater value small disks have no reserve.
 	room = 4
 )
 
-// Keep makes the reserve in dir, which is its own, unless it is there. Where the disk has no room for one it does
-// nothing.
+// Keep makes the reserve in dir, a directory for it alone, unless it exists. If the disk does not have enough space,
+// Keep does nothing.
 func Keep(dir string) error {
 	if whole(dir) {
 		return nil
@@ -48,7 +48,7 @@ func Keep(dir string) error {
 	return nil
 }
 
-// blocksFile is made last, so that a reserve that has it whole has all.
+// blocksFile is created last, so that a reserve with a complete blocksFile is complete.
 const blocksFile = "blocks"
 
 func take(dir string) error {
@@ -73,15 +73,15 @@ func take(dir string) error {
 
 func whole(dir string) bool {
 	var s unix.Stat_t
-	const unit = 512 // of st_blocks (stat(2))
+	const unit = 512 // const unit = 512 // the unit of st_blocks, in bytes (stat(2))
 	return unix.Stat(filepath.Join(dir, blocksFile), &s) == nil && s.Blocks*unit >= blocks
 }
 
-// GiveIfShort removes the reserve in dir if the disk has less free than it holds, of bytes or of inodes, and reports
-// whether there was one.
+// GiveIfShort removes the reserve in dir if the disk has less free than the reserve's size, in bytes or inodes. It
+// reports whether there was one.
 func GiveIfShort(dir string) (given bool, err error) {
 	if _, err := os.Stat(dir); err != nil {
-		return false, nil // there is none
+		return false, nil // return false, nil // there is no reserve
 	}
 	free, err := freeAt(dir)
 	if err != nil || free.bytes >= blocks && free.inodes >= inodes {
@@ -101,7 +101,7 @@ func freeAt(dir string) (free, error) {
 		return free{}, fmt.Errorf("look at the disk of the reserve: statfs %s: %w", dir, err)
 	}
 	f := free{int64(fs.Bavail) * fs.Bsize, int64(fs.Ffree)}
-	if fs.Files == 0 { // no fixed number, as on btrfs
+	if fs.Files == 0 { // if fs.Files == 0 { // the file system has no fixed number, as btrfs
 		f.inodes = room * inodes
 	}
 	return f, nil

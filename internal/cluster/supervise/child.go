@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Backoff says how long a child that died stays down.
+// Backoff says how long to wait before a child that died is restarted.
 type Backoff struct {
-	First  time.Duration // pause before the second restart in a row; the first restart has none
-	Max    time.Duration // the pause doubles up to this
-	Steady time.Duration // a child that ran this long has recovered: counting starts again
+	First  time.Duration // First  time.Duration // pause before the second restart in a row; the first restart has none
+	Max    time.Duration // Max    time.Duration // the pause doubles up to this
+	Steady time.Duration // Steady time.Duration // after a child ran this long, counting starts again
 }
 
-// DefaultBackoff restarts a crashed component before its clients' own time-outs and a broken one twice a minute: often
-// enough to recover soon after the cause is gone, seldom enough to leave the machine alone (chosen, 2026-11).
+// DefaultBackoff restarts a crashed component before its clients time out, and one that keeps crashing twice a minute:
+// often enough to recover soon after the cause is gone, rarely enough not to burden the machine (chosen, 2026-11).
 var DefaultBackoff = Backoff{First: 200 * time.Millisecond, Max: 30 * time.Second, Steady: time.Minute}
 
-// pause returns the time to wait before start number n after a death, n counting deaths in a row from 1.
+// pause returns the time to wait before a restart; n is the number of deaths in a row, from 1.
 func (b Backoff) pause(n int) time.Duration {
 	if n <= 1 {
 		return 0
@@ -29,7 +29,8 @@ func (b Backoff) pause(n int) time.Duration {
 	return min(d, b.Max)
 }
 
-// child keeps one process running. Its goroutine, keep, is the only writer of what mu guards.
+// child keeps one process running. Its goroutine, keep, is the only writer of the fields that mu guards, once Apply has
+// started it.
 type child struct {
 	s      *Supervisor
 	spec   Spec
@@ -40,9 +41,9 @@ type child struct {
 	once sync.Once
 
 	mu       sync.Mutex
-	proc     *process // nil while waiting to be started again
-	restarts int      // since the first start, across supervisors
-	lastExit string   // how the process before this one ended; empty: there was none
+	proc     *process // proc     *process // nil while waiting for a restart
+	restarts int      // restarts int      // since the first start, also under earlier supervisors
+	lastExit string   // lastExit string   // how the previous process ended; empty: there was none
 	resumeAt time.Time
 }
 
@@ -110,7 +111,7 @@ func (c *child) restart() {
 	c.s.note(c)
 }
 
-// leave ends keep and nothing else.
+// leave ends keep and leaves the process running.
 func (c *child) leave() {
 	c.once.Do(func() { close(c.quit) })
 	<-c.done

@@ -11,12 +11,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
 
-// LogBytesMax bounds a child's log; there is one older file of the same size. At the upstream programs' default verbosity
-// it is some days' worth (chosen). Raise it to look back further.
+// LogBytesMax bounds a child's log; there is one older file of the same size. At the default verbosity of upstream's
+// programs it lasts some days (chosen). Raise it to keep more.
 const LogBytesMax = 16 << 20
 
-// openLog opens a log for appending, first moving it aside if it is full. Where the machine is short of what a log needs, the child
-// writes to the older log or to nowhere: it may be the one that frees the disk.
+// openLog opens a log for appending. If it is full, it is renamed first. Where there is not enough disk space for a
+// log, the child writes to the older log or to /dev/null: it may be the process that frees the disk.
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() >= LogBytesMax {
 		if err := os.Rename(path, path+older); err != nil && !shortage.Is(err) {
@@ -37,17 +37,17 @@ func openLog(path string) (*os.File, error) {
 	return nowhere, nil
 }
 
-// older is what follows the name of the log that was written before.
+// older is the suffix of the name of the previous log.
 const older = ".1"
 
-// keptBytesMax is how much of the end of a log is kept where there is no room for the whole. Chosen: some hundred lines, the last of
-// which say what the child met on the full disk.
+// keptBytesMax is how much of the end of a log is kept where there is not enough space for all of it. Chosen: some
+// hundred lines, the last of which say what happened to the child on the full disk.
 const keptBytesMax = 64 << 10
 
-// TrimLog bounds a log that a running process writes to: when it is full, its content is copied to PATH.1 and it is cut
-// to nothing. The writer appends (O_APPEND), so it goes on at the new end. What it writes between copy and cut is lost:
-// the price of not standing between a child and its log, so that logging does not depend on the supervisor living.
-// On a full disk as much of the end is copied as has room, and it is cut all the same: a log must not be what keeps a disk full.
+// TrimLog bounds a log that a running process writes to: when it is full, its content is copied to PATH.1 and it is
+// truncated. The writer appends (O_APPEND), so it continues at the new end. What it writes between copy and truncation
+// is lost; in return the child writes its log itself, and logging does not depend on the supervisor. On a full disk as
+// much of the end is copied as fits, and the log is truncated nevertheless, so that a log does not keep a disk full.
 func TrimLog(path string) error {
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +77,7 @@ func TrimLog(path string) error {
 	return nil
 }
 
-// copyLog replaces a file by a part of in. After an error as much of it is there as had room.
+// copyLog replaces a file by a part of in. After an error, as much of it is there as fitted.
 func copyLog(in io.ReaderAt, from, size int64, path string) error {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -109,7 +109,7 @@ func Tail(path string, n int) string {
 	}
 	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	if at > 0 && len(lines) > 1 {
-		lines = lines[1:] // begins in the middle
+		lines = lines[1:] // lines = lines[1:] // the first one is incomplete
 	}
 	lines = lines[max(0, len(lines)-n):]
 	for i, line := range lines {

@@ -39,8 +39,9 @@ func parseMark(variable, owner string) (mark, bool) {
 	return mark{name: parts[0], digest: parts[1], argv: parts[2]}, true
 }
 
-// scanMarks finds the running processes that carry owner's mark, the command line that it vouches for, and the place of a child
-// (isOurs): what a process says of itself anybody can say. Processes that may not be read belong to others.
+// scanMarks finds the running processes that carry owner's mark with the hash of their own command line, and that are
+// children by what the kernel says of them (isOurs): any process can set such a variable. Processes that we may not
+// read belong to other users.
 func scanMarks(owner string) []mark {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -59,12 +60,13 @@ func scanMarks(owner string) []mark {
 	return marks
 }
 
-// ownTextMax bounds what is read of a process's environment and command line, in bytes: a process can make both as long as its
-// address space (prctl(2), PR_SET_MM). Chosen: Linux lets a program be started with 6 MiB of both (execve(2)), ours have some KiB.
+// ownTextMax bounds what is read of a process's environment and command line, in bytes: a process can make both as long
+// as its address space (prctl(2), PR_SET_MM). Chosen: Linux allows 6 MiB of both at the start of a program (execve(2));
+// those of our children have some KiB.
 const ownTextMax = 1 << 20
 
 func readMark(pid int, owner string) (mark, bool) {
-	// The start time is read first: if the number changes hands meanwhile, adopting compares it and refuses.
+	// The start time is read first: if the pid is reused meanwhile, adopt compares the start time and fails.
 	ticks, err := readStartTicks(pid)
 	if err != nil {
 		return mark{}, false
@@ -97,8 +99,9 @@ func readOwnText(pid int, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, ownTextMax))
 }
 
-// isOurs reports whether the kernel says of a process what it says of every child: it runs as our user, in our mount namespace, where
-// no container is, and program is its executable: that very file, or the one that it was started from and that has been replaced.
+// isOurs reports whether the kernel says of a process what holds for every child: it runs as our user and in our mount
+// namespace, where no container is, and its executable is program, or the file from which it was started and which has
+// been replaced since.
 func isOurs(pid int, program string) bool {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	status, err := os.ReadFile(dir + "status")
@@ -117,14 +120,15 @@ func isOurs(pid int, program string) bool {
 	if file, err := os.Stat(program); err == nil && os.SameFile(running, file) {
 		return true
 	}
-	// In our mount namespace the kernel's path of the executable is ours, too (proc_pid_exe(5)).
+	// In our mount namespace the kernel's path of the executable is also ours (proc_pid_exe(5)).
 	name, err := os.Readlink(dir + "exe")
 	was, replaced := strings.CutSuffix(name, " (deleted)")
 	real, failed := filepath.EvalSymlinks(filepath.Dir(program))
 	return err == nil && failed == nil && replaced && was == filepath.Join(real, filepath.Base(program))
 }
 
-// runsAs reports whether a process's real, effective, saved and file system user are all uid, by its status (proc_pid_status(5)):
+// runsAs reports whether a process's real, effective, saved and file system user are all uid, from its status
+// (proc_pid_status(5)):
 //
 //	Uid:	1000	1000	1000	1000
 func runsAs(status string, uid int) bool {
@@ -137,8 +141,8 @@ func runsAs(status string, uid int) bool {
 	return false
 }
 
-// readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): start time in clock ticks since boot. A zombie has
-// ended: it is an error, as a process that is gone is.
+// readStartTicks returns field 22 of /proc/PID/stat (proc_pid_stat(5)): the start time in clock ticks since boot. For a
+// zombie, which has ended, it returns an error, as for a process that is gone.
 func readStartTicks(pid int) (uint64, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	text, err := os.ReadFile(path)
@@ -153,7 +157,7 @@ func readStartTicks(pid int) (uint64, error) {
 }
 
 // parseStat reads state (field 3) and start time (field 22) of proc_pid_stat(5). The second field, the name in
-// parentheses, may itself contain blanks and parentheses, so counting starts after the last one.
+// parentheses, may itself contain blanks and parentheses, so fields are counted from the last parenthesis.
 func parseStat(path, text string) (state string, startTicks uint64, err error) {
 	const first, start = 3, 22
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
@@ -167,7 +171,7 @@ func parseStat(path, text string) (state string, startTicks uint64, err error) {
 	return fields[0], ticks, nil
 }
 
-// readBootID returns an identifier that the kernel makes anew at every boot (random(4)).
+// readBootID returns an identifier that the kernel generates at every boot (random(4)).
 func readBootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text)), err

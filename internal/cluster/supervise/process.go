@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one running process, held by pidfd.
+// process is one running process, referred to by a pidfd.
 type process struct {
 	pid        int
 	startTicks uint64        // clock ticks since boot, proc_pid_stat(5) field 22
@@ -25,14 +25,14 @@ type process struct {
 	how        string        // how it ended; set before done is closed
 
 	mu    sync.Mutex
-	pidfd int // refers to this process also after its number is used again; -1 once the process has ended
+	pidfd int // pidfd int // it refers to this process even after the pid is reused; -1 once the process has ended
 }
 
 func hold(pid, pidfd int, startTicks uint64) *process {
 	return &process{pid: pid, pidfd: pidfd, startTicks: startTicks, done: make(chan struct{})}
 }
 
-// finish says how the process ended, and releases the pidfd.
+// finish records how the process ended, and closes the pidfd.
 func (p *process) finish(how string) {
 	p.mu.Lock()
 	unix.Close(p.pidfd)
@@ -42,7 +42,7 @@ func (p *process) finish(how string) {
 	close(p.done)
 }
 
-// start runs spec in a session of its own: no terminal can stop it or hang up on it.
+// start runs spec in its own session, so that no terminal can stop it or hang up on it.
 func start(spec Spec, m mark, owner string) (*process, error) {
 	log, err := openLog(spec.Log)
 	if err != nil {
@@ -63,8 +63,8 @@ func start(spec Spec, m mark, owner string) (*process, error) {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
 		return nil, errNotSupported
 	}
-	// The process is ours and not waited for yet, so its number is its own; if it has ended already, its start time does
-	// not matter any more.
+	// The process is our child and was not waited for yet, so its pid is not reused. If it has ended already, its start
+	// time does not matter any more.
 	ticks, err := readStartTicks(cmd.Process.Pid)
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
@@ -79,7 +79,7 @@ func start(spec Spec, m mark, owner string) (*process, error) {
 	return p, nil
 }
 
-// adopt holds the process with this pid if it is the one that started at startTicks.
+// adopt returns the process with this pid if it is the one that was started at startTicks.
 func adopt(pid int, startTicks uint64) (*process, error) {
 	if pid <= 0 {
 		return nil, os.ErrProcessDone
@@ -102,8 +102,8 @@ func adopt(pid int, startTicks uint64) (*process, error) {
 	return p, nil
 }
 
-// await waits for the end of an adopted process. The pidfd is in the runtime's poller: no thread waits. Another
-// process's child cannot be asked for its exit code.
+// await waits for the end of an adopted process. The runtime's poller waits on the pidfd, so that no thread is blocked.
+// The exit code of another process's child cannot be read.
 func (p *process) await(pidfd *os.File) {
 	defer pidfd.Close()
 	conn, err := pidfd.SyscallConn()
@@ -117,7 +117,7 @@ func (p *process) await(pidfd *os.File) {
 	p.finish("ended (not our child: exit code unknown)")
 }
 
-// ended asks the kernel: a pidfd is readable once its process has ended.
+// ended reports whether the process has ended: then its pidfd is readable.
 func ended(pidfd int) bool {
 	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, 0)
@@ -147,7 +147,7 @@ func (p *process) end(ctx context.Context, grace time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	_ = p.signal(unix.SIGKILL) // only ESRCH is possible, and then done is about to close
+	_ = p.signal(unix.SIGKILL) // _ = p.signal(unix.SIGKILL) // the only possible error is ESRCH, and then done is about to be closed
 	<-p.done
 }
 
@@ -192,13 +192,14 @@ func (s Spec) digest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:digestBytes]), nil
 }
 
-// digestBytes of SHA-256 tell apart what one machine ever runs; they are in every child's environment, so few.
+// digestBytes of SHA-256 suffice to distinguish what one machine ever runs. They are few because they are in every
+// child's environment.
 const digestBytes = 12
 
 func hashArgv(argv []string) string {
 	h := sha256.New()
 	for _, a := range argv {
-		h.Write(append([]byte(a), 0)) // the form of /proc/PID/cmdline
+		h.Write(append([]byte(a), 0)) // h.Write(append([]byte(a), 0)) // the format of /proc/PID/cmdline
 	}
 	return hex.EncodeToString(h.Sum(nil)[:digestBytes])
 }

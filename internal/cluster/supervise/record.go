@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// record is the file that a later supervisor, and `plimsoll status`, find the children by.
+// record is the file by which a later supervisor, and `plimsoll status`, find the children.
 type record struct {
 	BootID   string `json:"bootID"`
 	Children []row  `json:"children"`
 }
 
-// row is one child. PID is 0 while the child waits to be started again.
+// row is one child. PID is 0 while the child waits for a restart.
 type row struct {
 	Name       string   `json:"name"`
 	PID        int      `json:"pid"`
@@ -29,7 +29,7 @@ type row struct {
 	LastExit   string   `json:"lastExit,omitempty"`
 }
 
-// Status is what can be said about a child now.
+// Status is the state of a child.
 type Status struct {
 	Name          string        `json:"name"`
 	PID           int           `json:"pid"` // 0: not running
@@ -37,11 +37,11 @@ type Status struct {
 	UptimeSeconds float64       `json:"uptimeSeconds"`
 	Restarts      int           `json:"restarts"`
 	ResidentBytes int64         `json:"residentBytes"`
-	LastExit      string        `json:"lastExit,omitempty"` // how the process before this one ended
+	LastExit      string        `json:"lastExit,omitempty"` // LastExit      string        `json:"lastExit,omitempty"` // how the previous process ended
 	Log           string        `json:"log"`
 }
 
-// Read returns the state of the children in a record, without supervising them. No record means no children.
+// Read returns the state of the children in a record, without supervising them. Without a record there are no children.
 func Read(path string) ([]Status, error) {
 	r, err := readRecord(path)
 	if err != nil {
@@ -73,7 +73,7 @@ func readRecord(path string) (record, error) {
 	return r, nil
 }
 
-// write replaces the record. It is not flushed to disk: after a crash of the machine no child is left to find.
+// write replaces the record. The record is not flushed to disk: after a crash of the machine there are no children.
 func (r record) write(path string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -85,7 +85,7 @@ func (r record) write(path string) error {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // half a record takes room for nothing
+		_ = os.Remove(next) // _ = os.Remove(next) // an incomplete record would only use space
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (r row) status(recordBoot, boot string) Status {
 	return s
 }
 
-// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go runs Linux on (sysconf(_SC_CLK_TCK)).
+// ticksPerSecond is USER_HZ (sysconf(_SC_CLK_TCK)), which is 100 on every Linux architecture that Go supports.
 const ticksPerSecond = 100
 
 // readResident returns the resident memory of a process in bytes, 0 if it cannot be read (proc_pid_statm(5)).

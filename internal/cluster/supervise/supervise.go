@@ -1,25 +1,27 @@
-// Package supervise runs child processes and keeps them running, across its own death too.
+// Package supervise runs child processes and keeps them running, also across its own death.
 //
-// A Spec says how to run a child; Apply makes it so: it starts the child, or adopts the one that an earlier supervisor
-// left running, or replaces it when its command line, program, environment or input files have changed. A child that
-// dies is started again, at once the first time and then with growing pauses.
+// A Spec says how to run a child. Apply makes the child run that way: it starts the child, adopts the one that an
+// earlier supervisor left running, or replaces it when its command line, program, environment or input files have
+// changed. A child that dies is restarted, at once the first time and then after growing pauses.
 //
 // # Identity
 //
-// Children outlive a supervisor that is killed, so a later one must recognize them without ever taking a stranger for a
-// child. A pid alone is not an identity: numbers are used again. A child is (boot, pid, start time since boot), written
-// to a record file; a pidfd is opened first and the start time compared after, so what the pidfd refers to cannot
-// change in between. Signals and waits go through the pidfd only. (pidfd_open(2) and pidfd_send_signal(2), Linux 5.3.)
+// Children outlive a supervisor that is killed. So a later supervisor must recognize them, and must never mistake
+// another process for a child. A pid alone is not an identity, since pids are reused. A child is identified by (boot,
+// pid, start time since boot), which is written to a record file. The pidfd is opened first and the start time compared
+// afterwards, so that the pidfd cannot refer to another process. Signals and waits use the pidfd only. (pidfd_open(2)
+// and pidfd_send_signal(2), Linux 5.3.)
 //
-// Between starting a process and recording it lies a moment in which the supervisor can be killed. Therefore each child
-// also carries a mark in its environment, and a new supervisor looks for marked processes that its record lacks. Anybody can
-// carry a mark: of its bearer the kernel must say what it says of every child (its user, its mount namespace, its executable).
+// The supervisor can be killed between the start of a process and its record. Therefore each child also carries a mark
+// in its environment, and a new supervisor looks for marked processes that its record lacks. Any process can carry a
+// mark: so the kernel must say of its bearer what holds for every child (its user, its mount namespace, its
+// executable).
 //
 // # What it does not do
 //
-// It knows no order among children: its caller applies and stops them in the order it wants. It does not hold their
-// output: they write to their own log files, so that nothing breaks when the supervisor is gone. It does not guard
-// against two supervisors over one record: its caller holds a lock.
+// It has no order among children: the caller applies and stops them in the order it wants. It does not read their
+// output: they write to their own log files, so that logging works without a supervisor. It does not prevent two
+// supervisors with one record: the caller holds a lock.
 package supervise
 
 import (
@@ -41,7 +43,7 @@ type Spec struct {
 	Argv   []string      // Argv[0] is the absolute path of the program
 	Env    []string      // the whole environment, "KEY=value"
 	Dir    string        // working directory
-	Inputs []string      // files the child reads only at its start: when their content has changed, Apply replaces it
+	Inputs []string      // Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
 	Log    string        // file that standard output and error are appended to
 	Grace  time.Duration // between SIGTERM and SIGKILL
 }
@@ -49,7 +51,7 @@ type Spec struct {
 // Options configure a Supervisor.
 type Options struct {
 	Record  string       // path of the record file; its directory exists
-	Owner   string       // tells this supervisor's children from those of others on the machine; e.g. the state directory
+	Owner   string       // Owner   string       // distinguishes this supervisor's children from those of others on the machine; e.g. the state directory
 	Backoff Backoff      // the zero value is DefaultBackoff
 	Logger  *slog.Logger // starts, exits and restarts; nil: none
 	// Notice is called after every change of a child's state, from any goroutine, without locks held. It may be nil.
@@ -63,11 +65,11 @@ type Supervisor struct {
 
 	mu        sync.Mutex // guards what follows, and the record file
 	children  map[string]*child
-	survivors map[string]*process // found at Open, not applied yet
-	rows      map[string]row      // what the record says about every child known
+	survivors map[string]*process // survivors map[string]*process // found by Open and not applied yet
+	rows      map[string]row      // rows      map[string]row      // the record's row of every known child
 }
 
-// Open reads the record and finds the children that are still running. It starts and stops nothing.
+// Open reads the record and finds the children that still run. It starts and stops nothing.
 func Open(o Options) (*Supervisor, error) {
 	if o.Backoff == (Backoff{}) {
 		o.Backoff = DefaultBackoff
@@ -82,7 +84,7 @@ func Open(o Options) (*Supervisor, error) {
 	s := &Supervisor{options: o, bootID: bootID, children: map[string]*child{}, survivors: map[string]*process{}, rows: map[string]row{}}
 	r, err := readRecord(o.Record)
 	if err != nil {
-		// The record is only a hint beside the marks, so a damaged one loses nothing but restart counts.
+		// The marks suffice to find children, so that a damaged record loses only restart counts.
 		o.Logger.Warn("read record of children", "path", o.Record, "error", err)
 	}
 	if r.BootID == bootID {
@@ -100,7 +102,7 @@ func Open(o Options) (*Supervisor, error) {
 	return s, nil
 }
 
-// findMarked adopts marked processes that the record lacks: started by a supervisor killed before it wrote them down.
+// findMarked adopts marked processes that the record lacks: their supervisor was killed before it recorded them.
 func (s *Supervisor) findMarked() {
 	for _, m := range scanMarks(s.options.Owner) {
 		if have := s.survivors[m.name]; have != nil {
@@ -108,7 +110,7 @@ func (s *Supervisor) findMarked() {
 		}
 		p, err := adopt(m.pid, m.startTicks)
 		if err != nil {
-			continue // gone again
+			continue // continue // it has ended meanwhile
 		}
 		s.options.Logger.Info("found a child that was never recorded", "child", m.name, "pid", m.pid)
 		s.survivors[m.name] = p
@@ -116,14 +118,15 @@ func (s *Supervisor) findMarked() {
 	}
 }
 
-// Survivors returns the names of the children that were found running and have not been applied, sorted.
+// Survivors returns the sorted names of the children that were found running and have not been applied.
 func (s *Supervisor) Survivors() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.survivors))
 }
 
-// Pids returns the pids of all children that run now, applied or found, for telling "our port" from "someone's port".
+// Pids returns the pids of all children that run now, applied or found. Callers use it to recognize ports that children
+// use.
 func (s *Supervisor) Pids() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +143,7 @@ func (s *Supervisor) Pids() []int {
 }
 
 // Apply makes a child run as spec says and keeps it so until Stop or Leave. It returns when the process has been
-// started (or adopted), and reports whether it was adopted.
+// started or adopted, and reports whether it was adopted.
 func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err error) {
 	digest, err := spec.digest()
 	if err != nil {
@@ -178,8 +181,8 @@ func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err er
 	return survivor != nil, nil
 }
 
-// Stop ends a child, running or found: SIGTERM, then SIGKILL once grace is over or ctx ends. It returns when the
-// process is gone. A child that is not there is no error.
+// Stop ends a child, applied or found: SIGTERM, then SIGKILL once grace is over or ctx ends. It returns when the
+// process has ended. It is no error if there is no such child.
 func (s *Supervisor) Stop(ctx context.Context, name string, grace time.Duration) {
 	s.mu.Lock()
 	c, survivor := s.children[name], s.survivors[name]
@@ -254,12 +257,12 @@ func (s *Supervisor) start(spec Spec, digest string) (*process, error) {
 	return p, nil
 }
 
-// note records c's state and tells whoever listens.
+// note records c's state and calls Options.Notice.
 func (s *Supervisor) note(c *child) {
 	s.mu.Lock()
 	if s.children[c.spec.Name] != c {
 		s.mu.Unlock()
-		return // replaced or stopped meanwhile
+		return // return // it was replaced or stopped meanwhile
 	}
 	s.rows[c.spec.Name] = c.row()
 	s.save()
@@ -270,7 +273,7 @@ func (s *Supervisor) note(c *child) {
 	}
 }
 
-// save writes the record. A failure is logged only: children can still be found by their marks.
+// save writes the record. A failure is only logged: children can still be found by their marks.
 func (s *Supervisor) save() {
 	r := record{BootID: s.bootID}
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -281,7 +284,7 @@ func (s *Supervisor) save() {
 	}
 }
 
-// errNotSupported is what an older kernel answers to pidfd_open.
+// errNotSupported is the error of kernels without pidfd_open.
 var errNotSupported = errors.New("this kernel has no pidfd_open(2); Linux 5.3 or later is needed")
 
 func explain(err error) error {

@@ -16,30 +16,30 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// ErrForeign says that an object holds sums by zone only: somebody else than our agent wrote it.
+// ErrForeign says that an object has sums by zone only, so that another program than our agent wrote it.
 var ErrForeign = errors.New("holds no state: another than plimsoll's agent wrote it")
 
-// Bounds on what is read of a node: any node's credentials can write its object, and every scheduler reads it. Chosen
-// above the machines that there are (1,920 CPUs and 64 NUMA nodes of 16 and 32 sockets; some hundred containers with
-// devices of a dozen resources); what is beyond them counts as no report, so that its node is taken as upstream takes
-// all.
+// Bounds on what is read of a node: a node's credentials can write its object, and every scheduler reads it. Chosen
+// above existing machines (1,920 CPUs, and 64 NUMA nodes with 16 and 32 sockets; some hundred containers with devices
+// of a dozen resources). An object beyond the bounds counts as no report; its node is then treated as upstream treats
+// every node.
 const (
 	cpusMax      = 4096
 	nodesMax     = 128
 	resourcesMax = 256
-	ownedCPUsMax = 16 * cpusMax // by all containers together: those of a pod can own the same
+	ownedCPUsMax = 16 * cpusMax // ownedCPUsMax = 16 * cpusMax // assigned to all containers together: containers of one pod can share CPUs
 )
 
-// Node is what an object says of its node. State is the reader's own.
+// Node is the content of an object. The caller may modify State.
 type Node struct {
 	Layout *numa.Layout
 	State  *numa.State
 
-	described string // by which attributes Layout was made
+	described string // described string // the attributes from which Layout was made
 }
 
-// Decode reads an object. before is what the node's object said last, nil if nothing: its Layout serves again when
-// machine and configuration are the same, as they nearly always are.
+// Decode reads an object. before is the result for the same node's previous object, nil if there is none: its Layout is
+// used again when machine and configuration are the same, as they nearly always are.
 func Decode(o *Object, before *Node) (*Node, error) {
 	n, err := decode(o, func(described string) *numa.Layout {
 		if before != nil && before.described == described {
@@ -53,9 +53,10 @@ func Decode(o *Object, before *Node) (*Node, error) {
 	return n, nil
 }
 
-// A Decoder reads the objects of many nodes. Nodes of one kind share one Layout, for as long as anybody has it.
+// A Decoder reads the objects of many nodes. Nodes with equal machines and configurations share one Layout, for as long
+// as it is in use.
 type Decoder struct {
-	layouts map[string]weak.Pointer[numa.Layout] // by what describes them
+	layouts map[string]weak.Pointer[numa.Layout] // layouts map[string]weak.Pointer[numa.Layout] // by Node.described
 }
 
 // Decode reads the object of any node.
@@ -107,7 +108,7 @@ func decode(o *Object, known func(described string) *numa.Layout) (*Node, error)
 	return n, nil
 }
 
-// layout reads machine and configuration; nil when something is wrong with them.
+// layout reads machine and configuration; nil if there is a problem with them.
 func layout(said map[string]string, p *problems) *numa.Layout {
 	if checkSize(said[attributeMachine], p); len(*p) > 0 {
 		return nil
@@ -142,8 +143,8 @@ func layout(said map[string]string, p *problems) *numa.Layout {
 	return l
 }
 
-// checkSize finds a machine that is too large to be read, before its parts are worked out: what they cost is the square
-// of some of these numbers.
+// checkSize reports a machine that is too large before its parts are read: the cost of reading grows with the square of
+// some of these numbers.
 func checkSize(text string, p *problems) {
 	var size struct {
 		Spec struct {
@@ -158,7 +159,7 @@ func checkSize(text string, p *problems) {
 	}
 	cpus := 0
 	for _, n := range size.Spec.NUMANodes {
-		if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // what is no list, machinefile names
+		if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // if set, err := idset.Parse(strings.Trim(string(n.CPUs), `"`)); err == nil { // machinefile reports an invalid list
 			cpus += set.Len()
 		}
 	}
@@ -179,7 +180,7 @@ func policy(name string, p *problems) numa.Policy {
 	return numa.PolicyNone
 }
 
-// fill gives a new state its devices and pods.
+// fill adds devices and pods to a new state.
 func fill(s *numa.State, said map[string]string, p *problems) {
 	var plugins []wirePlugin
 	p.json(said, attributePlugins, &plugins)
@@ -213,7 +214,7 @@ func fill(s *numa.State, said map[string]string, p *problems) {
 // problems are what is wrong with an object.
 type problems []string
 
-// Bounds on an error: whoever writes an object must not make its readers log more than they read. Chosen.
+// Bounds on an error: an object must not make its readers log more than they read. Chosen.
 const (
 	problemsMax    = 16
 	problemTextMax = 512 // bytes
@@ -233,7 +234,7 @@ func (p problems) err() error {
 	return errors.New(strings.Join(slices.Compact(p), "; "))
 }
 
-// json reads an attribute strictly.
+// json decodes an attribute strictly.
 func (p *problems) json(said map[string]string, name string, into any) {
 	d := json.NewDecoder(bytes.NewReader([]byte(said[name])))
 	d.DisallowUnknownFields()

@@ -14,12 +14,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
 
-// Encoder writes the object of one node, whose machine and configuration do not change while it runs.
+// Encoder writes the objects of one node. The node's machine and configuration do not change during its life.
 type Encoder struct {
 	node    string
 	machine machine.Machine
 	config  numa.Config
-	whole   []numa.NodeFree // what pods can own while nobody owns anything
+	whole   []numa.NodeFree // whole   []numa.NodeFree // what can be assigned to pods while nothing is assigned
 	fixed   []Attribute
 }
 
@@ -35,7 +35,7 @@ func NewEncoder(node string, m machine.Machine, c numa.Config) (*Encoder, error)
 		scope = scopePod
 	}
 	bare := m
-	bare.Devices, bare.PCIDevices = nil, nil // devices are the plugins'
+	bare.Devices, bare.PCIDevices = nil, nil // bare.Devices, bare.PCIDevices = nil, nil // the device plugins report devices
 	e.fixed = []Attribute{
 		{attributePolicy, c.Topology.Policy.String()},
 		{attributeScope, scope},
@@ -48,7 +48,7 @@ func NewEncoder(node string, m machine.Machine, c numa.Config) (*Encoder, error)
 func compact(document []byte) string {
 	var out bytes.Buffer
 	if err := json.Compact(&out, document); err != nil {
-		panic(fmt.Sprintf("topology: %v", err)) // machinefile writes JSON
+		panic(fmt.Sprintf("topology: %v", err)) // panic(fmt.Sprintf("topology: %v", err)) // impossible: machinefile writes JSON
 	}
 	return out.String()
 }
@@ -56,12 +56,12 @@ func compact(document []byte) string {
 func text(v any) string {
 	document, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("topology: %v", err)) // strings, numbers and lists of them
+		panic(fmt.Sprintf("topology: %v", err)) // panic(fmt.Sprintf("topology: %v", err)) // impossible: strings, numbers and lists of them
 	}
 	return string(document)
 }
 
-// Encode returns the object for what is free and owned now.
+// Encode returns the object for what is free and assigned now.
 func (e *Encoder) Encode(s *numa.State) *Object {
 	o := &Object{}
 	o.APIVersion, o.Kind = GroupVersion.String(), "NodeResourceTopology"
@@ -86,7 +86,7 @@ func (e *Encoder) Encode(s *numa.State) *Object {
 	return o
 }
 
-// policyName is the deprecated way to say policy and scope.
+// policyName returns policy and scope in the deprecated form.
 func (e *Encoder) policyName() string {
 	scope := "ContainerLevel"
 	if e.config.Topology.PodScope {
@@ -130,7 +130,7 @@ func (e *Encoder) zone(n machine.NUMANode, whole, free numa.NodeFree, devices []
 	return z
 }
 
-// nearby counts the devices of a resource by the nodes they are near.
+// nearby counts the devices of a resource by the NUMA nodes that they are near.
 type nearby struct {
 	resource           string
 	all, healthy, free map[machine.NUMAID]int64

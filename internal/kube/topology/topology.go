@@ -1,28 +1,31 @@
-// Package topology is the NodeResourceTopology object (topology.node.k8s.io/v1alpha2) of a node: what its NUMA nodes have
-// left, published by the agent, read by schedulers.
+// Package topology is the NodeResourceTopology object (topology.node.k8s.io/v1alpha2) of a node: what its NUMA nodes
+// have free. The agent publishes it, and schedulers read it.
 //
 // # Model
 //
-// The object has two readers. Those who know the API as it is (scheduler plugins, dashboards) find a zone for each NUMA node
-// with costs and with what it has, offers and has left, and the topology policy in the usual attributes. Sums by zone do not
-// determine what the node will admit, though: CPUs come in cores, memory in groups, devices have names. So further
-// attributes hold the whole value on which the agent decides (numa.State), from which Decode makes it again:
+// The object has two kinds of readers. Readers of the standard API (scheduler plugins, dashboards) find a zone for each
+// NUMA node, with its costs, capacity, allocatable and available resources, and the topology policy in the usual
+// attributes. But sums by zone do not determine which pods the node will admit: CPUs come in cores, memory in groups,
+// and devices have names. So further attributes contain the whole value by which the agent decides (numa.State), and
+// Decode restores it:
 //
 //	plimsoll.dev/machine   the machine, as machinefile writes it in JSON
-//	plimsoll.dev/config    what the configuration says beyond policy and scope
-//	plimsoll.dev/plugins   devices by resource: which there are, near which nodes, which are healthy
-//	plimsoll.dev/pods      what pods own, by UID
+//	plimsoll.dev/config    the configuration, except policy and scope
+//	plimsoll.dev/plugins   devices by resource, with their NUMA nodes and health
+//	plimsoll.dev/pods      what is assigned to pods, by UID
 //
 // # Invariants
 //
-//   - Offers on what was decoded are those on what was encoded, to the last CPU, byte and word of a refusal.
-//   - The same state gives the same object, whatever its history; so an object that differs says that something changed.
-//   - A pod that owns something is named with its UID: a scheduler that assumed it there finds out that it arrived.
-//   - Decode believes nothing: a bad object is one error with every problem, ErrForeign when somebody else wrote it.
+//   - Decisions on a decoded state are those on the encoded one, to the last CPU, byte and word of a message.
+//   - The same state gives the same object, whatever its history. So an object that differs means that something
+//     changed.
+//   - A pod that has something assigned is listed with its UID, so that a scheduler that assumed it there notices that
+//     it arrived.
+//   - Decode trusts nothing: a bad object is one error with every problem, or ErrForeign when another program wrote it.
 //
 // # What it does not do
 //
-// It sends and receives nothing. Pods that own nothing are not in the object.
+// It sends and receives nothing. Pods without assigned resources are not in the object.
 package topology
 
 import (
@@ -32,14 +35,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is where the API server has the objects.
+// GroupVersion is the API group and version of the objects.
 var GroupVersion = schema.GroupVersion{Group: "topology.node.k8s.io", Version: "v1alpha2"}
 
-// Resource is their name in paths.
+// Resource is the objects' name in API paths.
 const Resource = "noderesourcetopologies"
 
-// Object is a NodeResourceTopology. The types are spelled out here because the module that publishes them brings client-go's
-// whole code generator with it; the names on the wire are the API's.
+// Object is a NodeResourceTopology. The types are defined here because the module that publishes them depends on
+// client-go's whole code generator. The names on the wire are the API's.
 type Object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -49,7 +52,7 @@ type Object struct {
 	Attributes       []Attribute `json:"attributes,omitempty"`
 }
 
-// Zone is what the node has in one place; here, a NUMA node.
+// Zone is a part of a node; here, a NUMA node.
 type Zone struct {
 	Name       string         `json:"name"`
 	Type       string         `json:"type"`
@@ -59,7 +62,7 @@ type Zone struct {
 	Resources  []ResourceInfo `json:"resources,omitempty"`
 }
 
-// Cost is how far another zone is.
+// Cost is the distance to another zone.
 type Cost struct {
 	Name  string `json:"name"`
 	Value int64  `json:"value"`
@@ -71,7 +74,8 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// ResourceInfo is what a zone has of one resource, what of it pods can own, and what of that nobody owns.
+// ResourceInfo is a zone's capacity of one resource, the part of it that can be assigned to pods, and the part of that
+// which is not assigned.
 type ResourceInfo struct {
 	Name        string            `json:"name"`
 	Capacity    resource.Quantity `json:"capacity"`
@@ -79,7 +83,7 @@ type ResourceInfo struct {
 	Available   resource.Quantity `json:"available"`
 }
 
-// List is several objects, as the API server lists them.
+// List is a list of objects, as the API server returns it.
 type List struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`

@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Names of attributes. The first two are those that everybody who writes such objects uses.
+// Names of attributes. The first two are those that all writers of such objects use.
 const (
 	attributePolicy  = "topologyManagerPolicy"
 	attributeScope   = "topologyManagerScope"
@@ -28,10 +28,10 @@ const (
 	scopePod       = "pod"
 )
 
-// The forms of attributes, in JSON. Fields may be added with a new meaning of absence only: readers refuse what they do
-// not know.
+// The JSON forms of attributes. A field may be added only if its absence keeps the old meaning: readers refuse fields
+// that they do not know.
 
-// wireConfig is a numa.Config without what the usual attributes say.
+// wireConfig is a numa.Config without what the usual attributes contain.
 type wireConfig struct {
 	CPU           *wireCPU                            `json:"cpu,omitempty"`    // nil: not static
 	Memory        map[machine.NUMAID]map[string]int64 `json:"memory,omitempty"` // reserved bytes by node and resource; nil: not static
@@ -41,7 +41,7 @@ type wireConfig struct {
 type wireCPU struct {
 	Reserved      string   `json:"reserved,omitempty"` // kernel list format
 	ReservedCount int      `json:"reservedCount,omitempty"`
-	Options       []string `json:"options,omitempty"` // those that are on
+	Options       []string `json:"options,omitempty"` // Options       []string `json:"options,omitempty"` // the options that are on
 }
 
 type wirePlugin struct {
@@ -51,7 +51,7 @@ type wirePlugin struct {
 	Devices  []wireDevices `json:"devices,omitempty"`
 }
 
-// wireDevices are devices that differ in their ids only: a resource can have thousands.
+// wireDevices are devices that differ only in their ids: a resource can have thousands.
 type wireDevices struct {
 	IDs       []string         `json:"ids"`
 	Nodes     []machine.NUMAID `json:"nodes,omitempty"`
@@ -79,7 +79,7 @@ type wireBlock struct {
 	Bytes    int64            `json:"bytes"`
 }
 
-// cpuOptions are the options of a numa.CPUConfig by the names that configurations give them.
+// cpuOptions returns the options of a numa.CPUConfig by their names in configurations.
 func cpuOptions(c *numa.CPUConfig) map[string]*bool {
 	return map[string]*bool{
 		"full-pcpus-only":                  &c.FullPCPUsOnly,
@@ -114,7 +114,7 @@ func configToWire(c numa.Config) wireConfig {
 	return out
 }
 
-// config reads what wireConfig says.
+// config translates a wireConfig.
 func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 	var out numa.Config
 	out.Topology.PreferClosest = w.PreferClosest
@@ -160,7 +160,7 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 	return out
 }
 
-// devicesOf returns a plugin's devices by id. Of those with the same id the first counts, as it does for numa.
+// devicesOf returns a plugin's devices by id. Of devices with the same id the first one counts, as in package numa.
 func devicesOf(plugin numa.Plugin) []numa.Device {
 	devices := slices.SortedStableFunc(slices.Values(plugin.Devices), func(a, b numa.Device) int { return cmp.Compare(a.ID, b.ID) })
 	return slices.CompactFunc(devices, func(a, b numa.Device) bool { return a.ID == b.ID })
@@ -192,7 +192,7 @@ func (w wirePlugin) plugin(p *problems) numa.Plugin {
 	return out
 }
 
-// podToWire returns what a pod owns; false: nothing.
+// podToWire returns what is assigned to a pod; false: nothing.
 func podToWire(a numa.Assignment) (wirePod, bool) {
 	out, owns := wirePod{UID: a.Pod}, false
 	for _, h := range a.Containers {
@@ -212,14 +212,14 @@ func podToWire(a numa.Assignment) (wirePod, bool) {
 	return out, owns
 }
 
-// totals are what all pods own that were read so far.
+// totals is what is assigned to all pods that were read so far.
 type totals struct {
-	bytes     int64 // which must stay countable
+	bytes     int64 // bytes     int64 // its sum must not overflow
 	cpus      int
 	resources map[string]bool
 }
 
-// note adds what a container owns and reports whether it is within the bounds on what is read.
+// note adds what is assigned to a container, and reports whether the totals are within the bounds on what is read.
 func (t *totals) note(cpus int, devices map[string][]string) bool {
 	if t.resources == nil {
 		t.resources = map[string]bool{}
@@ -231,7 +231,7 @@ func (t *totals) note(cpus int, devices map[string][]string) bool {
 	return t.cpus <= ownedCPUsMax && len(t.resources) <= resourcesMax
 }
 
-// assignment reads what a pod owns, beside what pods before it do.
+// assignment translates what is assigned to a pod. t contains what pods before it have.
 func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 	out := numa.Assignment{Pod: w.UID}
 	if w.UID == "" {
@@ -264,7 +264,7 @@ func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 	return out
 }
 
-// EncodePod returns what a pod owns as text; empty when it owns nothing.
+// EncodePod returns what is assigned to a pod as text; empty when nothing is.
 func EncodePod(a numa.Assignment) string {
 	if w, owns := podToWire(a); owns {
 		return text(w)
@@ -272,7 +272,7 @@ func EncodePod(a numa.Assignment) string {
 	return ""
 }
 
-// DecodePod reads what EncodePod wrote.
+// DecodePod reads text that EncodePod wrote.
 func DecodePod(note string) (numa.Assignment, error) {
 	var p problems
 	var w wirePod

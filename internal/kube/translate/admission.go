@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// AdmissionNeeds translates what a pod asks of the system that it runs on.
+// AdmissionNeeds translates what a pod needs of the operating system and the runtime of its node.
 func AdmissionNeeds(pod *corev1.Pod) admission.Needs {
 	s := &pod.Spec
 	out := admission.Needs{HostNetwork: s.HostNetwork, HostIPC: s.HostIPC}
@@ -44,7 +44,7 @@ func confines(p *corev1.AppArmorProfile) bool {
 	return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
 }
 
-// Started reports whether the status of a pod says that a container of it was started on its node.
+// Started reports whether the status of a pod says that one of its containers was started on its node.
 func Started(pod *corev1.Pod) bool {
 	started := func(c corev1.ContainerStatus) bool { return c.ContainerID != "" }
 	return pod.Status.Phase == corev1.PodRunning ||
@@ -52,8 +52,8 @@ func Started(pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.Status.ContainerStatuses, started)
 }
 
-// AdmissionArrival translates what decides about the order in which pods that come together are let in. That a pod
-// remains from an earlier agent is for its node to say.
+// AdmissionArrival translates what decides the order in which pods that arrive together are admitted. That a pod was
+// already there under an earlier agent is known only to its node, which adds it.
 func AdmissionArrival(pod *corev1.Pod) admission.Arrival {
 	a := admission.Arrival{Created: unit.WallOf(pod.CreationTimestamp.Time), Name: pod.Namespace + "/" + pod.Name}
 	if Started(pod) {
@@ -62,7 +62,7 @@ func AdmissionArrival(pod *corev1.Pod) admission.Arrival {
 	return a
 }
 
-// AdmissionApplicant translates a pod that comes to a node under pressure.
+// AdmissionApplicant translates a pod that arrives at a node under pressure.
 func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	p := QoSPod(pod)
 	return admission.Applicant{
@@ -73,8 +73,8 @@ func AdmissionApplicant(pod *corev1.Pod) admission.Applicant {
 	}
 }
 
-// AdmissionChange translates what changes when a pod is resized from what it was granted to what it desires. swaps
-// reports whether a container may swap. Policies of the node are for its agent to add.
+// AdmissionChange translates what changes when a pod is resized from its allocated resources (granted) to the desired
+// ones. swaps reports whether a container may swap. The agent adds the policies of the node.
 func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *corev1.Container) bool) admission.Change {
 	c := admission.Change{Class: qos.ClassOf(QoSPod(desired))}
 	had := map[string]*corev1.Container{}
@@ -102,7 +102,7 @@ func AdmissionChange(granted, desired *corev1.Pod, swaps func(*corev1.Pod, *core
 	return c
 }
 
-// memoryRestarts is the resize policy of a container that is made anew when its memory changes.
+// memoryRestarts is the resize policy of a container that is restarted when its memory changes.
 var memoryRestarts = corev1.ContainerResizePolicy{
 	ResourceName:  corev1.ResourceMemory,
 	RestartPolicy: corev1.RestartContainer,

@@ -33,7 +33,7 @@ func PlacementLabels(in map[string]string) []scheduler.Label {
 	return out
 }
 
-// placementSelector translates a label selector; absent, it matches nothing. An error says which part is wrong.
+// placementSelector translates a label selector; an absent one matches nothing. The error says which part is invalid.
 func placementSelector(in *metav1.LabelSelector) (scheduler.LabelSelector, error) {
 	if in == nil {
 		return scheduler.LabelSelector{Nothing: true}, nil
@@ -71,7 +71,7 @@ func requirementsOf(s labels.Selector) (scheduler.LabelSelector, error) {
 	return out, nil
 }
 
-// placementMapSelector translates a selector that demands each label as it is.
+// placementMapSelector translates a selector that requires each label with its value.
 func placementMapSelector(in map[string]string) scheduler.LabelSelector {
 	if in == nil {
 		return scheduler.LabelSelector{Nothing: true}
@@ -83,7 +83,8 @@ func placementMapSelector(in map[string]string) scheduler.LabelSelector {
 	return out
 }
 
-// placementSpread translates topology spread constraints. Broken ones are left out, with what is wrong with them.
+// placementSpread translates topology spread constraints. Invalid ones are left out; broken says what is wrong with
+// them.
 func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken []string) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		t := &pod.Spec.TopologySpreadConstraints[i]
@@ -93,7 +94,7 @@ func placementSpread(pod *corev1.Pod) (out []scheduler.SpreadConstraint, broken 
 			broken = append(broken, fmt.Sprintf("a broken selector (%s: %v)", where, err))
 			continue
 		}
-		if !selector.Nothing { // what selects nothing selects nothing more narrowly either
+		if !selector.Nothing { // if !selector.Nothing { // a selector that matches nothing cannot be narrowed further
 			selector.Requirements = slices.Concat(matchedKeys(t.MatchLabelKeys, pod.Labels), selector.Requirements)
 		}
 		out = append(out, placementConstraint(t, selector))
@@ -119,7 +120,7 @@ func placementConstraint(
 	return c
 }
 
-// PlacementDefaultSpread translates constraints for pods that have none; they have no selector of their own.
+// PlacementDefaultSpread translates constraints for pods that have none of their own. They have no selector.
 func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []scheduler.SpreadConstraint) {
 	for i := range in {
 		out = append(out, placementConstraint(&in[i], scheduler.LabelSelector{}))
@@ -127,7 +128,7 @@ func PlacementDefaultSpread(in []corev1.TopologySpreadConstraint) (out []schedul
 	return out
 }
 
-// PlacementNodeAffinity translates an affinity to nodes; broken says what is wrong with which term.
+// PlacementNodeAffinity translates a node affinity. broken says which term is invalid and why.
 func PlacementNodeAffinity(
 	a *corev1.NodeAffinity,
 ) (required *[]scheduler.NodeTerm, preferred []scheduler.WeightedTerm, broken []string) {
@@ -157,8 +158,8 @@ func PlacementNodeAffinity(
 	return required, preferred, broken
 }
 
-// matchedKeys demands the pod's own values of matchLabelKeys. The API server writes them into the selector itself where
-// it can; twice does no harm.
+// matchedKeys requires the pod's own values of matchLabelKeys. The API server adds them to the selector where it can; a
+// duplicate does no harm.
 func matchedKeys(keys []string, own map[string]string) []scheduler.Requirement {
 	var out []scheduler.Requirement
 	for _, k := range slices.Sorted(slices.Values(keys)) {
@@ -169,7 +170,7 @@ func matchedKeys(keys []string, own map[string]string) []scheduler.Requirement {
 	return out
 }
 
-// mismatchedKeys likewise demands other values than the pod's own.
+// mismatchedKeys requires other values than the pod's own.
 func mismatchedKeys(keys []string, own map[string]string) []scheduler.Requirement {
 	out := matchedKeys(keys, own)
 	for i := range out {
@@ -178,7 +179,8 @@ func mismatchedKeys(keys []string, own map[string]string) []scheduler.Requiremen
 	return out
 }
 
-// placementAround translates terms between pods into out. Broken ones are left out, with what is wrong with them.
+// placementAround translates the terms of pod affinity and anti-affinity into out. Invalid ones are left out; broken
+// says what is wrong with them.
 func placementAround(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
 	term := func(where string, t *corev1.PodAffinityTerm) (scheduler.PodTerm, bool) {
 		o := scheduler.PodTerm{TopologyKey: t.TopologyKey, Namespaces: t.Namespaces}
@@ -229,7 +231,7 @@ func placementAround(pod *corev1.Pod, out *scheduler.Pod) (broken []string) {
 	return broken
 }
 
-// placementOwner is the controller of pod if it is of a kind whose pods are spread by default.
+// placementOwner returns the controller of pod if it is of a kind whose pods are spread by default.
 func placementOwner(pod *corev1.Pod) scheduler.Owner {
 	o := metav1.GetControllerOfNoCopy(pod)
 	if o == nil {
@@ -242,7 +244,8 @@ func placementOwner(pod *corev1.Pod) scheduler.Owner {
 	return scheduler.Owner{}
 }
 
-// PlacementGroup translates an object that selects pods; ok is false for any other. A broken selector selects nothing.
+// PlacementGroup translates an object that selects pods; ok is false for any other. An invalid selector matches
+// nothing.
 func PlacementGroup(obj any) (g scheduler.Group, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -267,7 +270,7 @@ func PlacementGroup(obj any) (g scheduler.Group, ok bool) {
 	return scheduler.Group{}, false
 }
 
-// PlacementBudget translates a disruption budget. A broken selector protects nothing.
+// PlacementBudget translates a PodDisruptionBudget. An invalid selector matches nothing.
 func PlacementBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
 	out := scheduler.Budget{Namespace: b.Namespace, Name: b.Name, Allowed: b.Status.DisruptionsAllowed}
 	out.Selector, _ = placementSelector(b.Spec.Selector)
@@ -275,7 +278,7 @@ func PlacementBudget(b *policyv1.PodDisruptionBudget) scheduler.Budget {
 	return out
 }
 
-// placementImages lists the images of containers and of image volumes, each with a tag, and counts containers.
+// placementImages returns the images of containers and of image volumes, each with a tag, and the number of containers.
 func placementImages(pod *corev1.Pod) (images []string, containers int) {
 	add := func(name string) {
 		if name == "" {
@@ -301,10 +304,11 @@ func placementImages(pod *corev1.Pod) (images []string, containers int) {
 	return images, containers
 }
 
-// compatible is the version of Kubernetes whose pods we place: from some version on, every node has a feature.
+// compatible is the version of Kubernetes whose pods are placed. A feature that every node has from some version on is
+// not required of a node.
 var compatible = version.MajorMinor(1, 36)
 
-// placementFeatures lists the node features that pod needs.
+// placementFeatures returns the node features that pod needs.
 func placementFeatures(pod *corev1.Pod) []string {
 	set, err := ndf.DefaultFramework.InferForPodScheduling(&ndftypes.PodInfo{Spec: &pod.Spec}, compatible)
 	if err != nil || set.IsEmpty() {

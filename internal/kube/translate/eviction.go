@@ -10,10 +10,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// EvictionPod translates what evictions must know of a pod beside what it uses: all its containers and volumes, in the
-// order of its lists, with no use known of any.
+// EvictionPod translates what evictions need to know of a pod, except its usage: all its containers and volumes, in the
+// order of its lists. No usage is known.
 func EvictionPod(pod *corev1.Pod) eviction.Pod {
-	// Pod-level resources, where there are any, rule alone: upstream's ranking does not look at the containers' then.
+	// Pod-level resources, where there are any, replace those of the containers: upstream's ranking then ignores the
+	// containers'.
 	requests := podresource.PodRequests(pod, podresource.PodResourcesOptions{
 		SkipContainerLevelResources: podresource.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,
 	})
@@ -50,10 +51,12 @@ func EvictionPod(pod *corev1.Pod) eviction.Pod {
 	return out
 }
 
-// graceMax bounds a pod's grace, so that it can be added to a time. Chosen: nobody waits a year for a pod to end.
+// graceMax bounds a pod's termination grace period, so that it can be added to a time. Chosen: no pod needs a year to
+// end.
 const graceMax = 365 * 24 * time.Hour
 
-// evictionRequest is what the pod as a whole requests: overhead counts for pods that request anything.
+// evictionRequest returns what the whole pod requests. The overhead counts only for a resource of which the pod
+// requests some.
 func evictionRequest(pod *corev1.Pod, requests corev1.ResourceList, name corev1.ResourceName) unit.Bytes {
 	q := requests[name]
 	overhead := pod.Spec.Overhead[name]
@@ -72,7 +75,8 @@ func evictionContainer(c *corev1.Container) eviction.Container {
 	}
 }
 
-// evictionVolume says of which volumes upstream counts the use as the pod's (localVolumeNames): those are on nodefs.
+// evictionVolume translates a volume. Local volumes are those whose usage upstream counts as the pod's
+// (localVolumeNames): they are on nodefs.
 func evictionVolume(v *corev1.Volume) eviction.Volume {
 	out := eviction.Volume{Name: v.Name}
 	switch {

@@ -9,10 +9,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// labelExcludeDisruption takes a node out of the count of its zone, whatever its value (upstream's node lifecycle).
+// labelExcludeDisruption excludes a node from the count of its zone, whatever the label's value (upstream's node
+// lifecycle).
 const labelExcludeDisruption = "node.kubernetes.io/exclude-disruption"
 
-// followers are the labels that upstream's node lifecycle controller keeps equal to others.
+// followers are labels that upstream's node lifecycle controller keeps equal to other labels.
 var followers = []struct{ label, follows string }{
 	{"beta.kubernetes.io/os", corev1.LabelOSStable},
 	{"beta.kubernetes.io/arch", corev1.LabelArchStable},
@@ -73,7 +74,7 @@ func healthLoad(list corev1.ResourceList, pods int64) lifecycle.Load {
 	}
 }
 
-// HealthPod translates what the lifecycle controller needs to know of a pod. It reads what TrimHealthPod leaves.
+// HealthPod translates what the lifecycle controller needs to know of a pod. It reads only what TrimHealthPod leaves.
 func HealthPod(pod *corev1.Pod) lifecycle.Pod {
 	out := lifecycle.Pod{
 		ID:          lifecycle.PodID(pod.UID),
@@ -116,7 +117,7 @@ func HealthToleration(t *corev1.Toleration) lifecycle.Toleration {
 	return out
 }
 
-// TrimHealthPod drops what neither HealthPod nor an Event about the pod reads, which is most of it.
+// TrimHealthPod removes what neither HealthPod nor an Event about the pod reads, which is most of the pod.
 func TrimHealthPod(pod *corev1.Pod) {
 	keep := corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, SchedulingGates: pod.Spec.SchedulingGates,

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// NodeResources returns what a node with this load line publishes.
+// NodeResources returns the capacity and the allocatable resources that a node with this Line publishes.
 func NodeResources(l allocatable.Line) (capacity, allocatable corev1.ResourceList) {
 	capacity, allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 	set := func(name corev1.ResourceName, has, offers resource.Quantity) {
@@ -27,17 +27,17 @@ func NodeResources(l allocatable.Line) (capacity, allocatable corev1.ResourceLis
 	return capacity, allocatable
 }
 
-// BytesQuantity returns b as Kubernetes prints memory and storage.
+// BytesQuantity returns b in the format of memory and storage in Kubernetes.
 func BytesQuantity(b unit.Bytes) resource.Quantity {
 	return *resource.NewQuantity(int64(b), resource.BinarySI)
 }
 
-// CPUQuantity returns m as Kubernetes prints CPU.
+// CPUQuantity returns m in the format of CPU in Kubernetes.
 func CPUQuantity(m unit.MilliCPU) resource.Quantity {
 	return *resource.NewMilliQuantity(int64(m), resource.DecimalSI)
 }
 
-// CountQuantity returns n as Kubernetes prints numbers of things.
+// CountQuantity returns n in the format of counts in Kubernetes.
 func CountQuantity(n int64) resource.Quantity {
 	return *resource.NewQuantity(n, resource.DecimalSI)
 }

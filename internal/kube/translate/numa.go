@@ -16,7 +16,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// NUMAPod translates what a pod asks of CPUs, memory and devices of its own.
+// NUMAPod translates a pod's requests for CPUs, memory and devices that can be assigned to its containers.
 func NUMAPod(pod *corev1.Pod) numa.Pod {
 	out := numa.Pod{
 		UID:        string(pod.UID),
@@ -35,12 +35,13 @@ func NUMAPod(pod *corev1.Pod) numa.Pod {
 	return out
 }
 
-// AnnotationBerth is where whoever placed a pod expects it to lie on its node (numa.Berth). A bind brings it: the API
-// server adds a Binding's annotations to the pod's.
+// AnnotationBerth says where on its node the scheduler expects a pod to be placed (numa.Berth). The bind sets it: the
+// API server adds a Binding's annotations to the pod's.
 //
 //	[{"name":"main","cpus":"2-3","nodes":[0]}]
 //
-// By container that owns something: CPUs in the kernel's list format, ids of NUMA nodes; either may be absent.
+// One entry for each container that gets something assigned: CPUs in the kernel's list format, ids of NUMA nodes;
+// either may be absent.
 const AnnotationBerth = "plimsoll.dev/berth"
 
 type wireBerth struct {
@@ -49,7 +50,7 @@ type wireBerth struct {
 	Nodes []machine.NUMAID `json:"nodes,omitempty"`
 }
 
-// BerthAnnotation is the value of AnnotationBerth.
+// BerthAnnotation returns the value of AnnotationBerth.
 func BerthAnnotation(berth numa.Berth) string {
 	wire := make([]wireBerth, 0, len(berth))
 	for _, b := range berth {
@@ -57,25 +58,25 @@ func BerthAnnotation(berth numa.Berth) string {
 	}
 	text, err := json.Marshal(wire)
 	if err != nil {
-		panic(fmt.Sprintf("kube: berth: %v", err)) // strings and numbers
+		panic(fmt.Sprintf("kube: berth: %v", err)) // panic(fmt.Sprintf("kube: berth: %v", err)) // impossible: strings and numbers
 	}
 	return string(text)
 }
 
-// berthMax bounds what is read of an annotation that anybody may have written, in bytes. Chosen: some dozens of
-// containers with CPUs all over a large machine.
+// berthMax bounds what is read of the annotation, in bytes, since any user may have written it. Chosen: some dozens of
+// containers with CPUs scattered over a large machine.
 const berthMax = 1 << 14
 
-// readBerth returns what the annotation says of the pod's containers; nil when it says nothing that can be understood:
-// a pod without a berth lies anywhere, and its owner is not the one who could mend it. What is returned is bounded by
-// the pod: an entry for each of its containers at most, with ids that machines have (idset.Max, machine.NUMAIDMax),
-// each once.
+// readBerth returns the expected NUMA placement of the pod's containers. It returns nil for an annotation that it
+// cannot read: such a pod may be placed anywhere, since its owner is not the one who could correct the annotation. The
+// result is bounded by the pod: at most one entry for each of its containers, with ids that machines have (idset.Max,
+// machine.NUMAIDMax), each once.
 func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	var wire []wireBerth
 	if len(text) > berthMax || json.Unmarshal([]byte(text), &wire) != nil {
 		return nil
 	}
-	owed := map[string]bool{} // containers without an entry so far
+	owed := map[string]bool{} // owed := map[string]bool{} // containers of the pod; false once their entry was read
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			owed[list[i].Name] = true
@@ -83,7 +84,7 @@ func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	}
 	for _, w := range wire {
 		if !owed[w.Name] {
-			continue // another's, or said already
+			continue // continue // not a container of this pod, or a second entry
 		}
 		cpus, err := idset.Parse(w.CPUs)
 		if err != nil || !inOrder(w.Nodes) {
@@ -95,7 +96,7 @@ func readBerth(text string, pod *corev1.Pod) (berth numa.Berth) {
 	return berth
 }
 
-// inOrder reports whether nodes are ids that a machine can have, in order, each once: as BerthAnnotation writes them.
+// inOrder reports whether nodes are ids that a machine can have, ascending, as BerthAnnotation writes them.
 func inOrder(nodes []machine.NUMAID) bool {
 	last := machine.NUMAID(-1)
 	for _, id := range nodes {
@@ -129,7 +130,7 @@ func numaContainer(c *corev1.Container) numa.Container {
 	return out
 }
 
-// NUMAPlugins returns a machine's devices as their plugins would name them, all healthy, by resource.
+// NUMAPlugins returns a machine's devices as their plugins would report them, all healthy, by resource.
 func NUMAPlugins(m machine.Machine) []numa.Plugin {
 	var out []numa.Plugin
 	for resource, devices := range m.Devices {

@@ -17,15 +17,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// What a container without a request counts for when nodes are scored: upstream's DefaultMilliCPURequest and
-// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests; they never make a pod not fit.
+// The requests that a container without requests is scored with: upstream's DefaultMilliCPURequest and
+// DefaultMemoryRequest (pkg/scheduler/util). They spread pods without requests; whether a pod fits does not depend on
+// them.
 const (
 	scoreCPUDefault    = 100 * unit.MilliCPU(1)
 	scoreMemoryDefault = 200 * unit.MiB
 )
 
-// amountMax bounds every amount, so that the sum over 4,000 pods on a node cannot overflow. Chosen: 2^51, 2 PiB or two
-// trillion CPUs; a node that claims more is treated as having that.
+// amountMax bounds every amount, so that the sum over 4,000 pods on a node cannot overflow. Chosen: 2^51, which is 2
+// PiB or two trillion CPUs. A node that claims more is treated as having that much.
 const amountMax = 1 << 51
 
 // PlacementPod translates what the scheduler needs to know of a pod.
@@ -60,7 +61,7 @@ func PlacementPod(pod *corev1.Pod) scheduler.Pod {
 	}
 	slices.SortFunc(out.NodeSelector, byKey)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // a broken term matches nothing
+		out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // out.NodeAffinity, out.Preferred, _ = PlacementNodeAffinity(a.NodeAffinity) // an invalid term matches nothing
 	}
 	var broken []string
 	out.Spread, broken = placementSpread(pod)
@@ -76,8 +77,8 @@ func PlacementPod(pod *corev1.Pod) scheduler.Pod {
 	return out
 }
 
-// placementNUMA is what the agent of the pod's node must find for it on the NUMA nodes, nil: nothing; and where it lies
-// there by who bound it.
+// placementNUMA returns what the agent of the pod's node must find on the NUMA nodes for it; nil: nothing. berth is
+// where the scheduler that bound it expects it there.
 func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 	devices := false
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -88,7 +89,7 @@ func placementNUMA(pod *corev1.Pod) (wants *numa.Pod, berth numa.Berth) {
 		}
 	}
 	if class := pod.Status.QOSClass; !devices && class != "" && class != corev1.PodQOSGuaranteed {
-		return nil, nil // as most are
+		return nil, nil // return nil, nil // the common case
 	}
 	out := NUMAPod(pod)
 	if !devices && !out.Guaranteed {
@@ -126,17 +127,17 @@ func PlacementNode(node *corev1.Node) scheduler.Node {
 	return out
 }
 
-// AnnotationLacks of a Node names what its agent cannot do, by the codes of podfields, with commas: it holds pods that
-// need it.
+// AnnotationLacks of a Node lists what its agent cannot do, by the codes of podfields, separated by commas. The agent
+// holds pods that need it.
 const AnnotationLacks = "plimsoll.dev/agent-lacks"
 
-// OurAgent reports whether a Node's status was written by this project's agent, of whatever release. What it noted on
-// the Node outlives it when a kubelet takes the node over.
+// OurAgent reports whether this project's agent wrote a Node's status, in any release. The agent's annotations remain
+// on the Node when a kubelet takes the node over.
 func OurAgent(node *corev1.Node) bool {
 	return strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll.")
 }
 
-// agentLacks are the codes of what the node's agent cannot do.
+// agentLacks returns the codes of what the node's agent cannot do.
 func agentLacks(node *corev1.Node) []string {
 	text := node.Annotations[AnnotationLacks]
 	if text == "" || len(text) > agentLacksMax || !OurAgent(node) {
@@ -145,11 +146,11 @@ func agentLacks(node *corev1.Node) []string {
 	return strings.Split(text, ",")
 }
 
-// agentLacksMax bounds the annotation, in bytes: nobody is to make the scheduler keep megabytes for each node (chosen:
-// ten times what the agent writes).
+// agentLacksMax bounds the annotation, in bytes, so that it cannot make the scheduler keep megabytes for each node
+// (chosen: ten times what the agent writes).
 const agentLacksMax = 8 << 10
 
-// preempted reports whether a scheduler has evicted pod to make room.
+// preempted reports whether a scheduler has preempted pod.
 func preempted(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget {
@@ -162,7 +163,7 @@ func preempted(pod *corev1.Pod) bool {
 func byKey(a, b scheduler.Label) int       { return cmp.Compare(a.Key, b.Key) }
 func byResource(a, b scheduler.Amount) int { return cmp.Compare(a.Resource, b.Resource) }
 
-// amount is q in the base unit of its resource, kept within [0, amountMax]: a negative quantity is nothing.
+// amount returns q in the base unit of its resource, limited to [0, amountMax].
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	v := q.Value() // saturates
 	if name == corev1.ResourceCPU {
@@ -174,9 +175,9 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return min(max(v, 0), amountMax)
 }
 
-// placementRequests applies the pod request rule of the API: containers together, init containers one after another,
-// sidecars beside both, pod-level resources in place of the sum, overhead on top; for a running pod that is being
-// resized, the larger of what it asks for and what it holds.
+// placementRequests applies the API's rule for the requests of a pod: the sum of the containers, or the largest init
+// container if that is more; sidecars are added to both; pod-level resources replace the sum; overhead is added. For a
+// running pod that is being resized it is the larger of the desired and the allocated resources.
 func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, held scheduler.Load) {
 	options := podresource.PodResourcesOptions{
 		UseStatusResources: true,
@@ -198,13 +199,13 @@ func placementRequests(pod *corev1.Pod) (requests []scheduler.Amount, asked, hel
 		asked = placementLoad(podresource.PodRequests(pod, options))
 		return requests, asked, asked
 	}
-	// While it scores a pod, NodeResourcesFit 1.36 does not look at pod-level requests at all (NewFit leaves its
-	// scorer's enablePodLevelResources unset; found by oracle/). Same scores is our promise, so neither do we.
+	// While NodeResourcesFit 1.36 scores a pod, it ignores pod-level requests (NewFit does not set its scorer's
+	// enablePodLevelResources; found by oracle/). We promise the same scores, so we ignore them too.
 	withoutPodLevel := options
 	withoutPodLevel.SkipPodLevelResources = true
 	asked = placementLoad(podresource.PodRequests(pod, withoutPodLevel))
-	// Once it is on a node, upstream does, and fills in for containers only what neither they nor the pod as a whole
-	// ask for.
+	// For pods on a node, upstream counts pod-level requests. It adds the defaults to containers only for resources
+	// that neither they nor the pod as a whole request.
 	for name := range options.NonMissingContainerRequests {
 		if _, ok := list[name]; ok {
 			delete(options.NonMissingContainerRequests, name)
@@ -236,7 +237,7 @@ func placementTolerations(in []corev1.Toleration) []scheduler.Toleration {
 	return out
 }
 
-// placementPorts lists the host ports that the pod holds for its whole life: those of containers and of sidecars.
+// placementPorts returns the host ports that the pod uses for its whole life: those of containers and of sidecars.
 func placementPorts(pod *corev1.Pod) []scheduler.HostPort {
 	var out []scheduler.HostPort
 	add := func(c *corev1.Container) {
@@ -278,7 +279,7 @@ func placementTerm(t *corev1.NodeSelectorTerm) scheduler.NodeTerm {
 	return out
 }
 
-// placementRequirement reports false for a requirement that upstream cannot parse; its term then matches nothing.
+// placementRequirement returns false for a requirement that upstream cannot parse; its term then matches nothing.
 func placementRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirement, bool) {
 	out := scheduler.Requirement{Key: r.Key, Values: r.Values}
 	for _, v := range r.Values {
@@ -314,7 +315,7 @@ func placementRequirement(r *corev1.NodeSelectorRequirement) (scheduler.Requirem
 	return out, false
 }
 
-// placementUnsupported names the hard demands of pod that core/scheduler has no rule for yet.
+// placementUnsupported returns the requirements of pod for which core/scheduler has no rule yet.
 func placementUnsupported(pod *corev1.Pod) []string {
 	var out []string
 	if len(pod.Spec.ResourceClaims) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// PodlifeSpec translates what a pod should be. What its cgroups should be set to is the agent's to add.
+// PodlifeSpec translates the desired state of a pod. The agent adds the desired values of its cgroups.
 func PodlifeSpec(pod *corev1.Pod) podlife.Spec {
 	s := podlife.Spec{Name: NameForMessages(pod), Grace: SpecGrace(pod)}
 	if d := pod.Spec.ActiveDeadlineSeconds; d != nil {
@@ -48,12 +48,12 @@ func PodlifeSpec(pod *corev1.Pod) podlife.Spec {
 	return s
 }
 
-// EphemeralContainer is the i-th ephemeral container in the form of any other.
+// EphemeralContainer returns the i-th ephemeral container as a Container.
 func EphemeralContainer(pod *corev1.Pod, i int) *corev1.Container {
 	return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 }
 
-// NameForMessages is a pod as upstream's messages name it.
+// NameForMessages returns a pod's name in the form of upstream's messages.
 func NameForMessages(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }
@@ -68,12 +68,12 @@ func policyOf(p corev1.RestartPolicy) podlife.RestartPolicy {
 	return podlife.Always
 }
 
-// StatusLists are the statuses of all containers.
+// StatusLists returns the statuses of all containers.
 func StatusLists(s *corev1.PodStatus) [3][]corev1.ContainerStatus {
 	return [...][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses}
 }
 
-// PodlifePast collects what a status tells of containers, by name.
+// PodlifePast returns what a status says about containers, by name.
 func PodlifePast(s *corev1.PodStatus) map[string]podlife.Past {
 	past := map[string]podlife.Past{}
 	for _, list := range StatusLists(s) {
@@ -95,7 +95,7 @@ func pastContainer(s *corev1.ContainerStatus) podlife.Past {
 		Last:         endOf(s.LastTerminationState.Terminated),
 	}
 	if s.State.Waiting != nil && p.ID != "" && p.Last != nil && p.Last.ID == p.ID {
-		p.Ended, p.Last = p.Last, nil // waiting to restart: the last end is that of the run that the status names
+		p.Ended, p.Last = p.Last, nil // p.Ended, p.Last = p.Last, nil // waiting to restart: the last end belongs to the run that the status names
 	}
 	return p
 }
@@ -122,7 +122,8 @@ func PodlifeGates(pod *corev1.Pod) map[string]string {
 	return gates
 }
 
-// SpecGrace is what the specification asks for. Upstream's default is 30 s; negative values mean the least, 1 s.
+// SpecGrace returns the termination grace period of the specification. Upstream's default is 30 s; a negative value
+// means the least, 1 s.
 func SpecGrace(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
@@ -134,7 +135,7 @@ func SpecGrace(pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// DeletionGrace is what whoever deleted the pod asked for.
+// DeletionGrace returns the termination grace period that the deletion of the pod requested.
 func DeletionGrace(pod *corev1.Pod) time.Duration {
 	if s := pod.DeletionGracePeriodSeconds; s != nil {
 		return time.Duration(max(*s, 0)) * time.Second
@@ -142,7 +143,7 @@ func DeletionGrace(pod *corev1.Pod) time.Duration {
 	return SpecGrace(pod)
 }
 
-// PodlifeTerminal returns the phase that the API already holds as final; empty: none.
+// PodlifeTerminal returns the phase that is already final in the API; empty: none.
 func PodlifeTerminal(pod *corev1.Pod) podlife.Phase {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
@@ -153,16 +154,17 @@ func PodlifeTerminal(pod *corev1.Pod) podlife.Phase {
 	return ""
 }
 
-// ContainerHash covers what the API lets change in a container of a running pod and what means a new container: its
-// image. (Resources change in place.) FNV is enough: it tells versions of one container apart, not adversaries.
+// ContainerHash covers what can change in a container of a running pod and requires a new container: its image.
+// (Resources change in place.) FNV suffices, since the hash distinguishes versions of one container and need not resist
+// an adversary.
 func ContainerHash(c *corev1.Container) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%q %q", c.Name, c.Image)
 	return strconv.FormatUint(h.Sum64(), 16)
 }
 
-// FixedResources covers the resources of a container whose resize policy asks for a restart: they are part of what it
-// is, as its image is. Empty: there are none.
+// FixedResources covers the resources of a container whose resize policy is to restart: a change of them requires a new
+// container, as a change of the image does. Empty: there are none.
 func FixedResources(pod *corev1.Pod, c *corev1.Container) string {
 	var parts []string
 	for _, p := range c.ResizePolicy {
@@ -179,7 +181,7 @@ func FixedResources(pod *corev1.Pod, c *corev1.Container) string {
 	return strings.Join(parts, " ")
 }
 
-// ContainerID is an id as the runtime knows it, of one as the API prints it: containerd://id.
+// ContainerID returns the runtime's id of a container, from the API's form containerd://id.
 func ContainerID(url string) string {
 	if _, id, ok := strings.Cut(url, "://"); ok {
 		return id

@@ -8,7 +8,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/probe"
 )
 
-// ProbeSpecs collects a container's probes. A plain init container has none.
+// ProbeSpecs translates a container's probes. A plain init container has none.
 func ProbeSpecs(c *corev1.Container) probe.Specs {
 	return probe.Specs{
 		probe.Startup:   probeSpec(c.StartupProbe),
@@ -27,11 +27,11 @@ func probeSpec(p *corev1.Probe) *probe.Spec {
 		Timeout:      time.Duration(p.TimeoutSeconds) * time.Second,
 		Failures:     int(p.FailureThreshold),
 		Successes:    int(p.SuccessThreshold),
-		Eager:        p.Exec == nil, // a command in a container costs as much as starting one
+		Eager:        p.Exec == nil, // Eager:        p.Exec == nil, // to run a command in a container costs as much as to start one
 	}
 }
 
-// ProbeGrace is the grace that a probe of the container has of its own; nil: none.
+// ProbeGrace returns the termination grace period of a container's probe; nil: the probe has none.
 func ProbeGrace(c *corev1.Container, kind probe.Kind) *time.Duration {
 	p := map[probe.Kind]*corev1.Probe{probe.Startup: c.StartupProbe, probe.Liveness: c.LivenessProbe}[kind]
 	if p == nil || p.TerminationGracePeriodSeconds == nil {

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// priorityCritical is the least priority of system components (scheduling.SystemCriticalPriority upstream).
+	// priorityCritical is the least priority of system components (upstream's scheduling.SystemCriticalPriority).
 	priorityCritical = 2_000_000_000
 
 	classNodeCritical = "system-node-critical"
 
-	// annotationSource says where a pod came from; anything but the API is a static pod. annotationMirror marks the
-	// API's copy of one.
+	// annotationSource says where the kubelet got a pod from. A pod with another source than the API server is a static
+	// pod. annotationMirror marks the mirror pod of a static pod.
 	annotationSource = "kubernetes.io/config.source"
 	annotationMirror = "kubernetes.io/config.mirror"
 	sourceAPI        = "api"
 )
 
-// QoSPod translates what a pod says about CPU, memory and huge pages.
+// QoSPod translates a pod's CPU, memory and huge pages.
 func QoSPod(pod *corev1.Pod) qos.Pod {
 	p := qos.Pod{
 		Containers:   make([]qos.Container, 0, len(pod.Spec.Containers)),
@@ -44,7 +44,7 @@ func QoSPod(pod *corev1.Pod) qos.Pod {
 	return p
 }
 
-// QoSContainer translates one container; init says which list of the pod it is in.
+// QoSContainer translates one container; init says that it is in the pod's list of init containers.
 func QoSContainer(c *corev1.Container, init bool) qos.Container {
 	return qos.Container{
 		Name:      c.Name,
@@ -91,7 +91,7 @@ func HugePageResource(size unit.Bytes) corev1.ResourceName {
 	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + size.String())
 }
 
-// isCritical reports whether a pod is a system component: by priority, or because it is static.
+// isCritical reports whether a pod is a system component: because of its priority, or because it is static.
 func isCritical(pod *corev1.Pod) bool {
 	if source, ok := pod.Annotations[annotationSource]; ok && source != sourceAPI {
 		return true

@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
-// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach, for which kube-scheduler 1.36 counts
-// them.
+// movedPlugins are the in-tree volume plugins whose volumes CSI drivers attach today. kube-scheduler 1.36 counts those
+// volumes against the drivers' limits.
 var movedPlugins = []string{
 	csiplugins.AWSEBSInTreePluginName, csiplugins.GCEPDInTreePluginName, csiplugins.AzureDiskInTreePluginName,
 	csiplugins.CinderInTreePluginName, csiplugins.PortworxVolumePluginName,
@@ -27,7 +27,7 @@ var movedPlugins = []string{
 
 var csi = csitranslation.New()
 
-// placementMounts lists the volumes of pod that some rule looks at.
+// placementMounts returns the volumes of pod that matter for a rule of the scheduler.
 func placementMounts(pod *corev1.Pod) []scheduler.Mount {
 	var out []scheduler.Mount
 	for i := range pod.Spec.Volumes {
@@ -48,7 +48,7 @@ func placementMounts(pod *corev1.Pod) []scheduler.Mount {
 	return out
 }
 
-// EphemeralClaim is the claim that upstream's controller makes for a generic ephemeral volume of pod.
+// EphemeralClaim returns the claim that upstream's controller creates for a generic ephemeral volume of pod.
 func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeClaim {
 	template, yes := v.Ephemeral.VolumeClaimTemplate.DeepCopy(), true
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -65,18 +65,18 @@ func EphemeralClaim(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolumeC
 	return c
 }
 
-// placementDisk is the disk that v names, if of a kind that two pods must not share.
+// placementDisk returns the disk of v, if it is of a kind that two pods must not share.
 func placementDisk(v *corev1.Volume) *scheduler.Disk {
 	switch {
 	case v.GCEPersistentDisk != nil:
 		disk := v.GCEPersistentDisk
 		return &scheduler.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
 	case v.AWSElasticBlockStore != nil:
-		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not even for reading
+		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not shared even for reading
 	case v.ISCSI != nil:
 		return &scheduler.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
 	case v.RBD != nil:
-		monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: without a common one, disks differ
+		monitors := append([]string{}, v.RBD.CephMonitors...) // monitors := append([]string{}, v.RBD.CephMonitors...) // never nil: disks without a common monitor differ
 		return &scheduler.Disk{
 			Kind:     "rbd",
 			ID:       v.RBD.RBDPool + "/" + v.RBD.RBDImage,
@@ -87,7 +87,7 @@ func placementDisk(v *corev1.Volume) *scheduler.Disk {
 	return nil
 }
 
-// inlineAttached is what a CSI driver attaches for an in-tree volume that is named in a pod.
+// inlineAttached returns what a CSI driver attaches for an in-tree volume in a pod's specification.
 func inlineAttached(v *corev1.Volume, namespace string) scheduler.Attached {
 	if !csi.IsInlineMigratable(v) {
 		return scheduler.Attached{}
@@ -103,18 +103,19 @@ func inlineAttached(v *corev1.Volume, namespace string) scheduler.Attached {
 	return scheduler.Attached{Driver: pv.Spec.CSI.Driver, Handle: pv.Spec.CSI.VolumeHandle}
 }
 
-// What the scheduler, the controller of persistent volumes and provisioners note for each other, as upstream spells it.
+// Annotations by which the scheduler, the controller of persistent volumes and provisioners inform each other
+// (upstream's names).
 const (
-	// AnnotationBoundByController of a volume: it was bound to its claim by a program, not by whoever made it.
+	// AnnotationBoundByController of a volume: a controller bound it to its claim, not its creator.
 	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
-	// AnnotationSelectedNode of a claim: the node that its volume is to be provisioned for.
+	// AnnotationSelectedNode of a claim: the node for which its volume is to be provisioned.
 	AnnotationSelectedNode = "volume.kubernetes.io/selected-node"
-	// annotationBindCompleted of a claim: its controller has finished binding it.
+	// annotationBindCompleted of a claim: the controller has completed binding it.
 	annotationBindCompleted = "pv.kubernetes.io/bind-completed"
 )
 
-// ClaimClass is the storage class of a claim; named is false for one that leaves the choice to the cluster. The
-// annotation of older releases goes before the field, as upstream has it.
+// ClaimClass returns the storage class of a claim; named is false for a claim that leaves the choice to the cluster.
+// The annotation of older releases has precedence over the field, as upstream.
 func ClaimClass(c *corev1.PersistentVolumeClaim) (class string, named bool) {
 	if class, named = c.Annotations[corev1.BetaStorageClassAnnotation]; named {
 		return class, true
@@ -125,7 +126,7 @@ func ClaimClass(c *corev1.PersistentVolumeClaim) (class string, named bool) {
 	return *c.Spec.StorageClassName, true
 }
 
-// volumeClass is likewise that of a volume.
+// volumeClass returns the storage class of a volume, by the same rule.
 func volumeClass(v *corev1.PersistentVolume) string {
 	if class, named := v.Annotations[corev1.BetaStorageClassAnnotation]; named {
 		return class
@@ -160,7 +161,7 @@ func PlacementClaim(c *corev1.PersistentVolumeClaim) scheduler.Claim {
 	return out
 }
 
-// objectSelector selects nothing if it is broken.
+// objectSelector translates a label selector; an invalid one matches nothing.
 func objectSelector(in *metav1.LabelSelector) *scheduler.LabelSelector {
 	s, err := placementSelector(in)
 	if err != nil {
@@ -277,7 +278,7 @@ func PlacementNodeStorage(n *storagev1.CSINode) scheduler.NodeStorage {
 	return out
 }
 
-// PublishesCapacities reports whether a driver publishes how much room it has and wants that to be looked at.
+// PublishesCapacities reports whether a driver publishes its storage capacity and wants the scheduler to use it.
 func PublishesCapacities(d *storagev1.CSIDriver) bool {
 	return d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
@@ -294,7 +295,7 @@ func PlacementCapacity(c *storagev1.CSIStorageCapacity) scheduler.Capacity {
 	return out
 }
 
-// PlacementAttachment translates a VolumeAttachment; of one without a volume of the cluster, nothing counts.
+// PlacementAttachment translates a VolumeAttachment. One without a PersistentVolume does not count against limits.
 func PlacementAttachment(a *storagev1.VolumeAttachment) scheduler.Attachment {
 	out := scheduler.Attachment{Name: a.Name, Node: a.Spec.NodeName, Driver: a.Spec.Attacher}
 	if a.Spec.Source.PersistentVolumeName != nil {

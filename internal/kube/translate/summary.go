@@ -10,13 +10,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// EvictionUsage fills in what a pod uses by the Summary API. Containers that the specification does not regulate are
-// added; those without statistics are left out.
+// EvictionUsage sets the usage of a pod from the Summary API. Containers that are not in the specification are added;
+// those without statistics are left out.
 func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 	p.Used = &eviction.Usage{}
 	if m := stats.Memory; m != nil {
 		p.Used.WorkingSet = bytesOf(m.WorkingSetBytes)
-		p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // the most that it can be: a Summary does not say
+		p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // p.Used.Cache = max(0, p.Used.WorkingSet-bytesOf(m.RSSBytes)) // an upper bound: a Summary does not contain it
 	}
 	if stats.Swap != nil {
 		p.Used.Swap = bytesOf(stats.Swap.SwapUsageBytes)
@@ -39,7 +39,7 @@ func EvictionUsage(p *eviction.Pod, stats *statsapi.PodStats) {
 	EvictionDisks(p, stats)
 }
 
-// EvictionDisks fills in what a pod, whose other usage is known, uses of disks.
+// EvictionDisks sets the disk usage of a pod whose other usage is already set.
 func EvictionDisks(p *eviction.Pod, stats *statsapi.PodStats) {
 	if stats.EphemeralStorage != nil {
 		p.Used.Storage = bytesOf(stats.EphemeralStorage.UsedBytes)
@@ -70,7 +70,7 @@ func evictionDisk(f *statsapi.FsStats) *eviction.Disk {
 	return &eviction.Disk{Bytes: int64(bytesOf(f.UsedBytes)), Inodes: int64(bytesOf(f.InodesUsed))}
 }
 
-// bytesOf bounds what somebody else counted, so that sums do not overflow.
+// bytesOf bounds a number from outside, so that sums do not overflow.
 func bytesOf(n *uint64) unit.Bytes {
 	if n == nil {
 		return 0
@@ -78,7 +78,8 @@ func bytesOf(n *uint64) unit.Bytes {
 	return unit.Bytes(min(*n, amountMax))
 }
 
-// EvictionSignals returns the signals that a Summary tells of, in upstream's reading. What it leaves out is left out.
+// EvictionSignals returns the signals in a Summary, as upstream computes them. Signals that are not in the Summary are
+// left out.
 func EvictionSignals(s *statsapi.Summary) map[allocatable.Signal]eviction.Observation {
 	out := map[allocatable.Signal]eviction.Observation{}
 	if m := s.Node.Memory; m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
@@ -115,7 +116,8 @@ func observed(available, capacity *uint64) eviction.Observation {
 	return eviction.Observation{Available: int64(bytesOf(available)), Capacity: int64(bytesOf(capacity))}
 }
 
-// observedMemory reads what is left of memory. A kubelet subtracts without a sign: what is over the limit wraps around.
+// observedMemory returns the available memory. The kubelet subtracts unsigned numbers, so that usage above the limit
+// wraps around.
 func observedMemory(m *statsapi.MemoryStats) eviction.Observation {
 	available := max(-amountMax, min(int64(*m.AvailableBytes), amountMax))
 	return eviction.Observation{Available: available, Capacity: available + int64(bytesOf(m.WorkingSetBytes))}

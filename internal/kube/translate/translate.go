@@ -1,19 +1,19 @@
-// Package translate turns objects of the Kubernetes API into the core's values, and values of the core into what the
-// API publishes of them.
+// Package translate translates objects of the Kubernetes API to values of the core, and values of the core to what is
+// published in the API.
 //
 // # Model
 //
-// Each type of the core that is made of an API object has one function here, named for the core package and the object:
-// PlacementPod, HealthNode. Whoever decides with the core calls that one, on a node, in the scheduler, in whatif and in
-// benchmarks, so that the same object means the same everywhere. Defaults and bounds are applied here: a value that a
-// function returns is one that the core may count with, whatever somebody wrote into the object.
+// Each type of the core that is made from an API object has one function here, named for the core package and the
+// object: PlacementPod, HealthNode. All callers use that one, on a node, in the scheduler, in whatif and in benchmarks,
+// so that the same object means the same everywhere. Defaults and bounds are applied here: the core may compute with
+// the values that a function returns, whatever the object contains.
 //
-// Every function depends on its arguments alone, and changes none of them, but for TrimHealthPod, which is made for
-// that. What they read of a pod is held to the table in podfields, field by field, by fields_test.go.
+// Every function depends on its arguments alone and does not change them, except TrimHealthPod, whose purpose that is.
+// fields_test.go checks, field by field, that the functions read of a pod what the table in podfields says.
 //
 // # What it does not do
 //
-// It speaks to nobody: clients and watches are in package kube, which does not import this one. It decides nothing: a
-// field that the core has no rule for is named (scheduler.Pod.Unsupported), not judged. It does not translate what the
-// agent asks of a container runtime (agent/criconfig).
+// It does no I/O: clients and watches are in package kube, which does not import this one. It makes no decisions: a
+// field for which the core has no rule is only named (scheduler.Pod.Unsupported). It does not translate the agent's
+// requests to a container runtime (agent/criconfig).
 package translate
