@@ -30,24 +30,24 @@ import (
 )
 
 const (
-	// outputMax bounds in bytes what is kept of a command's output or read of a body, upstream's.
+	// outputMax bounds in bytes how much of a command's output is kept and of a body is read. It is the kubelet's.
 	outputMax = 10 << 10
 
-	// execMargin is what a command's time limit is exceeded by before the runtime is taken to hang: then it is not the
-	// container's failure. Chosen: killing the command and answering takes the runtime below a second.
+	// execMargin is by how much a command's time limit may be exceeded before the runtime counts as hanging; that is
+	// not the container's failure. Chosen: the runtime kills the command and answers in less than a second.
 	execMargin = 10 * time.Second
 
-	// headersMax bounds in bytes the header of an answer. Chosen: Go's own bound is 10 MiB, with which pods that answer
-	// with headers without end took the agent from 44 to 158 MiB (test/e2e/hostile); 256 KiB is more than common
-	// servers and proxies let through (nginx 32 KiB, Envoy 60 KiB).
+	// headersMax bounds in bytes the header of an answer. Chosen: Go's own bound is 10 MiB. With that, pods that
+	// answered with endless headers raised the agent from 44 to 158 MiB (test/e2e/hostile). 256 KiB is more than common
+	// servers and proxies accept (nginx 32 KiB, Envoy 60 KiB).
 	headersMax = 256 << 10
-	// agentVersion is whom we claim to be in User-Agent, as "kube-probe/1.36": servers exempt it from their logs and
+	// agentVersion is the version in User-Agent, as in "kube-probe/1.36": servers exempt it from their logs and from
 	// authentication.
 	agentVersion = "1.36"
 )
 
-// dialer leaves no socket in TIME_WAIT for a minute: a node asks its containers thousands of times in that.
-// One second, not zero: zero would reset the connection and lose what was sent.
+// dialer leaves no socket in TIME_WAIT for a minute: in that time a node probes its containers thousands of times. It
+// lingers for one second, not zero: zero would reset the connection and lose what was sent.
 func dialer() *net.Dialer {
 	return &net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -60,8 +60,8 @@ func dialer() *net.Dialer {
 	}}
 }
 
-// transport speaks to containers: directly, whatever proxy the agent has, each time anew, and without checking
-// certificates, which are the container's own business.
+// transport connects to containers: directly, whatever proxy the agent has, with a new connection each time, and
+// without verifying certificates, since containers may use any.
 var transport = &http.Transport{
 	DialContext:        dialer().DialContext,
 	DisableKeepAlives:  true,
@@ -72,8 +72,8 @@ var transport = &http.Transport{
 	MaxResponseHeaderBytes: headersMax,
 }
 
-// Client returns an HTTP client for one request to a container. A redirect to another host ends there with the
-// redirect as the answer.
+// Client returns an HTTP client for one request to a container. It does not follow a redirect to another host; the
+// redirect is the answer.
 func Client() *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if r.URL.Hostname() != via[0].URL.Hostname() {
@@ -86,7 +86,7 @@ func Client() *http.Client {
 	}}
 }
 
-// Request makes the request that an httpGet action describes. purpose is probe or lifecycle.
+// Request returns the request that an httpGet action describes. purpose is probe or lifecycle.
 func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip, purpose string) (*http.Request, error) {
 	port, err := portOf(action.Port, c)
 	if err != nil {
@@ -98,7 +98,7 @@ func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 	}
 	u, err := url.Parse(action.Path)
 	if err != nil {
-		u = &url.URL{Path: action.Path} // odd, but the API let it pass: sent as it is
+		u = &url.URL{Path: action.Path} // not a URL, but the API accepted it: sent as it is
 	}
 	u.Scheme = "http"
 	if action.Scheme == corev1.URISchemeHTTPS {
@@ -124,7 +124,7 @@ func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 	return r, nil
 }
 
-// portOf resolves a port given by number, by name, or by a number written as text.
+// portOf resolves a port that is given by number, by name, or by a number as text.
 func portOf(port intstr.IntOrString, c *corev1.Container) (int, error) {
 	n := port.IntValue()
 	if port.Type == intstr.String {
@@ -153,7 +153,7 @@ func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 		return answer{err: err}
 	}
 	client := Client()
-	client.Timeout = timeout // not the context's: the text of this error is known to users
+	client.Timeout = timeout // not the context's timeout: users know the text of this error
 	response, err := client.Do(request)
 	if err != nil {
 		return failure("%v", err)
@@ -188,7 +188,7 @@ func askTCP(ctx context.Context, action *corev1.TCPSocketAction, c *corev1.Conta
 	if err != nil {
 		return failure("%v", err)
 	}
-	_ = conn.Close() // it was opened: that was the question
+	_ = conn.Close() // opening it was the probe
 	return answer{}
 }
 
@@ -229,7 +229,7 @@ func askGRPC(ctx context.Context, action *corev1.GRPCAction, ip string, timeout 
 	return failure("error: health rpc probe failed: %v", err)
 }
 
-// askExec runs a command in the container: success is exit code 0.
+// askExec runs a command in the container. Exit code 0 is success.
 func askExec(ctx context.Context, runtime Runtime, id string, command []string, timeout time.Duration) answer {
 	limited, cancel := context.WithTimeout(ctx, timeout+execMargin)
 	defer cancel()
@@ -247,9 +247,9 @@ func askExec(ctx context.Context, runtime Runtime, id string, command []string, 
 	return failure("%s", output[:min(len(output), outputMax)])
 }
 
-// staticCommand expands $(NAME) in a probe's command by the literal values of the container's variables, as upstream
-// does: probes have no access to what was resolved when the container was made. More than a process can be given is an
-// error.
+// staticCommand expands $(NAME) in a probe's command by the literal values of the container's variables. As in the
+// kubelet, probes have no access to the values that were resolved when the container was created. A command that is too
+// long for a process is an error.
 func staticCommand(command []string, vars []corev1.EnvVar) ([]string, error) {
 	values := make(map[string]string, len(vars))
 	for _, v := range vars {

@@ -114,7 +114,7 @@ func TestHTTP(t *testing.T) {
 		{corev1.HTTPGetAction{Path: "/%zz", Port: intstr.FromInt(port)}, "fails: 404"},
 		{corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt(0)}, "none: invalid port number: 0"},
 	} {
-		timeout := 30 * time.Second // not what is tested, but for the one that must meet it
+		timeout := 30 * time.Second // long enough not to matter, except for the case that must reach it
 		if x.action.Path == "/slow" {
 			timeout = 100 * time.Millisecond
 		}
@@ -151,7 +151,7 @@ func TestGRPC(t *testing.T) {
 	checks.SetServingStatus("down", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	go server.Serve(listener)
 	defer server.Stop()
-	none, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	none, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func (e execs) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ .
 	return e(ctx, in)
 }
 
-// saving notes how much of a command's outputs it is asked to keep.
+// saving records how much of a command's output it is asked to keep.
 type saving struct{ kept int }
 
 func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
@@ -199,7 +199,7 @@ func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, opti
 	return &runtimeapi.ExecSyncResponse{}, nil
 }
 
-// TestLittleOutputIsKept: of what a command prints no more is held than an Event could say.
+// TestLittleOutputIsKept: no more of a command's output is kept than fits an Event.
 func TestLittleOutputIsKept(t *testing.T) {
 	s := &saving{kept: -1}
 	if a := askExec(t.Context(), s, "id", []string{"x"}, time.Second); a.err != nil || s.kept != outputMax {

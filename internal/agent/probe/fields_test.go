@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// TestFieldsOfProbes: how and when containers are asked changes with every field of which the table says so.
+// TestFieldsOfProbes: every field that the table lists changes how or when containers are probed.
 func TestFieldsOfProbes(t *testing.T) {
 	err := sample.Unproved(podfields.ObserverProbe, func(pod *corev1.Pod) (any, error) {
 		var seen []any

@@ -1,16 +1,17 @@
-// Package probe asks containers how they are: by HTTP, TCP, gRPC or a command run in them.
+// Package probe runs the probes of containers: by HTTP, TCP, gRPC or a command in the container.
 //
-// Model. core/probe decides when to ask what and what the answers mean; this package keeps one core Run for each running
-// container that has probes, all of them in one queue ordered by when they want to be stepped next, with one timer for
-// the queue's head. A probe under way has a goroutine; a container between probes has none, and a container without
-// probes costs nothing at all. Changes of a verdict are told by UID, and the pod's worker then reads Results.
+// Model: core/probe decides when to run which probe and what the results mean. This package has one core Run for each
+// running container with probes. All Runs are in one queue, ordered by when they must be stepped next, with one timer
+// for the queue's head. A probe in progress has a goroutine; a container between probes has none, and a container
+// without probes costs nothing. When a verdict changes, the pod's UID is passed to Options.Changed, and the pod worker
+// then reads Results.
 //
-// A container that runs and has probes, but of which Track has not been told yet, counts as starting and unready, so
-// that nobody ever sees a pod ready that was not found so.
+// A running container with probes for which Track was not called yet counts as starting and unready, so that a pod
+// never appears ready without a successful probe.
 //
-// The texts of events are upstream's. Bodies of HTTP failures are not repeated in them: they may hold secrets.
+// The texts of Events are the kubelet's. They contain no bodies of failed HTTP answers, which may hold secrets.
 //
-// It stops and restarts nothing: that is core/podlife. Hooks are package hook.
+// The package stops and restarts nothing: core/podlife decides that. Hooks are in package hook.
 package probe
 
 import (
@@ -34,17 +35,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// Runtime runs a command in a container; *cri.Client does.
+// Runtime runs a command in a container; *cri.Client implements it.
 type Runtime interface {
 	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
-// Options are what a Prober needs; all are required but the registry.
+// Options are what a Prober needs; all fields except Registry are required.
 type Options struct {
 	Runtime  Runtime
 	Recorder record.EventRecorder
-	Changed  func(types.UID)      // a verdict of this pod changed; called from any goroutine, never from within Track
-	Registry *prometheus.Registry // of /metrics/probes; nil: not counted
+	// called when a verdict of this pod changed, from any goroutine, never from within Track
+	Changed  func(types.UID)
+	Registry *prometheus.Registry // served at /metrics/probes; nil: nothing is counted
 }
 
 // Container is one run of a container.
@@ -53,14 +55,15 @@ type Container struct {
 	StartedAt time.Time
 }
 
-// Prober follows the probes of the containers that run on this node. It is safe for concurrent use.
+// Prober runs the probes of the containers on this node. It is safe for concurrent use.
 type Prober struct {
 	Options
 	ctx    context.Context
-	born   time.Time // containers older than this were started by an earlier agent
-	origin time.Time // of the Instants given to the core
+	born   time.Time // containers that started before were started by an earlier agent
+	origin time.Time // the core's Instants count from here
 	total  *prometheus.CounterVec
 
+	// The fields below are guarded by mu.
 	mu    sync.Mutex
 	pods  map[types.UID]*pod
 	wheel wheel
@@ -75,7 +78,7 @@ type pod struct {
 	runs     map[string]*run // by container name
 }
 
-// run is one run of a container with probes. Guarded by Prober.mu.
+// run is one run of a container with probes. It is guarded by Prober.mu.
 type run struct {
 	pod       *pod
 	container *corev1.Container
@@ -84,11 +87,12 @@ type run struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	wake      unit.Instant
-	place     int // in the wheel
-	gone      bool
+	place     int // index in the wheel
+	// gone means that the run was ended: an answer that arrives later is ignored.
+	gone bool
 }
 
-// New returns a Prober that probes until ctx ends.
+// New returns a Prober that runs probes until ctx ends.
 func New(ctx context.Context, o Options) *Prober {
 	now := time.Now()
 	p := &Prober{Options: o, ctx: ctx, born: now, origin: now.Add(-epoch), pods: map[types.UID]*pod{}, wheel: newWheel()}
@@ -109,7 +113,7 @@ func New(ctx context.Context, o Options) *Prober {
 	return p
 }
 
-// epoch lies before the start of any container, so that Instants of containers that are older than the agent are
+// epoch is before the start of any container, so that Instants of containers that are older than the agent are
 // positive. Chosen.
 const epoch = 20 * 365 * 24 * time.Hour
 
@@ -117,7 +121,7 @@ func (p *Prober) now() unit.Instant { return p.instant(time.Now()) }
 
 func (p *Prober) instant(t time.Time) unit.Instant { return max(unit.Instant(t.Sub(p.origin)), 1) }
 
-// probed yields the containers of pod that may have probes: mains and sidecars.
+// probed yields the containers of pod that may have probes: main containers and sidecars.
 func probed(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
 		for i := range pod.Spec.InitContainers {
@@ -146,9 +150,9 @@ func hasProbes(pod *corev1.Pod) bool {
 	return false
 }
 
-// Track tells which containers of the pod run now, by name, and at which address. Probes of new runs begin, those of
-// runs that are not there any more end. stopping says that the pod is being stopped on purpose: nothing in it is found
-// dead from then on.
+// Track sets which containers of the pod are running, by name, and the pod's address. Probes of new runs begin; those
+// of runs that have ended stop. stopping means that the pod is being terminated: from then on no liveness failure is
+// reported.
 func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, stopping bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +190,7 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 	}
 }
 
-// begin starts to follow a run.
+// begin starts the probes of a run.
 func (p *Prober) begin(t *pod, c *corev1.Container, specs probe.Specs, now Container) *run {
 	r := &run{pod: t, container: c, id: now.ID}
 	r.ctx, r.cancel = context.WithCancel(p.ctx)
@@ -194,7 +198,7 @@ func (p *Prober) begin(t *pod, c *corev1.Container, specs probe.Specs, now Conta
 	return r
 }
 
-// adopted returns what an earlier agent reported of a run, nil if this run is our own or nothing was reported.
+// adopted returns what an earlier agent reported of a run; nil if this agent started the run or nothing was reported.
 func (p *Prober) adopted(of *corev1.Pod, name string, now Container) *probe.Adopted {
 	if now.StartedAt.IsZero() || !now.StartedAt.Before(p.born) {
 		return nil
@@ -230,7 +234,7 @@ func (p *Prober) Untrack(uid types.UID) {
 	p.total.DeletePartialMatch(prometheus.Labels{"pod_uid": string(uid)})
 }
 
-// Results returns what is known of the pod's containers that have probes, by name; nil if none has any or the pod was
+// Results returns the verdicts on the pod's containers that have probes, by name; nil if none has probes or the pod was
 // never tracked.
 func (p *Prober) Results(uid types.UID) map[string]podlife.Probes {
 	p.mu.Lock()

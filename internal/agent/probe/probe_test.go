@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
-// node is a Prober in virtual time, with a runtime whose commands answer what the test says.
+// node is a Prober in virtual time, with a runtime whose commands answer what the test sets.
 type node struct {
 	*Prober
 	mu      sync.Mutex
@@ -100,7 +100,7 @@ func TestLifeOfAContainer(t *testing.T) {
 		n.Track(pod, "10.0.0.1", map[string]Container{"c": {ID: "two", StartedAt: time.Now()}}, false)
 		time.Sleep(1500 * time.Millisecond)
 		n.expect(t, "the second run", "u1", podlife.Probes{})
-		// Stopping: readiness is still asked, death is not.
+		// While the pod is terminated, readiness probes still run, and no liveness failure is reported.
 		n.set("two", 1)
 		n.Track(pod, "10.0.0.1", map[string]Container{"c": {ID: "two"}}, true)
 		time.Sleep(time.Minute)
@@ -120,7 +120,7 @@ func TestLifeOfAContainer(t *testing.T) {
 	})
 }
 
-// What the runtime cannot answer changes nothing, and is tried three times.
+// A probe that the runtime cannot answer changes nothing and is tried three times.
 func TestRuntimeAway(t *testing.T) {
 	bubble(t, func(t *testing.T, n *node) {
 		pod := podOf("u1", corev1.Container{Name: "c", LivenessProbe: execProbe(1, 1)})
@@ -138,7 +138,7 @@ func TestRuntimeAway(t *testing.T) {
 	})
 }
 
-// An agent that starts anew takes up what the one before had found, and does not ask everyone at once.
+// A new agent starts with the results that the one before had reported, and does not run all probes at once.
 func TestAdoption(t *testing.T) {
 	bubble(t, func(t *testing.T, n *node) {
 		yes := true
@@ -170,7 +170,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// Pods without probes cost nothing, and plain init containers have none.
+// Pods without probes cost nothing, and plain init containers have no probes.
 func TestNoProbes(t *testing.T) {
 	bubble(t, func(t *testing.T, n *node) {
 		pod := podOf("u1", corev1.Container{Name: "c"})
@@ -182,7 +182,7 @@ func TestNoProbes(t *testing.T) {
 	})
 }
 
-// BenchmarkTurn is the cost of one probe's bookkeeping among many containers.
+// BenchmarkTurn measures the bookkeeping of one probe among many containers.
 func BenchmarkTurn(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -203,7 +203,7 @@ func BenchmarkTurn(b *testing.B) {
 	}
 }
 
-// What the prober tells of a container that it found dead includes that grace.
+// The result for a container whose liveness probe failed includes the probe's own termination grace period.
 func TestDeadTellsGrace(t *testing.T) {
 	bubble(t, func(t *testing.T, n *node) {
 		seven := int64(7)

@@ -14,14 +14,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// wheel is the queue of runs by wake-up, earliest first.
+// wheel is the queue of runs by the time of their next step, earliest first.
 type wheel struct{ heap.Heap[*run] }
 
 func newWheel() wheel {
 	return wheel{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) }, func(r *run) *int { return &r.place })}
 }
 
-// set puts r where wake belongs; zero takes it out.
+// set puts r into the queue at wake; zero takes it out.
 func (w *wheel) set(r *run, wake unit.Instant) {
 	if wake.IsZero() {
 		w.Remove(r)
@@ -31,8 +31,8 @@ func (w *wheel) set(r *run, wake unit.Instant) {
 	w.Set(r)
 }
 
-// step folds answers into a run, begins the probes that are due, and puts the run where it belongs in the wheel. It
-// reports whether the verdict changed. Caller holds p.mu.
+// step applies answers to a run, begins the probes that are due, and updates the run's place in the queue. It returns
+// whether the verdict changed. The caller holds p.mu.
 func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
 	d := r.core.Step(p.now(), answers...)
 	for _, b := range d.Begin {
@@ -44,10 +44,10 @@ func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
 	return d.Changed
 }
 
-// arm sets the timer to the wheel's head. Caller holds p.mu.
+// arm sets the timer to the head of the queue. The caller holds p.mu.
 func (p *Prober) arm() {
 	if p.wheel.Len() == 0 || p.ctx.Err() != nil {
-		return // a timer that goes off for nothing finds nothing due
+		return // a timer that expires now finds no run due
 	}
 	wait := max(p.wheel.First().wake.Sub(p.now()), 0)
 	if p.timer == nil {
@@ -65,12 +65,12 @@ func (p *Prober) turn() {
 		return
 	}
 	for now := p.now(); p.wheel.Len() > 0 && p.wheel.First().wake <= now; {
-		p.step(p.wheel.First()) // without answers nothing changes
+		p.step(p.wheel.First()) // without answers the verdict cannot change
 	}
 	p.arm()
 }
 
-// question is one probe under way, with what it needs of its pod as it was when it began.
+// question is one probe in progress, with the pod's fields as they were when it began.
 type question struct {
 	run       *run
 	begin     probe.Begin
@@ -80,7 +80,7 @@ type question struct {
 	timeout   time.Duration
 }
 
-// spec returns the probe's text.
+// spec returns the probe's specification.
 func (q *question) spec() *corev1.Probe {
 	switch q.begin.Kind {
 	case probe.Startup:
@@ -91,18 +91,18 @@ func (q *question) spec() *corev1.Probe {
 	return q.container.LivenessProbe
 }
 
-// answer is what came of asking. An err means that there was no answer about the container.
+// answer is the result of a probe. err means that nothing is known about the container.
 type answer struct {
 	outcome probe.Outcome
-	output  string // of a failure or a warning, for the event
-	warning bool   // a success that deserves an event
+	output  string // of a failure or a warning, for the Event
+	warning bool   // a success that is worth an Event
 	err     error
 }
 
-// triesMax is how often a probe that got no answer is tried before its end is Unknown, upstream's.
+// triesMax is how often a probe without an answer is tried before its outcome is Unknown (kubelet: 3).
 const triesMax = 3
 
-// ask runs one probe and folds its answer in.
+// ask runs one probe and applies its answer.
 func (p *Prober) ask(ctx context.Context, q question) {
 	var a answer
 	for range triesMax {
@@ -124,14 +124,14 @@ func (p *Prober) ask(ctx context.Context, q question) {
 	}
 }
 
-// tell counts a probe and makes its event, in upstream's words.
+// tell counts a probe and records its Event, in the kubelet's words.
 func (p *Prober) tell(q *question, a answer) {
 	kind := q.begin.Kind.String()
 	result := "successful"
 	switch {
 	case a.err != nil:
 		p.event(q, "Unhealthy", kind+" probe errored and resulted in unknown state: "+a.err.Error())
-		return // upstream throws the result away without counting it
+		return // the kubelet does not count this result
 	case a.outcome == probe.Failure:
 		result = "failed"
 		if !q.begin.Early {
@@ -156,7 +156,7 @@ func (p *Prober) event(q *question, reason, message string) {
 	p.Recorder.Event(ref, corev1.EventTypeWarning, reason, strings.ToValidUTF8(message, "\uFFFD"))
 }
 
-// try asks once.
+// try runs the probe once.
 func (p *Prober) try(ctx context.Context, q *question) answer {
 	spec := q.spec()
 	switch {

@@ -1,9 +1,8 @@
-// Package pullsecret finds, among the secrets that a pod names as its imagePullSecrets, the credentials that are meant
-// for an image.
+// Package pullsecret finds the credentials for an image among a pod's imagePullSecrets.
 //
-// A Keyring holds what several secrets say of registries. Asked for an image it gives every credential that covers it,
-// the most specific first: which one the registry takes, only a pull can tell (two may stand side by side while a
-// password is being changed). It reads no API and pulls nothing.
+// A Keyring has the registry credentials of several secrets. For an image it returns every credential that matches, the
+// most specific first. Only a pull can show which one the registry accepts (two may be valid while a password is being
+// changed). The package reads no API and pulls nothing.
 package pullsecret
 
 import (
@@ -20,25 +19,26 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Keyring is credentials by what they cover. The zero value is empty.
+// Keyring is a set of credentials with what they apply to. The zero value is empty.
 type Keyring struct{ entries []entry }
 
 type entry struct {
-	key  string // a registry, or a path below one: registryKey
+	key  string // a registry, or a path below one, in the form of registryKey
 	auth *runtimeapi.AuthConfig
 }
 
-// dockerAuth is an entry of a docker configuration, as `docker login` and `kubectl create secret docker-registry` write
-// it.
+// dockerAuth is an entry of a docker configuration, as written by `docker login` and `kubectl create secret
+// docker-registry`.
 type dockerAuth struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
-	Auth          string `json:"auth"` // base64 of username:password; wins over the two
+	Auth          string `json:"auth"` // base64 of username:password; takes precedence over the two
 	IdentityToken string `json:"identitytoken"`
 }
 
-// Add takes up a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Of another one, or one that
-// cannot be read, it takes up nothing; the error does not hold what is in it.
+// Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. A secret of
+// another type, or one that cannot be read, is an error and adds nothing. The error does not contain the secret's
+// content.
 func (k *Keyring) Add(secret *corev1.Secret) error {
 	auths, err := parse(secret)
 	if err != nil {
@@ -52,12 +52,13 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 		}
 		found = append(found, entry{key: registryKey(server), auth: auth})
 	}
-	slices.SortFunc(found, func(a, b entry) int { return cmp.Compare(a.key, b.key) }) // of a map: any order, so one
+	// a map has no order; this gives it one
+	slices.SortFunc(found, func(a, b entry) int { return cmp.Compare(a.key, b.key) })
 	k.entries = append(k.entries, found...)
 	return nil
 }
 
-// For returns the credentials that cover an image: the longest keys first, those of one key in the order of their
+// For returns the credentials for an image: the longest keys first, those with the same key in the order of their
 // secrets.
 func (k *Keyring) For(image string) []*runtimeapi.AuthConfig {
 	var found []entry
@@ -92,8 +93,8 @@ func parse(s *corev1.Secret) (map[string]dockerAuth, error) {
 	return auths, nil
 }
 
-// registryKey strips what old clients put around a registry's name: scheme, API version and trailing slash; and gives
-// Docker Hub the name that images have.
+// registryKey strips the scheme, the API version and the trailing slash that old clients put around a registry's name,
+// and gives Docker Hub the name that it has in images.
 func registryKey(server string) string {
 	server = strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://")
 	host, below, _ := strings.Cut(strings.TrimRight(server, "/"), "/")
@@ -111,7 +112,7 @@ func registryKey(server string) string {
 
 const dockerHub = "docker.io"
 
-// fullName is an image's name with its registry, which is Docker Hub where the first part can not be a host.
+// fullName returns an image's name with its registry. The registry is Docker Hub if the first part cannot be a host.
 func fullName(image string) string {
 	first, rest, found := strings.Cut(image, "/")
 	switch {
@@ -125,8 +126,8 @@ func fullName(image string) string {
 	return dockerHub + "/" + image
 }
 
-// covers reports whether the credentials of a key are meant for an image. A key is a registry, with * in place of parts
-// of its name, or a path below one. Another port is another registry.
+// covers reports whether the credentials of a key apply to an image. A key is a registry, in which * may replace parts
+// of the name, or a path below a registry. Another port is another registry.
 func covers(key, image string) bool {
 	registry, below, _ := strings.Cut(key, "/")
 	of, name, _ := strings.Cut(image, "/")
@@ -155,14 +156,14 @@ func splitPort(registry string) (host, port string) {
 	return host, port
 }
 
-// runtime is the entry in the runtime's form. It names no server: the runtime is told the image, and containerd drops
+// runtime returns the entry in the runtime's form, without a server: the runtime knows the image, and containerd drops
 // credentials whose server it cannot parse as a URL.
 func (a dockerAuth) runtime() (*runtimeapi.AuthConfig, error) {
 	out := &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken}
 	if a.Auth == "" {
 		return out, nil
 	}
-	text := strings.TrimRight(strings.TrimSpace(a.Auth), "=") // padded or not
+	text := strings.TrimRight(strings.TrimSpace(a.Auth), "=") // with or without padding
 	plain, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, fmt.Errorf("auth: %w", err)

@@ -101,8 +101,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestEveryCredential: all that cover the image, the most specific first, those of one registry in the order of the
-// pod's secrets.
+// TestEveryCredential: all credentials that match the image, the most specific first; those of one registry in the
+// order of the pod's secrets.
 func TestEveryCredential(t *testing.T) {
 	var k Keyring
 	for _, s := range []*corev1.Secret{

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// check is one of the things that /healthz looks at.
+// check is one of the checks of /healthz.
 type check struct {
 	name string
 	err  func() error
 }
 
-// checks are upstream's: ping answers while the server does, log while writing logs does not block (it cannot here:
-// slog writes where it is called), syncloop while the agent's loop makes progress.
+// checks returns the kubelet's checks. ping succeeds while the server answers. log succeeds while writing logs does not
+// block; here it cannot, since slog writes synchronously. syncloop succeeds while the agent's loop makes progress.
 func (s *Server) checks() []check {
 	fine := func() error { return nil }
 	healthy := s.o.Healthy
@@ -41,15 +41,15 @@ func (s *Server) healthRoutes(answer func(string, http.HandlerFunc)) {
 	}
 }
 
-// healthOnly is what healthzPort serves.
+// healthOnly returns the handler for healthzPort.
 func (s *Server) healthOnly() http.Handler {
 	mux := http.NewServeMux()
 	s.healthRoutes(func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, bounded(h)) })
 	return mux
 }
 
-// health answers "ok", or a line per check where one failed or verbose asks for it. Reasons are left to the checks' own
-// paths: this one may be open to more people.
+// health answers "ok", or a line per check if one failed or verbose asks for it. The reasons are only on the checks'
+// own paths, since more clients may have access to this one.
 func health(w http.ResponseWriter, r *http.Request, checks []check) {
 	exclude := r.URL.Query()["exclude"]
 	var lines strings.Builder

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// Bounds on what clients can hold open, where the process may have many descriptors. Chosen: an API server with 5,000
-// nodes has one or two connections to each; somebody who follows the logs of every container of a full node (110 pods)
-// has some hundred streams. Raising them lets clients hold more memory, some 100 KiB for each stream.
+// Bounds on the connections and streams of clients, for a process that may have many descriptors. Chosen: an API server
+// with 5,000 nodes has one or two connections to each. A client that follows the logs of every container of a full node
+// (110 pods) has some hundred streams. Raising the bounds lets clients use more memory, some 100 KiB per stream.
 const (
 	connectionsMax   = 4096
 	streamsMax       = 1024
 	streamsPerPodMax = 256
 )
 
-// limits bound what clients can hold open.
+// limits bound the connections and streams of clients.
 type limits struct {
 	connections   int
 	streams       int
-	streamsPerPod int // so that who may reach one pod leaves room for the others
+	streamsPerPod int // so that clients of one pod leave room for other pods' clients
 }
 
-// limitsFor returns the limits of a process that may have that many descriptors. A stream takes two beside its
-// connection; all together the server leaves half of them to the rest of the agent, above all to whatever has to end a
-// pod.
+// limitsFor returns the limits for a process that may have that many descriptors. A stream takes two in addition to its
+// connection. In total the server leaves half of them to the rest of the agent, above all to what must end a pod.
 func limitsFor(files uint64) limits {
 	files = min(files, 1<<20)
 	l := limits{connections: min(connectionsMax, int(files/4)), streams: min(streamsMax, int(files/8))}
@@ -34,7 +33,7 @@ func limitsFor(files uint64) limits {
 	return l
 }
 
-// descriptorsMax is how many descriptors this process may have.
+// descriptorsMax returns how many descriptors this process may have.
 func descriptorsMax() (uint64, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -49,10 +48,10 @@ type slots struct {
 
 	mu    sync.Mutex
 	total int
-	byPod map[string]int // namespace/name; those with none are not in it
+	byPod map[string]int // namespace/name; pods without streams are not in it
 }
 
-// take takes a slot for a stream to pod (empty: to none), or says which limit leaves none: "node" or "pod".
+// take takes a slot for a stream to pod (empty: to none), or returns which limit is reached: "node" or "pod".
 func (s *slots) take(pod string) (full string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +83,7 @@ func (s *slots) giveBack(pod string) {
 	}
 }
 
-// slotted lets h have one of the slots, or refuses the request.
+// slotted runs h with a slot, or refuses the request if none is free.
 func (s *Server) slotted(path string, h http.HandlerFunc) http.HandlerFunc {
 	open := s.o.Metrics.Streams.WithLabelValues(path)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -106,8 +105,8 @@ func (s *Server) slotted(path string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// stream makes h one of the requests that go on for as long as both sides like: counted, without the bounds of ordinary
-// requests, and tied to the life of the server.
+// stream wraps h as a request of unlimited duration: it is counted, has none of the bounds of ordinary requests, and
+// ends with the server.
 func (s *Server) stream(path string, h http.HandlerFunc) http.HandlerFunc {
 	return s.slotted(path, func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestLimitsFor: whatever the process may have open, half of it is not the server's, and a small process serves
-// somebody.
+// TestLimitsFor: for any number of descriptors the server uses at most half, and with few descriptors it still serves
+// some clients.
 func TestLimitsFor(t *testing.T) {
 	for files, want := range map[uint64]limits{
 		1024:    {connections: 256, streams: 128, streamsPerPod: 32},
@@ -38,8 +38,8 @@ func TestLimitsFor(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: one pod's streams leave room for another's, all together end at the limit, and an ended one
-// makes room.
+// TestStreamsAreBounded: one pod's streams leave room for another pod's, the sum of all is bounded, and a stream that
+// ends frees its slot.
 func TestStreamsAreBounded(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Descriptors = 64 }) // 8 streams, 2 for each pod
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -78,15 +78,16 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 	}
 	last.Close()
-	for status := 0; status != 400; status, _ = r.do(t, "GET", "/containerLogs/ns/e/c") { // no log, but a slot
+	// no log, but the request takes a slot
+	for status := 0; status != 400; status, _ = r.do(t, "GET", "/containerLogs/ns/e/c") {
 		if t.Context().Err() != nil {
 			t.Fatal("the slot of a stream that ended is not given back")
 		}
 	}
 }
 
-// TestStrangersLeaveRoom: a flood of connections from nobody, most of them half-way through a request, neither keeps
-// out who is known nor ends their streams, and never takes more descriptors than the limit.
+// TestStrangersLeaveRoom: a flood of unauthenticated connections, most of them in the middle of a request, does not
+// keep authenticated clients out, does not end their streams, and never takes more descriptors than the limit.
 func TestStrangersLeaveRoom(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Descriptors = 64 }) // 16 connections
 	r.pods.pods = []*corev1.Pod{testPod("p", "c")}
@@ -132,7 +133,7 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestIdleStreamsEnd: what passes in either direction keeps a stream, silence ends it.
+// TestIdleStreamsEnd: a byte in either direction keeps a stream open; without any it is closed.
 func TestIdleStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, front := net.Pipe()
@@ -163,7 +164,7 @@ func TestIdleStreamsEnd(t *testing.T) {
 	})
 }
 
-// TestIdleTimeoutIsTheConfigurations: the field of the configuration is the one that counts.
+// TestIdleTimeoutIsTheConfigurations: the configured timeout is used.
 func TestIdleTimeoutIsTheConfigurations(t *testing.T) {
 	r := newRig(t, func(o *Options) {
 		o.Config.StreamingConnectionIdleTimeout = metav1.Duration{Duration: 20 * time.Millisecond}
@@ -179,7 +180,7 @@ func TestIdleTimeoutIsTheConfigurations(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBrief: neither the log nor an answer repeats all that a stranger sent.
+// TestRefusalsAreBrief: neither the log nor an answer repeats all of a refused request.
 func TestRefusalsAreBrief(t *testing.T) {
 	r := newRig(t, nil)
 	long := strings.Repeat("x", 100000)

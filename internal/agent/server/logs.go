@@ -15,10 +15,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 )
 
-// defaultPodLogs is upstream's podLogsDir.
+// defaultPodLogs is the kubelet's default of podLogsDir.
 const defaultPodLogs = "/var/log/pods"
 
-// containerLogs answers with the log of a container's latest attempt, or with previous of the one before it.
+// containerLogs answers with the log of a container's latest attempt, or, with previous, of the one before.
 func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r)
 	q, problems := logOptionsOf(r.URL.Query(), time.Now())
@@ -63,13 +63,13 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// logWriter gathers entries and sends them when the reader has nothing more to give, so that a busy log costs few
-// packets and a quiet one no delay.
+// logWriter buffers entries and sends them when the reader has no more, so that a busy log needs few packets and a
+// quiet one has no delay.
 type logWriter struct {
 	w       http.ResponseWriter
 	buf     *bufio.Writer
 	control *http.ResponseController
-	started bool // the status is on its way, an error can no longer change it
+	started bool // the status was sent, so an error can no longer change it
 }
 
 func (l *logWriter) Write(p []byte) (int, error) {
@@ -82,7 +82,7 @@ func (l *logWriter) flush() error {
 	if err := l.buf.Flush(); err != nil {
 		return err
 	}
-	return l.control.Flush() // also sends the header: a follower of a quiet container learns that it is connected
+	return l.control.Flush() // also sends the header: a follower of a quiet container sees that it is connected
 }
 
 func hasContainer(pod *corev1.Pod, name string) bool {
@@ -109,8 +109,8 @@ type logQuery struct {
 	previous bool
 }
 
-// logOptionsOf reads the parameters of PodLogOptions v1 from a query, and tail, their older spelling. It returns every
-// problem it finds.
+// logOptionsOf reads the parameters of PodLogOptions v1 from a query, and tail, an older spelling. It returns every
+// problem.
 func logOptionsOf(q url.Values, now time.Time) (o logQuery, problems []string) {
 	number := func(name string, least int64) *int64 {
 		text := q.Get(name)
@@ -142,7 +142,7 @@ func logOptionsOf(q url.Values, now time.Time) (o logQuery, problems []string) {
 	if n := number("sinceSeconds", 1); n != nil {
 		o.Since = now.Add(-time.Duration(*n) * time.Second)
 		if *n > int64(now.Unix()) {
-			o.Since = time.Time{} // before 1970, or more than a Duration holds: everything
+			o.Since = time.Time{} // before 1970, or longer than a Duration: everything
 		}
 	}
 	if text := q.Get("sinceTime"); text != "" {
@@ -170,7 +170,7 @@ func logOptionsOf(q url.Values, now time.Time) (o logQuery, problems []string) {
 	return o, problems
 }
 
-// Logs returns the logs of the containers that run now, for a podlog.Rotator.
+// Logs returns the logs of the running containers, for a podlog.Rotator.
 func Logs(pods Pods) []podlog.Log {
 	var logs []podlog.Log
 	eachContainer(pods, func(_ *corev1.Pod, _ string, c Container) {
@@ -181,7 +181,7 @@ func Logs(pods Pods) []podlog.Log {
 	return logs
 }
 
-// eachContainer visits the latest attempt of every container of every pod that the runtime knows.
+// eachContainer calls visit for the latest attempt of every container of every pod that the runtime has.
 func eachContainer(pods Pods, visit func(pod *corev1.Pod, name string, c Container)) {
 	for _, pod := range pods.List() {
 		one := func(name string) {

@@ -30,12 +30,12 @@ import (
 
 const (
 	nodeName  = "served"
-	patience  = 60 * time.Second // bounds every step, far above what any takes
+	patience  = 60 * time.Second // patience bounds every step; no step takes nearly as long
 	groupRoot = "/plimsoll-server-test"
 )
 
-// node is a real control plane, a real containerd with one pod in it, and our server between them. Only the pod workers
-// are missing: their table of pods is filled in by hand.
+// node is a real control plane, a real containerd with one pod in it, and the agent's server between them. There are no
+// pod workers: the test fills in their table of pods.
 type node struct {
 	*Server
 	dir, bin, state string
@@ -91,7 +91,7 @@ func newNode(t *testing.T) *node {
 			t.Fatalf("make %s: %v: %s", target, err, out)
 		}
 	}
-	dir := must[string](t)(os.MkdirTemp("", "plsrv")) // t.TempDir's names leave little of a socket path
+	dir := must[string](t)(os.MkdirTemp("", "plsrv")) // t.TempDir's names are too long for a socket path
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), metrics: metrics.New(nodeName), pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
 	n.startControlPlane(t)
@@ -169,13 +169,13 @@ func (n *node) startRuntime(t *testing.T) {
 	t.Cleanup(func() { n.cri.Close() })
 }
 
-// startPod makes the pod default/p in the API and in the runtime.
+// startPod creates the pod default/p in the API and in the runtime.
 func (n *node) startPod(t *testing.T) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{
 		{Name: "web", Image: image.Demo}, {Name: "chat", Image: image.Demo, Stdin: true}, {Name: "log", Image: image.Demo},
 	}}}
-	for ctx := within(t); ; { // its service account is made by a controller
+	for ctx := within(t); ; { // a controller creates its service account
 		err := n.admin.Create(ctx, kube.Pods, "default", "", pod, pod)
 		if err == nil {
 			break
@@ -241,7 +241,7 @@ func (n *node) start(t *testing.T, name string, stdin bool, args ...string) {
 	})
 }
 
-// ended waits for a container's end and writes it down as the pod workers would.
+// ended waits for a container's end and records it as the pod workers would.
 func (n *node) ended(t *testing.T, name string) {
 	t.Helper()
 	c, _ := n.pods.Container("default", "p", name, "", false)
@@ -259,7 +259,7 @@ func (n *node) ended(t *testing.T, name string) {
 	n.pods.set("default/p/"+name, c)
 }
 
-// serve starts the server with what `up` gives an agent.
+// serve starts the server with the options that `up` gives an agent.
 func (n *node) serve(t *testing.T) {
 	t.Helper()
 	yes := true
@@ -305,7 +305,7 @@ func (n *node) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, n.bin+"/plimsoll-controlplane", append([]string{"kubectl", "--kubeconfig", n.state + "/admin.kubeconfig"}, args...)...)
 }
 
-// kubectl runs upstream's kubectl through the real API server and returns both outputs.
+// kubectl runs the original kubectl through the real API server and returns both outputs.
 func (n *node) kubectl(t *testing.T, stdin string, env []string, args ...string) (string, error) {
 	t.Helper()
 	c := n.command(within(t), args...)

@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 )
 
-// TestNode drives the server as its users do: kubectl through kube-apiserver, and scrapers with tokens of their own.
+// TestNode uses the server as its clients do: kubectl through kube-apiserver, and scrapers with tokens of their own.
 func TestNode(t *testing.T) {
 	n := newNode(t)
 	t.Run("logs", n.testLogs)
@@ -38,7 +38,7 @@ func TestNode(t *testing.T) {
 	t.Run("exec whose client vanishes", n.testVanishing)
 	t.Run("rotation", n.testRotation)
 	t.Run("raw", n.testRaw)
-	t.Run("tokens", n.testTokens) // last: it stops the API server
+	t.Run("tokens", n.testTokens) // last, since it stops the API server
 }
 
 func (n *node) testLogs(t *testing.T) {
@@ -120,7 +120,7 @@ func (n *node) testPortForward(t *testing.T, env []string) {
 	}
 	go io.Copy(io.Discard, out)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	for range 5 { // each is a stream of its own
+	for range 5 { // each is a separate stream
 		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
 		if err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func (n *node) testAttach(t *testing.T) {
 		}
 	}
 	c.Process.Kill()
-	c.Wait() // killed: we did it
+	c.Wait() // the test killed it
 }
 
 func (n *node) testVanishing(t *testing.T) {
@@ -163,13 +163,13 @@ func (n *node) testVanishing(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
-		c.Wait() // killed: we did it
+		c.Wait() // the test killed it
 	}
-	await(t, before+8) // connections that the API server keeps for its next request
+	await(t, before+8) // the API server keeps connections for its next request
 }
 
-// A container that logs all the time is followed while its log is rotated again and again: every line arrives once, in
-// order.
+// A container logs all the time, and its log is followed while it is rotated again and again: every line arrives once,
+// in order.
 func (n *node) testRotation(t *testing.T) {
 	const lines = 3500
 	n.start(t, "log", false, "log", "--lines", fmt.Sprint(lines), "--rate", "1000", "--stderr-every", "10")
@@ -195,7 +195,7 @@ func (n *node) testRotation(t *testing.T) {
 		t.Fatalf("logs -f: %v: %s", err, out.String())
 	}
 	seen, last := map[string]int{}, 0
-	newest := map[bool]int{} // by stream: between streams the runtime keeps no order
+	newest := map[bool]int{} // by stream: the runtime keeps no order between streams
 	for line := range strings.Lines(out.String()) {
 		seen[strings.TrimSpace(line)]++
 		last++
@@ -239,7 +239,7 @@ func (n *node) testRaw(t *testing.T) {
 		}
 	}
 	var s statsapi.Summary
-	for began := time.Now(); ; { // containerd adds up what its images take every 10 s
+	for began := time.Now(); ; { // containerd adds up the size of its images every 10 s
 		s = statsapi.Summary{}
 		if err := json.Unmarshal([]byte(raw("/stats/summary")), &s); err != nil {
 			t.Fatal(err)
@@ -256,7 +256,8 @@ func (n *node) testRaw(t *testing.T) {
 	if web.Memory == nil || *web.Memory.WorkingSetBytes < 100<<10 || web.CPU == nil || *web.CPU.UsageCoreNanoSeconds == 0 {
 		t.Errorf("web uses nothing: %+v", web)
 	}
-	if web.Rootfs == nil || *web.Rootfs.UsedBytes < 3<<20 { // the copy that kubectl cp made; the runtime looks every 10 s
+	// the file that kubectl cp wrote; the runtime measures every 10 s
+	if web.Rootfs == nil || *web.Rootfs.UsedBytes < 3<<20 {
 		t.Logf("writable layer of web: %+v", web.Rootfs)
 	}
 	if p.Network == nil || p.Network.Name != "eth0" || *p.Network.RxBytes == 0 {
@@ -270,8 +271,8 @@ func (n *node) testRaw(t *testing.T) {
 	}
 }
 
-// Service accounts ask the node itself: who they are and what they may is the API server's answer, also for a while
-// after it is gone.
+// Service accounts send requests to the node itself. The API server authenticates and authorizes them, and its answers
+// hold for a while after it is gone.
 func (n *node) testTokens(t *testing.T) {
 	for _, args := range []string{
 		"create serviceaccount scraper", "create serviceaccount stranger",
@@ -318,19 +319,19 @@ func (n *node) testTokens(t *testing.T) {
 	}
 	get("scraper", "/metrics/resource", 200)
 	get("scraper", "/stats/summary", 200)
-	get("scraper", "/pods", 200) // nodes/pods, without nodes/proxy
+	get("scraper", "/pods", 200) // nodes/pods without nodes/proxy
 	get("scraper", "/containerLogs/default/p/web", 403)
 	get("scraper", "/configz", 403)
 	get("stranger", "/metrics", 403)
 	get("made up", "/metrics", 401)
 	get("nobody", "/metrics", 401)
 	get("admin", "/configz", 200)
-	get("scheduler", "/metrics", 403) // a good certificate without the right
+	get("scheduler", "/metrics", 403) // a valid certificate without the permission
 
 	if out, err := exec.Command(n.bin+"/plimsoll", "down", "--instance", "srvtest", "--state-dir", n.state).CombinedOutput(); err != nil {
 		t.Fatalf("down: %v: %s", err, out)
 	}
-	get("scraper", "/metrics/resource", 200) // remembered
+	get("scraper", "/metrics/resource", 200) // from the cache
 	get("stranger", "/metrics", 403)
 	get("made up", "/metrics", 401)
 	get("nobody", "/metrics", 401)

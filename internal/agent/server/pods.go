@@ -21,7 +21,7 @@ func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	writePods(w, s.o.Pods.List())
 }
 
-// writePods encodes one pod at a time: a list of all of them at once would be some MiB, twice.
+// writePods encodes one pod at a time, since a list of all pods would need some MiB, twice.
 func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
@@ -45,10 +45,10 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 		}
 	}
 	buf.WriteString("]}\n")
-	_, _ = buf.WriteTo(w) // the client is gone; nobody is left to tell
+	_, _ = buf.WriteTo(w) // an error means that the client is gone
 }
 
-// journal answers with what the node decided about pods, oldest first: ?namespace= and ?name= choose.
+// journal answers with the node's decisions about pods, oldest first; ?namespace= and ?name= select.
 func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 	if s.o.Journal == nil {
 		http.Error(w, "this node keeps no journal", http.StatusNotFound)
@@ -60,10 +60,10 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(found) // the client is gone; nobody is left to tell
+	_ = json.NewEncoder(w).Encode(found) // an error means that the client is gone
 }
 
-// Labels under which the runtime keeps what a container is, as the kubelet spells them.
+// Labels of containers in the runtime, in the kubelet's spelling.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -71,7 +71,8 @@ const (
 	labelContainerName = "io.kubernetes.container.name"
 )
 
-// runningPods answers with the pods that the runtime has running containers of, which need not be those it should.
+// runningPods answers with the pods that have running containers in the runtime, which may differ from those that
+// should run.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	list, err := s.o.Runtime.ListContainers(r.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -85,7 +86,7 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 		uid := c.Labels[labelPodUID]
 		pod := pods[uid]
 		if uid == "" {
-			continue // somebody else's
+			continue // not a pod's container
 		} else if pod == nil {
 			pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 				Name: c.Labels[labelPodName], Namespace: c.Labels[labelPodNamespace], UID: types.UID(uid),
@@ -102,7 +103,7 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	writePods(w, all)
 }
 
-// configz answers with the configuration in force, without the secrets that staticPodURLHeader may carry.
+// configz answers with the configuration in use, without the secrets that staticPodURLHeader may contain.
 func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
 	c := *s.o.Config
 	if len(c.StaticPodURLHeader) > 0 {
@@ -122,10 +123,10 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(data) // the client is gone; nobody is left to tell
+	_, _ = w.Write(data) // an error means that the client is gone
 }
 
-// running counts pods and containers by state when asked.
+// running counts pods and containers by state when metrics are collected.
 type running struct{ pods Pods }
 
 var (

@@ -34,7 +34,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 )
 
-// table is the pods of a node, in memory.
+// table has the pods of a node, in memory.
 type table struct {
 	mu         sync.Mutex
 	pods       []*corev1.Pod
@@ -87,7 +87,7 @@ func testPod(name string, containers ...string) *corev1.Pod {
 	return pod
 }
 
-// streamer is a runtime that streams nothing but echoes, at a real address.
+// streamer is a runtime whose streams only echo, at a real address.
 type streamer struct {
 	Runtime
 	mu   sync.Mutex
@@ -126,7 +126,8 @@ func (s *streamer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	}}, nil
 }
 
-// echo serves streams as a runtime does: it switches protocols and returns every byte, after what it was asked with.
+// echo serves streams as a runtime does: it switches protocols, sends the request that it got, and then returns every
+// byte.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -174,7 +175,7 @@ func (f fixedStats) Summary(_ context.Context, parts stats.Parts) (*statsapi.Sum
 	return s, f.err
 }
 
-// rig is a server on a real TLS listener with a client CA, and a client whose certificate that CA signed.
+// rig is a server on a real TLS listener with a client CA, and a client whose certificate is signed by that CA.
 type rig struct {
 	*Server
 	client *http.Client
@@ -288,7 +289,7 @@ func entry(second int, text string) string {
 	return fmt.Sprintf("2026-11-20T10:00:%02d.000000001Z stdout F %s\n", second, text)
 }
 
-// upgrade asks for a stream as kube-apiserver does and returns the connection and the answer's head.
+// upgrade requests a stream as kube-apiserver does, and returns the connection and the header of the answer.
 func (r *rig) upgrade(t *testing.T, path, protocol string) (net.Conn, string) {
 	t.Helper()
 	config := r.tls.Clone()

@@ -20,7 +20,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
-// routes builds the handler: guard, bounds and counting around a table of endpoints.
+// routes returns the handler: authentication, bounds and metrics around a table of endpoints.
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
 	answer := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, bounded(h)) }
@@ -51,7 +51,7 @@ func (s *Server) routes() (http.Handler, error) {
 	for _, p := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		both(stream, "/exec"+p, s.exec)
 		both(stream, "/attach"+p, s.attach)
-		answer("POST /run"+p, s.slotted("run", s.run)) // a command, as exec's
+		answer("POST /run"+p, s.slotted("run", s.run)) // a command, like exec's
 	}
 	both(stream, "/portForward/{namespace}/{pod}", s.portForward)
 	both(stream, "/portForward/{namespace}/{pod}/{uid}", s.portForward)
@@ -63,10 +63,10 @@ func (s *Server) routes() (http.Handler, error) {
 	return s.guarded(s.counted(mux)), nil
 }
 
-// guarded lets a request through when the guard admits it.
+// guarded passes a request on if the guard authenticates and authorizes it.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The guard authorizes by path prefix and the mux routes by path: both must mean the same path.
+		// The guard authorizes by path prefix, the mux routes by path: both must see the same path.
 		if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
 			http.Error(w, "path is not clean: "+strconv.Quote(serving.Brief(r.URL.Path))+"; use "+strconv.Quote(serving.Brief(clean)), http.StatusBadRequest)
 			return
@@ -103,11 +103,11 @@ func bounded(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// longRunning are the requests that upstream's label long_running means.
+// longRunning are the requests with the kubelet's metric label long_running.
 var longRunning = map[string]bool{"exec": true, "attach": true, "portforward": true, "debug": true}
 
-// counted measures requests under upstream's names. Paths that do not exist count as "other", so that a client cannot
-// make up labels.
+// counted measures requests under the kubelet's names. Paths that do not exist count as "other", so that a client
+// cannot create labels.
 func (s *Server) counted(mux *http.ServeMux) http.Handler {
 	m := s.o.Metrics
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func (s *Server) counted(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// rootOf returns the first element of a route's path; of metrics the first two, as upstream.
+// rootOf returns the first element of a route's path; for metrics the first two, as in the kubelet.
 func rootOf(pattern string) string {
 	_, p, _ := strings.Cut(pattern, "/")
 	root, rest, _ := strings.Cut(p, "/")
@@ -141,7 +141,7 @@ func refuse(text string, status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, status) }
 }
 
-// metricRoutes serves the measurements. What is read when asked (usage, pods by state) is collected then.
+// metricRoutes serves the metrics. Usage, and pods by state, are collected at the time of the request.
 func (s *Server) metricRoutes(mux *http.ServeMux) error {
 	if err := s.o.Metrics.Registry.Register(running{s.o.Pods}); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *Server) metricRoutes(mux *http.ServeMux) error {
 	return nil
 }
 
-// systemLogRoutes serves the machine's log directory; os.Root keeps every path and symbolic link inside it.
+// systemLogRoutes serves the machine's log directory. os.Root keeps every path and symbolic link inside it.
 func (s *Server) systemLogRoutes(answer, stream func(string, http.HandlerFunc)) {
 	if on := s.o.Config.EnableSystemLogHandler; on != nil && !*on {
 		answer("GET /logs/", refuse("logs endpoint is disabled.", http.StatusMethodNotAllowed))
@@ -193,7 +193,7 @@ func (s *Server) profileRoutes(answer, stream func(string, http.HandlerFunc)) {
 	both(pprof.Symbol)
 }
 
-// hijack takes the connection from w, with whatever the client has already sent on it.
+// hijack takes the connection from w, with what the client has already sent on it.
 func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w).Hijack()
 }

@@ -1,27 +1,28 @@
-// Package server is the agent's HTTPS server: what the API server, kubectl (through it), metrics-server and Prometheus
-// ask a node.
+// Package server is the agent's HTTPS server, with the kubelet's API. Its clients are the API server, kubectl (through
+// the API server), metrics-server and Prometheus.
 //
 //	/containerLogs/<ns>/<pod>/<container>             a container's log, also as it grows
 //	/exec /attach /portForward /run                   streams into containers, passed on to the runtime
-//	/pods /runningpods/ /configz                      what runs here, and by which configuration
-//	/stats/summary /metrics /metrics/resource ...     usage and measurements
-//	/journal                                          what the node decided, with its numbers (ours alone)
+//	/pods /runningpods/ /configz                      the node's pods, and the agent's configuration
+//	/stats/summary /metrics /metrics/resource ...     usage and metrics
+//	/journal                                          the node's decisions with their numbers (not in the kubelet)
 //	/healthz /logs/ /debug/pprof/                     health, the machine's log directory, profiles
 //
-// /healthz alone is also served without TLS or guard on healthzBindAddress:healthzPort (loopback by default).
+// Only /healthz is also served without TLS, authentication and authorization, on healthzBindAddress:healthzPort
+// (loopback by default).
 //
-// Paths, parameters, statuses and texts are the kubelet's, since its clients are written against them.
+// Paths, parameters, statuses and texts are the kubelet's, since its clients rely on them.
 //
-// Every request passes the guard (internal/kube/authn) before anything else looks at it. Ordinary requests are bounded
-// in size and time; streams (logs, exec, attach, port-forward) end when either side does, or with the server; those of
-// exec, attach and port-forward also when nothing has passed for streamingConnectionIdleTimeout. How many connections
-// and streams can be open is bounded, well below the descriptors of the process (limitsFor). The server keeps no state
-// of its own: pods come from Pods, usage from stats, everything else from the runtime.
+// The guard (internal/kube/authn) authenticates and authorizes every request first. Ordinary requests are bounded in
+// size and time. Streams (logs, exec, attach, port-forward) end when either side ends them, or with the server; those
+// of exec, attach and port-forward also end when no byte has passed for streamingConnectionIdleTimeout. The numbers of
+// open connections and streams are bounded, well below the descriptors of the process (limitsFor). The server has no
+// state: pods come from Pods, usage from stats, everything else from the runtime.
 //
-// A stream's bytes are copied between the client and the runtime's streaming server without a look inside, so SPDY and
-// WebSocket pass alike, in the versions the runtime speaks. (The 1.36 API server translates kubectl's newer WebSocket
-// protocols to SPDY for every node that does not declare ExtendWebSocketsToKubelet. We do not declare it: containerd
-// does not speak them.)
+// A stream's bytes are copied between the client and the runtime's streaming server without being parsed. So SPDY and
+// WebSocket both work, in the versions that the runtime implements. (The 1.36 API server translates kubectl's newer
+// WebSocket protocols to SPDY for every node that does not declare ExtendWebSocketsToKubelet. This agent does not
+// declare it, since containerd does not implement them.)
 package server
 
 import (
@@ -51,18 +52,17 @@ import (
 )
 
 const (
-	// headerTime bounds the TLS handshake and the request's header. Chosen: a client that takes longer is not one of
-	// ours.
+	// headerTime bounds the TLS handshake and the request's header. Chosen: no legitimate client takes longer.
 	headerTime = 10 * time.Second
-	// answerTime bounds an ordinary request from its header to the last byte of the answer. A client that reads slower
-	// than a /metrics answer in this time is cut off; raising it lets slow clients hold more memory.
+	// answerTime bounds an ordinary request from its header to the last byte of the answer. A client that cannot read a
+	// /metrics answer in that time is disconnected. Raising it lets slow clients use more memory.
 	answerTime = time.Minute
-	// idleTime is how long a connection is kept between requests, as upstream.
+	// idleTime is how long a connection stays open between requests (kubelet: the same).
 	idleTime = 90 * time.Second
-	// stopTime is how long requests may go on after Run was told to end.
+	// stopTime is how long requests may continue after Run's context has ended.
 	stopTime = 5 * time.Second
-	// headerBytesMax and bodyBytesMax bound what a client can make us hold. Exec commands travel in the URL, as far as
-	// the API server lets them (1 MiB of header); no endpoint reads a body.
+	// headerBytesMax and bodyBytesMax bound the memory of a request. Exec commands are in the URL, up to the API
+	// server's limit (1 MiB of header); no endpoint reads a body.
 	headerBytesMax = 1 << 20
 	bodyBytesMax   = 64 << 10
 )
@@ -70,18 +70,19 @@ const (
 // ErrNotFound is in the chain of errors about a pod or container that is not on this node.
 var ErrNotFound = errors.New("not found")
 
-// Pods is what the server knows of the pods on this node.
+// Pods knows the pods on this node.
 type Pods interface {
-	// List returns every pod that the agent runs, with its latest status. The objects are shared and not written to.
+	// List returns every pod that the agent runs, with its latest status. The objects are shared and must not be
+	// written to.
 	List() []*corev1.Pod
-	// Sandbox returns the CRI id of the pod's running sandbox. An empty uid means any.
+	// Sandbox returns the CRI ID of the pod's running sandbox. An empty uid means any.
 	Sandbox(namespace, name string, uid types.UID) (id string, err error)
-	// Container returns the latest attempt of a container that the runtime knows, or the one before it. An error about
-	// a container that has not started says what it waits for. It is called often and must not ask the runtime.
+	// Container returns the latest attempt of a container that the runtime has, or the one before it. For a container
+	// that has not started, the error tells what it waits for. It is called often and must not call the runtime.
 	Container(namespace, name, container string, uid types.UID, previous bool) (Container, error)
 }
 
-// State says whether a container's process runs.
+// State tells whether a container's process runs.
 type State string
 
 // States of a container.
@@ -93,15 +94,15 @@ const (
 
 // Container is one attempt of a container.
 type Container struct {
-	ID         string // CRI id; empty while Waiting without one
-	LogPath    string // absolute
+	ID         string // CRI ID; may be empty while Waiting
+	LogPath    string // absolute path
 	State      State
 	Attempt    uint32
-	Tty, Stdin bool // as its spec says
+	Tty, Stdin bool // as in its specification
 	StartedAt  time.Time
 }
 
-// Runtime is the part of CRI that the server calls; *cri.Client is one.
+// Runtime is the part of the CRI that the server calls; *cri.Client implements it.
 type Runtime interface {
 	Exec(context.Context, *runtimeapi.ExecRequest, ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
 	ExecSync(context.Context, *runtimeapi.ExecSyncRequest, ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
@@ -110,28 +111,28 @@ type Runtime interface {
 	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
 }
 
-// Stats reads usage when asked; *stats.Reader is one.
+// Stats reads usage at the time of a request; *stats.Reader implements it.
 type Stats interface {
 	Summary(ctx context.Context, parts stats.Parts) (*statsapi.Summary, error)
 }
 
-// Options are what a Server needs. All fields are required except where they say otherwise.
+// Options are what a Server needs. All fields are required unless they say otherwise.
 type Options struct {
 	Config   *kubeletconfigv1beta1.KubeletConfiguration // with defaults filled in
 	NodeName string
 	Names    []string       // further names and addresses for a self-signed certificate; may be empty
-	RootDir  string         // the agent's directory; a self-signed certificate goes to its pki
-	API      authn.Reviewer // nil only with token authentication off and AlwaysAllow
+	RootDir  string         // the agent's directory; a self-signed certificate is written to its pki directory
+	API      authn.Reviewer // may be nil only with token authentication off and AlwaysAllow
 	Pods     Pods
 	Runtime  Runtime
 	Stats    Stats
 	Metrics  *metrics.Set
-	Healthy  func() error // nil while the agent's loop makes progress
+	Healthy  func() error // returns nil while the agent's loop makes progress
 	LogDir   string       // served at /logs/; empty: /var/log
-	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them
-	// alone.
+	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them to
+	// others.
 	Descriptors uint64
-	// Journal finds what the node decided about pods of that name; empty words are any. Optional.
+	// Journal returns the node's decisions about pods of that namespace and name; empty strings match any. Optional.
 	Journal func(namespace, name string) ([]journal.Record, error)
 }
 
@@ -143,7 +144,7 @@ type Server struct {
 	slots     slots
 	refusals  serving.Refusals
 	handler   http.Handler
-	streams   context.Context // ends when streams must
+	streams   context.Context // ends when streams must end
 	endStream context.CancelFunc
 }
 
@@ -180,8 +181,8 @@ func New(o Options) (*Server, error) {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// Run listens on the configured address and port, and on healthzPort, and serves until ctx ends; then streams are cut,
-// ordinary requests are given a moment to finish, and Run returns nil.
+// Run listens on the configured address and port, and on healthzPort, and serves until ctx ends. Then streams are
+// closed, ordinary requests get a moment to finish, and Run returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.endStream()
 	c := s.o.Config
@@ -189,7 +190,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel(nil) // before Wait
+	defer cancel(nil) // must run before Wait
 	if c.HealthzPort != nil && *c.HealthzPort > 0 {
 		listener, err := listen(ctx, "healthzBindAddress and healthzPort", c.HealthzBindAddress, *c.HealthzPort)
 		if err != nil {
@@ -228,7 +229,7 @@ func listen(ctx context.Context, fields, host string, port int32) (net.Listener,
 	return listener, nil
 }
 
-// Serve is Run on a listener of the caller's, which it closes, and without healthzPort.
+// Serve is Run on a given listener, which it closes, and without healthzPort.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer s.endStream()
 	return s.serve(ctx, listener, &http.Server{Handler: s.handler, TLSConfig: s.tls}, func(h *http.Server, l net.Listener) error {
@@ -238,10 +239,12 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server, start func(*http.Server, net.Listener) error) error {
 	server.ReadHeaderTimeout, server.IdleTimeout, server.MaxHeaderBytes = headerTime, idleTime, headerBytesMax
-	server.ReadTimeout, server.WriteTimeout = answerTime, answerTime // also of what the guard refuses; streams lift them
+	// applies to requests that the guard refuses too; streams remove it
+	server.ReadTimeout, server.WriteTimeout = answerTime, answerTime
 	crowd := serving.NewCrowd(listener, s.slots.limits.connections, s.o.Metrics.ConnectionsRefused.Inc)
 	crowd.Attach(server)
-	server.ErrorLog = slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug) // port scanners' handshakes are not news
+	// failed handshakes of port scanners are logged as debug
+	server.ErrorLog = slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug)
 	slog.Info("server listens", "address", listener.Addr())
 	done := make(chan error, 1)
 	go func() { done <- start(server, crowd) }()

@@ -135,7 +135,7 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
-// TestHandlersSwitchedOffAlone: either of the two is off without the other.
+// TestHandlersSwitchedOffAlone: each of the two can be switched off without the other.
 func TestHandlersSwitchedOffAlone(t *testing.T) {
 	no := false
 	logs := newRig(t, func(o *Options) { o.Config.EnableSystemLogHandler = &no })
@@ -219,7 +219,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// Clients that vanish, and a server that stops: nothing stays behind.
+// Clients that disappear, and a server that stops: no goroutine remains.
 func TestNothingStaysBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("clients", func(t *testing.T) {
@@ -280,7 +280,7 @@ func await(t *testing.T, most int) {
 	}
 }
 
-// A follower sees lines as they are written, and the end of the container.
+// A follower receives lines as they are written, and the end of the container.
 func TestFollow(t *testing.T) {
 	r := newRig(t, nil)
 	r.pods.pods = []*corev1.Pod{testPod("p", "c")}
@@ -359,7 +359,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// healthzPort answers without TLS, to anybody, and nothing else.
+// healthzPort answers without TLS and authentication, and serves nothing else.
 func TestHealthzPort(t *testing.T) {
 	r := newRig(t, nil)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -419,7 +419,8 @@ func TestLogs(t *testing.T) {
 	if all := list(); len(all) != 4 || !all[3].Idle || all[3].VolumeDir != "/agent/pods/uid-waits/volumes" || pods[2].Idle {
 		t.Errorf("a pod of which the runtime has nothing, and one of which it has: %+v", all)
 	}
-	if len(pods) != 3 || len(pods[2].Containers) != 0 || pods[2].LogDir != "/logs/crashes" { // what it has on the disk stays while it waits
+	// its files on the disk stay while it waits
+	if len(pods) != 3 || len(pods[2].Containers) != 0 || pods[2].LogDir != "/logs/crashes" {
 		t.Errorf("a pod whose container waits to be started again: %+v", pods)
 	}
 	if pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {

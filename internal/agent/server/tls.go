@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// A self-signed certificate is made anew at a start with less than selfSignedRest left, which upstream does not do.
+	// selfSignedRest is the least remaining lifetime of a self-signed certificate at a start; with less it is replaced.
+	// The kubelet does not do that.
 	selfSignedRest = 30 * 24 * time.Hour
 )
 
-// tlsVersions are the names of tlsMinVersion.
+// tlsVersions are the values of tlsMinVersion.
 var tlsVersions = map[string]uint16{
 	"": tls.VersionTLS12, "VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 }
 
-// tlsConfig turns the configuration's TLS fields into a listener's, naming every problem at once. Client certificates
-// are asked for and left to the guard to verify: a request without one may carry a token.
+// tlsConfig translates the configuration's TLS fields; the error lists every problem. Client certificates are
+// requested, and the guard verifies them: a request without one may have a token.
 func tlsConfig(o Options) (*tls.Config, error) {
 	c := o.Config
 	var problems []error
@@ -72,7 +73,7 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	return config, nil
 }
 
-// selfSigned makes a key and a certificate for names unless a usable pair is there.
+// selfSigned creates a key and a certificate for names unless a usable pair exists.
 func selfSigned(certFile, keyFile string, names []string) error {
 	if pair, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil && time.Until(pair.Leaf.NotAfter) > selfSignedRest {
 		return nil
@@ -94,7 +95,7 @@ func selfSigned(certFile, keyFile string, names []string) error {
 	return nil
 }
 
-// writePrivate replaces path by a file that only its owner may read, complete or not at all.
+// writePrivate replaces path by a file that only its owner may read. The file is replaced completely or not at all.
 func writePrivate(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // 0600
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 )
 
-// summary answers with the Summary API, in full or (only_cpu_and_memory=true) without what costs a look at disks.
+// summary answers with the Summary API: complete, or, with only_cpu_and_memory=true, without the parts that must read
+// disks.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	parts := stats.Everything
 	if r.FormValue("only_cpu_and_memory") == "true" {
@@ -29,13 +30,13 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, summary)
 }
 
-// families turn a summary into samples.
+// families translate a summary into samples.
 type families func(*statsapi.Summary, sink)
 
-// sink takes one sample; the zero time means none.
+// sink receives one sample; the zero time means that it has no timestamp.
 type sink func(d *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value float64, labels ...string)
 
-// usage reads a summary and gathers it as f says.
+// usage reads a summary and returns its samples, translated by f.
 func (s *Server) usage(r *http.Request, parts stats.Parts, f families) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	summary, err := s.o.Stats.Summary(r.Context(), parts)
@@ -46,7 +47,7 @@ func (s *Server) usage(r *http.Request, parts stats.Parts, f families) prometheu
 	return registry
 }
 
-// usageCollector describes nothing: its samples come and go with the pods.
+// usageCollector describes no metrics in advance, since its samples change with the pods.
 type usageCollector struct {
 	summary *statsapi.Summary
 	err     error
@@ -91,7 +92,7 @@ var (
 
 const seconds = float64(time.Second)
 
-// cpu and memory put a sample where the summary has the number.
+// cpu and memory send a sample if the summary has the number.
 func (put sink) cpu(d *prometheus.Desc, c *statsapi.CPUStats, labels ...string) {
 	if c != nil && c.UsageCoreNanoSeconds != nil {
 		put(d, prometheus.CounterValue, c.Time, float64(*c.UsageCoreNanoSeconds)/seconds, labels...)
@@ -104,7 +105,7 @@ func (put sink) memory(d *prometheus.Desc, m *statsapi.MemoryStats, labels ...st
 	}
 }
 
-// resourceFamilies is /metrics/resource: what metrics-server reads.
+// resourceFamilies are the metrics of /metrics/resource, which metrics-server reads.
 func resourceFamilies(s *statsapi.Summary, put sink) {
 	put.cpu(nodeCPUDesc, s.Node.CPU)
 	put.memory(nodeMemoryDesc, s.Node.Memory)
@@ -134,9 +135,9 @@ var (
 	transmitDesc       = prometheus.NewDesc("container_network_transmit_bytes_total", "Bytes sent by the pod", ofInterface, nil)
 )
 
-// cadvisorFamilies is the part of /metrics/cadvisor that dashboards of pods use: CPU, memory and network under
-// cAdvisor's names, with the labels that identify a container. Pods, which have no container label, have an empty one.
-// The rest of cAdvisor (per-CPU, disks, file descriptors, cgroup ids) is not collected here.
+// cadvisorFamilies are the metrics of /metrics/cadvisor that dashboards of pods use: CPU, memory and network under
+// cAdvisor's names, with the labels that identify a container. For pods the container label is empty. The rest of
+// cAdvisor's metrics (per-CPU, disks, file descriptors, cgroup IDs) is not collected.
 func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	one := func(cpu *statsapi.CPUStats, memory *statsapi.MemoryStats, labels ...string) {
 		put.cpu(containerCPUDesc, cpu, labels...)
@@ -165,10 +166,11 @@ func cadvisorFamilies(s *statsapi.Summary, put sink) {
 	}
 }
 
-// StatsPods shows pods to a stats.Reader: those of which something runs, and those whose containers wait to be started
-// again, since what they have on the disk stays. Those of which the runtime has nothing come last, as Idle: on a full
-// disk it makes nothing, and what they have there of former times may be what fills it. group names a pod's cgroup,
-// empty if it has none, inner the one that the runtime made below it for a container. rootDir is the agent's directory.
+// StatsPods lists the node's pods for a stats.Reader: those with running containers, and those whose containers wait to
+// be restarted, since their files stay on the disk. Pods without a container in the runtime come last, as Idle: on a
+// full disk the runtime creates nothing, and files from an earlier run of the pod may be what fills the disk. group
+// returns a pod's cgroup, empty if it has none; inner returns the cgroup that the runtime made below it for a
+// container. rootDir is the agent's directory.
 func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod
@@ -177,7 +179,8 @@ func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id s
 			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 				return
 			}
-			if len(out) == 0 || out[len(out)-1].Ref.UID != string(pod.UID) { // a pod's containers come one after the other
+			// a pod's containers are listed one after another
+			if len(out) == 0 || out[len(out)-1].Ref.UID != string(pod.UID) {
 				out = append(out, statsPod(pod, group(pod), rootDir))
 			}
 			last := &out[len(out)-1]

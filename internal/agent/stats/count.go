@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// count is a walk that may be interrupted between two directories. What it walks is a container's, who moves, removes
-// and exchanges directories under its feet, and makes them so deep that no path can name them.
+// count is a walk of a volume that may be interrupted between two directories. A container owns the volume: it may
+// move, remove and exchange directories during the walk, and nest them so deep that no path can name them.
 //
 // # Invariants
 //
-//   - It goes from a directory to the next by descriptor, a step down or a step up at a time: each directory costs the
-//     steps from the one before, and not its depth, whatever the tree. Steps are counted as entries are.
-//   - A directory is read only if it is the one that was seen, by its inode: no symbolic link is followed, and a step
-//     up that leads elsewhere is taken back.
-//   - It remembers the names of directories that are still to be read, and of those above them, never their paths.
+//   - The walk goes from one directory to the next by descriptor, one step down or up at a time. Each directory costs
+//     the steps from the one before, not its depth, whatever the tree. Steps are counted like entries.
+//   - A directory is read only if its inode is the one that was seen: no symbolic link is followed, and a step up that
+//     leads elsewhere is undone.
+//   - It stores the names of directories that are still to be read, and of those above them, never their paths.
 type count struct {
 	top           *place
 	todo          []*place        // directories to read, the next one last
 	linked        map[uint64]bool // inodes with several names, counted once
-	device        uint64          // of the volume; what is mounted below is not its
+	device        uint64          // of the volume; file systems mounted below are not counted
 	bytes, inodes uint64
-	entries       int      // looked at so far
-	anew          bool     // was begun by a reading that counts anew
-	without       []string // names in the volume itself that are counted elsewhere
+	entries       int      // read so far
+	anew          bool     // started by a reading that counts everything again
+	without       []string // names in the volume's root that are counted elsewhere
 }
 
 // place is a directory of the volume.
@@ -39,7 +39,7 @@ type place struct {
 	inode uint64
 }
 
-// newCount begins to count an open directory.
+// newCount starts to count an open directory.
 func newCount(top *os.File, without []string) (*count, error) {
 	var s unix.Stat_t
 	if err := unix.Fstat(int(top.Fd()), &s); err != nil {
@@ -51,8 +51,8 @@ func newCount(top *os.File, without []string) (*count, error) {
 	return c, nil
 }
 
-// goOn reads directories until walked reaches until, and reports whether there are no more. The way down to the first
-// is not for nothing: walkShareMin entries are looked at beside it.
+// goOn reads directories until walked reaches until, and returns whether none are left. If the way down to the first
+// directory already reaches until, at least walkShareMin entries are read nevertheless.
 func (c *count) goOn(ctx context.Context, top int, walked *int, until int) (done bool) {
 	w := walker{count: c, top: top, walked: walked, at: c.top, fd: -1}
 	defer w.leave()
@@ -64,14 +64,14 @@ func (c *count) goOn(ctx context.Context, top int, walked *int, until int) (done
 			until = max(until, *walked+walkShareMin)
 		}
 		if err != nil {
-			continue // it has gone, and holds nothing
+			continue // it was removed, and has no content
 		}
 		w.read()
 	}
 	return len(c.todo) == 0
 }
 
-// add counts a file or directory, and reports whether it is the volume's.
+// add counts a file or directory, and returns whether it belongs to the volume.
 func (c *count) add(s *unix.Stat_t) bool {
 	switch {
 	case uint64(s.Dev) != c.device:
@@ -87,19 +87,19 @@ func (c *count) add(s *unix.Stat_t) bool {
 	return true
 }
 
-// walker is where a count is in one reading.
+// walker is the position of a count during one reading.
 type walker struct {
 	*count
-	top    int // the volume's descriptor, which is its owner's
+	top    int // the volume's descriptor; the caller closes it
 	walked *int
 	at     *place
-	fd     int // of at; -1: at is the volume itself, open as top
+	fd     int // of at; -1: at is the volume's root, open as top
 }
 
-// errMoved says that a directory is not where it was seen.
+// errMoved means that a directory is not where it was seen.
 var errMoved = errors.New("the directory was moved")
 
-// here is the descriptor of at.
+// here returns the descriptor of at.
 func (w *walker) here() int {
 	if w.fd < 0 {
 		return w.top
@@ -107,15 +107,15 @@ func (w *walker) here() int {
 	return w.fd
 }
 
-// leave goes back to the volume itself.
+// leave goes back to the volume's root.
 func (w *walker) leave() {
 	if w.fd >= 0 {
-		_ = unix.Close(w.fd) // it was only read
+		_ = unix.Close(w.fd) // opened for reading only
 	}
 	w.at, w.fd = w.count.top, -1
 }
 
-// step opens a neighbour of at by name, if it is the place that it should be, and goes there.
+// step opens a neighbour of at by name, and goes there if it is the expected place.
 func (w *walker) step(name string, to *place) error {
 	*w.walked++
 	fd, err := unix.Openat(w.here(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -127,14 +127,15 @@ func (w *walker) step(name string, to *place) error {
 		return errors.Join(errMoved, err, unix.Close(fd))
 	}
 	if w.fd >= 0 {
-		_ = unix.Close(w.fd) // it was only read
+		_ = unix.Close(w.fd) // opened for reading only
 	}
 	w.at, w.fd = to, fd
 	return nil
 }
 
-// enter goes to a directory: up to the one above it, which is at or above at since the last that was seen is read
-// first, and down. Where a container has moved what lies between, it goes down from the volume once more.
+// enter goes to a directory: first up to its parent, then down. The parent is at or an ancestor of at, since the
+// directory that was seen last is read first. If a container has moved a directory in between, enter goes down from the
+// volume's root again.
 func (w *walker) enter(to *place) error {
 	if to.above == nil {
 		w.leave()
@@ -150,7 +151,7 @@ func (w *walker) enter(to *place) error {
 	return w.step(to.name, to)
 }
 
-// descend goes down from the volume itself to a place.
+// descend goes down from the volume's root to a place.
 func (w *walker) descend(to *place) error {
 	var way []*place
 	for p := to; p.above != nil; p = p.above {
@@ -165,10 +166,10 @@ func (w *walker) descend(to *place) error {
 	return nil
 }
 
-// walkChunk is how many entries of a directory are listed at a time, so that a huge one takes no memory.
+// walkChunk is how many entries of a directory are listed at a time, so that a huge directory needs little memory.
 const walkChunk = 1024
 
-// read adds up the directory at at, however large it is.
+// read adds up the directory at, however large it is.
 func (w *walker) read() {
 	fd, err := unix.Openat(w.here(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// comb makes a chain of directories, and more beside each other in the last. It returns how many there are.
+// comb makes a chain of directories, and several siblings in the last one. It returns how many there are.
 func comb(t *testing.T, dir string, deep, wide int) uint64 {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_DIRECTORY, 0)
@@ -31,8 +31,8 @@ func comb(t *testing.T, dir string, deep, wide int) uint64 {
 	return uint64(1 + deep + wide)
 }
 
-// Directories that are deeper than a path is long are counted, at the cost of their number: whoever went down from the
-// volume to each would take millions of steps here.
+// Directories deeper than the longest path are counted, at a cost proportional to their number. Going down from the
+// volume's root to each of them would take millions of steps here.
 func TestDepthCostsNothing(t *testing.T) {
 	dir := t.TempDir()
 	want := comb(t, dir, 4000, 3000)
@@ -44,7 +44,7 @@ func TestDepthCostsNothing(t *testing.T) {
 	}
 }
 
-// A count in many readings goes on where it was, however deep that is.
+// A count over many readings continues where it stopped, however deep that is.
 func TestDepthInParts(t *testing.T) {
 	dir := t.TempDir()
 	want := comb(t, dir, 3000, 3000)
@@ -61,7 +61,8 @@ func TestDepthInParts(t *testing.T) {
 	t.Error("not counted in a hundred readings")
 }
 
-// What is moved, exchanged for a link or removed while it is counted leads nowhere else, and the rest is counted.
+// A directory that is moved, replaced by a link or removed during the count never leads elsewhere, and the rest is
+// counted.
 func TestMovedWhileCounted(t *testing.T) {
 	outside, dir := t.TempDir(), t.TempDir()
 	comb(t, outside, 0, 500)
@@ -92,7 +93,8 @@ func TestMovedWhileCounted(t *testing.T) {
 		}
 		last := filepath.Join(dir, w.at.above.above.name)
 		for _, err := range []error{
-			os.Rename(filepath.Join(last, "x/y"), filepath.Join(outside, "y")), // ".." of what is open leads outside now
+			// ".." of the open directory now leads outside
+			os.Rename(filepath.Join(last, "x/y"), filepath.Join(outside, "y")),
 			os.RemoveAll(last), os.Symlink(outside, last),
 		} {
 			if err != nil {

@@ -21,18 +21,18 @@ import (
 const (
 	// runtimeTime bounds each call to the runtime: a summary without images is better than none.
 	runtimeTime = 10 * time.Second
-	// emptyDirs and configMaps are where a pod's volumes of these kinds lie below its volumes directory: those whose
-	// content is on the node's disk and is the pod's.
+	// emptyDirs and configMaps are the directories of a pod's volumes of these kinds, below its volumes directory.
+	// Their content is on the node's disk and counts as the pod's.
 	emptyDirs  = "kubernetes.io~empty-dir"
 	configMaps = "kubernetes.io~configmap"
-	// subPaths are mounts of what is counted as volumes, beside the volumes directory.
+	// subPaths is the directory, next to the volumes directory, of mounts of what is counted as volumes.
 	subPaths = "volume-subpaths"
 )
 
-// layers are the containers' writable layers and the file system they lie on.
+// layers are the containers' writable layers and their file system.
 type layers struct {
 	fs   *statsapi.FsStats
-	used map[string]*runtimeapi.FilesystemUsage // by container id
+	used map[string]*runtimeapi.FilesystemUsage // by container ID
 }
 
 // disks reads the node's file systems and asks the runtime about images and writable layers.
@@ -68,7 +68,8 @@ func (p *pass) disks(node *statsapi.NodeStats) {
 	}
 }
 
-// usageOf describes the first of the runtime's file systems that is there: its whole, and what images use of it.
+// usageOf describes the first of the runtime's file systems that exists: its capacity and available space, and what
+// images use of it.
 func (p *pass) usageOf(list []*runtimeapi.FilesystemUsage, at time.Time) *statsapi.FsStats {
 	for _, f := range list {
 		out := fileSystem(f.GetFsId().GetMountpoint(), at)
@@ -81,7 +82,7 @@ func (p *pass) usageOf(list []*runtimeapi.FilesystemUsage, at time.Time) *statsa
 	return nil
 }
 
-// fileSystem describes the file system of a path; nil if that cannot be told.
+// fileSystem describes the file system of a path; nil if that fails.
 func fileSystem(path string, at time.Time) *statsapi.FsStats {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -95,7 +96,7 @@ func fileSystem(path string, at time.Time) *statsapi.FsStats {
 	}
 }
 
-// on describes a use of a file system: the whole's capacity and rest, the part's use.
+// on describes a part of a file system: the capacity and available space of the whole, and what the part uses.
 func on(whole *statsapi.FsStats, at time.Time, bytes, inodes uint64) *statsapi.FsStats {
 	out := &statsapi.FsStats{Time: metav1.NewTime(at), UsedBytes: &bytes, InodesUsed: &inodes}
 	if whole != nil {
@@ -113,7 +114,7 @@ func (p *pass) rootFS(c Container) *statsapi.FsStats {
 	return on(p.layers.fs, p.o.Now(), used.GetUsedBytes().GetValue(), used.GetInodesUsed().GetValue())
 }
 
-// logs adds up the log files of a container, rotated ones included.
+// logs adds up the log files of a container, including rotated ones.
 func (p *pass) logs(c Container) *statsapi.FsStats {
 	entries, err := os.ReadDir(c.LogDir)
 	if err != nil {
@@ -136,12 +137,12 @@ func diskBytes(info fs.FileInfo) uint64 {
 	return uint64(info.Size())
 }
 
-// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not
-// memory, configMaps, and what else is in its directory, since that is bound into its containers: the hosts file and
-// termination logs, which it can make as long as the disk is. Writable layers of containers that do not run are left
-// out, as upstream leaves them out before it adds up (removeTerminatedContainers): with them a container that stays
-// within its limit would be over it once it is restarted. At most one dead attempt of each container is kept (package
-// podlife).
+// volumes reads a pod's volumes and adds up its ephemeral storage: writable layers, logs, emptyDirs that are not in
+// memory, configMaps, and the other files in the pod's directory. The last are mounted into its containers (the hosts
+// file and termination logs), and a container can make them as long as the disk. Writable layers of containers that do
+// not run are left out, as the kubelet leaves them out before it adds up (removeTerminatedContainers): otherwise a
+// container that stays within its limit would exceed it after a restart. At most one dead attempt of each container is
+// kept (package podlife).
 func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 	var bytes, inodes uint64
 	add := func(f *statsapi.FsStats) {
@@ -179,7 +180,8 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 	out.EphemeralStorage = on(p.nodeFS, p.o.Now(), bytes, inodes)
 }
 
-// rest is what a directory holds beside what is counted elsewhere; nil: it is not there, or not known yet.
+// rest returns what a directory contains except for what is counted elsewhere; nil: it does not exist, or is not
+// measured yet.
 func (p *pass) rest(dir string, without ...string) *statsapi.FsStats {
 	at := p.o.Now()
 	bytes, inodes, ok := p.walks.size(p.ctx, dir, at, &p.walked, p.parts&Recount != 0, without...)
@@ -201,8 +203,8 @@ func escape(path string) string {
 	return string(out)
 }
 
-// volume describes one volume: a file system of its own by what it says, a part of the node's by the kernel's sum where
-// it keeps one (host/quota), else by a walk.
+// volume describes one volume. For a file system of its own it uses statfs, for a part of the node's the kernel's sum
+// if there is one (host/quota), else a walk.
 func (p *pass) volume(dir string) (out *statsapi.FsStats, inMemory bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -33,7 +33,7 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 	if err != nil {
 		return out, err
 	}
-	if !u.Memory.IsSet() { // cgroup v2 does not account for the root
+	if !u.Memory.IsSet() { // cgroup v2 has no memory counters at the root
 		used := mem.total - mem.free
 		u.Memory = unit.Of(used)
 		u.WorkingSet = unit.Of(max(0, used-mem.inactiveFile))
@@ -63,7 +63,7 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 	return out, nil
 }
 
-// pressure reads the machine's stall times; nil where the kernel has none (CONFIG_PSI, since 4.20).
+// pressure reads the machine's stall times; nil if the kernel has none (CONFIG_PSI, since 4.20).
 func (p *pass) pressure(resource string) *statsapi.PSIStats {
 	read, err := psi.Read(filepath.Join(p.o.Proc, "pressure", resource))
 	if err != nil {
@@ -76,7 +76,8 @@ func (p *pass) pressure(resource string) *statsapi.PSIStats {
 }
 
 func stall(s psi.Stall) statsapi.PSIData {
-	return statsapi.PSIData{Total: uint64(s.Total), Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // total in nanoseconds
+	// the total is in nanoseconds
+	return statsapi.PSIData{Total: uint64(s.Total), Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
 }
 
 func (p *pass) rlimit(at time.Time) *statsapi.RlimitStats {
@@ -93,7 +94,7 @@ func (p *pass) rlimit(at time.Time) *statsapi.RlimitStats {
 	return out
 }
 
-// systemContainers reads the agent, the runtime and all pods together.
+// systemContainers reads the agent, the runtime, and all pods together.
 func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 	var out []statsapi.ContainerStats
 	process := func(name string, pid int) {
@@ -113,7 +114,7 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 		process(statsapi.SystemContainerRuntime, pid)
 	}
 	if u, at, ok := p.group(p.o.PodsGroup); ok {
-		// Without the limit nobody could tell from a summary what allocatableMemory.available is.
+		// The limit is needed to compute allocatableMemory.available from a summary.
 		limit, err := p.o.Cgroups.MemoryLimit(p.o.PodsGroup)
 		if err != nil {
 			slog.Debug("read memory limit", "cgroup", p.o.PodsGroup, "err", err)
@@ -126,13 +127,13 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 	return out
 }
 
-// podNetwork reads the interfaces of a pod through any of its processes: they share its network namespace.
+// podNetwork reads the interfaces of a pod through any of its processes, which share its network namespace.
 func (p *pass) podNetwork(pod Pod) *statsapi.NetworkStats {
 	groups := make([]string, 0, len(pod.Containers)+1)
 	for _, c := range pod.Containers {
 		groups = append(groups, c.Group)
 	}
-	for _, g := range append(groups, pod.Group) { // the sandbox is somewhere below the pod's
+	for _, g := range append(groups, pod.Group) { // the sandbox is somewhere below the pod's cgroup
 		if g == "" {
 			continue
 		}
@@ -143,7 +144,7 @@ func (p *pass) podNetwork(pod Pod) *statsapi.NetworkStats {
 	return nil
 }
 
-// network reads the interfaces that a process sees.
+// network reads the interfaces in a process's network namespace.
 func (p *pass) network(process string) *statsapi.NetworkStats {
 	text, err := os.ReadFile(filepath.Join(p.o.Proc, process, "net/dev"))
 	if err != nil {
@@ -156,7 +157,7 @@ func (p *pass) network(process string) *statsapi.NetworkStats {
 	}
 	out := &statsapi.NetworkStats{Time: metav1.NewTime(p.o.Now()), Interfaces: interfaces}
 	for _, i := range interfaces {
-		if i.Name == "eth0" { // what upstream takes for the default interface
+		if i.Name == "eth0" { // the kubelet's default interface
 			out.InterfaceStats = i
 		}
 	}
@@ -166,7 +167,7 @@ func (p *pass) network(process string) *statsapi.NetworkStats {
 	return out
 }
 
-// readProcess reads one process: its CPU time, its resident memory and when it started.
+// readProcess reads the CPU time, the resident memory and the start of one process.
 func readProcess(dir string, boot time.Time) (cgroup.Usage, time.Time, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func trim(text []byte) string { return strings.TrimSpace(string(text)) }
 
-// meminfo is what we read of /proc/meminfo (proc_meminfo(5)):
+// meminfo has the fields of /proc/meminfo that are used (proc_meminfo(5)):
 //
 //	MemTotal:       24622408 kB
 type meminfo struct {
@@ -78,8 +78,8 @@ func readThreads(path string) (int64, error) {
 	return strconv.ParseInt(all, 10, 64)
 }
 
-// processStat is what we read of /proc/<pid>/stat (proc_pid_stat(5)). The name in parentheses may hold anything, so
-// fields are counted from the last parenthesis; the numbers are the manual's.
+// processStat has the fields of /proc/<pid>/stat that are used (proc_pid_stat(5)). The name in parentheses may contain
+// anything, so fields are counted from the last parenthesis. The numbers are the manual's.
 type processStat struct {
 	faults, majorFaults int64 // 10, 12
 	ticks               int64 // 14 + 15
@@ -110,8 +110,8 @@ func parseProcessStat(text string) (processStat, error) {
 }
 
 // parseNetDev reads /proc/<pid>/net/dev (proc_pid_net(5)): two lines of heading, then per interface its name and 16
-// counters, of which 1 and 3 are bytes and errors received, 9 and 11 sent. Interfaces that only carry what others
-// carry too (loopback, the host's ends of pods) are left out, as by upstream.
+// counters, of which 1 and 3 are bytes and errors received, 9 and 11 sent. As in the kubelet, interfaces that carry
+// only traffic of other interfaces (loopback, the host's ends of pods) are left out.
 func parseNetDev(text string) ([]statsapi.InterfaceStats, error) {
 	var out []statsapi.InterfaceStats
 	for line := range strings.Lines(text) {

@@ -12,7 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
 )
 
-// TestVolumeByQuota: what the kernel counts is told without a walk, and so includes a file that was deleted and is still open.
+// TestVolumeByQuota: usage that the kernel counts is reported without a walk, and includes a file that was deleted and
+// is still open.
 func TestVolumeByQuota(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a file system")

@@ -2,12 +2,12 @@ package stats
 
 import "time"
 
-// rateWindow is the shortest time over which a rate is taken; questions that follow faster get the last one again, so
-// that two clients do not see noise of each other's making. Chosen: a CPU second is then seen to a percent at the
-// 10 ms resolution of /proc/<pid>/stat.
+// rateWindow is the shortest time over which a rate is computed. A request sooner gets the last rate again, so that two
+// clients do not disturb each other's rates. Chosen: at the 10 ms resolution of /proc/<pid>/stat, a CPU second is then
+// measured to a percent.
 const rateWindow = time.Second
 
-// rates remembers the last counter of each group and process that was read.
+// rates has the last counter of each cgroup and process that was read.
 type rates map[string]rate
 
 type rate struct {
@@ -17,14 +17,14 @@ type rate struct {
 	known bool   // there was one before
 }
 
-// observe records that key had used so much CPU time at a moment, and returns the nanocores since the moment before.
+// observe records the CPU time that key had used at a moment, and returns the nanocores since the moment before.
 func (r rates) observe(key string, at time.Time, used time.Duration) (nanoCores uint64, known bool) {
 	last, ok := r[key]
 	if ok && at.Sub(last.at) < rateWindow && used >= last.used {
 		return last.cores, last.known
 	}
 	now := rate{at: at, used: used}
-	if ok && used >= last.used { // else the counter started again
+	if ok && used >= last.used { // otherwise the counter started again
 		now.cores = uint64(float64(used-last.used) / at.Sub(last.at).Seconds())
 		now.known = true
 	}

@@ -1,15 +1,15 @@
-// Package stats reads what the node, its pods and their containers use, at the moment somebody asks, and puts it in the
-// words of the Summary API.
+// Package stats reads the usage of the node, its pods and their containers at the time of a request, and returns it in
+// the form of the Summary API.
 //
-// Nothing runs between two questions: upstream's cAdvisor keeps a goroutine and a history per container, most of the
-// kubelet's idle cost. CPU and memory come from the cgroup file system, network from /proc/<pid>/net/dev of a process
-// of the pod, file systems from statfs(2), images and writable layers from the runtime. A rate (usageNanoCores) is the
-// difference to the question before; the first question has none and leaves it out.
+// Nothing runs between two requests. (The kubelet's cAdvisor has a goroutine and a history per container, which is most
+// of the kubelet's idle cost.) CPU and memory come from the cgroup file system, network from /proc/<pid>/net/dev of a
+// process of the pod, file systems from statfs(2), images and writable layers from the runtime. A rate (usageNanoCores)
+// is computed against the request before; the first request has none.
 //
-// What cannot be read is left out, not zero, and does not spoil the rest; only a node whose own usage cannot be read is
-// an error. Counters go with the cgroup: they start again with a container's next attempt.
+// What cannot be read is left out. It is not reported as zero, and the rest is still reported. Only failing to read the
+// node's own usage is an error. Counters belong to the cgroup: they start again with a container's next attempt.
 //
-// The system containers "kubelet" and "runtime" are those processes alone, read from /proc, whatever cgroup they share
+// The system containers "kubelet" and "runtime" are only those processes, read from /proc, whatever cgroup they share
 // with others; "pods" is the cgroup of all pods.
 package stats
 
@@ -30,12 +30,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
 )
 
-// Parts say what a summary should hold besides CPU and memory.
+// Parts are the parts of a summary in addition to CPU and memory.
 type Parts uint8
 
-// Parts of a summary. Network costs a file per pod; Disk two calls to the runtime and a walk over volumes. With Recount
-// volumes are walked now, however lately they were. Idle adds pods of which the runtime has nothing; summaries for
-// others leave them out, as the kubelet's do.
+// Parts of a summary. Network costs a file per pod; Disk costs two calls to the runtime and a walk over volumes. With
+// Recount volumes are walked now, even if they were walked lately. Idle adds pods without a container in the runtime;
+// like the kubelet's, summaries for clients leave them out.
 const (
 	Network Parts = 1 << iota
 	Disk
@@ -44,46 +44,46 @@ const (
 	Everything = Network | Disk
 )
 
-// Cgroups reads control groups; *cgroup.Tree is one.
+// Cgroups reads cgroups; *cgroup.Tree implements it.
 type Cgroups interface {
 	Usage(group string) (cgroup.Usage, error)
 	PIDs(group string) ([]int, error)
 	MemoryLimit(group string) (unit.Limit[unit.Bytes], error)
 }
 
-// Runtime knows what images and writable layers take; *cri.Client with its Images is one.
+// Runtime knows the sizes of writable layers; *cri.Client implements it.
 type Runtime interface {
 	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
 }
 
-// Images is the other half of Runtime.
+// Images knows the file systems of images; *cri.Client's Images implements it.
 type Images interface {
 	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
-// Pod is a pod as far as its usage can be found: one of which something runs, or will run again.
+// Pod is a pod whose usage can be read: one with running containers, or with containers that will run again.
 type Pod struct {
 	Ref         statsapi.PodReference
 	Started     time.Time
 	Group       string // cgroup
-	HostNetwork bool   // its traffic is the node's
+	HostNetwork bool   // its traffic counts as the node's
 	VolumeDir   string // <root-dir>/pods/<uid>/volumes; may not exist
-	LogDir      string // holds the logs of all its containers, in a directory each; empty: not known
+	LogDir      string // the directory of all its containers' logs, one directory each; empty: not known
 	Containers  []Container
-	Idle        bool // the runtime has no container of it; its volumes may be there, of former times
+	Idle        bool // the runtime has no container of it; its volumes may exist from an earlier run
 }
 
 // Container is a running container of a Pod.
 type Container struct {
 	Name        string
-	ID          string // CRI id
+	ID          string // CRI ID
 	Group       string // cgroup
 	Started     time.Time
 	MemoryLimit uint64 // bytes; 0: none
-	LogDir      string // holds the logs of all its attempts
+	LogDir      string // the directory of the logs of all its attempts
 }
 
-// Options are what a Reader reads from. Runtime and Images may be nil: disks are then left out.
+// Options are the sources of a Reader. Runtime and Images may be nil; then disks are left out.
 type Options struct {
 	NodeName      string
 	Pods          func() []Pod
@@ -99,8 +99,9 @@ type Options struct {
 
 // Reader reads summaries, one at a time. It is safe for concurrent use.
 type Reader struct {
-	o     Options
-	turn  chan struct{} // holds one token; who has it reads
+	o Options
+	// holds one token; the goroutine that took it reads, and only that goroutine uses rates and walks
+	turn  chan struct{}
 	rates rates
 	walks walks
 }
@@ -118,7 +119,7 @@ func New(o Options) *Reader {
 	return r
 }
 
-// Summary reads CPU and memory, and what parts add.
+// Summary reads CPU and memory, and the parts.
 func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, error) {
 	select {
 	case <-r.turn:
@@ -155,10 +156,10 @@ type pass struct {
 	*Reader
 	ctx    context.Context
 	parts  Parts
-	seen   map[string]bool // groups and processes read; the others' rates are forgotten
+	seen   map[string]bool // cgroups and processes that were read; the others' rates are dropped
 	nodeFS *statsapi.FsStats
 	layers layers
-	walked int // directory entries looked at so far
+	walked int // directory entries read so far
 }
 
 func (p *pass) pod(pod Pod) statsapi.PodStats {
@@ -188,7 +189,7 @@ func (p *pass) pod(pod Pod) statsapi.PodStats {
 	return out
 }
 
-// group reads a control group. One that is gone is no news: its container has just ended.
+// group reads a cgroup. If it does not exist, its container has just ended, and nothing is logged.
 func (p *pass) group(name string) (u cgroup.Usage, at time.Time, ok bool) {
 	if name == "" {
 		return u, at, false
@@ -203,7 +204,7 @@ func (p *pass) group(name string) (u cgroup.Usage, at time.Time, ok bool) {
 	return u, p.o.Now(), true
 }
 
-// cpu turns a counter into CPUStats; key names it for the rate.
+// cpu converts a counter to CPUStats; key identifies it for the rate.
 func (p *pass) cpu(key string, u cgroup.Usage, at time.Time) *statsapi.CPUStats {
 	used, ok := u.CPU.Get()
 	if !ok {
@@ -217,7 +218,7 @@ func (p *pass) cpu(key string, u cgroup.Usage, at time.Time) *statsapi.CPUStats 
 	return out
 }
 
-// memory turns a group's usage into MemoryStats. What is left of limit is stated only if there is one.
+// memory converts a cgroup's usage to MemoryStats. AvailableBytes is only set if there is a limit.
 func memory(u cgroup.Usage, at time.Time, limit uint64) *statsapi.MemoryStats {
 	if !u.Memory.IsSet() {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// groups is a cgroup file system of fixed numbers.
+// groups is a cgroup file system with fixed numbers.
 type groups map[string]cgroup.Usage
 
 func (g groups) Usage(name string) (cgroup.Usage, error) {
@@ -61,7 +61,7 @@ func (r runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ..
 	}}}, r.err
 }
 
-// proc writes a /proc of one agent, one pod process and no pressure files.
+// proc writes a /proc with one agent, one pod process and no pressure files.
 func proc(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func value(v *uint64) string {
 	return fmt.Sprint(*v)
 }
 
-// A node with one pod of two containers, one of which has just ended, asked three times.
+// A node with one pod of two containers, one of which has just ended, is read three times.
 func TestSummary(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	g := groups{
@@ -155,7 +155,7 @@ func TestSummary(t *testing.T) {
 
 	now = now.Add(10 * time.Second)
 	g["/kubepods/podu/c1"] = used(15*time.Second, 100, 60)
-	g["/kubepods/podu"] = used(time.Second, 300, 200) // made anew: its counter started again
+	g["/kubepods/podu"] = used(time.Second, 300, 200) // created again: its counter started again
 	s, err = r.Summary(t.Context(), Everything)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestSummaryOfVolumes(t *testing.T) {
 	if got, want := *p.Containers[0].Logs.UsedBytes, uint64(8192); got != want {
 		t.Errorf("logs: %d bytes, want %d", got, want)
 	}
-	// Directories take a block each where they take any: the pod's, containers, c; logs, ended.
+	// Directories take a block each if they take any: the pod's, containers, c; logs, ended.
 	conf, files := p.VolumeStats[0], uint64(40960+12288+20480)
 	least := *scratch.UsedBytes + *conf.UsedBytes + 8192 + 1000 + files
 	if got := *p.EphemeralStorage.UsedBytes; got < least || got > least+5*4096 {
@@ -254,7 +254,7 @@ func TestSummaryWithoutRuntime(t *testing.T) {
 	if _, err := r.Summary(t.Context(), 0); err == nil {
 		t.Error("a node whose usage cannot be read is no error")
 	}
-	<-r.turn // somebody reads and does not end
+	<-r.turn // another reading is in progress and does not end
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Summary(ctx, 0); !errors.Is(err, context.Canceled) {
@@ -262,7 +262,7 @@ func TestSummaryWithoutRuntime(t *testing.T) {
 	}
 }
 
-// The machine this runs on, as a whole.
+// The machine on which this test runs.
 func TestSummaryOfThisMachine(t *testing.T) {
 	tree, err := cgroup.Open("/sys/fs/cgroup")
 	if err != nil {

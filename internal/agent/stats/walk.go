@@ -9,58 +9,57 @@ import (
 )
 
 const (
-	// walkLife is how long the size of a volume is used again at most before it is walked anew; upstream walks every
-	// minute whether asked or not (volumeStatsAggPeriod).
+	// walkLife is the longest time for which a measured size is used before the volume is walked again. The kubelet
+	// walks every minute in any case (volumeStatsAggPeriod).
 	walkLife = time.Minute
-	// walkLifeMin is how long it is used at least. Chosen: below the ten seconds between two readings that look for
-	// pods over their limits of local storage, which then see what is there now; above the period of nobody who asks
-	// for summaries.
+	// walkLifeMin is the shortest such time. Chosen: less than the ten seconds between two readings that check limits
+	// of local storage, which then get present sizes. No client asks for summaries more often than that.
 	walkLifeMin = 5 * time.Second
-	// walkLifePerEntry is how long it is used for each entry that the walk looked at, so that few files are counted in
-	// each reading. Chosen: no volume costs more, for its being small, than one of 6,000 entries costs once a minute,
-	// 100 stat calls in a second, 0.0002 cores.
+	// walkLifePerEntry is how long a size is used for each entry of its walk, so that a volume of few files is walked
+	// in each reading. Chosen: a small volume never costs more than a volume of 6,000 entries that is walked once a
+	// minute: 100 stat calls per second, 0.0002 cores.
 	walkLifePerEntry = 10 * time.Millisecond
-	// walkEntriesMax is about how many directory entries one reading looks at, and directories it opens. Chosen: 0.2 s
-	// of stat calls. More makes a reading longer, less makes large volumes take more readings. (Upstream's unbounded
-	// walks took 70 CPUs: k/k #61793.)
+	// walkEntriesMax is approximately how many directory entries one reading reads, including the directories that it
+	// opens. Chosen: 0.2 s of stat calls. More makes a reading longer; fewer makes large volumes take more readings.
+	// (The kubelet's unbounded walks took 70 CPUs: k/k #61793.)
 	walkEntriesMax = 100_000
-	// recountEntriesMax is the same for a reading that counts anew, on which somebody waits: 4 s of stat calls.
+	// recountEntriesMax is the same for a Recount, for which eviction waits: 4 s of stat calls.
 	recountEntriesMax = 2_000_000
-	// walkShareMin is what a volume gets of a reading at least, however many there are before it.
+	// walkShareMin is the least share of a volume in a reading, however many volumes come before it.
 	walkShareMin = 1000
 )
 
-// walks counts what directories hold, a part in each reading where one is not enough, and remembers it.
+// walks measures directories, in parts over several readings if necessary, and stores the results.
 //
-// Rejected: to count by difference. That a directory has not changed says nothing of the sizes of its files, and
-// watching each of them (inotify, fanotify) costs kernel memory for every inode and loses events under load; what
-// counts by difference and is right is the kernel's own project quota, which is used where there is one.
+// Rejected: to count by difference. An unchanged directory says nothing about the sizes of its files. Watching
+// each file (inotify, fanotify) costs kernel memory for every inode and loses events under load. The kernel's own
+// project quota does count by difference correctly, and is used where there is one.
 type walks struct {
 	most  int // entries in a reading
 	known map[string]*walk
 }
 
 type walk struct {
-	first         time.Time // when it was asked for first
+	first         time.Time // when it was first requested
 	asked         time.Time
-	at            time.Time // when the count was finished of which the rest is; zero: none was
+	at            time.Time // when the last complete count ended; zero: none did
 	bytes, inodes uint64
-	entries       int    // that were looked at for that
-	next          *count // under way; nil: none
+	entries       int    // that were read for that count
+	next          *count // the count in progress; nil: none
 }
 
-// life is how long the last count is used. A volume that is new is counted again once it has been there twice as long:
-// what is written at once when a pod starts is seen soon, at the cost of three walks more in the first minute.
+// life returns how long the last count is used. A new volume is counted again when its age has doubled: files that are
+// written when a pod starts are counted soon, at the cost of three more walks in the first minute.
 func (k *walk) life() time.Duration {
 	costs := time.Duration(k.entries) * walkLifePerEntry
 	return min(walkLife, max(walkLifeMin, min(costs, k.at.Sub(k.first))))
 }
 
-// size returns what lies below dir, as last counted to the end, and goes on counting where that is older than its life;
-// anew counts now, however old that is. walked counts the entries of this reading. What is called as one of without in
-// dir itself is left out.
+// size returns the size of what is below dir by the last complete count, and continues counting if that is older than
+// its life. anew counts now, whatever its age. walked is the number of entries of this reading. Names in without are
+// left out if they are in dir itself.
 func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool, without ...string) (bytes, inodes uint64, ok bool) {
-	key := strings.Join(append([]string{dir}, without...), "\x00") // with others left out it is another sum
+	key := strings.Join(append([]string{dir}, without...), "\x00") // with other names left out it is another sum
 	k := w.known[key]
 	if k == nil {
 		k = &walk{first: at}
@@ -91,7 +90,7 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 	return k.bytes, k.inodes, !k.at.IsZero()
 }
 
-// goOn counts until walked reaches until, and reports whether the count is finished.
+// goOn counts until walked reaches until, and returns whether the count is complete.
 func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
 	top, err := os.Open(dir)
 	if err != nil {
@@ -107,7 +106,7 @@ func (k *walk) goOn(ctx context.Context, dir string, without []string, walked *i
 	return k.next.goOn(ctx, int(top.Fd()), walked, until), nil
 }
 
-// forget drops what nobody has asked for lately: those of pods that are gone are among them.
+// forget drops what was not requested lately, such as volumes of pods that were removed.
 func (w walks) forget(now time.Time) {
 	for dir, k := range w.known {
 		if now.Sub(k.asked) >= walkLife {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// A volume of few files, or one that is new, is counted sooner than once a minute; a large one that has been there is
-// not.
+// A volume of few files, or a new one, is counted more often than once a minute; a large old one is not.
 func TestHowLongACountIsUsed(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	for _, c := range []struct {
@@ -35,7 +34,7 @@ func TestHowLongACountIsUsed(t *testing.T) {
 // twenty seconds.
 func TestWalksOfAVolumeGetRarer(t *testing.T) {
 	dir := t.TempDir()
-	for f := range 1990 { // with the directory itself and what is looked at on the way: below 2,000
+	for f := range 1990 { // with the directory itself and what is read on the way: less than 2,000
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(f)), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -55,8 +54,8 @@ func TestWalksOfAVolumeGetRarer(t *testing.T) {
 	}
 }
 
-// A volume that one reading is not enough for is counted by several, and meanwhile told as it was known; a small one
-// beside it does not wait for it.
+// A volume that is too large for one reading is counted by several; meanwhile its last size is reported. A small volume
+// does not wait for it.
 func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	large, small := t.TempDir(), t.TempDir()
 	const dirs, files = 12, 250
@@ -96,7 +95,7 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	at = at.Add(walkLife)
-	for range 5 { // the last count stands until there is another
+	for range 5 { // the last count is reported until the next one is complete
 		walked := 0
 		_, now, ok := w.size(t.Context(), large, at, &walked, false)
 		if !ok || now != inodes && now != inodes-2-files {
@@ -110,7 +109,8 @@ func TestLargeVolumesAreCountedByParts(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(large, "d1")); err != nil {
 		t.Fatal(err)
 	}
-	for anew, want := range map[bool]uint64{false: inodes - 2 - files, true: inodes - 2*(2+files)} { // in any order: what was counted anew is known
+	// in any order: the repeated count is reported
+	for anew, want := range map[bool]uint64{false: inodes - 2 - files, true: inodes - 2*(2+files)} {
 		walked := 0
 		if _, now, _ := w.size(t.Context(), large, at, &walked, anew); now != want && now != inodes-2*(2+files) {
 			t.Errorf("counted anew (%v): %d inodes, want %d", anew, now, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 )
 
-// add adds a file at path, in the place of one that is there, as long as all of them stay below what one pod may have.
+// add adds a file at path, replacing an existing one, unless the sum would exceed the limits of one pod.
 func (p payload) add(use *volumelimit.Use, medium volumelimit.Medium, path string, f file) error {
 	if had, ok := p[path]; ok {
 		*use = use.Minus(volumelimit.File(len(had.data)))
@@ -23,7 +23,8 @@ func (p payload) add(use *volumelimit.Use, medium volumelimit.Medium, path strin
 	return nil
 }
 
-// use is what p takes, with its directories. A swap takes twice as much for a moment.
+// use returns what p takes, including its directories. While it replaces another payload, twice as much is used for a
+// moment.
 func (p payload) use() (use volumelimit.Use) {
 	dirs := map[string]bool{}
 	for name, f := range p {
@@ -35,7 +36,7 @@ func (p payload) use() (use volumelimit.Use) {
 	return use.Plus(volumelimit.Use{Inodes: int64(len(dirs)) + 3}) // the volume, its payload and ..data
 }
 
-// mediumOf is where v's content lies.
+// mediumOf returns the medium on which v's content is stored.
 func mediumOf(v *corev1.Volume) volumelimit.Medium {
 	if v.ConfigMap != nil {
 		return volumelimit.Disk
@@ -43,7 +44,7 @@ func mediumOf(v *corev1.Volume) volumelimit.Medium {
 	return volumelimit.Memory
 }
 
-// fits says why content cannot be v's, beside what the pod's other volumes hold.
+// fits returns an error if content is too large for v, given what the pod's other volumes contain.
 func (k *Keeper) fits(s *place, v *corev1.Volume, content payload) error {
 	medium := mediumOf(v)
 	had, wants := s.uses[v.Name], content.use()
@@ -60,7 +61,7 @@ func (k *Keeper) fits(s *place, v *corev1.Volume, content payload) error {
 			return err
 		}
 		fs := volumelimit.FS{Total: volumelimit.Use{Bytes: u.Capacity, Inodes: u.Inodes}, Free: volumelimit.Use{Bytes: u.Available, Inodes: u.InodesFree}}
-		if u.Inodes == 0 { // mounted by somebody else with nr_inodes=0: without end
+		if u.Inodes == 0 { // mounted by another program with nr_inodes=0: unlimited
 			fs.Total.Inodes, fs.Free.Inodes = math.MaxInt32, math.MaxInt32
 		}
 		why = volumelimit.Shared(fs, k.MaxPods, others.Plus(had), others.Plus(wants))

@@ -19,13 +19,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// ClaimSource looks claims and volumes up. The API server lets a node see those of the pods that are bound to it.
+// ClaimSource reads claims and volumes. The API server allows a node to read those of the pods that are bound to it.
 type ClaimSource interface {
 	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
 	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
 }
 
-// KubeClaims asks the API server that c speaks to.
+// KubeClaims returns a ClaimSource that reads from c's API server.
 func KubeClaims(c *kube.Client) ClaimSource { return kubeClaims{c} }
 
 type kubeClaims struct{ client *kube.Client }
@@ -40,13 +40,13 @@ func (k kubeClaims) Volume(ctx context.Context, name string) (*corev1.Persistent
 	return out, k.client.Get(ctx, kube.Volumes, "", name, out)
 }
 
-// claimed is where the volume behind a claim is.
+// claimed is the location of the volume behind a claim.
 type claimed struct {
 	path     string
-	readOnly bool // the pod says so, for all its containers
+	readOnly bool // by the pod's volume, for all its containers
 }
 
-// usesClaim reports whether v is a claim, and names it.
+// usesClaim returns the name of v's claim, if v is one.
 func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -57,8 +57,8 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 	return "", false
 }
 
-// setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local are
-// directories that are there already, and are handed to containers as they are.
+// setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
+// are existing directories, and are mounted into containers as they are.
 func (k *Keeper) setUpClaim(ctx context.Context, s *place, v *corev1.Volume, name string) error {
 	pv, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
@@ -83,7 +83,7 @@ func (k *Keeper) setUpClaim(ctx context.Context, s *place, v *corev1.Volume, nam
 	return nil
 }
 
-// boundVolume returns the volume that a claim is bound to, in upstream's words if it cannot be used.
+// boundVolume returns the volume that a claim is bound to. The error is in the kubelet's words.
 func (k *Keeper) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, name string) (*corev1.PersistentVolume, error) {
 	claim, err := k.Claims.Claim(ctx, pod.Namespace, name)
 	if err != nil {
@@ -116,7 +116,7 @@ func (k *Keeper) boundVolume(ctx context.Context, pod *corev1.Pod, v *corev1.Vol
 	return pv, nil
 }
 
-// reachable returns an error if a volume is not for nodes with these labels.
+// reachable returns an error if a volume's node affinity does not match these labels.
 func reachable(pv *corev1.PersistentVolume, labels map[string]string) error {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return nil
@@ -129,7 +129,7 @@ func reachable(pv *corev1.PersistentVolume, labels map[string]string) error {
 	return err
 }
 
-// volumeKind names the source of a volume that is not mounted here.
+// volumeKind returns the kind of a volume that this agent does not mount.
 func volumeKind(pv *corev1.PersistentVolume) string {
 	if pv.Spec.CSI != nil {
 		return "csi (driver " + pv.Spec.CSI.Driver + ")"
@@ -150,9 +150,10 @@ func checkLocal(path string) error {
 	return nil
 }
 
-// shareWithGroup gives a local volume to the pod's fsGroup: everything below it belongs to the group and may be read and
-// written by it. As fsGroupChangePolicy OnRootMismatch asks, not if the root of the volume is so already. Containers of other
-// pods may be at work in it: nothing outside is reached, whatever links they make.
+// shareWithGroup gives a local volume to the pod's fsGroup: everything below it belongs to the group, which may read
+// and write it. With fsGroupChangePolicy OnRootMismatch nothing is changed if the volume's root is already so.
+// Containers of other pods may be using the volume at the same time: nothing outside of it is reached, whatever links
+// they make.
 func shareWithGroup(path string, pod *corev1.Pod) error {
 	own := ownerOf(pod)
 	if own.group == nil {
@@ -170,7 +171,7 @@ func shareWithGroup(path string, pod *corev1.Pod) error {
 	defer root.Close()
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed while we looked
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -202,7 +203,7 @@ func shareOne(root *os.Root, name string, d fs.DirEntry, gid int) error {
 	return nil
 }
 
-// isShared reports whether the root of a volume looks as shareWithGroup leaves it.
+// isShared reports whether the root of a volume is as shareWithGroup leaves it.
 func isShared(path string, gid int) bool {
 	var st unix.Stat_t
 	return unix.Stat(path, &st) == nil && int(st.Gid) == gid && st.Mode&(unix.S_ISGID|0o770) == unix.S_ISGID|0o770

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// bind gives the rig a claim that is bound to a volume.
+// bind adds a claim that is bound to a volume.
 func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, UID: types.UID("uid-" + claim)},
@@ -33,8 +33,8 @@ func claimVolume(name, claim string) corev1.Volume {
 	return volumeOf(name, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
 }
 
-// TestClaims mounts volumes of kind hostPath and local behind claims, gives local ones to the pod's group, and leaves them in
-// place when the pod goes.
+// TestClaims mounts volumes of kind hostPath and local behind claims, gives local ones to the pod's group, and leaves
+// them in place when the pod is removed.
 func TestClaims(t *testing.T) {
 	r := newRig(t)
 	host, local, outside := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "outside")
@@ -92,7 +92,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsRefused names why a claim cannot be used.
+// TestClaimsRefused: the error names why a claim cannot be used.
 func TestClaimsRefused(t *testing.T) {
 	r := newRig(t)
 	dir := t.TempDir()

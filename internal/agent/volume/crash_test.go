@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// everyKind is a pod with a volume of each kind we make, and subPaths.
+// everyKind returns a pod with a volume of each supported kind, and subPaths.
 func everyKind(uid string) *corev1.Pod {
 	local := corev1.LocalObjectReference{Name: "cm"}
 	pod := podWith(uid,
@@ -82,8 +82,8 @@ func (r *rig) checkEveryKind(pod *corev1.Pod, round int) {
 
 const crashRootVar = "VOLUME_CRASH_ROOT"
 
-// TestCrash kills a process that sets up, refreshes and tears down pods at random instants, and lets another go on from
-// what it left, a few dozen times over on the same root directory.
+// TestCrash kills a process that sets up, refreshes and tears down pods at random moments, and lets another process
+// continue from what it left, a few dozen times on the same root directory.
 func TestCrash(t *testing.T) {
 	if root := os.Getenv(crashRootVar); root != "" {
 		crashingAgent(t, root)
@@ -109,13 +109,13 @@ func TestCrash(t *testing.T) {
 		timer := time.NewTimer(time.Duration(rnd.IntN(15_000)) * time.Microsecond)
 		<-timer.C
 		must(t, child.Process.Kill())
-		_ = child.Wait() // killed
+		_ = child.Wait() // it was killed
 		r.restart()
 		r.putEveryKind(1000 + round)
 		for _, uid := range []string{"u0", "u1"} {
 			pod := everyKind(uid)
 			if round%4 == 3 {
-				r.tearDownClean(types.UID(uid)) // the pod went while the agent was down
+				r.tearDownClean(types.UID(uid)) // the pod was deleted while the agent was down
 			}
 			r.mustSetUp(pod)
 			r.checkEveryKind(pod, 1000+round)
@@ -132,7 +132,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashingAgent does everything a Keeper does until it is killed.
+// crashingAgent does everything that a Keeper does until it is killed.
 func crashingAgent(t *testing.T, root string) {
 	r := &rig{t: t, root: root, objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
 	r.restart()
@@ -155,7 +155,7 @@ func crashingAgent(t *testing.T, root string) {
 	}
 }
 
-// Readers that open ..data once see one payload throughout, whatever is swapped meanwhile; readers of single files
+// Readers that open ..data once see one payload throughout, whatever is replaced meanwhile. Readers of single files
 // never see a partial one.
 func TestReadersSeeNoMixture(t *testing.T) {
 	r := newRig(t)
@@ -182,7 +182,7 @@ func TestReadersSeeNoMixture(t *testing.T) {
 			for _, name := range []string{"a", "b", "c"} {
 				text, err := root.ReadFile(name)
 				if os.IsNotExist(err) {
-					break // the payload we hold was removed meanwhile: what we read of it is still of one payload
+					break // the open payload was removed meanwhile: what was read of it is still of one payload
 				}
 				seen = append(seen, string(text))
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Failure is a volume that could not be set up. Its text is what upstream's FailedMount events say.
+// Failure is a volume that could not be set up. Its text is that of the kubelet's FailedMount Events.
 type Failure struct {
 	Volume string
 	Err    error
@@ -18,8 +18,8 @@ func (f Failure) Error() string {
 }
 func (f Failure) Unwrap() error { return f.Err }
 
-// Failures are the volumes of one pod that could not be set up, in the order of the pod's spec; never empty. Each is
-// worth one FailedMount event. All may be tried again: the pod's objects may appear, the API server may come back.
+// Failures are the volumes of one pod that could not be set up, in the order of the pod's specification; never empty.
+// Each is worth one FailedMount Event. All may be tried again: the pod's objects may appear, the API server may return.
 type Failures []Failure
 
 func (f Failures) Error() string {
@@ -38,20 +38,20 @@ func (f Failures) Unwrap() []error {
 	return errs
 }
 
-// all reports whether is holds for every failure.
+// all reports whether is returns true for every failure.
 func (f Failures) all(is func(error) bool) bool {
 	return !slices.ContainsFunc(f, func(one Failure) bool { return !is(one.Err) })
 }
 
-// UnsupportedError is a volume of a kind this agent does not mount. Trying again does not help.
+// UnsupportedError is a volume of a kind that this agent does not mount. Trying again does not help.
 type UnsupportedError struct{ Kind, Why string }
 
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("volume type %s is not supported by this agent: %s", e.Kind, e.Why)
 }
 
-// NoRoomError is content that takes more than one pod may have (core/volumelimit). The pod keeps what it has; trying again
-// helps when the objects have become smaller or other pods have gone.
+// NoRoomError is content that exceeds the limits of one pod (core/volumelimit). The pod keeps its present content.
+// Trying again helps when the objects have become smaller or other pods have been removed.
 type NoRoomError struct{ Why string }
 
 func (e *NoRoomError) Error() string { return e.Why }

@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// smallDisk is a file system of its own with these options, size=1m among them.
+// smallDisk mounts a file system with these options, among them size=1m.
 func smallDisk(t *testing.T, options string) string {
 	t.Helper()
 	needRoot(t)
@@ -29,7 +29,7 @@ func smallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// fillDisk takes all blocks of the file system of dir and returns what gives them back.
+// fillDisk takes all blocks of the file system of dir and returns a function that frees them.
 func fillDisk(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	name := filepath.Join(dir, "filler")
@@ -45,8 +45,8 @@ func fillDisk(t *testing.T, dir string) (free func()) {
 	return func() { must(t, os.Remove(name)) }
 }
 
-// A container makes the hosts file that is mounted into it 8 TiB long. The next container of the pod finds the file as
-// it should be; reading what the first one made would have been the end of the agent.
+// A container extends the hosts file that is mounted into it to 8 TiB. The next container of the pod finds the right
+// file; reading the extended one would have used up the agent's memory.
 func TestHostsFileOfEightTebibytes(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1")
@@ -74,7 +74,7 @@ func TestHostsFileOfEightTebibytes(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// On a full disk the hosts file keeps what its containers read; the error names it, and the next try makes it new.
+// On a full disk the hosts file keeps what its containers read. The error names the file, and the next try writes it.
 func TestFullDiskLeavesTheHostsFile(t *testing.T) {
 	r := newRigIn(t, smallDisk(t, "size=1m"))
 	pod := podWith("u1")
@@ -105,8 +105,8 @@ func TestFullDiskLeavesTheHostsFile(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// An agent comes up on a disk without bytes or inodes, its first start there too, and makes volumes as soon as there is
-// room, also of pods that it tried before.
+// An agent starts on a disk without free bytes or inodes, even for its first start, and sets up volumes as soon as
+// there is space, also for pods that it tried before.
 func TestComesUpOnAFullDisk(t *testing.T) {
 	root := smallDisk(t, "size=1m,nr_inodes=40")
 	var taken []string
@@ -120,7 +120,7 @@ func TestComesUpOnAFullDisk(t *testing.T) {
 	r := newRigIn(t, root)
 	r.put("secret/s", secret("s", map[string]string{"a": "1"}))
 	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
-	for free := range 14 { // each file and directory on the way is the one that has no room, once
+	for free := range 14 { // each file and directory on the way is once the one without space
 		err := r.SetUp(context.Background(), pod)
 		if err == nil {
 			if free < 5 {
@@ -145,7 +145,7 @@ func TestComesUpOnAFullDisk(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// An emptyDir that could not be finished is made by the next try.
+// An emptyDir that could not be completed is set up by the next try.
 func TestEmptyDirIsTriedAgain(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
@@ -163,8 +163,8 @@ func TestEmptyDirIsTriedAgain(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// While the memory for secrets is full, a volume keeps its content, and tries to renew it leave nothing behind that
-// fills it further.
+// While the memory for secrets is full, a volume keeps its content, and tries to update it leave nothing behind that
+// fills the memory further.
 func TestFullMemoryKeepsContent(t *testing.T) {
 	r := newRig(t)
 	s := secret("s", map[string]string{"a": "1"})
@@ -172,7 +172,7 @@ func TestFullMemoryKeepsContent(t *testing.T) {
 	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
 	r.mustSetUp(pod)
 	must(t, unix.Mount("", r.memory, "", unix.MS_REMOUNT, "size=256k,nr_inodes=64"))
-	r.MaxPods = 1 // all of it is this pod's share
+	r.MaxPods = 1 // the whole memory is this pod's share
 	dir, _ := r.VolumePath(pod, "v")
 	payloads := func() (n int) {
 		entries, err := os.ReadDir(dir)
@@ -184,7 +184,7 @@ func TestFullMemoryKeepsContent(t *testing.T) {
 		}
 		return n
 	}
-	for left := range 6 { // inodes: each step of a write meets the end once
+	for left := range 6 { // inodes: each step of a write runs out once
 		var taken []string
 		for {
 			name := filepath.Join(r.memory, fmt.Sprint("taken", len(taken)))
@@ -222,8 +222,8 @@ func TestFullMemoryKeepsContent(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// A pod that mounts ten secrets of many empty keys is refused and told why; the pods beside it get their secrets,
-// whatever it does.
+// A pod that mounts ten secrets with many empty keys is refused with the reason. Other pods get their secrets, whatever
+// it does.
 func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 	r := newRig(t)
 	must(t, unix.Mount("", r.memory, "", unix.MS_REMOUNT, "size=8m,nr_inodes=4000"))
@@ -252,8 +252,8 @@ func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 	}
 }
 
-// What one pod asks for is refused before it is made: 10,000 paths of one key of a mebibyte would be the agent's
-// memory.
+// One pod's excessive content is refused before it is built: 10,000 paths of one key of a mebibyte would use up the
+// agent's memory.
 func TestPathsWithoutEnd(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": strings.Repeat("x", 1<<20)}))
@@ -271,15 +271,15 @@ func TestPathsWithoutEnd(t *testing.T) {
 	s := r.lockPlace("u1")
 	defer s.mu.Unlock()
 	s.pod = pod
-	for i := range pod.Spec.Volumes { // before it is made
+	for i := range pod.Spec.Volumes { // before it is built
 		if _, err := r.render(context.Background(), s, &pod.Spec.Volumes[i]); !noRoom(err) {
 			t.Errorf("%s was collected: %v", pod.Spec.Volumes[i].Name, err)
 		}
 	}
 }
 
-// Of a text that many files have one copy is made: a volume of 300 files that are one annotation, or 60 times one
-// configMap, costs the agent what these are made of, not the 60 MiB that its files will have.
+// A text that many files share is built once: a volume of 300 files that are one annotation, or 60 times one ConfigMap,
+// costs the agent the size of its sources, not the 60 MiB of its files.
 func TestTextsAreHeldOnce(t *testing.T) {
 	r := newRig(t)
 	text := strings.Repeat("x", 200<<10)
@@ -318,11 +318,12 @@ func TestTextsAreHeldOnce(t *testing.T) {
 	}
 }
 
-// Tokens are renewed by what their server said and by this machine's clocks: after a suspend, in which timers stand
-// still, and when the calendar is set, a year on or back; not each time somebody looks.
+// Tokens are renewed by the server's lifetime and this machine's clocks: after a suspend, during which timers stop, and
+// when the calendar is set a year forward or back; but not each time they are checked.
 func TestTokensAndClocks(t *testing.T) {
 	r := newRig(t)
-	var set, passed time.Duration // how far the calendar is ahead of the other clock; how far that has gone on
+	// how far the calendar is ahead of the other clock; how far the other clock has advanced
+	var set, passed time.Duration
 	real := r.clock
 	r.clock = func() moment { m := real(); return moment{m.wall.Add(passed + set), m.since + passed} }
 	year := 365 * 24 * time.Hour
@@ -330,7 +331,7 @@ func TestTokensAndClocks(t *testing.T) {
 	r.mustSetUp(pod)
 	for i, step := range []struct {
 		name        string
-		wall, since time.Duration // calendar beyond the clock that stands still in a suspend; that clock
+		wall, since time.Duration // calendar beyond the clock that stops in a suspend; that clock
 		renewed     bool
 	}{
 		{"half an hour awake", 0, 30 * time.Minute, false},
@@ -355,8 +356,8 @@ func TestTokensAndClocks(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// A namespace is deleted: its configMaps go first, then its pods. That is no news. A configMap that a pod goes on
-// without is.
+// A namespace is deleted: its ConfigMaps first, then its pods. That is not worth a warning. A ConfigMap that a pod
+// lacks for longer is.
 func TestObjectsOfDyingNamespaces(t *testing.T) {
 	r := newRig(t)
 	var log strings.Builder
@@ -378,7 +379,7 @@ func TestObjectsOfDyingNamespaces(t *testing.T) {
 	r.tokenErr = terminating
 	warnings := func() int { return strings.Count(log.String(), "not refreshed") }
 	r.refresh("u1")
-	at += 2 * time.Hour // the token is dead
+	at += 2 * time.Hour // the token has expired
 	r.refresh("u2")
 	if n := warnings(); n != 0 {
 		t.Errorf("%d warnings at once:\n%s", n, log.String())

@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestFSGroupChangePolicy: with OnRootMismatch a volume whose root is the group's already is left as it is; else all of
-// it is given to the group.
+// TestFSGroupChangePolicy: with OnRootMismatch a volume whose root already belongs to the group is left as it is;
+// otherwise all of it is given to the group.
 func TestFSGroupChangePolicy(t *testing.T) {
 	needRoot(t)
 	always, mismatch, group := corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch, int64(1004)
 	for name, c := range map[string]struct {
 		policy *corev1.PodFSGroupChangePolicy
-		shared bool // the root is the group's before
+		shared bool // the root belonged to the group before
 		want   int  // group of the file in it afterwards
 	}{
 		"by default":                  {nil, true, 1004},

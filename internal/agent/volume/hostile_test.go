@@ -21,7 +21,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// outside is a directory that no pod may reach, with a print of it to compare.
+// outside is a directory that no pod may reach, with a snapshot of it to compare.
 type outside struct {
 	dir   string
 	print string
@@ -61,11 +61,11 @@ func (o outside) check(t *testing.T, what string) {
 	}
 }
 
-// hostileWords are what names and paths are made of in TestHostileNames.
+// hostileWords are the parts of names and paths in TestHostileNames.
 var hostileWords = []string{"..", ".", "/", "a", "..data", "..data_tmp", "..rm-1", ".new-v", "../../../outside/etc", "/outside", "link", "\x00", "", "etc/passwd", "memory", "pods", "v", "u1", "$(X)", "\n", " ", `\040`, strings.Repeat("x", 300)}
 
-// TestHostileNames gives pods random names and paths, made of what escapes are made of. Whatever is refused or made,
-// nothing outside the root directory changes, nothing of other pods does, and TearDown leaves nothing.
+// TestHostileNames gives pods random names and paths, made of parts that are typical of escapes. Whatever is refused or
+// set up, nothing outside the root directory changes, nothing of other pods does, and TearDown leaves nothing.
 func TestHostileNames(t *testing.T) {
 	needRoot(t)
 	seed := uint64(time.Now().UnixNano())
@@ -199,7 +199,7 @@ func TestSubPath(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(empty, "new/deep/er")); err != nil || st.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 		t.Errorf("made subPath: %v %v, want the volume's own mode", st.Mode(), err)
 	}
-	// A changed configMap is another file: the next container gets it, bound over the old one.
+	// A changed ConfigMap is another file: the next container gets it, mounted over the old one.
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v2"}))
 	r.refresh("u1")
 	container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "cm", MountPath: "/m", SubPath: "k"}}}
@@ -219,7 +219,7 @@ func TestSubPath(t *testing.T) {
 	out.check(t, "tear-down")
 }
 
-// A container that swaps a directory for a link out of the volume, as fast as it can, never gets the link's target.
+// A container that exchanges a directory for a link out of the volume, as fast as it can, never gets the link's target.
 func TestSubPathRace(t *testing.T) {
 	r := newRig(t)
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
@@ -277,7 +277,7 @@ func TestTearDownCrossesNoMount(t *testing.T) {
 		point := filepath.Join(dir, "a b\\c")
 		must(t, os.Mkdir(point, 0o755))
 		must(t, unix.Mount(out.dir, point, "", unix.MS_BIND, ""))
-		must(t, unix.Mount(out.dir, point, "", unix.MS_BIND, "")) // and once more on top
+		must(t, unix.Mount(out.dir, point, "", unix.MS_BIND, "")) // and a second time on top
 		must(t, os.Symlink(out.dir, filepath.Join(dir, "link")))
 	}
 	// removeTree alone refuses: the second line of defence.

@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// setUpVolume makes one volume, or brings its content up to date.
+// setUpVolume sets up one volume, or updates its content.
 func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) error {
 	if name, ok := usesClaim(s.pod, v); ok {
 		if s.ready[v.Name] {
@@ -44,11 +44,11 @@ func (k *Keeper) setUpVolume(ctx context.Context, s *place, v *corev1.Volume) er
 	return &UnsupportedError{kindOf(v), "emptyDir, hostPath, configMap, secret, projected, downwardAPI and claims of hostPath and local volumes are"}
 }
 
-// unfinished begins the name of a directory that is being made. No volume's name begins with a dot.
+// unfinished is the prefix of a directory that is being set up. No volume's name begins with a dot.
 const unfinished = ".new-"
 
-// setUpEmptyDir makes the directory under another name, gives it its mode and owner, and renames it: once it has its
-// name it is ready, and what containers do to its mode later is never undone.
+// setUpEmptyDir creates the directory under another name, sets its mode and owner, and renames it. Once it has its name
+// it is ready, and changes of its mode by containers are never undone.
 func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	source := v.EmptyDir
 	if source == nil {
@@ -73,7 +73,7 @@ func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	}
 	temporary := filepath.Join(plugin, unfinished+v.Name)
 	err := os.Mkdir(temporary, 0o777)
-	if os.IsExist(err) { // an earlier try did not get further
+	if os.IsExist(err) { // left by an earlier try
 		if err := removeTree(temporary); err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func (k *Keeper) setUpEmptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 	return os.Rename(temporary, final)
 }
 
-// giveAway sets mode and, with an fsGroup, group, group access and set-group-ID, so that the group owns what is made
-// below.
+// giveAway sets the mode and, with an fsGroup, the group, group access and set-group-ID, so that the group owns files
+// that are created below.
 func giveAway(dir string, mode uint32, own owner) error {
 	if own.group != nil {
 		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
@@ -100,10 +100,11 @@ func giveAway(dir string, mode uint32, own owner) error {
 		}
 		mode |= 0o770 | unix.S_ISGID
 	}
-	return unix.Chmod(dir, mode) // not os.Chmod: the mode is in the kernel's bits; after chown, which clears set-ID bits
+	// not os.Chmod, since the mode has the kernel's bits; after chown, which clears set-ID bits
+	return unix.Chmod(dir, mode)
 }
 
-// setUpTmpfs mounts a tmpfs whose mode and owner are mount options: it is ready the instant it is mounted.
+// setUpTmpfs mounts a tmpfs. Its mode and owner are mount options, so it is ready as soon as it is mounted.
 func (k *Keeper) setUpTmpfs(pod *corev1.Pod, source *corev1.EmptyDirVolumeSource, plugin, final string) error {
 	if err := os.MkdirAll(final, dirMode); err != nil {
 		return err
@@ -122,8 +123,8 @@ func (k *Keeper) setUpTmpfs(pod *corev1.Pod, source *corev1.EmptyDirVolumeSource
 	return mountTmpfs(final, options)
 }
 
-// tmpfsSize is the least of what may bound a memory-backed volume: its own limit, the pod's memory limit, the node's
-// allocatable memory. Zero: nothing bounds it, and the kernel's default of half the memory holds.
+// tmpfsSize returns the smallest limit of a memory-backed volume: its own limit, the pod's memory limit, the node's
+// allocatable memory. Zero means that there is none, and the kernel's default of half the memory applies.
 func tmpfsSize(pod *corev1.Pod, own *resource.Quantity, allocatable corev1.ResourceList) int64 {
 	bounds := []int64{podMemoryLimit(pod), allocatable.Memory().Value()}
 	if own != nil {
@@ -136,7 +137,7 @@ func tmpfsSize(pod *corev1.Pod, own *resource.Quantity, allocatable corev1.Resou
 	return slices.Min(bounds)
 }
 
-// podMemoryLimit is the pod's memory limit in bytes, zero if one of its containers has none.
+// podMemoryLimit returns the pod's memory limit in bytes; zero if one of its containers has none.
 func podMemoryLimit(pod *corev1.Pod) int64 {
 	if r := pod.Spec.Resources; r != nil && !r.Limits.Memory().IsZero() {
 		return r.Limits.Memory().Value()
@@ -163,8 +164,8 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 	return max(together+sidecars, alone) + pod.Spec.Overhead.Memory().Value()
 }
 
-// checkHostPath checks the type of a path of the host and makes it if the type says so. The path is the pod author's
-// and may lead anywhere: who may use hostPath is admission's question.
+// checkHostPath checks the type of a host path, and creates it if the type demands that. The pod's author chooses the
+// path, which may lead anywhere; the API server's admission decides who may use hostPath.
 func checkHostPath(source *corev1.HostPathVolumeSource) error {
 	path := source.Path
 	if slices.Contains(strings.Split(path, "/"), "..") {
@@ -193,7 +194,7 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 		ok, want = is(os.ModeDir), "directory"
 	case corev1.HostPathFileOrCreate:
 		if absent {
-			// O_NONBLOCK: a FIFO that comes into being there this moment must not be waited at.
+			// O_NONBLOCK: if a FIFO is created there at this moment, opening it must not wait.
 			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o644)
 			if err != nil {
 				return err

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Plugin directories, spelled as upstream spells its plugins' names in paths.
+// Plugin directories, with the kubelet's names in paths.
 const (
 	emptyDirPlugin  = "kubernetes.io~empty-dir"
 	configMapPlugin = "kubernetes.io~configmap"
@@ -25,12 +25,12 @@ const elementMax = 255
 func (k *Keeper) podDir(uid types.UID) string    { return filepath.Join(k.pods, string(uid)) }
 func (k *Keeper) memoryDir(uid types.UID) string { return filepath.Join(k.memory, string(uid)) }
 
-// visiblePath is where upstream keeps a volume of ours.
+// visiblePath returns the path where the kubelet would have the volume.
 func (k *Keeper) visiblePath(uid types.UID, plugin, name string) string {
 	return filepath.Join(k.pods, string(uid), volumesDir, plugin, name)
 }
 
-// pathOf returns where v really is.
+// pathOf returns the real path of v.
 func (k *Keeper) pathOf(uid types.UID, v *corev1.Volume) string {
 	switch {
 	case v.HostPath != nil:
@@ -47,13 +47,13 @@ func (k *Keeper) pathOf(uid types.UID, v *corev1.Volume) string {
 	return k.visiblePath(uid, emptyDirPlugin, v.Name)
 }
 
-// readOnly reports whether containers may never write to v: content we write is ours alone.
+// readOnly reports whether containers may never write to v: the agent alone writes such content.
 func readOnly(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.Projected != nil || v.DownwardAPI != nil
 }
 
 // kindOf returns the API's name of v's kind, for messages: csi, persistentVolumeClaim, ... A volume without a source is
-// an emptyDir, as the API defaults it.
+// an emptyDir, the API's default.
 func kindOf(v *corev1.Volume) string {
 	if name := kindOfSource(v.VolumeSource); name != "" {
 		return name
@@ -61,7 +61,7 @@ func kindOf(v *corev1.Volume) string {
 	return "emptyDir"
 }
 
-// kindOfSource names the one field of a volume source that is set.
+// kindOfSource returns the name of the one field of a volume source that is set.
 func kindOfSource(of any) string {
 	source := reflect.ValueOf(of)
 	for i := range source.NumField() {
@@ -73,8 +73,8 @@ func kindOfSource(of any) string {
 	return ""
 }
 
-// checkPod refuses a pod whose names would not stay single elements of our paths. The API admits none such; a static
-// pod's manifest may hold anything.
+// checkPod returns an error for a pod whose names are not valid as single path elements. The API does not admit such
+// names, but a static pod's manifest may contain anything.
 func checkPod(pod *corev1.Pod) error {
 	if err := checkElement("pod uid", string(pod.UID)); err != nil {
 		return err
@@ -93,7 +93,7 @@ func checkPod(pod *corev1.Pod) error {
 	return nil
 }
 
-// checkElement accepts what is one path element, visible and not special.
+// checkElement accepts a name that is one path element, not hidden and not special.
 func checkElement(what, name string) error {
 	switch {
 	case name == "":

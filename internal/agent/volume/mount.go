@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// mountMemory mounts the tmpfs for secrets on dir unless it is there.
+// mountMemory mounts the tmpfs for secrets on dir unless it is mounted.
 func mountMemory(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
 		return err
@@ -23,7 +23,7 @@ func mountMemory(dir string) error {
 	return mountTmpfs(dir, []string{"mode=0700"})
 }
 
-// mountTmpfs mounts a tmpfs on dir, kept out of swap where the kernel can (noswap, Linux 6.4).
+// mountTmpfs mounts a tmpfs on dir, excluded from swap if the kernel supports it (noswap, Linux 6.4).
 func mountTmpfs(dir string, options []string) error {
 	err := unix.Mount("tmpfs", dir, "tmpfs", 0, strings.Join(append(options, "noswap"), ","))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
@@ -32,8 +32,8 @@ func mountTmpfs(dir string, options []string) error {
 	return err
 }
 
-// crossesDevice reports whether dir is on another file system than its parent: whether one is mounted on it. (A bind
-// mount from the same file system does not show; see mount.Below.)
+// crossesDevice reports whether dir is on another file system than its parent, which means that one is mounted on it.
+// (It does not detect a bind mount from the same file system; see mount.Below.)
 func crossesDevice(parent, dir string) (bool, error) {
 	var above, at unix.Stat_t
 	if err := unix.Lstat(parent, &above); err != nil {
@@ -45,8 +45,8 @@ func crossesDevice(parent, dir string) (bool, error) {
 	return above.Dev != at.Dev, nil
 }
 
-// UnmountAll unmounts everything below an agent's root directory, the tmpfs with all secrets included. It is for the
-// end of a node, when no pod runs any more. It is idempotent, and no Keeper is needed.
+// UnmountAll unmounts everything below an agent's root directory, including the tmpfs with all secrets. It is for the
+// end of a node, when no pod runs any more. It is idempotent and needs no Keeper.
 func UnmountAll(rootDir string) error {
 	root, err := filepath.EvalSymlinks(rootDir)
 	if os.IsNotExist(err) {

@@ -22,25 +22,26 @@ import (
 const (
 	etcHosts = "/etc/hosts"
 
-	// logsKept is how many termination logs of a container stay: its last ones, the newest being read when it ends.
-	// Chosen: more than the dead containers that are kept; without a bound a container that crashes forever fills the
-	// disk.
+	// logsKept is how many termination logs of a container are kept, the latest ones; the newest is read when the
+	// container ends. Chosen: more than the number of dead containers that are kept. Without a bound, a container that
+	// crashes forever fills the disk.
 	logsKept = 8
 )
 
-// ContainerFacts are what Mounts must know of the container about to be created.
+// ContainerFacts are the inputs of Mounts for the container that is about to be created.
 type ContainerFacts struct {
 	Attempt uint32                 // how often it was created before
 	Env     []*runtimeapi.KeyValue // its environment, for subPathExpr
 	PodIPs  []string               // of its sandbox, primary first
 
-	// RecursiveReadOnly says that the pod's runtime handler can make mounts read-only all the way down.
+	// RecursiveReadOnly means that the pod's runtime handler supports recursive read-only mounts.
 	RecursiveReadOnly bool
 }
 
-// Mounts returns what to mount into container c, in the order of its spec, then the hosts file and the termination log,
-// which it makes. It binds subPaths. Call it when the container is created; an error is a configuration error of the
-// container and safe to show to the pod's author: it names no path of the host beyond what the pod says.
+// Mounts returns the mounts of container c: those of its specification, in order, then the hosts file and the
+// termination log, which it creates. It bind-mounts subPaths. It must be called when the container is created. An error
+// is a configuration error of the container and may be shown to the pod's author: it contains no host path that the pod
+// does not name.
 func (k *Keeper) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFacts) ([]*runtimeapi.Mount, error) {
 	if err := checkElement("container name", c.Name); err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func propagationOf(vm *corev1.VolumeMount) (runtimeapi.MountPropagation, error) 
 	return 0, fmt.Errorf("invalid MountPropagation mode: %q", *vm.MountPropagation)
 }
 
-// RecursiveReadOnly says whether the mount must be read-only with everything below it, and refuses the combinations
+// RecursiveReadOnly returns whether the mount must be recursively read-only. It returns an error for the combinations
 // that the API refuses.
 func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
@@ -183,7 +184,7 @@ func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 }
 
 // writeHosts writes the pod's hosts file and returns its path. All containers of the pod mount this one file, so it is
-// written in place, and only if it differs: a container that reads it now does not find it empty.
+// overwritten in place, and only if it differs: a container that reads it at this moment does not find it empty.
 func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	var text []byte
 	if pod.Spec.HostNetwork {
@@ -200,17 +201,17 @@ func (k *Keeper) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		text = dns.HostsFile(ips, hostname, domain, pod.Spec.HostAliases)
 	}
 	file := filepath.Join(k.podDir(pod.UID), "etc-hosts")
-	if untrusted.Holds(file, text) { // containers write to it, and make it as long as they like
+	if untrusted.Holds(file, text) { // containers can write to it, and make it as long as they like
 		return file, nil
 	}
 	return file, overwrite(file, text, 0o644)
 }
 
-// hostsMax bounds the host's own hosts file, in bytes. Chosen: a large one that blocks advertisements has 6 MB; a pod
-// with a hostPath of /etc can make it longer than the memory of the machine.
+// hostsMax bounds the host's own hosts file, in bytes. Chosen: a large one that blocks advertisements has 6 MB. A pod
+// with a hostPath of /etc can make it longer than the machine's memory.
 const hostsMax = 16 << 20
 
-// readHostsOfHost returns the host's hosts file, which some distributions make a link; without one there is no text.
+// readHostsOfHost returns the host's hosts file, which is a link in some distributions; nothing if there is none.
 func readHostsOfHost(path string) ([]byte, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if os.IsNotExist(err) {
@@ -222,7 +223,7 @@ func readHostsOfHost(path string) ([]byte, error) {
 	return untrusted.Read(real, hostsMax)
 }
 
-// makeTerminationLog makes the empty file that a container may leave its last words in.
+// makeTerminationLog creates the empty file for a container's termination message.
 func (k *Keeper) makeTerminationLog(uid types.UID, container string, attempt uint32) (string, error) {
 	dir := filepath.Join(k.podDir(uid), "containers", container)
 	file := filepath.Join(dir, attemptHash(container, attempt))
@@ -241,16 +242,16 @@ func (k *Keeper) makeTerminationLog(uid types.UID, container string, attempt uin
 	return file, err
 }
 
-// attemptHash names the termination log of one attempt: eight hex digits, as upstream's random ones look.
+// attemptHash returns the name of one attempt's termination log: eight hex digits, like the kubelet's random ones.
 func attemptHash(container string, attempt uint32) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s\x00%d", container, attempt)
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// overwrite makes file hold text with exactly mode, keeping the file itself if it exists. Where the disk is full it
-// keeps what it held: room is taken before anything is written. It waits for nobody who holds the file (O_NONBLOCK: a
-// container may have a lease).
+// overwrite makes file contain text with exactly mode; an existing file is kept. If the disk is full, the file keeps
+// its content, since space is allocated before anything is written. It does not wait for a process that has the file
+// open (O_NONBLOCK: a container may have a lease).
 func overwrite(file string, text []byte, mode uint32) error {
 	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, mode)
 	if err != nil {

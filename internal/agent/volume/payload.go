@@ -23,11 +23,11 @@ type payload map[string]file
 
 type file struct {
 	data []byte
-	mode uint32 // permission bits, before an fsGroup adds to them
+	mode uint32 // permission bits, without those that an fsGroup adds
 	user *int64 // owner; nil: root
 }
 
-// owner is who besides root gets a volume: the pod's fsGroup, and the one user all its containers run as.
+// owner tells who else than root may use a volume: the pod's fsGroup, and the one user as whom all its containers run.
 type owner struct{ group, user *int64 }
 
 func ownerOf(pod *corev1.Pod) owner {
@@ -73,14 +73,14 @@ func containers(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	}
 }
 
-// Modes of the directories that hold payloads, as upstream's are.
+// Modes of the directories of payloads, as in the kubelet.
 const (
 	contentDirMode = 0o777  // configMap: on the root directory's file system
-	memoryDirMode  = 0o1777 // the others: what a fresh tmpfs has
+	memoryDirMode  = 0o1777 // the others: the mode of a new tmpfs
 	payloadDirMode = 0o755
 )
 
-// defaultMode of files in a content volume, where the API server did not fill it in (static pods).
+// defaultMode is the mode of files in a content volume if the API server did not set one (static pods).
 const defaultMode = 0o644
 
 func modeOf(modes ...*int32) uint32 {
@@ -92,7 +92,7 @@ func modeOf(modes ...*int32) uint32 {
 	return defaultMode
 }
 
-// setUpContent brings a content volume up to date.
+// setUpContent updates a content volume.
 func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) error {
 	content, err := k.render(ctx, s, v)
 	if err != nil {
@@ -128,13 +128,13 @@ func (k *Keeper) setUpContent(ctx context.Context, s *place, v *corev1.Volume) e
 	}
 	s.wrote[v.Name], s.uses[v.Name] = sum, content.use()
 	if !fresh && (replaced == "" || !s.ready[v.Name]) {
-		return removePayloads(dir) // taken up after a restart
+		return removePayloads(dir) // recovered after a restart
 	}
 	return nil
 }
 
-// replacedStays is how long a replaced payload stays for readers that are on their way into it. Chosen: far longer than
-// a path is resolved or a few files are read, short enough that a withdrawn secret is soon gone.
+// replacedStays is how long a replaced payload is kept for readers that are just opening it. Chosen: far longer than
+// resolving a path or reading a few files takes, and short enough that a withdrawn secret is soon removed.
 const replacedStays = time.Second
 
 func (k *Keeper) removeReplaced(s *place, dir string) {
@@ -148,7 +148,7 @@ func (k *Keeper) removeReplaced(s *place, dir string) {
 	}
 }
 
-// makeContentDir makes the volume's directory, the mount points of other volumes in it, and its visible name.
+// makeContentDir creates the volume's directory, the mount points of other volumes in it, and its visible name.
 func (k *Keeper) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, own owner) (fresh bool, err error) {
 	mode := uint32(memoryDirMode)
 	if v.ConfigMap != nil {
@@ -179,8 +179,8 @@ func (k *Keeper) makeContentDir(pod *corev1.Pod, v *corev1.Volume, dir string, o
 	return fresh, nil
 }
 
-// mkdirAll makes dir and its parent below base, trying the common case of one missing level first. It reports whether
-// dir is new.
+// mkdirAll creates dir and its parent below base. It tries the usual case of one missing level first. It returns
+// whether dir is new.
 func mkdirAll(base, dir string) (fresh bool, err error) {
 	for _, d := range []string{"", base, filepath.Dir(dir)} {
 		if d != "" {
@@ -200,8 +200,8 @@ func mkdirAll(base, dir string) (fresh bool, err error) {
 	return false, err
 }
 
-// makeNestedMountpoints makes, in a volume that containers cannot write to, the directories on which they mount other
-// volumes: the runtime could not.
+// makeNestedMountpoints creates, in a volume that containers cannot write to, the directories on which they mount other
+// volumes: the runtime could not create them.
 func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
 	nested := map[string]bool{}
 	for c := range containers(pod) {
@@ -233,10 +233,11 @@ func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
 	return nil
 }
 
-// pathMax is the longest path of a file within a volume in bytes: PATH_MAX of Linux (limits.h), as upstream checks.
+// pathMax is the longest path of a file within a volume, in bytes: PATH_MAX of Linux (limits.h), as in the kubelet.
 const pathMax = 4096
 
-// clean normalizes the paths and refuses those that do not stay below the volume or collide with our own names.
+// clean normalizes the paths. It returns an error for paths that lead outside of the volume or collide with the agent's
+// own names.
 func (p payload) clean() (payload, error) {
 	out := make(payload, len(p))
 	for name, f := range p {

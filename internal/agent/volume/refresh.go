@@ -14,29 +14,31 @@ import (
 )
 
 const (
-	// refreshers is how many pods are refreshed at once. Chosen: one slow answer must not hold up the others, and a
-	// change of an object that every pod mounts must not take the machine.
+	// refreshers is how many pods are refreshed at the same time. Chosen: one slow answer must not delay the others,
+	// and a change of an object that every pod mounts must not take the whole machine.
 	refreshers = 4
 
-	// refreshMax bounds one pod's refresh: the API calls of its volumes together.
+	// refreshMax bounds one pod's refresh, all API calls for its volumes together.
 	refreshMax = 30 * time.Second
 
-	// retryMin and retryMax bound the wait after a failed refresh, doubled each time and jittered. Chosen: the kubelet
-	// retries with its resync every 1 to 1.5 min; a token must be renewed within the 12 min of an hour's last fifth.
+	// retryMin and retryMax bound the wait after a failed refresh, which doubles each time and has jitter. Chosen: the
+	// kubelet retries with its resync every 1 to 1.5 min; a token of an hour must be renewed within the 12 min of its
+	// last fifth.
 	retryMin = 5 * time.Second
 	retryMax = 2 * time.Minute
 
-	// clockEvery is how often the calendar is compared with the tokens' lives. A timer alone stands still while the
-	// machine is suspended, and knows of no clock that is set. Chosen: the least life of a token is 10 min, a fifth of
-	// which is left when it is renewed.
+	// clockEvery is how often the calendar is compared with the tokens' lifetimes. A timer alone stops while the
+	// machine is suspended, and does not see when the clock is set. Chosen: the shortest lifetime of a token is 10 min,
+	// and a fifth of that is left when it is renewed.
 	clockEvery = time.Minute
 
-	// goneMin is how long an object that a running pod shows has to be gone before that is worth a warning: the objects
-	// of a namespace that is being deleted go some moments before its pods do. Chosen: the default grace of pods.
+	// goneMin is how long an object of a running pod must be missing before that is logged as a warning: the objects of
+	// a namespace that is being deleted disappear some moments before its pods. Chosen: the default termination grace
+	// period of pods.
 	goneMin = 30 * time.Second
 )
 
-// refresher works off the pods whose content may have changed. Idle, it has no goroutine.
+// refresher refreshes the pods whose content may have changed. While the queue is empty, it has no goroutine.
 type refresher struct {
 	mu      sync.Mutex
 	queue   []types.UID
@@ -44,8 +46,8 @@ type refresher struct {
 	running int
 }
 
-// Changed says that an object which the pod names has changed: its volumes are brought up to date in the background.
-// It is what objectcache.New wants to call.
+// Changed means that an object that the pod references has changed: its volumes are updated in the background. It is
+// for objectcache.New.
 func (k *Keeper) Changed(uid types.UID) {
 	r := &k.refresher
 	r.mu.Lock()
@@ -82,7 +84,7 @@ func (k *Keeper) work() {
 	}
 }
 
-// refresh brings the content of a pod's volumes up to date. Volumes that SetUp has not made yet are SetUp's business.
+// refresh updates the content of a pod's volumes. Volumes that SetUp has not set up yet are left to SetUp.
 func (k *Keeper) refresh(uid types.UID) {
 	k.mu.Lock()
 	s := k.places[uid]
@@ -121,8 +123,8 @@ func (k *Keeper) refresh(uid types.UID) {
 	k.schedule(s, failures)
 }
 
-// schedule arranges the next refresh that no change of an object will set off: a token's renewal, or another try.
-// Failures of volumes that were never set up are the caller's of SetUp to retry, and it is told by Changed too.
+// schedule arranges the next refresh that no change of an object causes: a token's renewal, or another try. Volumes
+// that were never set up are retried by the caller of SetUp, which is notified by Changed too.
 func (k *Keeper) schedule(s *place, failures Failures) {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -145,7 +147,8 @@ func (k *Keeper) schedule(s *place, failures Failures) {
 	}
 }
 
-// awaitTokens has the pod refreshed when one of its tokens is to be renewed, looking at the clocks now and then.
+// awaitTokens arranges a refresh of the pod when one of its tokens must be renewed, and compares the clocks at
+// intervals.
 func (k *Keeper) awaitTokens(s *place) {
 	now, wait := k.clock(), clockEvery
 	for _, t := range s.tokens {
@@ -174,14 +177,14 @@ func (k *Keeper) awaitTokens(s *place) {
 	s.timer = timer
 }
 
-// missing are objects that a pod shows and that do not exist any more.
+// missing tells that objects of a pod do not exist any more.
 type missing struct {
 	since time.Duration // by the Keeper's own clock; 0: nothing is missing
-	told  bool          // a warning said so
+	told  bool          // a warning was logged
 }
 
-// complain says in the log what could not be brought up to date. Objects that are gone are no news as long as their pod
-// may be on its way, too.
+// complain logs what could not be updated. Objects that do not exist are not worth a warning while their pod may be
+// about to be deleted too.
 func (k *Keeper) complain(s *place, failures Failures) {
 	level := slog.LevelWarn
 	now := k.clock().since
@@ -199,13 +202,13 @@ func (k *Keeper) complain(s *place, failures Failures) {
 		"pod", s.pod.Namespace+"/"+s.pod.Name, "uid", s.pod.UID, "error", failures)
 }
 
-// isGone reports whether an object does not exist, or cannot be made since its namespace is being deleted.
+// isGone reports whether an object does not exist, or cannot be created because its namespace is being deleted.
 func isGone(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// retriable reports whether a volume that containers already see could not be refreshed for a reason that time may
-// mend. An object that does not exist is not one: its return is a change.
+// retriable reports whether a volume that containers already use could not be refreshed for a reason that may pass with
+// time. An object that does not exist is no such reason: its return is a change.
 func (k *Keeper) retriable(s *place, failures Failures) bool {
 	for _, f := range failures {
 		var unsupported *UnsupportedError

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// depthMax is how many directories removeTree descends before it moves what is deeper up to the top. Each level costs a
+// depthMax is how many directories removeTree descends before it moves deeper ones up to the top. Each level costs a
 // file descriptor, and a container may nest directories as deep as it has inodes. Chosen: deeper than real trees.
 const depthMax = 64
 
-// removing begins the name of a tree that was moved up to be removed. No name of ours or of a pod's begins so.
+// removing is the prefix of a tree that was moved up to be removed. No name of the agent or of a pod has it.
 const removing = "..rm-"
 
-// removeTree removes dir and all below it. It follows no link and enters no mount: a mount point in the tree is an
-// error and what is in it stays. It is fine if dir does not exist.
+// removeTree removes dir and everything below it. It follows no link and enters no mount: a mount point in the tree is
+// an error, and its content stays. It is no error if dir does not exist.
 func removeTree(dir string) error {
 	parent, err := unix.Open(filepath.Dir(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {
@@ -44,10 +44,10 @@ func removeTree(dir string) error {
 
 // remover is one removeTree in progress.
 type remover struct {
-	top    int // the directory that holds the tree
+	top    int // the directory that contains the tree
 	prefix string
 	count  int
-	moved  []string // trees moved up to top
+	moved  []string // trees that were moved up to top
 }
 
 // remove removes name in the directory at.
@@ -56,11 +56,11 @@ func (r *remover) remove(at int, name string, depth int) error {
 	switch err {
 	case nil, unix.ENOENT:
 		return nil
-	case unix.EISDIR, unix.EPERM: // EPERM is what POSIX wants for a directory
+	case unix.EISDIR, unix.EPERM: // EPERM is what POSIX prescribes for a directory
 	default:
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	// An empty directory goes at once; a mount point is EBUSY.
+	// An empty directory is removed at once; a mount point is EBUSY.
 	switch err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err {
 	case nil, unix.ENOENT:
 		return nil
@@ -95,8 +95,9 @@ func (r *remover) remove(at int, name string, depth int) error {
 	return nil
 }
 
-// empty removes everything in the open directory fd. Entries vanish under the cursor meanwhile, so it reads the
-// directory from the start until a whole pass finds nothing. A short read is no end: a signal cuts getdents64(2) short.
+// empty removes everything in the open directory fd. Entries disappear during the listing, so it lists the directory
+// from the start until a complete listing finds nothing. A short listing is not the end: a signal interrupts
+// getdents64(2).
 func (r *remover) empty(fd, depth int) error {
 	buffer := make([]byte, 16<<10)
 	for found := false; ; {

@@ -15,20 +15,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 )
 
-// rendering is what a volume should hold, as far as it has been collected.
+// rendering is the content of a volume as far as it has been collected.
 type rendering struct {
 	payload
 	use    volumelimit.Use // of payload
 	medium volumelimit.Medium
-	texts  map[string][]byte // what the texts of configMaps and fields are as bytes, by where they come from
+	texts  map[string][]byte // the bytes of ConfigMaps' texts and of fields, by their source
 }
 
 func (r *rendering) add(path string, f file) error {
 	return r.payload.add(&r.use, r.medium, path, f)
 }
 
-// once returns the bytes of a text that many files may have: one copy for all of them, so that what a volume asks for
-// costs no more memory than what it is made of.
+// once returns the bytes of a text that many files may have. There is one copy for all of them, so that a volume's
+// content needs no more memory than its sources.
 func (r *rendering) once(from, text string) []byte {
 	if _, had := r.texts[from]; !had {
 		r.texts[from] = []byte(text)
@@ -36,8 +36,8 @@ func (r *rendering) once(from, text string) []byte {
 	return r.texts[from]
 }
 
-// render collects what v should hold now. Every problem is reported, not only the first; of content without end no more
-// is made than one pod may have.
+// render collects the present content of v. It returns every problem, not only the first. It never builds more content
+// than one pod may have.
 func (k *Keeper) render(ctx context.Context, s *place, v *corev1.Volume) (payload, error) {
 	out := &rendering{payload: payload{}, medium: mediumOf(v), texts: map[string][]byte{}}
 	switch {
@@ -87,7 +87,7 @@ func (k *Keeper) addToken(ctx context.Context, out *rendering, s *place, v *core
 		f.mode = 0o600 // for its one user; an fsGroup adds its own access
 	}
 	written := ""
-	if filepath.IsLocal(source.Path) { // the payload's own check comes later
+	if filepath.IsLocal(source.Path) { // the payload is checked later
 		written = filepath.Join(k.pathOf(s.pod.UID, v), dataLink, source.Path)
 	}
 	value, err := k.token(ctx, s, source, written)
@@ -129,7 +129,7 @@ func (k *Keeper) addSecret(ctx context.Context, out *rendering, namespace, name 
 	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode, optional)
 }
 
-// addKeys adds all keys, or those that items name, at their paths.
+// addKeys adds all keys, or those that items select, at their paths.
 func addKeys(out *rendering, complaint string, keys []string, lookup func(string) ([]byte, bool), items []corev1.KeyToPath, mode *int32, optional bool) error {
 	if len(items) == 0 {
 		for _, key := range keys {
@@ -166,7 +166,7 @@ func (k *Keeper) addDownward(out *rendering, pod *corev1.Pod, items []corev1.Dow
 	return errors.Join(problems...)
 }
 
-// fieldData is what a file of the pod's own fields holds.
+// fieldData returns the content of a file with a field of the pod.
 func (k *Keeper) fieldData(out *rendering, pod *corev1.Pod, item corev1.DownwardAPIVolumeFile) ([]byte, error) {
 	switch {
 	case item.FieldRef != nil:

@@ -28,9 +28,9 @@ type rig struct {
 	mu       sync.Mutex
 	objects  map[string]any // "configmap/name" or "secret/name"
 	tracked  map[types.UID]bool
-	requests int           // tokens asked for
+	requests int           // tokens requested
 	tokenErr error         // answer to the next token requests
-	life     time.Duration // of tokens handed out
+	life     time.Duration // lifetime of issued tokens
 }
 
 func needRoot(t *testing.T) {
@@ -42,7 +42,7 @@ func needRoot(t *testing.T) {
 
 func newRig(t *testing.T) *rig { t.Helper(); return newRigIn(t, t.TempDir()) }
 
-// newRigIn has the root directory in a place of the test's.
+// newRigIn uses a root directory that the test chooses.
 func newRigIn(t *testing.T, root string) *rig {
 	t.Helper()
 	needRoot(t)
@@ -159,7 +159,7 @@ func (r *rig) read(elements ...string) string {
 	return string(data)
 }
 
-// eventually waits for a condition that a background goroutine brings about.
+// eventually waits for a condition that a background goroutine fulfils.
 func (r *rig) eventually(what string, done func() bool) {
 	r.t.Helper()
 	deadline := time.After(5 * time.Second)
@@ -186,7 +186,7 @@ func secret(name string, data map[string]string) *corev1.Secret {
 	return s
 }
 
-// podWith is a pod of one container that mounts each volume at /<name>.
+// podWith returns a pod of one container that mounts each volume at /<name>.
 func podWith(uid string, volumes ...corev1.Volume) *corev1.Pod {
 	c := corev1.Container{Name: "c", TerminationMessagePath: "/dev/termination-log"}
 	for _, v := range volumes {

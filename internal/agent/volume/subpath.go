@@ -15,12 +15,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// A subPath is resolved while containers may be changing the tree under it: a link planted in the last moment must not
-// take the mount out of the volume. So the kernel resolves it beneath the volume (openat2(2), Linux 5.6, RESOLVE_BENEATH:
-// an absolute link or a .. above the root is refused, not reinterpreted), and what was found is pinned by a bind mount
-// of that very file before its path is given to the runtime.
+// A subPath is resolved while containers may change the tree below the volume: a link that is planted at the last
+// moment must not lead the mount out of the volume. So the kernel resolves it beneath the volume (openat2(2), Linux
+// 5.6, RESOLVE_BENEATH: an absolute link or a .. above the root is refused, not reinterpreted), and the file that was
+// found is bind-mounted before its path is passed to the runtime.
 
-// bindSubPath makes subPath of the volume at root available at target and returns target.
+// bindSubPath makes subPath of the volume at root available at target.
 func bindSubPath(root, subPath, target string) error {
 	base, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -57,7 +57,7 @@ func openBeneath(at int, name string, flags int, resolve uint64) (int, error) {
 	for {
 		fd, err := unix.Openat2(at, name, how)
 		switch err {
-		case unix.EINTR, unix.EAGAIN: // EAGAIN: a rename or mount somewhere made the kernel unsure
+		case unix.EINTR, unix.EAGAIN: // EAGAIN: the kernel noticed a concurrent rename or mount
 			continue
 		case unix.ENOSYS:
 			return -1, fmt.Errorf("openat2: %w: this needs Linux 5.6 or later", err)
@@ -66,8 +66,8 @@ func openBeneath(at int, name string, flags int, resolve uint64) (int, error) {
 	}
 }
 
-// openOrMake opens subPath beneath base, making the directories that are missing with the mode and group of base: they
-// must be as usable by the containers as the volume itself.
+// openOrMake opens subPath beneath base. It creates missing directories with the mode and group of base: containers
+// must be able to use them like the volume itself.
 func openOrMake(base int, subPath string) (int, error) {
 	fd, err := openBeneath(base, subPath, unix.O_PATH, 0)
 	if err != unix.ENOENT {
@@ -88,7 +88,7 @@ func openOrMake(base int, subPath string) (int, error) {
 		if err == unix.ENOENT {
 			if err = unix.Mkdirat(at, element, 0o700); err == nil || err == unix.EEXIST {
 				made := err == nil
-				// O_NOFOLLOW: a link that took the new directory's place is refused, and so is one that leads nowhere.
+				// O_NOFOLLOW: a link that replaced the new directory is refused, and so is a link to a missing target.
 				if next, err = openBeneath(at, element, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0); err == nil && made {
 					err = matchParent(next, top)
 				}
@@ -120,8 +120,8 @@ func describe(err error, subPath string) error {
 	return fmt.Errorf("subPath %q: %w", subPath, err)
 }
 
-// isBound reports whether the file found is what is mounted on target. Something else there, from an earlier container
-// or from before the volume's content changed, is unmounted; the earlier container keeps its own mount.
+// isBound reports whether the file found is mounted on target. Another file there, from an earlier container or from
+// before the volume's content changed, is unmounted; the earlier container keeps its own mount.
 func isBound(target string, found unix.Stat_t) (bool, error) {
 	points, err := mount.Below(target)
 	if err != nil || len(points) == 0 {
@@ -137,7 +137,7 @@ func isBound(target string, found unix.Stat_t) (bool, error) {
 	return false, mount.UnmountBelow(target)
 }
 
-// makeTarget makes a directory or a file to mount on.
+// makeTarget creates a directory or a file to mount on.
 func makeTarget(target string, dir bool) error {
 	if st, err := os.Lstat(target); err == nil && st.IsDir() != dir {
 		if err := os.Remove(target); err != nil {
@@ -161,7 +161,7 @@ func makeTarget(target string, dir bool) error {
 	return file.Close()
 }
 
-// checkSubPath refuses what no subPath may be, as upstream words it.
+// checkSubPath returns an error for an invalid subPath, in the kubelet's words.
 func checkSubPath(subPath string) error {
 	if filepath.IsAbs(subPath) {
 		return fmt.Errorf("error SubPath `%s` must not be an absolute path", subPath)

@@ -15,14 +15,14 @@ import (
 )
 
 // TearDown removes everything of a pod: its mounts, volumes, secrets, hosts file and termination logs. Its containers
-// must have ended. It is idempotent and needs no SetUp before it, so that it also removes what an earlier life of the
-// agent made. After an error it may be called again; what was not unmounted is not removed.
+// must have ended. It is idempotent and needs no earlier SetUp, so it also removes what an earlier agent made. After an
+// error it may be called again; what was not unmounted is not removed.
 func (k *Keeper) TearDown(ctx context.Context, uid types.UID) error {
 	return k.tearDown(ctx, uid, true)
 }
 
-// Release removes a pod's volumes, mounts and secrets and leaves its directory with the termination logs: for a pod
-// whose containers have ended for good while the pod is still in the API. TearDown follows when it is gone.
+// Release removes a pod's volumes, mounts and secrets, but not its directory with the termination logs. It is for a pod
+// whose containers have ended for good while the pod still exists in the API. TearDown follows when the pod is deleted.
 func (k *Keeper) Release(ctx context.Context, uid types.UID) error {
 	return k.tearDown(ctx, uid, false)
 }
@@ -53,7 +53,7 @@ func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error 
 	if !whole {
 		dirs = []string{filepath.Join(pod, volumesDir), filepath.Join(pod, subPathsDir)}
 	}
-	// Secrets first: they must not outlive their pod because of trouble with a disk.
+	// Secrets first: trouble with a disk must not let them outlive their pod.
 	for _, dir := range append([]string{k.memoryDir(uid)}, dirs...) {
 		if err := removeTree(dir); err != nil {
 			return fmt.Errorf("tear down pod %s: %w", uid, err)
@@ -62,15 +62,15 @@ func (k *Keeper) tearDown(ctx context.Context, uid types.UID, whole bool) error 
 	return nil
 }
 
-// Orphans returns the pods that have files here and are not known, sorted. The caller makes sure that none of their
-// containers runs, and tears them down. Remains of interrupted removals are removed at once.
+// Orphans returns the pods that have files here and are not in known, sorted. The caller makes sure that none of their
+// containers runs, and tears them down. What interrupted removals left is removed at once.
 func (k *Keeper) Orphans(known map[types.UID]bool) ([]types.UID, error) {
 	found := map[types.UID]bool{}
 	var problems []error
 	for _, dir := range []string{k.pods, k.memory} {
 		entries, err := os.ReadDir(dir)
 		if os.IsNotExist(err) {
-			continue // not made yet, for want of room
+			continue // not created yet because the disk is full
 		}
 		if err != nil {
 			problems = append(problems, err)

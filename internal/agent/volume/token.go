@@ -19,48 +19,48 @@ import (
 )
 
 const (
-	// tokenLife is the life of a token whose source does not say, in seconds: the API's default.
+	// tokenLife is the lifetime of a token whose source does not set one, in seconds: the API's default.
 	tokenLife = 3600
 
-	// tokenAgeMax is the age at which a token is renewed at the latest, upstream's: a pod's token is never older than a
-	// day, however long it could live.
+	// tokenAgeMax is the age at which a token is renewed at the latest, as in the kubelet: a pod's token is never older
+	// than a day, whatever its lifetime.
 	tokenAgeMax = 24 * time.Hour
 
-	// tokenSpread is the part of a token's life, as a divisor, over which renewals are spread ahead of 80% of it.
-	// Chosen: 110 pods that started together renew over 3 minutes of their hour instead of upstream's 10 seconds.
+	// tokenSpread is the part of a token's lifetime, as a divisor, over which renewals are spread before 80% of it.
+	// Chosen: 110 pods that started together renew over 3 minutes of their hour; in the kubelet it is 10 seconds.
 	tokenSpread = 20
 
-	// tokenBytesMax bounds a token that is read back. Chosen: far above the kilobyte or two that they have.
+	// tokenBytesMax bounds a token that is read back. Chosen: far more than the usual kilobyte or two.
 	tokenBytesMax = 64 << 10
 
 	// admitMax bounds how long SetUp itself retries a request that was refused because the API server's own caches have
-	// not seen the pod yet, which takes them some milliseconds after the binding.
+	// not seen the pod yet; that takes them some milliseconds after the binding.
 	admitMax = 2 * time.Second
 )
 
-// tokenKey tells the tokens of one pod apart.
+// tokenKey distinguishes the tokens of one pod.
 type tokenKey struct {
 	audience string
 	seconds  int64
 }
 
-// token is a service-account token with the moment at which it came. How long it lives is what its server said; how
-// much of that has passed is what this machine's own clocks say, so that they need not agree with the server's.
+// token is a service account token with the moment at which it was received. Its lifetime is the server's statement.
+// How much of that has passed is measured by this machine's own clocks, so that they need not agree with the server's.
 type token struct {
 	value string
 	got   moment
 	life  time.Duration // from got until it expires
-	renew time.Duration // from got until the next is asked for
+	renew time.Duration // from got until it is renewed
 }
 
-// moment is now, by two clocks. The calendar goes on while the machine is suspended, and may be set; time since start
-// does neither.
+// moment is a point in time by two clocks. The calendar continues while the machine is suspended, and may be set; time
+// since start does neither.
 type moment struct {
 	wall  time.Time     // without a monotonic part
-	since time.Duration // the Keeper began
+	since time.Duration // since the Keeper began
 }
 
-// clockFrom reads both clocks. since begins at a second, so that it is never zero.
+// clockFrom returns a function that reads both clocks. since starts at a second, so that it is never zero.
 func clockFrom(start time.Time) func() moment {
 	return func() moment {
 		now := time.Now()
@@ -68,18 +68,18 @@ func clockFrom(start time.Time) func() moment {
 	}
 }
 
-// skewMax is how far the calendar may go back before that means that it was set. Chosen: what time daemons step by at
-// once.
+// skewMax is how far the calendar may go back before that counts as having been set. Chosen: the largest step of time
+// daemons.
 const skewMax = 10 * time.Second
 
-// reached reports whether d has passed since t.got. A calendar that was set back tells nothing of that: yes, to be
-// safe.
+// reached reports whether d has passed since t.got. If the calendar was set back, that is not known, and the answer is
+// true, to be safe.
 func (t *token) reached(now moment, d time.Duration) bool {
 	return now.since-t.got.since >= d || now.wall.Sub(t.got.wall) >= d || now.wall.Sub(t.got.wall) < -skewMax
 }
 
-// token returns a token for source, asking for one if there is none or it is time. A token that still lives is
-// returned if asking fails. written is where the token is, if an earlier life of this agent wrote it.
+// token returns a token for source. It requests one if there is none or if it must be renewed. If the request fails, a
+// token that is still valid is returned. written is the path of the token, if an earlier agent wrote it.
 func (k *Keeper) token(ctx context.Context, s *place, source *corev1.ServiceAccountTokenProjection, written string) (string, error) {
 	key := tokenKey{source.Audience, tokenLife}
 	if source.ExpirationSeconds != nil {
@@ -102,7 +102,7 @@ func (k *Keeper) token(ctx context.Context, s *place, source *corev1.ServiceAcco
 		s.tokens[key] = fresh
 		return fresh.value, nil
 	case had != nil && !had.reached(now, had.life):
-		// Ask again soon, but not on every SetUp; the volume keeps the token that still works.
+		// Request again soon, but not with every SetUp; the volume keeps the token that is still valid.
 		passed := max(now.since-had.got.since, now.wall.Sub(had.got.wall))
 		had.renew = passed + min(retryMin, (had.life-passed)/2)
 		return had.value, nil
@@ -120,7 +120,7 @@ func (k *Keeper) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey
 	}
 	began := time.Now()
 	for wait := 20 * time.Millisecond; ; wait *= 2 {
-		asked := k.clock() // the life of the answer begins later
+		asked := k.clock() // the lifetime in the answer begins later than this
 		answer, err := k.Tokens(ctx, pod.Namespace, pod.Spec.ServiceAccountName, request)
 		if err == nil {
 			life := time.Duration(key.seconds) * time.Second
@@ -141,7 +141,7 @@ func (k *Keeper) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey
 }
 
 // tooEarly reports whether err may come from parts of the API server that have not seen the pod yet: the Node
-// authorizer forbids, the NodeRestriction admission does not find it.
+// authorizer forbids, the NodeRestriction admission plugin does not find it.
 func tooEarly(err error) bool {
 	if apierrors.IsForbidden(err) {
 		return true
@@ -154,7 +154,7 @@ func tooEarly(err error) bool {
 	return kind == "pod" || kind == "pods"
 }
 
-// newToken decides when to renew: at 80% of the life or after a day, ahead of that by a random part.
+// newToken decides when to renew: at 80% of the lifetime or after a day, less a random part.
 func newToken(value string, got moment, life time.Duration) *token {
 	age := min(life*8/10, tokenAgeMax)
 	if spread := age / tokenSpread; spread > 0 {
@@ -163,10 +163,10 @@ func newToken(value string, got moment, life time.Duration) *token {
 	return &token{value: value, got: got, life: life, renew: age}
 }
 
-// readToken takes up a token that this agent wrote before it was restarted, so that a restart does not ask for every
-// pod's token again. The file is in our own closed directory and is not verified; that it is about this pod is checked
-// because a token of another would fail later and less clearly. Any doubt is nil: also a token from the future, since
-// one of the two clocks that it and we go by is wrong then.
+// readToken reads a token that this agent wrote before it was restarted, so that a restart does not request every pod's
+// token again. The file is in the agent's own directory, which is closed to others, and its signature is not verified.
+// It must be about this pod, since another pod's token would fail later and less clearly. In any doubt it returns nil;
+// also for a token from the future, since then the clock that issued it or this one is wrong.
 func readToken(path string, uid types.UID, now moment) *token {
 	text, err := untrusted.Read(path, tokenBytesMax)
 	if err != nil {
@@ -188,7 +188,7 @@ func readToken(path string, uid types.UID, now moment) *token {
 	return newToken(string(text), moment{issued, now.since - passed}, time.Unix(expires, 0).Sub(issued))
 }
 
-// tokenClaims are what is read of a token.
+// tokenClaims are the claims that are read from a token.
 type tokenClaims struct {
 	Issued     int64 `json:"iat"`
 	Expires    int64 `json:"exp"`
@@ -196,7 +196,7 @@ type tokenClaims struct {
 		Pod struct {
 			UID types.UID `json:"uid"`
 		} `json:"pod"`
-		// WarnAfter is the expiry that was asked for, where the server extends tokens to a year for old clients.
+		// WarnAfter is the requested expiry, if the server extends tokens to a year for old clients.
 		WarnAfter int64 `json:"warnafter"`
 	} `json:"kubernetes.io"`
 }

@@ -1,43 +1,43 @@
-// Package volume keeps the files that containers see: their pods' volumes, /etc/hosts and termination logs.
+// Package volume manages the files that containers see: their pods' volumes, /etc/hosts and termination logs.
 //
 // # Model
 //
-// A Keeper owns <root-dir>/pods, laid out as upstream's kubelet lays it out, and one tmpfs at <root-dir>/memory.
-// SetUp makes a pod's volumes, Mounts tells what to hand to the runtime for one container, TearDown removes all of it.
-// Content that comes from the API (configMaps, secrets, tokens, pod metadata) is written as a payload: a directory of
-// files that changes all at once, by the swap of one symbolic link, so that no reader ever sees a mixture:
+// A Keeper owns <root-dir>/pods, with the kubelet's layout, and one tmpfs at <root-dir>/memory. SetUp sets up a pod's
+// volumes, Mounts returns the mounts of one container for the runtime, TearDown removes everything. Content from the
+// API (ConfigMaps, Secrets, tokens, pod metadata) is written as a payload: a directory of files that is replaced as a
+// whole, by replacing one symbolic link, so that no reader ever sees a mixture:
 //
 //	<volume>/..2026_11_20_10_30_00.123456789/<file>     a payload, complete before anything points to it
-//	<volume>/..data -> ..2026_11_20_10_30_00.123456789  swapped by rename(2)
-//	<volume>/<file> -> ..data/<file>                    what programs open
+//	<volume>/..data -> ..2026_11_20_10_30_00.123456789  replaced by rename(2)
+//	<volume>/<file> -> ..data/<file>                    the path that programs open
 //
 // # Secrets stay in memory
 //
-// Secret, projected and downwardAPI volumes live below <root-dir>/memory, which is one tmpfs for all pods, not
-// swappable where the kernel can (noswap, Linux 6.4), and closed to everyone but root. Upstream mounts one tmpfs per
-// volume. That costs a mount and an unmount per pod and, worse, lengthens the mount table that the runtime copies and
-// walks for every container it starts. The directory upstream would have mounted on,
+// Secret, projected and downwardAPI volumes are below <root-dir>/memory. That is one tmpfs for all pods, not swappable
+// if the kernel supports it (noswap, Linux 6.4), and closed to everyone except root. The kubelet mounts one tmpfs per
+// volume. That costs a mount and an unmount per pod. It also makes the mount table longer, which the runtime copies and
+// walks for every container that it starts. The directory on which the kubelet would mount,
 // <root-dir>/pods/<uid>/volumes/kubernetes.io~secret/<name>, is a symbolic link here, for people and tools that look
-// there; the runtime is always given the real path, so that nothing depends on who follows links.
+// there. The runtime is always given the real path, so that nothing depends on following links.
 //
 // # Invariants
 //
-//   - SetUp may be interrupted at any instant, by a crash too, and repeated: every step either has no effect that
-//     matters or is complete. What exists under its final name is ready.
-//   - No name or path that a pod gives leads out of the pod's directories; names are single path elements, subPaths are
-//     resolved by the kernel beneath their volume (openat2) and pinned by a bind mount before the runtime sees them.
-//   - TearDown removes nothing through a mount or a link: it unmounts first, checks, and then deletes file by file
+//   - SetUp may be interrupted at any moment, also by a crash, and repeated: every step either has no visible effect or
+//     is complete. What exists under its final name is ready.
+//   - No name or path of a pod leads out of the pod's directories. Names are single path elements. The kernel resolves
+//     subPaths beneath their volume (openat2), and they are bind-mounted before the runtime gets them.
+//   - TearDown removes nothing through a mount or a link: it unmounts first, checks, and then removes file by file
 //     without following or crossing anything.
-//   - Nothing is read from or written to a volume on behalf of a container's choice of links.
-//   - Of what containers may write, no more is read than it should hold (host/untrusted).
-//   - No pod can take the memory of all secrets, or have the agent make content without end (core/volumelimit).
-//   - On a full disk, or in full memory, what is there stays as it is, and tries to renew it leave nothing behind.
+//   - Links that a container makes never determine what is read from or written to a volume.
+//   - Of a file that containers may write, no more is read than it should contain (host/untrusted).
+//   - No pod can use up the memory of all secrets, or make the agent build content without bounds (core/volumelimit).
+//   - On a full disk, or in full memory, existing content stays as it is, and tries to update it leave nothing behind.
 //
-// # Not here
+// # Limits of the package
 //
-// Volumes that need a driver (CSI, NFS, ...) are refused by name, also where a claim stands before them. Volumes of
-// kind local are directories here: no device is formatted or mounted. Quotas and usage belong to eviction. Nothing here
-// talks to the container runtime.
+// Volumes that need a driver (CSI, NFS, ...) are refused with an error that names them, also behind a claim. Volumes of
+// kind local must be directories: no device is formatted or mounted. Quotas and usage belong to eviction. The package
+// never calls the container runtime.
 package volume
 
 import (
@@ -61,19 +61,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// Objects is the cache of what pods name; *objectcache.Cache is one.
+// Objects is the cache of the objects that pods reference; *objectcache.Cache implements it.
 type Objects interface {
-	// Track follows what pod names, or says that it names too many objects and goes on as before.
+	// Track watches the objects that pod references. If it references too many, Track returns an error, and the pod's
+	// former references stay.
 	Track(pod *corev1.Pod) error
 	Untrack(uid types.UID)
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
 
-// TokenRequester asks for a service-account token.
+// TokenRequester requests a service account token.
 type TokenRequester func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 
-// KubeTokens asks the API server that c speaks to.
+// KubeTokens returns a TokenRequester that asks c's API server.
 func KubeTokens(c *kube.Client) TokenRequester {
 	return func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 		answer := &authenticationv1.TokenRequest{}
@@ -81,63 +82,64 @@ func KubeTokens(c *kube.Client) TokenRequester {
 	}
 }
 
-// Options say where volumes are kept and where their content comes from. All fields are required.
+// Options tell where volumes are stored and where their content comes from. All fields are required.
 type Options struct {
-	RootDir       string // the agent's root directory, an absolute path; made if missing
+	RootDir       string // the agent's root directory, an absolute path; created if missing
 	ClusterDomain string // for hosts files
 	Objects       Objects
 	Tokens        TokenRequester
 	Claims        ClaimSource
-	MaxPods       int                        // that the node takes: the shares of the memory for secrets
-	NodeLabels    func() map[string]string   // of this node, now
-	Allocatable   func() corev1.ResourceList // of this node, now
+	MaxPods       int                        // of the node: how many shares the memory for secrets has
+	NodeLabels    func() map[string]string   // of this node, at present
+	Allocatable   func() corev1.ResourceList // of this node, at present
 }
 
-// Keeper keeps the volumes of the pods on this node. It is safe for concurrent use.
+// Keeper manages the volumes of the pods on this node. It is safe for concurrent use.
 type Keeper struct {
 	Options
 	ctx     context.Context
 	pods    string // <root-dir>/pods
 	memory  string // <root-dir>/memory
-	selinux bool   // the runtime must relabel what we made
+	selinux bool   // the runtime must relabel files that the agent creates
 	clock   func() moment
 
 	preparing sync.Mutex
-	prepared  bool // the directories and the tmpfs are there; guarded by preparing
+	prepared  bool // the directories and the tmpfs exist; guarded by preparing
 
+	// mu guards places.
 	mu     sync.Mutex
 	places map[types.UID]*place
 
 	refresher refresher
 }
 
-// place is what the Keeper knows of one pod. Its fields are guarded by mu, which is held through SetUp, refreshes and
-// TearDown, so that they never run together for one pod.
+// place is the state of one pod. Its fields are guarded by mu, which is locked during SetUp, refreshes and TearDown, so
+// that they never run at the same time for one pod.
 type place struct {
-	latest atomic.Pointer[corev1.Pod] // as last heard of; mu is not needed
+	latest atomic.Pointer[corev1.Pod] // as last received from the API; mu is not needed
 
 	mu     sync.Mutex
-	gone   bool        // torn down: look the pod up again
+	gone   bool        // torn down: look up the pod's place again
 	pod    *corev1.Pod // as last set up or refreshed
 	ready  map[string]bool
 	claims map[string]claimed         // of volumes that are ready
-	wrote  map[string]payloadSum      // what a content volume holds now
-	uses   map[string]volumelimit.Use // and what that takes
+	wrote  map[string]payloadSum      // the present content of content volumes
+	uses   map[string]volumelimit.Use // and what that content takes
 	tokens map[tokenKey]*token
 	timer  *time.Timer // next renewal or retry
 	tries  int         // failed refreshes in a row
 
-	missing missing // objects that ready volumes show
+	missing missing // of the objects of ready volumes
 }
 
-// The parts of a pod's directory. Upstream's modes: readable by root's group, closed to others.
+// The parts of a pod's directory. The modes are the kubelet's: readable by root's group, closed to others.
 const (
 	dirMode     = 0o750
 	volumesDir  = "volumes"
 	subPathsDir = "volume-subpaths"
 )
 
-// New prepares the directories and the shared tmpfs. Background refreshes end with ctx; mounts stay, because running
+// New prepares the directories and the shared tmpfs. Background refreshes end with ctx. Mounts stay, because running
 // containers use them (see UnmountAll).
 func New(ctx context.Context, o Options) (*Keeper, error) {
 	if !filepath.IsAbs(o.RootDir) {
@@ -146,7 +148,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 	if err := os.MkdirAll(o.RootDir, dirMode); err != nil {
 		return nil, fmt.Errorf("prepare volumes: %w", err)
 	}
-	// The mount table holds real paths; ours must be comparable with them.
+	// The mount table has real paths; the Keeper's paths must be comparable with them.
 	root, err := filepath.EvalSymlinks(o.RootDir)
 	if err != nil {
 		return nil, fmt.Errorf("prepare volumes: %w", err)
@@ -167,7 +169,7 @@ func New(ctx context.Context, o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// prepareDirs makes what New prepares. On a full disk that has to wait until somebody has freed it, who may be this
+// prepareDirs creates what New prepares. On a full disk that must wait until space has been freed, possibly by this
 // agent.
 func (k *Keeper) prepareDirs() error {
 	k.preparing.Lock()
@@ -185,11 +187,11 @@ func (k *Keeper) prepareDirs() error {
 	return nil
 }
 
-// SetUp makes every volume of pod, or returns Failures that name those it could not make. It may be called again at
-// any time; what is up to date costs no system call. A volume that has content already, from before a restart of the
-// agent too, is no failure because its content cannot be refreshed now: its containers may start with what it has, and
-// the Keeper goes on trying.
-// It waits for the API server, bounded; cancel ctx to wait less.
+// SetUp sets up every volume of pod, or returns Failures with those that it could not set up. It may be called again at
+// any time; a volume that is up to date costs no system call. A volume that already has content, also from before a
+// restart of the agent, is not a failure if its content cannot be updated now: its containers may start with the
+// present content, and the Keeper keeps trying. SetUp waits for the API server for a bounded time; cancel ctx to wait
+// less.
 func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(checkPod(pod), k.prepareDirs()); err != nil {
 		return err
@@ -231,7 +233,7 @@ func (k *Keeper) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// Update says what a pod is like now. If its labels, annotations or spec changed, the volumes that show them are
+// Update receives the present pod. If its labels, annotations or specification changed, the volumes that show them are
 // refreshed in the background. It returns at once; a pod that was never set up is ignored.
 func (k *Keeper) Update(pod *corev1.Pod) {
 	k.mu.Lock()
@@ -246,7 +248,7 @@ func (k *Keeper) Update(pod *corev1.Pod) {
 	}
 }
 
-// prepare makes the pod's directories and clears what a crash left half-made.
+// prepare creates the pod's directories and removes what a crash left incomplete.
 func (k *Keeper) prepare(uid types.UID) error {
 	volumes := filepath.Join(k.podDir(uid), volumesDir)
 	if err := os.Mkdir(k.podDir(uid), dirMode); err == nil {
@@ -258,7 +260,7 @@ func (k *Keeper) prepare(uid types.UID) error {
 	return clearUnfinished(filepath.Join(volumes, emptyDirPlugin))
 }
 
-// VolumePath returns where a volume of pod that SetUp made is on the host.
+// VolumePath returns the host path of a volume of pod that SetUp has set up.
 func (k *Keeper) VolumePath(pod *corev1.Pod, name string) (string, error) {
 	k.mu.Lock()
 	s := k.places[pod.UID]
@@ -292,6 +294,6 @@ func (k *Keeper) lockPlace(uid types.UID) *place {
 		if !s.gone {
 			return s
 		}
-		s.mu.Unlock() // TearDown was faster; a static pod may come back under its UID
+		s.mu.Unlock() // TearDown was faster; a static pod may return with the same UID
 	}
 }

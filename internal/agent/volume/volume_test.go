@@ -19,7 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// The ordinary pod: one token request, one payload, the real path for the runtime, upstream's path for people.
+// The ordinary pod: one token request, one payload, the real path for the runtime, the kubelet's path for people.
 func TestPlainPod(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": "CA", "other": "x"}))
@@ -54,7 +54,7 @@ func TestPlainPod(t *testing.T) {
 	if hosts := r.read("pods/u1/etc-hosts"); !strings.Contains(hosts, "10.1.0.7\tpod-u1\n") {
 		t.Errorf("hosts file: %q", hosts)
 	}
-	// A restarted agent takes the token up.
+	// A restarted agent uses the existing token.
 	before := r.read("memory/u1/kubernetes.io~projected/kube-api-access-x/token")
 	link, _ := os.Readlink(filepath.Join(real, dataLink))
 	r.restart()
@@ -159,7 +159,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// listing shows what a program sees in a content volume: path, mode, owner and content. Tokens show as *.
+// listing returns what a program sees in a content volume: path, mode, owner and content. Tokens are shown as *.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var out strings.Builder
@@ -216,7 +216,7 @@ func TestEmptyDir(t *testing.T) {
 	if err := syscall.Statfs(filepath.Join(base, "mem"), &fs); err != nil || int64(fs.Blocks)*fs.Bsize != 8<<20 {
 		t.Errorf("tmpfs of %d bytes, %v, want 8Mi", int64(fs.Blocks)*fs.Bsize, err)
 	}
-	// What containers did is kept over a restart of the agent, their modes too.
+	// What containers did is kept over a restart of the agent, including their modes.
 	for _, name := range []string{"disk", "mem"} {
 		must(t, os.WriteFile(filepath.Join(base, name, "f"), []byte("x"), 0o600))
 		must(t, os.Chmod(filepath.Join(base, name), 0o700))
@@ -282,7 +282,7 @@ func TestHostPath(t *testing.T) {
 	}
 }
 
-// A change of a configMap reaches the volume, and one that is deleted leaves what containers have.
+// A change of a ConfigMap reaches the volume. If it is deleted, containers keep their content.
 func TestRefresh(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1", "b": "x"}))
@@ -310,10 +310,10 @@ func TestRefresh(t *testing.T) {
 		t.Errorf("after its deletion: %q", got)
 	}
 	r.tearDownClean("u1")
-	r.Changed("u1") // late news of a pod that is gone
+	r.Changed("u1") // a late notification about a pod that was removed
 }
 
-// A token is renewed when its time comes; while that fails, the old one stays, until it is dead.
+// A token is renewed when it is due. While that fails, the old one stays, until it has expired.
 func TestTokenRenewal(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
@@ -353,7 +353,8 @@ func TestTokenRenewal(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// After a restart of the agent with nobody to ask, containers may start with what their volumes hold; news still come.
+// After a restart of the agent without an API server, containers may start with the present content of their volumes;
+// changes still arrive later.
 func TestRestartWhileAway(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
@@ -376,11 +377,11 @@ func TestRestartWhileAway(t *testing.T) {
 	r.tearDownClean("u1")
 }
 
-// A changed label reaches the downwardAPI volumes of a running pod; a changed status sets nothing off.
+// A changed label reaches the downwardAPI volumes of a running pod; a changed status causes no refresh.
 func TestUpdate(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}))
-	r.Update(pod) // too early: nothing
+	r.Update(pod) // too early: ignored
 	r.mustSetUp(pod)
 	next := pod.DeepCopy()
 	next.Labels = map[string]string{"app": "desk"}

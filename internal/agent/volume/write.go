@@ -16,24 +16,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/untrusted"
 )
 
-// Names inside a content volume, upstream's: tools in containers watch the first.
+// Names inside a content volume, as in the kubelet: tools in containers watch the first one.
 const (
 	dataLink    = "..data"
 	newDataLink = "..data_tmp"
 )
 
-// write makes dir hold content, at once as readers see it, and returns the payload directory that it replaced.
+// write replaces the content of dir, atomically for readers, and returns the payload directory that it replaced.
 //
-//  1. A new payload directory is filled. Nobody looks there.
-//  2. ..data is swapped to it by rename(2). From here on every opened name is of the new payload.
-//  3. Links of names that are new are made, of names that are gone removed.
+//  1. A new payload directory is filled. No reader knows its name.
+//  2. ..data is replaced by rename(2) and now points to it. From here on every opened name is in the new payload.
+//  3. Links for new names are made, links for names that no longer exist are removed.
 //
-// A crash between any two steps leaves a volume that readers can use and that the next write completes. The replaced
-// payload is the caller's to remove, a little later: a reader may be between reading the link ..data and entering the
-// directory that it named, and whoever opens ..data itself first, as upstream documents, sees one payload throughout.
-// (Upstream removes it at once, and such readers fail.) The cost is one more copy of the content for that long. A fresh
-// dir is known to be empty. After an error before step 2 nothing of the new payload stays: whoever tries again on a
-// full disk must not fill it further. replaced is returned with an error of step 3, too.
+// A crash between any two steps leaves a volume that readers can use and that the next write completes. The caller
+// removes the replaced payload a little later. A reader may be between reading the link ..data and entering the
+// directory that it names; and a reader that opens ..data itself first, as Kubernetes documents, sees one payload
+// throughout. (The kubelet removes it at once, and such readers fail.) The cost is one more copy of the content for
+// that time. If fresh is true, dir is known to be empty. After an error before step 2 nothing of the new payload stays,
+// since another try on a full disk must not fill it further. replaced is returned with an error of step 3 too.
 func write(dir string, content payload, own owner, fresh bool) (replaced string, err error) {
 	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + fmt.Sprintf("%09d", rand.IntN(1e9))
 	err = fill(filepath.Join(dir, name), content, own)
@@ -41,7 +41,7 @@ func write(dir string, content payload, own owner, fresh bool) (replaced string,
 		replaced, err = swap(dir, name, fresh)
 	}
 	if err != nil {
-		_ = removeTree(filepath.Join(dir, name)) // what remains is removed when the volume is next taken up
+		_ = removeTree(filepath.Join(dir, name)) // what remains is removed when the volume is next set up
 		return "", err
 	}
 	if err := makeLinks(dir, content, own); err != nil || fresh {
@@ -50,7 +50,7 @@ func write(dir string, content payload, own owner, fresh bool) (replaced string,
 	return replaced, removeLinks(dir, content)
 }
 
-// swap has readers see the payload name, and returns the one that they saw before.
+// swap points ..data to the payload name, and returns the payload that it pointed to before.
 func swap(dir, name string, fresh bool) (replaced string, err error) {
 	data := filepath.Join(dir, dataLink)
 	if fresh {
@@ -105,7 +105,7 @@ func fillDirs(dir, sub string, made map[string]bool, own owner) error {
 	return giveAwayReadOnly(full, payloadDirMode, own)
 }
 
-// fillFile creates one file. It speaks to the kernel directly: os.File would register each with the poller.
+// fillFile creates one file. It uses system calls directly, since os.File would register each file with the poller.
 func fillFile(name string, f file, own owner) (err error) {
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -136,7 +136,7 @@ func fillFile(name string, f file, own owner) (err error) {
 	return unix.Fchmod(fd, mode)
 }
 
-// giveAwayReadOnly sets mode on a directory and, with an fsGroup, lets the group read.
+// giveAwayReadOnly sets the mode of a directory and, with an fsGroup, lets the group read.
 func giveAwayReadOnly(dir string, mode uint32, own owner) error {
 	if own.group != nil {
 		if err := os.Lchown(dir, -1, int(*own.group)); err != nil {
@@ -157,13 +157,13 @@ func (p payload) topLevel() map[string]bool {
 	return out
 }
 
-// makeLinks makes the visible names of content that are not there yet.
+// makeLinks makes the missing links for content's names.
 func makeLinks(dir string, content payload, own owner) error {
 	for name := range content.topLevel() {
 		link := filepath.Join(dir, name)
 		if err := os.Symlink(path.Join(dataLink, name), link); err != nil {
 			if os.IsExist(err) {
-				continue // from before, or a mount point of another volume: then that one is seen
+				continue // from before, or a mount point of another volume, which then is visible
 			}
 			return err
 		}
@@ -176,7 +176,7 @@ func makeLinks(dir string, content payload, own owner) error {
 	return nil
 }
 
-// removeLinks removes the visible names that content no longer has.
+// removeLinks removes the links for names that content no longer has.
 func removeLinks(dir string, content payload) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -199,8 +199,8 @@ func removeLinks(dir string, content payload) error {
 	return nil
 }
 
-// removePayloads removes every payload directory but the current one: the replaced ones and those that a crash left
-// half-filled.
+// removePayloads removes every payload directory except the current one: replaced ones, and those that a crash left
+// incomplete.
 func removePayloads(dir string) error {
 	current, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil {
@@ -220,14 +220,14 @@ func removePayloads(dir string) error {
 	return nil
 }
 
-// hasContent reports whether an earlier life of this agent left a whole payload in dir.
+// hasContent reports whether an earlier agent left a complete payload in dir.
 func hasContent(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, dataLink))
 	return err == nil
 }
 
-// holds reports whether dir already holds exactly content: true after a restart of the agent, and then nothing needs
-// to be written. Any doubt is false.
+// holds reports whether dir already contains exactly content. That is so after a restart of the agent, and then nothing
+// needs to be written. In any doubt it returns false.
 func holds(dir string, content payload, own owner) bool {
 	current, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil || strings.Contains(current, "/") {
@@ -275,7 +275,7 @@ func holdsFile(name string, f file, own owner) bool {
 	return untrusted.Holds(name, f.data)
 }
 
-// clearUnfinished removes directories of emptyDirs that a crash left half-made.
+// clearUnfinished removes directories of emptyDirs that a crash left incomplete.
 func clearUnfinished(plugin string) error {
 	entries, err := os.ReadDir(plugin)
 	if os.IsNotExist(err) {
