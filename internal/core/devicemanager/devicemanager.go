@@ -1,31 +1,33 @@
-// Package devicemanager decides what a node believes of its device plugins: which devices it has, how many of them it publishes, and
-// how long a pod waits for a plugin that is not there.
+// Package devicemanager tracks a node's device plugins: which devices the node has, how many it publishes in the Node's
+// status, and how long a pod waits for a plugin that is not connected.
 //
 // # Model
 //
-// A Book is told what the shell hears: a plugin connected, listed its devices, was lost; and once, what this node published
-// before the agent started. It answers with what follows: the facts for the allocator (Plugins), the numbers for the Node
-// (Amounts), whether a pod's devices are to be waited for (Wait), and when a resource is to be given up (Wake, Expire).
+// The shell reports to a Book that a plugin connected, listed its devices, or was lost. Once it also reports what this
+// node published before the agent started. The Book returns what follows from that: the facts for the allocator
+// (Plugins), the numbers for the Node (Amounts), whether a pod must wait for its devices (Wait), and when a resource is
+// given up (Wake, Expire).
 //
 // # Vocabulary
 //
-//   - lost: no plugin of the resource is connected. Its devices stay in the capacity and none is allocatable, so that the
-//     scheduler sends no more pods and those that run keep what they have.
-//   - recalled: published by an agent before this one. Such a resource is lost from the start.
-//   - given up: lost for Grace. Its capacity is 0, not absent: an absent resource is one that nobody counts, and pods that
-//     ask for it would be let in without.
+//   - lost: no plugin of the resource is connected. Its devices stay in the capacity, but none is allocatable. So the
+//     scheduler sends no more pods, and running pods keep their devices.
+//   - recalled: published by a previous agent process. Such a resource counts as lost from the start.
+//   - given up: lost for Grace. Its capacity is 0, not absent: an absent resource is not checked at admission, so pods
+//     that request it would be admitted without a device.
 //
 // # Invariants
 //
-//   - A resource is in one state at a time, and what is known of its devices survives the loss of its plugin.
-//   - Allocatable is never above capacity, and counts devices that a connected plugin has called healthy since it connected.
-//   - A pod waits at most Grace, and not at all for what was given up.
+//   - A resource is in one state at a time. The list of its devices is kept when its plugin is lost.
+//   - Allocatable is never above capacity. It counts devices that a connected plugin has listed as healthy since it
+//     connected.
+//   - A pod waits at most Grace, and not at all for a resource that was given up.
 //
-// These are upstream's rules (kubelet 1.36, cm/devicemanager), but for two. Upstream refuses a pod whose plugin is not there,
-// for good; here it waits. Upstream's capacity drops to 0 when the kubelet restarts and its list of resources is a file; here
-// the Node itself is the list, and a restart looks like the loss of every plugin.
+// These are upstream's rules (kubelet 1.36, cm/devicemanager), with two exceptions. Upstream rejects a pod whose plugin
+// is not connected; here the pod waits. After a kubelet restart upstream's capacity drops to 0, and upstream's list of
+// resources is a file; here the list is the Node object, and a restart looks like the loss of every plugin.
 //
-// It does not choose devices (core/numa) and speaks to no plugin (host/deviceplugin).
+// The package does not choose devices (core/numa) and does not talk to plugins (host/deviceplugin).
 package devicemanager
 
 import (
@@ -40,14 +42,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Grace is how long a lost plugin is expected back (upstream's endpointStopGracePeriod, 5 min), and so how long a pod waits for
-// one. Raising it spares pods on machines whose plugins take long to start; lowering it moves pods elsewhere sooner.
+// Grace is how long the agent waits for a lost plugin to come back (upstream's endpointStopGracePeriod, 5 min), and
+// therefore how long a pod waits for one. A longer time helps pods on machines whose plugins start slowly. A shorter
+// one moves pods to other nodes sooner.
 const Grace = 5 * time.Minute
 
-// Options are what a plugin says it wants to be asked.
+// Options are the calls that a plugin asks for when it registers.
 type Options struct {
-	Prefers  bool // which devices go well together (GetPreferredAllocation)
-	PreStart bool // before every start of a container (PreStartContainer)
+	Prefers  bool // it chooses which devices fit together (GetPreferredAllocation)
+	PreStart bool // it is called before every start of a container (PreStartContainer)
 }
 
 // Amount is how many devices of a resource a node publishes.
@@ -56,28 +59,29 @@ type Amount struct {
 	Capacity, Allocatable int
 }
 
-// Book is what is known of a node's device plugins. It is not for several goroutines at once.
+// Book is the state of a node's device plugins. It is for one goroutine at a time. Only its methods change it.
 type Book struct {
-	entries  map[string]*entry
-	recalled bool // what this node published before is known
+	entries  map[string]*entry // by resource name; entries are never dropped
+	recalled bool              // Recall was called: it is known what this node published before
 }
 
-// entry is one resource.
+// entry is the state of one resource.
 type entry struct {
-	connected bool
-	listed    bool         // since it connected; only then is any device healthy
-	lost      unit.Instant // since when; while not connected
-	givenUp   bool
-	options   Options
-	named     bool          // devices are known; else only their number is
-	devices   []numa.Device // as last listed, by id
-	recalled  int           // how many there were, where that is all that is known
+	connected bool          // a plugin of this resource is connected
+	listed    bool          // the plugin has listed devices since it connected; otherwise no device is healthy
+	lost      unit.Instant  // since when no plugin is connected; valid while connected is false
+	givenUp   bool          // lost for Grace; until a plugin connects again
+	options   Options       // as the plugin last said
+	named     bool          // devices is valid; otherwise only recalled is known
+	devices   []numa.Device // as last listed, sorted by id
+	recalled  int           // capacity that the node published before; used while named is false
 }
 
-// NewBook returns the book of a node of which nothing is known.
+// NewBook returns the Book of a node about which nothing is known.
 func NewBook() *Book { return &Book{entries: map[string]*entry{}} }
 
-// Recall takes in what this node published before, once. Resources of which a plugin was heard already are left alone.
+// Recall takes what this node published before. Only the first call counts. Resources whose plugin has connected
+// already are not changed.
 func (b *Book) Recall(now unit.Instant, published []Amount) {
 	if b.recalled {
 		return
@@ -93,7 +97,7 @@ func (b *Book) Recall(now unit.Instant, published []Amount) {
 // Recalled reports whether Recall was called.
 func (b *Book) Recalled() bool { return b.recalled }
 
-// Connected notes that a plugin of resource is there. Its devices are still to come.
+// Connected records that a plugin of resource has connected. It has not listed its devices yet.
 func (b *Book) Connected(resource string, o Options) {
 	e := b.entries[resource]
 	if e == nil {
@@ -103,8 +107,8 @@ func (b *Book) Connected(resource string, o Options) {
 	e.connected, e.listed, e.givenUp, e.options = true, false, false, o
 }
 
-// Listed notes the devices that a connected plugin names: all there are. Of two with one id the first counts. It reports whether
-// that is news.
+// Listed records the complete list of devices of a connected plugin. Of two devices with the same id the first counts.
+// It reports whether the list differs from the one before.
 func (b *Book) Listed(resource string, devices []numa.Device) bool {
 	e := b.entries[resource]
 	if e == nil || !e.connected {
@@ -121,14 +125,14 @@ func sameDevice(a, b numa.Device) bool {
 	return a.ID == b.ID && a.Healthy == b.Healthy && slices.Equal(a.Nodes, b.Nodes)
 }
 
-// Lost notes that the plugin of resource is not there any more.
+// Lost records that the plugin of resource is no longer connected.
 func (b *Book) Lost(now unit.Instant, resource string) {
 	if e := b.entries[resource]; e != nil && e.connected {
 		e.connected, e.listed, e.lost = false, false, now
 	}
 }
 
-// Expire gives up what has been lost for too long and returns its names.
+// Expire gives up the resources that have been lost for Grace, and returns their names.
 func (b *Book) Expire(now unit.Instant) []string {
 	var gone []string
 	for _, name := range b.Resources() {
@@ -140,7 +144,7 @@ func (b *Book) Expire(now unit.Instant) []string {
 	return gone
 }
 
-// Wake is when Expire has something to do next; zero: never as things are.
+// Wake is when Expire has something to do next. Zero: never, unless something changes.
 func (b *Book) Wake() unit.Instant {
 	var wake unit.Instant
 	for _, e := range b.entries {
@@ -154,7 +158,7 @@ func (b *Book) Wake() unit.Instant {
 // Resources returns the names of all resources that plugins have or had, sorted.
 func (b *Book) Resources() []string { return slices.Sorted(maps.Keys(b.entries)) }
 
-// Plugins returns what the allocator needs to know, by resource.
+// Plugins returns the facts for the allocator, one Plugin per resource.
 func (b *Book) Plugins() []numa.Plugin {
 	var out []numa.Plugin
 	for _, name := range b.Resources() {
@@ -169,7 +173,8 @@ func (b *Book) Plugins() []numa.Plugin {
 	return out
 }
 
-// Amounts returns what the Node is to say of each resource. One of which nothing was ever listed is not mentioned.
+// Amounts returns what the Node's status says of each resource. A resource for which devices were never listed is left
+// out.
 func (b *Book) Amounts() []Amount {
 	var out []Amount
 	for _, name := range b.Resources() {
@@ -197,7 +202,8 @@ func (e *entry) capacity() int {
 	return e.recalled
 }
 
-// Options returns what the plugin of resource wants to be asked. A plugin that is not connected wants what it last said.
+// Options returns the calls that the plugin of resource asks for. If it is not connected, these are the ones it last
+// asked for.
 func (b *Book) Options(resource string) Options {
 	if e := b.entries[resource]; e != nil {
 		return e.options
@@ -205,17 +211,17 @@ func (b *Book) Options(resource string) Options {
 	return Options{}
 }
 
-// Health is what is known of a device that a pod has.
+// Health is the known health of a device that a pod has.
 type Health int
 
-// What may be known of a device. Upstream calls Healthy what its plugin no longer names.
+// Values of Health. Upstream says Healthy for a device that its plugin no longer lists; here it is Unknown.
 const (
 	Unknown Health = iota // its plugin is not connected, or does not name it
-	Healthy
+	Healthy               // its plugin is not connected, or does not list it
 	Unhealthy
 )
 
-// Device returns how a device is, and the nodes that it is near as its plugin last said.
+// Device returns the health of a device, and its NUMA nodes as its plugin last reported them.
 func (b *Book) Device(resource, id string) (Health, []machine.NUMAID) {
 	e := b.entries[resource]
 	if e == nil {
@@ -233,14 +239,14 @@ func (b *Book) Device(resource, id string) (Health, []machine.NUMAID) {
 	return Unhealthy, e.devices[i].Nodes
 }
 
-// Ask is devices that a pod wants.
+// Ask is a request of a pod for devices of one resource.
 type Ask struct {
 	Resource string
-	IDs      []string // those very devices, which the pod has already; none: any
+	IDs      []string // exactly these devices, which are assigned to the pod already; empty: any
 }
 
-// Wait says why a pod that asks since some time cannot have its devices now, and until when it waits; until is zero when the
-// wait is over, and why is empty when there is nothing to wait for. That there are too few devices is nothing to wait for.
+// Wait says why a pod that has asked since then cannot have its devices now, and until when it waits. why is empty when
+// the pod need not wait. until is zero when the time to wait is over. Too few devices are no reason to wait.
 func (b *Book) Wait(now, since unit.Instant, asked []Ask) (why string, until unit.Instant) {
 	until = since.Add(Grace)
 	for _, a := range asked {
@@ -263,12 +269,12 @@ func (b *Book) Wait(now, since unit.Instant, asked []Ask) (why string, until uni
 	return why, until
 }
 
-// obstacle says what keeps a from being had, and whether that is not expected to pass.
+// obstacle says why the request a cannot be served now, and whether waiting is pointless.
 func (b *Book) obstacle(a Ask) (why string, final bool) {
 	e := b.entries[a.Resource]
 	switch {
 	case e == nil && b.recalled:
-		return "", false // no plugin's: counted by others, if at all
+		return "", false // not a device plugin's resource: others count it, if at all
 	case e == nil:
 		return a.Resource + ": whether it is a device plugin's is not known before the API server answers", false
 	case e.givenUp:

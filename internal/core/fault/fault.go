@@ -1,32 +1,32 @@
-// Package fault is the language in which faults of nodes are ordered, and what they do to a node as time passes. The
-// fleet of hollow nodes (in real time) and the simulator (in virtual time) obey the same orders.
+// Package fault is the language in which faults of nodes are ordered, and computes what they do to a node over time. The
+// fleet of hollow nodes (in real time) and the simulator (in virtual time) use the same language.
 //
 // # Model
 //
-// An Order names a kind of fault, the nodes it is for, and for how long. It is written as one line, the same on a command
-// line and in a script, where "at DURATION" stands before it:
+// An Order names a kind of fault, the nodes that get it, and its duration. It is written as one line, the same on a
+// command line and in a script, where "at DURATION" may come first:
 //
 //	silence count=50 zone=zone-1 for=10m
 //	at 30s partition zone=zone-0
 //	at 5m  return
 //
-// Selector.Pick turns an order into nodes, Order.Begin into one Fault for each of them. Fault.Now says what a node
-// suffers at a moment, and when that changes.
+// Order.Pick chooses the nodes of an order, and Order.Begin makes one Fault for each of them. Fault.Now says what the
+// fault does to its node at a moment, and when that changes.
 //
 // # Vocabulary
 //
-//	silence    the node's process does not run: it sends nothing and hears nothing; afterwards it goes on where it was
-//	partition  the node runs but its requests get no answer: it tries on, with its back-off
+//	silence    the node's process does not run: it sends and receives nothing; afterwards it continues where it was
+//	partition  the node runs but its requests get no answer: it retries with its back-off
 //	slow       every request takes longer, by delay=
-//	flap       silence and life in turn, for down= and up=
+//	flap       alternates between silence for down= and normal operation for up=
 //	notready   the node is alive and reports that its container runtime is down
-//	return     the end of whatever was ordered
+//	return     ends the fault that the node has
 //
 // # Invariants
 //
-//   - A node has at most one fault: a new order replaces the one before, on the nodes it picks.
-//   - Same orders, same seed, same nodes: same picks and the same course.
-//   - An order that can be written can be read back (String, Parse).
+//   - A node has at most one fault: a new order replaces the previous fault of the nodes that it picks.
+//   - The same orders, seed and nodes give the same picks and the same course.
+//   - An order that was written by String can be read by Parse.
 package fault
 
 import (
@@ -35,7 +35,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Kind is what goes wrong.
+// Kind is a kind of fault.
 type Kind string
 
 // The kinds of faults.
@@ -50,16 +50,17 @@ const (
 
 // Order is one fault for some nodes.
 type Order struct {
-	At     time.Duration // since the script began; zero: at once
+	At time.Duration // since the script began; zero: at once
+	// Kind is what goes wrong, Select for which nodes.
 	Kind   Kind
 	Select Selector
-	For    time.Duration // zero: until Return
-	Delay  time.Duration // of Slow
-	Up     time.Duration // of Flap
-	Down   time.Duration // of Flap
+	For    time.Duration // how long; zero: until Return
+	Delay  time.Duration // for Slow: how much longer each request takes
+	Up     time.Duration // for Flap: how long the node runs between two silences
+	Down   time.Duration // for Flap: how long each silence lasts
 }
 
-// Fault is what one node suffers. The zero Fault is none.
+// Fault is the fault of one node. The zero Fault is none. It does not change after Begin.
 type Fault struct {
 	kind        Kind
 	from, until unit.Instant // until zero: until another order
@@ -67,8 +68,9 @@ type Fault struct {
 	up, down    time.Duration
 }
 
-// Begin makes the order's fault for a node from now on. Flapping nodes start their first silence at a moment that chance
-// draws within one period, so that they do not flap in step; chance is a number of this node's own.
+// Begin makes the order's fault for a node that starts at now. A flapping node starts its first silence at a moment
+// within one period that follows from chance, so that nodes do not flap together. chance is a random number of this
+// node.
 func (o Order) Begin(now unit.Instant, chance uint64) Fault {
 	if o.Kind == Return {
 		return Fault{}
@@ -83,15 +85,15 @@ func (o Order) Begin(now unit.Instant, chance uint64) Fault {
 	return f
 }
 
-// Effect is what a node suffers at a moment.
+// Effect is what a fault does to a node at a moment.
 type Effect struct {
-	Silent   bool          // it does nothing
+	Silent   bool          // the process does not run
 	Cut      bool          // its requests get no answer
-	NotReady bool          // its runtime is down
+	NotReady bool          // it reports that its runtime is down
 	Delay    time.Duration // its requests take longer by this
 }
 
-// Now returns what f does at now, and when that changes next; zero: not by itself.
+// Now returns the effect of f at now, and when it changes next; zero: only by another order.
 func (f Fault) Now(now unit.Instant) (e Effect, next unit.Instant) {
 	if f.Kind(now) == "" {
 		return Effect{}, 0
@@ -122,7 +124,7 @@ func (f Fault) Now(now unit.Instant) (e Effect, next unit.Instant) {
 	return e, next
 }
 
-// Kind returns the kind of fault a node has at now; empty when it has none or it is over.
+// Kind returns the kind of fault at now; empty if there is none or it is over.
 func (f Fault) Kind(now unit.Instant) Kind {
 	if !f.until.IsZero() && now >= f.until {
 		return ""

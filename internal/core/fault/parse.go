@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// durationMax bounds every duration of an order (chosen: a year): a sum of two cannot overflow.
+// durationMax is the longest duration in an order (chosen: a year), so that the sum of two cannot overflow.
 const durationMax = 365 * 24 * time.Hour
 
-// demands says which keys a kind must have, beside those that every kind may have.
+// demands lists the keys that a kind requires in addition to the keys that every kind allows.
 var demands = map[Kind][]string{
 	Silence: nil, Partition: nil, NotReady: nil, Return: nil,
 	Slow: {"delay"},
 	Flap: {"up", "down"},
 }
 
-// Kinds is how errors and help name the kinds.
+// Kinds is the list of kinds for errors and help texts.
 const Kinds = "silence, partition, slow, flap, notready or return"
 
-// Parse reads one order: "[at DURATION] KIND [key=value...]". All problems come in one error.
+// Parse reads one order: "[at DURATION] KIND [key=value...]". One error names all problems.
 func Parse(text string) (Order, error) {
 	var o Order
 	var problems []string
@@ -78,7 +78,7 @@ func Parse(text string) (Order, error) {
 	return o, nil
 }
 
-// meaning is what help says of a key.
+// meaning explains a key in errors.
 var meaning = map[string]string{
 	"delay": "how much longer each request takes",
 	"up":    "how long the node lives between two silences",
@@ -143,7 +143,7 @@ func parseNumber(text string, least, most int) (int, error) {
 	return n, nil
 }
 
-// ParseScript reads one order per line, as EachLine does.
+// ParseScript reads one order per line; see EachLine.
 func ParseScript(text string) ([]Order, error) {
 	var orders []Order
 	err := EachLine(text, func(line string) (time.Duration, error) {
@@ -156,9 +156,9 @@ func ParseScript(text string) ([]Order, error) {
 	return orders, err
 }
 
-// EachLine calls read for every line of a script that says something: empty lines and what follows a # mean nothing. read
-// returns the line's moment, which must not be before that of an earlier line. Problems of all lines come in one error, each
-// with its line's number.
+// EachLine calls read for every line of a script. It skips empty lines and removes comments, which begin with #. read
+// returns the line's moment, which must not be before that of an earlier line. One error names the problems of all
+// lines, each with its line number.
 func EachLine(text string, read func(line string) (at time.Duration, err error)) error {
 	var problems []error
 	n, last := 0, time.Duration(0)
@@ -181,7 +181,7 @@ func EachLine(text string, read func(line string) (at time.Duration, err error))
 	return errors.Join(problems...)
 }
 
-// String writes o as Parse reads it.
+// String formats o so that Parse can read it.
 func (o Order) String() string {
 	var words []string
 	if o.At > 0 {

@@ -7,8 +7,10 @@ import (
 	"strings"
 )
 
-// Selector says which nodes an order is for: those of the zone and of the names, of these so many. Its zero value is all.
+// Selector says which nodes get an order: Count or Percent of those in Zone and among Nodes. The zero Selector selects
+// all.
 type Selector struct {
+	// Zone and Nodes: a node must match both; empty: any.
 	Zone    string
 	Nodes   []string
 	Count   int // zero: all that match
@@ -18,11 +20,11 @@ type Selector struct {
 // Candidate is a node that may be picked.
 type Candidate struct {
 	Name, Zone string
-	Faulty     bool // it has a fault now
+	Faulty     bool // the node has a fault now
 }
 
-// Pick returns the indexes of the picked candidates, in order of their names. Faults are dealt to nodes that have none as
-// long as there are some, Return to those that have one. Which of several equal ones is drawn from the seed.
+// Pick returns the indexes of the picked candidates, ordered by name. Return picks only nodes that have a fault. Other
+// kinds prefer nodes without one. The seed decides between equal candidates.
 func (o Order) Pick(seed uint64, from []Candidate) ([]int, error) {
 	if err := o.Select.known(from); err != nil {
 		return nil, fmt.Errorf("%s: %w", o, err)
@@ -47,7 +49,7 @@ func (o Order) Pick(seed uint64, from []Candidate) ([]int, error) {
 	return picked, nil
 }
 
-// known refuses names that nobody has: a fault that hits nobody is a typing error.
+// known returns an error for a zone or name that no node has: a fault without nodes is a typing error.
 func (s Selector) known(all []Candidate) error {
 	if s.Zone != "" && !slices.ContainsFunc(all, func(c Candidate) bool { return c.Zone == s.Zone }) {
 		var zones []string
@@ -87,8 +89,8 @@ func wellFirst(a, b bool) int {
 	return 1
 }
 
-// Chance derives a number from a seed and a name: FNV-1a over the name, mixed with the seed by splitmix64's finalizer. One
-// draw for one node does not move another's.
+// Chance derives a number from a seed and a name: FNV-1a over the name, mixed with the seed by splitmix64's finalizer.
+// The number of one node does not depend on the other nodes.
 func Chance(seed uint64, name string) uint64 {
 	h := uint64(14695981039346656037)
 	for _, b := range []byte(name) {

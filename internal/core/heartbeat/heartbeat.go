@@ -1,36 +1,39 @@
-// Package heartbeat decides when a node speaks: when to register, when to renew its Lease, when to look at itself and
-// when to report what it saw. The agent and the hollow nodes of the fleet run the same Beat.
+// Package heartbeat decides when a node writes to the API: when it registers, renews its Lease, computes its status and
+// reports it. The agent and the hollow nodes of the fleet both use it.
 //
 // # Model
 //
-// A Beat is one node's rhythm. Its shell calls Step with the time and with what happened since (Facts), does what the
-// Decision says, and calls again when an action ended, when something happened, or at Decision.Wake. Five actions:
+// A Beat is the schedule of one node. Its shell calls Step with the time and with what happened since the last call
+// (Facts), does what the Decision says, and calls Step again when an action ended, when something happened, or at
+// Decision.Wake. There are five actions:
 //
 //	AskRuntime   ask the container runtime whether it and the network are ready
 //	Register     create or take over the Node object, with a complete status in it
 //	Renew        renew the Lease
-//	Compute      work out the Node's status and compare it with the one last reported
-//	Report       send what differs
+//	Compute      compute the Node's status and compare it with the one last reported
+//	Report       send the difference
 //
 // # Invariants
 //
-//   - At most one of each action is under way: an action is not given again before its outcome came back as a Fact. The
-//     shell bounds every attempt (AttemptMax) and always brings an outcome.
-//   - Register comes before Renew, Compute and Report, and waits shortly for the runtime's first answer, so that a node
-//     whose runtime is up is Ready in its first write.
-//   - The Lease stands for more than a process: it is renewed only while the main loop turned and the runtime answered
-//     recently enough (Config.MainLoopMax, RuntimeMax). Reports are withheld with it, as a controller takes either for a
-//     sign of life. Before that the shell has said in a report what is silent.
-//   - Failed attempts are repeated with exponential back-off and jitter, so that a fleet comes back spread out. The report
-//     of an unchanged status has no hurry at all: it comes back over half a period.
-//   - Nodes that start together, or that one cause changes together, do not beat in step: each begins its renewals and
-//     computations at a moment of its own within a period, and its reports half a period to one and a half later.
-//   - Same configuration, same facts at the same times: same decisions. Chance comes from Config.Seed alone.
+//   - At most one attempt of each action is in flight: an action is not given again before its outcome was passed to
+//     Step. The shell limits the time of every attempt (AttemptMax) and always reports an outcome.
+//   - Register comes before Renew, Compute and Report. It waits a short time for the runtime's first answer, so that a
+//     node whose runtime is up is Ready in its first write.
+//   - The Lease stands for more than a process. It is renewed only if the main loop has run and the runtime has
+//     answered recently enough (Config.MainLoopMax, RuntimeMax). Reports stop together with the Lease, because the node
+//     lifecycle controller takes either as a sign of life. Before that, the shell has reported what is silent.
+//   - Failed attempts are repeated with exponential back-off and jitter, so that the retries of a fleet are spread. A
+//     failed report of an unchanged status is not urgent: its retry is spread over half a period.
+//   - Nodes that start together, or change together for one cause, do not stay synchronous: each node draws its first
+//     renewal and computation at random within one period, and its reports half a period to one and a half periods
+//     later.
+//   - The same configuration and the same facts at the same times give the same decisions. Config.Seed is the only
+//     source of randomness.
 //
 // # What it does not do
 //
-// It knows no API, no status and no calendar: facts are "changed", "ready", "failed". What a silent node means is
-// core/lifecycle's business.
+// It does not know the API, the contents of a status, or calendar time: facts are "changed", "ready", "failed".
+// core/lifecycle decides what a silent node means.
 package heartbeat
 
 import (
@@ -40,76 +43,85 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Config is a node's rhythm. Zero fields take the default; see Default.
+// Config says how often a node does what. Zero fields get the default; see Default.
 type Config struct {
-	// LeaseDuration is how long the Lease stands for the node (nodeLeaseDurationSeconds). It is renewed at a quarter of it.
+	// LeaseDuration is how long the Lease is valid (nodeLeaseDurationSeconds). It is renewed every quarter of that.
 	LeaseDuration time.Duration
-	// UpdateEvery is how often the status is computed (nodeStatusUpdateFrequency). Shorter notices changes sooner and
-	// costs CPU when idle.
+	// UpdateEvery is how often the status is computed (nodeStatusUpdateFrequency). A shorter time notices changes
+	// sooner and costs CPU on an idle node.
 	UpdateEvery time.Duration
-	// ReportEvery is how often an unchanged status is reported (nodeStatusReportFrequency). Shorter costs the API server a
-	// write of a large object per node; the Lease carries liveness, so it may be long.
+	// ReportEvery is how often an unchanged status is reported (nodeStatusReportFrequency). A shorter time costs the
+	// API server one write of a large object per node each time. It may be long, because the Lease shows that the node
+	// is alive.
 	ReportEvery time.Duration
-	// RuntimeEvery is how often the runtime is asked once it is ready; negative: never, the node has no runtime.
+	// RuntimeEvery is how often the runtime is asked while it is ready; negative: never, because the node has no
+	// runtime.
 	RuntimeEvery time.Duration
-	// RuntimeMax is how long the runtime may be silent before the Lease is withheld; negative: for ever. The Node says
-	// NotReady long before: the Lease goes when even that can no longer be trusted.
+	// RuntimeMax is how long the runtime may be silent before the Lease is no longer renewed; negative: without limit.
+	// The Node's condition is NotReady long before. The Lease is for the case that even the condition is not reliable.
 	RuntimeMax time.Duration
-	// MainLoopMax is the same for the agent's main loop; negative: it does not matter.
+	// MainLoopMax is the same for the agent's main loop; negative: the main loop is not watched.
 	MainLoopMax time.Duration
-	// Seed makes this node's jitter its own. Derive it from the node's name and a random draw of the process.
+	// Seed makes this node's jitter different from that of others. Derive it from the node's name and a random number
+	// of the process.
 	Seed uint64
 }
 
-// Default is the rhythm of the kubelet 1.36, and our bounds on silence.
+// Default returns the intervals of the kubelet 1.36, and our limits on silence.
 func Default() Config {
 	return Config{
 		LeaseDuration: 40 * time.Second,
 		UpdateEvery:   10 * time.Second,
 		ReportEvery:   5 * time.Minute,
 		RuntimeEvery:  5 * time.Second,
-		RuntimeMax:    3 * time.Minute, // the kubelet calls its view of the runtime unhealthy at 3 min (PLEG relist threshold)
-		MainLoopMax:   3 * time.Minute, // the same: the agent's loop turns when it has read what the runtime runs
+		// The kubelet reports its view of the runtime as unhealthy after 3 min (PLEG relist threshold).
+		RuntimeMax: 3 * time.Minute,
+		// The same: the agent's main loop completes an iteration when it has read the runtime's containers.
+		MainLoopMax: 3 * time.Minute,
 	}
 }
 
 const (
-	// renewFraction of the lease's duration passes between renewals: three attempts may fail before it lapses (upstream's
+	// A Lease is renewed after one renewFraction of its duration: three attempts may fail before it expires (upstream's
 	// nodeLeaseRenewIntervalFraction 0.25).
 	renewFraction = 4
-	// jitterPermille spreads every period, so that nodes that started together drift apart (upstream: 0.04).
+	// jitterPermille is the random part of every period, so that nodes that started together drift apart (upstream:
+	// 0.04).
 	jitterPermille = 40
-	// retryMin and retryMax bound the back-off of failed attempts (upstream registers at 100 ms up to 7 s). A higher
-	// maximum is gentler on an API server that comes back and slower to notice that it did.
+	// retryMin and retryMax are the shortest and the longest back-off of failed attempts (upstream registers at 100 ms
+	// up to 7 s). A higher maximum is gentler on an API server that comes back, and later to notice it.
 	retryMin = 100 * time.Millisecond
 	retryMax = 7 * time.Second
-	// runtimeRetryMax bounds the wait between questions to a runtime that is not ready: it is how late a node can become
-	// Ready, and a question costs a millisecond.
+	// runtimeRetryMax is the longest time between questions to a runtime that is not ready, and therefore how late a
+	// node can become Ready. A question costs a millisecond.
 	runtimeRetryMax = time.Second
-	// registerGrace is how long the first registration waits for the runtime's first answer. Longer risks a node that
-	// appears late, shorter one that appears NotReady and is corrected by a second write.
+	// registerGrace is how long the first registration waits for the runtime's first answer. With a longer time nodes
+	// appear late. With a shorter one they appear NotReady and need a second write.
 	registerGrace = 250 * time.Millisecond
-	// registerSpread parts nodes that register again because somebody deleted them all at once.
+	// registerSpread is the time over which nodes spread their new registrations when all Node objects were deleted at
+	// once.
 	registerSpread = time.Second
-	// withheldEvery is how often a withheld Lease is thought over. The facts that free it come by Step anyway.
+	// withheldEvery is how often Step checks whether a withheld Lease may be renewed. The facts that allow it are also
+	// passed to Step when they happen.
 	withheldEvery = 1 * time.Second
 )
 
-// FactKind is what happened.
+// FactKind says what happened.
 type FactKind uint8
 
 const (
-	// RuntimeAsked, Registered, Renewed, Computed and Reported are the outcomes of the actions. OK says that it worked.
-	RuntimeAsked FactKind = iota + 1 // Ready: it and the network are ready
-	Registered                       // the status that went with it counts as reported
+	// RuntimeAsked, Registered, Renewed, Computed and Reported are the outcomes of the actions. OK: the action
+	// succeeded.
+	RuntimeAsked FactKind = iota + 1 // Ready: the runtime and the network are ready
+	Registered                       // the status sent with the registration counts as reported
 	Renewed
 	Computed // Changed: the status differs from the one last reported
 	Reported
-	// MainLoopTurned says that the agent's main loop made a pass.
+	// MainLoopTurned: the agent's main loop completed an iteration.
 	MainLoopTurned
-	// Stale says that something the status speaks of changed: compute now, do not wait for the next period.
+	// Stale: something that the status depends on changed. Compute it now instead of at the next period.
 	Stale
-	// NodeGone says that the Node object does not exist any more.
+	// NodeGone: the Node object no longer exists.
 	NodeGone
 )
 
@@ -121,50 +133,54 @@ type Fact struct {
 	Ready   bool
 }
 
-// Source is somebody whose silence withholds the Lease.
+// Source is a part of the node whose silence stops the renewal of the Lease.
 type Source string
 
-// Sources.
+// The sources.
 const (
 	Runtime  Source = "container runtime"
 	MainLoop Source = "main loop"
 )
 
-// Decision is what to do now, in the order of the fields.
+// Decision says what to do now, in the order of the fields.
 type Decision struct {
 	AskRuntime, Register, Renew, Compute, Report bool
 
-	Withheld Source        // whose silence withholds the Lease that is due; empty: nobody's
-	Silent   time.Duration // for how long; valid when Withheld is set
+	Withheld Source        // the Lease is due, but not renewed, because this source is silent; empty: none
+	Silent   time.Duration // how long Withheld has been silent; valid when it is set
 
 	Wake unit.Instant // latest moment to call Step again; zero: when an outcome arrives
 }
 
-// action is one thing that is done again and again.
+// action is the state of one of the five actions.
 type action struct {
+	// due is when the next attempt is made; zero: none is scheduled. pending: an attempt is in flight.
 	due     unit.Instant
 	pending bool
-	failed  int // attempts in a row
+	failed  int // failed attempts in a row
 }
 
-// Beat is one node's rhythm. Make it with New.
+// Beat is the schedule of one node. Make it with New. Only Step and Coast change it. It is for one goroutine at a time.
 type Beat struct {
+	// Set by New: c never changes, random is the state of draw.
 	c      Config
 	random uint64
 
 	runtime, register, lease, compute, report action
 
-	registered   bool
-	inStep       bool         // others may renew at our moments: they registered, or the API server came back to them, when it did to us
-	runtimeReady bool         // by its last answer
-	runtimeAt    unit.Instant // its last answer; the start before the first
-	mainLoopAt   unit.Instant // its last turn; the start before the first
-	unsent       bool         // the computed status differs from the one last reported
-	reportBy     unit.Instant // when an unchanged status is reported; valid when registered
-	again        bool         // the status became stale while it was computed
+	registered bool // the Node object exists, as far as is known
+	// Other nodes may renew at the same moments: they registered, or regained the API server, when this node did.
+	inStep       bool
+	runtimeReady bool         // in the runtime's last answer
+	runtimeAt    unit.Instant // when the runtime last answered; before the first answer, when the Beat was made
+	// When the main loop last completed an iteration; before the first, when the Beat was made.
+	mainLoopAt unit.Instant
+	unsent     bool         // the computed status differs from the one last reported
+	reportBy   unit.Instant // when an unchanged status is reported next; valid when registered
+	again      bool         // the status must be computed again, because it became stale while it was being computed
 }
 
-// New starts a rhythm at now.
+// New returns the Beat of a node that starts at now.
 func New(c Config, now unit.Instant) *Beat {
 	d := Default()
 	for _, f := range []struct{ field, byDefault *time.Duration }{
@@ -184,10 +200,10 @@ func New(c Config, now unit.Instant) *Beat {
 	return b
 }
 
-// AttemptMax is the longest one attempt to register, renew or report may take.
+// AttemptMax is the longest time that one attempt to register, renew or report may take.
 func (b *Beat) AttemptMax() time.Duration { return b.c.LeaseDuration / renewFraction }
 
-// Step takes in what happened and says what to do next. now must not go backwards.
+// Step takes what happened and returns what to do next. now must not go backwards.
 func (b *Beat) Step(now unit.Instant, seen ...Fact) Decision {
 	for _, f := range seen {
 		b.learn(now, f)
@@ -207,7 +223,7 @@ func (b *Beat) Step(now unit.Instant, seen ...Fact) Decision {
 		d.Withheld, d.Silent = source, silent
 		d.Wake = d.Wake.Earlier(now.Add(withheldEvery))
 	}
-	// Computing and reporting take turns, so that what is sent does not change while it is sent.
+	// Compute and Report are never in flight together, so that a status does not change while it is sent.
 	if !b.report.pending {
 		d.Compute = b.begin(now, &b.compute, &d)
 	}
@@ -217,7 +233,7 @@ func (b *Beat) Step(now unit.Instant, seen ...Fact) Decision {
 	return d
 }
 
-// begin reports whether a is to be done now, and puts it under way; else it leaves word when to wake.
+// begin reports whether to start an attempt of a now, and marks it as in flight. If it is too early, it sets d.Wake.
 func (b *Beat) begin(now unit.Instant, a *action, d *Decision) bool {
 	if a.pending || a.due.IsZero() {
 		return false
@@ -279,8 +295,9 @@ func (b *Beat) learnRenewed(now unit.Instant, ok bool) {
 	}
 }
 
-// learnReported parts the next reports of nodes that one cause changed in one moment. A failed report of an unchanged
-// status is tried again much later: when the API server comes back, a fleet has more important things to say.
+// learnReported draws the next report of a changed status at random, so that nodes that changed at the same moment do
+// not report together. A failed report of an unchanged status is retried much later: when the API server comes back,
+// other requests of the fleet are more important.
 func (b *Beat) learnReported(now unit.Instant, ok bool) {
 	parted := !b.unsent && b.report.failed == 0
 	if !b.end(now, &b.report, ok) {
@@ -297,13 +314,13 @@ func (b *Beat) learnReported(now unit.Instant, ok bool) {
 	b.report.due, b.unsent = b.reportBy, false
 }
 
-// nextReport is when an unchanged status is reported after a change (upstream draws as widely).
+// nextReport is when an unchanged status is reported after a change. Upstream draws from the same range.
 func (b *Beat) nextReport(now unit.Instant) unit.Instant {
 	return now.Add(b.c.ReportEvery/2 + b.draw(b.c.ReportEvery))
 }
 
-// learnRuntime asks again soon while the runtime is not ready, and makes its becoming ready, or ceasing to be, known at
-// once.
+// learnRuntime schedules the next question, soon if the runtime is not ready. A change between ready and not ready
+// makes the status stale at once.
 func (b *Beat) learnRuntime(now unit.Instant, f Fact) {
 	if f.OK {
 		b.runtimeAt = now
@@ -323,7 +340,7 @@ func (b *Beat) learnRuntime(now unit.Instant, f Fact) {
 	}
 }
 
-// stale makes the status be computed now, or once more when it is being computed now.
+// stale schedules the computation of the status now. If one is in flight, it schedules another one after that.
 func (b *Beat) stale(now unit.Instant) {
 	b.again = b.again || b.compute.pending
 	b.compute.due = now
@@ -341,13 +358,13 @@ func (b *Beat) learnComputed(now unit.Instant, f Fact) {
 	}
 	b.unsent = f.Changed
 	b.report.failed = 0
-	b.report.due = b.reportBy // it changed back before anybody was told
+	b.report.due = b.reportBy // it changed back before the change was reported
 	if f.Changed {
 		b.report.due = now
 	}
 }
 
-// end settles an attempt; a failed one is due again after a back-off.
+// end ends an attempt. A failed one is due again after a back-off.
 func (b *Beat) end(now unit.Instant, a *action, ok bool) bool {
 	a.pending = false
 	if ok {
@@ -365,7 +382,7 @@ func (b *Beat) end(now unit.Instant, a *action, ok bool) bool {
 
 func (b *Beat) hasRuntime() bool { return b.c.RuntimeEvery > 0 }
 
-// silence returns who has been silent for too long, and for how long.
+// silence returns the source that has been silent for too long, and for how long.
 func (b *Beat) silence(now unit.Instant) (Source, time.Duration) {
 	if silent := now.Sub(b.mainLoopAt); b.c.MainLoopMax > 0 && silent > b.c.MainLoopMax {
 		return MainLoop, silent
@@ -376,13 +393,13 @@ func (b *Beat) silence(now unit.Instant) (Source, time.Duration) {
 	return "", 0
 }
 
-// spread lengthens a period by its jitter.
+// spread adds jitter to a period.
 func (b *Beat) spread(period time.Duration) time.Duration {
 	return period + b.draw(period*jitterPermille/1000)
 }
 
-// draw returns a duration in [0, below). The generator is splitmix64 (Steele, Lea, Flood 2014): eight bytes of state,
-// which ten thousand hollow nodes can afford.
+// draw returns a random duration in [0, below). The generator is splitmix64 (Steele, Lea, Flood 2014), whose state is
+// eight bytes, little enough for ten thousand hollow nodes.
 func (b *Beat) draw(below time.Duration) time.Duration {
 	if below <= 0 {
 		return 0
@@ -391,6 +408,6 @@ func (b *Beat) draw(below time.Duration) time.Duration {
 	z := b.random
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
-	drawn, _ := bits.Mul64(z^z>>31, uint64(below)) // the share z has of 2^64: a division would cost more than the rest
+	drawn, _ := bits.Mul64(z^z>>31, uint64(below)) // scaled by multiplication: a division would cost more than the rest
 	return time.Duration(drawn)
 }

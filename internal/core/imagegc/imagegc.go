@@ -1,28 +1,31 @@
-// Package imagegc decides which images a node removes, and when: those that nothing uses, the least recently used first, by
-// how full their file system is and by age.
+// Package imagegc decides which images a node removes, and when: unused images, the least recently used first,
+// depending on how full their file system is and on their age.
 //
 // # Model
 //
-// A Collector is told of all images each time somebody looked (Observe): which are there, and which a container uses, running
-// or not. It remembers since when it has known each, and when it saw it used last. An image is *removable* when nothing
-// uses it, the runtime has not pinned it, and it has been known for the least age: one that was just pulled is about to be used.
+// The shell passes all images to a Collector each time it has listed them (Observe): which exist, and which are used by
+// a container, running or not. The Collector remembers since when each image is known, and when it was last seen in
+// use. An image is *removable* when nothing uses it, the runtime has not pinned it, and it has been known for at least
+// the minimum age. The minimum age protects images that were just pulled and are about to be used.
 //
-//	use of the disk >= high mark --> remove, least recently used first, until use <= low mark
-//	not used for the greatest age --> remove
+//	use of the file system >= high mark --> remove, least recently used first, until use <= low mark
+//	not used for the maximum age        --> remove
 //
-// The order is one thing, how far to go another: the caller removes one image, asks the disk what that brought, and stops when
-// it has enough. Sizes of images say little about that, since images share layers.
+// The Collector gives the order. How many images are removed is decided by the caller: it removes one image, reads how
+// much space is free, and stops when that is enough. The sizes of images do not tell, because images share layers.
 //
 // # Invariants
 //
-//   - No image in use, pinned or too young is in an order. Equal pasts go by id, so the same history gives the same order.
-//   - The marks, ages and the order are the kubelet's (v1.36.3) but for one thing: an image that was never seen in use ages from
-//     when it was first seen. Upstream removes it on the day imageMaximumGCAge after its own start, however young.
+//   - No image that is in use, pinned or too young is removable. Images with equal history are ordered by id, so the
+//     same history gives the same order.
+//   - The marks, ages and the order are the kubelet's (v1.36.3), with one exception: an image that was never seen in
+//     use ages from when it was first seen. Upstream removes it as soon as the kubelet has run for imageMaximumGCAge,
+//     however young the image is.
 //
 // # What it does not do
 //
-// It removes nothing and knows no runtime (internal/agent/imagegc). Dead containers are core/podlife's; what happens under
-// pressure, and when, is core/eviction's.
+// It removes nothing and does not talk to the runtime (internal/agent/imagegc). core/podlife decides about dead
+// containers. core/eviction decides what happens under disk pressure, and when.
 package imagegc
 
 import (
@@ -34,39 +37,41 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Config are the settings of image garbage collection. Marks are per cent of the file system in use.
+// Config holds the settings of image garbage collection. Marks are per cent of the file system in use.
 type Config struct {
-	High, Low int64         // imageGCHighThresholdPercent, imageGCLowThresholdPercent; a High of 100 never collects by use
+	// ImageGCHighThresholdPercent, imageGCLowThresholdPercent; with a High of 100 images are never removed because of
+	// use.
+	High, Low int64
 	AgeMin    time.Duration // imageMinimumGCAge
-	AgeMax    time.Duration // imageMaximumGCAge; 0: images do not age
+	AgeMax    time.Duration // imageMaximumGCAge; 0: images are not removed because of age
 }
 
-// Image is an image as it was seen.
+// Image is an image as last listed.
 type Image struct {
 	ID     string
 	Size   unit.Bytes
-	Pinned bool // the runtime wants to keep it
+	Pinned bool // the runtime asks to keep it
 	Used   bool // by a container, running or not
 }
 
-// Collector remembers images. It is not safe for concurrent use.
+// Collector remembers images. It is not safe for concurrent use. Only Observe changes it.
 type Collector struct {
 	config Config
-	began  unit.Instant
-	known  map[string]past
+	began  unit.Instant    // when New was called
+	known  map[string]past // images of the last Observe, by id
 }
 
 type past struct {
 	Image
-	seen, used unit.Instant // first seen; last seen in use, zero: never
+	seen, used unit.Instant // seen: first seen; used: last seen in use, zero: never
 }
 
-// New returns a Collector that begins at now: nothing is too old before AgeMax has passed since.
+// New returns a Collector that begins at now. No image is too old before AgeMax has passed since then.
 func New(c Config, now unit.Instant) *Collector {
 	return &Collector{config: c, began: now, known: map[string]past{}}
 }
 
-// Observe folds in all images that are there at now.
+// Observe takes the complete list of images at now.
 func (c *Collector) Observe(now unit.Instant, images []Image) {
 	next := make(map[string]past, len(images))
 	for _, image := range images {
@@ -101,7 +106,7 @@ func (c *Collector) Removable(now unit.Instant) []Image {
 	return out
 }
 
-// Old returns the removable images that nothing has used for longer than the greatest age.
+// Old returns the removable images that have not been used for longer than the maximum age.
 func (c *Collector) Old(now unit.Instant) []Image {
 	if c.config.AgeMax <= 0 || now.Sub(c.began) <= c.config.AgeMax {
 		return nil
@@ -112,13 +117,13 @@ func (c *Collector) Old(now unit.Instant) []Image {
 	})
 }
 
-// Disk is the file system of images.
+// Disk is the file system that holds the images.
 type Disk struct {
 	Capacity, Available unit.Bytes
 }
 
-// Goal returns how much must be available when collecting by use may stop, and whether it is to begin at all. A file system
-// without a size is an error.
+// Goal returns how much space must be available so that collecting by use may stop, and whether use is high enough to
+// start. A capacity that is not positive is an error.
 func (c *Collector) Goal(d Disk) (unit.Bytes, bool, error) {
 	if d.Capacity <= 0 {
 		return 0, false, fmt.Errorf("collect images: file system of images: capacity %v: cannot tell how full it is", d.Capacity)
@@ -128,7 +133,7 @@ func (c *Collector) Goal(d Disk) (unit.Bytes, bool, error) {
 	return unit.Bytes(share(int64(d.Capacity), 100-c.config.Low)), used >= c.config.High, nil
 }
 
-// percent returns n of whole in whole per cent, rounded down, without overflow.
+// percent returns n as a percentage of whole, rounded down, without overflow.
 func percent(n, whole int64) int64 {
 	if whole < 1<<50 {
 		return n * 100 / whole
@@ -136,10 +141,10 @@ func percent(n, whole int64) int64 {
 	return n / (whole / 100)
 }
 
-// share returns so many per cent of n, without overflow.
+// share returns that many per cent of n, without overflow.
 func share(n, percent int64) int64 { return n/100*percent + n%100*percent/100 }
 
-// ShortMessage is the node's event FreeDiskSpaceFailed, in upstream's words.
+// ShortMessage is the text of the Node's Event FreeDiskSpaceFailed, in upstream's words.
 func ShortMessage(d Disk, freed unit.Bytes) string {
 	used := 100 - percent(int64(min(max(0, d.Available), d.Capacity)), int64(max(1, d.Capacity)))
 	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). Failed to free sufficient space by "+
@@ -147,7 +152,7 @@ func ShortMessage(d Disk, freed unit.Bytes) string {
 		used, humane(d.Capacity), int64(freed))
 }
 
-// humane prints a size as upstream's events do: 1.5 GiB.
+// humane formats a size as upstream's Events do: 1.5 GiB.
 func humane(b unit.Bytes) string {
 	const step = 1024
 	if b < unit.KiB {
