@@ -15,7 +15,7 @@ func (m *Monitor) graceOf(n *node) time.Duration {
 	return m.o.Grace
 }
 
-// firstSight sets the deadline of a node of which no sign was observed yet, from what is written about it.
+// firstSight sets the deadline of a node that has not given a sign of life yet, from what the API shows of it.
 func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
 	grace, age := m.graceOf(n), time.Duration(0)
 	switch {
@@ -29,7 +29,7 @@ func (m *Monitor) firstSight(now unit.Instant, wall unit.Wall, n *node) {
 	m.arm(n, now.Add(left))
 }
 
-// look is the first glance at the first lists: what was going on before we came.
+// look processes the first lists: it takes over what a previous controller left unfinished.
 func (m *Monitor) look(now unit.Instant) {
 	m.looked = true
 	leases, overdue := 0, 0
@@ -50,7 +50,7 @@ func (m *Monitor) look(now unit.Instant) {
 	m.takeUpPace()
 }
 
-// sign notes that n is alive now.
+// sign records that n is alive now.
 func (m *Monitor) sign(now unit.Instant, n *node) {
 	if n.silent {
 		n.silent = false
@@ -62,7 +62,7 @@ func (m *Monitor) sign(now unit.Instant, n *node) {
 	m.arm(n, now.Add(m.graceOf(n)))
 }
 
-// Advance judges the nodes whose time is over and returns what is to be written now.
+// Advance evaluates the nodes whose deadline has passed, and returns what must be written now.
 func (m *Monitor) Advance(now unit.Instant) Decision {
 	if !m.looked {
 		m.look(now)
@@ -87,7 +87,8 @@ func (m *Monitor) Advance(now unit.Instant) Decision {
 	return d
 }
 
-// wake is when the first alarm rings. While deaf nothing rings: then it is soon, to see whether that has passed.
+// wake is when the first alarm is due. While the watch is broken no alarm is handled; then Advance is called soon, to
+// check whether the watch works again.
 func (m *Monitor) wake(now unit.Instant, hears bool) (at unit.Instant) {
 	if m.alarms.Len() > 0 {
 		at = at.Earlier(m.alarms.First().alarm)
@@ -108,12 +109,13 @@ func (m *Monitor) hearingBad(now unit.Instant) bool {
 	return m.deaf || now.Sub(m.lastContact) > m.o.DeafAfter
 }
 
-// staleEarly is how long before its moment an alarm may be put off whose node gave signs since it was set. Every node has
-// one such alarm a grace; put off together, they wake the process once in this time and not once each. Chosen: 1 s, a
-// fiftieth of the grace; raising it puts off alarms whose nodes may give further signs until then.
+// staleEarly is how much too early an alarm may be handled if its node has given signs of life since the alarm was set.
+// Each node has one such alarm per grace period. Handled together, they wake the process once per staleEarly instead of
+// once each. Chosen: 1 s, a fiftieth of the grace period. A longer time handles alarms early although their nodes may
+// give more signs until then.
 const staleEarly = time.Second
 
-// ring handles every alarm that is due: a deadline that passed without a sign, a retry, a pod's time.
+// ring handles every alarm that is due: a deadline that passed without a sign, a retry, or a pod's eviction time.
 func (m *Monitor) ring(now unit.Instant) {
 	for m.alarms.Len() > 0 {
 		n := m.alarms.First()
@@ -127,7 +129,7 @@ func (m *Monitor) ring(now unit.Instant) {
 			m.setAlarm(n, m.lookAt(n.deadline))
 		case n.silent || !n.exists: // a retry
 			m.touch(n)
-		case m.lookAt(n.deadline) > now: // a retry, and it gave signs since
+		case m.lookAt(n.deadline) > now: // a retry, and the node has given a sign since
 			m.setAlarm(n, m.lookAt(n.deadline))
 			m.touch(n)
 		default:
@@ -141,7 +143,7 @@ func (m *Monitor) ring(now unit.Instant) {
 	}
 }
 
-// isStale reports whether n's alarm rings for nothing but a deadline that moved on.
+// isStale reports whether n's alarm is due only because the deadline moved after it was set.
 func (n *node) isStale(now unit.Instant) bool {
 	return n.exists && !n.silent && n.deadline > max(n.alarm, now) && n.work.failures == 0
 }
@@ -157,7 +159,7 @@ func (m *Monitor) judge(now unit.Instant, n *node) {
 	m.touchPods(n)
 }
 
-// touch makes Advance look at n.
+// touch makes Advance evaluate n.
 func (m *Monitor) touch(n *node) {
 	if !n.isDirty {
 		n.isDirty = true
@@ -165,7 +167,8 @@ func (m *Monitor) touch(n *node) {
 	}
 }
 
-// takeDirty returns the nodes to look at, in an order that does not depend on how they came to be there.
+// takeDirty returns the nodes to evaluate, sorted by name, so that the order does not depend on the order of
+// observations.
 func (m *Monitor) takeDirty() []*node {
 	dirty := m.dirty
 	m.dirty = nil
@@ -198,8 +201,8 @@ func (m *Monitor) planNode(now unit.Instant, n *node, out []Action) []Action {
 	return append(out, a)
 }
 
-// silence is what a silent node's conditions become: those the agent speaks for are Unknown. NetworkUnavailable is the
-// control plane's and stays.
+// silence returns the conditions of a silent node: those that its agent reports become Unknown. NetworkUnavailable is
+// set by the control plane and stays.
 func silence(status map[ConditionType]Status) (changes []UnknownCondition, after map[ConditionType]Status) {
 	after = map[ConditionType]Status{NetworkUnavailable: status[NetworkUnavailable]}
 	for _, t := range []ConditionType{Ready, MemoryPressure, DiskPressure, PIDPressure} {
@@ -209,12 +212,13 @@ func silence(status map[ConditionType]Status) (changes []UnknownCondition, after
 		}
 	}
 	if len(changes) > 0 && status[Ready] == Unknown {
-		return nil, after // upstream writes only when Ready changes; a pressure alone is not worth a write
+		return nil, after // upstream writes only when Ready changes; a pressure condition alone is not worth a write
 	}
 	return changes, after
 }
 
-// Done reports the fate of an action. After success the shell tells what the API answered (NodeSeen, PodSeen) first.
+// Done reports the outcome of an action. After a success the shell first passes on what the API server answered
+// (NodeSeen, PodSeen).
 func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
 	if a.Pod != nil {
 		if p := m.pods[a.Pod.ID]; p != nil {
@@ -232,9 +236,9 @@ func (m *Monitor) Done(now unit.Instant, a Action, ok bool) {
 	}
 }
 
-// Retry of an action that failed: retryMin doubled with each failure, at most retryMax, and of that the last half by
-// chance, so that many who failed together do not come back together. Chosen: a conflict is settled within a watch's
-// delay; an API server in trouble is asked some ten times a minute for each thing.
+// A failed action is retried after retryMin, doubled with each failure up to retryMax. The last half of that time is
+// random, so that many actions that failed together are not retried together. Chosen: a conflict is resolved within the
+// delay of a watch, and an API server in trouble gets some ten requests a minute for each object.
 const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 10 * time.Second
@@ -255,7 +259,7 @@ func (m *Monitor) outcome(now unit.Instant, w *work, id string, ok bool) {
 	w.retryAt = now.Add(d/2 + time.Duration(chance(m.o.Seed, id, w.failures)%uint64(d/2)))
 }
 
-// chance is a number that depends on nothing but its arguments (FNV-1a).
+// chance is a number that depends only on its arguments (FNV-1a).
 func chance(seed uint64, id string, n int) uint64 {
 	h := seed ^ 14695981039346656037
 	for i := range len(id) {
@@ -265,14 +269,14 @@ func chance(seed uint64, id string, n int) uint64 {
 	return h ^ h>>29
 }
 
-// arm sets the deadline of n. Its alarm may ring too early then, never too late: moving it with every sign would cost a
-// heap operation per heartbeat.
+// arm sets the deadline of n. Its alarm may then be due too early, but never too late. Moving the alarm with every sign
+// of life would cost a heap operation per heartbeat.
 func (m *Monitor) arm(n *node, deadline unit.Instant) {
 	n.deadline = deadline
 	m.setAlarm(n, m.lookAt(deadline))
 }
 
-// lookAt is when a deadline is looked at: at once, or as Options.MonitorPeriod has it.
+// lookAt is when a deadline is evaluated: at once, or at the next Options.MonitorPeriod.
 func (m *Monitor) lookAt(deadline unit.Instant) unit.Instant {
 	if m.o.MonitorPeriod == 0 {
 		return deadline
@@ -281,7 +285,7 @@ func (m *Monitor) lookAt(deadline unit.Instant) unit.Instant {
 	return m.began.Add(since - since%m.o.MonitorPeriod)
 }
 
-// setAlarm makes the alarm of n ring at the latest at.
+// setAlarm makes the alarm of n due at the given moment, if it is not due earlier.
 func (m *Monitor) setAlarm(n *node, at unit.Instant) {
 	if n.alarm.IsZero() || at < n.alarm {
 		n.alarm = at

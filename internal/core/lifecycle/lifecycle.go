@@ -1,60 +1,66 @@
-// Package lifecycle decides which nodes are alive, silent or gone, and what must be written because of it: conditions,
-// taints, readiness of pods, and which pods have to leave.
+// Package lifecycle decides which nodes are alive, silent or deleted, and what must be written because of that:
+// conditions, taints, readiness of pods, and evictions of pods. It does what upstream's node lifecycle controller and
+// taint eviction controller do.
 //
 // # Model
 //
-// A Monitor is told what the API shows of nodes, leases and pods, and whether the API can be heard at all. Advance
-// answers with actions; the shell carries each out and reports with Done. Everything is level-triggered: an action is
-// derived from what was last seen, so that a lost or refused one is derived again, with growing pauses, until it is done.
+// A Monitor receives what the API shows of nodes, leases and pods, and whether the API server can be reached. Advance
+// returns actions; the shell performs each and reports with Done. Everything is level-triggered: an action follows from
+// what was last seen. So an action that was lost or failed is computed again, with growing back-off, until it is done.
 //
-// A sign of life is a lease whose renewTime differs from the last one seen, or a Ready condition whose heartbeat does.
-// It is dated by our own monotonic clock, when it is seen; what a node's clock says is only compared with what
-// the same clock said before. A node that gives none for its grace is silent: its Ready and pressure conditions become
-// Unknown, it is tainted unreachable, its pods are marked not Ready.
+// A sign of life is a lease whose renewTime differs from the last one seen, or a Ready condition whose heartbeat
+// differs. Its time is the moment at which it is seen, on this process's monotonic clock. A timestamp of a node is only
+// compared with an earlier timestamp of the same node. A node without a sign for its grace period is silent: its Ready
+// and pressure conditions become Unknown, it gets the unreachable taints, and its pods are marked not Ready.
 //
-// NoSchedule taints are set at once. A NoExecute taint empties a node, so those for not-ready and unreachable are granted
-// one node after another, per zone, at a pace that falls when much of the zone is down (zones.go) or when the rest of the
-// cluster has no room for the pods (room.go). A pod on a node with NoExecute taints leaves when its tolerations of them
-// are over (pods.go).
+// NoSchedule taints are set at once. A NoExecute taint evicts the pods of a node. Therefore the NoExecute taints for
+// not-ready and unreachable are granted to one node after another, per zone. The rate falls when many nodes of the zone
+// are down (zones.go), or when the rest of the cluster has no room for the pods (room.go). A pod on a node with
+// NoExecute taints is evicted when the time that its tolerations allow is over (patience.go, pods.go).
 //
 // # Vocabulary
 //
 //	sign      an observation that only a living node can cause
 //	grace     how long a node may give no sign
-//	hearing   the least time a node is given to give a sign after we see it for the first time
-//	silent    judged: no sign for the grace
-//	deaf      we ourselves cannot hear the API, so that silence means nothing
-//	zone      nodes that fail together; upstream's zone key
-//	grant     leave to set the first NoExecute taint of a node that is down
-//	stop      every zone is wholly down: nobody is emptied, as it is more likely that we are cut off
+//	hearing   the shortest time that a node has to give a sign after it was seen for the first time
+//	silent    a node that gave no sign for its grace period
+//	deaf      the API server cannot be reached or the watch is broken, so that silence of a node means nothing
+//	zone      nodes that fail together, by upstream's zone key
+//	grant     permission to set the first NoExecute taint of a node that is down
+//	stop      all nodes of every zone are down: no pods are evicted, because a fault of this process's network is more likely
 //	patience  how long a pod tolerates a NoExecute taint
-//	room      what healthy nodes could still take in
+//	room      the resources that healthy nodes have left
 //
 // # Choices
 //
-//   - First sight. A controller that starts knows only what is written. A node whose lease is fresh gets what is left of its
-//     grace by the calendar; one whose lease is long over gets Hearing, in which a living node gives a sign, and not
-//     its grace anew. So a restart neither forgives a dead node nor condemns one whose clock is wrong: an absurd
-//     renewTime costs at most the difference. A renewTime in the future counts as now. When so many leases are over that
-//     their zone would count as unhealthy, it was the API that was away: then they get their grace.
-//   - Clock steps of a node do not matter: any change of its renewTime is a sign, also a step backwards (upstream waits
-//     until the old time is passed again). Steps of our own calendar matter at first sight only.
-//   - Deafness. Nobody is judged, granted a NoExecute taint or evicted because of one while the API cannot be heard, nor when
-//     the process itself did not run; afterwards every node that was not silent has its grace anew, because it could not
-//     renew either, and nobody is emptied before Hearing is over.
-//   - Memory across restarts is what is written: taints stay as they are (upstream takes all away at its start and sets them
-//     anew), patience is counted from a taint's timeAdded, the pace from the latest of them.
-//   - A node that was there before us is announced (RegisteredNode) only if it is younger than the start-up grace, for its
-//     last leader may have missed it. Upstream writes an Event for every node at every start: 5,000 when a leader changes.
-//   - A node that has never reported Ready keeps the not-ready taint it was created with; upstream removes it until its
-//     start-up grace is over.
-//   - A change between not-ready and unreachable keeps the time of the first: patience goes on.
+//   - First sight. A controller that starts knows only what is written. A node whose lease is fresh gets the rest of
+//     its grace period, computed with calendar time. A node whose lease expired long ago gets Hearing instead of a
+//     whole grace period; a living node gives a sign within Hearing. So a restart does not give a dead node its whole
+//     grace period again, and does not taint a node whose clock is wrong: a wrong renewTime costs at most the
+//     difference. A renewTime in the future counts as now. If the share of expired leases is that of an unhealthy zone,
+//     the API server was away, and not the nodes: then they get their whole grace period.
+//   - Clock steps of a node do not matter: any change of its renewTime is a sign, also a step backwards. Upstream waits
+//     until the old time is reached again. Clock steps of this process's machine matter only at first sight.
+//   - Broken watch. While the API server cannot be reached, or when this process itself did not run, no node becomes
+//     silent, none is granted a NoExecute taint, and no pod is evicted because of one. Afterwards every node that was
+//     not silent gets a new grace period, because it could not renew either, and no pods are evicted before Hearing is
+//     over.
+//   - State across restarts is what is written. Taints stay as they are; upstream removes all at its start and sets
+//     them again. The time that a pod tolerates a taint counts from the taint's timeAdded. The eviction rate counts
+//     from the latest timeAdded.
+//   - A node that existed before this process gets the Event RegisteredNode only if it is younger than the start-up
+//     grace period, because the previous leader may have missed it. Upstream writes an Event for every node at every
+//     start: 5,000 when the leader changes.
+//   - A node that has never reported Ready keeps the not-ready taint with which it was created. Upstream removes that
+//     taint until the start-up grace period is over.
+//   - A change between not-ready and unreachable keeps the time of the first taint, so that the pods' toleration times
+//     are not restarted.
 //
-// Heaps of deadlines replace periodic scans: a node costs something when it gives a sign and once per grace, a pod when
-// it changes and when its time has come. Only rare events look at every node: the first lists, the return of the API, the
-// beginning and end of a stop.
+// Heaps of deadlines replace periodic scans. A node costs time when it gives a sign, and once per grace period. A pod
+// costs time when it changes, and when it must be evicted. Only rare events evaluate every node: the first lists, the
+// end of a broken watch, the beginning and the end of a stop.
 //
-// It is not safe for concurrent use.
+// The package is not safe for concurrent use.
 package lifecycle
 
 import (
@@ -66,10 +72,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Status of a condition. The zero value means that the node has no such condition.
+// Status is the status of a condition. The zero value means that the node has no such condition.
 type Status int
 
-// The states of a condition.
+// The values of Status.
 const (
 	Absent Status = iota
 	True
@@ -80,7 +86,7 @@ const (
 // A ConditionType names a condition, spelled as the API spells it.
 type ConditionType string
 
-// The conditions that matter here.
+// The conditions that this package uses.
 const (
 	Ready              ConditionType = "Ready"
 	MemoryPressure     ConditionType = "MemoryPressure"
@@ -95,14 +101,14 @@ type Node struct {
 	UID       string
 	Created   unit.Wall
 	Cordoned  bool
-	Status    map[ConditionType]Status // without an entry: Absent
-	Heartbeat unit.Wall                // of the Ready condition
-	Changed   unit.Wall                // last transition of the Ready condition
+	Status    map[ConditionType]Status // no entry: Absent
+	Heartbeat unit.Wall                // lastHeartbeatTime of the Ready condition
+	Changed   unit.Wall                // lastTransitionTime of the Ready condition
 	Taints    []Taint
-	Zone      string // key of its zone; empty: all nodes without one are one zone
-	// Excluded: it does not count when the state of its zone is worked out.
+	Zone      string // key of its zone; empty: all nodes without a zone are one zone
+	// Excluded: the node does not count for the state of its zone.
 	Excluded bool
-	// Relabel are labels that must follow others and do not; see translate.HealthNode.
+	// Relabel holds labels that must equal other labels and do not; see translate.HealthNode.
 	Relabel     map[string]string
 	Allocatable Load
 }
@@ -114,46 +120,48 @@ type PodID string
 type Pod struct {
 	ID              PodID
 	Namespace, Name string
-	Node            string    // where it is bound; empty: nowhere yet
-	Bound           unit.Wall // when; zero: not known
+	Node            string    // spec.nodeName; empty: not bound
+	Bound           unit.Wall // when it was bound; zero: not known
 	Ready           bool
-	Terminating     bool // it was asked to go
-	Ended           bool // it succeeded or failed: it holds nothing, and is not evicted
-	Gated           bool // it may not be scheduled yet
+	Terminating     bool // it has a deletion timestamp
+	Ended           bool // it succeeded or failed: it uses no resources, and is not evicted
+	Gated           bool // it has scheduling gates
 	Tolerations     []Toleration
 	Requests        Load // Pods: 1
 }
 
-// A Verb says what to do to a pod.
+// A Verb is an action on a pod.
 type Verb int
 
-// What an Action about a pod asks for.
+// The actions on a pod.
 const (
 	MarkNotReady        Verb = iota
-	Evict                    // delete it, with its grace, because of a NoExecute taint
-	CollectOrphan            // its node is gone for good, if the API says so once more: remove it
-	CollectOutOfService      // its node is said to be out of service: remove it
+	Evict                    // delete it with its grace period, because of a NoExecute taint
+	CollectOrphan            // its node was deleted: delete the pod if the API server confirms that
+	CollectOutOfService      // its node has the out-of-service taint: delete the pod
 )
 
-// An Action is something to write. Exactly one of Pod and the other fields is meant.
+// An Action is something to write: either Pod is set, or the other fields are.
 type Action struct {
 	Node string
 
-	// Unknown are the conditions to set to Unknown, in order. The shell reads the node's lease again before it does so
-	// and reports a sign instead if there is one.
+	// Unknown are the conditions to set to Unknown, in order. Before that, the shell reads the node's lease again; if
+	// it changed, the shell reports a sign of life instead.
 	Unknown []UnknownCondition
-	// Add and Drop change the node's taints; others stay as they are. One in Add with a time keeps it.
+	// Add and Drop are the taints to add and to remove; other taints stay as they are. A taint in Add that has a time
+	// keeps that time.
 	Add, Drop []Taint
-	// Labels are set.
+	// Labels are the labels to set.
 	Labels map[string]string
 
-	// Pod is whom Do is about. Nil: the action is about the node.
+	// Pod is the pod that Do is about. Nil: the action is about the node.
 	Pod *Pod
 	Do  Verb
-	Due unit.Instant // of an Evict: since when it is wanted
+	Due unit.Instant // for Evict: since when the pod should be evicted
 }
 
-// Empties reports whether a adds a NoExecute taint to a node that had none of ours: what is paced and counted.
+// Empties reports whether a adds the first NoExecute taint of this package to a node. Only such actions are
+// rate-limited and counted.
 func (a Action) Empties() bool {
 	for _, t := range a.Drop {
 		if t.isReadiness() {
@@ -168,31 +176,31 @@ func (a Action) Empties() bool {
 	return false
 }
 
-// UnknownCondition is a condition nobody can vouch for any more.
+// UnknownCondition is a condition to set to Unknown.
 type UnknownCondition struct {
 	Type ConditionType
-	// Never: the node has never posted it.
+	// Never: the node has never reported this condition.
 	Never bool
 }
 
-// A Notice is an Event about a node or, when Pod is set, about a pod, with upstream's reason and text.
+// A Notice is an Event about a node, or about a pod if Pod is set, with upstream's reason and text.
 type Notice struct {
 	Node, UID, Reason, Message string
 	Pod                        *Pod
 }
 
-// A Reason says why something was decided about a node or zone, with the numbers.
+// A Reason explains a decision about a node or zone, with the numbers.
 type Reason struct{ Subject, Text string }
 
-// Decision is what Advance wants.
+// Decision is the result of Advance.
 type Decision struct {
 	Actions []Action // nodes before pods
 	Notices []Notice
 	Reasons []Reason
-	Wake    unit.Instant // call Advance again by then, even if nothing was heard; zero: no need
+	Wake    unit.Instant // call Advance again by then, even without new observations; zero: not necessary
 }
 
-// Monitor watches over the nodes. See the package documentation.
+// Monitor watches the nodes; see the package documentation. Only its methods change its fields.
 type Monitor struct {
 	o     Options
 	nodes map[string]*node
@@ -202,53 +210,55 @@ type Monitor struct {
 	alarms    heap.Heap[*node] // by alarm, then by name
 	podAlarms heap.Heap[*pod]  // by alarm, then by id
 	paces     heap.Heap[*zone] // zones with a node that waits for a grant, by due, then by key
-	dirty     []*node          // may need an action
-	dirtyPods []*pod
-	notices   []Notice
-	reasons   []Reason
+	dirty     []*node          // nodes that may need an action
+	dirtyPods []*pod           // pods that may need an action
+	notices   []Notice         // for the next Decision
+	reasons   []Reason         // for the next Decision
 
+	// When New was called, and when the API server last answered.
 	began       unit.Instant
 	lastContact unit.Instant
-	deaf        bool
-	listenUntil unit.Instant // nobody is emptied before
-	looked      bool         // Advance was called: what comes now is news, not the first lists
-	calendar    unit.Wall    // last heard of, at calendarAt
+	deaf        bool         // the last contact with the API server failed
+	listenUntil unit.Instant // no pods are evicted because of a node that is down before this moment
+	looked      bool         // Advance was called: observations since then are changes, not the first lists
+	calendar    unit.Wall    // the last calendar time that was passed in, at calendarAt
 	calendarAt  unit.Instant
 
 	disruption
 	capacity
 }
 
-// node is one name: a Node, a Lease, pods bound to it, any of them possibly not there (yet).
+// node is everything known under one name: a Node, a Lease, pods bound to it. Each of them may be missing.
 type node struct {
 	Node
-	exists  bool
-	missing unit.Instant // since when it is known not to exist; zero while it does
+	exists  bool         // the Node object exists
+	missing unit.Instant // since when the Node object is known to be missing; zero while it exists
 
-	renewed  unit.Wall // last renewTime seen; zero: no lease seen
+	renewed unit.Wall // last renewTime seen; zero: no lease seen
+	// When the node becomes silent, if it gives no sign until then.
 	deadline unit.Instant
-	overdue  bool // at first sight its lease was over
-	silent   bool
-	pods     map[PodID]*pod
+	overdue  bool           // its lease was expired at first sight
+	silent   bool           // no sign for the grace period; until the next sign
+	pods     map[PodID]*pod // bound to it
 
 	noExecute []dated // its NoExecute taints
 	standing          // in its zone
-	share             // of the cluster's room
+	share             // of the cluster's resources
 
-	work    work
-	isDirty bool
-	alarm   unit.Instant // when it stands in alarms; zero: it does not
-	place   int          // in alarms
+	work    work         // the action about the node
+	isDirty bool         // in Monitor.dirty
+	alarm   unit.Instant // when it is due in Monitor.alarms; zero: it is not there
+	place   int          // index in alarms
 }
 
-// work is the state of what is being written about a node or pod.
+// work is the state of the action about a node or pod.
 type work struct {
-	busy     bool
-	failures int
-	retryAt  unit.Instant
+	busy     bool         // an action was returned by Advance, and its outcome was not reported yet
+	failures int          // failures in a row
+	retryAt  unit.Instant // when the next attempt may be made
 }
 
-// New returns a Monitor that knows nothing. now counts as contact with the API.
+// New returns a Monitor without observations. now counts as contact with the API server.
 func New(now unit.Instant, o Options) *Monitor {
 	o.Hearing = min(o.Hearing, o.Grace)
 	return &Monitor{
@@ -272,7 +282,7 @@ func (m *Monitor) node(name string) *node {
 	return n
 }
 
-// drop forgets a name of which nothing is left.
+// drop drops the entry of a name for which no Node, Lease or pod is left.
 func (m *Monitor) drop(n *node) {
 	if !n.exists && n.renewed == 0 && len(n.pods) == 0 {
 		m.disarm(n)
@@ -280,13 +290,13 @@ func (m *Monitor) drop(n *node) {
 	}
 }
 
-// NodeSeen folds in a node that is new or changed. wall is our calendar now.
+// NodeSeen takes a node that is new or changed. wall is this process's calendar time now.
 func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	m.calendar, m.calendarAt = wall, now
 	n := m.node(seen.Name)
 	before, existed := n.Node, n.exists
 	if existed && before.UID != seen.UID {
-		m.NodeGone(now, seen.Name) // deleted and made anew between two observations
+		m.NodeGone(now, seen.Name) // deleted and created again between two observations
 		n, existed = m.node(seen.Name), false
 	}
 	n.Node, n.exists, n.missing = seen, true, 0
@@ -297,7 +307,7 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 			m.noticeNode(n, "RegisteredNode", "event: Registered Node "+n.Name+" in Controller")
 		}
 		m.firstSight(now, wall, n)
-	case n.Status[Ready] == Absent: // no sign: it has nothing to say yet
+	case n.Status[Ready] == Absent: // no sign: the node has not reported anything yet
 	case before.Status[Ready] == Absent || before.Heartbeat != n.Heartbeat:
 		m.sign(now, n)
 	}
@@ -309,7 +319,7 @@ func (m *Monitor) NodeSeen(now unit.Instant, wall unit.Wall, seen Node) {
 	}
 }
 
-// NodeGone folds in that a node was deleted.
+// NodeGone takes the deletion of a node.
 func (m *Monitor) NodeGone(now unit.Instant, name string) {
 	n := m.nodes[name]
 	if n == nil || !n.exists {
@@ -325,7 +335,7 @@ func (m *Monitor) NodeGone(now unit.Instant, name string) {
 	m.drop(n)
 }
 
-// LeaseSeen folds in the renewTime of a node's lease.
+// LeaseSeen takes the renewTime of a node's lease.
 func (m *Monitor) LeaseSeen(now unit.Instant, wall unit.Wall, name string, renewed unit.Wall) {
 	m.calendar, m.calendarAt = wall, now
 	n := m.node(name)
@@ -334,13 +344,13 @@ func (m *Monitor) LeaseSeen(now unit.Instant, wall unit.Wall, name string, renew
 	switch {
 	case !n.exists || same:
 	case first && now < n.deadline && n.Status[Ready] != Absent && !n.silent:
-		m.firstSight(now, wall, n) // the node came first; now we know more
+		m.firstSight(now, wall, n) // the node was seen before its lease; the lease gives a better deadline
 	default:
 		m.sign(now, n)
 	}
 }
 
-// LeaseGone folds in that a lease was deleted. That is no sign, of life or death.
+// LeaseGone takes the deletion of a lease. It is neither a sign of life nor of the opposite.
 func (m *Monitor) LeaseGone(name string) {
 	if n := m.nodes[name]; n != nil {
 		n.renewed = 0
@@ -348,7 +358,7 @@ func (m *Monitor) LeaseGone(name string) {
 	}
 }
 
-// Contact folds in whether the API answered just now. It wants to be told every few seconds (see Options.DeafAfter).
+// Contact takes whether the API server answered just now. Call it every few seconds (see Options.DeafAfter).
 func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	if !ok {
 		m.deaf = true
@@ -361,7 +371,7 @@ func (m *Monitor) Contact(now unit.Instant, ok bool) {
 	m.lastContact = now
 }
 
-// forgive gives every node that is not silent its grace anew, and the others time to be heard before they are emptied.
+// forgive gives every node that is not silent a new grace period, and prevents evictions until Hearing is over.
 func (m *Monitor) forgive(now unit.Instant) {
 	m.listenUntil = max(m.listenUntil, now.Add(m.o.Hearing))
 	for _, n := range m.nodes {
@@ -371,7 +381,7 @@ func (m *Monitor) forgive(now unit.Instant) {
 	}
 }
 
-// today is our calendar at now, as far as we were told it. Zero: not at all.
+// today is this process's calendar time at now, computed from the last one that was passed in. Zero: none was.
 func (m *Monitor) today(now unit.Instant) unit.Wall {
 	if m.calendar == 0 {
 		return 0
@@ -379,7 +389,7 @@ func (m *Monitor) today(now unit.Instant) unit.Wall {
 	return m.calendar + unit.Wall(now.Sub(m.calendarAt))
 }
 
-// dateOf is the moment when w was by the calendar, if that is in the past; else now. An unknown w is now too.
+// dateOf converts the calendar time w to a moment in the past. An unknown w, and one in the future, is now.
 func (m *Monitor) dateOf(now unit.Instant, w unit.Wall) unit.Instant {
 	today := m.today(now)
 	if w == 0 || today == 0 || w >= today {
@@ -388,7 +398,8 @@ func (m *Monitor) dateOf(now unit.Instant, w unit.Wall) unit.Instant {
 	return now.Add(-min(today.Sub(w), ageMax))
 }
 
-// ageMax bounds how long ago anything was. Chosen: ten years; what is written with a broken clock must not overflow.
+// ageMax is the longest time that anything is assumed to be past. Chosen: ten years, so that timestamps of a broken
+// clock cannot overflow.
 const ageMax = 10 * 365 * 24 * time.Hour
 
 func (m *Monitor) noticeNode(n *node, reason, text string) {

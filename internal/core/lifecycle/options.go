@@ -7,55 +7,58 @@ import (
 	"time"
 )
 
-// Options are what a Monitor judges by. The zero Options cannot work; begin with Defaults.
+// Options configure a Monitor. The zero Options do not work; begin with Defaults.
 type Options struct {
-	// Grace is how long a node may give no sign. Upstream's --node-monitor-grace-period, 50 s: it must exceed the
-	// HTTP/2 health check of the agents (30 s + 15 s) and several renewals. Raising it leaves pods longer on dead
-	// nodes, lowering it condemns slow ones.
+	// Grace is the node-monitor grace period: how long a node may give no sign of life. Upstream's
+	// --node-monitor-grace-period, 50 s: it must exceed the HTTP/2 health check of the agents (30 s + 15 s) and several
+	// renewals. A longer time leaves pods longer on dead nodes. A shorter one declares slow nodes unreachable.
 	Grace time.Duration
-	// StartupGrace is Grace for a node that has never reported Ready, from its creation on. Upstream: 60 s.
+	// StartupGrace replaces Grace for a node that has never reported Ready, counted from its creation. Upstream: 60 s.
 	StartupGrace time.Duration
-	// Hearing is the least time a node is given at first sight. It must exceed the renewal of a lease (10 s: a quarter
-	// of its 40 s) with some room. Chosen: 15 s; never more than Grace.
+	// Hearing is the shortest time that a node has to give a sign of life after it was seen for the first time. It must
+	// exceed the interval at which a lease is renewed (10 s: a quarter of its 40 s). Chosen: 15 s; never more than
+	// Grace.
 	Hearing time.Duration
-	// DeafAfter is how long the API may give no proof of contact before we count as deaf. Chosen: 12 s, two missed
+	// DeafAfter is how long the API server may be silent before silence of nodes is ignored. Chosen: 12 s, two missed
 	// probes at one each 5 s.
 	DeafAfter time.Duration
 
-	// MonitorPeriod is how often nodes are looked at, all together, whether their grace is over. Zero: each at the moment when it
-	// is. Upstream's --node-monitor-period, 5 s: silence is noticed up to so much later.
+	// MonitorPeriod is the interval at which all nodes are checked together for the end of their grace period. Zero:
+	// each node is checked at that moment. Upstream's --node-monitor-period, 5 s: a silent node is noticed up to one
+	// period later.
 	MonitorPeriod time.Duration
 
-	// EvictionRate is how many nodes per second of a zone are given a NoExecute taint. Upstream's --node-eviction-rate,
-	// 0.1. Zero: none.
+	// EvictionRate is how many nodes of a zone get a NoExecute taint per second. Upstream's --node-eviction-rate, 0.1.
+	// Zero: none.
 	EvictionRate float32
-	// SecondaryRate is the same in a large zone that is unhealthy (--secondary-node-eviction-rate, 0.01), and when there
-	// is no room.
+	// SecondaryRate replaces EvictionRate in a large zone that is unhealthy (--secondary-node-eviction-rate, 0.01), and
+	// when there is no room for the pods.
 	SecondaryRate float32
-	// UnhealthyZone is the share of a zone's nodes, and at least three, that must be down for the zone to be unhealthy.
-	// Upstream's --unhealthy-zone-threshold, 0.55.
+	// UnhealthyZone is the share of a zone's nodes that must be down for the zone to be unhealthy; at least three nodes
+	// must be. Upstream's --unhealthy-zone-threshold, 0.55.
 	UnhealthyZone float32
-	// LargeZone is how many nodes a zone must exceed to be large. In one that is not, an unhealthy zone empties nobody.
-	// Upstream's --large-cluster-size-threshold, 50.
+	// LargeZone: a zone is large if it has more nodes than this. In a zone that is not large no pods are evicted while
+	// it is unhealthy. Upstream's --large-cluster-size-threshold, 50.
 	LargeZone int
-	// ByRoom lets the pace fall to SecondaryRate while what would have to move does not fit elsewhere. Upstream: false.
+	// ByRoom lowers the rate to SecondaryRate while the pods that would have to move do not fit on other nodes.
+	// Upstream: false.
 	ByRoom bool
 
-	// EvictAttempts is how often the eviction of a pod is tried before it is given up. Zero: until it is done. Upstream: 5,
-	// within 50 ms (k/k #140639).
+	// EvictAttempts is how often the eviction of a pod is tried. Zero: until it succeeds. Upstream: 5, within 50 ms
+	// (k/k #140639).
 	EvictAttempts int
 
-	// Collect removes pods whose node is gone, and those that were asked to go on a node out of service. Upstream leaves
-	// that to another controller, pod garbage collection; both at once do no harm.
+	// Collect deletes pods whose node was deleted, and terminating pods on nodes with the out-of-service taint.
+	// Upstream has another controller for that, pod garbage collection; running both does no harm.
 	Collect bool
-	// OrphanAfter is how long a node must be missing before its pods are removed. Upstream: 40 s and up to 20 s more.
+	// OrphanAfter is how long a node must be missing before its pods are deleted. Upstream: 40 s and up to 20 s more.
 	OrphanAfter time.Duration
 
-	// Seed spreads the pauses between attempts. The same seed and history give the same decisions.
+	// Seed spreads the back-off of failed actions. The same seed and history give the same decisions.
 	Seed uint64
 }
 
-// Defaults returns upstream's values, and ours where upstream has none.
+// Defaults returns upstream's values, and this project's where upstream has none.
 func Defaults() Options {
 	return Options{
 		Grace: 50 * time.Second, StartupGrace: 60 * time.Second, Hearing: 15 * time.Second, DeafAfter: 12 * time.Second,
@@ -64,7 +67,7 @@ func Defaults() Options {
 	}
 }
 
-// Check reports every problem of o at once, by the names of upstream's flags.
+// Check reports all problems of o in one error, with the names of upstream's flags.
 func (o Options) Check() error {
 	var errs []error
 	bad := func(flag string, value any, why string) {

@@ -6,8 +6,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Patience is how long a pod with these tolerations stays on a node with these taints. ends is false when it stays for
-// ever. Per taint the first toleration that accepts it counts; the least of them decides. Only NoExecute taints matter.
+// Patience returns how long a pod with these tolerations may stay on a node with these taints. ends is false if it may
+// stay without limit. For each taint the first toleration that matches counts, and the shortest time decides. Only
+// NoExecute taints matter.
 func Patience(taints []Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 	for _, t := range taints {
 		if t.Effect != NoExecute {
@@ -20,7 +21,7 @@ func Patience(taints []Taint, tolerations []Toleration) (d time.Duration, ends b
 	return d, ends
 }
 
-// patienceMax bounds tolerationSeconds. Chosen: a hundred years, so that no sum with it overflows.
+// patienceMax is the longest tolerationSeconds. Chosen: a hundred years, so that no sum with it overflows.
 const patienceMax = 100 * 365 * 24 * time.Hour
 
 func patience(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
@@ -36,8 +37,9 @@ func patience(t Taint, tolerations []Toleration) (d time.Duration, ends bool) {
 	return 0, true
 }
 
-// leaveAt is when p must go because of the NoExecute taints of its node. Each taint counts from when it was set, but not
-// from before p was bound there. One that is about to be taken back, as the node's state is another by now, does not count.
+// leaveAt is when p must be evicted because of the NoExecute taints of its node. Each taint counts from when it was
+// set, or from when p was bound there if that is later. A readiness taint that no longer matches the node's state, and
+// so is about to be removed, does not count.
 func (m *Monitor) leaveAt(n *node, p *pod) (at unit.Instant, leaves bool) {
 	right, down := readinessTaint(n.ready())
 	for _, t := range n.noExecute {
@@ -47,7 +49,7 @@ func (m *Monitor) leaveAt(n *node, p *pod) (at unit.Instant, leaves bool) {
 		}
 		due := max(t.since, p.arrived).Add(d)
 		if t.isReadiness() {
-			due = max(due, m.listenUntil) // it may still be heard
+			due = max(due, m.listenUntil) // the node may still give a sign of life
 		}
 		if !leaves || due < at {
 			at, leaves = due, true

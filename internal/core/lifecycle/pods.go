@@ -9,20 +9,22 @@ import (
 
 type pod struct {
 	Pod
-	home    *node        // where it is bound; nil: nowhere
-	arrived unit.Instant // when it was bound there, as far as we know
-	leaves  bool         // its patience with a node that is down ends: its load moves
-	waits   bool         // counted in capacity.waiting
+	home    *node        // the node it is bound to; nil: none
+	arrived unit.Instant // when it was bound there, as far as known
+	// It does not tolerate unreachable without limit: its requests move to other nodes when its node stays down.
+	leaves bool
+	waits  bool // counted in capacity.waiting
 
+	// The action about the pod.
 	work      work
-	did       uint8 // verbs that were carried out, as bits
-	scheduled bool  // it will be evicted, later
-	isDirty   bool
-	alarm     unit.Instant
-	place     int // in podAlarms
+	did       uint8        // actions that were done, one bit for each Verb
+	scheduled bool         // it will be evicted at a later time
+	isDirty   bool         // in Monitor.dirtyPods
+	alarm     unit.Instant // when it is due in Monitor.podAlarms
+	place     int          // index in podAlarms
 }
 
-// PodSeen folds in a pod that is new or changed.
+// PodSeen takes a pod that is new or changed.
 func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 	p := m.pods[seen.ID]
 	switch {
@@ -55,7 +57,7 @@ func (m *Monitor) PodSeen(now unit.Instant, seen Pod) {
 	}
 }
 
-// PodGone folds in that a pod was deleted.
+// PodGone takes the deletion of a pod.
 func (m *Monitor) PodGone(_ unit.Instant, id PodID) {
 	p := m.pods[id]
 	if p == nil {
@@ -76,7 +78,7 @@ func (m *Monitor) moveOut(p *pod) {
 	}
 }
 
-// uncount takes p out of the sums of room; recount puts it there.
+// uncount subtracts p from the sums of room.go; recount adds it.
 func (m *Monitor) uncount(p *pod) {
 	if !m.o.ByRoom {
 		return
@@ -122,7 +124,7 @@ func (m *Monitor) touchPod(p *pod) {
 	}
 }
 
-// touchPods makes Advance look at all pods of n.
+// touchPods makes Advance evaluate all pods of n.
 func (m *Monitor) touchPods(n *node) {
 	for _, p := range n.pods {
 		m.touchPod(p)
@@ -149,7 +151,7 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 		return out
 	}
 	if do == Evict && m.o.EvictAttempts > 0 && p.work.failures >= m.o.EvictAttempts {
-		return out // given up
+		return out // no more attempts
 	}
 	begin := max(at, p.work.retryAt)
 	if begin > now || do != MarkNotReady && m.hearingBad(now) {
@@ -167,10 +169,10 @@ func (m *Monitor) planPod(now unit.Instant, p *pod, out []Action) []Action {
 	return append(out, Action{Node: p.Node, Pod: &copied, Do: do, Due: at})
 }
 
-// Renew returns what is to be written now in the place of an action that waited for its turn: about a node, what
-// follows from what was last seen of it; about a pod the same, if it is still wanted. If nothing is, the action counts
-// as never begun, and what is wanted instead, or later, Advance says. The shell asks just before it acts, and reports
-// no outcome of what was not wanted.
+// Renew returns what must be written now instead of an action that waited in a queue. For a node that is what follows
+// from the latest observations. For a pod it is the same action if it is still wanted. If nothing is wanted any more,
+// the action counts as never begun, and Advance returns what is wanted instead. The shell calls Renew just before it
+// acts. It reports no outcome of an action that is no longer wanted.
 func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
 	if a.Pod != nil {
 		return a, m.stillWanted(now, a)
@@ -186,7 +188,7 @@ func (m *Monitor) Renew(now unit.Instant, a Action) (Action, bool) {
 	return a, false
 }
 
-// stillWanted is Renew about a pod.
+// stillWanted is Renew for a pod.
 func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
 	p := m.pods[a.Pod.ID]
 	if p == nil {
@@ -207,7 +209,7 @@ func (m *Monitor) stillWanted(now unit.Instant, a Action) bool {
 	return false
 }
 
-// wish is what should be done to p next, and when.
+// wish returns what should be done to p next, and when.
 func (m *Monitor) wish(now unit.Instant, p *pod) (do Verb, at unit.Instant, wanted bool) {
 	n := p.home
 	if !n.exists {
@@ -239,7 +241,7 @@ func (m *Monitor) noticePod(p *pod, text string) {
 	m.notices = append(m.notices, Notice{Node: p.Node, Pod: &copied, Reason: "TaintManagerEviction", Message: text + " Pod " + p.Namespace + "/" + p.Name})
 }
 
-// setPodAlarm makes the alarm of p ring at.
+// setPodAlarm makes the alarm of p due at the given moment.
 func (m *Monitor) setPodAlarm(p *pod, at unit.Instant) {
 	p.alarm = at
 	m.podAlarms.Set(p)

@@ -7,30 +7,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// To empty a node helps nobody while its pods fit nowhere else: they would only wait, and if the node is merely cut off,
-// pods that still serve would be replaced by none. So the pace of a zone is EvictionRate only while there is room, and
-// SecondaryRate, the pace upstream knows for trouble, while there is none:
+// Evicting the pods of a node is useless while they fit on no other node: they would only wait. If the node is merely
+// cut off from the API server, pods that still serve would be lost without a replacement. So a zone has EvictionRate
+// only while there is room for the pods, and SecondaryRate, upstream's rate for unhealthy zones, while there is none:
 //
-//	what the node's pods ask for + what others on their way ask for  <=  what is left on healthy nodes
+//	what the node's pods request + what other moving pods request  <=  what is left on healthy nodes
 //
-// for CPU, memory and number of pods each. On their way are pods on nodes that are being emptied, and pods bound nowhere
-// that have come since the emptying began. Healthy are nodes that are Ready, not cordoned and without a taint of
-// node.kubernetes.io that keeps pods away; nodes kept for some pods count, as those may be among ours.
+// The comparison holds for CPU, memory and number of pods each. Other moving pods are pods on nodes whose pods are
+// being evicted, and unbound pods that were created after these evictions began. A node is healthy if it is Ready, not
+// cordoned, and has no taint with a node.kubernetes.io key that keeps pods away. Nodes that are reserved for some pods
+// by other taints count, because those pods may be among the ones that move.
 //
-// The sum is a necessary condition only: free pieces on many nodes may be too small for one pod. It can therefore slow
-// upstream's pace down and never hold it: a node waits at most one interval of SecondaryRate longer for lack of room,
-// and the first node of a zone never. (With SecondaryRate 0 it waits until there is room.) Clusters that grow when pods wait (autoscalers) see pods wait. EvictionRate is never
-// exceeded, however much room there is: it also protects from our own misjudgement.
+// The sum is a necessary condition only: free resources on many nodes may be too small for one pod. Therefore lack of
+// room can lower upstream's rate, and never stops evictions: a node waits at most one interval of SecondaryRate longer
+// for lack of room, and the first node of a zone never waits. (With SecondaryRate 0 it waits until there is room.)
+// Cluster autoscalers, which add nodes when pods wait, still see waiting pods. EvictionRate is never exceeded, however
+// much room there is: it also limits the harm of a wrong decision here.
 
-// Load is what pods ask for or nodes have.
+// Load is what pods request or nodes have.
 type Load struct {
 	CPU    unit.MilliCPU
 	Memory unit.Bytes
 	Pods   int64
 }
 
-// loadMax bounds each part of a Load, so that sums over a cluster do not overflow. Chosen: 2^45, 32 TiB; what is written in
-// one object cannot make the sum of all wrap around.
+// loadMax is the highest value of each part of a Load. Chosen: 2^45, 32 TiB, so that no sum over a cluster overflows,
+// whatever one object says.
 const loadMax = 1 << 45
 
 func (l Load) clipped() Load {
@@ -43,29 +45,29 @@ func (l Load) within(o Load) bool {
 	return l.CPU <= o.CPU && l.Memory <= o.Memory && l.Pods <= o.Pods
 }
 
-// String prints l as people write it.
+// String formats l for messages.
 func (l Load) String() string {
 	return fmt.Sprintf("cpu %v, memory %v, %d pods", l.CPU, l.Memory, l.Pods)
 }
 
-// capacity is the sums over all nodes and pods.
+// capacity holds sums over all nodes and pods. Only uncount, recount, settle and forgetWaiting change them.
 type capacity struct {
 	room     Load // left on healthy nodes
-	leaving  Load // of pods on nodes that are being emptied
-	waiting  Load // of pods bound nowhere that came since the emptying began
-	emptying int  // nodes that are being emptied
+	leaving  Load // requests of pods that will move from nodes whose pods are being evicted
+	waiting  Load // requests of unbound pods that were created after the evictions began
+	emptying int  // number of nodes whose pods are being evicted
 
-	unbound map[PodID]*pod
+	unbound map[PodID]*pod // unbound pods without scheduling gates, by id
 }
 
-// share is a node's part in capacity.
+// share is what one node contributes to capacity.
 type share struct {
-	used    Load // of all pods on it
-	leaving Load // of those that would go
+	used    Load // requests of all pods on it
+	leaving Load // requests of the pods that would move
 
-	offers  Load // counted in capacity.room
-	sends   Load // counted in capacity.leaving
-	empties bool // counted in capacity.emptying
+	offers  Load // its part of capacity.room
+	sends   Load // its part of capacity.leaving
+	empties bool // it is counted in capacity.emptying
 }
 
 func (m *Monitor) onTheirWay() Load { return m.capacity.leaving.plus(m.waiting) }
@@ -74,7 +76,7 @@ func (m *Monitor) hasRoomFor(n *node) bool {
 	return n.leaving.plus(m.onTheirWay()).within(m.room)
 }
 
-// settle brings n's share of the cluster's room up to date.
+// settle updates what n contributes to capacity.
 func (m *Monitor) settle(n *node) {
 	if !m.o.ByRoom {
 		return
@@ -101,7 +103,8 @@ func (m *Monitor) settle(n *node) {
 	}
 }
 
-// stateTaints begin the keys of taints that say how a node is, and not whom it is for.
+// stateTaints is the prefix of taints that describe the state of a node, in contrast to taints that reserve it for some
+// pods.
 const stateTaints = "node.kubernetes.io/"
 
 func (n *node) takesPods() bool {
@@ -116,8 +119,7 @@ func (n *node) takesPods() bool {
 	return true
 }
 
-// forgetWaiting stops counting pods that are bound nowhere: whoever waited before the first node was emptied waits for
-// something else than its pods do.
+// forgetWaiting stops counting unbound pods: pods that waited before the evictions began do not wait because of them.
 func (m *Monitor) forgetWaiting() {
 	for _, p := range m.unbound {
 		p.waits = false

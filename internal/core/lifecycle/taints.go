@@ -9,7 +9,7 @@ import (
 // Effect of a taint, spelled as the API spells it.
 type Effect string
 
-// The effects we set.
+// The effects that this package sets.
 const (
 	NoSchedule Effect = "NoSchedule"
 	NoExecute  Effect = "NoExecute"
@@ -24,24 +24,24 @@ const (
 	TaintPIDPressure        = "node.kubernetes.io/pid-pressure"
 	TaintNetworkUnavailable = "node.kubernetes.io/network-unavailable"
 	TaintUnschedulable      = "node.kubernetes.io/unschedulable"
-	TaintOutOfService       = "node.kubernetes.io/out-of-service" // set by people, for a node that will not come back
+	TaintOutOfService       = "node.kubernetes.io/out-of-service" // set by people on a node that will not come back
 )
 
-// Taint is one taint; those of ours carry no value. Key and effect tell taints apart.
+// Taint is one taint; those that this package sets have no value. Key and effect identify a taint.
 type Taint struct {
 	Key    string
 	Value  string
 	Effect Effect
-	Added  unit.Wall // zero: not said
+	Added  unit.Wall // timeAdded; zero: not set
 }
 
-// String prints t as kubectl takes it, without its value.
+// String formats t as kubectl takes it, without the value.
 func (t Taint) String() string { return t.Key + ":" + string(t.Effect) }
 
-// Same reports whether a node has room for only one of t and u.
+// Same reports whether t and u have the same key and effect: a node has at most one such taint.
 func (t Taint) Same(u Taint) bool { return t.Key == u.Key && t.Effect == u.Effect }
 
-// isReadiness reports whether t is a taint that empties a node because it is down.
+// isReadiness reports whether t is one of the two NoExecute taints of a node that is down.
 func (t Taint) isReadiness() bool {
 	return t.Effect == NoExecute && (t.Key == TaintNotReady || t.Key == TaintUnreachable)
 }
@@ -57,7 +57,7 @@ func (n Node) outOfService() bool {
 	return slices.ContainsFunc(n.Taints, func(t Taint) bool { return t.Key == TaintOutOfService })
 }
 
-// taintRules says which condition in which status means which taint, at once.
+// taintRules maps a status of a condition to the NoSchedule taint that is set at once.
 var taintRules = []struct {
 	condition ConditionType
 	status    Status
@@ -71,7 +71,7 @@ var taintRules = []struct {
 	{NetworkUnavailable, True, TaintNetworkUnavailable},
 }
 
-// readinessTaint is the NoExecute taint of a node that is down in this way.
+// readinessTaint returns the NoExecute taint of a node with this Ready status; false: it is not down.
 func readinessTaint(ready Status) (Taint, bool) {
 	switch ready {
 	case False:
@@ -82,9 +82,9 @@ func readinessTaint(ready Status) (Taint, bool) {
 	return Taint{}, false
 }
 
-// taintChanges compares the taints of n that are ours with those that status and the cordon demand. mayEmpty is whether
-// the first NoExecute taint of a node that is down may be set, stopped whether none may stand at all. While Ready is
-// absent, the taints that follow from it stay as they are: nobody knows yet.
+// taintChanges compares the taints of n that this package sets with those that status and the cordon require. mayEmpty:
+// the first NoExecute taint of a node that is down may be set. stopped: no NoExecute taint for readiness may be there.
+// While Ready is absent, the taints that depend on it stay as they are, because the state of the node is not known.
 func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped bool) (add, drop []Taint) {
 	judge := func(t Taint, wanted bool) {
 		switch has, ok := n.taint(t); {
@@ -107,7 +107,7 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 	for _, key := range []string{TaintNotReady, TaintUnreachable} {
 		t := Taint{Key: key, Effect: NoExecute}
 		if other, has := n.otherReadiness(t); has {
-			t.Added = other.Added // patience goes on
+			t.Added = other.Added // toleration times are not restarted
 			judge(t, down && !stopped && t.Same(right))
 			continue
 		}
@@ -117,7 +117,7 @@ func taintChanges(n Node, status map[ConditionType]Status, mayEmpty, stopped boo
 	return add, drop
 }
 
-// otherReadiness is the readiness taint of n that is not t.
+// otherReadiness returns the readiness taint of n that is not t.
 func (n Node) otherReadiness(t Taint) (Taint, bool) {
 	for _, o := range n.Taints {
 		if o.isReadiness() && !o.Same(t) {
@@ -129,21 +129,21 @@ func (n Node) otherReadiness(t Taint) (Taint, bool) {
 
 func (n Node) hasReadiness() bool { return slices.ContainsFunc(n.Taints, Taint.isReadiness) }
 
-// changesTaint reports whether n has one readiness taint and is about to have the other.
+// changesTaint reports whether n has one readiness taint and is about to get the other instead.
 func (n *node) changesTaint() bool {
 	right, down := readinessTaint(n.ready())
 	has, _ := n.taint(right)
 	return down && n.hasReadiness() && has.Key == ""
 }
 
-// dated is a NoExecute taint and since when the node has it.
+// dated is a NoExecute taint, and since when the node has it.
 type dated struct {
 	Taint
 	since unit.Instant
 }
 
-// date notes since when n has its NoExecute taints: since now, unless we saw them before. What we find at first sight is
-// dated by its timeAdded. A change between the two readiness taints is none.
+// date records since when n has its NoExecute taints: since now, unless they were seen before. For taints found at
+// first sight it is their timeAdded. A change between the two readiness taints keeps the time.
 func (m *Monitor) date(now unit.Instant, n *node, seenBefore bool) {
 	var after []dated
 	for _, t := range n.Taints {
@@ -164,14 +164,14 @@ func (m *Monitor) date(now unit.Instant, n *node, seenBefore bool) {
 	n.noExecute = after
 }
 
-// Toleration is a pod's acceptance of taints.
+// Toleration is a toleration of a pod.
 type Toleration struct {
-	Key    string // empty: any
-	Exists bool   // match any value
-	Never  bool   // the operator is one we do not know: matches nothing
+	Key    string // empty: matches every key
+	Exists bool   // matches every value
+	Never  bool   // the operator is not known: matches nothing
 	Value  string
-	Effect Effect // empty: any
-	// Seconds bound how long, if Bounded; nothing and less is not at all.
+	Effect Effect // empty: matches every effect
+	// Bounded: the taint is tolerated for Seconds only. Zero and less means not at all.
 	Bounded bool
 	Seconds int64
 }

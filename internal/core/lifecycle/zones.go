@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// State of a zone, by upstream's names.
+// State is the state of a zone, with upstream's names.
 type State string
 
 // The states of a zone.
@@ -21,7 +21,7 @@ const (
 	FullDisruption    State = "FullDisruption"    // all are down
 )
 
-// StateOf is the state of a zone of size nodes of which down are not Ready.
+// StateOf returns the state of a zone of size nodes, of which down are not Ready.
 func StateOf(size, down int, unhealthy float32) State {
 	switch {
 	case down > 0 && down == size:
@@ -32,48 +32,50 @@ func StateOf(size, down int, unhealthy float32) State {
 	return Normal
 }
 
-// A Zone is what is known of a zone.
+// A Zone is the public state of a zone.
 type Zone struct {
 	Key        string
 	State      State
-	Size, Down int // of the nodes that count
+	Size, Down int // of the nodes that are not Excluded
 }
 
-// zone is the nodes of one key, and their pace: a bucket of one token that fills at rate.
+// zone is the nodes of one key, and a token bucket that limits the evictions: it holds at most one token and fills at
+// rate.
 type zone struct {
 	Zone
-	members int              // with those that do not count
-	queue   heap.Heap[*node] // down, and without a grant: longest down first
+	members int              // number of nodes, including Excluded ones
+	queue   heap.Heap[*node] // nodes that are down and have no grant, the longest down first
 	rate    float32          // grants per second
 	last    unit.Instant     // latest grant; zero: none known
-	next    unit.Instant     // when there is a token
-	due     unit.Instant     // when to look at queue again; it stands in paces then
-	place   int
-	held    bool // the first of queue waits for room, and that was said
-	counts  bool // in disruption.counted
-	whole   bool // in disruption.wholly
-	isDirty bool
+	next    unit.Instant     // when the bucket has a token
+	due     unit.Instant     // when queue is checked again, while the zone is in Monitor.paces
+	place   int              // index in paces
+	held    bool             // the first of queue waits for room, and a Reason said so
+	counts  bool             // counted in disruption.counted
+	whole   bool             // counted in disruption.wholly
+	isDirty bool             // in disruption.dirtyZones
 }
 
-// standing is a node's part in its zone.
+// standing is what one node contributes to its zone. Only stand, count, setStopped and pace change it.
 type standing struct {
+	// The node's zone, nil: the node does not exist; how count has counted the node in it.
 	zone       *zone
 	counts, up bool
 	waits      bool         // for a grant: it is in zone.queue
-	downSince  unit.Instant // while it waits
-	turn       int          // in zone.queue
+	downSince  unit.Instant // since when it is down; valid while it waits
+	turn       int          // index in zone.queue
 	granted    bool         // its first NoExecute taint may be set
 }
 
 // disruption is the state of all zones together.
 type disruption struct {
 	dirtyZones []*zone
-	counted    int // zones with nodes that count
-	wholly     int // of them, those in FullDisruption
-	stopped    bool
+	counted    int  // number of zones with nodes that count
+	wholly     int  // number of them in FullDisruption
+	stopped    bool // all of them are in FullDisruption: no node is granted a NoExecute taint
 }
 
-// Zones are the zones there are, by key.
+// Zones returns all zones, sorted by key.
 func (m *Monitor) Zones() []Zone {
 	out := make([]Zone, 0, len(m.zones))
 	for _, z := range m.zones {
@@ -83,7 +85,7 @@ func (m *Monitor) Zones() []Zone {
 	return out
 }
 
-// Stopped reports whether every zone is wholly down.
+// Stopped reports whether all nodes of every zone are down.
 func (m *Monitor) Stopped() bool { return m.stopped }
 
 func (m *Monitor) zoneOf(key string) *zone {
@@ -99,8 +101,8 @@ func (m *Monitor) zoneOf(key string) *zone {
 	return z
 }
 
-// stand brings n's part in its zone up to date. What follows for the zone is worked out by Advance, once for all that
-// was heard until then.
+// stand updates what n contributes to its zone. Advance computes what follows for the zone, once for all observations
+// until then.
 func (m *Monitor) stand(now unit.Instant, n *node) {
 	if z := n.zone; z != nil && (!n.exists || z.Key != n.Zone) {
 		m.count(n, false, false)
@@ -142,7 +144,7 @@ func (m *Monitor) stand(now unit.Instant, n *node) {
 	m.touchZone(n.zone)
 }
 
-// ready is the node's Ready condition, written or about to be.
+// ready is the node's Ready condition, as written or about to be written.
 func (n *node) ready() Status {
 	if n.silent {
 		return Unknown
@@ -175,7 +177,7 @@ func (m *Monitor) touchZone(z *zone) {
 	}
 }
 
-// reviewZones works out the states of zones that changed, and whether to stop.
+// reviewZones computes the states of zones that changed, and whether all zones are down.
 func (m *Monitor) reviewZones(now unit.Instant) {
 	if len(m.dirtyZones) == 0 {
 		return
@@ -205,7 +207,7 @@ func (m *Monitor) reviewZones(now unit.Instant) {
 	}
 }
 
-// tally brings z's part in the numbers of zones that count, and that are wholly down, up to date.
+// tally updates what z contributes to the number of zones that count and the number that are fully down.
 func (m *Monitor) tally(z *zone) {
 	counts, whole := z.Size > 0, z.Size > 0 && z.State == FullDisruption
 	m.counted += one(counts) - one(z.counts)
@@ -213,8 +215,8 @@ func (m *Monitor) tally(z *zone) {
 	z.counts, z.whole = counts, whole
 }
 
-// setStopped begins or ends a stop. At its beginning the NoExecute taints of nodes that are down are taken back. At its end
-// every pace begins with an empty bucket, and whoever was judged while all were silent has time to be heard.
+// setStopped begins or ends a stop. At its beginning the readiness NoExecute taints are removed. At its end every token
+// bucket is empty, and nodes that became silent during the stop have time to give a sign of life.
 func (m *Monitor) setStopped(now unit.Instant, stop bool) {
 	m.stopped = stop
 	if stop {
@@ -238,7 +240,7 @@ func (m *Monitor) setStopped(now unit.Instant, stop bool) {
 	}
 }
 
-// setRate gives z the pace of its state. A bucket that was empty, or could never fill, begins empty.
+// setRate gives z the rate of its state. A bucket that was empty, or had no rate, begins empty.
 func (m *Monitor) setRate(now unit.Instant, z *zone) {
 	rate := m.o.EvictionRate
 	switch {
@@ -267,7 +269,7 @@ func interval(rate float32) time.Duration {
 	return time.Duration(min(float64(time.Second)/float64(rate), float64(ageMax)))
 }
 
-// schedule sets when to look at z's queue.
+// schedule sets when to check z's queue.
 func (m *Monitor) schedule(z *zone) {
 	if z.queue.Len() == 0 || z.rate <= 0 {
 		m.paces.Remove(z)
@@ -278,11 +280,11 @@ func (m *Monitor) schedule(z *zone) {
 	m.paces.Set(z)
 }
 
-// roomEvery is how often a zone whose next node has no room looks again. Chosen: 1 s; room changes with every pod, and a
-// tenth of the interval at upstream's rate is soon enough.
+// roomEvery is how often a zone whose next node has no room is checked again. Chosen: 1 s. Room changes with every pod,
+// and a tenth of the interval at upstream's rate is soon enough.
 const roomEvery = time.Second
 
-// pace grants NoExecute taints whose turn has come.
+// pace grants NoExecute taints that are due.
 func (m *Monitor) pace(now unit.Instant) {
 	for m.paces.Len() > 0 && m.paces.First().due <= now {
 		z := m.paces.First()
@@ -317,7 +319,7 @@ func (z *zone) label() string {
 	return "zone " + strings.ReplaceAll(z.Key, ":\x00:", "/")
 }
 
-// takeUpPace learns from written taints when each zone last had a grant.
+// takeUpPace finds when each zone last had a grant, from the taints that are written.
 func (m *Monitor) takeUpPace() {
 	for _, n := range m.nodes {
 		for _, t := range n.noExecute {
