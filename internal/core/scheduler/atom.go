@@ -6,40 +6,41 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// An atom is a question about a node alone, of which pods of many kinds ask the same: whether it has the labels that
-// they select, whether they tolerate its taints. Its answers are kept as a mask and asked again only where a node's
-// facts have changed since. So what a demand asks of nodes is the meet of a few masks, however many kinds of demands
-// there are.
+// An atom is a question about a node alone that many kinds of pods have in common: whether the node has certain labels,
+// or whether certain tolerations tolerate its taints. The answers for all nodes are kept as a mask, and recomputed only
+// for nodes whose facts changed. What a demand requires of nodes is then the intersection of a few masks, however many
+// kinds of demands there are.
 type atom struct {
-	holds    func(row) bool
-	rows     rows.Mask
-	log      *rows.ChangeLog // of what the answers depend on
+	holds    func(row) bool  // the question
+	rows     rows.Mask       // the rows for which the answer is yes, as of position
+	log      *rows.ChangeLog // lists changes of what the answers depend on
 	position int             // in log
-	used     uint64          // when it was asked last, in questions
+	used     uint64          // the number of the last question that used it
 }
 
-// atoms are those asked lately, by what they ask.
+// atoms are the ones used recently, by question.
 type atoms struct {
-	byKey     map[string]*atom
+	byKey map[string]*atom
+	// questions counts the uses of all atoms.
 	questions uint64
 }
 
-// atomsMax is how many atoms are kept; one more, and the half asked longest ago is dropped. Chosen: more than real
-// clusters have; an eighth of a byte for each node and atom.
+// atomsMax is how many atoms are kept. When one more is needed, the half that was used longest ago is dropped. Chosen:
+// more than real clusters need. Each atom takes an eighth of a byte per node.
 const atomsMax = 1024
 
-// What an atom asks, as the first byte of its key.
+// The kinds of questions, as the first byte of an atom's key.
 const (
 	asksTaints   = 't'
 	asksAffinity = 'a'
-	asksAdded    = 'A' // by profile
+	asksAdded    = 'A' // of a profile: its added affinity
 	asksTerm     = 'p'
-	asksVolume   = 'v' // a term of a volume
+	asksVolume   = 'v' // a term of a volume's node affinity
 	asksFeatures = 'f'
-	asksLimits   = 'l' // of a driver, for so many volumes more
+	asksLimits   = 'l' // of a CSI driver, for a number of additional volumes
 )
 
-// narrowBy takes out of m the rows on which holds does not. key says what it asks; equal keys ask the same.
+// narrowBy removes from m the rows for which holds is false. key is the question; equal keys must mean equal answers.
 func (c *state) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
 	if a := c.atomOf(&c.moves, m, key, holds); a != nil {
 		m.Only(a.rows)
@@ -48,7 +49,7 @@ func (c *state) narrowBy(m rows.Mask, key []byte, holds func(row) bool) {
 	c.keepIn(m, m, holds)
 }
 
-// keepIn takes out of m the rows among some on which holds does not.
+// keepIn removes from m the rows in some for which holds is false.
 func (c *state) keepIn(m, some rows.Mask, holds func(row) bool) {
 	m.Both(some, func(r row) {
 		if !holds(r) {
@@ -57,8 +58,8 @@ func (c *state) keepIn(m, some rows.Mask, holds func(row) bool) {
 	})
 }
 
-// atomOf returns the atom for a question about the rows in m, as they are now; nil: they are so few that each is
-// better asked. log notes whatever may change an answer.
+// atomOf returns the atom for a question about the rows in m, brought up to date. It returns nil if m has so few rows
+// that asking about each is cheaper. log must list every change of an answer.
 func (c *state) atomOf(log *rows.ChangeLog, m rows.Mask, key []byte, holds func(row) bool) *atom {
 	a := c.atoms.byKey[string(key)]
 	if a == nil {
@@ -77,7 +78,7 @@ func (c *state) atomOf(log *rows.ChangeLog, m rows.Mask, key []byte, holds func(
 	return a
 }
 
-// shrink drops the half of the atoms that was asked longest ago.
+// shrink drops the half of the atoms that was used longest ago.
 func (a *atoms) shrink() {
 	uses := make([]uint64, 0, len(a.byKey))
 	for _, x := range a.byKey {
@@ -91,8 +92,8 @@ func (a *atoms) shrink() {
 	}
 }
 
-// catchUp calls see for the rows that log says have changed since position, or for all, and returns the position to
-// go on from.
+// catchUp calls see for the rows that changed in log since position, or for all rows if these are too many. It returns
+// the position to continue from.
 func (c *state) catchUp(log *rows.ChangeLog, position int, see func(row)) int {
 	if position >= 0 && log.End()-position <= len(c.name) {
 		if next, ok := log.Since(position, see); ok {

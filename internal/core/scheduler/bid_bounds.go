@@ -11,39 +11,41 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// bidBounds say of every row what an eviction for pods of one priority that ask for the same may cost at best: what
-// resources make necessary beside the pods nominated there, and budgets that allow nothing. All rules besides can only
-// make it dearer. So of many rows the few are asked in full that could be cheapest, and pods that differ in all else
-// share the bounds. They are kept, and worked out again where pods came or went. Budgets change often, and mostly where
-// nothing is cheap: what they say is asked only of rows that promise much without them.
+// bidBounds say for every row what preemption there costs at least, for pods with one priority and the same requests. A
+// bound counts the evictions that are necessary because of resources, with the pods nominated on the row, and because
+// of budgets that allow no disruption. All other filters can only raise the cost. So only the rows with the lowest
+// bounds are evaluated in full, and pods that differ in everything else share the bounds. Bounds are kept, and
+// recomputed where pods came or left. Budgets change often, and mostly on rows that are not cheap; so what budgets add
+// is computed only for rows whose bound without budgets is low.
 //
-// They hold for a pod that is not nominated itself on the row.
+// The bounds are for a pod that is not nominated on the row itself.
 //
-// Pods that ask for about the same share bounds too: those of what they ask for rounded down, which can only promise
-// more. A row that promises enough is then asked what it says to the very amounts before it is asked in full.
+// Pods with similar requests share bounds, too: those of their requests rounded down, which can only be lower. A row
+// whose rounded bound is low is then checked with the exact requests, before it is evaluated in full.
 type bidBounds struct {
 	of       *demand
 	position int       // in cluster.changes
 	budgeted int       // in cluster.allowances
-	used     uint64    // when they were asked last, in decisions
+	used     uint64    // when they were used last, in cluster.decisions
 	rows     []bid     // by row; bidNone: no eviction makes room there
-	free     []bid     // by row: what rows would be if budgets allowed everything
-	stale    rows.Mask // of these rows is free, and no larger than what budgets say
-	// least is, by 64 rows, as many as a word of a mask has, one with the least bound; noRow: to be found.
+	free     []bid     // by row: the bound if budgets allowed everything
+	stale    rows.Mask // rows whose bound is that in free; the one with budgets may be higher
+	// least is, for each 64 rows (a word of a mask), a row with the lowest bound; noRow: not known.
 	least   []row
-	useless RuleSet // why no eviction makes room on some row, or did not
+	useless RuleSet // the rules because of which no eviction makes room on some row
 }
 
-// boundsRowsMax bounds the rows of all bounds together, at 80 bytes each; boundsMin is their smallest number. One more,
-// and the half asked longest ago is dropped. Chosen: 40 MiB, that is 10 vectors of requests on 50,000 nodes. With more
-// in turn each is made anew, at about 0.2 microseconds a node.
+// boundsRowsMax limits the rows of all bounds together, at 80 bytes each. boundsMin is the number of bounds that are
+// always kept. When one more is needed, the half that was used longest ago is dropped. Chosen: 40 MiB, which is 10
+// vectors of requests on 50,000 nodes. If more are used in turn, each is recomputed, at about 0.2 microseconds per
+// node.
 const (
 	boundsRowsMax = 1 << 19
 	boundsMin     = 4
 )
 
-// roundedBits are the leading binary digits that rounding keeps of an amount. Chosen: amounts are told apart by 3 to 6
-// percent, so that a thousand of them between one half and all of a node become sixteen.
+// roundedBits is how many leading binary digits rounding keeps of an amount. Chosen: rounded amounts are 3 to 6 percent
+// apart, so a thousand different amounts between one half and all of a node become sixteen.
 const roundedBits = 5
 
 func roundDown(amount int64) int64 {
@@ -51,11 +53,11 @@ func roundDown(amount int64) int64 {
 	return amount >> drop << drop
 }
 
-// misledMax bounds how many vectors of requests are known to be misled by rounding. Chosen: some 100 KiB.
+// misledMax limits for how many vectors of requests cluster.misled counts. Chosen: about 100 KiB.
 const misledMax = 1 << 10
 
-// boundsFor returns bounds for d as things are now: its own, if there are any or rounding has misled so often that they
-// are worth it, else those of what it asks for rounded down.
+// boundsFor returns up-to-date bounds for d. They are for its exact requests if such bounds exist, or if rounded bounds
+// were too low so often that exact ones are worth their cost; otherwise they are for the rounded requests.
 func (c *cluster) boundsFor(d *demand) *bidBounds {
 	key := boundsKey(d)
 	b := c.bounds[key]
@@ -78,10 +80,10 @@ func (c *cluster) boundsFor(d *demand) *bidBounds {
 	return b
 }
 
-// boundsKey is the key of bounds for the very amounts that d asks for.
+// boundsKey is the key of the bounds for the exact requests of d.
 func boundsKey(d *demand) string { return d.fitKey + strconv.Itoa(int(d.priority)) }
 
-// wasMisled notes for how many rows rounding promised d more than there was.
+// wasMisled records on how many rows the rounded bound for d was too low to be useful.
 func (c *cluster) wasMisled(d *demand, rows int) {
 	if rows == 0 {
 		return
@@ -101,7 +103,7 @@ func (c *cluster) makeBounds(d *demand, key string, requests []request) *bidBoun
 	return b
 }
 
-// askingFor is what bounds look at of a demand that asks for requests and is else as d.
+// askingFor returns the part of a demand that bounds use: requests, and the profile and priority of d.
 func (c *cluster) askingFor(d *demand, requests []request) *demand {
 	of := &demand{class: &class{needs: needs{profile: d.profile}, priority: d.priority}}
 	for _, q := range requests {
@@ -112,15 +114,15 @@ func (c *cluster) askingFor(d *demand, requests []request) *demand {
 	return of
 }
 
-// asBoundsSee is what bounds look at of d.
+// asBoundsSee returns a demand with the part of d that bounds use.
 func (c *cluster) asBoundsSee(d *demand) *demand {
 	if !slices.ContainsFunc(d.requests, func(q request) bool { return d.profile.ignores(c.columns.all[q.column].resource) }) {
-		return d // and more, at which they do not look
+		return d // it has more, which bounds do not use
 	}
 	return c.askingFor(d, d.requests)
 }
 
-// correctBounds brings b up to what happened since.
+// correctBounds recomputes the bounds of rows that changed.
 func (c *cluster) correctBounds(b *bidBounds) {
 	b.used = c.decisions
 	b.grow(len(c.name))
@@ -131,7 +133,7 @@ func (c *cluster) correctBounds(b *bidBounds) {
 		b.stale = b.stale.Put(r, b.free[r].state == bidGood)
 	}
 	if b.position < 0 {
-		b.budgeted = c.allowances.End() // all rows are fresh
+		b.budgeted = c.allowances.End() // every row is recomputed below
 	}
 	b.position = c.catchUp(&c.changes, b.position, again)
 	b.budgeted = c.catchUp(&c.allowances, b.budgeted, func(r row) {
@@ -151,7 +153,7 @@ func (b *bidBounds) grow(n int) {
 	}
 }
 
-// set writes what is known of row r.
+// set sets the bound of row r.
 func (b *bidBounds) set(r row, x bid) {
 	b.rows[r] = x
 	switch least := b.least[r>>6]; {
@@ -166,7 +168,7 @@ func (b *bid) isLessThan(other *bid) bool {
 	return b.state == bidGood && (other.state != bidGood || compareBids(b, other) < 0)
 }
 
-// settle asks what budgets say of row r, if that is not known, and reports whether it is dearer for it.
+// settle computes what budgets add to the bound of row r, if that is not known, and reports whether the bound rose.
 func (b *bidBounds) settle(c *cluster, r row) (dearer bool) {
 	if !b.stale.Has(r) {
 		return false
@@ -180,7 +182,7 @@ func (b *bidBounds) settle(c *cluster, r row) (dearer bool) {
 	return true
 }
 
-// leastOf is the least bound of the i-th 64 rows.
+// leastOf returns the lowest bound of the i-th 64 rows.
 func (b *bidBounds) leastOf(i int) *bid {
 	if b.least[i] == noRow {
 		least := row(i << 6)
@@ -194,8 +196,8 @@ func (b *bidBounds) leastOf(i int) *bid {
 	return &b.rows[b.least[i]]
 }
 
-// freeBoundOn is no larger than what bidFor finds on row r for any demand that asks for what d does, whatever budgets
-// allow.
+// freeBoundOn returns a bid that is no higher than what bidFor returns on row r for any demand with the requests of d,
+// even if budgets allow everything.
 func (c *cluster) freeBoundOn(d *demand, r row) bid {
 	all := c.belowOn(d, r)
 	if len(all) == 0 {
@@ -207,7 +209,7 @@ func (c *cluster) freeBoundOn(d *demand, r row) bid {
 	return bid{by: RuleResources}
 }
 
-// boundOn is likewise, as budgets are now.
+// boundOn returns the same, with budgets as they are now.
 func (c *cluster) boundOn(d *demand, r row) bid {
 	all, allowed := c.belowOn(d, r), c.allowed[:0]
 	for _, h := range all {
@@ -228,7 +230,7 @@ func (c *cluster) boundOn(d *demand, r row) bid {
 	return b
 }
 
-// belowOn lists the pods on row r that d may evict, the least important first, in working space.
+// belowOn returns the pods on row r with a lower priority than d, the lowest first. The list is working space.
 func (c *cluster) belowOn(d *demand, r row) []*held {
 	all := c.below[:0]
 	if c.seen[r] {
@@ -243,7 +245,7 @@ func (c *cluster) belowOn(d *demand, r row) []*held {
 	return all
 }
 
-// boundOf is the bound where so many of pods, which are in order of priority, have to leave, and at least up to one.
+// boundOf returns the bound if count of pods must leave, among them pods[last]. pods are sorted by priority.
 func boundOf(pods []*held, last, count int) bid {
 	b := bid{state: bidGood, highest: pods[last].class.priority, count: int32(count)}
 	b.sum = int64(b.highest) + priorityLift
@@ -258,8 +260,8 @@ func boundOf(pods []*held, last, count int) bid {
 	return b
 }
 
-// fewestOf finds how many of pods, which are in order of priority, have to leave row r at least for the resources that
-// d asks for, and up to which of them; enough: that helps.
+// fewestOf returns how many of pods must leave row r at least to free the resources that d requests, and the last one
+// that must be among the candidates. pods are sorted by priority. enough is false if even all of them are too few.
 func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, enough bool) {
 	if len(pods) == 0 {
 		return 0, 0, false
@@ -294,12 +296,13 @@ func (c *cluster) fewestOf(d *demand, r row, pods []*held) (last, count int, eno
 				most = max(most, h.class.takes(q.column))
 			}
 		}
-		count = max(count, int((lack+most-1)/most)) // if each freed as much as the largest
+		count = max(count, int((lack+most-1)/most)) // as if each freed as much as the largest
 	}
 	return last, count, true
 }
 
-// fewestSpent is how many pods have to leave at least whose budgets allow it not, where those that may are not enough.
+// fewestSpent returns how many pods must leave at least although their budgets do not allow it, given that those
+// allowed to leave are not enough.
 func (c *cluster) fewestSpent(d *demand, r row, pods []*held) (count int) {
 	count = 1
 	for _, q := range d.requests {
@@ -318,12 +321,12 @@ func (c *cluster) fewestSpent(d *demand, r row, pods []*held) (count int) {
 	return count
 }
 
-// lack is how much of a resource is missing on row r for a pod that requests q; zero or less: nothing.
+// lack returns how much of a resource is missing on row r for a pod that requests q; zero or less: nothing is missing.
 func (c *cluster) lack(r row, q request) int64 {
 	return q.value - (c.columns.has(q.column, r) - c.columns.takes(q.column, r))
 }
 
-// nominatedBefore is how many pods are nominated on row r that go before d (asIfNominated).
+// nominatedBefore returns how many pods nominated on row r count when d is judged; see asIfNominated.
 func (c *cluster) nominatedBefore(d *demand, r row) (n int64) {
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority {
@@ -333,7 +336,7 @@ func (c *cluster) nominatedBefore(d *demand, r row) (n int64) {
 	return n
 }
 
-// nominatedTake is what the pods take from a column that are nominated on row r and go before d.
+// nominatedTake returns how much of a column the pods take that are nominated on row r and count when d is judged.
 func (c *cluster) nominatedTake(d *demand, r row, column int) (sum int64) {
 	for _, w := range c.nominated[r] {
 		if w.class.priority >= d.priority {
@@ -343,7 +346,7 @@ func (c *cluster) nominatedTake(d *demand, r row, column int) (sum int64) {
 	return sum
 }
 
-// takes is what a pod of class k takes from a column.
+// takes returns how much of a column a pod of class k takes.
 func (k *class) takes(column int) int64 {
 	for _, q := range k.requests {
 		if q.column == column {

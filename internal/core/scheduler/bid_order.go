@@ -8,35 +8,38 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// byBound hands out rows by their bounds, and asks what budgets say only of those whose turn it is. It looks at few: a
-// heap holds for every 64 rows, as many as a word of a mask has, one with the least bound. The first rows are handed
-// out in the order of their bounds, of equal ones in the order of the ring: mostly one of them is the cheapest. Where
-// bounds say little, all rows are asked; so then those of one word follow each other, which lie together in memory.
+// byBound returns rows in the order of their bounds, and computes what budgets add only for rows that are next. It
+// examines few rows: a heap has, for every 64 rows (a word of a mask), one row with the lowest bound. The first rows
+// are returned in the order of their bounds, and with equal bounds in tie-breaking order (winsTie); usually one of them
+// is the cheapest. If bounds say little, nearly all rows are returned. After the first ones, rows of one word are
+// therefore returned one after another, because they are adjacent in memory.
 type byBound struct {
 	cluster *cluster
 	bounds  *bidBounds
-	among   rows.Mask // those not handed out yet
-	mine    uint64    // the turn of whom they are for
-	handed  int
-	words   []boundsWord
-	heap    heap.Heap[*boundsWord]
-	rest    *boundsWord // whose rows follow each other now; nil: none's
+	among   rows.Mask // those not returned yet
+	mine    uint64    // the tie-breaking offset of the pod; see turnOf
+	// handed counts the rows that were returned in the order of their bounds.
+	handed int
+	words  []boundsWord
+	heap   heap.Heap[*boundsWord]
+	rest   *boundsWord // the word whose rows are now returned one after another; nil: none
 }
 
-// A boundsWord stands in the heap for the rows of one word.
+// A boundsWord is the entry of a word's rows in the heap.
 type boundsWord struct {
 	index int
-	row   row  // no row of the word that is among has a lesser bound
-	first bool // row is among, and no other of the word goes before it; otherwise they are still to be looked through
+	row   row  // no row of the word in among has a lower bound
+	first bool // row is in among, and first of its word in order; false: the word must be searched for its first row
 	place int
 }
 
-// bestFirst is how many rows are handed out in the order of their bounds. Chosen: to find the next takes a look at 64
-// bounds, that is about as long as to ask a row. Where all 50,000 rows had to be asked, that order took three times as
-// long as their own, since rows that follow each other did not lie together (BenchmarkPreempt, forbids-zones).
+// bestFirst is how many rows are returned in the order of their bounds. Chosen: finding the next row in order compares
+// 64 bounds, which takes about as long as evaluating a row. Where all 50,000 rows had to be evaluated, this order took
+// three times as long as row order, because consecutive rows were not adjacent in memory (BenchmarkPreempt,
+// forbids-zones).
 const bestFirst = 64
 
-// begin makes x, working space, ready for rows among some, which it takes out as it hands them out.
+// begin initializes x, which is working space, for the rows in among. x removes rows from among as it returns them.
 func (x *byBound) begin(c *cluster, bounds *bidBounds, among rows.Mask, mine uint64) *byBound {
 	x.cluster, x.bounds, x.among, x.mine = c, bounds, among, mine
 	x.handed, x.rest, x.words = 0, nil, x.words[:0]
@@ -52,7 +55,7 @@ func (x *byBound) begin(c *cluster, bounds *bidBounds, among rows.Mask, mine uin
 	return x
 }
 
-// compare orders words by their least bounds; those that are still to be looked through go before others as good.
+// compare orders words by their lowest bounds. Of equal ones, words that must still be searched go first.
 func (x *byBound) compare(a, b *boundsWord) int {
 	order := compareBids(&x.bounds.rows[a.row], &x.bounds.rows[b.row])
 	switch {
@@ -66,8 +69,7 @@ func (x *byBound) compare(a, b *boundsWord) int {
 	return cmp.Compare(a.index, b.index)
 }
 
-// than is the next row that may cost less than the best, or as much and goes before it on the ring; noRow: there is
-// none.
+// than returns the next row that may cost less than the best, or the same and wins the tie; noRow: there is none.
 func (x *byBound) than(best row, cost *bid) row {
 	promises := func(r row, surely bool) bool {
 		if best == noRow {
@@ -107,8 +109,7 @@ func (x *byBound) than(best row, cost *bid) row {
 	}
 }
 
-// nextOf is the next row of a word, in their own order, that promises enough when budgets have been asked; noRow: there
-// is none.
+// nextOf returns the next row of a word, in row order, whose bound with budgets is low enough; noRow: there is none.
 func (x *byBound) nextOf(w *boundsWord, promises func(r row, surely bool) bool) row {
 	for x.among[w.index] != 0 {
 		r := row(w.index<<6 | bits.TrailingZeros64(x.among[w.index]))
@@ -123,7 +124,7 @@ func (x *byBound) nextOf(w *boundsWord, promises func(r row, surely bool) bool) 
 	return noRow
 }
 
-// lookThrough finds the row of a word that goes first, or takes the word out.
+// lookThrough finds the first row of a word in order, or removes the word if it has no row left.
 func (x *byBound) lookThrough(w *boundsWord) {
 	first := row(noRow)
 	x.each(w, func(r row) {
@@ -147,8 +148,8 @@ func (x *byBound) lookThrough(w *boundsWord) {
 	x.heap.Set(w)
 }
 
-// settle asks what budgets say of the row that stands for a word; where that makes it dearer, also of the rows of the
-// word that promise more: mostly they follow.
+// settle computes what budgets add to the bound of the row that represents a word. If that raises the bound, it does
+// the same for the rows of the word with lower bounds, which would usually be next.
 func (x *byBound) settle(w *boundsWord) {
 	if !x.bounds.settle(x.cluster, w.row) {
 		return

@@ -9,38 +9,40 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// bids are what making room on rows would cost a demand, as far as they were asked. They are kept for demands of which
-// the bounds say little, and a row is asked again when it has changed, or what budgets allow of the pods on it, or
-// what a counter says of its domain.
+// bids are what preemption on rows costs for a demand, as far as it was computed. They are kept for demands for which
+// the bounds say little. A row's bid is recomputed when the row changed, when budgets allow another number of
+// disruptions for its pods, or when a counter changed in its domain.
 type bids struct {
-	worth    bool      // many rows were asked the last time
-	known    rows.Mask // nil: nothing is kept
-	rows     []bid     // of those known
-	position int       // in cluster.changes
-	budgeted int       // in cluster.allowances
-	volumes  *volumes.Ask
-	floors   []int32 // of each hard spread constraint, what floorsOf were
-	stale    bool    // a counter says something else of many rows
-	heard    []*census.Counter
+	worth    bool              // many rows were evaluated the last time
+	known    rows.Mask         // rows whose bid is known; nil: no bids are kept
+	rows     []bid             // by row; meaningful for rows in known
+	position int               // in cluster.changes
+	budgeted int               // in cluster.allowances
+	volumes  *volumes.Ask      // the volumes for which they were computed
+	floors   []int32           // the values of floorsOf for which they were computed, for each hard spread constraint
+	stale    bool              // a counter changed for too many rows
+	heard    []*census.Counter // the counters that notify this demand
 
-	hopeless    string // why none is good, as of position hopelessAt, with these volumes, and for no pod in particular
+	// why no row has a good bid, as of position hopelessAt, with hopelessFor, and not because of one pod
+	hopeless    string
 	hopelessAt  int
 	hopelessFor *volumes.Ask
 }
 
-// bidsWorth is from how many rows that were asked for one preemption on bids are kept. Chosen: asking them takes about
-// as long as catching up with what has happened between two preemptors on 5,000 nodes.
+// bidsWorth is how many rows must be evaluated for one preemption so that bids are kept. Chosen: evaluating that many
+// takes about as long as applying the changes between two preemptors on 5,000 nodes.
 const bidsWorth = 64
 
-// bidRowsMax bounds the rows of all bids together, at 40 bytes each. Chosen: 40 MiB, that is the bids of 200 demands on
-// 5,000 nodes. With more that preempt in turn, all are made anew now and then.
+// bidRowsMax limits the rows of all bids together, at 40 bytes each. Chosen: 40 MiB, which is the bids of 200 demands
+// on 5,000 nodes. If more demands preempt in turn, all bids are recomputed now and then.
 const bidRowsMax = 1 << 20
 
-// nominatedMax is up to how many pods are nominated on a row whose bid is kept. Chosen: more than a node has room for.
+// nominatedMax is the largest number of pods nominated on a row whose bid is kept. Chosen: more than a node has room
+// for.
 const nominatedMax = 256
 
-// floorsOf is what a domain's count is compared with, and what it would be if the domain with the fewest had
-// nominatedMax pods more: where pods are nominated, they count in the row's domain, and the fewest are in another.
+// floorsOf returns what the count of a domain is compared with, and what that would be if the domain with the fewest
+// pods had nominatedMax more. Nominated pods count in the domain of their row, so the fewest are in another domain.
 func (a *spreadAsk) floorsOf() (fewest, next int32) {
 	if a.counter == nil || a.counter.Ground.Domains < int(a.minDomains) {
 		return 0, -1
@@ -48,15 +50,15 @@ func (a *spreadAsk) floorsOf() (fewest, next int32) {
 	return a.counter.Fewest(), a.counter.NextFewest(nominatedMax)
 }
 
-// domainRowsMax is up to how many rows of a domain are asked again one by one when a counter says something else of it.
-// Chosen: of larger domains there are few, and something happens in them all the time.
+// domainRowsMax is the largest number of rows of a domain whose bids are dropped one by one when a counter changes in
+// the domain. Chosen: there are few larger domains, and their counts change all the time.
 const domainRowsMax = 8
 
-// cheapest finds the row on which making room for d costs least: noRow, there is none. Rows whose bids are not known
-// are asked in the order of their bounds, until none promises more than the best so far. The row on which self is
-// nominated is asked in any case: bounds count self there.
+// cheapest returns the row where making room for d costs least, or noRow. Rows without a known bid are evaluated in the
+// order of their bounds, until no bound is lower than the best cost. The row on which self is nominated is always
+// evaluated, because bounds count self as nominated there.
 func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
-	own := row(noRow) // on which self is nominated: its bid is another than that of its like
+	own := row(noRow) // the row on which self is nominated: its bid differs from that of other pods like it
 	if w := c.wishes[self]; w != nil {
 		own = w.Row
 	}
@@ -116,11 +118,10 @@ func (c *cluster) cheapest(d *demand, self PodID) (best row, cost bid) {
 	return best, cost
 }
 
-// rulesOfNodes are those that look at what a node says of itself, before any rule that looks at its pods: where one of
-// them objects, no eviction helps.
+// rulesOfNodes are rules that depend only on facts about the node itself. Where one of them rejects, no eviction helps.
 const rulesOfNodes = RuleSupported | RuleAgent | RuleNames | RuleUnschedulable | RuleTaints | RuleNodeAffinity
 
-// mayBid is the set of rows to which these rules do not object, in working space.
+// mayBid returns the rows that these rules do not reject. The mask is working space.
 func (c *cluster) mayBid(d *demand) rows.Mask {
 	rows := c.look().seen.CopyOf(c.biddable)
 	c.biddable = rows
@@ -132,7 +133,7 @@ func (c *cluster) mayBid(d *demand) rows.Mask {
 	return rows
 }
 
-// keptBids returns what is known of the bids for d as things are now; nil: nothing is kept.
+// keptBids returns the known bids of d, brought up to date; nil: no bids are kept.
 func (c *cluster) keptBids(d *demand) *bids {
 	b := &d.bids
 	if !b.worth || d.volumes != nil && len(d.volumes.Once) > 0 {
@@ -161,7 +162,7 @@ func (c *cluster) keptBids(d *demand) *bids {
 
 func (b *bids) keep(r row, x bid) { b.known, b.rows[r] = b.known.With(r), x }
 
-// keepBids begins to keep the bids for d, and drops all others if there are too many.
+// keepBids begins to keep bids for d. It drops all others if there are too many.
 func (c *cluster) keepBids(d *demand) {
 	if (len(c.bidding)+1)*len(c.name) > bidRowsMax {
 		for x := range c.bidding {
@@ -175,7 +176,7 @@ func (c *cluster) keepBids(d *demand) {
 	d.eachCounter(func(k *census.Counter) { b.hear(d, k) })
 }
 
-// hear lets d, whose bids b are, hear what happens to a counter.
+// hear makes counter k notify d, whose bids b are, of changes.
 func (b *bids) hear(d *demand, k *census.Counter) {
 	if !slices.Contains(b.heard, k) {
 		b.heard = append(b.heard, k)
@@ -183,7 +184,7 @@ func (b *bids) hear(d *demand, k *census.Counter) {
 	}
 }
 
-// dropBids forgets what is known of the bids for d.
+// dropBids drops the bids of d.
 func (c *cluster) dropBids(d *demand) {
 	for _, k := range d.bids.heard {
 		listenersOf(k).bidders = shrink.Without(listenersOf(k).bidders, d)
@@ -192,9 +193,9 @@ func (c *cluster) dropBids(d *demand) {
 	d.bids = bids{worth: d.bids.worth}
 }
 
-// rebid notes for those who keep bids that k counts another number in a domain. That there is somebody at all, or
-// nobody any more, matters everywhere; and whether there is somebody in more than one domain matters in the other: who
-// wants to join its like is the first of them where all the others can be evicted.
+// rebid marks bids as stale because the count of k changed in a domain. If the change decides whether there is any pod
+// at all, it matters for all rows. It also does if it decides whether pods are in more than one domain: a pod with
+// affinity to its own kind may be the first of its kind where all others can be evicted.
 func (c *cluster) rebid(k *census.Counter, domain int32) {
 	if len(listenersOf(k).bidders) == 0 {
 		return
@@ -209,7 +210,7 @@ func (c *cluster) rebid(k *census.Counter, domain int32) {
 	}
 }
 
-// allBids asks every row.
+// allBids computes the bid of every row.
 func (c *cluster) allBids(d *demand, self PodID) []bid {
 	all := make([]bid, len(c.name))
 	for i := range all {

@@ -10,30 +10,30 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// A Budget is a PodDisruptionBudget: how many of the pods it selects may still be disrupted.
+// A Budget is a PodDisruptionBudget: how many of the pods that it selects may still be disrupted.
 type Budget struct {
 	Namespace, Name string
 	Selector        LabelSelector
 	Allowed         int32
-	Disrupted       []string // names of pods whose disruption is counted already
+	Disrupted       []string // names of pods whose disruption its status counts already
 }
 
-// budget is a Budget, and what the victims take from it that were chosen and that its status does not count yet
-// (charges.go).
+// budget is a Budget, with the number of chosen victims that its status does not count yet (charges.go).
 type budget struct {
 	Budget
+	// charges is how many victims count against it.
 	of      *selection
-	number  row // in charges of its namespace
-	place   int // in budgets of the selection
+	number  row // in budgetsIn.numbers
+	place   int // in selection.budgets
 	charges int32
 
-	remains int32 // while overBudget looks at a row: see selection.each
+	remains int32 // only during overBudget: what is left of it; see selection.each
 }
 
-// left is how many pods may still be disrupted.
+// left returns how many pods may still be disrupted.
 func (b *budget) left() int32 { return b.Allowed - b.charges }
 
-// counts reports whether the disruption of h is counted already.
+// counts reports whether the disruption of h counts already.
 func (b *budget) counts(h *held) bool {
 	x := b.of.in.charged[h.id]
 	return x != nil && x.on.Has(b.number) || b.names(h.name)
@@ -44,27 +44,27 @@ func (b *budget) names(pod string) bool {
 	return b.of.in.named[pod] > 0 && slices.Contains(b.Disrupted, pod)
 }
 
-// A selection is the budgets of a namespace with one selector. They select the same pods, and where none of them counts
-// a pod as disrupted already, it matters only what the fewest is that one of them allows: so that many of them cost
-// no more than one. Their order has no meaning.
+// A selection is the budgets of a namespace that have the same selector. They select the same pods. If none of them
+// counts a pod as disrupted yet, only the smallest number that one of them allows matters, so many budgets cost no more
+// than one. Their order has no meaning.
 type selection struct {
 	in       *budgetsIn
 	key      string
 	selector LabelSelector
-	means    *census.Aim // the pods they select; it is listed nowhere
+	means    *census.Aim // the pods they select; it is not in the census
 	number   row         // in budgetsIn.selections
 	budgets  []*budget
 	least    int32 // see leastLeft
-	stale    bool  // least is to be found anew
+	stale    bool  // least must be recomputed
 
-	// While overBudget looks at a row, if asked is its turn: how many pods were taken from all of them; each: what is
-	// taken counts by budget, because some of them count a pod already.
+	// Only during overBudget, if asked is its number: how many pods count against all of the budgets; each says that
+	// budgets are counted one by one, because some of them count a pod already.
 	asked uint64
 	taken int32
 	each  bool
 }
 
-// leastLeft is the fewest disruptions that one of s allows; anyNumber if there is none.
+// leastLeft returns the fewest disruptions that one of the budgets allows; anyNumber if there are none.
 func (s *selection) leastLeft() int32 {
 	if s.stale {
 		s.stale, s.least = false, anyNumber
@@ -75,8 +75,8 @@ func (s *selection) leastLeft() int32 {
 	return s.least
 }
 
-// take evicts h in a thought, and reports whether one of s does not allow it then. counted: the disruption of h may be
-// counted by some of s.
+// take counts h as evicted, and reports whether one of the budgets does not allow that. counted says that some budget
+// may count the disruption of h already.
 func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
 	if s.asked != asked {
 		s.asked, s.taken, s.each = asked, 0, false
@@ -101,39 +101,41 @@ func (s *selection) take(h *held, counted bool, asked uint64) (over bool) {
 	return over
 }
 
-// protects reports whether s selects the pods of who. As upstream has it, pods without labels are in no budget.
+// protects reports whether s selects the pods of who. As upstream, pods without labels are in no budget.
 func (s *selection) protects(who *census.Identity) bool {
 	return len(who.Labels) > 0 && s.selector.Matches(who.Labels)
 }
 
-// budgets are all of them. An identity knows the selections that have its pods.
+// budgets are all budgets. The selections that have the pods of an identity are stored with the identity (kept).
 type budgets struct {
 	in     map[string]*budgetsIn // by namespace
-	asked  uint64                // by overBudget
-	ending []ending              // the first first
+	asked  uint64                // counts the calls of overBudget
+	ending []ending              // the earliest first
 }
 
-// budgetsIn holds the budgets of a namespace. A selection that demands one of some values of a label is found by each.
+// budgetsIn has the budgets of a namespace. A selection that requires one of some values of a label is in byLabel under
+// each of them, other selections are in others.
 type budgetsIn struct {
 	byName     map[string]*budget
 	bySelector map[string]*selection
 	byLabel    map[Label][]*selection
 	others     []*selection
 	selections numbered[selection]
-	everybody  *census.Aim // all pods of the namespace; it is listed nowhere
+	everybody  *census.Aim // all pods of the namespace; it is not in the census
 
 	numbers numbered[budget]
 	charged map[PodID]*charge // by victim
 	named   map[string]int    // how many budgets name a pod as disrupted
 }
 
-// selectedBy is the selections that have the pods of an identity: one bit for each, as there may be thousands of both.
+// selectedBy is the set of selections that have the pods of an identity. It is a mask, because there may be thousands
+// of selections and of identities.
 type selectedBy struct {
 	in    *budgetsIn // nil if there are none
 	which rows.Mask  // by number
 }
 
-// each yields them.
+// each yields the selections.
 func (x *selectedBy) each(yield func(*selection) bool) {
 	for i, w := range x.which {
 		for ; w != 0; w &= w - 1 {
@@ -161,9 +163,9 @@ func (x *selectedBy) count(h *held) bool {
 	return x.in != nil && (x.in.charged[h.id] != nil || x.in.named[h.name] > 0)
 }
 
-// numbered gives things small numbers, and takes them back.
+// numbered gives things small numbers, and reuses numbers.
 type numbered[T any] struct {
-	of   []*T // by number; nil: it is free
+	of   []*T // by number; nil: the number is free
 	free []row
 }
 
@@ -184,7 +186,7 @@ func (x *numbered[T]) drop(number row) {
 
 func newBudgets() budgets { return budgets{in: map[string]*budgetsIn{}} }
 
-// at returns a budget, nil if there is none of that name.
+// at returns a budget; nil if there is none with this name.
 func (b *budgets) at(namespace, name string) *budget {
 	if in := b.in[namespace]; in != nil {
 		return in.byName[name]
@@ -192,7 +194,7 @@ func (b *budgets) at(namespace, name string) *budget {
 	return nil
 }
 
-// inNamespace returns the budgets of a namespace, which may be none yet.
+// inNamespace returns the budgets of a namespace, and creates an empty set if necessary.
 func (b *budgets) inNamespace(name string) *budgetsIn {
 	in := b.in[name]
 	if in == nil {
@@ -215,7 +217,7 @@ func aimIn(namespace string, pods LabelSelector) *census.Aim {
 	}}
 }
 
-// name notes that one budget more (sign 1), or fewer, names pods as disrupted.
+// name records that one budget more (sign 1) or less (sign -1) names pods as disrupted.
 func (in *budgetsIn) name(pods []string, sign int) {
 	for _, pod := range pods {
 		if in.named[pod] += sign; in.named[pod] == 0 {
@@ -224,7 +226,7 @@ func (in *budgetsIn) name(pods []string, sign int) {
 	}
 }
 
-// setBudget replaces what is known of a budget.
+// setBudget adds or replaces a budget.
 func (c *cluster) setBudget(of Budget) {
 	b := c.budgets.at(of.Namespace, of.Name)
 	if b != nil && !b.Selector.Equal(&of.Selector) {
@@ -261,7 +263,7 @@ func (c *cluster) addBudget(of Budget) {
 	change.note()
 }
 
-// selectionBy returns the budgets of a namespace with this selector, which may be none yet.
+// selectionBy returns the selection with this selector, and creates it if necessary.
 func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector) *selection {
 	c.scratch = by.Append(c.scratch[:0])
 	if known := in.bySelector[string(c.scratch)]; known != nil {
@@ -285,7 +287,7 @@ func (c *cluster) selectionBy(in *budgetsIn, namespace string, by LabelSelector)
 	return s
 }
 
-// demanded is the labels of which the pods of s have one; nil: it demands none.
+// demanded returns labels such that every pod of s has one of them; nil: s has no such requirement.
 func (s *selection) demanded() (labels []Label) {
 	q := s.means.Demanded()
 	if q == nil {
@@ -366,7 +368,7 @@ func (c *cluster) findBudgets(who *census.Identity) {
 	find(in.others)
 }
 
-// overBudget tells which of pods, evicted in this order, some disruption budget no longer allows.
+// overBudget reports for each of pods, evicted in this order, whether some disruption budget does not allow it.
 func (c *cluster) overBudget(pods []*held) []bool {
 	spent := c.spent[:0]
 	c.budgets.asked++
@@ -374,7 +376,7 @@ func (c *cluster) overBudget(pods []*held) []bool {
 		by := &keptWith(h.Who).budgets
 		over, counted := false, by.count(h)
 		for s := range by.each {
-			if int(s.leastLeft()) < len(pods) { // the others allow it whoever else goes
+			if int(s.leastLeft()) < len(pods) { // the others allow the eviction of all pods
 				over = s.take(h, counted, c.budgets.asked) || over
 			}
 		}
@@ -384,7 +386,7 @@ func (c *cluster) overBudget(pods []*held) []bool {
 	return spent
 }
 
-// isSpent reports whether a budget of h allows no disruption.
+// isSpent reports whether a budget of h allows no further disruption.
 func (h *held) isSpent() bool {
 	by := &keptWith(h.Who).budgets
 	counted := by.count(h)
@@ -397,5 +399,5 @@ func (h *held) isSpent() bool {
 	return false
 }
 
-// anyNumber is what no budget allows of pods.
+// anyNumber is what is allowed where there is no budget.
 const anyNumber = math.MaxInt32

@@ -8,21 +8,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What victims take from budgets before the status of these says so, and which rows have to be asked again when budgets
-// allow another number.
+// This file has what counts against budgets before their status shows it, and which rows must be reevaluated when
+// budgets allow another number of disruptions.
 
-// charge is what one victim takes from the budgets that select it: until the victim will not be evicted after all; or,
-// once it was seen to be deleted, until the status of the budget is seen again, which has counted it then. A status
-// that names the pod among its disrupted ones has, too.
+// charge is what one victim counts against the budgets that select it. It ends when the victim will not be evicted
+// after all. Once the victim is seen to be deleted, it ends for each budget whose next status arrives, because that
+// status counts it. It also ends for a budget whose status names the pod as disrupted.
 type charge struct {
 	by     PodID // the preemptor
 	name   string
 	ending bool      // the victim was seen to be deleted
-	on     rows.Mask // the budgets that are charged, by number: one bit for each, as there may be thousands of both
-	count  int       // of these
+	on     rows.Mask // the numbers of the budgets; a mask, because there may be thousands of budgets and victims
+	count  int       // how many budgets are in on
 }
 
-// ending is a charge that ends at an instant, if it has not before.
+// ending is a charge that expires at an instant, if it has not ended before.
 type ending struct {
 	in     *budgetsIn
 	id     PodID
@@ -30,13 +30,13 @@ type ending struct {
 	at     unit.Instant
 }
 
-// chargeMax is how long a charge lasts at most after its victim was seen to be deleted: the status of a budget stays as
-// it is if the victim was not ready. Upstream's disruption controller waits as long for a pod that it counts as
+// chargeMax is how long a charge lasts at most after its victim was seen to be deleted. The status of a budget does not
+// change if the victim was not ready. Upstream's disruption controller waits as long for a pod that it counts as
 // disrupted (DeletionTimeout, 2 minutes).
 const chargeMax = 2 * time.Minute
 
-// charge takes a victim that was chosen from what budgets allow. What is being deleted already is in their status, or
-// about to be.
+// charge counts a chosen victim against its budgets. A pod that is being deleted already is in their status, or will be
+// soon.
 func (c *cluster) charge(preemptor, victim PodID) {
 	h := c.pods[victim]
 	if h == nil || h.Deleting {
@@ -69,7 +69,8 @@ func (c *cluster) charge(preemptor, victim PodID) {
 	change.note()
 }
 
-// discharge ends what h takes from budgets, if it was not seen to be deleted; by a preemptor, or by any if that is "".
+// discharge ends the charge of h, unless h was seen to be deleted. It ends only a charge by the preemptor by, or any if
+// by is "".
 func (c *cluster) discharge(h *held, by PodID) {
 	in := keptWith(h.Who).budgets.in
 	if in == nil {
@@ -80,7 +81,7 @@ func (c *cluster) discharge(h *held, by PodID) {
 	}
 }
 
-// uncharge ends what victim id takes from b.
+// uncharge ends the charge of victim id against b.
 func (c *cluster) uncharge(b *budget, id PodID, x *charge) {
 	x.on.Clear(b.number)
 	b.charges--
@@ -92,7 +93,7 @@ func (c *cluster) uncharge(b *budget, id PodID, x *charge) {
 	}
 }
 
-// unchargeAll ends what victim id takes from all budgets.
+// unchargeAll ends the charge of victim id against all budgets.
 func (c *cluster) unchargeAll(in *budgetsIn, id PodID, x *charge) {
 	change := c.changeAllowed(in)
 	x.on.Each(func(number row) {
@@ -107,7 +108,7 @@ func (c *cluster) unchargeAll(in *budgetsIn, id PodID, x *charge) {
 	change.note()
 }
 
-// heed ends the charges that the status of b, which was just seen, has counted.
+// heed ends the charges that the new status of b counts.
 func (c *cluster) heed(b *budget) {
 	if b.charges == 0 {
 		return
@@ -119,7 +120,7 @@ func (c *cluster) heed(b *budget) {
 	}
 }
 
-// chargeEnds notes that a victim was seen to be deleted, or is gone: its budgets will be seen to count that.
+// chargeEnds records that a victim was seen to be deleted, or is gone: the status of its budgets will count it.
 func (c *cluster) chargeEnds(now unit.Instant, id PodID) {
 	h := c.pods[id]
 	if h == nil {
@@ -147,7 +148,8 @@ func (c *cluster) expireCharges(now unit.Instant) {
 	c.budgets.ending = list
 }
 
-// spare notes that the victims chosen for w will not be evicted for it, but for those that are ending.
+// spare ends the charges of the victims chosen for w, because they will not be evicted for it. Charges of victims that
+// are being deleted remain.
 func (c *cluster) spare(w *nominated) {
 	for _, id := range w.victims {
 		if h := c.pods[id]; h != nil {
@@ -157,29 +159,30 @@ func (c *cluster) spare(w *nominated) {
 	w.victims = nil
 }
 
-// selectionsNoted is for how many selections that change at once the rows are found of which it matters. With more, all
-// rows with pods of the namespace are noted. Chosen: pods are in one budget mostly, seldom in a few; it bounds what one
-// victim costs that thousands select, each otherwise.
+// selectionsNoted is for how many selections that change at once the affected rows are determined. With more, all rows
+// with pods of the namespace count as affected. Chosen: most pods are in one budget, few are in several. It limits the
+// cost of one victim that thousands of different selections have.
 const selectionsNoted = 8
 
-// An allowedChange notes the rows for which it matters that budgets of a namespace allow another number.
+// An allowedChange determines the rows that are affected when budgets of a namespace allow another number of
+// disruptions, and records them in cluster.allowances.
 type allowedChange struct {
 	c    *cluster
 	in   *budgetsIn
-	some []selectionChange // while they are not too many
+	some []selectionChange // as long as there are at most selectionsNoted
 	many bool
 }
 
-// selectionChange is what a selection was before.
+// selectionChange is the state of a selection before the change.
 type selectionChange struct {
 	of      *selection
-	allowed int32 // at least
-	several bool  // of more than one budget
+	allowed int32 // leastLeft
+	several bool  // it had more than one budget
 }
 
 func (c *cluster) changeAllowed(in *budgetsIn) *allowedChange { return &allowedChange{c: c, in: in} }
 
-// of is called before a budget of s changes.
+// of must be called before a budget of s changes.
 func (x *allowedChange) of(s *selection) {
 	switch {
 	case x.many, slices.ContainsFunc(x.some, func(y selectionChange) bool { return y.of == s }):
@@ -191,7 +194,7 @@ func (x *allowedChange) of(s *selection) {
 	s.stale = true
 }
 
-// note is called after all changes.
+// note must be called after all changes.
 func (x *allowedChange) note() {
 	switch {
 	case !x.many:
@@ -207,16 +210,17 @@ func (x *allowedChange) note() {
 	}
 }
 
-// rebudget notes the rows for which it matters what a selection was and is now: those that have more of its pods than
-// the fewer of both allow. A budget that counts a pod already does not matter to it, so that on rows with such pods the
-// others do.
+// rebudget records the rows that are affected by the change of a selection: those with more of its pods than the
+// smaller of both numbers allows. A budget that counts a pod already does not limit that pod; on rows with such pods,
+// the other budgets matter.
 func (c *cluster) rebudget(was selectionChange) {
 	s := was.of
 	before, now := max(was.allowed, 0), max(s.leastLeft(), 0)
 	enough, several := min(before, now), was.several || len(s.budgets) > 1
 	switch {
 	case int(enough) >= c.heldMost:
-	case len(c.bidding) == 0 && (enough > 0 || len(c.bounds) == 0): // bounds look whether anything is allowed
+	// bounds only depend on whether anything is allowed
+	case len(c.bidding) == 0 && (enough > 0 || len(c.bounds) == 0):
 	case before != now, several && len(s.in.named) > 0:
 		c.noteRows(s, enough)
 	case several:
@@ -228,14 +232,14 @@ func (c *cluster) rebudget(was selectionChange) {
 	}
 }
 
-// noteAllOf notes the rows with pods of s.
+// noteAllOf records the rows with pods of s.
 func (c *cluster) noteAllOf(s *selection) {
 	if len(c.bidding)+len(c.bounds) > 0 {
 		c.noteRows(s, 0)
 	}
 }
 
-// noteRows notes the rows that have more pods of s than enough.
+// noteRows records the rows with more than enough pods of s.
 func (c *cluster) noteRows(s *selection, enough int32) {
 	on := map[row]int32{}
 	for _, who := range c.MayMean(s.means) {

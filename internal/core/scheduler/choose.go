@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A choice is what came of judging every row. Without failure, row is the best of the feasible ones.
+// A choice is the result of judging all rows. If failure is nil, row is the best of the feasible rows.
 type choice struct {
 	row      row
 	score    int64
@@ -14,11 +14,11 @@ type choice struct {
 	failure  *Failure
 }
 
-// choose judges and scores every node for pod.
+// choose judges and scores the nodes for a pod. self is its ID, d its demand.
 func (c *cluster) choose(d *demand, self PodID) choice {
 	c.decisions++
 	if w := c.wishes[self]; w != nil && c.Present(w.Row) && c.verdict(d, self, w.Row).Plugin == "" {
-		return choice{row: w.Row, feasible: 1} // what was made for it is taken without comparing
+		return choice{row: w.Row, feasible: 1} // the node that was made free for it is taken without comparison
 	}
 	d.used = c.decisions
 	if n := c.sampleOf(d); n < c.seenCount {
@@ -33,12 +33,12 @@ func (c *cluster) choose(d *demand, self PodID) choice {
 	return c.chooseBySurvey(d, self)
 }
 
-// choosePlain asks every rule about every row: the plain form of what surveys and tables answer faster.
+// choosePlain evaluates every rule for every row. It is the plain form of what surveys and tables compute faster.
 func (c *cluster) choosePlain(d *demand, self PodID) choice {
 	return c.chooseAmong(d, self, c.candidates(d), c.seenCount)
 }
 
-// chooseAmong looks at candidates until so many are found feasible, and chooses the best of these.
+// chooseAmong evaluates candidates until enough are feasible, and returns the best of them.
 func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], enough int) choice {
 	w := &c.plain
 	rows, alike := w.rows[:0], w.alike[:0]
@@ -85,7 +85,8 @@ func (c *cluster) chooseAmong(d *demand, self PodID, candidates iter.Seq[row], e
 	return choice{row: rows[best], score: totals[best], feasible: len(rows)}
 }
 
-// candidates are the rows that may be feasible: all, but for a pod that names its nodes, as those of DaemonSets do.
+// candidates are the rows that may be feasible: all rows, or the named ones if the pod's affinity names its nodes, as
+// that of DaemonSet pods does.
 func (c *cluster) candidates(d *demand) iter.Seq[row] {
 	return func(yield func(row) bool) {
 		if d.onlyNames == nil || d.profile.Skip["NodeAffinity"] {
@@ -108,7 +109,7 @@ func (c *state) feasible(d *demand, self PodID, r row) bool {
 	return c.asIfNominated(d, self, r, func() bool { return c.objection(d.profile.filters, d, r) == nil })
 }
 
-// rawScores asks s about each of rows and appends the answers to scores.
+// rawScores appends the raw score of s for each of rows.
 func (c *state) rawScores(s *weightedScorer, d *demand, rows []row, alike []int32, scores []int64) []int64 {
 	if s.alone != nil {
 		for _, r := range rows {
@@ -141,10 +142,11 @@ func (c *cluster) explainAll(d *demand, self PodID) *Failure {
 	return f
 }
 
-// turnOf is where on the ring of nodes a pod starts to look among equal ones.
+// turnOf returns the offset at which the order of equal nodes begins for a pod, so that ties spread over the nodes.
 func (c *cluster) turnOf(pod PodID) uint64 { return mix(hashText(string(pod)) ^ c.seed) }
 
-// winsTie reports whether row a comes before row b on the ring, from mine on; of equal places the smaller name.
+// winsTie reports whether row a comes before row b in a circular order that begins at mine. Rows at the same place are
+// ordered by name.
 func (c *cluster) winsTie(a, b row, mine uint64) bool {
 	return cmp.Or(cmp.Compare(c.ring[a]-mine, c.ring[b]-mine), cmp.Compare(c.name[a], c.name[b])) < 0
 }
@@ -156,14 +158,14 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// NodeScore is how one feasible node was rated.
+// NodeScore is the score of one feasible node.
 type NodeScore struct {
 	Node    string
 	Total   int64
 	Plugins map[string]PluginScore // by upstream's names
 }
 
-// PluginScore is one scorer's opinion, without its weight.
+// PluginScore is the result of one scorer, without its weight.
 type PluginScore struct{ Raw, Normalized int64 }
 
 func (c *cluster) scores(d *demand, self PodID) []NodeScore {

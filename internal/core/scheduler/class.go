@@ -11,11 +11,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A class is what the rules need to know of a pod, compiled: names are interned, resources are column numbers. Pods
-// whose demands are equal share one. A class is never changed.
+// A class (an equivalence class of pods) is what rules need of a pod, in compiled form: names are interned, and
+// resources are column numbers. Pods with equal specifications share a class. A class does not change.
 type class struct {
 	key     string
-	refs    int // of pods that are counted or queued
+	refs    int // how many pods on rows or in the queue have it
 	demands map[string]*demand
 
 	needs
@@ -24,30 +24,31 @@ type class struct {
 	neverPreempts bool
 
 	tolerations   []Toleration
-	toleratesNode bool // tolerates a cordon
+	toleratesNode bool // tolerates the taint of a cordoned node
 	nodeSelector  []selector.LabelID
 	nodeTerms     selector.Terms
-	hasTerms      bool     // nodeTerms is a demand, even if empty
-	affinityKey   []byte   // nodeSelector and nodeTerms, as text
-	onlyNames     []string // if not nil: no node of another name can match; sorted
-	conflict      bool     // the terms contradict each other on the node's name
+	hasTerms      bool     // there are required terms, even if nodeTerms is empty
+	affinityKey   []byte   // nodeSelector and nodeTerms, encoded
+	onlyNames     []string // if not nil, only nodes with these names can match; sorted
+	conflict      bool     // the terms contradict each other about the node's name
 	preferred     weightedTerms
 	ports         []HostPort
 	unsupported   []string
 
+	// Terms about other pods.
 	spread   []spreadTerm
-	affinity *census.Aim // of all required affinity terms together; nil: none
-	joinKeys []int32     // their topology keys
+	affinity *census.Aim // the pods that match all required affinity terms; nil: none
+	joinKeys []int32     // the topology keys of these terms
 	antis    []podTerm   // required anti-affinity
-	prefers  []podTerm   // preferred affinity, and anti-affinity with negative weights
+	prefers  []podTerm   // preferred affinity; preferred anti-affinity has negative weights
 	holds    []census.HeldTerm
 
 	imageNames []string
 	containers int
 	features   []string // sorted
-	ofAgent    []string // codes of what it needs of the node's agent
+	ofAgent    []string // what it needs of the node's agent, as codes
 
-	numa    *numa.Pod // what it asks of its node's agent; nil: nothing
+	numa    *numa.Pod // what it asks of the topology manager and of devices; nil: nothing
 	numaKey string
 
 	wants volumes.Wants // its volumes
@@ -58,7 +59,7 @@ type request struct {
 	value  int64
 }
 
-// weightedTerms are terms, and what each adds to the score of nodes that it matches.
+// weightedTerms are terms, with what each adds to the score of a node that it matches.
 type weightedTerms struct {
 	terms   selector.Terms
 	weights []int64
@@ -84,7 +85,7 @@ type podTerm struct {
 	weight int64
 }
 
-// compile returns the class of pod, an existing one if there is, and takes hold of it; releaseClass lets go.
+// compile returns the class of pod, with one more reference. releaseClass drops the reference.
 func (c *cluster) compile(pod *Pod) *class {
 	c.scratch = appendDemands(c.scratch[:0], pod)
 	if known := c.classes[string(c.scratch)]; known != nil {
@@ -137,7 +138,7 @@ func (c *cluster) compileNodeTerms(k *class, pod *Pod) {
 	}
 }
 
-// compileAround compiles what the pod demands of the pods around it, and hangs up its terms where others look for them.
+// compileAround compiles the terms about other pods, and adds them to the census, where those pods find them.
 func (c *cluster) compileAround(k *class, pod *Pod) {
 	own := func(s LabelSelector) *census.Aim {
 		return c.AimAt(census.AimPart{Namespaces: []string{pod.Namespace}, ByLabels: LabelSelector{Nothing: true}, Pods: s})
@@ -183,7 +184,7 @@ func partOf(t *PodTerm) census.AimPart {
 	return census.AimPart{Namespaces: slices.Compact(slices.Sorted(slices.Values(t.Namespaces))), ByLabels: t.NamespaceSelector, Pods: t.Selector}
 }
 
-// releaseClass lets go of a class; the last one to do so takes down all it holds.
+// releaseClass drops a reference to a class. The class and its demands are deleted with the last reference.
 func (c *cluster) releaseClass(k *class) {
 	if k.refs--; k.refs > 0 {
 		return
@@ -210,7 +211,7 @@ func (c *cluster) releaseClass(k *class) {
 	}
 }
 
-// ignores reports whether the profile leaves resource to somebody else.
+// ignores reports whether an extender, not the scheduler, manages resource (ignoredByScheduler).
 func (p *profile) ignores(resource string) bool {
 	group, _, extended := strings.Cut(resource, "/")
 	return extended && (slices.Contains(p.IgnoredResources, resource) || slices.Contains(p.IgnoredGroups, group))

@@ -15,50 +15,57 @@ type row = rows.Row
 
 const noRow = rows.None
 
-// cluster is what the scheduler believes: the state that rules judge by, the classes and demands that they judge, and
-// what follows from decisions: pods that are assumed, wait or evict others.
+// cluster is all state of the scheduler's decisions: the state that rules read, the classes and demands of pods, and
+// the results of decisions, that is pods that are assumed, waiting or nominated. One goroutine may use it.
 type cluster struct {
 	state
 	profiles map[string]*profile
-	// hardDefaults: some profile gives hard spread constraints to pods without any.
+	// hardDefaults says that some profile has default spread constraints that are hard.
 	hardDefaults bool
-	heard        map[row]int64 // while a pod is placed about which others were asked: what they add to the score of rows; else nil
+	// only during the placement of a pod whose extenders have answered: what they add to the score of each row; else
+	// nil
+	heard map[row]int64
 
+	// By encoded specification; see encode.go.
 	classes map[string]*class
 	groups  groups
 	demands demands
-	tables  []*demand       // that have tables, in the order in which they got them
+	tables  []*demand       // the demands that have tables, oldest table first
 	fits    map[string]*fit // by fitKey
 
+	// The pods on rows: bound or assumed.
 	pods map[PodID]*held
-	gone struct{ pods, classes int } // see shrink.Map
-	// atPriority is how many counted pods have each priority.
+	gone struct{ pods, classes int } // deleted entries, for shrink.Map
+	// atPriority is how many pods on rows have each priority.
 	atPriority map[int32]int
-	turns      uint64 // of pods, as they were placed
-	decisions  uint64
-	searched   int                   // the row at which the next sample begins
-	assumed    int                   // counted pods that are not confirmed
-	heldMost   int                   // no row has ever held more pods
-	plans      map[PodID]*VolumePlan // for the volumes of assumed pods
+	turns      uint64 // counts pods put on rows, to order them
+	// decisions counts calls of choose.
+	decisions uint64
+	searched  int                   // the row at which the next sample of nodes begins
+	assumed   int                   // how many pods on rows are assumed
+	heldMost  int                   // the most pods that a row ever had
+	plans     map[PodID]*VolumePlan // for the volumes of assumed pods
 
-	waits   waits
+	// The waiting pods.
+	waits waits
+	// The nominated pods.
 	wishes  map[PodID]*nominated
 	budgets budgets
-	// allowances tells of rows on which another number of pods may be disrupted, while somebody has bids or bounds, and
-	// of those on which a pod has started since it was counted: evictions cost more there.
+	// allowances lists rows where another number of pods may be disrupted than before, while there are bids or bounds.
+	// It also lists rows on which a pod has started since it was put there: evicting it costs more then.
 	allowances rows.ChangeLog
-	// bidding are the demands that have bids.
+	// bidding has the demands that have bids.
 	bidding map[*demand]bool
-	bounds  map[string]*bidBounds // by boundsKey, or by what is asked for about
-	misled  map[string]int        // by boundsKey, how many rows promised more than there was
+	bounds  map[string]*bidBounds // by boundsKey, or by the rounded requests
+	misled  map[string]int        // by boundsKey: on how many rows the rounded bounds were too low
 
-	// Working space, of no meaning between calls.
+	// Working space without meaning between calls.
 	byBound  byBound
 	rejected [2]rows.Mask
 	lifted   []*held
 	below    []*held
 	allowed  []*held
-	known    []string // reasons
+	known    []string // reasons of failures
 	inputs   []any
 	spent    []bool
 	biddable rows.Mask
@@ -69,22 +76,23 @@ type cluster struct {
 	}
 }
 
-// held is a pod that counts on a row.
+// held is a pod on a row, with what the scheduler knows of it. Only cluster's methods change it.
 type held struct {
 	census.Pod
 	id        PodID
 	name      string
 	class     *class
-	confirmed bool // the API shows it there; else assumed
+	confirmed bool // the API shows the pod on the node; false: it is assumed
+	// preempted: see Pod.Preempted.
 	preempted bool
-	tried     int8             // how often it counts more than it does, in a trial
+	tried     int8             // during a trial: by how much its count differs from one
 	started   int64            // see Pod.Started
-	turn      uint64           // when it was placed here, among others
-	arrived   bool             // a report of the node's agent has had it
-	berth     numa.Berth       // where it was expected to lie when it was placed; nil: nobody said
-	lies      *numa.Assignment // what it has there; nil: to be worked out
+	turn      uint64           // orders the pods of a row by when they were placed
+	arrived   bool             // a report of the node's agent has included it
+	berth     numa.Berth       // the CPUs and NUMA nodes that were expected when it was placed; nil: none
+	lies      *numa.Assignment // the CPUs and devices that it has on the row; nil: to be computed
 
-	inRow int // place in held of the row
+	inRow int // place in state.held of the row
 }
 
 func newCluster(seed uint64, profiles ...Profile) *cluster {
@@ -114,7 +122,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 		&c.pictures, &c.podsHeld, &c.ports, &c.scoreCPU, &c.scoreMemory, &c.held, &c.nominated, &c.beliefs, c.storage,
 	}
 	for _, r := range []string{CPU, Memory, EphemeralStorage} {
-		c.columns.hold(c.columns.of(r)) // for good
+		c.columns.hold(c.columns.of(r)) // never released
 	}
 	if len(profiles) == 0 {
 		profiles = []Profile{DefaultProfile()}
@@ -130,7 +138,7 @@ func newCluster(seed uint64, profiles ...Profile) *cluster {
 	return c
 }
 
-// release gives an empty row of an unseen node back.
+// release deletes row r if it has no node and nothing else is recorded on it.
 func (c *cluster) release(r row) {
 	if c.seen[r] || c.podsHeld[r] > 0 || len(c.nominated[r]) > 0 || c.beliefs[r] != nil || !c.storage.Idle(r) {
 		return
@@ -138,7 +146,7 @@ func (c *cluster) release(r row) {
 	c.giveBack(r)
 }
 
-// moveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right.
+// moveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
 func (c *cluster) moveRow(r row, change func()) {
 	c.Census.MoveRow(r, func(yield func(*census.Pod) bool) {
 		for _, h := range c.held[r] {
@@ -150,7 +158,7 @@ func (c *cluster) moveRow(r row, change func()) {
 	c.waits.redrawn = true
 }
 
-// identify returns the identity of pod and takes hold of it; releaseIdentity lets go.
+// identify returns the identity of pod, with one more reference. releaseIdentity drops the reference.
 func (c *cluster) identify(pod *Pod) *census.Identity {
 	who, fresh := c.Census.Identify(pod.Namespace, pod.Labels)
 	if fresh {
@@ -174,8 +182,8 @@ func (c *cluster) isAssumed(id PodID) bool {
 	return p != nil && !p.confirmed
 }
 
-// setPod counts the pod on the node, moving it there if it counted elsewhere or for something else. freed is the row
-// that may have gained room by it, if changed.
+// setPod puts the pod on the node. If it was on another node, or had another specification, it is replaced; then
+// changed is true, and freed is the row where room may have become free.
 func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, changed bool) {
 	r := c.rowOf(node)
 	k, who := c.compile(pod), c.identify(pod)
@@ -190,7 +198,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 		case now < was:
 			c.allowances.Add(r)
 		case now > was:
-			c.touch(r) // to evict it costs less than was said before budgets were asked
+			c.touch(r) // evicting it costs less than the bounds without budgets say
 		}
 		c.releaseClass(k)
 		c.releaseIdentity(who)
@@ -236,7 +244,7 @@ func (c *cluster) setPod(pod *Pod, node string, confirmed bool) (freed row, chan
 	return freed, changed
 }
 
-// removePod takes a pod off its row. The row is noRow if it is gone with its last pod.
+// removePod removes a pod from its row. r is noRow if there is no such pod.
 func (c *cluster) removePod(id PodID) (r row, ok bool) {
 	p := c.pods[id]
 	if p == nil {
@@ -250,7 +258,7 @@ func (c *cluster) removePod(id PodID) (r row, ok bool) {
 	return p.Row, true
 }
 
-// drop ends the counting of h and lets go of what it holds.
+// drop removes h from the counts and drops its references.
 func (c *cluster) drop(h *held) {
 	c.count(h, -1)
 	if !h.confirmed {
@@ -272,7 +280,7 @@ func (c *cluster) drop(h *held) {
 	c.releaseIdentity(h.Who)
 }
 
-// count adds (sign 1) or takes away (sign -1) what h takes from its row, and counts it among its like.
+// count adds (sign 1) or subtracts (sign -1) what h takes from its row, and its entries in the census.
 func (c *cluster) count(h *held, sign int64) {
 	c.countOnRow(h.Row, h.class, sign)
 	if sign > 0 {

@@ -2,9 +2,9 @@ package scheduler
 
 import "slices"
 
-// columns hold, for each resource by name, how much of it each row has and how much its pods take. A resource that no
-// node has and no pod takes has a name only; one that nobody asks for any more, besides, is forgotten. So that a pod
-// that asks for what there is not costs its name.
+// columns have, for each resource, how much of it each row has and how much the pods there take. A resource that no
+// node has and no pod requests takes memory for its name only. It is dropped when no class or profile refers to it,
+// either. So a pod that requests an unknown resource costs little.
 type columns struct {
 	byName map[string]int
 	all    []column
@@ -13,14 +13,14 @@ type columns struct {
 
 type column struct {
 	resource     string
-	insufficient string // the reason for which it keeps pods off
-	holders      int    // classes and profiles that mean it
-	having       int    // rows that have any
+	insufficient string // the reason of a rejection because of it
+	holders      int    // how many classes and profiles refer to it
+	having       int    // how many rows have any of it
 
-	allocatable, requested []int64 // by row; none: beyond the end
+	allocatable, requested []int64 // by row; zero beyond the end
 }
 
-// The columns every cluster has.
+// The columns that every cluster has.
 const (
 	cpuColumn = iota
 	memoryColumn
@@ -28,7 +28,7 @@ const (
 
 func newColumns() columns { return columns{byName: map[string]int{}} }
 
-// of returns the column of a resource, a new one if there is none.
+// of returns the column of a resource, and creates it if necessary.
 func (x *columns) of(resource string) int {
 	if i, known := x.byName[resource]; known {
 		return i
@@ -49,7 +49,7 @@ func (x *columns) hold(i int) { x.all[i].holders++ }
 
 func (k *column) idle() bool { return k.holders+k.having == 0 }
 
-// dropColumn forgets a column that is idle, and the fits and bounds that mean it.
+// dropColumn drops a column that is idle, with the fits and bounds that refer to it.
 func (c *cluster) dropColumn(i int) {
 	k := &c.columns.all[i]
 	if !k.idle() || k.resource == "" {
@@ -72,14 +72,14 @@ func (c *cluster) dropColumn(i int) {
 	}
 }
 
-// holdColumns takes hold of all columns that k means; releaseColumns lets go.
+// holdColumns adds references to all columns that k uses. releaseColumns drops them.
 func (c *cluster) holdColumns(k *class) { k.eachColumn(c.columns.hold) }
 
 func (c *cluster) releaseColumns(k *class) {
 	k.eachColumn(func(i int) {
 		x := &c.columns.all[i]
 		if x.holders--; x.holders == 0 {
-			x.requested = nil // no pod takes any
+			x.requested = nil // all zero
 			c.dropColumn(i)
 		}
 	})
@@ -96,10 +96,10 @@ func (k *class) eachColumn(see func(int)) {
 	}
 }
 
-// absent reports whether no row has any of what q asks for.
+// absent reports whether q requests a resource that no row has.
 func (x *columns) absent(q request) bool { return x.all[q.column].having == 0 && q.value > 0 }
 
-// has is how much of a resource row r has, takes how much its pods take.
+// has returns how much of a resource row r has, takes how much its pods take.
 func (x *columns) has(i int, r row) int64 { return amountAt(x.all[i].allocatable, r) }
 
 func (x *columns) takes(i int, r row) int64 { return amountAt(x.all[i].requested, r) }
@@ -111,13 +111,13 @@ func amountAt(list []int64, r row) int64 {
 	return 0
 }
 
-// take counts that pods take n more of a resource from row r.
+// take adds n to what the pods on row r take of a resource.
 func (x *columns) take(i int, r row, n int64) {
 	k := &x.all[i]
 	k.requested = withAmount(k.requested, r, amountAt(k.requested, r)+n)
 }
 
-// withAmount writes value for row r, in a longer list if need be.
+// withAmount sets the value for row r, in a longer list if necessary.
 func withAmount(list []int64, r row, value int64) []int64 {
 	if int(r) >= len(list) {
 		if value == 0 {
@@ -129,7 +129,8 @@ func withAmount(list []int64, r row, value int64) []int64 {
 	return list
 }
 
-// presence is by how much the number of rows with any grows when one goes from was to now.
+// presence returns the change in the number of rows with any of a resource, if the amount on one changes from was to
+// now.
 func presence(was, now int64) int {
 	switch {
 	case was == 0 && now != 0:
@@ -140,7 +141,7 @@ func presence(was, now int64) int {
 	return 0
 }
 
-// setAllocatable writes down what row r has. more: of something there is more than before; other: anything is another.
+// setAllocatable sets what row r has. more: it has more of some resource than before. other: some amount has changed.
 func (c *cluster) setAllocatable(r row, list []Amount) (more, other bool) {
 	set := func(i int, value int64) {
 		k := &c.columns.all[i]
@@ -162,7 +163,8 @@ func (c *cluster) setAllocatable(r row, list []Amount) (more, other bool) {
 	}
 	for _, a := range list {
 		if a.Value != 0 {
-			set(c.columns.of(a.Resource), amountIn(list, a.Resource)) // of two of a name, the first
+			// of two entries with one name, the first counts
+			set(c.columns.of(a.Resource), amountIn(list, a.Resource))
 		}
 	}
 	return more, other

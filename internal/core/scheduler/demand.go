@@ -9,52 +9,57 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A demand is what the rules ask about: a class, with the live counters that its constraints and terms read. Pods of
-// one class share a demand if they are the same to everyone: if the same aims mean them.
+// A demand is what rules are evaluated for: a class, together with the counters that its constraints and terms read.
+// Pods of one class share a demand if the same aims have them.
 type demand struct {
+	// Which constraints the pod is in, encoded; see demandOf.
 	*class
 	key  string
-	used uint64 // when it was asked about last, in decisions
-	// identities have used it, and stamp is when one did last; see demands.
+	used uint64 // when it was last decided about, in cluster.decisions
+	// identities is how many identities have used it, stamp the time of the last use; see demands.
 	identities int
 	stamp      uint64
-	dropped    bool
-	// useless are rules that have objected to it on some row, whoever would be evicted, since it was made. None is taken
-	// back: bids that are kept are not asked again, and one too many costs a question, one too few a pod that waits.
+	// dropped is set by dropDemand: the demand must not be used any more.
+	dropped bool
+	// useless are the rules that have rejected it on some row, whoever would be evicted. Rules are added, never
+	// removed: kept bids are not evaluated again, and a rule too many costs one question, while a rule too few leaves a
+	// pod waiting.
 	useless RuleSet
 	bids    bids
 
 	surroundings
 	soft           []spreadAsk
-	softEverywhere bool // soft constraints count and score nodes that lack a key, too
-	drawn          []weightedCounter
+	softEverywhere bool // soft constraints count and score also nodes without the topology key
+	// The counters of its preferred terms.
+	drawn []weightedCounter
 
-	// Terms that counted pods hold and that mean this pod; refreshed, and shunnedBy, when termsVersion moves on.
+	// Terms of pods on rows that match this pod. wantedBy and shunnedBy are recomputed when Census.TermsVersion grew.
 	wantedBy  []weightedCounter
 	termsSeen uint64
 	reach     []*census.Aim
 
-	volumes     *volumes.Ask // of pods with volumes that rules look at, as of volumesSeen
+	volumes     *volumes.Ask // what the volumes of its pods need, as of volumesSeen; nil: no volumes that rules read
 	volumesSeen uint64
 
 	images  []*image  // one for each of imageNames
-	weights []float64 // of soft, as things are while nodes are scored; see spreadScorer.prepare
-	spans   []int     // likewise; see measureSpread
+	weights []float64 // of soft; valid while nodes are scored; see spreadScorer.prepare
+	spans   []int     // the same; see measureSpread
 	tables  *tables
-	// When it was asked about last, as a place in the change log, and how often in a row with few changes between.
+	// asked is when it was last decided about, as a position in state.changes; often is how many decisions followed one
+	// another with few changes between them.
 	asked, often int
 }
 
-// surroundings are what a demand requires of the pods around a row.
+// surroundings are what a demand requires of the pods near a row.
 type surroundings struct {
 	hard         []spreadAsk
-	together     []*census.Counter // of pods that all required affinity terms mean, by the topology of each term
-	togetherSelf bool              // they mean the pod itself
-	apart        []*census.Counter // of pods that a required anti-affinity term means
-	shunnedBy    []*census.Counter // of such terms, of counted pods, that mean this one
+	together     []*census.Counter // of the pods that match all required affinity terms, by the topology of each term
+	togetherSelf bool              // these terms match the pod itself
+	apart        []*census.Counter // of the pods that match a required anti-affinity term
+	shunnedBy    []*census.Counter // of the required anti-affinity terms of pods on rows that match this pod
 }
 
-// eachCounter calls see for the counters that are looked at, for some of them more than once.
+// eachCounter calls see for the counters, for some of them more than once.
 func (x *surroundings) eachCounter(see func(*census.Counter)) {
 	for i := range x.hard {
 		if x.hard[i].counter != nil {
@@ -78,14 +83,14 @@ func (x *surroundings) equal(y *surroundings) bool {
 		slices.Equal(x.apart, y.apart) && slices.Equal(x.shunnedBy, y.shunnedBy)
 }
 
-// spreadAsk is one spread constraint, ready to be read.
+// spreadAsk is one compiled spread constraint.
 type spreadAsk struct {
-	counter    *census.Counter // nil: the selector is empty, which counts nothing
+	counter    *census.Counter // nil: the selector is empty, so nothing is counted
 	key        int32
 	topo       *census.Topology
 	maxSkew    int32
 	minDomains int32
-	self       int32 // 1 if the pod counts itself
+	self       int32 // 1 if the constraint counts the pod itself
 }
 
 type weightedCounter struct {
@@ -93,7 +98,7 @@ type weightedCounter struct {
 	weight  int64
 }
 
-// demandOf returns the demand of pods of class k and identity who, whose groups are those of owner.
+// demandOf returns the demand of pods with class k and identity who. owner decides the default spread constraints.
 func (c *cluster) demandOf(k *class, who *census.Identity, owner Owner) *demand {
 	var defaults *census.Aim
 	if len(k.spread) == 0 && len(k.profile.DefaultSpread) > 0 {
@@ -120,7 +125,7 @@ func (c *cluster) demandOf(k *class, who *census.Identity, owner Owner) *demand 
 	return d
 }
 
-// refresh lets d see terms and volumes as they are now.
+// refresh updates d to the present terms of other pods and the present volumes.
 func (c *cluster) refresh(d *demand) {
 	if d.termsSeen != c.TermsVersion+1 {
 		c.readHeldTerms(d)
@@ -157,7 +162,7 @@ func (c *cluster) dropDemand(d *demand) {
 	c.dropTables(d)
 }
 
-// readSpread finds the counters of the spread constraints: the pod's own, else the profile's for pods of its groups.
+// readSpread finds the counters of the spread constraints: the pod's own, otherwise the profile's defaults.
 func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.Aim) {
 	terms := d.spread
 	if len(terms) == 0 && defaults != nil {
@@ -187,7 +192,7 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.A
 		}
 		key := census.CounterKey{Aim: t.aim, Topo: ask.topo, What: census.CountLivePods}
 		if !t.Hard && t.key == c.hostKey {
-			key.Topo = c.TopologyOf(census.NodeItself) // scored by the node alone, whatever the policies say
+			key.Topo = c.TopologyOf(census.NodeItself) // scored by node, regardless of the inclusion policies
 		} else {
 			of := scopeKey{hard: t.Hard, affinity: !t.IgnoreAffinity, taints: t.HonorTaints}
 			if scopes[of] == nil {
@@ -209,8 +214,8 @@ func (c *cluster) readSpread(d *demand, who *census.Identity, defaults *census.A
 	}
 }
 
-// scopeOf returns the scope of rows that have all keys, and that the affinity and the tolerations of k allow where they
-// are asked.
+// scopeOf returns the scope of rows with all keys and, if affinity or taints is true, those that the node affinity or
+// the tolerations of k allow.
 func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *census.Scope {
 	b := encode.Bool(c.scratch[:0], affinity && (len(k.nodeSelector) > 0 || k.hasTerms))
 	if affinity {
@@ -223,7 +228,7 @@ func (c *cluster) scopeOf(k *class, affinity, taints bool, keys []int32) *census
 	return c.ScopeAt(b, &allowed{state: &c.state, class: k, affinity: affinity, taints: taints}, keys)
 }
 
-// allowed admits the nodes that a class allows by its affinity, by its tolerations, or by both.
+// allowed is the Admission of the nodes that a class allows by its affinity, its tolerations, or both.
 type allowed struct {
 	state            *state
 	class            *class
@@ -240,7 +245,7 @@ func (x *allowed) EachString(see func(...int32)) {
 	m.class(x.class)
 }
 
-// scopeKey tells the scopes of one pod's constraints apart.
+// scopeKey identifies the scopes of one pod's constraints.
 type scopeKey struct{ hard, affinity, taints bool }
 
 // readTerms finds the counters of the pod's own terms.
@@ -260,7 +265,8 @@ func (c *cluster) readTerms(d *demand, who *census.Identity) {
 	}
 }
 
-// readHeldTerms finds the counters of terms that mean the pod. What changed makes tables built on the old ones void.
+// readHeldTerms finds the counters of the terms of other pods that match the pod. If they are others than before,
+// tables and bids are dropped.
 func (c *cluster) readHeldTerms(d *demand) {
 	was := len(d.shunnedBy) + len(d.wantedBy)
 	same := d.termsSeen != 0
@@ -295,7 +301,7 @@ func (c *cluster) readHeldTerms(d *demand) {
 	}
 }
 
-// looksAround reports whether any answer about the demand depends on pods elsewhere.
+// looksAround reports whether any result for the demand depends on pods on other rows.
 func (d *demand) looksAround() bool {
 	return !d.surroundings.empty() || d.volumes != nil && len(d.volumes.Once) > 0
 }

@@ -6,21 +6,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// demands are those that there are, of all classes. One lives as long as its class and an identity that has used it;
-// of many, those that were used longest ago are dropped. A demand with pods that wait is never dropped: the one who
-// keeps these says so.
+// demands are all demands, of all classes. A demand exists as long as its class and an identity that has used it. If
+// there are too many, those used longest ago are dropped. A demand with waiting pods is never dropped; the function
+// waits says which have some.
 type demands struct {
 	all    map[*demand]bool
 	stamps uint64
-	most   int // beyond it, some are dropped
+	most   int // how many there may be before some are dropped
 	waits  func(*demand) bool
 }
 
-// kept is what is kept with an identity.
+// kept is the scheduler's data of an identity (Identity.Keeps).
 type kept struct {
 	spreading defaultSpread // see defaultsOf
-	demands   []*demand     // that it has used
-	budgets   selectedBy    // by their selections
+	demands   []*demand     // those it has used
+	budgets   selectedBy    // the selections of budgets that have its pods
 }
 
 func keptWith(who *census.Identity) *kept {
@@ -30,8 +30,8 @@ func keptWith(who *census.Identity) *kept {
 	return who.Keeps.(*kept)
 }
 
-// demandsMax is how many demands are kept for the next pod like those before. Chosen: more kinds than come in turn;
-// each takes one to two kilobytes, and some microseconds to be made anew.
+// demandsMax is how many demands are kept for later pods of the same kinds. Chosen: more kinds than are scheduled in
+// turn. Each takes one to two kilobytes, and some microseconds to make.
 const demandsMax = 8192
 
 func newDemands() demands {
@@ -45,7 +45,7 @@ func (x *demands) add(c *cluster, d *demand) {
 	x.all[d] = true
 }
 
-// use notes that an identity uses d.
+// use records that an identity uses d.
 func (x *demands) use(d *demand, who *census.Identity) {
 	x.stamps++
 	d.stamp = x.stamps
@@ -72,7 +72,7 @@ func (x *demands) shrink(c *cluster) {
 	x.most = max(demandsMax, len(x.all)+demandsMax/2)
 }
 
-// forget drops the demands that nobody but who has used.
+// forget drops the demands that only who has used.
 func (x *demands) forget(c *cluster, who *census.Identity) {
 	for _, d := range keptWith(who).demands {
 		if d.identities--; d.identities == 0 && !d.dropped && !x.waits(d) {

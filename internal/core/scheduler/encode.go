@@ -5,7 +5,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// The append functions write values as package encode does: the keys of classes, identities and aims.
+// The append functions write values for keys of classes, identities and aims; see package encode.
 
 func appendPodTerm(b []byte, t *PodTerm) []byte {
 	b = t.NamespaceSelector.Append(encode.Strings(b, t.Namespaces))
@@ -60,7 +60,7 @@ func appendMounts(b []byte, pod *Pod) []byte {
 	return b
 }
 
-// appendDemands writes everything of pod that a class holds.
+// appendDemands writes everything of pod that its class has.
 func appendDemands(b []byte, pod *Pod) []byte {
 	b = encode.String(b, pod.Profile)
 	b = encode.Bool(encode.Number(b, int64(pod.Priority)), pod.NeverPreempts)

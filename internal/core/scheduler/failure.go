@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A Failure says why a pod fits on no node, compressed to how many nodes gave each reason.
+// A Failure says why a pod fits on no node: how many nodes gave each reason.
 type Failure struct {
-	Nodes    int // how many there are
+	Nodes    int // how many nodes there are
 	Reasons  map[string]int
 	Rejected RuleSet // the rules that rejected at least one node
-	// Whole is a reason that does not depend on any node and stands in place of Reasons.
+	// Whole is a reason that does not depend on any node and replaces Reasons.
 	Whole string
-	// Preemption says why making room was not possible or not tried; empty if nothing was to be said.
+	// Preemption says why preemption was not possible or not tried; empty: nothing to say.
 	Preemption string
 }
 
@@ -31,7 +31,7 @@ func newFailure(nodes int, d *demand) *Failure {
 	return f
 }
 
-// Plugins are the names that upstream gives to the rules of a set, sorted, each once.
+// Plugins returns upstream's names of the rules in a set, sorted, without duplicates.
 func (s RuleSet) Plugins() (names []string) {
 	for i := range filters {
 		if f := &filters[i]; s&f.rule != 0 && !slices.Contains(names, f.plugin) {
@@ -42,7 +42,7 @@ func (s RuleSet) Plugins() (names []string) {
 	return names
 }
 
-// add notes that rule by rejected n nodes for reasons.
+// add records that rule by rejected n nodes for reasons.
 func (f *Failure) add(by *filter, reasons []string, n int) {
 	f.Rejected |= by.rule
 	for _, reason := range reasons {
@@ -50,12 +50,12 @@ func (f *Failure) add(by *filter, reasons []string, n int) {
 	}
 }
 
-// String is upstream's message: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).", and
-// what came of preemption after it.
+// String returns upstream's message: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated
+// taint(s).", followed by the result of preemption.
 func (f *Failure) String() string { return f.Explain(nil) }
 
-// Explain is String, with a word more on each extended resource that a device class serves, by its name: it may be
-// there, and nobody here hands it out.
+// Explain is String with an addition for each extended resource that a device class serves: the resource may exist, but
+// dynamic resource allocation is not supported. served maps resources to names of device classes.
 func (f *Failure) Explain(served map[string]string) string {
 	if f.Nodes == 0 {
 		return "no nodes available to schedule pods"
@@ -71,11 +71,11 @@ func (f *Failure) Explain(served map[string]string) string {
 	return head + " " + countedReasons(f.Reasons, served) + "." + tail
 }
 
-// implicitClass begins the name of the resource under which each device class can be asked for (resource.k8s.io/v1,
+// implicitClass is the prefix of the resource name under which a device class can be requested (resource.k8s.io/v1,
 // ResourceDeviceClassPrefix).
 const implicitClass = "deviceclass.resource.kubernetes.io/"
 
-// servedBy adds to a reason the device class that serves the resource of which there is not enough, if one does.
+// servedBy adds to a reason the device class that serves the missing resource, if there is one.
 func servedBy(reason string, served map[string]string) string {
 	resource, is := strings.CutPrefix(reason, insufficientPrefix)
 	if !is {
@@ -91,10 +91,10 @@ func servedBy(reason string, served map[string]string) string {
 	return fmt.Sprintf("%s (device class %q serves it: dynamic resource allocation is not supported)", reason, class)
 }
 
-// insufficientPrefix begins the reason of a node that has not enough of a resource.
+// insufficientPrefix begins the reason of a node that does not have enough of a resource.
 const insufficientPrefix = "Insufficient "
 
-// countedReasons lists reasons with their counts, ordered as text: upstream's order.
+// countedReasons lists reasons with their counts, sorted as text, as upstream does.
 func countedReasons(reasons map[string]int, served map[string]string) string {
 	parts := make([]string, 0, len(reasons))
 	for reason, n := range reasons {

@@ -8,8 +8,8 @@ import (
 // RuleSet is a set of rules, one bit each.
 type RuleSet uint32
 
-// The rules, in the order in which they judge. A node is rejected by the first that objects, as upstream's filter chain
-// stops at the first plugin, so that counts of reasons agree.
+// The rules, in the order of evaluation. A node is rejected by the first rule that rejects it. Upstream's filters stop
+// at the first plugin, too, so the counts of reasons agree.
 const (
 	RuleSupported RuleSet = 1 << iota
 	RuleAgent
@@ -29,75 +29,75 @@ const (
 	RuleNUMA
 )
 
-// A filterRule says whether a demand can go to a row, for one of upstream's plugins. One that is no aroundFilter looks
-// at the row alone: its answer holds until the row changes.
+// A filterRule decides whether a demand fits a row, for one of upstream's plugins. The answer of a rule that is not an
+// aroundFilter depends on the row alone, so it holds until the row changes.
 //
-// A new one is a file with a type that says all of this, and a line in rowFilters or aroundFilters. CONTRIBUTING.md has
-// a checklist.
+// To add a rule, write a file with a type that implements this interface, and add a line in rowFilters or
+// aroundFilters. CONTRIBUTING.md has a checklist.
 type filterRule interface {
 	about() ruling
-	// asks reports whether d has anything that it judges: else it rejects no row.
+	// asks reports whether the rule applies to d. If not, it rejects no row.
 	asks(d *demand) bool
-	// judge reports whether d can go to row r.
+	// judge reports whether d fits row r.
 	judge(c *state, d *demand, r row) bool
-	// explain appends the reasons of a rejection, spelled as upstream spells them.
+	// explain appends the reasons of a rejection, in upstream's words.
 	explain(c *state, d *demand, r row, reasons []string) []string
 	// final reports whether no eviction from the row can change a rejection (upstream's UnschedulableAndUnresolvable).
 	final(c *state, d *demand, r row) bool
-	// narrow takes out of m the rows that judge rejects.
+	// narrow removes from m the rows that judge rejects.
 	narrow(c *state, d *demand, m rows.Mask)
 }
 
-// An aroundFilter looks at more than the row.
+// An aroundFilter depends on more than the row.
 type aroundFilter interface {
 	filterRule
-	// key appends what the answer depends on besides the pods that are counted: rows with equal keys get the same
-	// answer at any moment.
+	// key appends what the answer depends on, except the pods on rows. Rows with equal keys get the same answer at any
+	// time.
 	key(c *state, d *demand, r row, key []int32) []int32
 }
 
-// A surroundFilter looks at pods around the row, by counters, and at nothing else of a demand but its surroundings:
-// what they say is found out once for all pods that wait in the same surroundings (audience).
+// A surroundFilter depends on pods near the row, by counters, and of the demand only on its surroundings. So its answer
+// is computed once for all waiting pods with the same surroundings (audience).
 type surroundFilter interface {
 	aroundFilter
-	// meets reports whether pods in surroundings x can go to row r, as far as pods are counted.
+	// meets reports whether pods with surroundings x fit row r, as far as other pods matter.
 	meets(x *surroundings, r row) bool
 }
 
-// A teller adds to failure the reasons for all rows in m at once.
+// A teller adds the reasons for all rows in m to failure at once.
 type teller interface {
 	tell(c *state, failure *Failure, d *demand, m rows.Mask)
 }
 
-// ruling is what is to be known of a filterRule before it is asked.
+// ruling is what must be known of a filterRule before it is evaluated.
 type ruling struct {
 	rule RuleSet
-	// plugin is upstream's name of the rule.
+	// plugin is upstream's name of the plugin.
 	plugin string
-	// ends is what may end its rejections.
+	// ends is the kinds of changes that may end its rejections.
 	ends  endedBy
 	reads podFields
 	alike bool // it gives the same reasons for all rows
 }
 
-// endedBy is what may end a rejection, one bit each. Pods that wait hear of what ends those that keep them off, and of
-// nothing else; see waits.register.
+// endedBy is a set of kinds of changes that may end a rejection. A waiting pod is notified of changes that may end its
+// rejections, and of no others; see waits.register.
 type endedBy uint8
 
 const (
-	// byNothing: no fact ends it.
+	// byNothing: no change ends it.
 	byNothing endedBy = 1 << iota
-	// byNode: the node says something else of itself, or is there at all. Every pod hears of that.
+	// byNode: the node changed, or was added. Every waiting pod is notified.
 	byNode
-	// byRoom: something has left the row, or it has become larger.
+	// byRoom: a pod left the row, or allocatable grew.
 	byRoom
-	// byCounters: a counter of the demand's surroundings counts another number. See surroundFilter.
+	// byCounters: a counter of the demand's surroundings changed. See surroundFilter.
 	byCounters
-	// byVolumes: a fact about claims, or what they come down to, is another. Every pod with claims hears of that.
+	// byVolumes: a fact about claims, or about what they need, changed. Every waiting pod with claims is notified.
 	byVolumes
 )
 
-// The rules whose rejections may end by one of these.
+// The rules whose rejections a change of one of these kinds may end.
 var (
 	rulesOfRoom = rulesEnded(byRoom)
 	rulesAround = rulesEnded(byCounters)
@@ -112,20 +112,20 @@ func rulesEnded(by endedBy) (rules RuleSet) {
 	return rules
 }
 
-// filter is a filterRule with what it says of itself.
+// filter is a filterRule with its ruling.
 type filter struct {
 	filterRule
 	ruling
-	around   aroundFilter   // the same; nil: it looks at the row alone
-	surround surroundFilter // the same; nil: its rejections do not end byCounters
+	around   aroundFilter   // the same rule; nil: it depends on the row alone
+	surround surroundFilter // the same rule; nil: byCounters does not end its rejections
 }
 
-// podFields are the fields of Pod that a rule reads, in whatever form. A class must hold all of them, and its key must
-// tell them apart, or pods that differ share an answer; TestKeysTellWhatRulesRead holds them to it.
+// podFields are the fields of Pod that a rule reads, in any form. A class must have all of them, and its key must
+// depend on them; otherwise different pods would share an answer. TestKeysTellWhatRulesRead checks that.
 type podFields []string
 
-// The rules, in the order in which they judge. Those that look at the row alone come first: what the others say of a
-// row can be asked once for all rows with the same keys.
+// The rules, in the order of evaluation. Those that depend on the row alone come first. The answer of the others can be
+// computed once for all rows with equal keys.
 var (
 	rowFilters = []filterRule{
 		supportFilter{},
@@ -165,8 +165,8 @@ func allFilters() (all []filter) {
 	return all
 }
 
-// asksForMore reports whether any rule but those of some, and those that look at nothing but the node, may keep d off a
-// row.
+// asksForMore reports whether a rule other than those in than, and other than those that depend only on the node
+// itself, may reject d on some row.
 func (d *demand) asksForMore(than RuleSet) bool {
 	for _, f := range d.profile.filters {
 		if f.rule&(than|rulesOfNodes) == 0 && f.ends&(byRoom|byCounters|byVolumes) != 0 && f.asks(d) {
@@ -176,7 +176,7 @@ func (d *demand) asksForMore(than RuleSet) bool {
 	return false
 }
 
-// objection returns the first of rules that keeps d off row r; nil: none does.
+// objection returns the first of rules that rejects d on row r; nil: none does.
 func (c *state) objection(rules []*filter, d *demand, r row) *filter {
 	for _, f := range rules {
 		if !f.judge(c, d, r) {
@@ -186,18 +186,18 @@ func (c *state) objection(rules []*filter, d *demand, r row) *filter {
 	return nil
 }
 
-// Verdict is what the rules say about one node.
+// Verdict is the result of the rules for one node.
 type Verdict struct {
 	Node    string
-	Plugin  string   // upstream's name of the rule that rejected the node; empty: feasible
-	Reasons []string // spelled as upstream spells them
-	// Final: evicting pods from the node would not help.
+	Plugin  string   // upstream's name of the plugin that rejected the node; empty: the node is feasible
+	Reasons []string // in upstream's words
+	// Final says that evicting pods from the node would not help.
 	Final bool
-	// Detail has the numbers behind the reason where there are more; else it is empty.
+	// Detail has the numbers behind the reason, if there are any.
 	Detail string
 }
 
-// verdict judges row r with all rules, nominated pods included.
+// verdict evaluates all rules for row r, with nominated pods.
 func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	v := Verdict{Node: c.name[r], Reasons: []string{}}
 	c.asIfNominated(d, self, r, func() bool {
@@ -213,7 +213,7 @@ func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	return v
 }
 
-// verdicts judges every node, in the order of names.
+// verdicts evaluates every node, in the order of names.
 func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	var out []Verdict
 	for _, name := range c.names() {
@@ -222,8 +222,8 @@ func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	return out
 }
 
-// Judge asks some rules about one node and the pods on it, outside of any scheduling: the node's own last look at a
-// pod. It returns the verdict of the first that objects; without Plugin, none does.
+// Judge evaluates some rules for one node and the pods on it, outside of any scheduling: it is how a node's agent
+// checks a pod. It returns the verdict of the first rule that rejects; without Plugin, none does.
 func Judge(pod Pod, node Node, held []Pod, rules RuleSet) Verdict {
 	c := newCluster(0)
 	r, _ := c.setNode(node)

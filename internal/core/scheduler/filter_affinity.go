@@ -21,8 +21,8 @@ func (nodeAffinityFilter) asks(d *demand) bool {
 	return d.profile.hasAdded || len(d.nodeSelector) > 0 || d.hasTerms
 }
 
-// judge demands every label of the node selector and, if there are required affinity terms, one that
-// matches; and one of those that the profile adds.
+// judge requires every label of the node selector, one matching term if there are required affinity terms, and one
+// matching term of the profile's added affinity.
 func (nodeAffinityFilter) judge(c *state, d *demand, r row) bool {
 	return addedAllows(c, d.profile, r) && affinityAllows(c, d.class, r)
 }
@@ -33,7 +33,7 @@ func addedAllows(c *state, p *profile, r row) bool {
 	return !p.hasAdded || c.someMatches(&p.added, r)
 }
 
-// affinityAllows leaves out what the profile adds: spread constraints go by the pod's own words.
+// affinityAllows leaves out the profile's added affinity: spread constraints use the pod's own affinity only.
 func affinityAllows(c *state, k *class, r row) bool {
 	for _, want := range k.nodeSelector {
 		if value, ok := c.Label(r, want.Key); !ok || value != want.Value {

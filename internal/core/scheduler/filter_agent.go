@@ -22,9 +22,9 @@ func (agentFilter) asks(d *demand) bool {
 	return len(d.ofAgent) > 0 || d.volumes != nil && len(d.volumes.OfAgent) > 0
 }
 
-// judge keeps a pod off nodes whose agent says that it lacks what the pod, or a volume that a claim of it is
-// bound to, needs: it would hold the pod there. Agents that say nothing, as upstream's, are taken to have everything.
-// What volumes that are yet to be chosen or made need is volumeBindingFilter.judge's to look at.
+// judge rejects nodes whose agent reports that it lacks what the pod, or a volume to which one of its claims is bound,
+// needs: the agent would hold the pod. An agent that reports nothing, as upstream's, counts as having everything. What
+// volumes need that are yet to be chosen or provisioned is checked by volumeBindingFilter.judge.
 func (agentFilter) judge(c *state, d *demand, r row) bool {
 	return !c.agentLacksAny(r, d.ofAgent) && (d.volumes == nil || !c.agentLacksAny(r, d.volumes.OfAgent))
 }

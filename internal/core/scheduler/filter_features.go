@@ -21,7 +21,7 @@ func (featureFilter) about() ruling {
 
 func (featureFilter) asks(d *demand) bool { return len(d.features) > 0 }
 
-// judge demands every node feature that the pod cannot do without.
+// judge requires every node feature that the pod needs.
 func (featureFilter) judge(c *state, d *demand, r row) bool {
 	for _, f := range d.features {
 		if _, has := slices.BinarySearch(c.features[r], f); !has {
@@ -37,7 +37,8 @@ func (featureFilter) explain(_ *state, _ *demand, _ row, reasons []string) []str
 
 func (featureFilter) final(*state, *demand, row) bool { return true }
 
-// key: it judges after rules that look around, so its answer is part of what tells rows apart.
+// key has the answer itself: this rule is evaluated after rules that depend on other rows, so its answer must be among
+// what distinguishes rows.
 func (f featureFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	if len(d.features) == 0 {
 		return key

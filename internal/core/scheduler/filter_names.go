@@ -20,8 +20,8 @@ func (nameFilter) about() ruling {
 
 func (nameFilter) asks(d *demand) bool { return d.onlyNames != nil }
 
-// judge narrows pods whose affinity demands nodes by name (those of DaemonSets) to these nodes. It comes first,
-// as upstream's narrowing does, and has a reason of its own.
+// judge rejects nodes other than those that the pod's affinity names, as that of DaemonSet pods does. It comes before
+// most filters and has its own reason, like upstream's PreFilter result.
 func (nameFilter) judge(c *state, d *demand, r row) bool {
 	if d.onlyNames == nil {
 		return true

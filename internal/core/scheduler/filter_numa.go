@@ -15,16 +15,16 @@ func (numaFilter) about() ruling {
 
 func (numaFilter) asks(d *demand) bool { return d.numa != nil }
 
-// judge demands that the node's agent will find CPUs, memory and devices for the pod as its policies want them:
-// the agent's own offer, on what the node will have when all pods before this one have arrived. A node without a report
-// is not asked, as upstream asks none.
+// judge requires that the node's agent will find CPUs, memory and devices for the pod that satisfy the agent's
+// policies. It asks numa.State.Offer, as the agent does, for the state that the node will have when all pods before
+// this one have arrived. A node without a report is not judged, as in upstream.
 func (numaFilter) judge(c *state, d *demand, r row) bool { return c.judgeNUMA(d, r).reason == "" }
 
 func (numaFilter) explain(c *state, d *demand, r row, reasons []string) []string {
 	return append(reasons, c.judgeNUMA(d, r).reason)
 }
 
-// final: what the empty machine would refuse, no eviction makes possible.
+// final: if the node without any pod would reject the pod, no eviction helps.
 func (numaFilter) final(c *state, d *demand, r row) bool { return c.judgeNUMA(d, r).final }
 
 func (f numaFilter) narrow(c *state, d *demand, m rows.Mask) {

@@ -20,16 +20,16 @@ func (podAffinityFilter) asks(d *demand) bool {
 	return len(d.together)+len(d.apart)+len(d.shunnedBy) > 0
 }
 
-// judge applies required terms between pods, in both directions.
+// judge applies the required terms of inter-pod affinity, in both directions.
 //
-//   - Affinity: each term's domain of the node holds a pod that all terms mean. The first of a group that demands each
-//     other has nobody to join: if no such pod is anywhere and the terms mean the pod itself, having the keys is
-//     enough.
-//   - Anti-affinity: no term's domain of the node holds a pod that it means.
-//   - And no pod in any domain of the node holds an anti-affinity term, about that domain, that means this one.
+//   - Affinity: for each term, the node's domain has a pod that matches all terms. There is an exception for the first
+//     pod of a group with affinity to itself: if no pod anywhere matches and the terms match the pod itself, the node
+//     only needs the topology keys.
+//   - Anti-affinity: for no term, the node's domain has a pod that matches it.
+//   - No pod in a domain of the node has an anti-affinity term about that domain that matches this pod.
 //
-// One thing is left as upstream has it: terms of pods that are only nominated are looked at if the pod has required
-// terms itself or some counted pod has an anti-affinity term that means it, but not if theirs are the only ones.
+// One detail is as upstream: terms of nominated pods count if the pod has required terms itself, or if some pod on a
+// node has an anti-affinity term that matches it. They do not count if only nominated pods have such terms.
 func (f podAffinityFilter) judge(c *state, d *demand, r row) bool {
 	return c.beside.on && c.beside.nobodyShuns || f.meets(&d.surroundings, r)
 }
@@ -38,8 +38,8 @@ func (podAffinityFilter) meets(x *surroundings, r row) bool {
 	return x.joins(r) && x.avoids(r) && x.isAdmitted(r)
 }
 
-// nobodyShuns reports whether neither the pod has required terms nor any counted pod an anti-affinity term that means
-// it. While pods are taken off a row to see what that helps, it stays what it was before.
+// nobodyShuns reports whether the pod has no required terms and no pod on a row has an anti-affinity term that matches
+// it. During a trial eviction, the value from before the trial is used.
 func (d *demand) nobodyShuns(c *state) bool {
 	if c.evicting.on {
 		return c.evicting.nobodyShuns
@@ -105,7 +105,7 @@ func (podAffinityFilter) explain(c *state, d *demand, r row, reasons []string) [
 	return append(reasons, reasonAdmitted)
 }
 
-// final: evicting pods does not bring one to join.
+// final: no eviction adds a pod that the affinity terms match.
 func (podAffinityFilter) final(c *state, d *demand, r row) bool { return !d.joins(r) }
 
 func (podAffinityFilter) key(c *state, d *demand, r row, key []int32) []int32 {
@@ -117,7 +117,7 @@ func (podAffinityFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// narrow looks at the domains only that have pods.
+// narrow examines only the domains that have pods.
 func (podAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	anywhere := int64(0)
 	for _, k := range d.together {
@@ -140,7 +140,7 @@ func (podAffinityFilter) narrow(c *state, d *demand, m rows.Mask) {
 	}
 }
 
-// rowsWith is the set of rows in whose domain k counts any, in working space.
+// rowsWith returns the rows in whose domain the count of k is above zero. The mask is working space.
 func (c *state) rowsWith(k *census.Counter, words int) rows.Mask {
 	in := c.emptyMask(words)
 	k.Count.Each(func(domain, count int32) {

@@ -16,8 +16,8 @@ func (portFilter) about() ruling {
 
 func (portFilter) asks(d *demand) bool { return len(d.ports) > 0 }
 
-// judge demands that no port of the pod is taken on the node. A port on every address (AnyIP) collides with the
-// same port on any; one on a given address with that address and with AnyIP.
+// judge requires that no port of the pod is taken on the node. A port on every address (AnyIP) conflicts with the same
+// port on any address. A port on one address conflicts with the same port on that address and on AnyIP.
 func (portFilter) judge(c *state, d *demand, r row) bool {
 	if len(d.ports) == 0 || len(c.ports[r]) == 0 {
 		return true

@@ -21,8 +21,8 @@ func (resourceFilter) judge(c *state, d *demand, r row) bool {
 	return passesResources(c, &d.needs, r)
 }
 
-// passesResources demands room for one more pod and for each resource the pod asks for. What is not asked for is not
-// looked at: a pod without requests fits on a node that is over-committed.
+// passesResources requires room for one more pod, and for each resource that the pod requests. Other resources are not
+// checked: a pod without requests fits on an over-committed node.
 func passesResources(c *state, n *needs, r row) bool {
 	if c.podsHeld[r]+1 > c.podsMax[r] {
 		return false
@@ -51,7 +51,7 @@ func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []st
 	return reasons
 }
 
-// final: what the whole node does not have, no eviction frees.
+// final: no eviction frees more than the node has.
 func (resourceFilter) final(c *state, d *demand, r row) bool {
 	for _, q := range d.requests {
 		if c.lacks(&d.needs, r, q) && q.value > c.columns.has(q.column, r) {
@@ -69,7 +69,7 @@ func (f resourceFilter) narrow(c *state, d *demand, m rows.Mask) {
 	c.narrowByTiles(d, m)
 }
 
-// tell counts by resource: a full cluster has the same few reasons on every row.
+// tell counts by resource: in a full cluster, all rows have the same few reasons.
 func (resourceFilter) tell(c *state, failure *Failure, d *demand, m rows.Mask) {
 	crowded, all := 0, m.Count()
 	lacking := make([]int, len(d.requests))

@@ -18,9 +18,9 @@ func (spreadFilter) about() ruling {
 
 func (spreadFilter) asks(d *demand) bool { return len(d.hard) > 0 }
 
-// judge demands for every hard spread constraint that the node has the key, and that with the pod its domain
-// would hold at most maxSkew more pods than the domain with the fewest. With fewer than minDomains domains the fewest
-// counts as none. Only rows in the constraint's scope have a say in what the fewest is.
+// judge requires for every hard spread constraint that the node has the topology key, and that with the pod its domain
+// has at most maxSkew more pods than the domain with the fewest. If there are fewer than minDomains domains, the fewest
+// is zero. Only rows in the constraint's scope decide what the fewest is.
 func (f spreadFilter) judge(_ *state, d *demand, r row) bool {
 	return f.meets(&d.surroundings, r)
 }
@@ -61,7 +61,7 @@ func (spreadFilter) explain(c *state, d *demand, r row, reasons []string) []stri
 	return append(reasons, "node(s) didn't match pod topology spread constraints")
 }
 
-// final: no eviction gives a node the label that it lacks.
+// final: no eviction gives the node a missing label.
 func (spreadFilter) final(c *state, d *demand, r row) bool {
 	for i := range d.hard {
 		if d.hard[i].topo.At(r) == census.NoDomain {
@@ -74,7 +74,7 @@ func (spreadFilter) final(c *state, d *demand, r row) bool {
 	return false
 }
 
-// key: the answer depends on the domain; where every domain is one row, on its count.
+// key: the answer depends on the domain or, if every domain is one row, on the domain's count.
 func (spreadFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	for i := range d.hard {
 		if a := &d.hard[i]; a.counter == nil {
@@ -86,8 +86,8 @@ func (spreadFilter) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// keyOf tells rows apart whose domains have different counts, as coarsely as it can: by the count where what happens
-// to a domain happens to one row, else by the domain.
+// keyOf returns a value that differs for rows whose domains have different counts, with as few values as possible: the
+// count if a domain is one row, so that a change in a domain concerns one row only; otherwise the domain.
 func keyOf(t *census.Topology, k *census.Counter, r row) int32 {
 	domain := t.At(r)
 	if domain == census.NoDomain || !t.Single() {
@@ -96,7 +96,7 @@ func keyOf(t *census.Topology, k *census.Counter, r row) int32 {
 	return k.At(domain)
 }
 
-// narrow looks at the domains only that have pods: of all others a constraint says the same.
+// narrow examines only the domains that have pods; a constraint gives the same answer for all others.
 func (spreadFilter) narrow(c *state, d *demand, m rows.Mask) {
 	for i := range d.hard {
 		a := &d.hard[i]

@@ -20,8 +20,8 @@ func (supportFilter) about() ruling {
 
 func (supportFilter) asks(d *demand) bool { return len(d.unsupported) > 0 }
 
-// judge keeps a pod off every node if it demands what no rule here can check. Placing it anyway would break a
-// promise in silence.
+// judge rejects a pod with a requirement that no rule here checks, on every node. Placing it anyway would silently
+// violate the requirement.
 func (supportFilter) judge(_ *state, d *demand, _ row) bool { return len(d.unsupported) == 0 }
 
 func (supportFilter) final(*state, *demand, row) bool { return true }

@@ -19,7 +19,7 @@ func (taintFilter) about() ruling {
 
 func (taintFilter) asks(*demand) bool { return true }
 
-// judge demands that every NoSchedule and NoExecute taint of the node is tolerated.
+// judge requires that the pod tolerates every NoSchedule and NoExecute taint of the node.
 func (taintFilter) judge(c *state, d *demand, r row) bool {
 	return selector.TolerateAll(d.tolerations, c.taints[r])
 }

@@ -2,7 +2,7 @@ package scheduler
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
-// cordonTaint is what a pod must tolerate to go to a cordoned node.
+// cordonTaint is the taint that a pod must tolerate to go to a cordoned node.
 var cordonTaint = Taint{Key: "node.kubernetes.io/unschedulable", Effect: NoSchedule}
 
 type cordonFilter struct{}
@@ -19,8 +19,8 @@ func (cordonFilter) about() ruling {
 
 func (cordonFilter) asks(d *demand) bool { return !d.toleratesNode }
 
-// judge keeps pods off cordoned nodes. The field counts by itself: the taint of the same meaning follows it only
-// after a controller has seen it.
+// judge rejects cordoned nodes. It reads spec.unschedulable, because the equivalent taint is added later by a
+// controller.
 func (cordonFilter) judge(c *state, d *demand, r row) bool {
 	return !c.unschedulable[r] || d.toleratesNode
 }

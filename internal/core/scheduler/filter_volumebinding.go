@@ -19,21 +19,20 @@ func (volumeBindingFilter) about() ruling {
 
 func (volumeBindingFilter) asks(d *demand) bool { return d.volumes != nil }
 
-// judge demands that every claim of the pod has, or can get, a volume that can be reached from the node;
-// see volumes.Store.Bind. Claims that are bound as soon as they are made have a reason of their own if they are not
-// (volumes.Ask.Useless).
+// judge requires that every claim of the pod has, or can get, a volume that is accessible from the node; see
+// volumes.Store.Bind. Claims with immediate binding that are not bound have a separate reason (volumes.Ask.Useless).
 func (volumeBindingFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || c.bindVolumes(d.volumes, r) == 0
 }
 
 func (volumeBindingFilter) final(*state, *demand, row) bool { return true }
 
-// bindVolumes says why volumes for the claims of a cannot be bound to row r; zero: they can.
+// bindVolumes returns why volumes for the claims of a cannot be bound to row r; zero: they can.
 func (c *state) bindVolumes(a *volumes.Ask, r row) volumes.Conflict {
 	return c.storage.Bind(a, c.place(r), nil)
 }
 
-// place is what is looked at of the node of row r.
+// place returns the node of row r as package volumes needs it.
 func (n *nodes) place(r row) volumes.Place {
 	return volumes.Place{Row: r, Name: n.name[r], Labels: n.labels[r], Lacks: n.agentLacks[r]}
 }
@@ -49,8 +48,8 @@ func (volumeBindingFilter) key(c *state, d *demand, r row, key []int32) []int32 
 	return append(key, int32(c.bindVolumes(d.volumes, r)))
 }
 
-// narrow asks for each bound volume once where it can be reached from: most volumes are to be reached from
-// the nodes of one zone, as many others are.
+// narrow checks each bound volume by its node affinity: most volumes are accessible from the nodes of one zone, and
+// many volumes share that affinity, so the answer is kept (atom).
 func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
 	a := d.volumes
 	if a == nil {
@@ -78,7 +77,7 @@ func (f volumeBindingFilter) narrow(c *state, d *demand, m rows.Mask) {
 	}
 }
 
-// narrowReached takes out of m the rows from which v cannot be reached.
+// narrowReached removes from m the rows from which v is not accessible.
 func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 	if v.Plugin == "" && !v.From.Limited {
 		return
@@ -107,8 +106,8 @@ func (c *state) narrowReached(v *volumes.KnownVolume, m rows.Mask) {
 	c.narrowBy(m, c.scratch, func(r row) bool { return c.storage.Reaches(v, c.place(r)) })
 }
 
-// narrowOpen asks row by row where there are volumes that the claims may get, and of all other rows at once whether
-// volumes can be made for them.
+// narrowOpen checks row by row where there are volumes that the claims may get, and checks all other rows at once for
+// whether volumes can be provisioned.
 func (c *state) narrowOpen(a *volumes.Ask, m rows.Mask) {
 	stocked := make(rows.Mask, len(m))
 	byHost := c.TopologyOf(c.hostKey)
@@ -136,7 +135,7 @@ func (c *state) narrowOpen(a *volumes.Ask, m rows.Mask) {
 	m.Add(stocked)
 }
 
-// narrowProvisioned takes out of m the rows that could not reach a volume that is made for p. See volumes.Store.Bind.
+// narrowProvisioned removes from m the rows for which no volume can be provisioned for p. See volumes.Store.Bind.
 func (c *state) narrowProvisioned(p *volumes.Provision, m rows.Mask) {
 	k := p.Class
 	if !k.Provisions() {

@@ -20,10 +20,10 @@ func (volumeLimitFilter) about() ruling {
 
 func (volumeLimitFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Attached) > 0 }
 
-// judge demands that no driver has to attach more volumes to the node than it says it can.
+// judge requires that no driver must attach more volumes to the node than its limit.
 //
-// As upstream has it, a volume that is still attached and that the pod is going to use counts twice, unless another pod
-// on the node uses it.
+// As upstream, a volume that is still attached and that the pod will use counts twice, unless another pod on the node
+// uses it.
 func (volumeLimitFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || len(d.volumes.Attached) == 0 || !c.storage.TooMany(r, d.volumes.Attached)
 }
@@ -41,7 +41,7 @@ func (f volumeLimitFilter) key(c *state, d *demand, r row, key []int32) []int32 
 	return append(key, verdictKey(f.judge(c, d, r)))
 }
 
-// verdictKey tells rows apart by what a rule says of them.
+// verdictKey returns a key that distinguishes rows by a rule's answer.
 func verdictKey(passes bool) int32 {
 	if passes {
 		return 1
@@ -49,7 +49,7 @@ func verdictKey(passes bool) int32 {
 	return 0
 }
 
-// narrow asks about the rows only on which so many more volumes might be too many.
+// narrow checks only rows where this many more volumes might exceed a limit.
 func (f volumeLimitFilter) narrow(c *state, d *demand, m rows.Mask) {
 	if d.volumes == nil || len(d.volumes.Attached) == 0 || !m.Meets(c.marks.limited) {
 		return

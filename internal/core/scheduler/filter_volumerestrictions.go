@@ -18,7 +18,7 @@ func (diskFilter) about() ruling {
 
 func (diskFilter) asks(d *demand) bool { return len(d.wants.Disks) > 0 }
 
-// judge demands that no pod on the node uses a disk that this one names, unless both only read it and its kind
+// judge requires that no pod on the node uses a disk that this pod names, except if both only read it and its kind
 // allows that.
 func (diskFilter) judge(c *state, d *demand, r row) bool {
 	s := c.storage.On(r)
@@ -61,7 +61,7 @@ func (oncePodFilter) about() ruling {
 
 func (oncePodFilter) asks(d *demand) bool { return d.volumes != nil }
 
-// judge demands that nobody, on any node, uses a claim of the pod that is for one pod at a time.
+// judge requires that no other pod, on any node, uses a claim of the pod that one pod at a time may use.
 func (oncePodFilter) judge(_ *state, d *demand, _ row) bool { return !d.claimsTaken() }
 
 func (oncePodFilter) explain(_ *state, _ *demand, _ row, reasons []string) []string {

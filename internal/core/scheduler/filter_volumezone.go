@@ -16,8 +16,8 @@ func (volumeZoneFilter) about() ruling {
 
 func (volumeZoneFilter) asks(d *demand) bool { return d.volumes != nil && len(d.volumes.Zones) > 0 }
 
-// judge demands that the node is in a zone and a region of each bound volume, as the volume's labels have
-// them. A node without any such label is anywhere.
+// judge requires that the node is in a zone and a region of each bound volume, by the volume's labels. A node without
+// any such label satisfies all.
 func (volumeZoneFilter) judge(c *state, d *demand, r row) bool {
 	return d.volumes == nil || len(d.volumes.Zones) == 0 || c.storage.InZones(d.volumes, c.labels[r])
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A wholeFilter is what a rule says of a pod's claims before any node is looked at: whole is why no node can take it;
-// empty: some may. Terms that contradict each other have the first word.
+// A wholeFilter rejects pods because of their claims, on every node alike. whole returns why no node can take the pod;
+// empty: some may. If the pod's affinity terms contradict each other, that reason comes first.
 type wholeFilter struct {
 	ruling
 	whole func(a *volumes.Ask) string
@@ -36,7 +36,7 @@ func (wholeFilter) final(*state, *demand, row) bool { return true }
 
 func (f wholeFilter) narrow(_ *state, d *demand, m rows.Mask) { m.Unless(f.rejects(d)) }
 
-// whole is why no node at all can take the pod; empty: some may.
+// whole returns why no node can take the pod because of its claims; empty: some may.
 func (d *demand) whole() string {
 	if d.conflict || d.volumes == nil {
 		return ""

@@ -8,32 +8,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// A fit is what resources alone say of every row to pods that ask for the same: whether they have room there, and how
-// well they would lie. It is kept, and asked again where pods came or went. Pods that differ in everything but what
-// they ask for share it. It is for profiles of which tiles cannot bound the scores.
+// A fit is the result of the resource rules for every row and one vector of requests: whether there is room, and the
+// score. It is kept, and recomputed where pods came or left. Pods that differ in everything except requests share it.
+// Fits are used for profiles whose scores tiles cannot bound.
 type fit struct {
 	of       needs
 	scorers  []weightedScorer
 	position int    // in cluster.changes
-	used     uint64 // when it was asked last, in decisions
+	used     uint64 // when it was used last, in cluster.decisions
 
-	rows rows.Mask // that have room
-	// The weighted sum of the scores that look at a row alone, by row, where there is room: the low byte and, where the
-	// profile's weights are so large, the high one.
+	rows rows.Mask // rows with room
+	// By row with room, the weighted sum of the scores that depend on the row alone: the low byte and, if the profile's
+	// weights need it, the high byte (else nil).
 	low, high []uint8
 }
 
-// fitBytes bounds the fits that are kept, at about a byte for each node; fitsMax is their largest, fitsMin their
-// smallest number. One more, and the half asked longest ago is dropped. Chosen: 1,000 vectors on 50,000 nodes. With
-// more in turn than are kept each is made anew, at about 20 nanoseconds a node.
+// fitBytes limits the memory of all fits, at about one byte per node. fitsMax and fitsMin are the limits of their
+// number. When one more is needed, the half that was used longest ago is dropped. Chosen: 1,000 vectors of requests on
+// 50,000 nodes. If more are used in turn, each is recomputed, at about 20 nanoseconds per node.
 const (
 	fitBytes = 64 << 20
 	fitsMax  = 1024
 	fitsMin  = 16
 )
 
-// needs are what the rules about resources look at of a pod, and all that they look at: what they say of rows is kept
-// for the pods of which fitKey is the same.
+// needs is everything of a pod that rules about resources read. Their results are shared by pods with equal fitKey.
 type needs struct {
 	profile  *profile
 	requests []request // non-zero only, in column order
@@ -42,17 +41,17 @@ type needs struct {
 	fitKey   string
 }
 
-// makeFitKey says what n is, but for asked, of which parts of n were made.
+// makeFitKey returns the key of n. asked is the Load from which fit and balanced were computed.
 func (n *needs) makeFitKey(asked Load) string {
 	b := encode.String(nil, n.profile.Name)
 	for _, q := range n.requests {
 		b = binary.AppendVarint(binary.AppendVarint(b, int64(q.column)), q.value)
 	}
-	b = binary.AppendVarint(b, -1) // no column
+	b = binary.AppendVarint(b, -1) // ends the list: no column has this number
 	return string(binary.AppendVarint(binary.AppendVarint(b, int64(asked.CPU)), int64(asked.Memory)))
 }
 
-// fitFor returns the fit for d as things are now; nil: its profile weighs resources by more than fits can hold.
+// fitFor returns the fit for d, brought up to date; nil: the profile's weights are too large for fits.
 func (c *cluster) fitFor(d *demand) *fit {
 	if f := c.fits[d.fitKey]; f != nil {
 		c.correct(f)
@@ -84,6 +83,7 @@ func (c *cluster) fitFor(d *demand) *fit {
 	return f
 }
 
+// correct recomputes f for rows that changed.
 func (c *cluster) correct(f *fit) {
 	f.used = c.decisions
 	if n := len(c.name) - len(f.low); n > 0 {
@@ -111,7 +111,7 @@ func (c *cluster) correct(f *fit) {
 	})
 }
 
-// score is the weighted sum of the scores that look at row r alone.
+// score returns the weighted sum of the scores that depend on row r alone.
 func (f *fit) score(r row) int64 {
 	if f.high == nil {
 		return int64(f.low[r])
@@ -119,7 +119,7 @@ func (f *fit) score(r row) int64 {
 	return int64(f.high[r])<<8 | int64(f.low[r])
 }
 
-// scoreAlone is the weighted sum of what the scorers say that look at the row alone.
+// scoreAlone returns the weighted sum of the scores that depend on the row alone.
 func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 	for _, s := range d.profile.scorers {
 		if s.alone != nil && s.alone.applies(&d.needs) {
@@ -129,7 +129,7 @@ func (c *cluster) scoreAlone(d *demand, r row) (sum int64) {
 	return sum
 }
 
-// bestByFit finds the best row in m by asking about each.
+// bestByFit offers every row in m to k, with its score.
 func (c *cluster) bestByFit(d *demand, m rows.Mask, g *grouping, k *contest) {
 	f := c.fitFor(d)
 	m.Each(func(r row) {
@@ -137,6 +137,7 @@ func (c *cluster) bestByFit(d *demand, m rows.Mask, g *grouping, k *contest) {
 			k.offer(r, g.worth[g.of[r]]+f.score(r))
 			return
 		}
-		k.offer(r, g.worth[g.of[r]]+c.scoreAlone(d, r)) // a profile without the rule, or with weights beyond it
+		// the profile has no resource rule, or weights too large for a fit
+		k.offer(r, g.worth[g.of[r]]+c.scoreAlone(d, r))
 	})
 }

@@ -9,65 +9,68 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A grouping puts rows into groups that no normalized scorer tells apart for one demand. It begins with the domains of
-// coarse topologies, which have few; then every row is moved of which a scorer says something out of the ordinary.
+// A grouping divides rows into groups, so that the normalized scorers of one demand give all rows of a group the same
+// score. It begins with the domains of topologies with few domains (coarse ones). Then each row to which a scorer gives
+// another value is moved to another group.
 type grouping struct {
 	division *division
-	of       []int32 // by row; the division's, but for strays
+	of       []int32 // by row; equal to division.of except for strays
 	groups   int
-	strays   []stray
-	moved    map[move]int32
-	halves   []int32 // by group: where its rows of some set go; 0: nowhere yet
-	sums     []int64 // by row, while they are added up; else 0
-	coarse   []*census.Topology
+	// The rows that must be restored in of when the grouping ends.
+	strays []stray
+	moved  map[move]int32
+	halves []int32 // by group: the group to which moveAll moves its rows; 0: none yet
+	sums   []int64 // by row: working space for sums; 0 between uses
+	// coarse are the topologies of the division.
+	coarse []*census.Topology
 
-	counts []int32 // by group: its rows
-	worth  []int64 // by group: what the normalized scorers say of it
+	counts []int32 // by group: how many rows it has
+	worth  []int64 // by group: the sum of the normalized scores
 	found  []bool  // by group: it is in present
-	// The groups that have rows, with a row of each and their sizes.
+	// The groups that have rows, with one row of each and its size.
 	present []int32
 	members []row
 	sizes   []int32
 }
 
-// stray is a row that was moved out of its group in the division.
+// stray is a row that was moved out of its group of the division.
 type stray struct {
 	row  row
 	from int32
 }
 
-// move says where rows of a group go of which a scorer says value. step tells scorers apart.
+// move is the reason for which rows of a group are moved: a scorer's value. step identifies the scorer.
 type move struct {
 	group int32
 	step  int32
 	value int64
 }
 
-// A division puts rows into groups by their domains in some coarse topologies. It is kept for the next demand that
-// these matter to.
+// A division divides rows into groups by their domains in some coarse topologies. It is kept for later demands with the
+// same topologies.
 type division struct {
 	coarse   []*census.Topology
-	spans    []int32 // of each, how many domains it had numbers for, and one
+	spans    []int32 // by topology: Span when the division was made
 	groups   int
 	position int     // in cluster.moves
-	of       []int32 // by row; unseen: it is not seen
+	of       []int32 // by row; unseen: the row has no node
 	sizes    []int32 // by group
 }
 
 const unseen = -1
 
-// divisionsMax is how many divisions are kept, those used last; each takes four bytes a row. Chosen: more than there
-// are sets of zones, regions and the like by which pods are commonly spread.
+// divisionsMax is how many divisions are kept, the most recently used. Each takes four bytes per row. Chosen: more than
+// there are sets of topology keys (zones, regions and the like) by which pods are commonly spread.
 const divisionsMax = 8
 
-// coarseMax is up to how many domains a topology is coarse; groupsMax bounds the groups that coarse topologies make
-// together. Chosen: zones, regions and kinds of machines are coarse, racks and hosts are not.
+// coarseMax is how many domains a coarse topology may have. groupsMax limits the number of groups of a division.
+// Chosen: zones, regions and machine types are coarse; racks and hosts are not.
 const (
 	coarseMax = 64
 	groupsMax = 4096
 )
 
-// group puts the rows in m into groups for d, until the grouping is ended.
+// group divides the rows in m into groups for d. The caller must call end when it no longer needs them.
 func (c *state) group(d *demand, m rows.Mask) *grouping {
 	g := &c.survey.groups
 	g.begin(c, d)
@@ -93,14 +96,14 @@ func (g *grouping) begin(c *state, d *demand) {
 	g.of, g.groups = g.division.of, g.division.groups
 }
 
-// end puts the rows back that were moved.
+// end restores the groups of the rows that were moved.
 func (g *grouping) end() {
 	for _, s := range g.strays {
 		g.of[s.row] = s.from
 	}
 }
 
-// divisionOf returns the division by some topologies, as rows are now.
+// divisionOf returns the division by some topologies, brought up to date.
 func (c *state) divisionOf(coarse []*census.Topology) *division {
 	list := c.survey.divisions
 	i := slices.IndexFunc(list, func(v *division) bool { return v.fits(coarse) })
@@ -112,7 +115,7 @@ func (c *state) divisionOf(coarse []*census.Topology) *division {
 		list = append(list, newDivision(coarse))
 	}
 	v := list[i]
-	copy(list[1:i+1], list[:i]) // the one used last comes first
+	copy(list[1:i+1], list[:i]) // most recently used first
 	list[0] = v
 	c.survey.divisions = list
 	for len(v.of) < len(c.name) {
@@ -144,7 +147,7 @@ func (v *division) fits(coarse []*census.Topology) bool {
 	return true
 }
 
-// put puts row r where it belongs.
+// put sets the group of row r.
 func (v *division) put(c *state, r row) {
 	was, now := v.of[r], int32(unseen)
 	if c.seen[r] {
@@ -183,10 +186,10 @@ func (g *grouping) divide(d *demand) {
 
 func (g *grouping) isCoarse(t *census.Topology) bool { return slices.Contains(g.coarse, t) }
 
-// step begins to move rows for another reason.
+// step returns the number of a new scorer's moves.
 func (g *grouping) step() int32 { return int32(len(g.moved)) }
 
-// move puts row r with the rows of its group of which the same was said in this step.
+// move moves row r to the group of the rows of its present group with the same value in this step.
 func (g *grouping) move(step int32, r row, value int64) {
 	key := move{g.of[r], step, value}
 	to, known := g.moved[key]
@@ -205,7 +208,7 @@ func (g *grouping) send(r row, to int32) {
 	g.of[r] = to
 }
 
-// moveAll moves the rows in both masks, each with those of its group.
+// moveAll moves the rows in both masks: those of each group to one new group.
 func (g *grouping) moveAll(m, some rows.Mask) {
 	if !m.Meets(some) {
 		return
@@ -225,7 +228,7 @@ func (g *grouping) moveAll(m, some rows.Mask) {
 	})
 }
 
-// count counts the rows of m in each group, and finds one of each.
+// count counts the rows of m in each group, and finds one row of each.
 func (g *grouping) count(c *state, m rows.Mask) {
 	common := g.division.groups
 	g.counts = append(append(g.counts[:0], g.division.sizes...), make([]int32, g.groups-common)...)
@@ -262,7 +265,7 @@ func (g *grouping) count(c *state, m rows.Mask) {
 	}
 }
 
-// meet lists the group of row r unless it is known already.
+// meet lists the group of row r, unless it is listed already.
 func (g *grouping) meet(r row) (first bool) {
 	group := g.of[r]
 	if g.found[group] {
@@ -273,10 +276,10 @@ func (g *grouping) meet(r row) (first bool) {
 	return true
 }
 
-// noWorth is what groups are worth at most when there are none.
+// noWorth is the highest worth of no groups.
 const noWorth = math.MinInt64
 
-// common is the number of groups in the division, and the most that one of them is worth that has rows.
+// common returns the number of groups of the division, and the highest worth of those of them that have rows.
 func (g *grouping) common() (groups int32, top int64) {
 	groups, top = int32(g.division.groups), noWorth
 	for _, group := range g.present {

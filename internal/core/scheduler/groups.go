@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// groups are the objects that select pods. Only the default spread constraints ask for them.
+// groups are the objects that select pods. Only the default spread constraints use them.
 type groups struct {
 	services map[string]*services // by namespace
 	owners   map[ownerKey]LabelSelector
@@ -19,23 +19,25 @@ type ownerKey struct {
 	Owner
 }
 
-// services are those of a namespace, found by a label that they want of pods: so a pod asks few of many.
+// services are the services of a namespace. They are indexed by a label that they require, so that few are evaluated
+// for a pod.
 type services struct {
 	byName  map[string]service
 	byLabel map[Label][]string // names
-	others  []string           // that want no label with one value
+	others  []string           // those that require no label with a single value
 }
 
 type service struct {
 	selector LabelSelector
-	by       *Label // under which it is found; nil: among the others
+	by       *Label // under which it is indexed; nil: in others
 }
 
 func newGroups() groups {
 	return groups{services: map[string]*services{}, owners: map[ownerKey]LabelSelector{}}
 }
 
-// set takes note of a group, and reports whether it selects other pods than before: its status does not matter.
+// set adds or replaces a group, and reports whether it selects other pods than before. Updates of a status report
+// false.
 func (g *groups) set(of Group) (changed bool) {
 	was, known := g.selectorOf(of)
 	if known && was.Equal(&of.Selector) {
@@ -83,7 +85,7 @@ func (g *groups) remove(of Group) {
 	}
 }
 
-// add takes in a service, under the label that it wants which the fewest others are found by.
+// add adds a service. Of the labels that it requires, it is indexed under the one with the fewest services.
 func (s *services) add(name string, selector LabelSelector) {
 	x := service{selector: selector}
 	for i := range selector.Requirements {
@@ -117,7 +119,7 @@ func (s *services) remove(name string) {
 	}
 }
 
-// selecting lists the services that select pods with labels, by name.
+// selecting returns the names of the services that select pods with labels, sorted.
 func (s *services) selecting(labels []Label) (names []string) {
 	add := func(candidates []string) {
 		for _, name := range candidates {
@@ -134,14 +136,14 @@ func (s *services) selecting(labels []Label) (names []string) {
 	return names
 }
 
-// hardDefaults reports whether groups decide where a pod may go: it has no spread constraints of its own, and some that
-// its profile gives it are hard.
+// hardDefaults reports whether groups decide where pods of the class may go: the pods have no spread constraints, and
+// some default constraint of the profile is hard.
 func (k *class) hardDefaults() bool {
 	return len(k.spread) == 0 && slices.ContainsFunc(k.profile.DefaultSpread, func(s SpreadConstraint) bool { return s.Hard })
 }
 
-// selectorFor joins the selectors of all groups that pod belongs to: those of the services that select it and that of
-// its owner. ok is false if there are none, or if they select everything.
+// selectorFor joins the selectors of all groups that have the pod: services that select it, and its owner. ok is false
+// if there are none, or if they select everything.
 func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector, ok bool) {
 	if in := g.services[who.Namespace]; in != nil {
 		for _, name := range in.selecting(who.Labels) {
@@ -157,14 +159,14 @@ func (g *groups) selectorFor(who *census.Identity, owner Owner) (s LabelSelector
 	return s, len(s.Requirements) > 0
 }
 
-// defaultSpread remembers the aim of the default constraints for pods of one identity and owner.
+// defaultSpread caches the aim of the default constraints for pods with one identity and owner.
 type defaultSpread struct {
 	version uint64
 	owner   Owner
-	aim     *census.Aim // nil: no groups, no constraints
+	aim     *census.Aim // nil: no groups, so no constraints
 }
 
-// defaultsOf returns the aim of the default spread constraints for pods of who and owner; nil if they have none.
+// defaultsOf returns the aim of the default spread constraints for pods with identity who and this owner; nil: none.
 func (c *cluster) defaultsOf(who *census.Identity, owner Owner) *census.Aim {
 	if s := &keptWith(who).spreading; s.version == c.groups.version+1 && s.owner == owner {
 		return s.aim

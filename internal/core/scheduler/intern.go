@@ -5,18 +5,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// sweepStrings forgets the strings that nobody uses, if it is time. No number that is not written down where marked
-// looks may be used after it.
+// sweepStrings drops the strings that are not in use, if a sweep is due. After it, a number that marked does not find
+// must not be used.
 func (c *cluster) sweepStrings() {
 	if !c.intern.Due() {
 		return
 	}
 	used := c.marked()
 	c.intern.Sweep(func(id int32) bool { return used.Has(row(id)) })
-	clear(c.atoms.byKey) // they have numbers, too
+	clear(c.atoms.byKey) // their functions have numbers, too
 }
 
-// marked is the set of numbers that are in use.
+// marked returns the numbers that are in use.
 func (c *cluster) marked() rows.Mask {
 	in := make(rows.Mask, (c.intern.End()+63)/64)
 	m := marker{see: func(ids ...int32) {

@@ -7,11 +7,11 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// How a pod that fits nowhere gets others evicted, and goes on when that has failed.
+// This file has how pods are preempted for a pod that fits nowhere, and what happens when that fails.
 
-// makeRoom chooses whom to evict for a pod that fits nowhere, and nominates it there. Pods of lower priority for which
-// room was being made on that node must look elsewhere. left is what others have left to choose from; nil: they were
-// not asked.
+// makeRoom chooses victims for a pod that fits nowhere, and nominates the pod on their node. Pods of lower priority
+// that are nominated on that node lose their nomination and are tried again. left are the preemptions that the
+// extenders left to choose from; nil: extenders were not asked.
 func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemption) *Preemption {
 	if len(e.demand.unsupported) > 0 || f.Nodes == 0 {
 		return nil
@@ -26,7 +26,7 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 	f.Preemption = why
 	if made == nil {
 		if !e.demand.neverPreempts && !c.awaitsVictims(e.demand, e.pod.ID) && !c.awaitsNode(e.pod.ID) {
-			p.cluster.dismiss(e.pod.ID) // it will not come to anything
+			p.cluster.dismiss(e.pod.ID) // the nomination is of no use any more
 		}
 		return nil
 	}
@@ -50,8 +50,8 @@ func (p *Placer) makeRoom(now unit.Instant, e *entry, f *Failure, left *[]Preemp
 	return made
 }
 
-// takeBack takes a victim off its row that waits for its volumes: nothing is on its way that could bind it. Of others
-// the shell says what became of their binds.
+// takeBack removes a victim from its row that is assumed but waits for its volumes: no request is in flight that could
+// bind it. For other assumed victims, the shell reports the outcome of their binds.
 func (p *Placer) takeBack(now unit.Instant, id PodID) {
 	if plan := p.cluster.plans[id]; plan != nil && plan.written {
 		p.queue.BindFailed(now, p.queue.find(id), false)
@@ -59,7 +59,7 @@ func (p *Placer) takeBack(now unit.Instant, id PodID) {
 	}
 }
 
-// Retry lets a pod that waits for room try again: making it has failed.
+// Retry lets a nominated pod be tried again, because its preemption failed.
 func (p *Placer) Retry(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
 		p.cluster.spare(w)
@@ -69,8 +69,8 @@ func (p *Placer) Retry(now unit.Instant, id PodID) {
 	}
 }
 
-// EvictionFailed lets a pod that waits for room try again after its back-off: making room was refused, and at once it
-// would be again.
+// EvictionFailed lets a nominated pod be tried again after its back-off, because the API server refused an eviction. An
+// immediate attempt would be refused again.
 func (p *Placer) EvictionFailed(now unit.Instant, id PodID) {
 	if w := p.cluster.wishes[id]; w != nil {
 		p.cluster.spare(w)

@@ -7,16 +7,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What the Placer is told of nodes, and of what selects pods: namespaces, groups and budgets.
+// This file has the Placer's methods for facts about nodes, and about namespaces, groups and budgets.
 
-// NodeSeen folds in a node that is new or changed.
+// NodeSeen records a new or changed node.
 func (p *Placer) NodeSeen(now unit.Instant, n Node) {
 	p.cluster.setNode(n)
 	p.heardAt = now
 }
 
-// NodeGone folds in that a node was deleted. Its pods stay counted until they are gone themselves, so that a node of
-// the same name that comes back is not overfilled. Pods for which room was being made there must look elsewhere.
+// NodeGone records that a node was deleted. Its pods still count until they are deleted, so a new node with the same
+// name is not overfilled. Pods nominated on it are tried again.
 func (p *Placer) NodeGone(now unit.Instant, name string) {
 	r, known := p.cluster.removeNode(name)
 	if !known {
@@ -28,34 +28,34 @@ func (p *Placer) NodeGone(now unit.Instant, name string) {
 	}
 }
 
-// ReportSeen folds in what the agent of a node says of its NUMA nodes. The Placer keeps report.
+// ReportSeen records the report of a node's agent about its NUMA nodes. The Placer keeps report.
 func (p *Placer) ReportSeen(now unit.Instant, node string, report *numa.State) {
 	p.cluster.setReport(node, report)
 	p.heardAt = now
 }
 
-// ReportGone folds in that the agent of a node says nothing any more: pods go there as to any node.
+// ReportGone records that a node's agent no longer has a report. From then on, the node is not judged by NUMA.
 func (p *Placer) ReportGone(now unit.Instant, node string) { p.ReportSeen(now, node, nil) }
 
-// NamespaceSeen folds in the labels of a namespace, sorted by key.
+// NamespaceSeen records the labels of a namespace, sorted by key.
 func (p *Placer) NamespaceSeen(now unit.Instant, name string, labels []Label) {
 	if p.cluster.SetNamespace(name, labels) {
 		p.queue.renewAll(now, name, func(*entry) bool { return true })
 	}
 }
 
-// NamespaceGone folds in that a namespace was deleted.
+// NamespaceGone records that a namespace was deleted.
 func (p *Placer) NamespaceGone(now unit.Instant, name string) { p.NamespaceSeen(now, name, nil) }
 
-// GroupSeen folds in an object that selects pods. It matters to scores, and to where pods may go whose profile gives
-// them hard spread constraints.
+// GroupSeen records an object that selects pods. It affects scores and, in profiles with hard default spread
+// constraints, where pods may go.
 func (p *Placer) GroupSeen(now unit.Instant, g Group) {
 	if p.cluster.groups.set(g) {
 		p.regroup(now, g.Namespace)
 	}
 }
 
-// GroupGone folds in that such an object was deleted.
+// GroupGone records that such an object was deleted.
 func (p *Placer) GroupGone(now unit.Instant, g Group) {
 	p.cluster.groups.remove(g)
 	p.regroup(now, g.Namespace)
@@ -67,10 +67,10 @@ func (p *Placer) regroup(now unit.Instant, namespace string) {
 	}
 }
 
-// BudgetSeen folds in a PodDisruptionBudget.
+// BudgetSeen records a PodDisruptionBudget.
 func (p *Placer) BudgetSeen(_ unit.Instant, b Budget) { p.cluster.setBudget(b) }
 
-// BudgetGone folds in that one was deleted.
+// BudgetGone records that a budget was deleted.
 func (p *Placer) BudgetGone(_ unit.Instant, namespace, name string) {
 	p.cluster.removeBudget(namespace, name)
 }

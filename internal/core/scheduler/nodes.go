@@ -8,37 +8,39 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// nodes are what nodes say of themselves, one row for each. A row exists for every node that was seen and for every
-// name a counted pod is bound to; only seen nodes are present.
+// nodes are the facts about nodes, one row per node. A row exists for every known node, and for every name to which a
+// pod is bound. Only known nodes are present.
 //
-// What is known by row is a column, and grows by itself when a row is added. A new fact about nodes is a column
-// here and an entry in facts: nothing else has to be told of it.
+// A fact is a column, which grows when a row is added. To add a fact, add a column here and an entry in facts; nothing
+// else must change.
 type nodes struct {
-	seed    uint64
-	rows    map[string]row // by name
+	seed uint64
+	rows map[string]row // by name
+	// Rows of deleted nodes, to be reused.
 	free    []row
-	growing []rows.Table // all that have a place for each row, those of others too
+	growing []rows.Table // all tables with a value per row, in other types, too
 	facts   []fact
 
 	name rows.Column[string]
-	ring rows.Column[uint64] // a hash of name and seed, for ties
-	seen rows.Column[bool]   // the API shows this node
+	ring rows.Column[uint64] // a hash of name and seed, to break ties
+	seen rows.Column[bool]   // the node exists in the API
 
 	unschedulable rows.Column[bool]
 	labels        rows.Column[[]selector.LabelID] // sorted by key
-	keys          map[int32]int                   // of labels: how many rows have one
-	taints        rows.Column[[]Taint]            // those that keep pods off
-	softTaints    rows.Column[[]Taint]            // those that only discourage
+	keys          map[int32]int                   // by label key: how many rows have it
+	taints        rows.Column[[]Taint]            // NoSchedule and NoExecute
+	softTaints    rows.Column[[]Taint]            // PreferNoSchedule
 	features      rows.Column[[]string]           // sorted
-	agentLacks    rows.Column[[]string]           // codes of what its agent cannot do, sorted
+	agentLacks    rows.Column[[]string]           // what its agent cannot do, as codes, sorted
 	podsMax       rows.Column[int64]
 
+	// seenCount is how many rows are seen.
 	seenCount int
-	changes   rows.ChangeLog // of rows: anything about them
-	moves     rows.ChangeLog // likewise, but only what a node says of itself
+	changes   rows.ChangeLog // rows on which anything changed
+	moves     rows.ChangeLog // rows whose facts about the node changed
 }
 
-// readFacts lists what is read of a Node into a column of its own.
+// readFacts sets the list of facts that are read from a Node.
 func (n *nodes) readFacts(in *selector.Interner) {
 	n.facts = []fact{
 		&factOf[bool]{
@@ -88,18 +90,19 @@ func (n *nodes) readFacts(in *selector.Interner) {
 	}
 }
 
-// A fact is one thing that a node says of itself.
+// A fact is one property of a node, in a column.
+// A call of hear is followed by a call of write, or by another hear.
 type fact interface {
-	// hear takes what of says, and tells how it differs from what row r has.
+	// hear reads the property of a Node, and returns how it differs from the one of row r.
 	hear(of *Node, r row) news
-	// write writes what was heard last to row r.
+	// write sets the property of row r to what was read.
 	write(r row)
 }
 
-// news is what a node says that it did not say before.
+// news says what changed on a node.
 type news struct {
-	changed bool
-	helps   bool // it may admit a pod that was rejected
+	changed bool // a pod that was rejected may fit now
+	helps   bool // the domains and scopes of the row may change
 	moves   bool // it decides about the domains and scopes of the row
 }
 
@@ -107,14 +110,14 @@ func (a news) and(b news) news {
 	return news{changed: a.changed || b.changed, helps: a.helps || b.helps, moves: a.moves || b.moves}
 }
 
-// factOf is a fact in a column of its own.
+// factOf is a fact of type T.
 type factOf[T any] struct {
 	column *rows.Column[T]
 	read   func(of *Node) T
 	equal  func(a, b T) bool
-	helps  func(was, now T) bool // asked of values that are not equal
+	helps  func(was, now T) bool // called only if the values differ
 	moves  bool                  // see news
-	heard  T
+	heard  T                     // what was read last
 }
 
 func (f *factOf[T]) hear(of *Node, r row) news {
@@ -134,12 +137,12 @@ func (f *factOf[T]) write(r row) {
 func anyChange[T any](_, _ T) bool { return true }
 func noChange[T any](_, _ T) bool  { return false }
 
-// end is above every row.
+// End returns a row above every row.
 func (n *nodes) End() row { return row(len(n.name)) }
 
 func (n *nodes) Present(r row) bool { return r != noRow && n.seen[r] }
 
-// rowOf returns the row of name, a new empty one if there is none.
+// rowOf returns the row of a name, and creates it if necessary.
 func (n *nodes) rowOf(name string) row {
 	if r, ok := n.rows[name]; ok {
 		return r
@@ -157,7 +160,7 @@ func (n *nodes) rowOf(name string) row {
 	return r
 }
 
-// giveBack makes r a row of no node.
+// giveBack frees row r for another node.
 func (n *nodes) giveBack(r row) {
 	delete(n.rows, n.name[r])
 	for _, x := range n.growing {
@@ -166,10 +169,10 @@ func (n *nodes) giveBack(r row) {
 	n.free = append(n.free, r)
 }
 
-// touch notes that something about row r has changed.
+// touch records that something on row r changed.
 func (n *nodes) touch(r row) { n.changes.Add(r) }
 
-// label returns the value of a label of row r.
+// Label returns the value of a label of row r.
 func (n *nodes) Label(r row, key int32) (value int32, ok bool) {
 	return selector.NumberOf(n.labels[r], key)
 }
@@ -179,8 +182,8 @@ func (n *nodes) names() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(n.rows)), func(name string) bool { return !n.seen[n.rows[name]] })
 }
 
-// setNode writes the facts of n into its row. better reports whether any of them may admit a pod that was rejected;
-// a heartbeat that changes nothing does not.
+// setNode sets the facts of n on its row. better reports whether a pod that was rejected may fit now. It is false for
+// an update without changes.
 func (c *cluster) setNode(n Node) (r row, better bool) {
 	r = c.rowOf(n.Name)
 	c.sweepStrings()
@@ -200,7 +203,7 @@ func (c *cluster) removeNode(name string) (r row, ok bool) {
 	return r, true
 }
 
-// learn writes what n says to row r; seen: whether the API shows n.
+// learn sets the facts of row r to those of n. seen says whether the node exists.
 func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 	if c.seen[r] != seen {
 		all = news{changed: true, helps: true, moves: true}
@@ -235,7 +238,7 @@ func (c *cluster) learn(r row, n *Node, seen bool) (all news) {
 	return all
 }
 
-// countKeys counts the keys of the labels of row r, or no longer.
+// countKeys adds (sign 1) or subtracts (sign -1) the keys of the labels of row r.
 func (n *nodes) countKeys(r row, sign int) {
 	for _, l := range n.labels[r] {
 		if n.keys[l.Key] += sign; n.keys[l.Key] == 0 {
@@ -244,7 +247,7 @@ func (n *nodes) countKeys(r row, sign int) {
 	}
 }
 
-// hasKey reports whether any row has a label of this key.
+// HasKey reports whether any row has a label with this key.
 func (n *nodes) HasKey(key int32) bool { return n.keys[key] > 0 }
 
 func (n *nodes) setSeen(r row, seen bool) {
@@ -256,7 +259,7 @@ func (n *nodes) setSeen(r row, seen bool) {
 	}
 }
 
-// hashText is FNV-1a, 64 bits: good spread for short names, the same on every machine.
+// hashText is FNV-1a with 64 bits: it spreads short names well and is the same on every machine.
 func hashText(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

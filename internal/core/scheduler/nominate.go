@@ -5,16 +5,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// nominated is a pending pod for which room is being made on a row: it does not count there, but pods of its priority
-// or lower must fit beside it as well as without it.
+// nominated is a waiting pod that is nominated on a row. It does not count as being on the row. But pods of the same or
+// lower priority must fit there with it and without it.
 type nominated struct {
 	held
-	victims []PodID // who is to be evicted for it, or whose bind to be withdrawn, and may not have been seen to be
-	foreign bool    // others nominated it: a scheduler before us, or who makes nodes for pods
+	// its victims: those to be evicted, and those whose bind is to be withdrawn, as far as that is not done
+	victims []PodID
+	foreign bool // nominated by others: another scheduler, an earlier run of this one, or an autoscaler
 }
 
-// heedNomination takes up where others have nominated a pending pod, and that they have taken it back. What we decided
-// ourselves goes before that; what the API shows of our own decisions is no news.
+// heedNomination records that others have nominated a pending pod, or removed such a nomination. Our own decision takes
+// precedence, and status.nominatedNodeName with our own decision changes nothing.
 func (p *Placer) heedNomination(pod *Pod) {
 	e, w := p.queue.find(pod.ID), p.cluster.wishes[pod.ID]
 	switch {
@@ -27,7 +28,7 @@ func (p *Placer) heedNomination(pod *Pod) {
 	}
 }
 
-// nominate makes room for pod on node, instead of where it was being made.
+// nominate nominates pod on node. An earlier nomination ends.
 func (c *cluster) nominate(pod *Pod, node string) {
 	c.dismiss(pod.ID)
 	r := c.rowOf(node)
@@ -37,22 +38,22 @@ func (c *cluster) nominate(pod *Pod, node string) {
 	c.touch(r)
 }
 
-// heldOf is pod as it would count on row r.
+// heldOf returns pod as it would count on row r.
 func (c *cluster) heldOf(pod *Pod, r row) held {
 	k := c.compile(pod)
 	who := c.identify(pod)
 	return held{Pod: census.Pod{Row: r, Who: who, Terms: k.holds}, id: pod.ID, name: pod.Name, class: k}
 }
 
-// awaitsNode reports whether others have nominated a pod on a node that is not there yet, as who makes nodes for pods
-// does. Upstream forgets that at the pod's next attempt; here it stands until they take it back, or the node is there
-// and does not take the pod.
+// awaitsNode reports whether others, such as an autoscaler, have nominated a pod on a node that does not exist yet.
+// Upstream drops such a nomination at the pod's next attempt. Here it remains until the others remove it, or until the
+// node exists and does not fit the pod.
 func (c *cluster) awaitsNode(id PodID) bool {
 	w := c.wishes[id]
 	return w != nil && w.foreign && !c.Present(w.Row)
 }
 
-// dismiss ends the making of room for a pod. The row is noRow if there was none, or if it is gone.
+// dismiss ends the nomination of a pod. It returns the row, or noRow if the pod was not nominated.
 func (c *cluster) dismiss(id PodID) row {
 	w := c.wishes[id]
 	if w == nil {
@@ -62,7 +63,7 @@ func (c *cluster) dismiss(id PodID) row {
 	c.spare(w)
 	c.nominated[w.Row] = shrink.Without(c.nominated[w.Row], w)
 	c.touch(w.Row)
-	if len(c.waits.of) > 0 { // those beside whom it counted
+	if len(c.waits.of) > 0 { // pods that did not fit because of it may fit now
 		c.waits.gained(w.Row)
 		c.notifyAround(&w.held, -1)
 	}
@@ -72,8 +73,8 @@ func (c *cluster) dismiss(id PodID) row {
 	return w.Row
 }
 
-// asIfNominated reports whether pass holds on row r with the pods counted that are nominated there, of at least the
-// demand's priority and not the pod itself; and, since they may yet go elsewhere, without them too.
+// asIfNominated reports whether pass is true on row r with the pods that are nominated there counted, except self and
+// those with lower priority than the demand. Because these may still go elsewhere, pass must also be true without them.
 func (c *state) asIfNominated(d *demand, self PodID, r row, pass func() bool) bool {
 	if len(c.nominated[r]) == 0 {
 		return pass()

@@ -8,30 +8,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/encode"
 )
 
-// belief is what a node's agent will think of its NUMA nodes when every pod that counts on the row has arrived: its
-// last report, and on top of it the pods that the report does not have. Each lies where it was offered a place when it
-// was placed itself, and takes that along with its bind (numa.Berth): the agent makes the same offers, and lays pods in
-// their berths also where more is free by then. So what is believed is what will be, and what is believed to be free is
-// free; a report takes the place of what was believed until then. Pods that others bound, without a berth, are let in
-// as the agent would, in the order in which they came.
+// belief is the state of a node's NUMA nodes when every pod on the row has arrived there: the agent's last report, plus
+// the pods that the report does not have yet.
 //
-// A pod that is gone from the API but still in the report counts until the agent has let go of what it owned; one that
-// was in a report and is in the last no more has ended, whatever the API still says. A pod that the agent will refuse,
-// as others than us may bind one, counts for nothing here.
+// Such a pod has the CPUs and NUMA nodes that it was offered when it was placed. Its bind carries them (numa.Berth),
+// and the agent, which computes the same offers, assigns exactly these even if more is free by then. So the computed
+// state is what will be, and what is free in it will be free. A new report replaces the computed state. Pods that were
+// bound by others, without a Berth, are added as the agent would admit them, in the order in which they came.
+//
+// A pod that is deleted from the API but is still in the report counts until the agent has released what was assigned
+// to it. A pod that was in a report and is not in the last one has ended, whatever the API says. A pod that the agent
+// will reject counts for nothing; only others bind such pods.
 type belief struct {
-	report *numa.State // never changed
-	state  *numa.State // with the pods on top; nil: to be made anew
-	alike  *alike      // of state
+	report *numa.State // never nil, never changed in place
+	state  *numa.State // report with the other pods added; nil: to be computed
+	alike  *alike      // what is shared with equal states
 
-	// While pods are counted or left out for the sake of a question: which, and the state without or with them.
+	// Only during a trial: the pods that are added or removed, and the state with that.
 	lifted  map[PodID]bool
 	passing *numa.State
 }
 
-// alike is what was said of states that offers cannot tell apart. Thousands of nodes of one kind share a few of them.
+// alike has the verdicts for all states that Offer cannot distinguish. Thousands of nodes of one type share a few.
 type alike struct {
-	key      alikeKey
-	refs     int // beliefs
+	key  alikeKey
+	refs int // how many beliefs have it
+	// By class.numaKey.
 	verdicts map[string]numaVerdict
 }
 
@@ -40,18 +42,18 @@ type alikeKey struct {
 	state  string // numa.State.AppendLikeness
 }
 
-// verdictsMax bounds the verdicts kept for one kind of state. Chosen: more kinds of pods than wait at a time. Below the
-// number of kinds that come in turn, offers are made anew (some microseconds each); each costs about 200 bytes.
+// verdictsMax limits the verdicts kept for one alike. Chosen: more kinds of pods than wait at a time. If more kinds are
+// used in turn, offers are recomputed (some microseconds each). Each verdict takes about 200 bytes.
 const verdictsMax = 64
 
-// numaVerdict is the answer to an offer.
+// numaVerdict is the answer of an offer for one kind of pods.
 type numaVerdict struct {
-	reason string // of the refusal; empty: admitted
-	final  bool   // an empty machine would refuse, too
+	reason string // of the rejection, in upstream's words; empty: admitted
+	final  bool   // a machine without pods would reject, too
 }
 
-// setReport takes note of what the agent of a node says; nil: nothing any more. changed: pods may be judged otherwise
-// now.
+// setReport records the report of a node's agent; nil: there is none any more. changed reports whether pods may be
+// judged differently now.
 func (c *cluster) setReport(node string, report *numa.State) (r row, changed bool) {
 	r = c.rowOf(node)
 	b := c.beliefs[r]
@@ -82,7 +84,7 @@ func (c *cluster) setReport(node string, report *numa.State) (r row, changed boo
 	return r, changed
 }
 
-// settle makes the state of b, if something happened that it does not follow from by adding a pod.
+// settle computes the state of b, if it is not known.
 func (c *state) settle(r row, b *belief) *belief {
 	if b.state != nil {
 		return b
@@ -102,15 +104,15 @@ func (c *state) settle(r row, b *belief) *belief {
 	return b
 }
 
-// isLate reports whether h has yet to arrive.
+// isLate reports whether h has not arrived on the node yet.
 func (b *belief) isLate(h *held) bool {
 	_, reported := b.report.Assignment(string(h.id))
 	h.arrived = h.arrived || reported
 	return !h.arrived
 }
 
-// add lets h arrive. A pod with a berth lies there, even if the report has somebody else there: that one has ended
-// since the report was made, or h could not have been promised its place.
+// add adds h to the state. A pod with a Berth gets it even if another pod has it in the report: that pod has ended
+// since the report, otherwise h would not have been offered its place.
 func (b *belief) add(h *held) {
 	lies := h.lies
 	if lies == nil {
@@ -130,7 +132,7 @@ func (b *belief) add(h *held) {
 	b.state.Adopt(*lies)
 }
 
-// liken finds the verdicts of b's state.
+// liken finds the alike of b's state.
 func (c *state) liken(b *belief) {
 	c.scratch = b.state.AppendLikeness(c.scratch[:0])
 	if b.alike != nil && b.alike.key.layout == b.state.Layout() && b.alike.key.state == string(c.scratch) {
@@ -156,7 +158,8 @@ func (c *state) forgetAlike(b *belief) {
 	}
 }
 
-// berth is where a pod that was just placed is expected to lie; nil: it owns nothing, or nobody knows.
+// berth returns the CPUs and NUMA nodes that are expected for a pod that was just placed; nil: none are assigned, or
+// the node has no report.
 func (c *cluster) berth(id PodID) numa.Berth {
 	h := c.pods[id]
 	b := c.beliefs[h.Row]
@@ -171,22 +174,22 @@ func (c *cluster) berth(id PodID) numa.Berth {
 	return h.berth
 }
 
-// countNUMA notes that h came to its row (sign 1) or left it.
+// countNUMA records that h was put on its row (sign 1) or left it (sign -1).
 func (c *cluster) countNUMA(h *held, sign int64) {
 	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil || b.state == nil || !b.isLate(h) {
 		return
 	}
 	if sign < 0 || slices.ContainsFunc(c.held[h.Row], func(o *held) bool { return o.turn > h.turn }) {
-		b.state = nil // those after it get something else
+		b.state = nil // later pods may get something else
 		return
 	}
 	b.add(h)
 	c.liken(b)
 }
 
-// liftNUMA counts or leaves out h for the sake of a question: what a pod on the row owns is free without it; a pod that
-// is not there takes what it would be offered.
+// liftNUMA adds h (sign 1) or removes it (sign -1) for a trial. What is assigned to a pod on the row is free without
+// it. A pod that is not on the row gets what it would be offered.
 func (c *state) liftNUMA(h *held, sign int64) {
 	b := c.beliefs[h.Row]
 	if b == nil || h.class.numa == nil {
@@ -210,12 +213,12 @@ func (c *state) liftNUMA(h *held, sign int64) {
 		if owned, known := b.state.Assignment(string(h.id)); known {
 			b.passing.Adopt(owned)
 		} else if offer, refusal := b.passing.Offer(h.class.numaPod(h.id), nil); refusal == nil {
-			_ = b.passing.Commit(offer) // nothing came between
+			_ = b.passing.Commit(offer) // cannot fail: nothing happened since Offer
 		}
 	}
 }
 
-// judgeNUMA asks what the agent of row r would say to d.
+// judgeNUMA returns the answer of the agent of row r to d.
 func (c *state) judgeNUMA(d *demand, r row) numaVerdict {
 	b := c.beliefs[r]
 	if b == nil || d.numa == nil {
@@ -249,7 +252,7 @@ func offerTo(s *numa.State, d *demand) numaVerdict {
 	return numaVerdict{reason: refusal.Upstream, final: final != nil}
 }
 
-// detailNUMA is the refusal with all its numbers.
+// detailNUMA returns the message of the rejection, with its numbers.
 func (c *state) detailNUMA(d *demand, r row) string {
 	s := c.settle(r, c.beliefs[r]).state
 	if c.beliefs[r].passing != nil {
@@ -261,14 +264,14 @@ func (c *state) detailNUMA(d *demand, r row) string {
 	return ""
 }
 
-// numaPod is what a pod of the class asks of its node's agent.
+// numaPod returns what a pod of the class requests of the node's agent.
 func (k *class) numaPod(id PodID) numa.Pod {
 	p := *k.numa
 	p.UID = string(id)
 	return p
 }
 
-// appendNUMA writes what a pod asks, so that pods that ask the same share verdicts.
+// appendNUMA writes what a pod requests, so that pods with equal requests share verdicts.
 func appendNUMA(b []byte, p *numa.Pod) []byte {
 	if p == nil {
 		return append(b, 0)

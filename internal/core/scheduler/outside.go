@@ -9,16 +9,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// An Opinion is what others outside (upstream's extenders) said about nodes for one pod that asks them (Pod.Asks).
+// An Opinion is the answer of extenders about the nodes for one pod (Pod.Asks).
 type Opinion struct {
-	// Nodes are those that nobody rejected, and what is added to the score of each, on the scale of weighted scores.
+	// Nodes are the nodes that no extender rejected, each with what is added to its score. The scale is that of
+	// weighted scores.
 	Nodes map[string]int64
-	// Rejected is why they rejected the others of those they were asked about.
+	// Rejected has the reasons for the nodes that an extender rejected.
 	Rejected map[string]string
 }
 
-// ask returns the nodes about which others are to be asked for a pod: those on which it fits by all rules, or the one
-// on which room was made for it. None: there is nothing to ask.
+// ask returns the nodes about which extenders are to be asked for a pod: those that it fits on, or only the one on
+// which it is nominated, if it fits there. None: there is nothing to ask.
 func (p *Placer) ask(e *entry) (names []string) {
 	c := p.cluster
 	e.demand = c.demandOf(e.class, e.who, e.pod.Owner)
@@ -34,7 +35,7 @@ func (p *Placer) ask(e *entry) (names []string) {
 	return names
 }
 
-// asked is the pending pod of an ID about which others are asked; nil: they are not.
+// asked returns the pending pod about which extenders are being asked; nil: there is none with this ID.
 func (p *Placer) asked(id PodID) *entry {
 	if p.cluster.isAssumed(id) {
 		return nil
@@ -42,8 +43,8 @@ func (p *Placer) asked(id PodID) *entry {
 	return p.queue.in(queue.Binding, id)
 }
 
-// Heard folds in what others said about a pod: it is next in line again. About a pod that is gone or placed nothing is
-// said.
+// Heard records the answer of extenders about a pod. The pod becomes active. Answers about pods that are gone or placed
+// are ignored.
 func (p *Placer) Heard(now unit.Instant, id PodID, o Opinion) {
 	if e := p.asked(id); e != nil {
 		e.opinion = &o
@@ -51,15 +52,16 @@ func (p *Placer) Heard(now unit.Instant, id PodID, o Opinion) {
 	}
 }
 
-// HeardNothing folds in that they did not answer, or not sensibly: the pod tries again after its back-off.
+// HeardNothing records that extenders failed to answer, or answered with an error: the pod is tried again after its
+// back-off.
 func (p *Placer) HeardNothing(now unit.Instant, id PodID) {
 	if e := p.asked(id); e != nil {
 		p.queue.BindFailed(now, e, false)
 	}
 }
 
-// chooseHeard is choose among the nodes that an opinion leaves. What has happened since they were asked about counts
-// too.
+// chooseHeard is choose among the nodes that an opinion leaves. The rules are evaluated again, because facts may have
+// changed since the extenders were asked.
 func (c *cluster) chooseHeard(d *demand, self PodID, o *Opinion) choice {
 	c.heard = map[row]int64{}
 	defer func() { c.heard = nil }()

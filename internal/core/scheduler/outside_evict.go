@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// offersMax bounds the nodes about whose evictions others are asked for one pod. Upstream's
-	// minCandidateNodesAbsolute; here they are the cheapest, there those that were found first.
+	// offersMax limits the nodes about which extenders are asked for the preemption by one pod. It is upstream's
+	// minCandidateNodesAbsolute. Here the cheapest nodes are chosen; upstream takes the first found.
 	offersMax = 100
-	// offeredVictimsMax bounds the pods that are named then, beyond those of the cheapest node. Chosen: others may want
-	// each as a whole object, of some 10 KiB.
+	// offeredVictimsMax limits the victims in such a request, except those of the cheapest node. Chosen: extenders may
+	// want each as a whole object, of some 10 KiB.
 	offeredVictimsMax = 1000
 )
 
-// reasonNoOffer is what upstream says when others have left no eviction.
+// reasonNoOffer is upstream's message when extenders leave no preemption.
 const reasonNoOffer = "no candidate node for preemption"
 
-// offers are the evictions about which others are to be asked for a pod that fits nowhere, the cheapest first. None:
-// there is nothing to ask.
+// offers returns the preemptions about which extenders are to be asked for a pod that fits nowhere, the cheapest first.
+// None: there is nothing to ask.
 func (p *Placer) offers(e *entry, f *Failure) (out []Preemption) {
 	c, d, self := p.cluster, e.demand, e.pod.ID
 	if !e.pod.AsksEvictions || len(d.unsupported) > 0 || f.Nodes == 0 {
@@ -58,8 +58,8 @@ func (p *Placer) offers(e *entry, f *Failure) (out []Preemption) {
 	return out
 }
 
-// NameVictims completes evictions that others want for a pod and of which they said the IDs of the victims only. It is
-// an error if a victim is not on that node, or not less important than the pod.
+// NameVictims adds names to the victims of preemptions that extenders chose, of which they return only IDs. It returns
+// an error if a victim is not on that node, or has no lower priority than the pod.
 func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
 	e := p.queue.find(pod)
 	if e == nil {
@@ -82,7 +82,7 @@ func (p *Placer) NameVictims(pod PodID, wanted []Preemption) error {
 	return nil
 }
 
-// heldOn finds a counted pod on a node; nil: it is not there.
+// heldOn returns a pod on a node; nil: it is not there.
 func (c *cluster) heldOn(node string, id PodID) *held {
 	if r, ok := c.rows[node]; ok {
 		for _, h := range c.held[r] {
@@ -94,8 +94,8 @@ func (c *cluster) heldOn(node string, id PodID) *held {
 	return nil
 }
 
-// HeardEvictions folds in what is left of the evictions about which others were asked (Decision.Offers), and what they
-// made of it: the pod is next in line again. None: it is to evict nobody.
+// HeardEvictions records the preemptions that extenders left of those about which they were asked (Decision.Offers), as
+// they changed them. The pod becomes active. None: the pod preempts no other pods.
 func (p *Placer) HeardEvictions(now unit.Instant, id PodID, left []Preemption) {
 	if e := p.asked(id); e != nil {
 		e.evictions = &left
@@ -103,8 +103,8 @@ func (p *Placer) HeardEvictions(now unit.Instant, id PodID, left []Preemption) {
 	}
 }
 
-// leastHarm chooses among evictions that others have left, by the order of preempt. Victims that are gone meanwhile do
-// not count; where all are, room has been made already, and nobody is evicted for it.
+// leastHarm chooses among the preemptions that extenders left, in the order of preempt. Victims that are gone by now do
+// not count. If all victims of a preemption are gone, its room is free already, and it is skipped.
 func (c *cluster) leastHarm(d *demand, self PodID, left []Preemption) *Preemption {
 	best, cheapest := (*Preemption)(nil), bid{}
 	mine := c.turnOf(self)
@@ -132,7 +132,7 @@ func (c *cluster) leastHarm(d *demand, self PodID, left []Preemption) *Preemptio
 	return best
 }
 
-// costOf is what the eviction of victims costs, of whom there is at least one; it sorts them.
+// costOf returns what the eviction of victims costs; there must be at least one. It sorts victims.
 func costOf(victims []*held, violations int32) bid {
 	slices.SortFunc(victims, moreImportant)
 	b := bid{

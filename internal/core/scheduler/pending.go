@@ -10,22 +10,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// entry is one pending pod.
+// entry is one pending pod. The Placer changes it.
 type entry struct {
 	queue.Entry
 	pod    Pod
 	class  *class
 	who    *census.Identity
-	demand *demand // as of its last attempt; nil before the first
-	// opinion is what others said about it since it was asked about; nil: nothing yet.
+	demand *demand // of its last attempt; nil before the first
+	// opinion is what extenders answered since they were last asked about the pod; nil: nothing yet.
 	opinion *Opinion
-	// evictions is what others left of those they were asked about; nil: nothing was heard yet.
+	// evictions is what extenders left of the preemptions about which they were last asked; nil: no answer yet.
 	evictions *[]Preemption
-	flushed   bool // a check has found that it had been forgotten
+	flushed   bool // the check for forgotten pods has moved it to the active pool; see Placer
 }
 
-// pending are the pods that are to be placed: the queue says which is next, and the cluster what those wait for that
-// fit nowhere.
+// pending are the pods to be placed. The queue decides which is next. The cluster has what the waiting pods among them
+// wait for.
 type pending struct {
 	*queue.Queue[*entry]
 	cluster *cluster
@@ -35,12 +35,12 @@ func newPending(c *cluster, o *Options) *pending {
 	return &pending{Queue: queue.New(o.BackoffFirst, o.BackoffMax, c.unpark), cluster: c}
 }
 
-// find returns a pending pod; nil: it is none.
+// find returns a pending pod; nil: there is none with this ID.
 func (q *pending) find(id PodID) *entry { return q.Find(string(id)) }
 
 func (q *pending) poolOf(id PodID) queue.Pool { return q.PoolOf(string(id)) }
 
-// in is find, but nil where the pod is in another pool.
+// in returns a pending pod if it is in this pool, else nil.
 func (q *pending) in(pool queue.Pool, id PodID) *entry {
 	if e := q.find(id); e != nil && e.Pool() == pool {
 		return e
@@ -48,8 +48,7 @@ func (q *pending) in(pool queue.Pool, id PodID) *entry {
 	return nil
 }
 
-// put adds a pending pod or replaces what is known of it. A change that matters to the rules is an event that may help
-// the pod itself.
+// put adds or updates a pending pod. An update that matters to rules is a reason to try the pod again.
 func (q *pending) put(now unit.Instant, pod Pod) {
 	e := q.find(pod.ID)
 	if e == nil {
@@ -67,7 +66,7 @@ func (q *pending) add(now unit.Instant, pod Pod) *entry {
 	return e
 }
 
-// describe writes down what is known of a pod now. changed: it matters to the rules.
+// describe sets the facts about a pod. changed reports whether rules may judge it differently.
 func (q *pending) describe(e *entry, pod Pod) (changed bool) {
 	k, who := q.cluster.compile(&pod), q.cluster.identify(&pod)
 	changed = e.class != k || e.who != who
@@ -77,7 +76,7 @@ func (q *pending) describe(e *entry, pod Pod) (changed bool) {
 	return changed
 }
 
-// release lets go of what e holds.
+// release drops the references of e.
 func (q *pending) release(e *entry) {
 	if e.class != nil {
 		q.cluster.releaseClass(e.class)
@@ -85,7 +84,7 @@ func (q *pending) release(e *entry) {
 	}
 }
 
-// remove drops a pod for good.
+// remove removes a pod from the queue.
 func (q *pending) remove(id PodID) {
 	if e := q.find(id); e != nil {
 		q.Remove(e)
@@ -93,20 +92,21 @@ func (q *pending) remove(id PodID) {
 	}
 }
 
-// miss keeps a popped pod that fits nowhere.
+// miss makes a popped pod wait, because it fits nowhere.
 func (q *pending) miss(now unit.Instant, e *entry) {
 	q.Miss(now, e)
 	q.wait(now, e)
 }
 
-// wait keeps e with the others of its demand until something happens that may help them.
+// wait adds e to the waiting pods of its demand.
 func (q *pending) wait(now unit.Instant, e *entry) *waiter {
 	e.flushed = false
 	q.Wait(e)
 	return q.cluster.park(now, e)
 }
 
-// renew lets e wait as what it is now, if it has become another to others since it began to wait, and be asked about.
+// renew moves e to the waiting pods of its present demand, if it has another one than when it began to wait, and marks
+// that demand to be tried. It reports whether it did.
 func (q *pending) renew(now unit.Instant, e *entry) bool {
 	fresh := q.cluster.demandOf(e.class, e.who, e.pod.Owner)
 	if fresh == e.demand {
@@ -118,7 +118,7 @@ func (q *pending) renew(now unit.Instant, e *entry) bool {
 	return true
 }
 
-// renewAll does so for the waiting pods of a namespace that are meant otherwise now.
+// renewAll does so for the waiting pods of a namespace for which meant is true.
 func (q *pending) renewAll(now unit.Instant, namespace string, meant func(*entry) bool) {
 	for _, w := range slices.SortedFunc(maps.Values(q.cluster.waits.of), func(a, b *waiter) int { return cmp.Compare(a.number, b.number) }) {
 		for _, id := range slices.Sorted(maps.Keys(w.pods)) {
@@ -129,7 +129,8 @@ func (q *pending) renewAll(now unit.Instant, namespace string, meant func(*entry
 	}
 }
 
-// bindFailed lets a pod try again after its back-off. lost: the bind may have happened.
+// bindFailed records a failed bind: the pod is tried again after its back-off. lost says that the bind may have
+// succeeded.
 func (q *pending) bindFailed(now unit.Instant, pod Pod, lost bool) {
 	e := q.find(pod.ID)
 	if e == nil {

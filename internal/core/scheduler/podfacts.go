@@ -7,10 +7,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What the Placer is told of pods, and of the binds that it has asked for.
+// This file has the Placer's methods for facts about pods, and for the outcomes of binds.
 
-// PodSeen folds in a pod that is new or changed: bound pods are counted on their node, pending ones queued. The shell
-// leaves out pods that have ended and pending pods of other schedulers.
+// PodSeen records a new or changed pod: a bound pod is put on its node, a pending one in the queue. The shell does not
+// pass pods that have ended, and pending pods of other schedulers.
 func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 	if pod.Node != "" {
 		onItsWay := p.bindOnItsWay(pod.ID)
@@ -20,25 +20,26 @@ func (p *Placer) PodSeen(now unit.Instant, pod Pod) {
 			p.cluster.chargeEnds(now, pod.ID)
 		}
 		p.forgetVolumes(pod.ID)
-		p.cluster.dismiss(pod.ID) // only now: what was kept for it is taken, not free
+		p.cluster.dismiss(pod.ID) // only now, because its room is taken now, not free
 		if onItsWay {
 			p.boundAllTheSame(now, pod.ID)
 		}
 		return
 	}
-	if pod.Deleting { // also while it is assumed: the API refuses to bind what is being deleted
+	if pod.Deleting { // also if it is assumed: the API server refuses to bind a pod that is being deleted
 		p.PodGone(now, pod.ID)
 		return
 	}
 	pool := p.queue.poolOf(pod.ID)
-	if p.cluster.isAssumed(pod.ID) && pool != queue.Unsettled && pool != queue.Gated { // it may be gated when it was unsettled
-		return // an update from before the bind was heard; the bind's fate is on its way
+	// an Unsettled pod may have become Gated
+	if p.cluster.isAssumed(pod.ID) && pool != queue.Unsettled && pool != queue.Gated {
+		return // the update is older than the bind; the outcome of the bind is still to come
 	}
 	p.heedNomination(&pod)
 	p.queue.put(now, pod)
 }
 
-// PodGone folds in that a pod was deleted or has ended.
+// PodGone records that a pod was deleted or has ended.
 func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.queue.remove(id)
 	p.cluster.dismiss(id)
@@ -47,13 +48,13 @@ func (p *Placer) PodGone(now unit.Instant, id PodID) {
 	p.heardAt = now
 }
 
-// forget takes a pod off its row, and what was assumed for its volumes back.
+// forget removes a pod from its row, and reverts what was assumed for its volumes.
 func (p *Placer) forget(id PodID) {
 	p.cluster.removePod(id)
 	p.forgetVolumes(id)
 }
 
-// forgetVolumes ends what was planned for the volumes of a pod. Others may have them again.
+// forgetVolumes ends the volume plan of a pod: the volumes are available again.
 func (p *Placer) forgetVolumes(id PodID) {
 	reverted, claims := p.cluster.revertVolumes(id)
 	for _, v := range reverted {
@@ -64,26 +65,26 @@ func (p *Placer) forgetVolumes(id PodID) {
 	}
 }
 
-// An Outcome is the fate of one bind.
+// An Outcome is the result of one bind.
 type Outcome int
 
 const (
 	// BindDone: the API accepted the bind. The watch will confirm it.
 	BindDone Outcome = iota
-	// BindRefused: the API answered and said no. The pod is forgotten and tried again after its back-off.
+	// BindRefused: the API server refused the bind. The pod is forgotten, and tried again after its back-off.
 	BindRefused
-	// BindLost: no answer came, so the bind may have happened. The pod stays assumed until the watch settles it or
-	// its back-off ends; only then is it forgotten and tried again. A bind that did happen makes the second one
-	// fail with a conflict: the API binds a pod once.
+	// BindLost: no answer came, so the bind may have succeeded. The pod stays assumed until the watch shows the outcome
+	// or its back-off ends; only then is it forgotten and tried again. If the first bind did succeed, the second one
+	// fails with a conflict, because the API server binds a pod only once.
 	BindLost
-	// BindWithdrawn: the bind of a Victim that was Assumed was not sent. As BindRefused.
+	// BindWithdrawn: the bind of a Victim that was Assumed was not sent. The effect is that of BindRefused.
 	BindWithdrawn
 )
 
-// Bound folds in the fate of the bind of pod id to node. Reports about pods that have moved on are ignored.
+// Bound records the outcome of the bind of a pod. An outcome for a pod that is no longer assumed is ignored.
 func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	if !p.cluster.isAssumed(pod.ID) {
-		return // confirmed, corrected or deleted meanwhile: the watch was faster
+		return // the watch was faster: it confirmed or changed the pod, or the pod was deleted
 	}
 	switch o {
 	case BindDone:
@@ -97,13 +98,13 @@ func (p *Placer) Bound(now unit.Instant, pod Pod, o Outcome) {
 	}
 }
 
-// bindOnItsWay reports whether a pod was placed, and the fate of its bind is not known yet.
+// bindOnItsWay reports whether a pod was placed and the outcome of its bind is not known.
 func (p *Placer) bindOnItsWay(id PodID) bool {
 	pool := p.queue.poolOf(id)
 	return p.cluster.isAssumed(id) && (pool == queue.Binding || pool == queue.Unsettled)
 }
 
-// boundAllTheSame lets those try again for whom the bind of a pod was to be withdrawn, and that was bound.
+// boundAllTheSame lets the pods try again that have this pod as a victim whose bind was to be withdrawn: it was bound.
 func (p *Placer) boundAllTheSame(now unit.Instant, id PodID) {
 	c := p.cluster
 	h := c.pods[id]

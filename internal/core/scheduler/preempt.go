@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A Preemption makes room for a pod on Node by evicting Victims, the most important first.
+// A Preemption makes room for a pod on Node by evicting Victims, which are sorted by importance, the highest first.
 type Preemption struct {
 	Node       string
 	Victims    []Victim
@@ -21,37 +21,39 @@ type Preemption struct {
 type Victim struct {
 	ID              PodID
 	Namespace, Name string
-	// Assumed: it was placed by us, and its bind is on its way. The bind is to be withdrawn (BindWithdrawn), and
-	// nothing deleted. If the pod is bound all the same, the preemptor is tried again, and may evict it as a bound one
-	// then.
+	// Assumed says that we placed the pod and its bind is not finished. Instead of deleting the pod, the shell must
+	// withdraw the bind (BindWithdrawn). If the pod is bound nevertheless, the preemptor is tried again, and may then
+	// choose it as a bound victim.
 	Assumed bool
 }
 
-// bid is what making room on one row would cost. Fields are in the order in which bids are compared; less is better but
-// for the last.
+// bid is what preemption on one row costs. Bids are compared by the fields from violations on, in this order. Less is
+// better, except for earliest.
 type bid struct {
 	state      bidState
-	by         RuleSet // why it is not good: a rule that objects whoever is evicted
-	violations int32   // victims whose disruption budget does not allow it
-	highest    int32   // priority of the most important victim
-	count      int32
-	sum        int64 // of priorities, each raised above zero so that fewer victims are less
-	earliest   int64 // when the longest running of the victims with the highest priority started
+	by         RuleSet // if state is bidNone: a rule that rejects whoever is evicted
+	violations int32   // victims whose disruption budgets do not allow it
+	highest    int32   // the highest priority of a victim
+	// count is the number of victims.
+	count    int32
+	sum      int64 // of the victims' priorities, each raised above zero so that fewer victims have a smaller sum
+	earliest int64 // the earliest start of a victim with the highest priority
 }
 
 type bidState uint8
 
 const (
-	bidNone bidState = iota // evictions do not help here
+	bidNone bidState = iota // eviction does not help on this row
 	bidGood
 )
 
-// priorityLift raises priorities above zero where they are summed. Upstream's MaxInt32+1.
+// priorityLift is added to priorities that are summed, so that they are above zero. Upstream's MaxInt32+1.
 const priorityLift = math.MaxInt32 + 1
 
-// preempt chooses the row whose eviction costs least; upstream's order: fewest violated budgets, lowest highest
-// priority, smallest sum of priorities, fewest victims, latest start of the oldest among the highest; then, where
-// upstream is random, the place on the ring. Unlike upstream it looks at every row. why says why there is none.
+// preempt chooses the row where preemption costs least. The order is upstream's: fewest violated budgets, lowest
+// highest priority, smallest sum of priorities, fewest victims, latest start of the oldest victim with the highest
+// priority. Ties, which upstream breaks at random, are broken by winsTie. Unlike upstream, every row is considered. If
+// there is none, why is the reason.
 func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
 	if d.profile.NoPreemption {
 		return nil, ""
@@ -85,7 +87,7 @@ func (c *cluster) preemptionOf(r row, b *bid, victims []*held) *Preemption {
 	return p
 }
 
-// evictions lists what would make room, node by node, in the order of names.
+// evictions returns a possible preemption for each node, in the order of names.
 func (c *cluster) evictions(d *demand, self PodID) (out []Preemption) {
 	for _, name := range c.names() {
 		if b, victims := c.bidFor(d, self, c.rows[name]); b.state == bidGood {
@@ -100,8 +102,8 @@ func compareBids(a, b *bid) int {
 		cmp.Compare(a.count, b.count), cmp.Compare(b.earliest, a.earliest))
 }
 
-// awaitsVictims reports whether room is being made already: pods evicted for it are ending on the nominated row. What
-// no eviction can change there ends the waiting.
+// awaitsVictims reports whether the pod must wait because its victims are terminating on its nominated row. If the
+// rejection there is final, it need not wait.
 func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 	w := c.wishes[self]
 	if w == nil || !c.Present(w.Row) {
@@ -115,13 +117,13 @@ func (c *cluster) awaitsVictims(d *demand, self PodID) bool {
 	})
 }
 
-// mayEvict reports whether a waiting demand may make others go at all.
+// mayEvict reports whether pods of the demand may preempt at all.
 func (c *cluster) mayEvict(d *demand) bool {
 	return !d.neverPreempts && !d.profile.NoPreemption && c.anyBelow(d.priority) && !d.conflict && d.whole() == ""
 }
 
-// bidFor finds the fewest pods of lower priority whose eviction from row r makes room for d: all of them go, then each
-// may stay beside which d still fits, pods whose budget is spent first, the most important of each first.
+// bidFor finds victims on row r for d. First all pods of lower priority are removed. Then each one is restored if d
+// still fits with it: pods whose eviction would violate a budget first, and among those the most important first.
 func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) {
 	if !c.seen[r] {
 		return b, nil
@@ -169,12 +171,12 @@ func (c *cluster) bidFor(d *demand, self PodID, r row) (b bid, victims []*held) 
 	return b, victims
 }
 
-// mayHelp reports whether the rejection of row r is one that evictions can change, and by which rule it is.
+// mayHelp reports whether evictions can change the rejection on row r, and which rule rejects.
 func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet) {
 	if d.tables != nil && !d.looksAround() {
 		if t := c.tablesOf(d); t.of[r] < nowhere {
 			x := &t.rejections[nowhere-1-t.of[r]]
-			return !x.final, x.by.rule // what rejected the row is known
+			return !x.final, x.by.rule // the reason of the rejection is known
 		}
 	}
 	c.asIfNominated(d, self, r, func() bool {
@@ -187,14 +189,15 @@ func (c *cluster) mayHelp(d *demand, self PodID, r row) (helps bool, by RuleSet)
 	return helps, by
 }
 
-// staysOff is why terms between pods keep d off row r whoever is evicted there: pods elsewhere in a domain of the row
-// hold or meet them, or none does there that is to be joined; empty: they do not. Counters say so without a trial.
+// staysOff returns why terms of inter-pod affinity reject d on row r whoever is evicted there: because of pods on other
+// rows of a domain, or of pods that d may not evict, or because no pod matches the affinity; empty: they do not.
+// Counters answer this without a trial.
 func (c *cluster) staysOff(d *demand, r row) (reason string) {
 	if len(d.together)+len(d.apart)+len(d.shunnedBy) == 0 || !d.profile.asksAbout(RulePodAffinity) {
 		return ""
 	}
 	if !d.joins(r) {
-		return reasonJoins // if all of its like are on r, it joins them
+		return reasonJoins // if all pods of its kind are on r, the affinity counts as satisfied
 	}
 	for _, k := range d.apart {
 		if k.On(r) > 0 && c.countBeyond(d, k, r) > 0 {
@@ -209,7 +212,7 @@ func (c *cluster) staysOff(d *demand, r row) (reason string) {
 	return ""
 }
 
-// countBeyond is what k counts in the domain of row r without the pods there that d may evict.
+// countBeyond returns the count of k in the domain of row r without the pods on r that d may evict.
 func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
 	n := k.On(r)
 	for _, h := range c.held[r] {
@@ -231,12 +234,12 @@ func (c *cluster) countBeyond(d *demand, k *census.Counter, r row) int32 {
 	return n
 }
 
-// moreImportant orders by priority, then by how long a pod has run, then by id.
+// moreImportant orders by priority, then by start time, then by ID.
 func moreImportant(a, b *held) int {
 	return cmp.Or(cmp.Compare(b.class.priority, a.class.priority), cmp.Compare(startOf(a), startOf(b)), strings.Compare(string(a.id), string(b.id)))
 }
 
-// startOf is when h started; later than everything if it has not.
+// startOf returns when h started; if it has not, a time after all others.
 func startOf(h *held) int64 {
 	if h.started == 0 {
 		return math.MaxInt64
@@ -249,7 +252,7 @@ func (c *cluster) anyBelowOn(r row, p int32) bool {
 	return slices.ContainsFunc(c.held[r], func(h *held) bool { return h.class.priority < p })
 }
 
-// anyBelow reports whether any counted pod has a priority below p.
+// anyBelow reports whether any pod on a row has a priority below p.
 func (c *cluster) anyBelow(p int32) bool {
 	for q := range c.atPriority {
 		if q < p {
@@ -259,13 +262,13 @@ func (c *cluster) anyBelow(p int32) bool {
 	return false
 }
 
-// What upstream says of nodes on which eviction does not help.
+// Upstream's messages for nodes on which eviction does not help.
 const (
 	reasonUseless   = "Preemption is not helpful for scheduling"
 	reasonNoVictims = "No preemption victims found for incoming pod"
 )
 
-// hopeless says, in upstream's words, why no eviction helps.
+// hopeless returns, in upstream's words, why no eviction helps.
 func (c *cluster) hopeless(d *demand, self PodID) string {
 	if c.wishes[self] != nil {
 		return c.hopelessByRow(d, self)
@@ -283,7 +286,7 @@ func (c *cluster) hopeless(d *demand, self PodID) string {
 	return d.bids.hopeless
 }
 
-// hopelessByGroup is for demands below whose priority there is nobody.
+// hopelessByGroup is for demands if no pod has a lower priority.
 func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
 	reasons := map[string]int{}
 	add := func(final bool, rows int32) {
@@ -311,7 +314,7 @@ func (c *cluster) hopelessByGroup(d *demand, t *tables) string {
 
 func (c *cluster) hopelessByRow(d *demand, self PodID) string { return c.hopelessIn(d, self, nil) }
 
-// hopelessIn is likewise. Where bounds are known, most rows are not tried.
+// hopelessIn is the general form. With bounds, most rows are not tried.
 func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 	if d.asksForMore(RuleResources | RulePodAffinity) {
 		bounds = nil
@@ -345,8 +348,8 @@ func (c *cluster) hopelessIn(d *demand, self PodID, bounds *bidBounds) string {
 	return f.String()
 }
 
-// eachRejected calls see for every row, and says what mayHelp does. Rules are asked about sets of rows, but where pods
-// are nominated.
+// eachRejected calls see for every row, with the result of mayHelp. Rules are evaluated for sets of rows, except for
+// rows with nominated pods.
 func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool)) {
 	marks := c.look()
 	left := marks.seen.CopyOf(c.rejected[0])
@@ -369,9 +372,9 @@ func (c *cluster) eachRejected(d *demand, self PodID, see func(r row, helps bool
 	})
 }
 
-// knownRejection is what stillRejected says, in working space, where bounds and counters say it: of demands that
-// nothing can keep off a node but what the node says of itself, resources and terms between pods; for others there are
-// no bounds here. exactly is d as bounds see it.
+// knownRejection returns what stillRejected returns, without a trial, if bounds and counters are enough. That is so for
+// demands that only the node's facts, resources and inter-pod affinity can reject; for other demands, bounds is nil.
+// exactly is asBoundsSee(d). The list is working space.
 func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (reasons []string, known bool) {
 	if bounds == nil || len(c.nominated[r]) > 0 {
 		return nil, false
@@ -384,7 +387,8 @@ func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (
 	}
 	if free.state == bidGood {
 		reason := c.staysOff(d, r)
-		if reason == "" || reason != reasonJoins && len(d.together) > 0 { // who is to be joined may be evicted, too
+		// pods on this row may match its affinity, and would be evicted, too
+		if reason == "" || reason != reasonJoins && len(d.together) > 0 {
 			return nil, false
 		}
 		reasons = append(reasons, reason)
@@ -407,13 +411,13 @@ func (c *cluster) knownRejection(d, exactly *demand, r row, bounds *bidBounds) (
 	return reasons, true
 }
 
-// stillRejected says why d does not fit on row r without any pod of lower priority.
+// stillRejected returns why d does not fit on row r even without the pods of lower priority.
 func (c *cluster) stillRejected(d *demand, self PodID, r row) []string {
 	defer c.tryWithout(d, r).end()
 	return c.verdict(d, self, r).Reasons
 }
 
-// tryWithout begins a trial of row r without any pod of lower priority than d.
+// tryWithout begins a trial of row r without the pods of lower priority than d.
 func (c *cluster) tryWithout(d *demand, r row) *trial {
 	t := &c.evicting
 	t.begin(&c.state, d)

@@ -7,51 +7,52 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Profile says which rules judge the pods of one schedulerName, and how scores weigh.
+// Profile says which plugins are used for the pods of one schedulerName, and with which weights.
 type Profile struct {
 	Name string
 
-	// Skip names filters that do not judge, Weights the scorers that count; one that is absent does not. By plugin.
+	// Skip has the filters that are not used. Weights has the weights of scorers; a scorer that is absent is not used.
+	// Both are by upstream's plugin names.
 	Skip    map[string]bool
 	Weights map[string]int64
 
 	Strategy         Strategy
 	Balanced         []string // resources of NodeResourcesBalancedAllocation
-	IgnoredResources []string // extended resources that somebody else counts
-	IgnoredGroups    []string // likewise, by the part of the name before the slash
+	IgnoredResources []string // extended resources that an extender manages
+	IgnoredGroups    []string // the same, by the part of the name before the slash
 
-	HardAffinityWeight  int64 // what a required affinity term of a pod that is there adds
-	IgnoreHeldPreferred bool  // pods without preferred pod terms are not drawn or driven off by those of others
+	HardAffinityWeight  int64 // score of a matching required affinity term of a pod on a node
+	IgnoreHeldPreferred bool  // preferred terms of other pods do not affect pods without preferred pod terms
 
-	DefaultSpread []SpreadConstraint // for pods without any; their selector is that of the pod's groups
-	// SystemDefaults: DefaultSpread is upstream's own, which also scores nodes that lack a key.
+	DefaultSpread []SpreadConstraint // for pods without any; the selector is that of the pod's groups
+	// SystemDefaults says that DefaultSpread is upstream's own, which also scores nodes without the topology key.
 	SystemDefaults bool
 
-	AddedAffinity  *[]NodeTerm // every pod's, besides its own
+	AddedAffinity  *[]NodeTerm // in addition to every pod's own
 	AddedPreferred []WeightedTerm
 
 	NoPreemption bool
 
 	Sample Sample
 
-	// VolumeTimeout is how long volumes that a pod waits for may take to be bound. Zero: upstream's default.
+	// VolumeTimeout is how long a pod waits for its volumes to be bound. Zero: upstream's default.
 	VolumeTimeout time.Duration
 }
 
-// A Strategy scores nodes by how much of them is taken.
+// A Strategy scores nodes by how much of their resources is requested.
 type Strategy struct {
 	Type      string // LeastAllocated, MostAllocated or RequestedToCapacityRatio
 	Resources []WeightedResource
 	Shape     []ShapePoint // of RequestedToCapacityRatio, by rising utilization
 }
 
-// WeightedResource is a resource that counts Weight times.
+// WeightedResource is a resource with its weight in a score.
 type WeightedResource struct {
 	Resource string
 	Weight   int64
 }
 
-// ShapePoint says what score, 0 to 100, a utilization in percent has.
+// ShapePoint is the score, 0 to 100, of a utilization in percent.
 type ShapePoint struct{ Utilization, Score int64 }
 
 // The scoring strategies of NodeResourcesFit.
@@ -61,7 +62,7 @@ const (
 	RequestedToCapacityRatio = "RequestedToCapacityRatio"
 )
 
-// DefaultProfile is that of kube-scheduler 1.36, apis/config/v1.
+// DefaultProfile is the default profile of kube-scheduler 1.36, apis/config/v1.
 func DefaultProfile() Profile {
 	soft := func(key string, skew int32) SpreadConstraint {
 		return SpreadConstraint{MaxSkew: skew, TopologyKey: key, MinDomains: 1}
@@ -76,12 +77,12 @@ func DefaultProfile() Profile {
 	}
 }
 
-// asksAbout reports whether a rule is one of the profile's.
+// asksAbout reports whether the profile has a rule.
 func (p *profile) asksAbout(rule RuleSet) bool {
 	return slices.ContainsFunc(p.filters, func(f *filter) bool { return f.rule == rule })
 }
 
-// profile is a Profile, compiled.
+// profile is a compiled Profile.
 type profile struct {
 	Profile
 	hasAdded  bool
@@ -89,7 +90,7 @@ type profile struct {
 	preferred weightedTerms
 
 	filters []*filter
-	local   int // of filters, so many come first that look at nothing but the row
+	local   int // how many of filters depend on the row alone; these come first
 	scorers []weightedScorer
 }
 

@@ -1,39 +1,39 @@
 package scheduler
 
-// What the Placer is asked besides where pods go.
+// This file has the Placer's methods that answer questions other than Next.
 
-// Pending counts the pods in each pool, under upstream's names for them.
+// Pending returns the number of pods in each pool, by upstream's names.
 func (p *Placer) Pending() map[string]int {
 	p.hear(p.heardAt)
 	return p.queue.Counts()
 }
 
-// Sizes counts what is kept: nodes, pods on them, and of these the assumed ones.
+// Sizes returns the number of nodes, of pods on them, and of assumed pods among these.
 func (p *Placer) Sizes() (nodes, pods, assumed int) {
 	return p.cluster.seenCount, len(p.cluster.pods), p.cluster.assumed
 }
 
-// Verdicts judges pod against every node, in the order of names: what `why` and `whatif` print.
+// Verdicts judges pod for every node, in the order of names. The commands `why` and `whatif` print it.
 func (p *Placer) Verdicts(pod Pod) (out []Verdict) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.verdicts(d, pod.ID) })
 	return out
 }
 
-// Scores rates the feasible nodes for pod, in the order of names. With fewer than two there is nothing to compare, and
-// no scores.
+// Scores returns the scores of the feasible nodes for pod, in the order of names. If fewer than two are feasible,
+// nothing is scored.
 func (p *Placer) Scores(pod Pod) (out []NodeScore) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.scores(d, pod.ID) })
 	return out
 }
 
-// Evictions lists, for a pod that fits nowhere, every node on which evictions would make room, and whose: the fewest
-// there.
+// Evictions returns, for a pod that fits nowhere, every node on which preemption would make room, with its victims: as
+// few as possible on each node.
 func (p *Placer) Evictions(pod Pod) (out []Preemption) {
 	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.evictions(d, pod.ID) })
 	return out
 }
 
-// ask compiles pod for a question and lets it go again.
+// ask calls question with the demand of pod.
 func (c *cluster) ask(pod *Pod, question func(*demand)) {
 	k, who := c.compile(pod), c.identify(pod)
 	question(c.demandOf(k, who, pod.Owner))

@@ -2,21 +2,22 @@ package scheduler
 
 import "iter"
 
-// Upstream's minFeasibleNodesToFind and minFeasibleNodesPercentageToFind: so many feasible nodes are looked for at least.
+// The search finds at least this many nodes: upstream's minFeasibleNodesToFind and minFeasibleNodesPercentageToFind.
 const (
 	sampleNodesMin   = 100
 	samplePercentMin = 5
 )
 
-// A Sample is for those who want upstream's percentageOfNodesToScore: the search ends when that part of the cluster's nodes has
-// been found feasible, and goes on from there for the next pod. It makes placements worse and, since nothing is remembered of
-// nodes that were not looked at, dearer; it is there to compare with, and to change over in steps.
+// A Sample is upstream's percentageOfNodesToScore: the search ends when this part of the nodes has been found feasible,
+// and the search for the next pod starts where it ended. It makes placements worse. It also makes them slower, because
+// nothing is kept about nodes that were not examined. It exists for comparison, and for a change of schedulers in
+// steps.
 type Sample struct {
 	On      bool
-	Percent int // of all nodes; 0: half of them, less in clusters of more than 125
+	Percent int // of all nodes; 0: 50, less one for each 125 nodes, but at least samplePercentMin
 }
 
-// sampleOf is after how many feasible nodes a search ends.
+// sampleOf returns after how many feasible nodes a search ends.
 func (c *cluster) sampleOf(d *demand) int {
 	n, percent := c.seenCount, d.profile.Sample.Percent
 	if !d.profile.Sample.On || n < sampleNodesMin {
@@ -28,7 +29,7 @@ func (c *cluster) sampleOf(d *demand) int {
 	return max(n*percent/100, sampleNodesMin)
 }
 
-// around goes through candidates from where the last search ended.
+// around yields the candidates, starting where the last search ended.
 func (c *cluster) around(d *demand) iter.Seq[row] {
 	if d.onlyNames != nil {
 		return c.candidates(d)

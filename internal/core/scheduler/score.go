@@ -9,60 +9,60 @@ import (
 // scoreMax is the best score a scorer gives a node, before its weight. Upstream's MaxNodeScore.
 const scoreMax = 100
 
-// A scorer rates feasible nodes for one of upstream's plugins. It is a rowScorer or an aroundScorer.
+// A scorer scores feasible nodes for one of upstream's plugins. It is a rowScorer or an aroundScorer.
 //
-// A new one is a file with a type that says all of this, and a line in rowScorers or aroundScorers. CONTRIBUTING.md has
-// a checklist.
+// To add a scorer, write a file with a type that implements one of these interfaces, and add a line in rowScorers or
+// aroundScorers. CONTRIBUTING.md has a checklist.
 type scorer interface {
 	about() scoring
 }
 
-// A rowScorer looks at the row alone, and of the pod at its needs alone: what it says of a row is kept for all pods of
-// the same needs (fit), and in the order of rows (tables), until the row changes.
+// A rowScorer depends only on the row and on the pod's needs. Its result is kept for all pods with equal needs (fit),
+// and in the order of rows (tables), until the row changes.
 type rowScorer interface {
 	scorer
-	// applies: false: every node would score the same.
+	// applies is false if every node would get the same score.
 	applies(n *needs) bool
-	// raw is the score of one row, 0..scoreMax.
+	// raw returns the score of one row, 0..scoreMax.
 	raw(c *state, n *needs, r row) int64
 }
 
-// An aroundScorer looks at more: at other demands of the pod, at counters, at the other feasible rows, or at the whole
+// An aroundScorer depends on more: on other fields of the pod, on counters, on the other feasible rows, or on the whole
 // cluster.
 type aroundScorer interface {
 	scorer
-	// applies: false: every node would score the same.
+	// applies is false if every node would get the same score.
 	applies(d *demand) bool
-	// raw is its value for one row.
+	// raw returns the value of one row, to be normalized.
 	raw(c *state, d *demand, r row) int64
-	// normalize turns the raw values of all feasible rows, in place, into 0..scoreMax, larger being better. It looks
-	// only at which values there are, not at how many rows have each.
+	// normalize replaces the raw values of all feasible rows, in place, by scores 0..scoreMax; higher is better. The
+	// result depends only on which values there are, not on how many rows have each.
 	normalize(scores []int64)
-	// key appends what raw depends on besides the counters and the other feasible rows, as for a filter.
+	// key appends what raw depends on, except counters and the other feasible rows; see aroundFilter.key.
 	key(c *state, d *demand, r row, key []int32) []int32
-	// split moves the rows in m of which raw is out of the ordinary to groups of their own.
+	// split moves the rows in m whose raw value is not the usual one to separate groups.
 	split(c *state, d *demand, m rows.Mask, g *grouping)
 }
 
-// A preparer is told the feasible rows before raw is asked, each standing for so many alike.
+// A preparer receives the feasible rows before raw is called. Each row represents as many rows as alike says.
 type preparer interface {
 	prepare(c *state, d *demand, rows []row, alike []int32)
 }
 
-// scoring is what is to be known of a scorer before it is asked.
+// scoring is what must be known of a scorer before it is evaluated.
 type scoring struct {
 	plugin string
 	weight int64 // upstream's default
 	reads  podFields
 }
 
-// The scorers, those that look at the row alone and the others.
+// The scorers: those that depend on the row alone, and the others.
 var (
 	rowScorers    = []rowScorer{resourceScorer{}, balanceScorer{}}
 	aroundScorers = []aroundScorer{taintScorer{}, nodeAffinityScorer{}, spreadScorer{}, podAffinityScorer{}, imageScorer{}}
 )
 
-// allScorers lists both, each with the weight of its plugin.
+// allScorers returns all scorers with the weights of their plugins.
 func allScorers(weights map[string]int64) (all []weightedScorer) {
 	for _, s := range rowScorers {
 		plugin := s.about().plugin
@@ -75,7 +75,7 @@ func allScorers(weights map[string]int64) (all []weightedScorer) {
 	return all
 }
 
-// defaultWeights are upstream's, by plugin.
+// defaultWeights returns upstream's default weights, by plugin.
 func defaultWeights() map[string]int64 {
 	weights := map[string]int64{}
 	for _, s := range allScorers(nil) {
@@ -85,7 +85,7 @@ func defaultWeights() map[string]int64 {
 	return weights
 }
 
-// weightedScorer is a scorer that a profile wants: one of the two.
+// weightedScorer is a scorer of a profile; one of alone and around is set.
 type weightedScorer struct {
 	alone  rowScorer
 	around aroundScorer
@@ -107,7 +107,7 @@ func (s *weightedScorer) applies(d *demand) bool {
 	return s.around.applies(d)
 }
 
-// normalizeByMax scales so that the largest becomes scoreMax. All zero stays all zero.
+// normalizeByMax scales scores so that the largest becomes scoreMax. If all are zero, they stay zero.
 func normalizeByMax(scores []int64) {
 	if top := maxOf(scores); top > 0 {
 		for i := range scores {
@@ -116,7 +116,7 @@ func normalizeByMax(scores []int64) {
 	}
 }
 
-// normalizeReversed scales likewise and turns round: the largest becomes 0, zero becomes scoreMax.
+// normalizeReversed scales and reverses scores: the largest becomes 0, and zero becomes scoreMax.
 func normalizeReversed(scores []int64) {
 	normalizeByMax(scores)
 	for i := range scores {
@@ -124,8 +124,8 @@ func normalizeReversed(scores []int64) {
 	}
 }
 
-// normalizeByRange scales so that the smallest becomes 0 and the largest scoreMax. All equal become 0. In floating
-// point, as upstream does.
+// normalizeByRange scales scores so that the smallest becomes 0 and the largest scoreMax. If all are equal, they become
+// 0. It computes in floating point, as upstream does.
 func normalizeByRange(scores []int64) {
 	low, high := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, s := range scores {

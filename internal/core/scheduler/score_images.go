@@ -10,20 +10,20 @@ import (
 // image is one name of an image, as nodes report it.
 type image struct {
 	name  string
-	size  int64     // bytes, as the first node that has it says
+	size  int64     // bytes, as reported by the first node that has it
 	nodes int64     // how many have it
-	refs  int       // of demands
-	on    rows.Mask // rows that have it, while a demand asks for it and somebody wanted to know; else nil
+	refs  int       // how many demands use it
+	on    rows.Mask // rows that have it; nil until a demand needs it, and when no demand uses the image
 }
 
-// The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. Upstream's minThreshold
-// and maxContainerThreshold; between them lie most images of public registries.
+// The score of an image rises from 0 at imageMin to scoreMax at imageMax bytes per container. These are upstream's
+// minThreshold and maxContainerThreshold. Most images of public registries are in between.
 const (
 	imageMin = 23 << 20
 	imageMax = 1000 << 20
 )
 
-// imageScorer prefers nodes that have the pod's images already.
+// imageScorer prefers nodes that already have the pod's images.
 type imageScorer struct{}
 
 func (imageScorer) about() scoring {
@@ -32,8 +32,8 @@ func (imageScorer) about() scoring {
 
 func (imageScorer) applies(d *demand) bool { return len(d.images) > 0 }
 
-// raw rates how much of the pod's images the node has already. An image counts by its size times the share of
-// nodes that have it, so that the one node that has it does not draw all pods.
+// raw scores how much of the pod's images the node has. An image counts with its size times the share of nodes that
+// have it, so that a single node with the image does not attract all pods.
 func (imageScorer) raw(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, i := range d.images {
@@ -54,7 +54,7 @@ func (c *state) hasImage(r row, i *image) bool {
 	return has
 }
 
-// key: which of the pod's images the row has, as bits.
+// key has a bit for each of the pod's images: whether the row has it.
 func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	const bits = 31
 	for n, i := range d.images {
@@ -68,7 +68,7 @@ func (imageScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// imageAt returns the image of a name and takes hold of it; releaseImage lets go.
+// imageAt returns the image with a name, with one more reference. releaseImage drops the reference.
 func (c *state) imageAt(name string) *image {
 	i := c.images[name]
 	if i == nil {
@@ -134,7 +134,7 @@ func (c *state) setImages(r row, list []Image) (changed bool) {
 	return true
 }
 
-// normalize has nothing to do: raw is the score, and changes with what other nodes have.
+// normalize does nothing: raw is the score. It changes with the images of other nodes.
 func (imageScorer) normalize([]int64) {}
 
 func (imageScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
@@ -145,7 +145,7 @@ func (imageScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	}
 }
 
-// rowsWithImage is the set of rows that have an image that some demand asks for.
+// rowsWithImage returns the rows that have an image that a demand uses.
 func (c *state) rowsWithImage(i *image) rows.Mask {
 	if i.on == nil {
 		i.on = make(rows.Mask, (len(c.name)+63)/64)

@@ -18,7 +18,7 @@ func (taintScorer) raw(c *state, d *demand, r row) int64 { return softTaintsAgai
 
 func (taintScorer) normalize(scores []int64) { normalizeReversed(scores) }
 
-// softTaintsAgainst counts the PreferNoSchedule taints that the pod does not tolerate.
+// softTaintsAgainst returns how many PreferNoSchedule taints of row r the pod does not tolerate.
 func softTaintsAgainst(c *state, d *demand, r row) int64 {
 	n := int64(0)
 	for _, t := range c.softTaints[r] {
@@ -33,7 +33,7 @@ func (taintScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return append(key, int32(softTaintsAgainst(c, d, r)))
 }
 
-// nodeAffinityScorer prefers nodes that preferred affinity terms match.
+// nodeAffinityScorer prefers nodes that match preferred affinity terms.
 type nodeAffinityScorer struct{}
 
 func (nodeAffinityScorer) about() scoring {
@@ -48,7 +48,8 @@ func (nodeAffinityScorer) raw(c *state, d *demand, r row) int64 { return preferr
 
 func (nodeAffinityScorer) normalize(scores []int64) { normalizeByMax(scores) }
 
-// preferredWeight sums the weights of the preferred affinity terms that match: the pod's, and those its profile adds.
+// preferredWeight returns the sum of the weights of the matching preferred affinity terms, of the pod and of its
+// profile.
 func preferredWeight(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...]*weightedTerms{&d.preferred, &d.profile.preferred} {
@@ -78,8 +79,8 @@ func (taintScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	})
 }
 
-// termsByAtoms is up to how many preferred terms each are asked by an atom, which pods of other kinds may share.
-// Chosen: more than people write; a node is asked at once about more.
+// termsByAtoms is the largest number of preferred terms for which an atom each is used, which pods of other kinds may
+// share. Chosen: more than people write. Longer lists are evaluated as a whole, node by node.
 const termsByAtoms = 16
 
 func (nodeAffinityScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {

@@ -2,7 +2,7 @@ package scheduler
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
-// podAffinityScorer draws the pod to others and drives it off, by preferred terms.
+// podAffinityScorer scores nodes by preferred terms of inter-pod affinity and anti-affinity.
 type podAffinityScorer struct{}
 
 func (podAffinityScorer) about() scoring {
@@ -11,9 +11,8 @@ func (podAffinityScorer) about() scoring {
 
 func (podAffinityScorer) applies(d *demand) bool { return len(d.drawn)+len(d.wantedBy) > 0 }
 
-// raw sums the weights of preferred terms between this pod and those in the domains of the node, in both
-// directions, anti-affinity counting against it. Required affinity of a pod that is there counts by the profile's
-// weight.
+// raw sums the weights of preferred terms between this pod and those in the domains of the node, in both directions.
+// Anti-affinity counts as negative. A required affinity term of a pod on a node counts with the profile's weight.
 func (podAffinityScorer) raw(c *state, d *demand, r row) int64 {
 	sum := int64(0)
 	for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {
@@ -36,8 +35,8 @@ func (podAffinityScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// split adds up what draws the pod to rows in domains that have any of it. Coarse topologies divide the rows
-// already.
+// split adds up the weights for rows in domains that have any. Coarse topologies need no split: the division separates
+// their domains already.
 func (podAffinityScorer) split(_ *state, d *demand, m rows.Mask, g *grouping) {
 	weigh := func(see func(r row, weight int64)) {
 		for _, list := range [...][]weightedCounter{d.drawn, d.wantedBy} {

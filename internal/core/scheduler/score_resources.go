@@ -2,15 +2,15 @@ package scheduler
 
 import "math"
 
-// scored is a resource by which nodes are scored, with what the pod adds to it.
+// scored is a resource by which nodes are scored, with what the pod requests of it.
 type scored struct {
 	column int
 	value  int64
 	weight int64
 }
 
-// compileScored lists the resources by which nodes are scored for k. An extended resource that the pod does not ask for
-// is left out.
+// compileScored computes the resources by which nodes are scored for k. An extended resource that the pod does not
+// request is left out.
 func (c *state) compileScored(k *class) {
 	value := func(column int) int64 {
 		for _, q := range k.requests {
@@ -41,7 +41,7 @@ func (c *state) compileScored(k *class) {
 	}
 }
 
-// resourceScorer prefers nodes by how much of them is taken.
+// resourceScorer prefers nodes by how much of their resources is requested.
 type resourceScorer struct{}
 
 func (resourceScorer) about() scoring {
@@ -52,8 +52,8 @@ func (resourceScorer) applies(*needs) bool { return true }
 
 func (resourceScorer) raw(c *state, n *needs, r row) int64 { return resourceScore(c, n, r) }
 
-// resourceScore rates how much of each resource would be taken with the pod, by the profile's strategy, and takes the
-// weighted mean. A resource that the node does not have is left out of it.
+// resourceScore computes how much of each resource is requested on the row with the pod, scores that by the profile's
+// strategy, and returns the weighted mean. Resources that the node does not have are left out.
 func resourceScore(c *state, n *needs, r row) int64 {
 	strategy := &n.profile.Strategy
 	sum, weights := int64(0), int64(0)
@@ -78,7 +78,7 @@ func resourceScore(c *state, n *needs, r row) int64 {
 			one = min(taken, capacity) * scoreMax / capacity
 		case RequestedToCapacityRatio:
 			if one = shapeAt(strategy.Shape, taken, capacity); one <= 0 {
-				continue // counts neither for nor against, as upstream has it
+				continue // as upstream: the resource is left out of the mean
 			}
 		default:
 			one = max(capacity-taken, 0) * scoreMax / capacity
@@ -94,7 +94,7 @@ func resourceScore(c *state, n *needs, r row) int64 {
 	return sum / weights
 }
 
-// shapeAt is the value of the broken line shape at the utilization taken/capacity.
+// shapeAt returns the value of the piecewise linear function shape at the utilization taken/capacity.
 func shapeAt(shape []ShapePoint, taken, capacity int64) int64 {
 	percent := int64(100)
 	if taken <= capacity {
@@ -113,14 +113,14 @@ func shapeAt(shape []ShapePoint, taken, capacity int64) int64 {
 	return shape[len(shape)-1].Score
 }
 
-// balanceScorer prefers nodes on which the shares taken of resources become more alike.
+// balanceScorer prefers nodes where the pod makes the utilization of different resources more equal.
 type balanceScorer struct{}
 
 func (balanceScorer) about() scoring {
 	return scoring{plugin: "NodeResourcesBalancedAllocation", weight: 1, reads: podFields{"Requests"}}
 }
 
-// applies: a pod that takes none of the resources tips no balance. Scoring it would pile such pods up.
+// applies is false for a pod that requests none of the resources: scoring it would put all such pods on the same nodes.
 func (balanceScorer) applies(n *needs) bool {
 	for i := range n.balanced {
 		if n.balanced[i].value != 0 {
@@ -132,8 +132,8 @@ func (balanceScorer) applies(n *needs) bool {
 
 func (balanceScorer) raw(c *state, n *needs, r row) int64 { return balanceScore(c, n, r) }
 
-// balanceScore rates how much the pod would even out the shares taken of each resource, about 75 for no change.
-// Real requests count, without the defaults of LeastAllocated.
+// balanceScore scores how much the pod makes the utilization of resources more equal. No change is about 75. It uses
+// requests as they are, without the defaults of LeastAllocated.
 func balanceScore(c *state, n *needs, r row) int64 {
 	if len(n.balanced) == 2 {
 		a, b := &n.balanced[0], &n.balanced[1]
@@ -145,8 +145,8 @@ func balanceScore(c *state, n *needs, r row) int64 {
 	return balanceGain(with, without)
 }
 
-// balanceOfTwo is balanceScore for two resources, as nearly all profiles have: what the pod adds, what is taken, and
-// what there is of each.
+// balanceOfTwo is balanceScore for two resources, which nearly all profiles have. Its parameters are, for each, what
+// the pod adds, what is requested already, and the allocatable amount.
 func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
 	a, b := float64(haveA), float64(haveB)
 	with := evenness(min(float64(takenA+addA)/a, 1), min(float64(takenB+addB)/b, 1))
@@ -154,17 +154,17 @@ func balanceOfTwo(addA, takenA, haveA, addB, takenB, haveB int64) int64 {
 	return balanceGain(with, without)
 }
 
-// evenness is balance for the shares taken of two resources.
+// evenness is balance for the utilization of two resources.
 func evenness(shareA, shareB float64) int64 {
 	return int64((1 - math.Abs((shareA-shareB)/2)) * scoreMax)
 }
 
-// balanceGain is balanceScore for what balance is with the pod and without it.
+// balanceGain returns the score from the values of balance with the pod and without it.
 func balanceGain(with, without int64) int64 {
 	return scoreMax/2 + (scoreMax/2+with-without)/2
 }
 
-// balance is scoreMax less the standard deviation, in percent, of the shares taken.
+// balance returns scoreMax less the standard deviation, in percent, of the utilization of the resources.
 func balance(c *state, n *needs, r row, withPod bool) int64 {
 	var few [4]float64
 	shares, sum := few[:0], 0.0

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// spreadScorer prefers domains with few pods that soft spread constraints count.
+// spreadScorer prefers domains with few pods, by soft spread constraints.
 type spreadScorer struct{}
 
 func (spreadScorer) about() scoring {
@@ -16,11 +16,11 @@ func (spreadScorer) about() scoring {
 
 func (spreadScorer) applies(d *demand) bool { return len(d.soft) > 0 }
 
-// leftOut is the raw score of a node that lacks the key of a soft constraint: it takes no part and ends with 0.
+// leftOut is the raw score of a node without the topology key of a soft constraint: its score is 0.
 const leftOut = -1
 
-// prepare weighs the constraints by how many domains the feasible nodes lie in, so that the few pods of many small
-// domains count as much as the many of a few large ones. For the host name the domains are the nodes.
+// prepare computes the weights of the constraints from how many domains the feasible nodes are in. So a topology with
+// many domains of few pods counts as much as one with few domains of many. For the host name, each node is a domain.
 func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 	d.weights = d.weights[:0]
 	for i := range d.soft {
@@ -39,7 +39,7 @@ func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 			switch {
 			case a.isHost(c):
 				size += int(alike[j])
-			case domain == census.NoDomain:
+			case domain == census.NoDomain: // as upstream, the absent label counts as one domain
 				missing = true // to upstream the absent label is a domain like any other
 			case !measured && c.isFresh(domain):
 				size++
@@ -54,7 +54,7 @@ func (spreadScorer) prepare(c *state, d *demand, rows []row, alike []int32) {
 
 func (a *spreadAsk) isHost(c *state) bool { return a.key == c.hostKey }
 
-// isFresh reports whether the domain has not been asked about since the stamp last changed.
+// isFresh reports whether it is called for this domain for the first time since stamp changed.
 func (c *state) isFresh(domain int32) bool {
 	for int(domain) >= len(c.stamps) {
 		c.stamps = append(c.stamps, 0)
@@ -66,7 +66,7 @@ func (c *state) isFresh(domain int32) bool {
 	return true
 }
 
-// scoresSpread reports whether row r takes part: it has all the keys, or need not have them.
+// scoresSpread reports whether row r is scored: it has all topology keys, or need not have them.
 func (d *demand) scoresSpread(r row) bool {
 	if d.softEverywhere {
 		return true
@@ -79,8 +79,7 @@ func (d *demand) scoresSpread(r row) bool {
 	return true
 }
 
-// raw sums, over the constraints whose key the node has, the weighted number of pods in its domain. Less is
-// better.
+// raw sums, over the constraints whose key the node has, the weighted number of pods in its domain. Lower is better.
 func (spreadScorer) raw(c *state, d *demand, r row) int64 {
 	if !d.scoresSpread(r) {
 		return leftOut
@@ -100,7 +99,7 @@ func (spreadScorer) raw(c *state, d *demand, r row) int64 {
 	return int64(math.Round(sum))
 }
 
-// key: for the host name the count on the row, else the domain: how many there are matters too.
+// key is the count on the row for the host name, otherwise the domain, because the number of domains matters, too.
 func (spreadScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -116,8 +115,8 @@ func (spreadScorer) key(c *state, d *demand, r row, key []int32) []int32 {
 	return key
 }
 
-// normalize turns fewest into scoreMax and most into what is left of it in proportion. Without pods anywhere
-// everyone gets scoreMax.
+// normalize gives the node with the smallest value scoreMax, and the others proportionally less. If there are no pods,
+// every node gets scoreMax.
 func (spreadScorer) normalize(scores []int64) {
 	low, high := int64(math.MaxInt64), int64(0)
 	for _, s := range scores {
@@ -137,8 +136,8 @@ func (spreadScorer) normalize(scores []int64) {
 	}
 }
 
-// split tells the rows apart that have pods that a constraint counts, or lack its key. Coarse topologies
-// divide the rows already.
+// split separates the rows with pods that a constraint counts, and those without its key. Coarse topologies need no
+// split: the division separates their domains already.
 func (spreadScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	for i := range d.soft {
 		a := &d.soft[i]
@@ -147,7 +146,7 @@ func (spreadScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 		}
 		lacking := m.CopyOf(c.survey.before)
 		c.survey.before = lacking
-		if lacking.Less(a.topo.Placed); m.Meets(a.topo.Placed) { // else all lack it
+		if lacking.Less(a.topo.Placed); m.Meets(a.topo.Placed) { // otherwise all rows lack it
 			g.moveAll(m, lacking)
 		}
 		if a.counter == nil {
@@ -164,8 +163,8 @@ func (spreadScorer) split(c *state, d *demand, m rows.Mask, g *grouping) {
 	}
 }
 
-// measureSpread counts, for the soft constraints about many small domains, in how many the rows in m lie: groups do not
-// tell.
+// measureSpread computes, for soft constraints about topologies that are not coarse, in how many domains the rows in m
+// are. Groups do not have this information.
 func (c *state) measureSpread(d *demand, m rows.Mask) {
 	d.spans = d.spans[:0]
 	for i := range d.soft {
@@ -185,5 +184,5 @@ func (c *state) measureSpread(d *demand, m rows.Mask) {
 	}
 }
 
-// unmeasured is the span of a constraint whose domains the groups tell apart.
+// unmeasured is the span of a constraint for which groups are enough.
 const unmeasured = -1

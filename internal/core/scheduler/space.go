@@ -8,28 +8,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// A space is the most that one storage capacity of a class offers to each row: whether there is room for a claim is a
-// comparison then. It is kept, and corrected where a capacity or a node has changed; a driver that says for each node
-// how much it has publishes as many capacities as there are nodes.
+// A space is the largest storage capacity of a class that each row can use. Whether a claim fits is then one
+// comparison. It is kept, and recomputed where a capacity or a node changed, because a driver with capacities per node
+// publishes as many as there are nodes.
 type space struct {
-	most     []int64                  // by row; noSpaceAtAll: none
+	most     []int64                  // by row; noSpaceAtAll: no capacity
 	position int                      // in cluster.moves
-	changed  []*volumes.KnownCapacity // that came or went since
-	stale    bool                     // too much has changed
+	changed  []*volumes.KnownCapacity // capacities that were added or removed since it was computed
+	stale    bool                     // too many capacities changed: compute it anew
 
-	// The capacities of the class: those that demand one of some values of a label, as for each node, under each of
-	// these.
+	// The capacities of the class. Those that require one of some values of a label, as a capacity for one node does,
+	// are under each of these labels.
 	byLabel map[selector.LabelID][]*volumes.KnownCapacity
 	others  []*volumes.KnownCapacity
 }
 
 const noSpaceAtAll = -1
 
-// spaceChangesMax is after how many changes of capacities, or of nodes, a space is made anew. Chosen: a list of some
-// kilobytes.
+// spaceChangesMax is after how many changes of capacities, or of nodes, a space is computed anew. Chosen: the list of
+// changes takes some kilobytes.
 const spaceChangesMax = 1024
 
-// capacityCame notes that there is k now, capacityWent that there is no longer; nil: nothing.
+// capacityCame records that k was added, capacityWent that it was removed. Nil: nothing changed.
 func (c *cluster) capacityCame(class string, k *volumes.KnownCapacity) {
 	if s := c.spaces[class]; s != nil && k != nil {
 		s.list(k, func(list []*volumes.KnownCapacity) []*volumes.KnownCapacity { return append(list, k) })
@@ -59,7 +59,7 @@ func (s *space) note(k *volumes.KnownCapacity) {
 	}
 }
 
-// list corrects the lists in which k belongs.
+// list applies correct to the lists that k belongs in.
 func (s *space) list(k *volumes.KnownCapacity, correct func([]*volumes.KnownCapacity) []*volumes.KnownCapacity) {
 	q := k.Selects.Demanded()
 	if q == nil {
@@ -74,7 +74,7 @@ func (s *space) list(k *volumes.KnownCapacity, correct func([]*volumes.KnownCapa
 	}
 }
 
-// spaceOf returns the space of a class, as things are now.
+// spaceOf returns the largest capacity of a class by row, brought up to date.
 func (c *state) spaceOf(class string) []int64 {
 	s := c.spaces[class]
 	if s == nil {
@@ -97,11 +97,11 @@ func (c *state) spaceOf(class string) []int64 {
 		c.eachSelected(k, again)
 	}
 	s.changed = s.changed[:0]
-	s.position, _ = c.moves.Since(known, again) // so few changes are always kept
+	s.position, _ = c.moves.Since(known, again) // the log always has so few changes
 	return s.most
 }
 
-// measureSpace looks at all capacities of a class.
+// measureSpace computes a space from all capacities of a class.
 func (c *state) measureSpace(class string, s *space) {
 	s.most, s.position, s.stale, s.changed = make([]int64, len(c.name)), c.moves.End(), false, nil
 	for r := range s.most {
@@ -114,7 +114,7 @@ func (c *state) measureSpace(class string, s *space) {
 	}
 }
 
-// mostSpace is the most that a capacity offers to row r.
+// mostSpace returns the largest capacity for row r.
 func (c *state) mostSpace(s *space, r row) int64 {
 	most := int64(noSpaceAtAll)
 	look := func(list []*volumes.KnownCapacity) {
@@ -131,8 +131,8 @@ func (c *state) mostSpace(s *space, r row) int64 {
 	return most
 }
 
-// eachSelected calls see for the rows that k is about. A capacity that names the values of a label, as one for each
-// node does, is looked up by these.
+// eachSelected calls see for the rows that k is for. If k requires values of a label, as a capacity for one node does,
+// only rows with these values are examined.
 func (c *state) eachSelected(k *volumes.KnownCapacity, see func(row)) {
 	if k.Nodes == nil {
 		return

@@ -7,9 +7,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// state is all that rules may look at besides the demand that they judge: nodes as rows, what pods take from each, who
-// is where, and what was found out about rows for demands of all kinds. Who waits, who is to be evicted, what was
-// assumed and when, is not their business; cluster has that.
+// state is everything that rules may read besides the demand: facts about nodes, what pods take from each node, the
+// counters of pods, and what was computed about rows for demands of all kinds. What is not in it, such as waiting pods,
+// victims and assumed pods, is in cluster.
 type state struct {
 	nodes
 	*census.Census
@@ -20,25 +20,26 @@ type state struct {
 	storage *volumes.Store
 	columns columns // what rows have of each resource, and what pods take
 
-	pictures    rows.Column[[]*image] // images it has, by name
+	pictures rows.Column[[]*image] // the images of the node, by name
+	// podsHeld is how many pods are on the row.
 	podsHeld    rows.Column[int64]
-	ports       rows.Column[map[HostPort]int] // held ports with their number of holders; nil: none
-	scoreCPU    rows.Column[int64]            // what LeastAllocated counts as taken
+	ports       rows.Column[map[HostPort]int] // host ports in use, with the number of pods that use each; nil: none
+	scoreCPU    rows.Column[int64]            // what the pods count in scores; see Pod.Held
 	scoreMemory rows.Column[int64]
-	held        rows.Column[[]*held]      // the pods counted on it
-	nominated   rows.Column[[]*nominated] // the pods for which room is being made on it
-	beliefs     rows.Column[*belief]      // of what its NUMA nodes have; nil: no report
+	held        rows.Column[[]*held]      // the pods on the row
+	nominated   rows.Column[[]*nominated] // the pods nominated on the row
+	beliefs     rows.Column[*belief]      // the state of the NUMA nodes; nil: no report
 	alikes      map[alikeKey]*alike
 
-	evicting, beside trial // that go on, if they are on
+	evicting, beside trial // trials in progress if their field on is true: of evictions, and of nominated pods
 
-	// Found out about rows, and corrected where they change.
+	// Computed from rows, and updated when they change.
 	marks  marks
 	atoms  atoms
 	tiling tiling
 	spaces map[string]*space // by storage class
 
-	// Working space, of no meaning between calls.
+	// Working space without meaning between calls.
 	survey  survey
 	scratch []byte
 	stamps  []uint64
@@ -59,7 +60,7 @@ func newState(seed uint64) state {
 	return s
 }
 
-// countOnRow counts what one pod of class k takes from row r.
+// countOnRow adds (sign 1) or subtracts (sign -1) what one pod of class k takes from row r.
 func (c *state) countOnRow(r row, k *class, sign int64) {
 	c.podsHeld[r] += sign
 	for _, q := range k.requests {

@@ -6,28 +6,30 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A survey answers what choosePlain answers, for all rows at once: which are feasible is the meet of a few masks,
-// each rule taking out the rows that it rejects; the feasible ones are put into groups that no normalized scorer
-// tells apart; and the best is searched for among tiles of rows, of which most are passed over whole. What differs
-// from pod to pod costs what it differs by: rows in domains that have pods it means, rows with taints or ports.
-// Nothing is kept for one kind of pods.
+// A survey computes what choosePlain computes, for all rows at once. The feasible rows are the intersection of a few
+// masks: each rule removes the rows that it rejects. The feasible rows are divided into groups for which the normalized
+// scorers give equal scores. The best row is searched for in tiles of rows, most of which are skipped as a whole. The
+// cost depends on what is special about the pod: the rows in domains with pods that its terms match, and the rows with
+// taints or host ports. Nothing is kept for one kind of pods.
 //
-// The answers equal those of choosePlain; TestSurveysAgree holds them to it.
+// The answers equal those of choosePlain; TestSurveysAgree checks that.
 
-// marks are rows of which something holds whatever the demand: most rules look at few rows besides.
+// marks are sets of rows with some property, independent of any demand. Most rules only need to examine these rows.
+// Only look changes them.
 type marks struct {
 	position int // in cluster.changes
 
+	// The row has a node.
 	seen        rows.Mask
 	cordoned    rows.Mask
-	tainted     rows.Mask // by taints that keep pods off
-	discouraged rows.Mask // by those that only discourage
-	lacking     rows.Mask // their agent says that it lacks something
-	ports       rows.Mask // pods there hold some
+	tainted     rows.Mask // NoSchedule or NoExecute taints
+	discouraged rows.Mask // PreferNoSchedule taints
+	lacking     rows.Mask // the agent reports that it lacks something
+	ports       rows.Mask // pods there use host ports
 	wished      rows.Mask // pods are nominated there
-	reporting   rows.Mask // their agent says what its NUMA nodes have
-	disks       rows.Mask // pods there name some
-	limited     rows.Mask // drivers there attach so many volumes only
+	reporting   rows.Mask // the agent reports its NUMA nodes
+	disks       rows.Mask // pods there name disks
+	limited     rows.Mask // a CSI driver there has a volume limit
 }
 
 // look brings the marks up to date.
@@ -49,7 +51,7 @@ func (c *state) look() *marks {
 	return m
 }
 
-// survey is working space, of no meaning between calls.
+// survey is working space without meaning between calls, except divisions, which is a cache.
 type survey struct {
 	rows, before, other rows.Mask
 	groups              grouping
@@ -58,7 +60,7 @@ type survey struct {
 	one                 []int64
 }
 
-// chooseBySurvey is choosePlain for all rows at once.
+// chooseBySurvey returns what choosePlain returns.
 func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 	rows := c.feasibleRows(d, self)
 	n := rows.Count()
@@ -84,7 +86,7 @@ func (c *cluster) chooseBySurvey(d *demand, self PodID) choice {
 	return choice{row: k.best, score: k.total, feasible: n}
 }
 
-// weighGroups finds what the normalized scorers say of the groups that have rows.
+// weighGroups computes the normalized scores of the groups that have rows.
 func (c *cluster) weighGroups(d *demand, g *grouping) {
 	for _, s := range d.profile.scorers {
 		if s.around == nil || !s.applies(d) {
@@ -100,7 +102,7 @@ func (c *cluster) weighGroups(d *demand, g *grouping) {
 	d.spans = d.spans[:0]
 }
 
-// feasibleRows is the set of rows that no rule rejects, in working space.
+// feasibleRows returns the rows that no rule rejects. The mask is working space.
 func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
 	marks := c.look()
 	rows := marks.seen.CopyOf(c.survey.rows)
@@ -120,12 +122,12 @@ func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
 	return rows
 }
 
-// narrowAmong takes out of m the rows among some that judge rejects.
+// narrowAmong removes from m the rows in some that judge rejects.
 func (c *state) narrowAmong(judge func(*state, *demand, row) bool, d *demand, m, some rows.Mask) {
 	c.keepIn(m, some, func(r row) bool { return judge(c, d, r) })
 }
 
-// explainSurvey says why every row is rejected.
+// explainSurvey returns why every row is rejected.
 func (c *cluster) explainSurvey(d *demand, self PodID) *Failure {
 	failure := newFailure(c.seenCount, d)
 	marks := c.look()
@@ -179,7 +181,7 @@ func (c *state) tell(failure *Failure, f *filter, d *demand, m rows.Mask) {
 	failure.add(f, last, same)
 }
 
-// emptyMask is an empty set of rows in working space, until the next is asked for.
+// emptyMask returns an empty set of rows in working space. It is valid until the next call.
 func (c *state) emptyMask(words int) rows.Mask {
 	if cap(c.survey.other) < words {
 		c.survey.other = make(rows.Mask, words)

@@ -7,19 +7,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// tablesMin is the number of rows from which anything but asking every rule about every row pays. Chosen: below it,
-// that takes less than 20 microseconds.
+// tablesMin is the number of rows below which every rule is evaluated for every row. Chosen: with fewer rows, that
+// takes less than 20 microseconds.
 const tablesMin = 64
 
-// tablesMax is how many demands have tables, at 24 bytes a row each. Chosen: kinds that come one after another in long
-// runs, and a few at a time; more in turn are better surveyed.
+// tablesMax is how many demands have tables, at 24 bytes per row each. Chosen: tables are for kinds of pods that come
+// in long runs, a few kinds at a time. If more kinds alternate, surveys are faster.
 const tablesMax = 16
 
-// What answers cost, in nanoseconds: a survey surveyCost and for each row a part (surveyShare) of a nanosecond, tables
-// tableBuildCost for each row when they are built and tableRowCost for each that has changed when they are used again.
-// Measured on 2026-11-23 by BenchmarkRuns and BenchmarkTurns, for pods with the default spread: a survey takes 28
-// microseconds on 5,000 nodes and 50 on 50,000, tables 2.3 and 35 milliseconds. Wrong by a factor, they make some pods
-// as much dearer.
+// The cost of a decision in nanoseconds. A survey takes surveyCost, plus one nanosecond for each surveyShare rows.
+// Tables take tableBuildCost per row when they are built, and tableRowCost per changed row when they are used again.
+// Measured on 2026-11-23 by BenchmarkRuns and BenchmarkTurns, for pods with the default spread constraints: a survey
+// takes 28 microseconds on 5,000 nodes and 50 on 50,000; tables take 2.3 and 35 milliseconds. If a constant is wrong by
+// a factor, some pods cost more by that factor.
 const (
 	surveyCost     = 25000
 	surveyShare    = 2
@@ -29,20 +29,20 @@ const (
 
 func surveyTime(rows int) int { return surveyCost + rows/surveyShare }
 
-// tablesAfter is after how many surveys tables are built that cost as much: whoever has hired for the price of a
-// purchase buys. However many pods of a kind come, they cost at most twice what the better way costs, that is known
-// only when no more come.
+// tablesAfter returns after how many surveys tables are built: as many as cost the same as building them. This is the
+// ski-rental rule: however many pods of a kind come, they cost at most twice as much as with the better choice, which
+// is known only afterwards.
 func tablesAfter(rows int) int { return rows * tableBuildCost / surveyTime(rows) }
 
-// tablesPay reports whether tables are the better way to ask about d now: it was asked about so often lately, with so
-// few changes between, that correcting them costs less than a survey.
+// tablesPay reports whether tables should be used for d: there were so many decisions for it, with so few changes
+// between them, that updating tables costs less than surveys.
 func (c *cluster) tablesPay(d *demand) bool {
 	rows := len(c.name)
 	since := c.changes.End() - d.asked
 	d.asked = c.changes.End()
 	if d.tables != nil && len(d.tables.groups) > 64+rows/256 {
 		c.dropTables(d)
-		d.often = -8 * tablesAfter(rows) // too much is different around it
+		d.often = -8 * tablesAfter(rows) // there are too many groups for tables to help
 	}
 	if since*tableRowCost > surveyTime(rows) {
 		c.dropTables(d)
@@ -53,30 +53,32 @@ func (c *cluster) tablesPay(d *demand) bool {
 	return d.often >= tablesAfter(rows)
 }
 
-// tables keep what the rules said of every row to one demand, and correct it only where a row changed. They are for the
-// pods of which many alike come one after another; see tablesPay.
+// tables have the results of the rules for every row for one demand, and are updated only where a row changed. They are
+// for many pods of one kind that come one after another; see tablesPay.
 //
-// Rows are in groups: rows of one group get the same answer from every rule that looks around, whatever the counters
-// say at the moment, and the same raw score from every scorer that is normalized. So such a rule is asked about one row
-// of each group, at decision time, against the live counters. What rules that look at nothing but the row said is kept:
-// a row that one of them rejected is in no group but counted under its reasons, and in a group rows are ordered by the
-// sum of the other scores.
+// Rows are in groups: all rows of a group get the same answer from every rule that depends on other rows, whatever the
+// counters are, and the same raw score from every scorer that is normalized. So these rules are evaluated for one row
+// of each group, at decision time, with the present counters. The results of rules that depend on the row alone are
+// kept. A row that one of them rejects is in no group, but counts under the reasons of its rejection. In a group, rows
+// are sorted by the sum of the other scores.
 //
-// The answers equal those of choosePlain; TestTablesAgree holds them to it.
+// The answers equal those of choosePlain; TestTablesAgree checks that.
 type tables struct {
-	position int    // in the change log
-	epoch    uint64 // see cluster.epoch
+	position int    // in the change log, up to which they are updated
+	epoch    uint64 // Census.Epoch when they were built
 
-	of     []int32  // by row: its group; nowhere; or, less than that, the rejection nowhere-1-of
-	local  []int32  // by row in a group: the weighted sum of scores that look at the row alone
-	ring   []uint64 // by row: cluster.ring as it was when the row was put where it is
+	// by row: the number of its group; nowhere; or, below that, nowhere-1 minus the number of its rejection
+	of     []int32
+	local  []int32  // by row in a group: the weighted sum of the scores that depend on the row alone
+	ring   []uint64 // by row: nodes.ring when the row was added to its group
 	order  treap
 	groups []group
-	index  map[string]int32 // of groups, by key
+	index  map[string]int32 // of groups, by encoded keys of the rules
 	empty  int              // how many groups have no rows
 
+	// Rejections by rules that depend on the row alone.
 	rejections []rejection
-	byReason   map[string]int32 // of rejections, by rule and reasons
+	byReason   map[string]int32 // of rejections, by rule and reasons, encoded
 
 	// Working space.
 	key     []int32
@@ -89,16 +91,18 @@ type tables struct {
 	totals  []int64
 }
 
+// nowhere is the group of a row without a node.
 const nowhere = -1
 
+// group is rows for which rules and scorers that depend on other rows give the same results.
 type group struct {
-	root int32 // of the treap of its rows
+	root int32 // of the treap with its rows
 	size int32
-	// nominated: a row by itself, beside whose nominated pods the demand must fit.
+	// nominated says that it is a single row with nominated pods that count for the demand.
 	nominated bool
 }
 
-// rejection is a rule with its reasons, and how many rows it rejected for them.
+// rejection is a rule with its reasons, and how many rows it rejects for them.
 type rejection struct {
 	by      *filter
 	reasons []string
@@ -106,7 +110,7 @@ type rejection struct {
 	rows    int32
 }
 
-// chooseFast is choosePlain by tables.
+// chooseFast returns what choosePlain returns.
 func (c *cluster) chooseFast(d *demand, self PodID) choice {
 	t := c.tablesOf(d)
 	feasible := c.feasibleGroups(d, t)
@@ -147,7 +151,7 @@ func (c *cluster) chooseFast(d *demand, self PodID) choice {
 	return choice{row: best, score: score, feasible: feasible}
 }
 
-// feasibleGroups lists the groups that no rule rejects, with a row of each, and returns how many rows they have.
+// feasibleGroups finds the groups that no rule rejects, with a row of each, and returns how many rows they have.
 func (c *cluster) feasibleGroups(d *demand, t *tables) int {
 	t.rows, t.alike, t.members = t.rows[:0], t.alike[:0], t.members[:0]
 	n := 0
@@ -162,7 +166,7 @@ func (c *cluster) feasibleGroups(d *demand, t *tables) int {
 	return n
 }
 
-// objectionTo is the first rule that keeps d off the rows of g.
+// objectionTo returns the first rule that rejects the rows of g; nil: none does.
 func (c *cluster) objectionTo(d *demand, t *tables, g *group) (by *filter) {
 	around := d.profile.filters[d.profile.local:]
 	if !g.nominated {
@@ -193,7 +197,7 @@ func (c *cluster) explainTables(d *demand, t *tables) *Failure {
 	return f
 }
 
-// reasonsOf explains a rejection of g by a rule that looks around.
+// reasonsOf returns the reasons of a rejection of g by a rule that depends on other rows.
 func (c *cluster) reasonsOf(d *demand, g *group, by *filter, reasons []string) []string {
 	if !g.nominated {
 		return by.explain(&c.state, d, row(g.root), reasons)
@@ -208,7 +212,7 @@ func (c *cluster) reasonsOf(d *demand, g *group, by *filter, reasons []string) [
 	return reasons
 }
 
-// tablesOf returns the tables of d as things are now.
+// tablesOf returns the tables of d, brought up to date.
 func (c *cluster) tablesOf(d *demand) *tables {
 	t := d.tables
 	if t != nil && t.epoch == c.Epoch && t.empty <= 64+len(t.groups)/2 {
@@ -244,8 +248,9 @@ func (c *cluster) buildTables(d *demand) *tables {
 	return t
 }
 
-// makeRoom drops the tables that were used longest ago until the others are few enough. They must pay anew, or more
-// kinds in turn than may have tables would build them for each pod.
+// makeRoom drops the tables that were used longest ago, until there are at most tablesMax. Their demands must earn new
+// tables by surveys. Otherwise, if more kinds of pods alternate than may have tables, tables would be built for each
+// pod.
 func (c *cluster) makeRoom() {
 	for len(c.tables) > tablesMax {
 		last := slices.MinFunc(c.tables, func(a, b *demand) int { return int(int64(a.used) - int64(b.used)) })
@@ -261,7 +266,7 @@ func (c *cluster) dropTables(d *demand) {
 	}
 }
 
-// enter asks about row r anew and puts it where it belongs.
+// enter evaluates row r again and puts it into its group.
 func (c *cluster) enter(d *demand, t *tables, r row) {
 	t.takeOut(r)
 	if !c.seen[r] {
@@ -325,7 +330,7 @@ func (t *tables) rejectionOf(by *filter, final bool) int32 {
 	return i
 }
 
-// groupOf returns the group of rows that rules and scorers that look around cannot tell from r.
+// groupOf returns the group of row r, and creates it if necessary.
 func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 	key := t.key[:0]
 	for _, f := range d.profile.filters[d.profile.local:] {
@@ -356,7 +361,7 @@ func (t *tables) groupOf(c *cluster, d *demand, r row) int32 {
 	return i
 }
 
-// yields reports whether pods are nominated on row r beside which d must fit.
+// yields reports whether pods are nominated on row r that count for d.
 func (c *cluster) yields(d *demand, r row) bool {
 	return slices.ContainsFunc(c.nominated[r], func(w *nominated) bool { return w.class.priority >= d.priority })
 }

@@ -7,23 +7,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A tiling puts the rows that are about equally free together, so that one look at a tile bounds what resources say of
-// all its rows to any pod: most tiles are passed over whole, however new what the pod asks for. A row that changes
-// leaves its tile and is looked at by itself, until there are enough of these to lay new tiles of them.
+// A tiling divides rows into tiles of rows with about equal free resources. The extremes of a tile bound the resource
+// scores of all its rows for any pod, so most tiles are skipped as a whole, even for requests never seen before. A row
+// that changes leaves its tile and is examined individually, until there are enough such rows to make new tiles of
+// them.
 type tiling struct {
 	position int // in cluster.changes
 	tiles    []tile
 	loose    []row   // in no tile
-	odd      int     // of them, when tiles were last laid: of which nothing can be said beforehand
-	base     int     // how many tiles there were when all rows were last laid
-	in       []int32 // by row: its tile; looseRow; noTile: it is not seen
-	at       []int32 // by row: its place there
-	vitals   []vitals
-	// Working space, by tile: between what the scores of its rows lie, and the tiles in order.
+	odd      int     // how many of loose, when tiles were last made, were odd; see vitals
+	base     int     // how many tiles there were when all rows were last divided
+	in       []int32 // by row: its tile; looseRow; noTile: it has no node
+	at       []int32 // by row: its place in the tile or in loose
+	// By row.
+	vitals []vitals
+	// Working space, by tile: the bounds of the scores of its rows, and the tiles in order.
 	bounds []bounds
 	order  []int32
 }
 
+// bounds are the lowest and the highest possible score.
 type bounds struct{ low, high int64 }
 
 const (
@@ -31,39 +34,40 @@ const (
 	noTile   = -2
 )
 
-// tileRows is how many rows a tile has at most, fewRows if it is laid of rows that have changed: they are less alike.
-// looseMax is how many rows that could lie in tiles are looked at one by one. When there are an eighth more tiles than
-// when all rows were laid, all are laid again. Chosen: to bound a tile takes about as long as to look at one row, to
-// lay a row a tenth of a microsecond.
+// tileRows is how many rows a tile has at most. fewRows is the limit for tiles of rows that have changed, which are
+// less similar. looseMax is how many loose rows that could be in tiles are examined individually. When there are an
+// eighth more tiles than after all rows were divided, all rows are divided again. Chosen: computing the bounds of a
+// tile takes about as long as examining one row; adding a row to a tile takes a tenth of a microsecond.
 const (
 	tileRows = 64
 	fewRows  = 16
 	looseMax = 128
 )
 
-// A tile has fewer rows than when it was laid: what is said of them still holds for those that are left.
+// A tile loses rows over time. Its bounds still hold for the remaining rows.
 type tile struct {
 	rows                []row
-	least, most         vitals // of any row, one by one
+	least, most         vitals // the lowest and highest values of its rows, field by field
 	ringFirst, ringLast uint64
 	uniform             bool // all rows have the same vitals
 }
 
-// vitals are what resources of a row come down to.
+// vitals are the resources of a row as needed for bounds of scores.
+// free, by requests
 type vitals struct {
-	pods, cpu, memory int64      // free, as requests count
-	left              [2]float64 // of CPU and memory, in percent, as LeastAllocated counts them
-	unit              [2]float64 // what one of each, a milli-CPU and a byte, is in percent of the row
-	taken             [2]float64 // the shares that requests take
-	even              int64      // see evenness
+	pods, cpu, memory int64      // free CPU and memory in percent, as LeastAllocated counts
+	left              [2]float64 // one millicore and one byte in percent of the row's allocatable
+	unit              [2]float64 // the requested share of CPU and memory
+	taken             [2]float64 // evenness of taken
+	even              int64      // its scores cannot be bounded; see vitalsOf
 	odd               bool       // see vitalsOf
 }
 
-// tellable is the most that a row may have of a resource for tiles to be about it: percents of it are exact enough.
+// tellable is the most that a row may have of a resource to be in a tile: up to it, percentages are exact enough.
 const tellable = 1 << 45
 
-// vitalsOf returns the vitals of row r. It is odd if it has no CPU or memory, or more than any machine: scores are not
-// what vitals tell then.
+// vitalsOf returns the vitals of row r. They are odd if the row has no CPU or memory, or more than any real machine:
+// then scores cannot be computed from vitals.
 func (c *state) vitalsOf(r row) (v vitals) {
 	cpu, memory := c.columns.has(cpuColumn, r), c.columns.has(memoryColumn, r)
 	if cpu <= 0 || memory <= 0 || cpu > tellable || memory > tellable {
@@ -81,7 +85,7 @@ func (c *state) vitalsOf(r row) (v vitals) {
 	return v
 }
 
-// widen makes v the least (sign 1) or the most (sign -1) of itself and o, one by one.
+// widen sets each field of v to the lower (sign 1) or the higher (sign -1) of v and o.
 func (v *vitals) widen(o *vitals, sign int64) {
 	whole := func(a, b int64) int64 { return sign * min(sign*a, sign*b) }
 	part := func(a, b float64) float64 { return float64(sign) * min(float64(sign)*a, float64(sign)*b) }
@@ -110,7 +114,7 @@ func (c *state) lookTiles() *tiling {
 	return x
 }
 
-// begin takes up all tiles.
+// begin divides all rows into tiles anew.
 func (x *tiling) begin(c *state) {
 	x.position, x.odd = c.changes.End(), 0
 	x.tiles, x.loose = make([]tile, 0, len(c.name)/tileRows+1), x.loose[:0]
@@ -124,14 +128,14 @@ func (x *tiling) begin(c *state) {
 	x.base = len(x.tiles)
 }
 
-// letLie puts row r in no tile.
+// letLie adds row r to the loose rows.
 func (x *tiling) letLie(c *state, r row) {
 	x.vitals[r] = c.vitalsOf(r)
 	x.in[r], x.at[r] = looseRow, int32(len(x.loose))
 	x.loose = append(x.loose, r)
 }
 
-// loosen takes row r, which has changed, out of its tile.
+// loosen removes row r, which has changed, from its tile.
 func (x *tiling) loosen(c *state, r row) {
 	if x.in[r] == looseRow && c.seen[r] {
 		x.vitals[r] = c.vitalsOf(r)
@@ -153,8 +157,8 @@ func (x *tiling) loosen(c *state, r row) {
 	}
 }
 
-// rowPlace is where a row lies among the others: by what is left of it and how large it is, then by its place on the
-// ring.
+// rowPlace is a row with the keys by which rows are divided: its free resources, its size, and its place in the
+// tie-breaking order.
 type rowPlace struct {
 	row  row
 	keys [placeKeys]float64
@@ -165,14 +169,14 @@ const (
 	ringKey   = placeKeys - 1
 )
 
-// How much of a resource a pod asks for, as far as it decides which rows are alike: half a CPU, a gibibyte. Chosen: as
-// common pods do; others are served as exactly, with more looks.
+// The requests for which rows should be similar: half a CPU and one GiB. Chosen: common pods request about that. For
+// other pods the results are as exact, but more tiles are examined.
 const (
 	commonCPU    = 500
 	commonMemory = 1 << 30
 )
 
-// lay makes tiles of the loose rows, of so many each at most.
+// lay makes tiles of the loose rows, with at most size rows each.
 func (x *tiling) lay(c *state, size int) {
 	places := make([]rowPlace, 0, len(x.loose))
 	odd := x.loose[:0]
@@ -190,7 +194,8 @@ func (x *tiling) lay(c *state, size int) {
 	x.split(c, places, size, make([]row, 0, len(places)))
 }
 
-// split halves places where they differ most until they are few enough for a tile. rows is where tiles keep theirs.
+// split divides places by the key in which they differ most, until the parts are small enough for a tile. rows is the
+// memory for the rows of tiles.
 func (x *tiling) split(c *state, places []rowPlace, size int, rows []row) []row {
 	if len(places) <= size {
 		return x.layOne(c, places, rows)
@@ -210,7 +215,7 @@ func (x *tiling) split(c *state, places []rowPlace, size int, rows []row) []row 
 	return x.split(c, places[half:], size, x.split(c, places[:half], size, rows))
 }
 
-// halve puts the n places with the smallest keys first.
+// halve moves the n places with the smallest keys to the front.
 func halve(places []rowPlace, n, key int) {
 	for low, high := 0, len(places)-1; low < high; {
 		middle := places[(low+high)/2].keys[key]
@@ -261,17 +266,17 @@ func (x *tiling) layOne(c *state, places []rowPlace, rows []row) []row {
 	return rows
 }
 
-// An asking is what resources are asked by one demand, as far as tiles bound the answers.
+// An asking is what one demand needs of resources, as far as tiles bound the scores.
 type asking struct {
-	scorers       []weightedScorer // those that look at a row alone
-	fit, balance  int64            // weights of the two that tiles bound; 0: it does not score
+	scorers       []weightedScorer // those that depend on the row alone
+	fit, balance  int64            // weights of the two scorers that tiles bound; 0: not used
 	fitWeights    [2]int64
 	fitValues     [2]float64
 	balanceValues [2]float64
-	most          int64 // the best there is
+	most          int64 // the highest possible score
 }
 
-// askingOf returns what d asks of resources. ok is false if its profile scores them in a way that tiles do not bound.
+// askingOf returns the asking of d. ok is false if its profile scores resources in a way that tiles do not bound.
 func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
 	a = asking{scorers: c.survey.scorers[:0]}
 	for _, s := range d.profile.scorers {
@@ -307,7 +312,7 @@ func (c *cluster) askingOf(d *demand) (a asking, ok bool) {
 	return a, true
 }
 
-// leastOfTwo reports whether nodes are scored for d by what is left of their CPU and memory.
+// leastOfTwo reports whether nodes are scored for d by their free CPU and memory.
 func leastOfTwo(d *demand) bool {
 	switch d.profile.Strategy.Type {
 	case MostAllocated, RequestedToCapacityRatio:
@@ -316,16 +321,16 @@ func leastOfTwo(d *demand) bool {
 	return ofTwo(d.fit) && d.fit[0].weight >= 0 && d.fit[1].weight >= 0 && d.fit[0].weight+d.fit[1].weight > 0
 }
 
-// ofTwo reports whether list is about CPU and memory, and no less than nothing of them.
+// ofTwo reports whether list is CPU and memory, with requests that are not negative.
 func ofTwo(list []scored) bool {
 	return len(list) == 2 && list[0].column == cpuColumn && list[1].column == memoryColumn && list[0].value >= 0 && list[1].value >= 0
 }
 
-// inexact is more than floating point makes of a percentage between a row's own and a bound of it.
+// inexact is more than the rounding error between a row's percentage and its bound.
 const inexact = 1e-6
 
-// bound is between what the weighted sum of scores lies that look at a row alone, for every row whose vitals lie
-// between least and most.
+// bound returns the lowest and the highest weighted sum of the scores that depend on the row alone, for any row with
+// vitals between least and most.
 func (a *asking) bound(least, most *vitals) (low, high int64) {
 	if a.fit > 0 {
 		var few, many int64
@@ -350,7 +355,7 @@ func (a *asking) bound(least, most *vitals) (low, high int64) {
 	return low, high
 }
 
-// narrowByTiles takes out of m the rows that have no room for d.
+// narrowByTiles removes from m the rows that have no room for d.
 func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 	asks := [2]int64{math.MinInt64, math.MinInt64}
 	for _, q := range d.requests {
@@ -389,7 +394,7 @@ func (c *state) narrowByTiles(d *demand, m rows.Mask) {
 	}
 }
 
-// narrowColumn takes out of m the rows that have less free of one resource than is asked for.
+// narrowColumn removes from m the rows that have less of one resource free than q requests.
 func (c *state) narrowColumn(q request, m rows.Mask) {
 	k := &c.columns.all[q.column]
 	m.Each(func(r row) {
@@ -399,16 +404,16 @@ func (c *state) narrowColumn(q request, m rows.Mask) {
 	})
 }
 
-// A contest is the search for the best row.
+// A contest is the search for the row with the highest score.
 type contest struct {
 	c     *cluster
-	mine  uint64 // the pod's turn
+	mine  uint64 // the pod's offset in the tie-breaking order; see turnOf
 	best  row
 	total int64
-	after uint64 // where on the ring best lies, from the pod's turn on
+	after uint64 // the place of best in the tie-breaking order, counted from mine
 }
 
-// offer takes row r if it is better than the best so far.
+// offer replaces the best row by r if r is better.
 func (k *contest) offer(r row, total int64) {
 	if k.best != noRow && total < k.total {
 		return
@@ -419,7 +424,8 @@ func (k *contest) offer(r row, total int64) {
 	}
 }
 
-// bestByTiles finds the best row in m: first in the tiles that promise most, and in no tile that cannot have it.
+// bestByTiles finds the best row in m. It examines the tiles with the highest bounds first, and skips tiles that cannot
+// have the best row.
 func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k *contest) {
 	x := c.lookTiles()
 	alone := func(r row) (sum int64) {
@@ -474,7 +480,7 @@ func (c *cluster) bestByTiles(d *demand, a *asking, m rows.Mask, g *grouping, k 
 	}
 }
 
-// after is no further than any row of t lies behind a place on the ring.
+// after returns a lower bound of how far the rows of t are after place in the tie-breaking order.
 func (t *tile) after(place uint64) uint64 {
 	if t.ringFirst <= place && place <= t.ringLast {
 		return 0
@@ -482,10 +488,10 @@ func (t *tile) after(place uint64) uint64 {
 	return t.ringFirst - place
 }
 
-// tileLevels is how finely tiles are put in order.
+// tileLevels is how many different levels tiles are sorted by.
 const tileLevels = 256
 
-// inOrder bounds the tiles, and lists those that have rows, those that promise most first.
+// inOrder computes the bounds of the tiles, and returns those that have rows, the highest bounds first.
 func (x *tiling) inOrder(a *asking) []int32 {
 	x.bounds = slices.Grow(x.bounds[:0], len(x.tiles))[:len(x.tiles)]
 	level := func(i int) int64 {

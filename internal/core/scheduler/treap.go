@@ -1,8 +1,9 @@
 package scheduler
 
-// treap orders the rows of many groups, each a tree of its own: by local score, the largest first, then by place on the
-// ring. A row is in one tree at most, so that the links of all trees fit in two slices by row and nothing is allocated. The
-// priorities that keep trees shallow come from the ring too: a set of rows has one shape, whatever its history.
+// treap has the rows of many groups, each group a tree, sorted by local score, the highest first, then by tie-breaking
+// order. A row is in at most one tree, so the links of all trees are two slices by row, and nothing is allocated. The
+// priorities of treap nodes, which keep trees balanced, are computed from the ring: a set of rows always gives the same
+// tree, whatever its history.
 type treap struct{ left, right []int32 }
 
 // nobody is the empty tree.
@@ -18,7 +19,7 @@ func newTreap(rows int) treap {
 
 func (t *treap) addRow() { t.left, t.right = append(t.left, nobody), append(t.right, nobody) }
 
-// before reports whether (score, place) comes before row y.
+// before reports whether a row with this score, place and id comes before row y.
 func before(score int32, place uint64, id, y int32, local []int32, ring []uint64) bool {
 	if score != local[y] {
 		return score > local[y]
@@ -48,7 +49,7 @@ func (t *treap) insert(root, x int32, local []int32, ring []uint64) int32 {
 	return root
 }
 
-// split hangs what comes before x in tree y to the left of x, the rest to the right.
+// split makes what comes before x in tree y the left subtree of x, and the rest the right one.
 func (t *treap) split(y, x int32, local []int32, ring []uint64) {
 	low, high := &t.left[x], &t.right[x]
 	for y != nobody {
@@ -63,7 +64,7 @@ func (t *treap) split(y, x int32, local []int32, ring []uint64) {
 	*low, *high = nobody, nobody
 }
 
-// remove takes x, which must be in the tree with the score it was inserted with, out and returns the new root.
+// remove removes x and returns the new root. The score and place of x must be those with which it was inserted.
 func (t *treap) remove(root, x int32, local []int32, ring []uint64) int32 {
 	at := &root
 	for *at != x {
@@ -91,7 +92,7 @@ func (t *treap) remove(root, x int32, local []int32, ring []uint64) int32 {
 	return root
 }
 
-// first is the row with the largest score.
+// first returns the row with the highest score.
 func (t *treap) first(root int32) int32 {
 	for t.left[root] != nobody {
 		root = t.left[root]
@@ -99,18 +100,18 @@ func (t *treap) first(root int32) int32 {
 	return root
 }
 
-// from is the first row with the given score at or after place on the ring, going round.
+// from returns the first row with the given score at or after place in the circular order.
 func (t *treap) from(root, score int32, place uint64, local []int32, ring []uint64) row {
 	found := int32(nobody)
 	for y := root; y != nobody; {
-		if before(score, place, nobody, y, local, ring) { // or equal: no row has the id nobody
+		if before(score, place, nobody, y, local, ring) { // never equal: no row has the id nobody
 			found, y = y, t.left[y]
 		} else {
 			y = t.right[y]
 		}
 	}
 	if found == nobody || local[found] != score {
-		found = t.first(root) // the scores at the front are the largest: those asked for
+		found = t.first(root) // score is the highest in the tree, so the first row has it
 	}
 	return row(found)
 }

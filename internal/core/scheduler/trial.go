@@ -1,17 +1,17 @@
 package scheduler
 
-// A trial is a question about rows as they would be: without pods that could be evicted (state.evicting), or with
-// pods that are only nominated there (state.beside, within the other or by itself). While it is on, what is counted
-// is as if; that a row has changed is not noted, and nobody who waits hears of it. end undoes all of it.
+// A trial evaluates rules for a state that differs from the real one: without pods that could be evicted
+// (state.evicting), or with pods that are nominated (state.beside, alone or within the other trial). During a trial,
+// counts are those of the trial, but no row is recorded as changed and no waiter is notified. end restores everything.
 //
-// The counts themselves are changed, and changed back: an overlay beside them would make each of the many reads dearer,
-// and there are few trials for each decision.
+// The counts themselves are changed and changed back. An overlay would make each of the many reads more expensive, and
+// there are few trials per decision.
 type trial struct {
 	c  *state
 	on bool
-	// nobodyShuns is what demand.nobodyShuns was when the trial began.
+	// nobodyShuns is the result of demand.nobodyShuns when the trial began.
 	nobodyShuns bool
-	pods        []*held // that count otherwise, or did; see held.tried
+	pods        []*held // pods whose count was changed in the trial; see held.tried
 }
 
 // begin begins a trial for d.
@@ -20,7 +20,7 @@ func (t *trial) begin(c *state, d *demand) {
 	t.c, t.on, t.pods = c, true, t.pods[:0]
 }
 
-// count lets h count once more (sign 1) or once less.
+// count counts h once more (sign 1) or once less (sign -1).
 func (t *trial) count(h *held, sign int8) {
 	if h.tried == 0 {
 		t.pods = append(t.pods, h)
@@ -29,7 +29,7 @@ func (t *trial) count(h *held, sign int8) {
 	t.c.lift(h, int64(sign))
 }
 
-// end lets everybody count as before.
+// end restores all counts.
 func (t *trial) end() {
 	for _, h := range t.pods {
 		if h.tried != 0 {
@@ -40,7 +40,7 @@ func (t *trial) end() {
 	t.on = false
 }
 
-// lift counts h, for a moment.
+// lift adds or subtracts h for a trial.
 func (c *state) lift(h *held, sign int64) {
 	c.countOnRow(h.Row, h.class, sign)
 	c.Census.Count(&h.Pod, int32(sign))

@@ -7,7 +7,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What labels, taints and terms select: see package selector.
+// Labels, taints and terms: see package selector.
 type (
 	Label         = selector.Label
 	LabelSelector = selector.Selector
@@ -20,7 +20,7 @@ type (
 	Toleration    = selector.Toleration
 )
 
-// Claims, volumes and what drivers say of nodes: see package volumes.
+// Claims, volumes and what drivers report about nodes: see package volumes.
 type (
 	Mount        = volumes.Mount
 	Disk         = volumes.Disk
@@ -36,7 +36,7 @@ type (
 	VolumeProvision = volumes.ProvisionFor
 )
 
-// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
+// AgentCSI is the code of an agent that mounts no volumes of CSI drivers.
 const AgentCSI = volumes.AgentCSI
 
 // Operators of requirements, and effects of taints.
@@ -53,48 +53,49 @@ const (
 	NoExecute        = selector.NoExecute
 )
 
-// PodID is a pod's UID: names come back, UIDs do not.
+// PodID is a pod's UID. Names are reused, UIDs are not.
 type PodID string
 
-// Resource names with a column of their own in every cluster.
+// Names of resources that have a column in every cluster.
 const (
 	CPU              = "cpu"               // millicores
 	Memory           = "memory"            // bytes
 	EphemeralStorage = "ephemeral-storage" // bytes
 )
 
-// An Amount is a quantity of a named resource, in its base unit: millicores for cpu, else bytes or a count.
+// An Amount is a quantity of a named resource in its base unit: millicores for cpu, otherwise bytes or a count.
 type Amount struct {
 	Resource string
 	Value    int64
 }
 
-// Pod is what a decision about a pod depends on.
+// Pod is everything about a pod on which decisions depend.
 type Pod struct {
 	ID              PodID
 	Namespace, Name string
 	Labels          []Label // sorted by key
-	Owner           Owner   // its controller, if it is of a kind that selects pods
+	Owner           Owner   // its controller, if its kind selects pods
 	Profile         string  // the profile that places it; see Options
 	Priority        int32
 	NeverPreempts   bool   // preemptionPolicy Never
-	Deleting        bool   // a deletion was asked for: never placed, but counted while bound
-	Preempted       bool   // its deletion was asked for by a scheduler, to make room
+	Deleting        bool   // its deletion was requested: it is never placed, but counts while it is bound
+	Preempted       bool   // a scheduler requested its deletion, to make room
 	Node            string // where it is bound; empty: pending
-	Nominated       string // status.nominatedNodeName: where room is being made for it
+	Nominated       string // status.nominatedNodeName
 	Gates           []string
-	// Started is status.startTime in nanoseconds since 1970. Zero: not yet, later than any other.
+	// Started is status.startTime in nanoseconds since 1970. Zero: not started, which counts as later than any other
+	// time.
 	Started int64
 
-	Requests []Amount // what the pod takes; a resource that is absent is not asked for
-	// What the pod counts for when nodes are scored: its requests, with a default for each container that names none,
-	// so that a crowd of pods without requests does not pile up on one node. Asked is for the node that is being
-	// considered, Held for one that has the pod already; upstream's two rules differ for pods with pod-level requests.
+	Requests []Amount // a resource that is absent is not requested
+	// What the pod counts in scores: its requests, with a default for each container without any, so that pods without
+	// requests do not all go to one node. Asked is for a node that is being considered, Held for the node that has the
+	// pod. Upstream's rules for both differ for pods with pod-level requests.
 	Asked, Held Load
 
 	Tolerations  []Toleration
 	NodeSelector []Label     // all must be on the node
-	NodeAffinity *[]NodeTerm // one must match; nil: no such demand; empty: nothing matches
+	NodeAffinity *[]NodeTerm // one must match; nil: no requirement; empty: no node matches
 	Preferred    []WeightedTerm
 	Ports        []HostPort
 
@@ -102,34 +103,34 @@ type Pod struct {
 	Affinity, AntiAffinity                   []PodTerm
 	PreferredAffinity, PreferredAntiAffinity []WeightedPodTerm
 
-	Images     []string // that its containers and volumes run from, one entry each, with their tags
-	Containers int      // init containers included: images are judged large or small for so many
-	Features   []string // node features it cannot do without
-	// NeedsOfAgent are codes of what it asks of its node's agent that not every agent can do; nil, as for most:
-	// nothing.
+	Images     []string // the images of its containers and volumes, one entry each, with tags
+	Containers int      // including init containers: the scale of image scores
+	Features   []string // node features that it requires
+	// NeedsOfAgent is what it requires of its node's agent that not every agent can do, as codes; nil, as for most
+	// pods: nothing.
 	NeedsOfAgent []string
 
-	// NUMA is what its node's agent must find for it on the NUMA nodes, the UID left out; nil: nothing.
+	// NUMA is what its node's agent must find for it on the NUMA nodes, without the UID; nil: nothing.
 	NUMA *numa.Pod
-	// Berth, of a bound pod, is where whoever placed it expects it to lie; nil: nobody said.
+	// Berth, of a bound pod, is the CPUs and NUMA nodes that were expected when it was bound; nil: not known.
 	Berth  numa.Berth
-	Mounts []Mount // its volumes, as far as rules look at them
+	Mounts []Mount // its volumes, as far as rules read them
 
-	// Asks: others outside are to be asked about nodes for it; see Opinion. AsksEvictions: likewise about evictions
-	// that would make room for it; see Decision.Offers.
+	// Asks says that extenders must be asked about nodes for it; see Opinion. AsksEvictions says that they must be
+	// asked about preemptions for it; see Decision.Offers.
 	Asks, AsksEvictions bool
 
-	// Unsupported names demands of the pod that no rule here can honour. A pod with any is refused.
+	// Unsupported has the names of requirements that no rule here supports. A pod with any is rejected.
 	Unsupported []string
 }
 
-// Load is what LeastAllocated looks at.
+// Load is what LeastAllocated uses.
 type Load struct {
 	CPU    unit.MilliCPU
 	Memory unit.Bytes
 }
 
-// Node is what a decision about a node depends on.
+// Node is everything about a node on which decisions depend.
 type Node struct {
 	Name          string
 	Unschedulable bool // cordoned
@@ -139,60 +140,61 @@ type Node struct {
 	PodsMax       int64 // 0: the node takes no pods
 	Images        []Image
 	Features      []string // status.declaredFeatures
-	// AgentLacks are the codes of what its agent says that it cannot do: it would hold pods that need it.
+	// AgentLacks is what its agent reports that it cannot do, as codes. The agent would hold pods that need it.
 	AgentLacks []string
 }
 
-// Image is one that a node has, under all its names.
+// Image is an image on a node, with all its names.
 type Image struct {
 	Names []string
 	Size  int64 // bytes
 }
 
-// Owner is the controller of a pod. Kind is ReplicationController, ReplicaSet or StatefulSet; others are left out.
+// Owner is the controller of a pod. Kind is ReplicationController, ReplicaSet or StatefulSet; others are not recorded.
 type Owner struct{ Kind, Name string }
 
-// A Group is an object that selects pods: a Service, ReplicationController, ReplicaSet or StatefulSet. Pods without
-// spread constraints of their own are spread with the pods of their groups.
+// A Group is an object that selects pods: a Service, ReplicationController, ReplicaSet or StatefulSet. The default
+// spread constraints spread pods among those of their groups.
 type Group struct {
 	Kind, Namespace, Name string
 	Selector              LabelSelector
 }
 
-// KindService is the Kind of a Group whose pods are found by its selector alone; those of the other kinds by Owner.
+// KindService is the Kind of a Group whose pods are determined by its selector alone. For other kinds, Owner matters,
+// too.
 const KindService = "Service"
 
-// A SpreadConstraint bounds how unevenly pods may lie over the domains of a topology key.
+// A SpreadConstraint limits how unevenly pods are spread over the domains of a topology key.
 type SpreadConstraint struct {
 	MaxSkew        int32
 	TopologyKey    string
 	Hard           bool // DoNotSchedule; else ScheduleAnyway
 	Selector       LabelSelector
-	MinDomains     int32 // fewer domains than that: the emptiest counts as empty. 1 or more
-	IgnoreAffinity bool  // nodeAffinityPolicy Ignore: nodes the pod may not use count too
+	MinDomains     int32 // 1 or more; with fewer domains, the fewest pods in a domain count as zero
+	IgnoreAffinity bool  // nodeAffinityPolicy Ignore: nodes that the pod's affinity excludes count, too
 	HonorTaints    bool  // nodeTaintsPolicy Honor: nodes with untolerated taints do not count
 }
 
-// A PodTerm means pods, and a key: nodes with the same value of that label are together.
+// A PodTerm selects pods. Nodes with the same value of the label TopologyKey are a domain.
 type PodTerm struct {
 	Selector          LabelSelector
-	Namespaces        []string // the pod's own is filled in where the API means it
+	Namespaces        []string // the translation fills in the pod's own namespace where the API implies it
 	NamespaceSelector LabelSelector
 	TopologyKey       string
 }
 
-// A WeightedPodTerm adds Weight to the score of nodes for each pod that it means there.
+// A WeightedPodTerm adds Weight to the score of a node for each pod in its domain that Term selects.
 type WeightedPodTerm struct {
 	Weight int64
 	Term   PodTerm
 }
 
-// HostPort is a port a pod takes on its node. IP "0.0.0.0" is every address of the node.
+// HostPort is a port that a pod uses on its node. IP "0.0.0.0" means every address of the node.
 type HostPort struct {
 	IP       string
 	Protocol string
 	Port     int32
 }
 
-// AnyIP is the host IP that stands for all of them.
+// AnyIP is the host IP that means every address.
 const AnyIP = "0.0.0.0"

@@ -5,21 +5,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// What the Placer is told of storage. Each fact wakes the waiting pods that it lets fit.
+// This file has the Placer's methods for facts about storage. Each fact notifies the waiting pods that may fit because
+// of it.
 
-// ClaimSeen folds in a PersistentVolumeClaim. If we had assumed a change of it, this is the truth again.
+// ClaimSeen records a PersistentVolumeClaim. It replaces an assumed change of it.
 func (p *Placer) ClaimSeen(_ unit.Instant, claim Claim) {
 	if p.cluster.storage.ClaimSeen(&claim) {
 		p.cluster.waits.claimTurned(volumes.ClaimKey{Namespace: claim.Namespace, Name: claim.Name})
 	}
 }
 
-// ClaimGone folds in that one was deleted.
+// ClaimGone records that a claim was deleted.
 func (p *Placer) ClaimGone(_ unit.Instant, namespace, name string) {
 	p.cluster.storage.ClaimGone(volumes.ClaimKey{Namespace: namespace, Name: name})
 }
 
-// VolumeSeen folds in a PersistentVolume. If we had assumed a change of it, this is the truth again.
+// VolumeSeen records a PersistentVolume. It replaces an assumed change of it.
 func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
 	was := p.cluster.storage.Volume(of.Name)
 	if v := p.cluster.storage.VolumeSeen(of); v != nil {
@@ -28,28 +29,28 @@ func (p *Placer) VolumeSeen(_ unit.Instant, of Volume) {
 	}
 }
 
-// VolumeGone folds in that one was deleted.
+// VolumeGone records that a volume was deleted.
 func (p *Placer) VolumeGone(_ unit.Instant, name string) {
 	was := p.cluster.storage.Volume(name)
 	p.cluster.storage.VolumeGone(name)
 	p.cluster.keptNoMore(was)
 }
 
-// StorageClassSeen folds in a StorageClass.
+// StorageClassSeen records a StorageClass.
 func (p *Placer) StorageClassSeen(_ unit.Instant, k StorageClass) {
 	p.cluster.storage.SetClass(k.Name, &k)
 	p.cluster.waits.classTurned(k.Name)
 }
 
-// StorageClassGone folds in that one was deleted.
+// StorageClassGone records that a storage class was deleted.
 func (p *Placer) StorageClassGone(_ unit.Instant, name string) { p.cluster.storage.SetClass(name, nil) }
 
-// DriverSeen folds in a CSIDriver. capacities: it publishes how much room it has, and wants that to be looked at.
+// DriverSeen records a CSIDriver. capacities says that it publishes storage capacities that must be checked.
 func (p *Placer) DriverSeen(_ unit.Instant, name string, capacities bool) {
 	p.setDriver(name, true, capacities)
 }
 
-// DriverGone folds in that one was deleted.
+// DriverGone records that a CSI driver was deleted.
 func (p *Placer) DriverGone(_ unit.Instant, name string) { p.setDriver(name, false, false) }
 
 func (p *Placer) setDriver(name string, there, capacities bool) {
@@ -58,7 +59,7 @@ func (p *Placer) setDriver(name string, there, capacities bool) {
 	}
 }
 
-// CapacitySeen folds in a CSIStorageCapacity.
+// CapacitySeen records a CSIStorageCapacity.
 func (p *Placer) CapacitySeen(_ unit.Instant, k Capacity) {
 	key := volumes.ClaimKey{Namespace: k.Namespace, Name: k.Name}
 	if class, known := p.cluster.storage.CapacityClass(key); known && class != k.Class {
@@ -69,7 +70,7 @@ func (p *Placer) CapacitySeen(_ unit.Instant, k Capacity) {
 	}
 }
 
-// CapacityGone folds in that one was deleted.
+// CapacityGone records that a capacity was deleted.
 func (p *Placer) CapacityGone(_ unit.Instant, namespace, name string) {
 	key := volumes.ClaimKey{Namespace: namespace, Name: name}
 	if class, known := p.cluster.storage.CapacityClass(key); known {
@@ -77,7 +78,8 @@ func (p *Placer) CapacityGone(_ unit.Instant, namespace, name string) {
 	}
 }
 
-// setCapacity replaces a capacity of a class; larger reports whether a volume may now be made that could not before.
+// setCapacity replaces a capacity of a class. larger reports whether a volume may now be provisioned that could not be
+// before.
 func (c *cluster) setCapacity(key volumes.ClaimKey, class string, to *Capacity) (larger bool) {
 	was, is, larger := c.storage.SetCapacity(key, class, to)
 	c.capacityWent(class, was)
@@ -85,10 +87,10 @@ func (c *cluster) setCapacity(key volumes.ClaimKey, class string, to *Capacity) 
 	return larger
 }
 
-// NodeStorageSeen folds in a CSINode.
+// NodeStorageSeen records a CSINode.
 func (p *Placer) NodeStorageSeen(_ unit.Instant, n NodeStorage) { p.setNodeStorage(n.Node, &n) }
 
-// NodeStorageGone folds in that one was deleted.
+// NodeStorageGone records that a CSINode was deleted.
 func (p *Placer) NodeStorageGone(_ unit.Instant, node string) { p.setNodeStorage(node, nil) }
 
 func (p *Placer) setNodeStorage(node string, to *NodeStorage) {
@@ -97,7 +99,7 @@ func (p *Placer) setNodeStorage(node string, to *NodeStorage) {
 	p.cluster.release(r)
 }
 
-// AttachmentSeen folds in a VolumeAttachment.
+// AttachmentSeen records a VolumeAttachment.
 func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
 	if p.cluster.storage.Attachment(a.Name) == a {
 		return
@@ -110,20 +112,20 @@ func (p *Placer) AttachmentSeen(now unit.Instant, a Attachment) {
 	}
 }
 
-// AttachmentGone folds in that one has ended.
+// AttachmentGone records that a VolumeAttachment was deleted.
 func (p *Placer) AttachmentGone(_ unit.Instant, name string) {
 	if r := p.cluster.storage.Detach(name); r != noRow {
 		p.cluster.release(r)
 	}
 }
 
-// recount notes that other volumes count on row r than before.
+// recount records that other volumes count on row r than before.
 func (c *cluster) recount(r row) {
 	c.touch(r)
 	c.waits.turned(r)
 }
 
-// readVolumes finds out what the volumes of d come down to. Tables that were built on another answer are void.
+// readVolumes updates d.volumes. If the result changes, the tables of d are dropped.
 func (c *cluster) readVolumes(d *demand) {
 	if d.volumesSeen == c.storage.Version()+1 {
 		return

@@ -11,24 +11,25 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// volumeTimeout is how long volumes may take to be bound once that was asked for. Upstream's default of
-// bindTimeoutSeconds; raised, a slow provisioner is waited for, and a pod whose volume never comes is tried elsewhere
-// later.
+// volumeTimeout is how long volumes may take to be bound after that was requested: upstream's default of
+// bindTimeoutSeconds. With a higher value, a slow provisioner has more time, and a pod whose volume never comes is
+// tried elsewhere later.
 const volumeTimeout = 600 * time.Second
 
-// A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it, says so
-// with VolumesWritten, and hears from VolumesSettled when the volumes are bound, or why they will not be.
+// A VolumePlan is what must be written before a pod with unbound claims is bound. The shell writes all of it and calls
+// VolumesWritten. VolumesSettled returns it when the volumes are bound, or with the reason why they will not be.
 type VolumePlan struct {
 	volumes.Plan
 
-	decision Decision
+	decision Decision     // the decision that made it
 	since    unit.Instant // when it was made
+	// timeout is Profile.VolumeTimeout or its default.
 	timeout  time.Duration
-	written  bool
-	deadline unit.Instant
+	written  bool         // all is written, and VolumesSettled has not returned it yet
+	deadline unit.Instant // of the binding; valid if written
 }
 
-// planVolumes says what is to be done for d on row r; nil: nothing.
+// planVolumes returns what must be written for d on row r; nil: nothing.
 func (c *cluster) planVolumes(d *demand, r row) *VolumePlan {
 	if d.volumes == nil || len(d.volumes.Chosen)+len(d.volumes.Open) == 0 || d.profile.Skip["VolumeBinding"] {
 		return nil
@@ -38,13 +39,13 @@ func (c *cluster) planVolumes(d *demand, r row) *VolumePlan {
 	return p
 }
 
-// assumeVolumes lets everybody see what a plan will write. What the API says later is the truth again.
+// assumeVolumes makes what a plan will write visible to all decisions. Later facts from the API replace it.
 func (c *cluster) assumeVolumes(id PodID, p *VolumePlan) {
 	c.plans[id] = p
 	c.storage.Assume(&p.Plan)
 }
 
-// revertVolumes ends a plan: what of it is still assumed is as the API says again. It returns what was reverted.
+// revertVolumes ends a plan: what is still assumed is reverted to the facts from the API. It returns what it reverted.
 func (c *cluster) revertVolumes(id PodID) ([]*volumes.KnownVolume, []volumes.ClaimKey) {
 	p := c.plans[id]
 	if p == nil {
@@ -54,15 +55,15 @@ func (c *cluster) revertVolumes(id PodID) ([]*volumes.KnownVolume, []volumes.Cla
 	return c.storage.Revert(&p.Plan)
 }
 
-// VolumesSettled is what became of the volumes of a placed pod: bound, or Why not.
+// VolumesSettled is the outcome of a VolumePlan: the volumes are bound, or Why they are not.
 type VolumesSettled struct {
 	Decision Decision
 	Since    unit.Instant // when the pod was placed
-	Why      string       // empty: all are bound, and the pod can be
+	Why      string       // empty: all are bound, so the pod can be bound
 }
 
-// VolumesWritten folds in that everything in the plan of a placed pod was written. From now on the volumes have a time
-// to be bound in: Profile.VolumeTimeout.
+// VolumesWritten records that everything in the plan of a placed pod was written. From now on, Profile.VolumeTimeout
+// limits the time until the volumes are bound.
 func (p *Placer) VolumesWritten(now unit.Instant, id PodID) {
 	if plan := p.cluster.plans[id]; plan != nil {
 		plan.written, plan.deadline = true, now.Add(plan.timeout)
@@ -70,8 +71,8 @@ func (p *Placer) VolumesWritten(now unit.Instant, id PodID) {
 	}
 }
 
-// VolumesSettled returns the plans that have come to an end since the last call, each once, in the order of pods' ids.
-// Ask after every fact, and at Wake. The pod of one that failed is to be reported with BindRefused.
+// VolumesSettled returns the plans that have ended since the last call, each once, sorted by pod ID. Call it after
+// every fact, and at Wake. If a plan failed, report its pod with BindRefused.
 func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 	c := p.cluster
 	version := c.storage.Version() + 1
@@ -90,7 +91,7 @@ func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 		}
 		switch {
 		case done || why != "":
-			plan.written = false // said
+			plan.written = false // returned once only
 			out = append(out, VolumesSettled{plan.decision, plan.since, why})
 		case p.plansDue.IsZero() || plan.deadline < p.plansDue:
 			p.plansDue = plan.deadline
@@ -99,8 +100,8 @@ func (p *Placer) VolumesSettled(now unit.Instant) (out []VolumesSettled) {
 	return out
 }
 
-// checkPlan reports whether everything in a plan is bound, by what the API says; why: it will not be, in upstream's
-// words.
+// checkPlan reports whether everything in a plan is bound, as the API has it. why says, in upstream's words, why it
+// will never be.
 func (c *cluster) checkPlan(p *VolumePlan) (done bool, why string) {
 	r, ok := c.rows[p.decision.Node]
 	if !ok || !c.seen[r] {

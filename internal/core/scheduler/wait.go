@@ -10,27 +10,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// A waiter is a demand with pods in the unschedulable pool: it fits on no row, and no eviction makes it fit on one.
+// A waiter is a demand with pods in the unschedulable pool: it fits on no row, and preemption does not help on any.
 //
-// What keeps it off each row is one of rules at least, with and without the pods that it could evict. So it need hear
-// only of what may undo one of these, there, and is asked about that row then: another rule that objects joins rules.
-// This is what SAT solvers do with watched literals. Where one reason holds on every row (block), it hears of the end
-// of that reason only.
+// On each row, at least one of rules rejects it, with and without the pods that it could evict. So it must be notified
+// only of changes that may end the rejection by one of these rules. It is then evaluated for the changed row. If
+// another rule rejects it there, that rule is added to rules. SAT solvers use the same idea (watched literals). If one
+// reason holds on every row (block), it is only notified when that reason may have ended.
 type waiter struct {
 	demand *demand
-	number uint64 // of waiters, in the order in which they began to wait
+	number uint64 // numbers waiters in the order in which they began to wait
 	pods   map[PodID]*entry
 	gone   bool // its last pod has left
 
 	rules RuleSet
 	block block
-	// known: all rows were asked, with evictions as without, and what has happened since it has heard.
+	// known says that all rows were evaluated, with and without preemption, and every change since then was notified.
+	// heard is where the waiter is indexed.
 	known bool
 	heard registration
-	// audience is by whom w hears what happens to counters; nil: it does not.
+	// audience notifies w of changes of counters; nil: no counter matters to it.
 	audience *audience
 
-	// What has happened since it was last asked: on rows; to domains; anything anywhere.
+	// What has changed since it was last evaluated: on rows, in domains (marks), or anywhere.
 	concerned  bool
 	rows       []row
 	marks      []mark
@@ -38,29 +39,29 @@ type waiter struct {
 
 	search search
 	place  int          // in waits.checking
-	checks unit.Instant // when all rows are asked again though nothing is known to have happened; see flushAfter
+	checks unit.Instant // when all rows are evaluated again without any known change; see flushAfter
 }
 
-// block is a reason for which a demand fits on no row at all.
+// block is one reason why a demand fits on no row at all.
 type block uint8
 
 const (
 	blockNone    block = iota
-	blockForGood       // no fact ends it: the terms of the pod contradict each other, or no rule can honour it
-	blockVolumes       // its claims; see demand.whole
-	blockPartner       // nobody is there to join
+	blockForGood       // no change ends it: the pod's terms contradict each other, or no rule supports a requirement
+	blockVolumes       // because of its claims; see demand.whole
+	blockPartner       // no pod matches its required affinity
 )
 
-// mark is a set of rows: those of a domain, or those that a spread constraint keeps the demand off no longer.
+// mark is a set of rows: those of a domain, or those that a spread constraint no longer rejects.
 type mark struct {
 	topo   *census.Topology
 	domain int32
-	spread *spreadAsk // if not nil: of the domains, those that were full when the fewest was floor, and are not now
+	spread *spreadAsk // if not nil: all domains that were full when the fewest was floor, and are not now
 	floor  int32
 }
 
-// marksMax is after how many marks a waiter is asked about all rows. Chosen: to look whether a row is in one takes a
-// nanosecond, to ask about it a hundred.
+// marksMax is how many marks a waiter has at most; with more, it is evaluated for all rows. Chosen: testing whether a
+// row is in a mark takes a nanosecond, evaluating it a hundred.
 const marksMax = 16
 
 func (m *mark) has(r row) bool {
@@ -75,8 +76,8 @@ func (m *mark) has(r row) bool {
 	return filled > m.floor && filled <= m.spread.floorOf()
 }
 
-// floorOf is what a domain's count is compared with: that of the domain with the fewest, or zero where there are too
-// few domains.
+// floorOf returns what a domain's count is compared with: the count of the domain with the fewest, or zero if there are
+// too few domains.
 func (a *spreadAsk) floorOf() int32 {
 	if a.counter == nil || a.counter.Ground.Domains < int(a.minDomains) {
 		return 0
@@ -84,29 +85,31 @@ func (a *spreadAsk) floorOf() int32 {
 	return a.counter.Fewest()
 }
 
-// waits are the waiters, and by what each is found.
+// waits are all waiters, with the indexes by which they are found.
 type waits struct {
 	of      map[*demand]*waiter
 	numbers uint64
 
-	room   rowIndex // those that hear where something has left, or grown
-	node   rowIndex // those that hear of nodes whose facts are others
-	events uint64   // that either was asked about
-	// audiences are found by the first counter that they look at.
+	room   rowIndex // those to notify when a pod left a row or its allocatable grew
+	node   rowIndex // those to notify when facts about a node changed
+	events uint64   // counts the uses of both indexes
+	// audiences are indexed by the first counter on which they depend.
 	audiences map[*census.Counter][]*audience
-	// By what claims come down to.
+	// By claim and by storage class of claims.
 	byClaim map[volumes.ClaimKey][]*waiter
 	byClass map[string][]*waiter
 
-	// What has happened since waiters were last asked.
+	// What has changed since findConcerned.
 	left, changed []row
-	redrawn       bool // rows have come to domains and scopes, or left them
-	concerned     []*waiter
+	redrawn       bool // rows have moved between domains and scopes
+	// The waiters to be evaluated by Placer.hear.
+	concerned []*waiter
 
 	searching []*waiter
-	turn      uint64 // of the search that was gone on with last
-	checking  heap.Heap[*waiter]
-	// preemptors is how many waiters of each priority may evict.
+	turn      uint64 // of the search that was last continued
+	// checking orders waiters by waiter.checks.
+	checking heap.Heap[*waiter]
+	// preemptors is how many waiters of each priority may preempt.
 	preemptors map[int32]int
 }
 
@@ -123,7 +126,7 @@ func newWaits() waits {
 	}
 }
 
-// park lets e wait with the others of its demand.
+// park adds e to the waiter of its demand.
 func (c *cluster) park(now unit.Instant, e *entry) *waiter {
 	s := &c.waits
 	w := s.of[e.demand]
@@ -140,7 +143,7 @@ func (c *cluster) park(now unit.Instant, e *entry) *waiter {
 	return w
 }
 
-// unpark ends the waiting of e.
+// unpark removes e from its waiter.
 func (c *cluster) unpark(e *entry) {
 	s := &c.waits
 	w := s.of[e.demand]
@@ -159,10 +162,10 @@ func (c *cluster) unpark(e *entry) {
 	}
 }
 
-// maySearch reports whether the pods of w may ever evict others.
+// maySearch reports whether the pods of w may ever preempt others.
 func (w *waiter) maySearch() bool { return !w.demand.neverPreempts && !w.demand.profile.NoPreemption }
 
-// concern notes that w is to be asked.
+// concern marks w to be evaluated.
 func (s *waits) concern(w *waiter) {
 	if !w.concerned {
 		w.concerned = true
@@ -170,6 +173,7 @@ func (s *waits) concern(w *waiter) {
 	}
 }
 
+// concernRow marks w to be evaluated for row r, concernAll for all rows, concernMark for the rows of m.
 func (s *waits) concernRow(w *waiter, r row) {
 	if n := len(w.rows); n == 0 || w.rows[n-1] != r {
 		w.rows = append(w.rows, r)
@@ -193,7 +197,7 @@ func (s *waits) concernMark(w *waiter, m mark) {
 	s.concern(w)
 }
 
-// blockOf finds a reason for which d fits on no row.
+// blockOf returns the reason why d fits on no row, if there is one for all rows.
 func (c *cluster) blockOf(d *demand) block {
 	switch {
 	case len(d.unsupported) > 0, d.conflict:
@@ -206,7 +210,7 @@ func (c *cluster) blockOf(d *demand) block {
 	return blockNone
 }
 
-// partner is a counter that keeps d off every row as long as it counts nobody; nil: none does.
+// partner returns a counter of a required affinity term that is zero, so that d fits nowhere; nil: there is none.
 func (d *demand) partner() *census.Counter {
 	if d.togetherSelf || d.profile.Skip["InterPodAffinity"] {
 		return nil
@@ -219,7 +223,8 @@ func (d *demand) partner() *census.Counter {
 	return nil
 }
 
-// registration is by what a waiter is found.
+// registration is where a waiter is indexed.
+// Whether it is indexed at all.
 type registration struct {
 	any     bool
 	block   block
@@ -233,14 +238,14 @@ type registration struct {
 	node    spot
 }
 
-// register lets w hear of what may undo what keeps its demand off, and of no more.
+// register indexes w so that it is notified of what may end the rejections of its demand, and of nothing else.
 func (c *cluster) register(w *waiter) {
 	s, d, was := &c.waits, w.demand, &w.heard
 	if was.any && was.block == w.block && was.rules == w.rules && was.volumes == d.volumes && slices.Equal(was.shunned, d.shunnedBy) {
 		return
 	}
 	if w.rules&rulesOfRoom != 0 {
-		w.rules |= RuleResources // what is asked for decides whether it hears
+		w.rules |= RuleResources // the index of resources decides whether it is notified
 	}
 	s.forget(w)
 	w.heard = registration{any: true, block: w.block, rules: w.rules, volumes: d.volumes, shunned: slices.Clone(d.shunnedBy)}
@@ -304,7 +309,7 @@ func (s *waits) forget(w *waiter) {
 	w.heard = registration{}
 }
 
-// withoutOne takes x out of list, and changes the order of the others.
+// withoutOne removes x from list. It changes the order of the others.
 func withoutOne[T comparable](list []T, x T) []T {
 	var none T
 	i := slices.Index(list, x)

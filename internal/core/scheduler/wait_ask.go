@@ -11,23 +11,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// hope is what there is for a waiting demand.
+// hope is what a waiter gains from a change.
 type hope uint8
 
 const (
-	hopeNone     hope = iota
-	hopeRoom          // it fits somewhere
-	hopeEviction      // somewhere it would fit without pods of lower priority
+	hopeNone     hope = iota // none of its pods fits, and preemption does not help
+	hopeRoom                 // it fits on a row
+	hopeEviction             // preemption would make room on a row
 )
 
-// hear asks the waiters that what has happened since the last call concerns, once each, and wakes the pods of those for
-// which there is hope.
+// hear evaluates the waiters that changes since the last call concern, once each, and makes the pods active of those
+// that may now be placed.
 func (p *Placer) hear(now unit.Instant) {
 	p.heardAt = now
 	p.hearNominated(now)
 	s := &p.cluster.waits
 	s.findConcerned(p.cluster)
-	for len(s.concerned) > 0 { // who is woken may turn out to be somebody else now, and is asked then
+	for len(s.concerned) > 0 { // renew may add waiters: a woken pod may have another demand now
 		asked := s.concerned
 		s.concerned = nil
 		for _, w := range asked {
@@ -40,7 +40,7 @@ func (p *Placer) hear(now unit.Instant) {
 	}
 }
 
-// askAbout finds out what there is for w where something has happened.
+// askAbout evaluates w where something has changed.
 func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 	c, d := p.cluster, w.demand
 	rows, marks, everywhere := onceEach(w.rows), w.marks, w.everywhere
@@ -79,7 +79,7 @@ func (p *Placer) askAbout(now unit.Instant, w *waiter) hope {
 	return there
 }
 
-// fitsAmong reports whether the demand of w fits on any of some rows, and notes which rules keep it off the others.
+// fitsAmong reports whether the demand of w fits on any of some rows, and adds the rules that reject it to w.rules.
 func (c *cluster) fitsAmong(w *waiter, in func(row) bool) bool {
 	for r := range c.candidates(w.demand) {
 		if !c.seen[r] || !in(r) {
@@ -94,7 +94,7 @@ func (c *cluster) fitsAmong(w *waiter, in func(row) bool) bool {
 	return false
 }
 
-// keptOff is the first rule that keeps d off row r, pods that are nominated there counted; nil: it fits there.
+// keptOff returns the first rule that rejects d on row r, with nominated pods; nil: it fits.
 func (c *cluster) keptOff(d *demand, self PodID, r row) (by *filter) {
 	c.asIfNominated(d, self, r, func() bool {
 		by = c.objection(d.profile.filters, d, r)
@@ -103,7 +103,7 @@ func (c *cluster) keptOff(d *demand, self PodID, r row) (by *filter) {
 	return by
 }
 
-// hopeOn asks about one row, with evictions and without.
+// hopeOn evaluates w for one row, without and with preemption.
 func (c *cluster) hopeOn(w *waiter, r row) hope {
 	d := w.demand
 	if !c.Present(r) {
@@ -129,9 +129,8 @@ func (c *cluster) hopeOfEviction(w *waiter, r row) hope {
 	return hopeNone
 }
 
-// rouse moves the pods of w, for which there is hope, out of the unschedulable pool; where it is by eviction, not those
-// for which somebody is being evicted already. A pod that has become another to others since it began to wait is asked
-// about as what it is now.
+// rouse moves the pods of w out of the unschedulable pool. If preemption helps, pods that wait for their victims
+// already stay. A pod that has another demand now than when it began to wait moves to the waiter of that demand.
 func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 	c := p.cluster
 	for _, e := range w.pods {
@@ -145,9 +144,9 @@ func (p *Placer) rouse(now unit.Instant, w *waiter, there hope) {
 	w.known = false
 }
 
-// hearNominated wakes the pods for which room is being made on rows on which something has happened, and that may go
-// on: they fit, or those who were evicted for them are gone, they do not fit, and they must look elsewhere. To its
-// demand, a pod's own wish is in the way, so that each is asked for itself.
+// hearNominated makes nominated pods active if something has changed on their row and they may continue: they fit; or
+// their victims are gone and they do not fit, so they must look elsewhere. Each is evaluated separately, because a
+// pod's own nomination counts against the other pods of its demand, and not against itself.
 func (p *Placer) hearNominated(now unit.Instant) {
 	c := p.cluster
 	if len(c.wishes) == 0 {
@@ -181,8 +180,8 @@ func (p *Placer) wakeWisher(now unit.Instant, w *nominated) {
 	}
 }
 
-// wakeWishersOn does so for the pods of w for which room is being made on some rows. What happens to one row says
-// nothing of the others: a thousand preemptors that are alike would else be asked at each deletion of a victim.
+// wakeWishersOn does so for the pods of w that are nominated on some rows. A change on one row says nothing about other
+// rows; otherwise a thousand preemptors of one kind would be evaluated at each deletion of a victim.
 func (p *Placer) wakeWishersOn(now unit.Instant, w *waiter, rows []row) {
 	for _, r := range rows {
 		for _, wish := range p.cluster.nominated[r] {
@@ -193,7 +192,7 @@ func (p *Placer) wakeWishersOn(now unit.Instant, w *waiter, rows []row) {
 	}
 }
 
-// wakeWishers does so for the pods of w.
+// wakeWishers does so for all pods of w.
 func (p *Placer) wakeWishers(now unit.Instant, w *waiter) {
 	if len(p.cluster.wishes) < len(w.pods) {
 		for id, wish := range p.cluster.wishes {
@@ -210,31 +209,34 @@ func (p *Placer) wakeWishers(now unit.Instant, w *waiter) {
 	}
 }
 
-// A search asks, row by row, whether evictions would make room for a waiter. What has happened to many rows at once is
-// looked at in this way, the waiter of highest priority first.
+// A search evaluates row by row whether preemption helps a waiter. It is used if many rows have changed at once, for
+// the waiter of highest priority first.
 type search struct {
-	on     bool
-	again  bool // something has happened since it began
-	check  bool // nothing is known to have happened, and the row as it is may do
-	turn   uint64
+	on    bool
+	again bool // something has changed since it began: search once more
+	check bool // no change is known; also evaluate whether it fits without preemption
+	// turn orders searches; see before.
+	turn uint64
+	// cursor is the next row.
 	cursor row
 }
 
 const (
-	// searchWork bounds what Next spends on searches: so many rows whose pods are looked at, each worth searchSkips on
-	// which there is nobody to evict. Chosen: 1 to 5 microseconds a row, so that a placement is late by about a
+	// searchWork limits how much Next spends on searches: this many rows are evaluated, or searchSkips times as many
+	// rows without pods to evict are skipped. Chosen: at 1 to 5 microseconds per row, a placement is delayed by about a
 	// millisecond.
 	searchWork, searchSkips = 512, 32
-	// searchPause is the time between two such. Chosen: a tenth of a CPU at most goes into searches. Shorter, pods that
-	// could evict and look around learn of it sooner: with 5,000 nodes within 0.1 s, if they are the only ones.
+	// searchPause is the time between two such steps. Chosen: searches take at most a tenth of a CPU. With a shorter
+	// pause, pods for which preemption helps are found sooner: with 5,000 nodes in less than 0.1 s, if they are the
+	// only ones.
 	searchPause = 10 * time.Millisecond
-	// flushAfter is when a waiting demand is asked about every row though nothing is known to have happened that helps
-	// it. Upstream's flush of unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find nobody,
-	// and counts whom it finds.
+	// flushAfter is when a waiter is evaluated for every row without any known change. It is upstream's flush of
+	// unschedulable pods (podMaxInUnschedulablePodsDuration, 5 minutes). It should find no pod that fits; if it does,
+	// the pod is counted (Decision.Flushed).
 	flushAfter = 5 * time.Minute
 )
 
-// seek lets w be searched for; if it is, then once more.
+// seek begins a search for w. If one is in progress, another follows.
 func (s *waits) seek(w *waiter) {
 	w.known = false
 	if w.search.on {
@@ -249,12 +251,13 @@ func (s *waits) begin(w *waiter, check bool) {
 	s.searching = append(s.searching, w)
 }
 
-// before orders searches: nobody's second before another's first, then by priority.
+// before orders searches. No waiter is searched for a second time before the others had their first search; then by
+// priority.
 func (w *waiter) before(x *waiter) int {
 	return cmp.Or(cmp.Compare(w.search.turn, x.search.turn), cmp.Compare(x.demand.priority, w.demand.priority), cmp.Compare(w.number, x.number))
 }
 
-// seekHope goes on with searches, as far as searchWork allows.
+// seekHope continues searches, as far as searchWork allows.
 func (p *Placer) seekHope(now unit.Instant) {
 	p.beginChecks(now)
 	s := &p.cluster.waits
@@ -273,7 +276,7 @@ func (p *Placer) seekHope(now unit.Instant) {
 	p.searchDue = now.Add(searchPause)
 }
 
-// searchFor goes on with the search for w, and returns how much work is left.
+// searchFor continues the search for w, and returns how much work is left.
 func (p *Placer) searchFor(now unit.Instant, w *waiter, work int) int {
 	c, d := p.cluster, w.demand
 	c.refresh(d)
@@ -322,7 +325,7 @@ func (s *waits) end(w *waiter) {
 	s.searching = shrink.Without(s.searching, w)
 }
 
-// found ends a search that has found hope.
+// found ends a search that has found a row.
 func (p *Placer) found(now unit.Instant, w *waiter, there hope) {
 	rescued := w.search.check && !w.search.again && !w.concerned
 	p.cluster.waits.end(w)
@@ -334,7 +337,7 @@ func (p *Placer) found(now unit.Instant, w *waiter, there hope) {
 	}
 }
 
-// beginChecks lets those be searched for who have waited long without a word.
+// beginChecks begins a search for waiters that have waited for flushAfter.
 func (p *Placer) beginChecks(now unit.Instant) {
 	s := &p.cluster.waits
 	for s.checking.Len() > 0 && s.checking.First().checks <= now {

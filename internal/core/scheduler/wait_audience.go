@@ -6,29 +6,29 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/census"
 )
 
-// An audience is the waiters that require the same of the pods around a row, and may evict alike: what happens to a
-// counter matters to all of them or to none, and is looked at once for all. Many pods that wait and ask for different
-// resources, on different nodes, keep off the same pods.
+// An audience is all waiters with the same requirements about the pods near a row, and the same priority and preemption
+// policy. A change of a counter concerns all of them or none, so it is evaluated once for all. Many waiting pods differ
+// in resources or node affinity only, and have the same anti-affinity.
 type audience struct {
 	surroundings
 	priority int32
 	searches bool // see waiter.maySearch
 	members  []*waiter
-	floor    []int32 // of each hard constraint: floorOf, as of the last change that was heard of
+	floor    []int32 // of each hard constraint: the value of floorOf at the last change that was notified
 
-	// What rules keep all of them off the row that something has happened on, and which event that was; see offBy.
+	// For the row of event: the rules that reject all members there; see offBy.
 	off   RuleSet
 	event uint64
 }
 
-// listeners are those who hear of changes of a counter.
+// listeners are notified of changes of a counter.
 type listeners struct {
-	partners  []*waiter // who wait for anybody at all whom it counts
+	partners  []*waiter // waiters whose affinity needs any pod that it counts
 	audiences []*audience
-	bidders   []*demand // for their bids
+	bidders   []*demand // demands that keep bids
 }
 
-// listenersOf returns the listeners of k, to be added to.
+// listenersOf returns the listeners of k, so that some can be added.
 func listenersOf(k *census.Counter) *listeners {
 	if k.Listeners == nil {
 		k.Listeners = &listeners{}
@@ -36,22 +36,21 @@ func listenersOf(k *census.Counter) *listeners {
 	return k.Listeners.(*listeners)
 }
 
-// join lets w hear what happens to the counters that its demand looks at.
+// join adds w to the audience of its demand's surroundings.
 func (s *waits) join(w *waiter) {
 	first := w.demand.firstCounter()
 	if first == nil {
 		return
 	}
 	a := s.audienceOf(w, first)
-	for i := range a.hard { // what has not been heard of yet
+	for i := range a.hard { // changes that were not notified yet
 		a.floor[i] = min(a.floor[i], a.hard[i].floorOf())
 	}
 	a.members = append(a.members, w)
 	w.audience = a
 }
 
-// audienceOf returns the audience of those like w, a new one if there is none. They are found by a counter that they
-// look at.
+// audienceOf returns the audience for w, and creates it if necessary. first is the counter by which it is indexed.
 func (s *waits) audienceOf(w *waiter, first *census.Counter) *audience {
 	d := w.demand
 	for _, a := range s.audiences[first] {
@@ -72,7 +71,7 @@ func (s *waits) audienceOf(w *waiter, first *census.Counter) *audience {
 	return a
 }
 
-// quit undoes join. An audience without members is gone.
+// quit undoes join. An audience without members is deleted.
 func (s *waits) quit(w *waiter) {
 	a := w.audience
 	if a == nil {
@@ -93,7 +92,7 @@ func (s *waits) quit(w *waiter) {
 	})
 }
 
-// firstCounter is one that is looked at; nil: none is.
+// firstCounter returns the first counter on which x depends; nil: there is none.
 func (x *surroundings) firstCounter() (first *census.Counter) {
 	x.eachCounter(func(k *census.Counter) {
 		if first == nil {
@@ -103,7 +102,7 @@ func (x *surroundings) firstCounter() (first *census.Counter) {
 	return first
 }
 
-// notifyCounter lets those hear who listen to k, or keep bids: it counts more on row r than before, or fewer.
+// notifyCounter notifies the listeners of k that it counts more on row r than before (sign 1) or less (sign -1).
 func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 	l, heard := k.Listeners.(*listeners)
 	if !heard {
@@ -140,22 +139,22 @@ func (c *cluster) notifyCounter(k *census.Counter, r row, sign int32) {
 	}
 }
 
-// concernMarks is concernMark for all of an audience.
+// concernMarks is concernMark for all waiters of an audience.
 func (s *waits) concernMarks(a *audience, m mark) {
 	for _, w := range a.members {
 		s.concernMark(w, m)
 	}
 }
 
-// notifyMore: k counts more in domain. That ends a pod's search for company there (here), and the domain with the
-// fewest may have become another.
+// notifyMore handles that k counts more in domain. Required affinity may be satisfied there (here), and the fewest of a
+// spread constraint may have risen.
 func (c *cluster) notifyMore(a *audience, k *census.Counter, domain int32, evicts bool) (here bool) {
 	c.notifyFloor(a, k)
 	return slices.Contains(a.together, k) && (evicts || k.At(domain) == 1)
 }
 
-// notifyFloor lets a hear if the fewest in a domain of one of its spread constraints are more than they were. k is the
-// counter that has changed; nil: any may have.
+// notifyFloor notifies a if the fewest of one of its spread constraints have risen. k is the counter that changed; nil:
+// any may have.
 func (c *cluster) notifyFloor(a *audience, k *census.Counter) {
 	for i := range a.hard {
 		x := &a.hard[i]
@@ -169,8 +168,8 @@ func (c *cluster) notifyFloor(a *audience, k *census.Counter) {
 	}
 }
 
-// notifyFewer: k counts fewer in domain. There may be room for one more there, or nobody left to shun; nobody to join
-// at all lets a pod begin that joins its like.
+// notifyFewer handles that k counts less in domain. A spread constraint or anti-affinity may be satisfied there (here).
+// If no pod that the required affinity matches is left anywhere, a pod that matches it itself may be the first.
 func (c *cluster) notifyFewer(a *audience, k *census.Counter, domain int32, evicts bool) (here bool) {
 	for i := range a.hard {
 		if x := &a.hard[i]; x.counter == k {
@@ -189,7 +188,7 @@ func (c *cluster) notifyFewer(a *audience, k *census.Counter, domain int32, evic
 	if shunned || slices.Contains(a.apart, k) {
 		here = here || evicts || k.At(domain) == 0
 	}
-	if shunned && k.Total == 0 { // pods that are only nominated are looked at otherwise now; see podAffinityFilter.judge
+	if shunned && k.Total == 0 { // nominated pods count differently now; see podAffinityFilter.judge
 		for _, wish := range c.wishes {
 			for _, w := range a.members {
 				c.waits.concernRow(w, wish.Row)
@@ -199,7 +198,7 @@ func (c *cluster) notifyFewer(a *audience, k *census.Counter, domain int32, evic
 	return here
 }
 
-// offBy are the rules around that keep all of a off row r by pods that are counted. It is found out once for each
+// offBy returns the rules that reject all waiters of a on row r because of pods on rows. It is computed once for each
 // event.
 func (a *audience) offBy(r row, event uint64) RuleSet {
 	if a.event == event {

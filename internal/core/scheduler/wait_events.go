@@ -7,27 +7,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
 
-// gained notes that something has left row r, or that it has become larger.
+// gained records that a pod has left row r, or that its allocatable has grown.
 func (s *waits) gained(r row) {
 	if len(s.of) > 0 {
 		s.left = append(s.left, r)
 	}
 }
 
-// turned notes that facts about the node of row r are others.
+// turned records that facts about the node of row r have changed.
 func (s *waits) turned(r row) {
 	if len(s.of) > 0 {
 		s.changed = append(s.changed, r)
 	}
 }
 
-// notify lets those hear who wait for pods that others mean, for terms that others hold or for claims that others use:
-// h has come to its row (sign 1), or left it. It is counted already, or no longer.
+// notify notifies the waiters and bidders for which the presence of h matters: by affinity, by spread constraints, or
+// by claims. h was put on its row (sign 1) or has left it (sign -1), and the counts are up to date.
 func (c *cluster) notify(h *held, sign int32) {
 	if len(c.waits.of)+len(c.bidding) == 0 {
 		return
 	}
-	if sign < 0 || len(h.class.wants.Mounts) > 0 { // who shares a volume with h needs no other place for it
+	// a volume that h attaches takes no additional room for other pods that use it
+	if sign < 0 || len(h.class.wants.Mounts) > 0 {
 		c.waits.gained(h.Row)
 	}
 	c.notifyAround(h, sign)
@@ -39,7 +40,7 @@ func (c *cluster) notifyAround(h *held, sign int32) {
 	h.EachCounter(func(k *census.Counter) { c.notifyCounter(k, h.Row, sign) })
 }
 
-// used notes that another number of pods uses a claim than before, and on which row.
+// used records that another number of pods than before uses a claim, and the row where that changed.
 func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 	for _, w := range s.byClaim[key] {
 		switch d := w.demand; {
@@ -52,21 +53,21 @@ func (s *waits) used(c *cluster, key volumes.ClaimKey, r row) {
 	}
 }
 
-// claimTurned notes that a claim is another.
+// claimTurned records that a claim has changed.
 func (s *waits) claimTurned(key volumes.ClaimKey) {
 	for _, w := range s.byClaim[key] {
 		s.concernAll(w)
 	}
 }
 
-// classTurned notes that something about a storage class is another.
+// classTurned records that something about a storage class has changed.
 func (s *waits) classTurned(class string) {
 	for _, w := range s.byClass[class] {
 		s.concernAll(w)
 	}
 }
 
-// volumeTurned notes that a volume is another: to those whose claims name it, or could get it.
+// volumeTurned notifies the waiters whose claims name a changed volume, or could get it.
 func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	s := &c.waits
 	c.storage.ClaimsOf(v.Name, func(claim *volumes.ClaimState) { s.claimTurned(claim.Key) })
@@ -84,15 +85,15 @@ func (c *cluster) volumeTurned(v *volumes.KnownVolume) {
 	}
 }
 
-// keptNoMore tells the pods that use a claim that the volume reserved for it is gone, or reserved for another: now the
-// claim may get any other volume. was is what was known of the volume before; nil: nothing.
+// keptNoMore notifies the waiters that use a claim if the volume reserved for it is gone, or reserved for another
+// claim: now the claim may get another volume. was is the volume before the change; nil: there was none.
 func (c *cluster) keptNoMore(was *volumes.KnownVolume) {
 	if was != nil && was.Claimed {
 		c.waits.claimTurned(volumes.ClaimKey{Namespace: was.ClaimSpace, Name: was.ClaimName})
 	}
 }
 
-// driverTurned notes that less is asked of volumes that a driver makes.
+// driverTurned records that fewer conditions apply to volumes that a driver provisions.
 func (c *cluster) driverTurned(driver string) {
 	c.storage.Classes(func(k *volumes.KnownClass) {
 		if k.Provisioner == driver {
@@ -101,7 +102,7 @@ func (c *cluster) driverTurned(driver string) {
 	})
 }
 
-// findConcerned finds the waiters to which what has happened on rows may matter.
+// findConcerned marks the waiters to which changes on rows may matter.
 func (s *waits) findConcerned(c *cluster) {
 	if len(s.of) > 0 {
 		for _, r := range onceEach(s.changed) {

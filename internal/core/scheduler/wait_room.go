@@ -1,14 +1,14 @@
 package scheduler
 
-// A rowEvent is something that has happened on a row, and what was found out about it for the waiters that were looked
-// at so far.
+// A rowEvent is a change on a row, with results that are shared by the waiters evaluated for it.
 type rowEvent struct {
 	c          *cluster
 	row        row
 	number     uint64
-	preemptors bool // somebody who waits could evict somebody, somewhere
-	above      map[aboveKey]int64
-	below      map[int32]bool // by priority: pods on the row are below it
+	preemptors bool // some waiter could evict some pod on any row
+	// See freeAbove.
+	above map[aboveKey]int64
+	below map[int32]bool // by priority: some pod on the row has a lower one
 }
 
 type aboveKey struct {
@@ -16,8 +16,8 @@ type aboveKey struct {
 	priority int32
 }
 
-// mayHelp reports whether the row may be of use to w now. It is not where a rule still objects that w hears the end of,
-// and w can evict nobody there.
+// mayHelp reports whether the row may be of use to w now. It is not if a rule still rejects w there and w can evict no
+// pod there.
 func (e *rowEvent) mayHelp(w *waiter) bool {
 	rules := w.rules
 	if a := w.audience; a != nil && rules&rulesAround != 0 && a.offBy(e.row, e.number)&rules != 0 {
@@ -26,8 +26,8 @@ func (e *rowEvent) mayHelp(w *waiter) bool {
 	return e.hasRoom(w, false) || w.maySearch() && e.anyBelow(w.demand.priority) && e.hasRoom(w, true)
 }
 
-// hasRoom reports whether the row has room for w, without the pods that it may evict if that is allowed. Those who do
-// not hear of room yet are to hear: it may be all that keeps them off now.
+// hasRoom reports whether the row has room for w, with evicting without the pods that w may evict. It returns true for
+// waiters that were not rejected because of resources, because another of their rejections may have ended.
 func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
 	asks := w.heard.node.asks
 	if w.rules&RuleResources == 0 || asks[0].value == anyRoom {
@@ -44,7 +44,7 @@ func (e *rowEvent) hasRoom(w *waiter, evicting bool) bool {
 	return true
 }
 
-// freeAbove is what would be free of a column without the pods below a priority.
+// freeAbove returns how much of a column would be free without the pods below a priority.
 func (e *rowEvent) freeAbove(column int, priority int32) int64 {
 	key := aboveKey{column: column, priority: priority}
 	free, known := e.above[key]
@@ -74,7 +74,7 @@ func (e *rowEvent) anyBelow(p int32) bool {
 	return any
 }
 
-// freeIn is what is free of a column on row r, and how much there would be at most if pods were evicted.
+// freeIn returns how much of a column is free on row r, and how much could be if pods were evicted.
 func (c *cluster) freeIn(r row, column int) (free, most int64) {
 	if column == podsColumn {
 		return c.podsMax[r] - c.podsHeld[r], c.podsMax[r]
@@ -83,7 +83,7 @@ func (c *cluster) freeIn(r row, column int) (free, most int64) {
 	return most - c.columns.takes(column, r), most
 }
 
-// freeAbove is what would be free without the pods below a priority.
+// freeAbove returns how much would be free without the pods below a priority.
 func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
 	free, _ = c.freeIn(r, column)
 	for _, h := range c.held[r] {
@@ -103,7 +103,7 @@ func (c *cluster) freeAbove(r row, column int, priority int32) (free int64) {
 	return free
 }
 
-// anyPreemptor reports whether a waiter could evict any pod that is counted.
+// anyPreemptor reports whether some waiter could evict some pod on a row.
 func (s *waits) anyPreemptor(c *cluster) bool {
 	for p := range s.preemptors {
 		if c.anyBelow(p) {

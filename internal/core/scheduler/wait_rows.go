@@ -8,26 +8,28 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// A rowIndex finds the waiters to which something that has happened on one row may matter: of those that demand one of
-// the row's labels, or its name, or none, those whose request of the resource that is scarcest for them may fit.
+// A rowIndex finds the waiters to which a change on one row may matter. Waiters that require a label or name are
+// indexed by it, and each of these lists by the amounts of the resources that the waiters request.
 type rowIndex struct {
-	roomOnly bool // everybody in it hears of room
+	roomOnly bool // all waiters in it are to be notified only if there may be room
 	byLabel  map[selector.LabelID]*bucket
 	byName   map[string]*bucket
-	others   *bucket
+	// Waiters that require no label or name.
+	others *bucket
 }
 
-// bucket holds waiters by the resources that they ask for.
+// bucket has waiters grouped by the resources that they request.
 type bucket struct {
 	roomOnly bool
 	size     int
 	sets     []requesters
 }
 
-// requesters ask for the same resources. They are listed by each of these, from the least on: what has so much free of
-// one is of no use to those who ask for more of it, and the shortest of the lists up to there has everybody else.
+// requesters are waiters that request the same resources. For each resource there is a list, sorted by the amount. A
+// waiter that requests more of a resource than is free cannot fit. So for each resource only the first part of its list
+// matters, and the shortest of these parts has all waiters that may fit.
 type requesters struct {
-	columns []int // podsColumn: room for one pod
+	columns []int // podsColumn is among them as room for one pod
 	lists   [][]requester
 }
 
@@ -36,32 +38,32 @@ type requester struct {
 	waiter *waiter
 }
 
-// podsColumn stands for the number of pods that a node takes.
+// podsColumn stands for the number of pods on a node.
 const podsColumn = -1
 
-// anyRoom is asked for where nobody looks at room.
+// anyRoom is the amount for waiters to which resources do not matter.
 const anyRoom = math.MinInt64
 
-// columnsMax is by how many resources a waiter is listed at most, those of which it asks for the largest parts of a
-// node. Chosen: common pods ask for CPU, memory and a device.
+// columnsMax is by how many resources a waiter is listed at most: those of which it requests the largest parts of a
+// node. Chosen: common pods request CPU, memory and a device.
 const columnsMax = 4
 
-// spot is where a waiter is in a rowIndex.
+// spot is the place of a waiter in a rowIndex.
 type spot struct {
 	in     bool
 	labels []selector.LabelID
 	names  []string
-	asks   []request // what is asked for of the columns by which it is listed
+	asks   []request // the requests by which it is listed
 }
 
 func newRowIndex(roomOnly bool) rowIndex {
 	return rowIndex{roomOnly: roomOnly, byLabel: map[selector.LabelID]*bucket{}, byName: map[string]*bucket{}, others: &bucket{roomOnly: roomOnly}}
 }
 
-// labelsMax is how many labels a waiter may be found by. Chosen: with more it is among those that are found by none.
+// labelsMax is by how many labels a waiter may be indexed. Chosen: a waiter with more is in others.
 const labelsMax = 32
 
-// add puts w where it is found by a label or name without which no row is of use to it.
+// add adds w under a label or name that every row has on which it fits.
 func (x *rowIndex) add(c *cluster, w *waiter) spot {
 	at := spot{in: true}
 	at.asks = c.scarcest(w.demand)
@@ -105,13 +107,14 @@ func (x *rowIndex) eachBucket(at *spot, see func(*bucket)) {
 	}
 }
 
-// demanded lists labels or names one of which a row must have; none: it need not have any.
+// demanded returns labels or names such that every row on which d fits has one of them; none: there is no such
+// requirement.
 func (x *rowIndex) demanded(d *demand) (labels []selector.LabelID, names []string) {
 	if !d.profile.Skip["NodeAffinity"] {
 		if d.onlyNames != nil {
 			return nil, d.onlyNames
 		}
-		for _, l := range d.nodeSelector { // the one by which fewest others are found
+		for _, l := range d.nodeSelector { // the one with the fewest waiters
 			if labels == nil || x.sizeOf(l) < x.sizeOf(labels[0]) {
 				labels = []selector.LabelID{l}
 			}
@@ -138,8 +141,7 @@ func (x *rowIndex) sizeOf(l selector.LabelID) int {
 	return 0
 }
 
-// scarcest are the resources of which d asks for the largest parts of a node, as far as a few nodes tell, in the order
-// of columns.
+// scarcest returns the requests of d that are the largest parts of a node, judged by a few nodes, sorted by column.
 func (c *cluster) scarcest(d *demand) (asks []request) {
 	if d.profile.Skip["NodeResourcesFit"] {
 		return []request{{column: podsColumn, value: anyRoom}}
@@ -164,7 +166,7 @@ func (c *cluster) scarcest(d *demand) (asks []request) {
 	return asks
 }
 
-// mostOf is the most that one of a few nodes has of a column.
+// mostOf returns the most that any of a few nodes has of a column.
 func (c *cluster) mostOf(column int) (most int64) {
 	const nodes = 8
 	seen := 0
@@ -177,7 +179,7 @@ func (c *cluster) mostOf(column int) (most int64) {
 	return most
 }
 
-// setOf finds those who ask for the same columns; -1: there are none.
+// setOf returns the index of the requesters with these columns; -1: there are none.
 func (b *bucket) setOf(asks []request) int {
 	return slices.IndexFunc(b.sets, func(s requesters) bool {
 		return slices.EqualFunc(s.columns, asks, func(column int, q request) bool { return column == q.column })
@@ -220,7 +222,7 @@ func fewerFirst(a, b requester) int {
 	return cmp.Or(cmp.Compare(a.amount, b.amount), cmp.Compare(a.waiter.number, b.waiter.number))
 }
 
-// each calls see for the waiters to which what has happened on row r may matter.
+// each calls see for the waiters to which a change on row r may matter.
 func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
 	if !c.Present(r) {
 		return
@@ -238,8 +240,8 @@ func (x *rowIndex) each(c *cluster, r row, see func(*waiter)) {
 	}
 }
 
-// each leaves out whom nothing that has happened helps. Of who hears of room only, it looks at those that ask for no
-// more of a resource than the row could have.
+// each skips waiters that the change does not help. If roomOnly, it examines only those that request no more of a
+// resource than the row could have.
 func (b *bucket) each(e *rowEvent, see func(*waiter)) {
 	if b == nil {
 		return
@@ -257,7 +259,8 @@ func (b *bucket) each(e *rowEvent, see func(*waiter)) {
 	}
 }
 
-// within lists who asks for no more of a column than there could be: of that column by which they are fewest.
+// within returns the waiters that request no more of a column than there could be free, for the column with the fewest
+// of them.
 func (s *requesters) within(e *rowEvent) (fewest []requester) {
 	for i, column := range s.columns {
 		free, most := e.c.freeIn(e.row, column)
@@ -273,7 +276,7 @@ func (s *requesters) within(e *rowEvent) (fewest []requester) {
 	return fewest
 }
 
-// noMoreThan is for the search of the first who asks for more than most.
+// noMoreThan is for the search of the first requester with more than most.
 func noMoreThan(q requester, most int64) int {
 	if q.amount <= most {
 		return -1

@@ -8,26 +8,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// An Aim is a set of pods that somebody means: those that all its parts select. Constraints and terms that mean the
-// same pods share one.
+// An Aim is a set of pods: those that all its parts select. Constraints and terms that select the same pods share one
+// Aim.
 type Aim struct {
-	ID    int32
-	key   string
+	ID  int32
+	key string
+	// Parts does not change.
 	Parts []AimPart
-	refs  int
+	refs  int // how many constraints, terms and counters use it
 
-	counters []*Counter // of pods that it means, by domain
-	Held     []*Counter // of terms with this aim that counted pods hold, by domain
+	counters []*Counter // that count the pods in the set, by domain
+	Held     []*Counter // that count the terms with this aim of the pods in the census, by domain
 }
 
-// AimPart selects pods of some namespaces.
+// AimPart selects pods by their labels, in some namespaces: those listed, and those with the labels of ByLabels.
 type AimPart struct {
 	Namespaces []string // sorted
 	ByLabels   selector.Selector
 	Pods       selector.Selector
 }
 
-// Means reports whether a means the pods of who.
+// Means reports whether the pods of who are in the set.
 func (a *Aim) Means(c *Census, who *Identity) bool {
 	for i := range a.Parts {
 		p := &a.Parts[i]
@@ -41,7 +42,8 @@ func (a *Aim) Means(c *Census, who *Identity) bool {
 	return true
 }
 
-// local reports whether the labels of namespaces do not matter to the aim and it means pods of one only, and which.
+// local reports whether the aim selects pods of one namespace only, whatever the labels of namespaces are, and of
+// which.
 func (a *Aim) local() (string, bool) {
 	for i := range a.Parts {
 		if !a.Parts[i].ByLabels.Nothing {
@@ -55,7 +57,7 @@ func (a *Aim) local() (string, bool) {
 	return p.Namespaces[0], true
 }
 
-// AimAt returns the aim of parts and takes hold of it; release lets go.
+// AimAt returns the aim with these parts, with one more reference. ReleaseAim drops the reference.
 func (c *Census) AimAt(parts ...AimPart) *Aim {
 	b := c.scratch[:0]
 	for i := range parts {
@@ -80,7 +82,7 @@ func (c *Census) AimAt(parts ...AimPart) *Aim {
 	return a
 }
 
-// ReleaseAim lets go of an aim.
+// ReleaseAim drops a reference to an aim. The aim is deleted with its last reference.
 func (c *Census) ReleaseAim(a *Aim) {
 	if a.refs--; a.refs > 0 {
 		return

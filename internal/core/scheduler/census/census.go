@@ -1,21 +1,24 @@
-// Package census counts who is where: which pods constraints and terms mean, and how many of them, or of terms that
-// mean others, each part of the cluster holds.
+// Package census counts pods by topology domain: how many pods with certain labels are in each domain, and how many
+// pods there have terms of inter-pod affinity about others.
 //
 // # Model
 //
-// An Aim is a set of pods that somebody means, an Identity who a pod is to others; each knows the other as they come
-// and go. A Topology divides rows into domains by the value of a label, a Scope is the rows on which pods count for a
-// spread constraint, a Ground what a scope leaves of a topology. A Counter counts, by domain, the pods that an aim
-// means, or the terms with it that pods hold (HeldTerm). All of these are shared by who asks for the same, counted by
-// who holds them, and gone when nobody does.
+// An Aim is a set of pods, given by selectors. An Identity is what selectors can see of a pod: its namespace and
+// labels. Each Aim and each Identity has a list of the matching ones of the other; the lists follow as aims and
+// identities come and go. A Topology divides rows into domains by the value of a label. A Scope is the set of rows on
+// which pods count for a spread constraint. A Ground is the part of a topology that is in a scope. A Counter counts, by
+// domain, the pods in an aim, or the terms about an aim of the pods there (HeldTerm). All of these are shared by users
+// with equal values, count their references, and are deleted with the last reference.
 //
 // # Invariants
 //
-//   - A counter equals what a fresh count over all pods and rows would give, at any moment.
-//   - It follows each pod (Come, Leave, Count) and each node (MoveRow), and tells of each counter that changes.
-//   - A domain without anything to count takes no room in a counter.
+//   - A counter always equals what a fresh count over all pods and rows would give.
+//   - Counters follow each pod (Come, Leave, Count) and each node (MoveRow). The callbacks of New report which counters
+//     changed.
+//   - A domain where nothing is counted takes no memory in a counter.
 //
-// It knows no demands, rules or waiting pods. Of nodes it asks what Nodes says, of scopes what an Admission says.
+// The package has no pods that wait, and no filters. What it needs of nodes is the interface Nodes; which nodes a scope
+// has is decided by the interface Admission.
 package census
 
 import (
@@ -28,46 +31,51 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Census is the live counts of who is where, and who means whom.
+// Census has the counters, and what they count. It changes only by its methods; one goroutine may use it.
 type Census struct {
 	on      Nodes
 	in      *selector.Interner
-	changed func(rows.Row) // what others think of pods on a row is another now
-	// recounted is told that k counts more on row r than before (sign 1), or fewer.
+	changed func(rows.Row) // called when the aims that have the pods on a row change
+	// recounted is called when k counts more on row r than before (sign 1) or less (sign -1).
 	recounted func(k *Counter, r rows.Row, sign int32)
-	scratch   []byte
+	// scratch is the memory for keys, reused by each call.
+	scratch []byte
 
+	// By their keys; see encode.
 	identities map[string]*Identity
 	peers      map[string]*peers // by namespace
 	namespaces map[string][]selector.Label
 
-	aims     map[string]*Aim
-	aimsIn   map[string]*aimList // by the namespace they are about, everyNamespace for the others
+	aims map[string]*Aim
+	// by the namespace of the pods in the aim; everyNamespace for aims with several namespaces
+	aimsIn map[string]*aimList
+	// aimsMade is the ID of the newest aim.
 	aimsMade int32
 
 	topologies map[int32]*Topology // by label key
 	counters   map[CounterKey]*Counter
 	scopes     map[string]*Scope
 	grounds    map[groundKey]*Ground
-	// TermsVersion grows when a counter of held terms comes or goes, epoch when a topology begins or ends to have
-	// domains of several rows.
+	// TermsVersion grows when a counter of terms comes or goes. Epoch grows when a topology gets its first domain of
+	// several rows, or loses its last.
 	TermsVersion, Epoch uint64
-	gone                struct{ identities, aims, counters int } // see shrink.Map
+	gone                struct{ identities, aims, counters int } // deleted entries, for shrink.Map
 }
 
-// Nodes is what a census looks at of nodes.
+// Nodes is what a census reads of nodes.
 type Nodes interface {
-	// End is above every row.
+	// End returns a row above every row.
+	// Present reports whether row r has a node.
 	End() rows.Row
 	Present(r rows.Row) bool
-	// Label returns the value of a label.
+	// Label returns the value of a label of a node.
 	Label(r rows.Row, key int32) (value int32, ok bool)
 	// HasKey reports whether any row has a label of this key.
 	HasKey(key int32) bool
 }
 
-// New returns a census of no pods. changed is told of rows with pods of whom others think otherwise now, recounted of
-// counters that count more on a row than before (sign 1), or fewer.
+// New returns a census without pods. It calls changed for rows with a pod that other aims than before have, and
+// recounted for counters that count more on a row than before (sign 1) or less (sign -1).
 func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func(*Counter, rows.Row, int32)) *Census {
 	return &Census{
 		on:         on,
@@ -86,29 +94,29 @@ func New(on Nodes, in *selector.Interner, changed func(rows.Row), recounted func
 	}
 }
 
-// Pod is a pod that counts on a row.
+// Pod is a pod on a row.
 type Pod struct {
 	Row      rows.Row
 	Deleting bool // its deletion was asked for
 	Who      *Identity
 	Terms    []HeldTerm
-	inWho    int // place in pods of who
+	inWho    int // place in Who.Pods
 }
 
-// HeldTerm is a term of a pod, kept where the pods that it means look for it.
+// HeldTerm is a term of inter-pod affinity of a pod that is on a row, with the counter in which it counts.
 type HeldTerm struct {
 	Counter *Counter
 	Weight  int32
 }
 
-// Come counts p; Leave takes it off again.
+// Come adds p to the census and counts it. Leave is the opposite.
 func (c *Census) Come(p *Pod) {
 	p.inWho = len(p.Who.Pods)
 	p.Who.Pods = append(p.Who.Pods, p)
 	c.Count(p, 1)
 }
 
-// Leave takes p off again.
+// Leave removes p from the census.
 func (c *Census) Leave(p *Pod) {
 	c.Count(p, -1)
 	list := p.Who.Pods
@@ -118,8 +126,8 @@ func (c *Census) Leave(p *Pod) {
 	p.Who.Pods = list[:len(list)-1]
 }
 
-// Count counts p where constraints and terms look for it, and its own terms where others look for them, once more
-// (sign 1) or once less.
+// Count adds p (sign 1) or subtracts it (sign -1): in the counters of the aims that have it, and its own terms in the
+// counters of terms.
 func (c *Census) Count(p *Pod, sign int32) {
 	for _, a := range p.Who.Aims {
 		for _, k := range a.counters {
@@ -131,7 +139,7 @@ func (c *Census) Count(p *Pod, sign int32) {
 	}
 }
 
-// EachCounter calls see for the counters in which p counts.
+// EachCounter calls see for the counters in which p or a term of p counts.
 func (p *Pod) EachCounter(see func(*Counter)) {
 	for _, a := range p.Who.Aims {
 		for _, k := range a.counters {
@@ -143,8 +151,8 @@ func (p *Pod) EachCounter(see func(*Counter)) {
 	}
 }
 
-// MoveRow lets change alter what decides about the domains and scopes of row r, and keeps the counters right. pods are
-// those that count on it.
+// MoveRow calls change, which alters what decides about the domains and scopes of row r, and keeps the counters right.
+// pods are those on the row.
 func (c *Census) MoveRow(r rows.Row, pods iter.Seq[*Pod], change func()) {
 	c.standIn(r, pods, -1)
 	change()
@@ -161,7 +169,7 @@ func (c *Census) MoveRow(r rows.Row, pods iter.Seq[*Pod], change func()) {
 	c.standIn(r, pods, 1)
 }
 
-// standIn adds row r and its pods to the counters, or takes them away.
+// standIn adds row r and its pods to the counters (sign 1), or subtracts them (sign -1).
 func (c *Census) standIn(r rows.Row, pods iter.Seq[*Pod], sign int32) {
 	for p := range pods {
 		c.Count(p, sign)
@@ -172,7 +180,7 @@ func (c *Census) standIn(r rows.Row, pods iter.Seq[*Pod], sign int32) {
 	}
 }
 
-// SetNamespace folds in the labels of a namespace: wider aims may now mean its pods, or no longer.
+// SetNamespace sets the labels of a namespace. Aims that select namespaces by labels may gain or lose its pods.
 func (c *Census) SetNamespace(name string, labels []selector.Label) (changed bool) {
 	if slices.Equal(c.namespaces[name], labels) {
 		return false
@@ -196,7 +204,7 @@ func (c *Census) SetNamespace(name string, labels []selector.Label) (changed boo
 	return changed
 }
 
-// turn makes aim a mean the pods of who, or no longer.
+// turn adds the pods of who to aim a, or removes them.
 func (c *Census) turn(who *Identity, a *Aim, means bool) {
 	sign := int32(1)
 	if !means {
@@ -216,12 +224,12 @@ func (c *Census) turn(who *Identity, a *Aim, means bool) {
 	}
 }
 
-// EachString calls see for the number of every string that is used; see selector.Interner.
+// EachString calls see for the number of every string that is in use; see selector.Interner.
 func (c *Census) EachString(see func(...int32)) {
 	for key, t := range c.topologies {
 		see(key)
 		if key == NodeItself {
-			continue // its values are rows
+			continue // the values of this topology are rows, not strings
 		}
 		for value := range t.Values {
 			see(value)
@@ -233,18 +241,18 @@ func (c *Census) EachString(see func(...int32)) {
 	}
 }
 
-// Sizes counts what is kept. It is for tests.
+// Sizes returns how many of everything there are. It is for tests.
 func (c *Census) Sizes() string {
 	return fmt.Sprint(len(c.identities), len(c.aims), len(c.aimsIn), len(c.counters), len(c.scopes), len(c.grounds), len(c.topologies), len(c.peers))
 }
 
-// Counters lists what is kept. It is for tests.
+// Counters returns all counters. It is for tests.
 func (c *Census) Counters() iter.Seq[*Counter] { return maps.Values(c.counters) }
 
-// Identities lists what is kept. It is for tests.
+// Identities returns all identities. It is for tests.
 func (c *Census) Identities() iter.Seq[*Identity] { return maps.Values(c.identities) }
 
-// Listed reports whether k is at its place with its aim. It is for tests.
+// Listed reports whether k is at its place in the list of its aim. It is for tests.
 func (k *Counter) Listed() bool {
 	list := k.Of.Aim.counters
 	if k.Of.What > CountLivePods {

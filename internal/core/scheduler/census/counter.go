@@ -5,19 +5,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// A Counter counts, by domain, the pods that an aim means or what held terms with that aim weigh. It keeps the
-// domains only that have something to count, so that it is as large as the number of its pods, however many nodes
-// there are.
+// A Counter counts, by domain, the pods in an aim, or the weights of terms about that aim. It stores only the domains
+// where the count is not zero, so its size is proportional to the number of pods, not of nodes.
 type Counter struct {
-	Of        CounterKey
+	Of CounterKey
+	// refs is how many constraints, terms and demands use the counter.
 	refs      int
 	place     int    // in the aim's list
 	Count     Sparse // by domain
 	Total     int64
-	Listeners any // who hears of changes; its user's
+	Listeners any // to be notified of changes; owned by the user of the package
 
-	// For counters with a scope: the ground they stand on, and of the domains with a count how many have which; least
-	// is no larger than the smallest of these counts. A domain without rows in the scope has no count.
+	// Only for counters with a scope: Ground is the part of the topology in the scope; having is how many domains have
+	// a given count, for counts above zero; least is a lower bound of the smallest such count. Domains without rows in
+	// the scope have no count.
 	Ground *Ground
 	having Sparse
 	least  int32
@@ -27,22 +28,22 @@ type Counter struct {
 type CounterKey struct {
 	Aim   *Aim
 	Topo  *Topology
-	Scope *Scope // pods on other rows do not count; nil: all rows
+	Scope *Scope // pods on rows outside do not count; nil: all rows
 	What  Counted
 }
 
-// Counted is what a counter counts.
+// Counted says what a counter counts.
 type Counted uint8
 
 const (
-	CountPods        Counted = iota // that the aim means
-	CountLivePods                   // of them, those whose deletion was not asked for
-	CountAntiTerms                  // required anti-affinity terms with the aim, on the rows of their holders
-	CountTerms                      // likewise, required affinity terms
-	CountTermWeights                // likewise, the weights of preferred terms, anti-affinity negative
+	CountPods        Counted = iota // pods in the aim
+	CountLivePods                   // pods in the aim whose deletion was not requested
+	CountAntiTerms                  // required anti-affinity terms about the aim, on the rows of the pods that have them
+	CountTerms                      // the same for required affinity terms
+	CountTermWeights                // the same for weights of preferred terms; anti-affinity is negative
 )
 
-// At is the count in a domain; none in NoDomain.
+// At returns the count in domain d; 0 for NoDomain.
 func (k *Counter) At(d int32) int32 {
 	if d < 0 {
 		return 0
@@ -50,10 +51,10 @@ func (k *Counter) At(d int32) int32 {
 	return k.Count.at(d)
 }
 
-// On is the count in the domain of row r.
+// On returns the count in the domain of row r.
 func (k *Counter) On(r rows.Row) int32 { return k.At(k.Of.Topo.At(r)) }
 
-// add counts n more on row r.
+// add adds n to the count of the domain of row r.
 func (k *Counter) add(r rows.Row, n int32) {
 	d := k.Of.Topo.At(r)
 	if d == NoDomain || n == 0 || k.Of.Scope != nil && !k.Of.Scope.in.Has(r) {
@@ -67,7 +68,7 @@ func (k *Counter) add(r rows.Row, n int32) {
 	}
 }
 
-// countPod counts a pod that the aim means.
+// countPod adds or subtracts a pod that is in the aim.
 func (k *Counter) countPod(h *Pod, sign int32) {
 	if k.Of.What == CountLivePods && h.Deleting {
 		return
@@ -75,7 +76,7 @@ func (k *Counter) countPod(h *Pod, sign int32) {
 	k.add(h.Row, sign)
 }
 
-// tally notes that n more domains have a count, which is not kept for none.
+// tally records that n more domains have this count. Counts of zero are not recorded.
 func (k *Counter) tally(count, n int32) {
 	if count <= 0 {
 		return
@@ -84,7 +85,7 @@ func (k *Counter) tally(count, n int32) {
 	k.least = min(k.least, count)
 }
 
-// Fewest is the smallest count of a domain with rows in the scope; 0 if there is none.
+// Fewest returns the smallest count of all domains that have rows in the scope; 0 if there are no such domains.
 func (k *Counter) Fewest() int32 {
 	if k.Count.Len() < k.Ground.Domains || k.Count.Len() == 0 {
 		return 0
@@ -95,7 +96,7 @@ func (k *Counter) Fewest() int32 {
 	return k.least
 }
 
-// NextFewest is likewise, without one of the domains that have the fewest; at most so much more than these.
+// NextFewest returns the same with one of the domains with the smallest count left out, but at most Fewest() + most.
 func (k *Counter) NextFewest(most int32) int32 {
 	fewest := k.Fewest()
 	having := int(k.having.at(fewest))
@@ -113,7 +114,8 @@ func (k *Counter) NextFewest(most int32) int32 {
 	return fewest + most
 }
 
-// CounterAt returns the counter of key, counted, and takes hold of it and of its parts; ReleaseCounter lets go.
+// CounterAt returns the counter of key, with one more reference; the counter has references to the parts of the key.
+// ReleaseCounter drops the reference.
 func (c *Census) CounterAt(key CounterKey) *Counter {
 	if known := c.counters[key]; known != nil {
 		known.refs++
@@ -131,12 +133,12 @@ func (c *Census) CounterAt(key CounterKey) *Counter {
 		k.place = len(key.Aim.Held)
 		key.Aim.Held = append(key.Aim.Held, k)
 		c.TermsVersion++
-		return k // its holders count themselves
+		return k // the pods with such terms are added by the caller
 	}
 	k.place = len(key.Aim.counters)
 	key.Aim.counters = append(key.Aim.counters, k)
 	if key.Topo.Domains() == 0 {
-		return k // there is no domain to count in
+		return k // no domain, so nothing to count
 	}
 	for _, who := range c.meantBy(key.Aim) {
 		for _, h := range who.Pods {
@@ -146,7 +148,7 @@ func (c *Census) CounterAt(key CounterKey) *Counter {
 	return k
 }
 
-// ReleaseCounter lets go of a counter.
+// ReleaseCounter drops a reference to a counter. The counter is deleted with its last reference.
 func (c *Census) ReleaseCounter(k *Counter) {
 	if k.refs--; k.refs > 0 {
 		return
@@ -167,7 +169,7 @@ func (c *Census) ReleaseCounter(k *Counter) {
 	c.ReleaseAim(k.Of.Aim)
 }
 
-// leave takes k out of its aim's list, and changes the order of the others.
+// leave removes k from list. The last counter of the list takes its place.
 func (k *Counter) leave(list []*Counter) []*Counter {
 	last := len(list) - 1
 	list[k.place] = list[last]
@@ -176,19 +178,19 @@ func (k *Counter) leave(list []*Counter) []*Counter {
 	return list[:last]
 }
 
-// Sparse maps numbers to counts. What has the count zero is not kept.
+// Sparse maps numbers to counts. Counts of zero are not stored.
 type Sparse struct {
-	few  []pair // while there are few
+	few  []pair // while there are at most fewMax
 	many map[int32]int32
 }
 
 type pair struct{ key, count int32 }
 
-// fewMax is up to how many pairs are searched one by one. Chosen: below it, that is faster than a map, and a quarter
-// of its size.
+// fewMax is the largest number of pairs that are searched one by one. Chosen: below it, that is faster than a map, and
+// takes a quarter of the memory.
 const fewMax = 8
 
-// Len is how many numbers have a count.
+// Len returns how many numbers have a count.
 func (s *Sparse) Len() int { return len(s.few) + len(s.many) }
 
 func (s *Sparse) at(key int32) int32 {
@@ -203,7 +205,7 @@ func (s *Sparse) at(key int32) int32 {
 	return 0
 }
 
-// add counts n more for key, and returns what its count was.
+// add adds n to the count of key, and returns the count before.
 func (s *Sparse) add(key, n int32) (was int32) {
 	if s.many != nil {
 		was = s.many[key]

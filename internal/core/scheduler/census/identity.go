@@ -8,18 +8,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// An Identity is who a pod is to others: its namespace and labels. Pods of one ReplicaSet share one.
+// An Identity is what selectors see of a pod: its namespace and labels. The pods of one ReplicaSet share one Identity.
 type Identity struct {
 	key       string
 	Namespace string
 	Labels    []selector.Label
-	places    []int // in c.peers, by label
-	Refs      int
+	places    []int // by label: the place in the list of that label in Census.peers
+	Refs      int   // how many pods and users have it
 
-	Aims  []*Aim // that mean it, sorted by id
-	Reach string // the ids of aims, as text: equal for identities that are the same to everyone
-	Pods  []*Pod
-	Keeps any // what its user keeps with it
+	Aims  []*Aim // that have its pods, sorted by ID
+	Reach string // the IDs of Aims, encoded: equal for identities that are in the same aims
+	Pods  []*Pod // those on rows, in no order
+	Keeps any    // owned by the user of the package
 
 }
 
@@ -52,8 +52,8 @@ func (who *Identity) name() {
 	who.Reach = string(b)
 }
 
-// Identify returns the identity of pods with these labels, sorted by key, and takes hold of it; ReleaseIdentity lets
-// go, and reports whether it was the last to do so. fresh: there was none yet.
+// Identify returns the identity of pods with these labels, sorted by key, with one more reference. fresh is true if it
+// was created by this call. ReleaseIdentity drops the reference.
 func (c *Census) Identify(namespace string, labels []selector.Label) (who *Identity, fresh bool) {
 	b := encode.String(c.scratch[:0], namespace)
 	b = selector.AppendLabels(b, labels)
@@ -75,7 +75,8 @@ func (c *Census) Identify(namespace string, labels []selector.Label) (who *Ident
 	return who, true
 }
 
-// ReleaseIdentity lets go of an identity; last: nobody else holds it.
+// ReleaseIdentity drops a reference to an identity, and reports whether it was the last. With the last reference the
+// identity is deleted.
 func (c *Census) ReleaseIdentity(who *Identity) (last bool) {
 	if who.Refs--; who.Refs > 0 {
 		return false

@@ -7,34 +7,35 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// Who means whom: identities and aims find each other by labels. An aim that demands one of some values of a label,
-// as nearly all do, is listed under these; an identity under each of its labels. So that a new pod is compared with
-// the few aims that may mean it, and a new aim with the few pods, however many there are of both.
+// Identities and aims are indexed by label. Nearly every aim requires one of some values of a label; such an aim is
+// listed under each of these labels. An identity is listed under each of its labels. So a new pod is compared only with
+// the aims that may have it, and a new aim only with the pods that it may have, however many of both there are.
 
-// everyNamespace is where aims are listed that may mean pods of more than one namespace. It is no name of one.
+// everyNamespace is the key of aims that may have pods of more than one namespace. No namespace has this name.
 const everyNamespace = ""
 
 // peers are the identities of one namespace.
 type peers struct {
 	all     map[*Identity]bool
 	byLabel map[selector.Label][]labelled
-	// See shrink.Map.
+	// Deleted entries; see shrink.Map.
 	gone, labelsGone int
 }
 
-// labelled is an identity under one of its labels, the n-th.
+// labelled is an identity, listed under its n-th label.
 type labelled struct {
 	who *Identity
 	n   int
 }
 
-// aimList holds the aims about one namespace, or about more than one.
+// aimList has the aims with pods of one namespace only, or all other aims.
 type aimList struct {
-	byLabel map[selector.Label][]*Aim // those that demand one of some labels, under each
+	byLabel map[selector.Label][]*Aim // aims that require one of some labels, under each of these
 	others  []*Aim
 }
 
-// Demanded returns a requirement of the aim that demands one of some values, the fewest; nil: it has none.
+// Demanded returns the requirement of the aim that a label has one of some values; of several, the one with the fewest
+// values; nil if it has none.
 func (a *Aim) Demanded() (found *selector.Requirement) {
 	for i := range a.Parts {
 		for j := range a.Parts[i].Pods.Requirements {
@@ -90,7 +91,7 @@ func (c *Census) unlistAim(a *Aim) {
 	}
 }
 
-// eachAimFor calls see for the listed aims that may mean who.
+// eachAimFor calls see for the aims listed for namespace home that may have the pods of who.
 func (c *Census) eachAimFor(home string, who *Identity, see func(*Aim)) {
 	list := c.aimsIn[home]
 	if list == nil {
@@ -140,7 +141,7 @@ func (c *Census) unlistIdentity(who *Identity) {
 	}
 }
 
-// MayMean lists the identities that a may mean.
+// MayMean returns the identities that may be in a.
 func (c *Census) MayMean(a *Aim) (out []*Identity) {
 	q := a.Demanded()
 	look := func(p *peers) {
@@ -168,7 +169,7 @@ func (c *Census) MayMean(a *Aim) (out []*Identity) {
 	return out
 }
 
-// meantBy lists the identities that a means.
+// meantBy returns the identities that are in a.
 func (c *Census) meantBy(a *Aim) (out []*Identity) {
 	for _, who := range c.MayMean(a) {
 		if who.MeantBy(a) {

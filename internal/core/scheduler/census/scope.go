@@ -5,8 +5,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// A Scope is the set of rows on which pods count for a spread constraint: those that have all the keys, and that it
-// admits.
+// A Scope is the set of rows on which pods count for a spread constraint: the rows whose nodes have labels with all the
+// keys, and that the Admission admits.
+// Only judge changes the set.
 type Scope struct {
 	key  string
 	refs int
@@ -15,14 +16,14 @@ type Scope struct {
 	in   rows.Mask
 }
 
-// Admission says which nodes count, besides that they are present.
+// Admission decides which nodes are in a scope. Only present nodes are passed to Admits.
 type Admission interface {
 	Admits(r rows.Row) bool
-	EachString(see func(...int32)) // that it uses; see selector.Interner
+	EachString(see func(...int32)) // of the strings in use; see selector.Interner
 }
 
-// ScopeAt returns the scope of rows that have all keys and that of admits, and takes hold of it; ReleaseScope lets go.
-// Admissions with equal keys admit the same.
+// ScopeAt returns the scope of the rows whose nodes have all keys and that of admits, with one more reference.
+// Admissions with equal keys must admit the same nodes. ReleaseScope drops the reference.
 func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
 	for _, k := range keys {
 		key = encode.Number(key, int64(k))
@@ -39,14 +40,14 @@ func (c *Census) ScopeAt(key []byte, of Admission, keys []int32) *Scope {
 	return s
 }
 
-// ReleaseScope lets go of a scope.
+// ReleaseScope drops a reference to a scope.
 func (c *Census) ReleaseScope(s *Scope) {
 	if s.refs--; s.refs == 0 {
 		delete(c.scopes, s.key)
 	}
 }
 
-// judge finds out whether row r is in the scope.
+// judge updates whether row r is in the scope.
 func (s *Scope) judge(on Nodes, r rows.Row) {
 	if s.Admits(on, r) {
 		s.in = s.in.With(r)
@@ -55,7 +56,7 @@ func (s *Scope) judge(on Nodes, r rows.Row) {
 	}
 }
 
-// Admits reports whether row r belongs in the scope as things are.
+// Admits reports whether row r belongs in the scope now.
 func (s *Scope) Admits(on Nodes, r rows.Row) bool {
 	if !on.Present(r) {
 		return false
@@ -68,12 +69,12 @@ func (s *Scope) Admits(on Nodes, r rows.Row) bool {
 	return s.of.Admits(r)
 }
 
-// A Ground is what a scope leaves of a topology. All counters with both share it.
+// A Ground is the part of a topology that is in a scope. All counters with this topology and scope share it.
 type Ground struct {
 	of      groundKey
-	refs    int     // of counters
-	Rows    []int32 // by domain: how many are in the scope
-	Domains int     // those that have any
+	refs    int     // how many counters use it
+	Rows    []int32 // by domain: how many of its rows are in the scope
+	Domains int     // how many domains have rows in the scope
 }
 
 type groundKey struct {
@@ -103,7 +104,7 @@ func (c *Census) releaseGround(g *Ground) {
 	}
 }
 
-// addRow lets row r, if it is in the scope, stand in its domain or no longer.
+// addRow adds row r to its domain (sign 1) or subtracts it (sign -1), if it is in the scope.
 func (g *Ground) addRow(r rows.Row, sign int32) {
 	d := g.of.topo.At(r)
 	if d == NoDomain || !g.of.scope.in.Has(r) {

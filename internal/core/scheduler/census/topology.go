@@ -4,31 +4,33 @@ import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
 import ()
 
-// A Topology divides rows into domains by the value of a label: all rows with the same value are one. Nodes that were
-// not seen, and nodes without the label, are in none.
+// A Topology divides rows into domains by the value of a label: all rows with one value are a domain. Rows without a
+// node, and nodes without the label, are in no domain.
 type Topology struct {
-	Key  int32 // of the label; NodeItself for the topology in which every row is a domain of its own
-	refs int   // of counters and demands
+	Key  int32 // of the label; NodeItself: every row is a domain
+	refs int   // how many counters and demands use it
 
-	Domain []int32   // by row; none: NoDomain, or beyond the end
+	Domain []int32   // by row; rows in no domain have NoDomain or are beyond the end
 	Placed rows.Mask // the rows that are in a domain
-	// The rows of a domain are a list.
+	// The rows of a domain are a doubly linked list.
 	next, prev []rows.Row // by row
-	first      []rows.Row // by domain
+	first      []rows.Row // by domain: the first row of the list
 
-	Values map[int32]int32 // of the label, to domain
-	Value  []int32         // by domain: of the label
-	Rows   []int32         // by domain: how many there are
-	free   []int32         // domains without rows
-	shared int             // domains of several rows
+	Values map[int32]int32 // the domain of each value of the label
+	Value  []int32         // by domain: the value of the label
+	Rows   []int32         // by domain: how many rows it has
+	free   []int32         // numbers of domains that have no rows
+	shared int             // how many domains have more than one row
 }
 
+// NodeItself is the Topology.Key of the topology in which every row is a domain. NoDomain is the domain of rows that
+// are in none.
 const (
 	NodeItself = -1
 	NoDomain   = -1
 )
 
-// At is the domain of row r, or NoDomain.
+// At returns the domain of row r, or NoDomain.
 func (t *Topology) At(r rows.Row) int32 {
 	if int(r) >= len(t.Domain) {
 		return NoDomain
@@ -36,13 +38,13 @@ func (t *Topology) At(r rows.Row) int32 {
 	return t.Domain[r]
 }
 
-// Single reports whether no domain has two rows: what happens to a domain then happens to one row.
+// Single reports whether every domain has at most one row.
 func (t *Topology) Single() bool { return t.shared == 0 }
 
-// Domains is how many domains there are.
+// Domains returns how many domains there are.
 func (t *Topology) Domains() int { return len(t.Rows) - len(t.free) }
 
-// Span is how many domains t has numbers for, and one for no domain.
+// Span returns how many numbers of domains are in use or free, plus one for NoDomain.
 func (t *Topology) Span() int32 { return int32(len(t.Rows) + 1) }
 
 // Each calls see for the rows of domain d.
@@ -52,7 +54,7 @@ func (t *Topology) Each(d int32, see func(rows.Row)) {
 	}
 }
 
-// place puts row r into the domain of value, or into none.
+// place moves row r to the domain of value, or to no domain if ok is false.
 func (t *Topology) place(r rows.Row, value int32, ok bool) {
 	d := t.At(r)
 	if ok && d != NoDomain && t.Value[d] == value || !ok && d == NoDomain {
@@ -100,7 +102,7 @@ func (t *Topology) putIn(r rows.Row, d int32) {
 	}
 }
 
-// domainOf returns the domain of a value, a new one if there is none.
+// domainOf returns the domain of a value, and creates it if necessary.
 func (t *Topology) domainOf(value int32) int32 {
 	d, known := t.Values[value]
 	if known {
@@ -116,8 +118,8 @@ func (t *Topology) domainOf(value int32) int32 {
 	return d
 }
 
-// TopologyOf returns the topology of a label key. It is kept while somebody holds it, and some longer; see
-// HoldTopology.
+// TopologyOf returns the topology of a label key, without adding a reference. Topologies without references are kept
+// for a while; see ReleaseTopology.
 func (c *Census) TopologyOf(key int32) *Topology {
 	if t := c.topologies[key]; t != nil {
 		return t
@@ -134,18 +136,18 @@ func (c *Census) TopologyOf(key int32) *Topology {
 	return t
 }
 
-// topologiesIdle is how many topologies that nobody holds are kept, as long as nodes are in them: pods of the next
-// kind often ask for the same. Chosen: more than keys by which pods are commonly spread; each takes about 25 bytes a
-// node.
+// topologiesIdle is how many topologies without references are kept, as long as they have domains: the next kind of
+// pods often uses the same label keys. Chosen: more than the keys by which pods are commonly spread. Each takes about
+// 25 bytes per node.
 const topologiesIdle = 8
 
-// HoldTopology takes hold of t, and returns it.
+// HoldTopology adds a reference to t, and returns t.
 func (c *Census) HoldTopology(t *Topology) *Topology {
 	t.refs++
 	return t
 }
 
-// ReleaseTopology lets go of t. A topology without rows, as of a key that no node has, goes at once.
+// ReleaseTopology drops a reference to t. A topology without domains (its label key is on no node) is deleted at once.
 func (c *Census) ReleaseTopology(t *Topology) {
 	if t.refs--; t.refs > 0 {
 		return
@@ -171,7 +173,7 @@ func (c *Census) ReleaseTopology(t *Topology) {
 	}
 }
 
-// TopologyValue is what places row r in the topology of key.
+// TopologyValue returns the value that decides in which domain of the topology of key row r is.
 func (c *Census) TopologyValue(r rows.Row, key int32) (value int32, ok bool) {
 	if !c.on.Present(r) {
 		return 0, false

@@ -1,8 +1,8 @@
-// Package encode writes values as bytes that no other values give: what is equal has equal keys, and only that. A map
-// by such a key finds what was made of the same before.
+// Package encode writes values as bytes, for use as keys of maps. Equal values give equal bytes, and different values
+// give different bytes.
 //
-// Each function appends one value to b. Values are told apart by their order, so whoever writes a struct writes its
-// fields in one order always, and of a list first how long it is.
+// Each function appends one value to b. The bytes do not say which value comes next, so code that writes a struct
+// writes its fields always in one order, and code that writes a list writes its length first.
 package encode
 
 import "encoding/binary"

@@ -1,22 +1,22 @@
-// Package queue holds what waits to be tried, and says what is next and when.
+// Package queue is the scheduler's queue: it holds what waits to be scheduled, and says what is next and when.
 //
 // # Model
 //
-// Each entry is in one pool at a time: it is active (ready, the highest priority first, then who has waited longest),
-// sits out a back-off after a failure, waits for somebody else (Gated, Unschedulable, Binding), or is in none while it
-// is being tried (Absent). Pop takes the next out; who tried it says what came of that, by the pool into which it goes
-// then. A back-off doubles with each failure in a row, up to a limit; failed placements and failed binds are counted
-// apart.
+// Each entry is in one pool at a time. Active entries are ready: the highest priority first, then the one that waited
+// longest. Other entries are in back-off after a failure, or wait for something else (Gated, Unschedulable, Binding).
+// An entry that is being tried is in no pool (Absent). Pop takes out the next entry; the caller tries it, and then
+// moves it to the pool that fits the outcome. The back-off doubles with each failure in a row, up to a limit. Failed
+// placements and failed binds are counted separately.
 //
 // # Invariants
 //
-//   - The order is total and depends on nothing but priorities, times and IDs: the same history gives the same order.
-//   - The back-off of a failed bind is waited out. That of a failed placement ends at once when nothing is active:
-//     whoever woke the entry promised it a place, and the scheduler is idle.
-//   - Whoever leaves the pool Unschedulable is reported to the function given to New, wherever it goes.
+//   - The order is total and depends only on priorities, times and IDs: the same history gives the same order.
+//   - The back-off of a failed bind is always waited out. The back-off of a failed placement ends early when no entry
+//     is active: an event may have made room for the entry, and the scheduler is idle.
+//   - The function given to New is called for each entry that leaves the pool Unschedulable, whichever pool it goes to.
 //
-// The queue knows no nodes and no rules: what an entry waits for, and when that has come, is for others to know. It
-// reads no clock, and is for one goroutine at a time.
+// The queue has no nodes. What an entry waits for, and whether it has happened, is decided by the caller. The queue
+// reads no clock. One goroutine at a time may use it.
 package queue
 
 import (
@@ -30,9 +30,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Back-off of an entry after its n-th failure in a row: the first doubled n-1 times, up to the longest. Upstream's
-// defaults of podInitialBackoffSeconds and podMaxBackoffSeconds. Raising them spares a busy API server and delays
-// recovery.
+// The back-off of an entry after its n-th failure in a row is the first doubled n-1 times, up to the longest. These are
+// upstream's defaults of podInitialBackoffSeconds and podMaxBackoffSeconds. Higher values put less load on a busy API
+// server, and delay recovery.
 const (
 	BackoffFirst = time.Second
 	BackoffMax   = 10 * time.Second
@@ -42,51 +42,52 @@ const (
 type Pool uint8
 
 const (
-	// Absent is no pool: a popped entry, or one that is gone.
+	// Absent is no pool: the entry was popped, or removed.
 	Absent Pool = iota
-	// Gated entries may not be tried: no one but their owner can help them.
+	// Gated entries may not be tried: only a change of the entry itself helps.
 	Gated
-	// Active entries are ready.
+	// Active entries are ready to be tried.
 	Active
-	// Backoff is for entries that an event may have helped. They are due at the end of their back-off, or at once when
-	// nobody is active.
+	// Backoff is for entries that an event may have helped. They become ready when their back-off ends, or at once when
+	// no entry is active.
 	Backoff
-	// FailedBind is for entries whose bind failed. They are due at the end of their back-off, never earlier: the API
+	// FailedBind is for entries whose bind failed. They become ready when their back-off ends, never earlier: the API
 	// server needs the pause.
 	FailedBind
-	// Unsettled is as FailedBind, but the bind may have happened.
+	// Unsettled is like FailedBind, but the bind may have succeeded: its outcome is not known.
 	Unsettled
-	// Unschedulable entries fit nowhere until something happens.
+	// Unschedulable entries fit on no node until something changes.
 	Unschedulable
-	// Binding is for entries that were placed, with the fate of the bind on its way, or about which others are asked.
+	// Binding is for entries that were placed, until the outcome of the bind is known, and for entries about which
+	// extenders are asked.
 	Binding
 )
 
-// Entry is what the queue keeps of one thing that waits. Who has more to keep of it embeds an Entry.
+// Entry has the queue's data about one thing that waits. Types with more data embed an Entry.
 type Entry struct {
-	// ID tells entries apart. It does not change while the entry is in a queue.
+	// ID identifies the entry. It does not change while the entry is in a queue.
 	ID string
-	// Priority and Gated may change; Queue.Seen is told then.
+	// The owner may change Priority and Gated, and calls Queue.Seen after that.
 	Priority int32
-	Gated    bool // it may not be tried
+	Gated    bool // the entry may not be tried
 	pool     Pool
 
 	// Came is when the entry was added.
 	Came unit.Instant
-	// Attempts counts placements tried. Who tries counts them.
+	// Attempts counts how often a placement was tried. The caller increments it.
 	Attempts int
 
-	misses int32        // placements in a row that found no place
-	errors int32        // binds in a row that failed
-	since  unit.Instant // when it was added or last failed: the longer ago, the earlier its turn
-	until  unit.Instant // end of its back-off
+	misses int32        // failed placements in a row
+	errors int32        // failed binds in a row
+	since  unit.Instant // when it was added or last failed; of two entries with one priority, the earlier goes first
+	until  unit.Instant // the end of its back-off
 	place  int          // in the heap of its pool
 }
 
-// Pool is where the entry waits.
+// Pool returns the pool in which the entry is.
 func (e *Entry) Pool() Pool { return e.pool }
 
-// Missed reports whether the last placement found no place.
+// Missed reports whether the last placement failed.
 func (e *Entry) Missed() bool { return e.misses > 0 }
 
 func (e *Entry) entry() *Entry { return e }
@@ -97,18 +98,18 @@ type Item interface {
 	entry() *Entry
 }
 
-// Queue holds every item in exactly one pool. Make it with New.
+// Queue has each item in exactly one pool. New makes a queue.
 type Queue[T Item] struct {
 	first, longest time.Duration // back-off
-	woken          func(T)
-	items          map[string]T
+	woken          func(T)       // called when an item leaves the pool Unschedulable
+	items          map[string]T  // by ID
 	active         heap.Heap[T]
 	backoff        heap.Heap[T]
 	failed         heap.Heap[T] // pools FailedBind and Unsettled
 }
 
-// New returns an empty queue. first and longest bound the back-off, zero is BackoffFirst and BackoffMax. woken is
-// called with each item that leaves the pool Unschedulable, before it is anywhere else.
+// New returns an empty queue. first and longest bound the back-off; zero stands for BackoffFirst and BackoffMax. woken
+// is called with each item that leaves the pool Unschedulable, before the item is in another pool.
 func New[T Item](first, longest time.Duration, woken func(T)) *Queue[T] {
 	place := func(x T) *int { return &x.entry().place }
 	inTurn := func(a, b T) int { return inTurn(a.entry(), b.entry()) }
@@ -124,17 +125,17 @@ func New[T Item](first, longest time.Duration, woken func(T)) *Queue[T] {
 	}
 }
 
-// inTurn orders by priority, highest first, then by time, then by ID so that the order is total.
+// inTurn orders by priority, highest first, then by time, then by ID, so that the order is total.
 func inTurn(a, b *Entry) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.since, b.since), strings.Compare(a.ID, b.ID))
 }
 
 func dueFirst(a, b *Entry) int { return cmp.Or(cmp.Compare(a.until, b.until), inTurn(a, b)) }
 
-// Find returns the item of an ID; the zero value if there is none.
+// Find returns the item with an ID, or the zero value if there is none.
 func (q *Queue[T]) Find(id string) T { return q.items[id] }
 
-// PoolOf tells where the item of an ID waits.
+// PoolOf returns the pool of the item with an ID.
 func (q *Queue[T]) PoolOf(id string) Pool {
 	if x, ok := q.items[id]; ok {
 		return x.entry().pool
@@ -145,18 +146,18 @@ func (q *Queue[T]) PoolOf(id string) Pool {
 // All yields every item, in no order.
 func (q *Queue[T]) All() iter.Seq[T] { return maps.Values(q.items) }
 
-// Len is how many items there are.
+// Len returns how many items there are.
 func (q *Queue[T]) Len() int { return len(q.items) }
 
-// Add makes x an item of the queue, in no pool yet.
+// Add adds x to the queue, in no pool.
 func (q *Queue[T]) Add(now unit.Instant, x T) {
 	e := x.entry()
 	e.Came, e.since = now, now
 	q.items[e.ID] = x
 }
 
-// Seen puts x where it belongs after something about it was seen: its gates and priority may be others. changed: so may
-// what keeps it from being placed, and it is worth a try.
+// Seen moves x to the right pool after an update about it: Gated and Priority may have changed. changed says that what
+// keeps it from being placed may have changed, too, so that it should be tried.
 func (q *Queue[T]) Seen(now unit.Instant, x T, changed bool) {
 	switch e := x.entry(); e.pool {
 	case Active, Backoff, FailedBind, Unsettled:
@@ -183,8 +184,8 @@ func (q *Queue[T]) Seen(now unit.Instant, x T, changed bool) {
 	}
 }
 
-// Pop takes the next item to try out of its pool; ok is false if there is none. While nothing is active, items in
-// Backoff come at once.
+// Pop takes the next item out of its pool; ok is false if there is none. While no item is active, it takes items from
+// Backoff before their back-off ends.
 func (q *Queue[T]) Pop(now unit.Instant) (x T, ok bool) {
 	for q.failed.Len() > 0 && q.failed.First().entry().until <= now {
 		due := q.failed.First()
@@ -209,10 +210,10 @@ func (q *Queue[T]) Pop(now unit.Instant) (x T, ok bool) {
 	return x, true
 }
 
-// Take takes x out of its pool, whatever its turn.
+// Take takes x out of its pool, wherever it is in the order.
 func (q *Queue[T]) Take(x T) { q.move(x, Absent) }
 
-// Ready makes x active, or lets it sit out its back-off.
+// Ready makes x active or, if its back-off has not ended, moves it to Backoff.
 func (q *Queue[T]) Ready(now unit.Instant, x T) {
 	if now < x.entry().until {
 		q.move(x, Backoff)
@@ -221,29 +222,29 @@ func (q *Queue[T]) Ready(now unit.Instant, x T) {
 	q.move(x, Active)
 }
 
-// Resume makes x active, whatever its back-off: others have answered what was asked about it.
+// Resume makes x active without regard to its back-off: what was asked about it was answered.
 func (q *Queue[T]) Resume(x T) { q.move(x, Active) }
 
-// Placed keeps x until the fate of its bind is known, or until others have said where it may go.
+// Placed moves x to Binding until the outcome of its bind is known, or until extenders have answered.
 func (q *Queue[T]) Placed(x T) {
 	x.entry().misses = 0
 	q.move(x, Binding)
 }
 
-// Hold keeps x, which has found no place, until others have answered what was asked about it.
+// Hold moves x, which fit nowhere, to Binding until extenders have answered.
 func (q *Queue[T]) Hold(x T) { q.move(x, Binding) }
 
-// Miss notes that x was tried and found no place. It is in no pool yet; see Wait.
+// Miss records that x was tried and fit nowhere. x stays in no pool; the caller calls Wait or Hold.
 func (q *Queue[T]) Miss(now unit.Instant, x T) {
 	e := x.entry()
 	e.misses++
 	e.since, e.until = now, now.Add(q.backoffAfter(e.misses))
 }
 
-// Wait keeps x in the pool Unschedulable.
+// Wait moves x to the pool Unschedulable.
 func (q *Queue[T]) Wait(x T) { q.move(x, Unschedulable) }
 
-// BindFailed lets x try again after its back-off. lost: the bind may have happened.
+// BindFailed records a failed bind: x becomes ready after its back-off. lost says that the bind may have succeeded.
 func (q *Queue[T]) BindFailed(now unit.Instant, x T, lost bool) {
 	e := x.entry()
 	e.errors++
@@ -263,13 +264,13 @@ func (q *Queue[T]) backoffAfter(failures int32) time.Duration {
 	return min(d, q.longest)
 }
 
-// Remove drops x for good.
+// Remove removes x from the queue.
 func (q *Queue[T]) Remove(x T) {
 	q.move(x, Absent)
 	delete(q.items, x.entry().ID)
 }
 
-// Wake is when the first failed bind is due. Zero: there is none.
+// Wake returns when the first failed bind becomes ready; zero if there is none.
 func (q *Queue[T]) Wake() unit.Instant {
 	if q.failed.Len() == 0 {
 		return 0
@@ -277,7 +278,7 @@ func (q *Queue[T]) Wake() unit.Instant {
 	return q.failed.First().entry().until
 }
 
-// Counts gives the size of each pool under the names of upstream's scheduler_pending_pods metric.
+// Counts returns the number of items, by the labels of upstream's metric scheduler_pending_pods.
 func (q *Queue[T]) Counts() map[string]int {
 	n := map[string]int{
 		"active":  q.active.Len(),
@@ -294,7 +295,7 @@ func (q *Queue[T]) Counts() map[string]int {
 	return n
 }
 
-// move takes x out of its pool and puts it into to.
+// move takes x out of its pool and puts it into pool to.
 func (q *Queue[T]) move(x T, to Pool) {
 	e := x.entry()
 	if h := q.heapOf(e.pool); h != nil {
@@ -309,7 +310,7 @@ func (q *Queue[T]) move(x T, to Pool) {
 	}
 }
 
-// heapOf is where the items of a pool are in order; nil: nowhere.
+// heapOf returns the heap with the items of a pool, or nil for pools without order.
 func (q *Queue[T]) heapOf(p Pool) *heap.Heap[T] {
 	switch p {
 	case Active:

@@ -1,24 +1,27 @@
 package rows
 
-// A ChangeLog tells who keeps results by row which rows have changed since it looked last.
+// A ChangeLog lists which rows changed. A cache with one result per row reads what changed since it was last updated.
 type ChangeLog struct {
-	rows  []Row
-	start int   // of rows[0], counted from the first change ever
-	last  []int // by row: its latest change
+	rows  []Row // the latest changes, in order
+	start int   // number of the change in rows[0], counted from the first change ever
+	last  []int // by row: the number of its latest change
 }
 
-// changesMax is how many changes are kept. Chosen: tables that fall further behind are built anew, which costs about
-// as much as catching up on that many rows; 4 bytes each.
+// changesMax is how many changes are kept. Chosen: a cache that is further behind is rebuilt, which costs about as much
+// as recomputing that many rows. Each change takes 4 bytes.
 const changesMax = 1 << 16
 
-// AddRow makes a place for one more row.
+// AddRow makes room for one more row.
 func (l *ChangeLog) AddRow() { l.last = append(l.last, -1) }
 
 // ClearRow changes nothing: that a row was given back is to be seen, too.
+// ClearRow does nothing: the changes of a row that was given back must stay visible.
 func (l *ChangeLog) ClearRow(Row) {}
 
+// End returns the number that the next change gets.
 func (l *ChangeLog) End() int { return l.start + len(l.rows) }
 
+// Add records that row r changed.
 func (l *ChangeLog) Add(r Row) {
 	if len(l.rows) == changesMax {
 		n := copy(l.rows, l.rows[changesMax/2:])
@@ -28,8 +31,8 @@ func (l *ChangeLog) Add(r Row) {
 	l.rows = append(l.rows, r)
 }
 
-// Since calls see for each row that changed at or after a position, once, and returns the position to go on from.
-// ok is false if too much has happened since: every row may have changed.
+// Since calls see once for each row that changed at or after a position, and returns the position to continue from. ok
+// is false if changes since position were dropped: then every row may have changed.
 func (l *ChangeLog) Since(position int, see func(Row)) (next int, ok bool) {
 	if position < l.start {
 		return l.End(), false

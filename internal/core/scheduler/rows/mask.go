@@ -2,23 +2,25 @@ package rows
 
 import "math/bits"
 
-// A Mask is a set of rows, or of other small numbers, one bit each. Those beyond its end are not in it.
+// A Mask is a set of rows, or of other small numbers, one bit each. Numbers beyond its end are not in the set.
 type Mask []uint64
 
+// Has reports whether r is in the set.
 func (m Mask) Has(r Row) bool {
 	return int(r)>>6 < len(m) && m[r>>6]&(1<<(uint(r)&63)) != 0
 }
 
-// Set puts r in; the mask must be long enough.
+// Set adds r. The mask must be long enough.
 func (m Mask) Set(r Row) { m[r>>6] |= 1 << (uint(r) & 63) }
 
+// Clear removes r.
 func (m Mask) Clear(r Row) {
 	if int(r)>>6 < len(m) {
 		m[r>>6] &^= 1 << (uint(r) & 63)
 	}
 }
 
-// With puts r in, in a longer mask if need be.
+// With adds r and returns the mask, which is a longer one if necessary.
 func (m Mask) With(r Row) Mask {
 	for int(r)>>6 >= len(m) {
 		m = append(m, 0)
@@ -27,7 +29,7 @@ func (m Mask) With(r Row) Mask {
 	return m
 }
 
-// Put puts r in or takes it out.
+// Put adds r or removes it.
 func (m Mask) Put(r Row, in bool) Mask {
 	if in {
 		return m.With(r)
@@ -36,7 +38,7 @@ func (m Mask) Put(r Row, in bool) Mask {
 	return m
 }
 
-// Only leaves in m what is in o, too.
+// Only removes from m what is not in o.
 func (m Mask) Only(o Mask) {
 	n := min(len(m), len(o))
 	for i, w := range o[:n] {
@@ -45,7 +47,7 @@ func (m Mask) Only(o Mask) {
 	clear(m[n:])
 }
 
-// Less takes out of m what is in o.
+// Less removes from m what is in o.
 func (m Mask) Less(o Mask) {
 	n := min(len(m), len(o))
 	for i, w := range o[:n] {
@@ -53,13 +55,14 @@ func (m Mask) Less(o Mask) {
 	}
 }
 
-// Add puts into m what is in o; m must not be shorter.
+// Add adds to m what is in o. m must not be shorter than o.
 func (m Mask) Add(o Mask) {
 	for i, w := range o {
 		m[i] |= w
 	}
 }
 
+// Count returns how many rows are in m.
 func (m Mask) Count() (n int) {
 	for _, w := range m {
 		n += bits.OnesCount64(w)
@@ -77,7 +80,7 @@ func (m Mask) None() bool {
 	return true
 }
 
-// Meets reports whether a row is in both.
+// Meets reports whether some row is in both.
 func (m Mask) Meets(o Mask) bool {
 	for i, w := range m[:min(len(m), len(o))] {
 		if w&o[i] != 0 {
@@ -97,7 +100,7 @@ func (m Mask) Within(o Mask) bool {
 	return true
 }
 
-// Each calls see for the rows in m, in order. see may take the row out.
+// Each calls see for the rows in m, in ascending order. see may remove the row that it is called with.
 func (m Mask) Each(see func(Row)) {
 	for i, w := range m {
 		for ; w != 0; w &= w - 1 {
@@ -106,7 +109,7 @@ func (m Mask) Each(see func(Row)) {
 	}
 }
 
-// Both calls see for the rows that are in m and in o.
+// Both calls see for the rows that are in m and in o, in ascending order.
 func (m Mask) Both(o Mask, see func(Row)) {
 	for i, w := range m[:min(len(m), len(o))] {
 		for w &= o[i]; w != 0; w &= w - 1 {
@@ -115,10 +118,10 @@ func (m Mask) Both(o Mask, see func(Row)) {
 	}
 }
 
-// CopyOf makes into a copy of m, and returns it.
+// CopyOf copies m into the memory of into, and returns the copy.
 func (m Mask) CopyOf(into Mask) Mask { return append(into[:0], m...) }
 
-// Unless empties m if a rule that does not look at rows rejects d.
+// Unless empties m if rejected is true: a filter that does not depend on the node rejected the pod.
 func (m Mask) Unless(rejected bool) {
 	if rejected {
 		clear(m)

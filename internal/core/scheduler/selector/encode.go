@@ -32,7 +32,7 @@ func AppendNodeTerm(b []byte, t *NodeTerm) []byte {
 	return encode.Bool(appendRequirements(b, t.Names), t.Broken)
 }
 
-// AppendNodeTerms writes terms; nil is told from none.
+// AppendNodeTerms writes terms. A nil list and an empty list give different bytes.
 func AppendNodeTerms(b []byte, list *[]NodeTerm) []byte {
 	if list == nil {
 		return encode.Bool(b, false)

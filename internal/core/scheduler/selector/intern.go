@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// An Interner gives each distinct string a small number. Nobody counts who uses one: when there are many more than were
-// in use when it was last swept (Due), all that are in use are marked, and the others forgotten (Sweep).
+// An Interner gives each distinct string a small number. It does not count references to numbers. When it has many more
+// strings than at its last sweep (Due), the owner calls Sweep, which keeps the strings in use and drops the others.
 type Interner struct {
 	ids   map[string]int32
 	texts []string
 	free  []int32
-	// Most is beyond how many strings a sweep is due.
+	// Most is the number of strings above which a sweep is due.
 	Most int
 }
 
-// internedMin is how many strings are kept without looking who uses them. Chosen: the labels of some thousand nodes.
+// internedMin is the least number of strings that makes a sweep due. Chosen: the labels of some thousand nodes.
 const internedMin = 1 << 15
 
-// LabelID is a label by the numbers of its key and value.
+// LabelID is a label as the numbers of its key and value.
 type LabelID struct{ Key, Value int32 }
 
-// NewInterner returns an interner that knows no strings.
+// NewInterner returns an interner without strings.
 func NewInterner() *Interner { return &Interner{ids: map[string]int32{}, Most: internedMin} }
 
-// ID returns the number of s, from zero on.
+// ID returns the number of s. A new string gets a number; numbers start at zero.
 func (in *Interner) ID(s string) int32 {
 	if id, ok := in.ids[s]; ok {
 		return id
@@ -50,9 +50,9 @@ func (in *Interner) Labels(labels []Label) []LabelID {
 	return out
 }
 
-// NumberOf returns the number of a label's value. labels are sorted by key.
+// NumberOf returns the number of the value that labels have under key. labels are sorted by key.
 func NumberOf(labels []LabelID, key int32) (value int32, ok bool) {
-	if len(labels) <= 16 { // as nodes mostly have: faster than halving
+	if len(labels) <= 16 { // most nodes have so few: a linear search is faster than a binary search
 		for i := range labels {
 			if labels[i].Key == key {
 				return labels[i].Value, true
@@ -67,16 +67,16 @@ func NumberOf(labels []LabelID, key int32) (value int32, ok bool) {
 	return labels[i].Value, true
 }
 
-// Len is how many strings have a number.
+// Len returns how many strings have a number.
 func (in *Interner) Len() int { return len(in.ids) }
 
-// End is above every number that was given.
+// End returns a number greater than every number given so far.
 func (in *Interner) End() int { return len(in.texts) }
 
-// Due reports whether it is time for a sweep.
+// Due reports whether a sweep is due.
 func (in *Interner) Due() bool { return len(in.ids) > in.Most }
 
-// Sweep forgets the strings whose numbers are not in use. Such a number means nothing any more, and later another
+// Sweep drops the strings whose numbers are not in use. Such a number has no meaning until it is given to another
 // string.
 func (in *Interner) Sweep(used func(id int32) bool) {
 	ids := map[string]int32{}

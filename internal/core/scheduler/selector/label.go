@@ -1,19 +1,20 @@
-// Package selector says what labels, taints and terms about nodes select.
+// Package selector evaluates label selectors, taints, tolerations and node affinity terms.
 //
 // # Model
 //
-// Labels and selectors are as the API has them: text. A selector of pods is asked as it is (Selector). What is asked
-// of nodes, for every pod about every node, is compiled against an Interner, which gives each string a small number: a
-// node's labels become a list of pairs of numbers, a NodeTerm a Term, and to ask is to compare numbers.
+// Labels and selectors are text, as in the API. A selector of pods is evaluated in that form (Selector). What is
+// evaluated about nodes, for every pod and every node, is compiled first: an Interner gives each string a small number,
+// a node's labels become a list of pairs of numbers, and a NodeTerm becomes a Term. Evaluating a Term compares numbers.
 //
-// The Append functions write values as bytes that no other values give: what asks the same has the same key.
+// The Append functions write values as bytes, for use as keys. Equal values give equal bytes; different values give
+// different bytes.
 //
 // # Invariants
 //
-//   - Numbers mean their strings until a sweep that was not told they are in use.
-//   - Labels are sorted by key, those of a node (LabelID) by the number of the key.
+//   - A number stands for its string until a sweep that was not told that the number is in use.
+//   - Labels are sorted by key. Labels of a node (LabelID) are sorted by the number of the key.
 //
-// It knows no pods and no nodes: who asks about which is its caller's to say.
+// The package has no pods and no nodes. The caller decides which selector is evaluated for which pod or node.
 package selector
 
 import (
@@ -27,7 +28,7 @@ type Label struct{ Key, Value string }
 // Operator of a Requirement.
 type Operator int
 
-// The operators of node affinity; those of selectors of pods are the first four.
+// The operators of node affinity. Selectors of pods have only the first four.
 const (
 	In Operator = iota
 	NotIn
@@ -37,7 +38,7 @@ const (
 	Lt
 )
 
-// A Requirement is one condition on a label (or on a node's name).
+// A Requirement is one condition on a label or on a node's name.
 type Requirement struct {
 	Key    string
 	Op     Operator
@@ -45,8 +46,8 @@ type Requirement struct {
 	Bound  int64 // for Gt and Lt
 }
 
-// A Selector matches labels that meet all requirements (not Gt and Lt, which are for nodes). Without any it selects all
-// labels; with Nothing set, none.
+// A Selector matches labels that meet all requirements. Gt and Lt never match: they are for nodes only. A selector
+// without requirements selects all labels. A selector with Nothing set selects none.
 type Selector struct {
 	Requirements []Requirement
 	Nothing      bool
@@ -65,13 +66,13 @@ func (s *Selector) Selects(labels []Label) bool {
 	return true
 }
 
-// Matches is Selects for who means nobody by an empty selector, as a disruption budget does.
+// Matches is Selects for selectors that match nothing when they are empty, as a disruption budget's does.
 func (s *Selector) Matches(labels []Label) bool { return !s.Empty() && s.Selects(labels) }
 
 // Empty reports whether the selector selects everything.
 func (s *Selector) Empty() bool { return !s.Nothing && len(s.Requirements) == 0 }
 
-// Equal reports whether both are written alike.
+// Equal reports whether both have the same requirements in the same order.
 func (s *Selector) Equal(other *Selector) bool {
 	return s.Nothing == other.Nothing && slices.EqualFunc(s.Requirements, other.Requirements, func(a, b Requirement) bool {
 		return a.Key == b.Key && a.Op == b.Op && a.Bound == b.Bound && slices.Equal(a.Values, b.Values)

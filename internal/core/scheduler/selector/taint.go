@@ -22,12 +22,12 @@ type Taint struct {
 type Toleration struct {
 	Key    string
 	Exists bool // match any value
-	Never  bool // the operator is one we do not know: matches nothing
+	Never  bool // the operator is unknown: matches nothing
 	Value  string
 	Effect Effect
 }
 
-// WithEffects are the taints in list that have one of some effects.
+// WithEffects returns the taints in list that have one of effects.
 func WithEffects(list []Taint, effects ...Effect) (out []Taint) {
 	for _, t := range list {
 		if slices.Contains(effects, t.Effect) {
@@ -37,7 +37,7 @@ func WithEffects(list []Taint, effects ...Effect) (out []Taint) {
 	return out
 }
 
-// TolerateAll reports whether every one of taints is tolerated.
+// TolerateAll reports whether tolerations tolerate every one of taints.
 func TolerateAll(tolerations []Toleration, taints []Taint) bool {
 	for _, t := range taints {
 		if !Tolerate(tolerations, t) {

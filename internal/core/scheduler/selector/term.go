@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// A NodeTerm matches a node if all its requirements do. A term without any matches nothing.
+// A NodeTerm matches a node if the node meets all requirements. A term without requirements matches nothing.
 type NodeTerm struct {
 	Labels []Requirement
-	Names  []Requirement // on metadata.name: In or NotIn
-	Broken bool          // a requirement could not be understood: matches nothing
+	Names  []Requirement // on metadata.name: In or NotIn only
+	Broken bool          // a requirement could not be parsed: matches nothing
 }
 
 // A WeightedTerm adds Weight to a node's score if it matches.
@@ -19,15 +19,15 @@ type WeightedTerm struct {
 	Term   NodeTerm
 }
 
-// A Term is a NodeTerm, compiled.
+// A Term is a compiled NodeTerm.
 type Term struct {
 	Labels []LabelRequirement
 	Names  []Requirement
 	Never  bool   // it matches nothing
-	Text   string // equal terms have equal texts; see AppendNodeTerm
+	Text   string // equal terms have equal texts, different terms different texts; see AppendNodeTerm
 }
 
-// A LabelRequirement is a Requirement on a label, compiled. Values are sorted.
+// A LabelRequirement is a compiled Requirement on a label. Values are sorted.
 type LabelRequirement struct {
 	Key    int32
 	Op     Operator
@@ -92,7 +92,7 @@ func (in *Interner) meets(q *LabelRequirement, labels []LabelID) bool {
 	case In:
 		return ok && slices.Contains(q.Values, value)
 	case NotIn:
-		return !ok || !slices.Contains(q.Values, value) // a node without the label is not in any set
+		return !ok || !slices.Contains(q.Values, value) // a node without the label meets every NotIn
 	}
 	if !ok {
 		return false
@@ -122,7 +122,8 @@ func EachString(terms []Term, see func(...int32)) {
 	}
 }
 
-// AnyOf lists labels without which no term matches; nil: a term may match without, or there are more than most.
+// AnyOf returns labels such that a node that matches a term has one of them. It returns nil if some term can match
+// without, or if there would be more labels than most.
 func AnyOf(terms []Term, most int) (labels []LabelID) {
 	for i := range terms {
 		if terms[i].Never {
@@ -144,7 +145,7 @@ func AnyOf(terms []Term, most int) (labels []LabelID) {
 	return labels
 }
 
-// Demanded is a requirement that demands one of some values of a label; nil: there is none.
+// Demanded returns a requirement that a label has one of some values, or nil if the term has none.
 func (t *Term) Demanded() *LabelRequirement {
 	i := slices.IndexFunc(t.Labels, func(q LabelRequirement) bool { return q.Op == In })
 	if i < 0 {
@@ -153,8 +154,8 @@ func (t *Term) Demanded() *LabelRequirement {
 	return &t.Labels[i]
 }
 
-// Names returns the node names outside of which no term can match, sorted, or nil if some term leaves the name open.
-// conflict: every term demands names, and none can be met.
+// Names returns the node names that terms allow, sorted. It returns nil if some term does not restrict the name.
+// conflict is true if every term restricts the name, and no name satisfies one.
 func Names(terms []NodeTerm) (names []string, conflict bool) {
 	if len(terms) == 0 {
 		return nil, false

@@ -1,12 +1,13 @@
 package selector
 
-// Terms are many terms about one node each, found by a label or a name without which they do not match: of ten
-// thousand terms that each demand a host of their own, a node is asked about one. Equal terms are one.
+// Terms is a list of different terms, with an index to find those that match one node. A term is listed under a label
+// or name that it needs. For example, ten thousand terms may each need another host name; for one node, only one of
+// them is evaluated. Equal terms are stored once.
 //
-// Terms that demand nothing, as one that forbids a value only, are asked about every node.
+// Terms that need no label or name (for example those that only exclude a value) are evaluated for every node.
 type Terms struct {
 	all []Term
-	// Once there are more than fewTerms.
+	// The index exists once there are more than fewTerms; until then these are nil.
 	byText  map[string]int
 	byLabel map[LabelID][]int32
 	byKey   map[int32][]int32
@@ -14,20 +15,20 @@ type Terms struct {
 	others  []int32
 }
 
-// fewTerms is up to how many terms are asked one by one. Chosen: below it, that is as fast as to look for those that
-// may match.
+// fewTerms is the largest number of terms that are evaluated one by one, without an index. Chosen: below it, the index
+// is not faster.
 const fewTerms = 8
 
-// Len is how many different terms there are.
+// Len returns how many different terms there are.
 func (s *Terms) Len() int { return len(s.all) }
 
-// At is the i-th term.
+// At returns the i-th term.
 func (s *Terms) At(i int) *Term { return &s.all[i] }
 
-// List returns the terms. They belong to s.
+// List returns the terms. The caller must not change them.
 func (s *Terms) List() []Term { return s.all }
 
-// Add adds t unless it is there already, and returns its place.
+// Add adds t unless an equal term is there already, and returns its place.
 func (s *Terms) Add(t Term) (place int) {
 	if s.byText == nil {
 		for i := range s.all {
@@ -53,7 +54,8 @@ func (s *Terms) Add(t Term) (place int) {
 	return place
 }
 
-// enlist writes down where the i-th term is found: of what it demands, by that by which fewest others are.
+// enlist adds the i-th term to the index. Of the labels and names that it needs, it is listed under the one with the
+// fewest terms.
 func (s *Terms) enlist(i int) {
 	t := &s.all[i]
 	s.byText[t.Text] = i
@@ -114,8 +116,8 @@ func eachOnce[T comparable](values []T, see func(T)) {
 
 func put[K comparable](lists map[K][]int32, key K, i int) { lists[key] = append(lists[key], int32(i)) }
 
-// EachMatch calls see, until it returns false, for the place of every term that matches a node of this name and these
-// labels. It returns how many terms it has asked.
+// EachMatch calls see for the place of every term that matches a node with this name and these labels, until see
+// returns false. It returns how many terms it evaluated.
 func (in *Interner) EachMatch(s *Terms, name string, labels []LabelID, see func(place int) bool) (asked int) {
 	if s.byText == nil {
 		for i := range s.all {
@@ -144,7 +146,7 @@ func (in *Interner) EachMatch(s *Terms, name string, labels []LabelID, see func(
 	return asked
 }
 
-// MatchSome reports whether one of terms matches a node of this name and these labels.
+// MatchSome reports whether one of terms matches a node with this name and these labels.
 func (in *Interner) MatchSome(s *Terms, name string, labels []LabelID) (found bool) {
 	in.EachMatch(s, name, labels, func(int) bool {
 		found = true

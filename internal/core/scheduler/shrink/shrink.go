@@ -1,8 +1,8 @@
-// Package shrink takes things out of maps and lists, so that what is kept follows what there is.
+// Package shrink keeps the memory of maps and lists in proportion to what is in them.
 //
-// A map of Go's never gives room back, however much is deleted from it: who deletes from one that may have been large
-// passes it to Map after each deletion, with a counter of its own, and goes on with the map that it returns. The cost
-// is one copy of what is left for each time that more than twice as much has gone.
+// A Go map never gives memory back, however many entries are deleted. Code that deletes from a map that may have been
+// large passes it to Map after each deletion, with a counter for that map, and continues with the map that Map returns.
+// The cost is one copy of the remaining entries each time that more than twice as many were deleted.
 package shrink
 
 import (
@@ -10,12 +10,12 @@ import (
 	"slices"
 )
 
-// shrunkAfter is how many entries of a map have to go before it is looked at. Chosen: less would be to move what takes
-// no room.
+// shrunkAfter is how many entries must be deleted from a map before it is copied. Chosen: copying smaller maps would
+// save no memory worth it.
 const shrunkAfter = 4096
 
-// Map is called after an entry of m was deleted, and returns m or, if more than twice as many went as are left, a
-// map of the size of these: a map never gives room back. gone counts for it.
+// Map is called after an entry of m was deleted. It returns m or, if more than twice as many entries were deleted as
+// are left, a copy with the size of what is left. gone is the counter of deletions; only Map changes it.
 func Map[K comparable, V any](m map[K]V, gone *int) map[K]V {
 	if *gone++; *gone < max(shrunkAfter, 2*len(m)) {
 		return m
@@ -26,12 +26,12 @@ func Map[K comparable, V any](m map[K]V, gone *int) map[K]V {
 	return fresh
 }
 
-// Without removes x from list; the order of the others is kept.
+// Without removes x from list in place. The others keep their order.
 func Without[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(list, func(y T) bool { return y == x })
 }
 
-// OldHalf deletes from m the half that was used longest ago, by what used says of it, and one more.
+// OldHalf deletes the half of m that was used longest ago (and one more). used returns when an entry was last used.
 func OldHalf[K comparable, V any](m map[K]V, used func(V) uint64) {
 	uses := make([]uint64, 0, len(m))
 	for _, x := range m {

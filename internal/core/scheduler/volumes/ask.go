@@ -8,16 +8,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Wants is what a pod mounts, as far as a rule looks at it.
+// Wants is what a pod mounts, as far as filters use it.
 type Wants struct {
 	Mounts []Mount
 	Disks  []*Disk // those in Mounts
-	// Namespace of the pod, where a claim is among Mounts; Pod and PodName, its UID and name, where a claim must be the
-	// pod's own: pods are the same else.
+	// Namespace is the pod's if one of Mounts is a claim, else empty. Pod and PodName are the pod's UID and name if one
+	// of Mounts is a claim that the pod must own, else empty. So pods for which these do not matter have equal Wants.
 	Namespace, Pod, PodName string
 }
 
-// WantsOf returns what a pod with mounts wants.
+// WantsOf returns the Wants of a pod with these mounts.
 func WantsOf(mounts []Mount, namespace, pod, name string) (w Wants) {
 	w.Mounts = mounts
 	for i := range mounts {
@@ -37,7 +37,7 @@ func WantsOf(mounts []Mount, namespace, pod, name string) (w Wants) {
 
 func (w *Wants) key(m *Mount) ClaimKey { return ClaimKey{Namespace: w.Namespace, Name: m.Claim} }
 
-// EachClaim calls see for each mention of a claim.
+// EachClaim calls see for the claim of each mount that has one.
 func (w *Wants) EachClaim(see func(ClaimKey)) {
 	for i := range w.Mounts {
 		if m := &w.Mounts[i]; m.Claim != "" {
@@ -46,34 +46,34 @@ func (w *Wants) EachClaim(see func(ClaimKey)) {
 	}
 }
 
-// An Ask is what the mounts of a pod come down to as claims and volumes are now: the plain form of what rules about
-// volumes read.
+// An Ask is what the mounts of a pod need, given the claims and volumes as they are now. Filters about volumes read it.
 type Ask struct {
-	inputs []any // the facts that it was made of, as pointers and versions
+	inputs []any // the facts from which it was computed, as pointers and versions
 
 	Claims []*ClaimState
-	class  []*KnownClass // of each claim; nil: none known
+	class  []*KnownClass // of each claim; nil if it is not known
 
-	// Why no node can take the pod, in upstream's words, by the rule that says so; empty: it does not.
-	Unknown string // a claim that VolumeRestrictions looks up is not there
-	Useless string // VolumeBinding: a claim cannot be used as it is
-	Astray  string // VolumeZone: a claim has no volume to look at, and will get none from us
+	// These say why no node can take the pod, in upstream's words, one per filter; empty: no objection.
+	Unknown string // VolumeRestrictions: a claim that it looks up does not exist
+	Useless string // VolumeBinding: a claim cannot be used in its present state
+	// VolumeZone: a claim has no volume whose zone could be read, and the scheduler will not choose one
+	Astray string
 
-	Once     []*ClaimState // claims for one pod at a time
-	Attached []Attached    // what the pod adds to a node's volumes, each once
+	Once     []*ClaimState // claims that one pod at a time may use (ReadWriteOncePod)
+	Attached []Attached    // what the pod attaches to a node, without duplicates
 	Bound    []BoundVolume
-	Chosen   []Provision // unbound, for which a node was selected already
-	Open     []Provision // unbound, from the smallest on: to be bound to a volume that there is, or provisioned
-	Zones    []ZoneLabel
-	OfAgent  []string // codes of what bound volumes need of a node's agent
+	Chosen   []Provision // unbound claims for which a node was selected already
+	Open     []Provision // unbound claims, smallest first, to be bound to an existing volume or provisioned
+	Zones    []ZoneLabel // of the volumes of bound claims
+	OfAgent  []string    // what mounting the bound volumes needs of a node's agent, as codes
 
-	immediate bool // a claim waits for a volume that is not ours to choose
+	immediate bool // an unbound claim's volume is not chosen by the scheduler
 }
 
-// BoundVolume is the volume of a claim that is bound.
+// BoundVolume is the volume of a bound claim.
 type BoundVolume struct {
 	Name   string
-	Volume *KnownVolume // nil: there is none of that name
+	Volume *KnownVolume // nil: no volume has this name
 }
 
 // Provision is a claim that waits for its first consumer.
@@ -81,11 +81,11 @@ type Provision struct {
 	Claim *Claim
 	Class *KnownClass
 	Stock *Stock
-	// OfAgent are codes of what a volume that is made for it needs of a node's agent.
+	// OfAgent is what mounting a volume provisioned for it needs of a node's agent, as codes.
 	OfAgent []string
 }
 
-// Inputs appends every fact that an Ask for w rests on.
+// Inputs appends every fact on which an Ask for w depends.
 func (s *Store) Inputs(w *Wants, inputs []any) []any {
 	for i := range w.Mounts {
 		if w.Mounts[i].Claim == "" {
@@ -106,10 +106,10 @@ func (s *Store) Inputs(w *Wants, inputs []any) []any {
 	return inputs
 }
 
-// RestsOn reports whether a was made of these facts.
+// RestsOn reports whether a was computed from these facts.
 func (a *Ask) RestsOn(inputs []any) bool { return a != nil && slices.Equal(inputs, a.inputs) }
 
-// Ask finds out what w comes down to. inputs are those facts; it keeps a copy.
+// Ask computes the Ask of w. inputs are the facts from Inputs; Ask keeps a copy.
 func (s *Store) Ask(w *Wants, inputs []any) *Ask {
 	a := &Ask{inputs: slices.Clone(inputs)}
 	for i := range w.Mounts {
@@ -124,7 +124,7 @@ func (s *Store) Ask(w *Wants, inputs []any) *Ask {
 			continue
 		}
 		if slices.Contains(a.Claims, claim) {
-			continue // two volumes of the pod, one claim
+			continue // two mounts of the pod name the same claim
 		}
 		seen := claim.Seen
 		class := s.classes[seen.Class]
@@ -167,7 +167,7 @@ func (a *Ask) isMissing(m *Mount) {
 	a.findAstray(absent)
 }
 
-// findUseless and findAstray keep the first reason.
+// findUseless and findAstray keep only the first reason.
 func (a *Ask) findUseless(why string) {
 	if a.Useless == "" {
 		a.Useless = why
@@ -180,7 +180,7 @@ func (a *Ask) findAstray(why string) {
 	}
 }
 
-// sort puts a claim where VolumeBinding looks for it: bound, to be bound when the pod is placed, or a reason to wait.
+// sort classifies a claim for VolumeBinding: bound, to be bound when the pod is placed, or a reason why the pod waits.
 func (a *Ask) sort(s *Store, w *Wants, m *Mount, seen *Claim, class *KnownClass) {
 	switch {
 	case seen.Lost:
@@ -212,7 +212,7 @@ func (s *Store) provisionOf(claim *Claim, class *KnownClass) Provision {
 	return p
 }
 
-// locate finds what VolumeZone looks at: the zones in the labels of the volume.
+// locate finds what VolumeZone compares: the zones in the labels of the volume.
 func (a *Ask) locate(s *Store, seen *Claim, class *KnownClass) {
 	if seen.Volume != "" {
 		if v := s.volumes[seen.Volume]; v != nil {
@@ -234,10 +234,10 @@ func (a *Ask) locate(s *Store, seen *Claim, class *KnownClass) {
 	}
 }
 
-// Taken reports whether another pod, on any node, uses a claim that is for one pod at a time. disks: the pod names
-// disks itself. A claim that several pods use counts as used by one, so that the eviction of any of them frees it; and
-// pods that count for a moment only are looked at only if the claim is in use besides, or with disks. Both are as
-// upstream has them.
+// Taken reports whether another pod, on any node, uses a claim that one pod at a time may use. disks says that the pod
+// names disks itself. As upstream: a claim that several pods use counts as used by one, so that the eviction of any of
+// them frees it; and pods that are added or removed for a trial are counted only if the claim has other users, or if
+// disks is true.
 func (a *Ask) Taken(disks bool) bool {
 	if a == nil || len(a.Once) == 0 {
 		return false
@@ -250,7 +250,7 @@ func (a *Ask) Taken(disks bool) bool {
 	return used+lifted > 0 && (used > 0 || disks)
 }
 
-// MayGet reports whether an unbound claim of the pod could choose v.
+// MayGet reports whether an unbound claim of the pod could be bound to v.
 func (a *Ask) MayGet(v *KnownVolume) bool {
 	for i, claim := range a.Claims {
 		k := claim.Seen
@@ -274,13 +274,13 @@ func (a *Ask) EachString(see func(...int32)) {
 	}
 }
 
-// ZoneLabel is a label that says in which of some zones or regions a volume is.
+// ZoneLabel is a label of a volume with the zones or regions in which the volume is.
 type ZoneLabel struct {
-	key, newKey int32 // newKey is the present name of a key of old
+	key, newKey int32 // newKey is the present name of a deprecated key
 	values      []int32
 }
 
-// The keys that VolumeZone looks at, and the present names of the first two.
+// The label keys that VolumeZone reads, each with its present name.
 var zoneKeys = [...][2]string{
 	{"failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"},
 	{"failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"},
@@ -288,7 +288,7 @@ var zoneKeys = [...][2]string{
 	{"topology.kubernetes.io/region", "topology.kubernetes.io/region"},
 }
 
-// compileZones reads the zones of a volume. A list with an empty name in it is no list, and says nothing.
+// compileZones reads the zones of a volume from its labels. A list that contains an empty name is ignored.
 func (s *Store) compileZones(labels []selector.Label) (out []ZoneLabel) {
 	for _, key := range zoneKeys {
 		text, ok := selector.ValueOf(labels, key[0])
@@ -310,8 +310,8 @@ func (s *Store) compileZones(labels []selector.Label) (out []ZoneLabel) {
 	return out
 }
 
-// InZones reports whether a node with labels is in a zone and a region of each bound volume, as the volume's labels
-// have them. A node without any such label is anywhere.
+// InZones reports whether a node with these labels is in a zone and a region of each bound volume, by the volume's
+// labels. A node without any of these labels satisfies all.
 func (s *Store) InZones(a *Ask, labels []selector.LabelID) bool {
 	placed := false
 	for _, key := range s.zoneKeys {

@@ -2,7 +2,7 @@ package volumes
 
 import "fmt"
 
-// Assume lets everybody see what a plan will write. What the API says later is the truth again.
+// Assume makes the changes that a plan will write visible to all decisions. Later news from the API replaces them.
 func (s *Store) Assume(p *Plan) {
 	for i := range p.Bind {
 		b := &p.Bind[i]
@@ -28,7 +28,7 @@ func (s *Store) Assume(p *Plan) {
 	}
 }
 
-// Revert ends a plan: what of it is still assumed is as the API says again. It returns what was reverted.
+// Revert undoes what is still assumed of a plan: the facts are those of the API again. It returns what it reverted.
 func (s *Store) Revert(p *Plan) (volumes []*KnownVolume, claims []ClaimKey) {
 	for i := range p.Bind {
 		if v := s.trueVolumes[p.Bind[i].Volume]; v != nil && v.Version == p.Bind[i].Version {
@@ -52,7 +52,7 @@ func (b *Bind) key() ClaimKey { return ClaimKey{Namespace: b.ClaimSpace, Name: b
 
 func (q *ProvisionFor) key() ClaimKey { return ClaimKey{Namespace: q.Namespace, Name: q.Name} }
 
-// TrueVolume is what the API says of a volume, whatever is assumed; nil: there is none.
+// TrueVolume returns a volume as the API has it, without assumptions; nil: there is none.
 func (s *Store) TrueVolume(name string) *KnownVolume {
 	if v := s.trueVolumes[name]; v != nil {
 		return v
@@ -60,7 +60,7 @@ func (s *Store) TrueVolume(name string) *KnownVolume {
 	return s.volumes[name]
 }
 
-// TrueClaim is what the API says of a claim, whatever is assumed; nil: there is none.
+// TrueClaim returns a claim as the API has it, without assumptions; nil: there is none.
 func (s *Store) TrueClaim(key ClaimKey) *Claim {
 	if k := s.trueClaims[key]; k != nil {
 		return k
@@ -71,8 +71,8 @@ func (s *Store) TrueClaim(key ClaimKey) *Claim {
 	return nil
 }
 
-// Check reports whether everything in a plan for a node is bound, by what the API says; why: it will not be, in
-// upstream's words.
+// Check reports whether everything in a plan for a node is bound, as the API has it. why says, in upstream's words, why
+// it will never be.
 func (s *Store) Check(p *Plan, at Place) (done bool, why string) {
 	for i := range p.Bind {
 		if bound, why := s.checkBind(&p.Bind[i], at); !bound {
@@ -95,7 +95,7 @@ func (s *Store) checkBind(b *Bind, at Place) (done bool, why string) {
 	case claim == nil:
 		return false, fmt.Sprintf("failed to check binding: persistentvolumeclaim %q not found", b.ClaimSpace+"/"+b.ClaimName)
 	case !b.Done && v.Version == b.Version:
-		return false, "" // what we wrote has not come back yet
+		return false, "" // the watch has not brought our write yet
 	case !s.Reaches(v, at):
 		return false, notFrom(v, at)
 	case v.ClaimUID == "":
@@ -112,14 +112,14 @@ func (s *Store) checkProvision(q *ProvisionFor, at Place) (done bool, why string
 	case !q.Done && claim.Version == q.Version:
 		return false, ""
 	case !claim.Selected || claim.Node != q.Node:
-		return false, fmt.Sprintf("provisioning failed for PVC %q", q.Name) // the provisioner gives the claim back
+		return false, fmt.Sprintf("provisioning failed for PVC %q", q.Name) // the provisioner rejected the node
 	case claim.Volume == "":
 		return false, ""
 	}
 	v := s.TrueVolume(claim.Volume)
 	switch {
 	case v == nil:
-		return false, "" // its own event is on the way
+		return false, "" // the event of the volume comes later
 	case !s.Reaches(v, at):
 		return false, notFrom(v, at)
 	}

@@ -6,14 +6,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 )
 
-// CountedPod is a pod that counts on a row.
+// CountedPod is a pod on a row.
 type CountedPod struct {
 	Wants *Wants
 	Row   rows.Row
 }
 
-// Audit holds what is kept to a count over the pods that are counted and the volumes that there are, and to the plans
-// that assume anything, and lists what differs. It is for tests: it looks at everything.
+// Audit compares the counts with a fresh count over the given pods and all volumes, and the assumed facts with the
+// given plans, and returns the differences. It is for tests: it visits everything.
 func (s *Store) Audit(pods []CountedPod, plans []*Plan) (wrong []string) {
 	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	users, on := map[ClaimKey]int32{}, map[ClaimKey]map[rows.Row]int32{}
@@ -77,7 +77,7 @@ func (s *Store) auditAssumed(plans []*Plan) (wrong []string) {
 	return wrong
 }
 
-// size is how many volumes a stock holds.
+// size returns how many volumes a stock has.
 func (p *Stock) size() int {
 	different := map[*KnownVolume]bool{}
 	for _, list := range p.kept {
@@ -96,7 +96,7 @@ func (p *Stock) size() int {
 	return len(different)
 }
 
-// free counts the volumes of a class that a claim may get.
+// free returns how many volumes of a class a claim may get.
 func (s *Store) free(class string) (n int) {
 	for _, v := range s.volumes {
 		if v.Class == class && (v.Claimed || v.Available && !v.Deleting) {
@@ -106,8 +106,8 @@ func (s *Store) free(class string) (n int) {
 	return n
 }
 
-// TellAll tells another store all facts, assumed ones as if they were true; rowOf finds the row of a node there. It is
-// for tests.
+// TellAll writes all facts to another store, assumed ones as if they were true. rowOf returns the row of a node in the
+// other store. It is for tests.
 func (s *Store) TellAll(to *Store, rowOf func(rows.Row) rows.Row) {
 	for name, k := range s.classes {
 		to.SetClass(name, &k.StorageClass)
@@ -133,7 +133,8 @@ func (s *Store) TellAll(to *Store, rowOf func(rows.Row) rows.Row) {
 	}
 }
 
-// Describe says what volumes mean to row r; empty: nothing. Of attachments that no pod uses it counts those of driver.
+// Describe returns the facts about volumes on row r as text; empty: there are none. Of the attachments that no pod
+// uses, it counts those of driver.
 func (s *Store) Describe(r rows.Row, driver string) string {
 	x := s.rows[r]
 	if x == nil || len(x.Disks)+len(x.drivers)+s.leftAttached(x, driver) == 0 {
@@ -142,7 +143,7 @@ func (s *Store) Describe(r rows.Row, driver string) string {
 	return fmt.Sprint(" disks ", len(x.Disks), " volumes ", x.drivers, " and ", s.leftAttached(x, driver))
 }
 
-// Sizes counts what is kept. It is for tests.
+// Sizes returns how many of everything there are. It is for tests.
 func (s *Store) Sizes() string {
 	onRows := 0
 	for _, x := range s.rows {

@@ -7,12 +7,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Place is what is looked at of a node to which volumes are to be bound.
+// Place is a node to which volumes are to be bound.
 type Place struct {
 	Row    rows.Row
 	Name   string
 	Labels []selector.LabelID
-	Lacks  []string // codes of what its agent cannot do, sorted
+	Lacks  []string // what its agent cannot do, as codes, sorted
 }
 
 // LacksAny reports whether the agent of the node lacks one of needs.
@@ -23,15 +23,16 @@ func (p *Place) LacksAny(needs []string) bool {
 	})
 }
 
-// Conflict is a set of reasons for which volumes cannot be bound; zero: they can.
+// Conflict is a set of reasons why volumes cannot be bound; zero: none.
 type Conflict int32
 
 const (
-	outOfReach Conflict = 1 << iota // a bound volume
-	noMatch                         // for an unbound claim
+	outOfReach Conflict = 1 << iota // a bound volume is not accessible from the node
+	noMatch                         // no volume for an unbound claim
+	// no published capacity is large enough
 	noSpace
-	notThere   // a bound volume
-	notMounted // a volume that would be made
+	notThere   // a bound volume does not exist
+	notMounted // the node's agent cannot mount what would be provisioned
 )
 
 var reasons = []string{
@@ -42,7 +43,7 @@ var reasons = []string{
 	"node(s) had an agent that would hold the pod: it does not mount volumes of the storage class's provisioner",
 }
 
-// Explain appends the reasons in k, spelled as upstream spells them.
+// Explain appends the reasons in k, in upstream's words.
 func (k Conflict) Explain(to []string) []string {
 	for i, reason := range reasons {
 		if k&(1<<i) != 0 {
@@ -52,25 +53,28 @@ func (k Conflict) Explain(to []string) []string {
 	return to
 }
 
-// A Plan is what must be written before a pod with unbound claims is bound.
+// A Plan is what must be written to the API before a pod with unbound claims is bound.
 type Plan struct {
 	Bind      []Bind
 	Provision []ProvisionFor
 }
 
-// Bind keeps a volume for a claim. Version is the one decided on: the write must fail on any other.
+// Bind reserves a volume for a claim. Version is the volume's version for which this was decided: the write must fail
+// on any other version.
 type Bind struct {
 	Volume, Version                 string
 	ClaimSpace, ClaimName, ClaimUID string
-	ByController                    bool // the binding is ours: to be marked so
-	Done                            bool // it says so already: nothing is to be written
+	// the scheduler made the binding, and must mark it (pv.kubernetes.io/bound-by-controller)
+	ByController bool
+	Done         bool // the volume names the claim already: nothing must be written
 }
 
-// ProvisionFor asks for a volume for a claim that Node can reach.
+// ProvisionFor requests a volume for a claim, accessible from Node.
 type ProvisionFor struct {
 	Namespace, Name, Version string
 	Node                     string
-	Done                     bool
+	// the claim names the node already: nothing must be written
+	Done bool
 }
 
 func (p *Plan) bind(v *KnownVolume, claim *Claim) {
@@ -102,15 +106,15 @@ func (p *Plan) provision(claim *Claim, node string) {
 	})
 }
 
-// Bind finds volumes for the claims of a on a node, and writes into plan, if there is one, what is to be done.
+// Bind finds volumes for the claims of a on a node. If plan is not nil, it adds what must be written.
 //
-//   - A claim that is bound: its volume must be there, and the node in its node affinity.
-//   - A claim whose class waits for the first consumer: the smallest free volume of that class that will do, or one
-//     that is kept for the claim. Claims choose one after another, the smallest first.
-//   - Claims that find none are provisioned: the class must have a provisioner, the node be in its allowed topologies
-//     and, if the driver publishes capacities, one of them for the node be large enough.
-//   - A claim for which a node was selected already is provisioned there, and nowhere else.
-//   - A node whose agent says that it would not mount a volume does not get it: others are looked for.
+//   - A bound claim: its volume must exist, and its node affinity must match the node.
+//   - A claim whose class waits for the first consumer: it gets the smallest free volume of the class that matches, or
+//     one that is reserved for the claim. Claims choose one after another, the smallest first.
+//   - A claim that gets none is provisioned: the class must have a provisioner, its allowed topologies must match the
+//     node and, if the driver publishes capacities, one for the node must be large enough.
+//   - A claim for which a node was selected already is provisioned for that node only.
+//   - A volume that the node's agent cannot mount is not chosen.
 func (s *Store) Bind(a *Ask, at Place, plan *Plan) (conflict Conflict) {
 	for _, b := range a.Bound {
 		if b.Volume == nil {
@@ -132,7 +136,7 @@ func (s *Store) Bind(a *Ask, at Place, plan *Plan) (conflict Conflict) {
 			return conflict | why
 		}
 	}
-	var taken [4]*KnownVolume // of most pods, all
+	var taken [4]*KnownVolume // large enough for most pods, to avoid an allocation
 	chosen := taken[:0]
 	made := Conflict(0)
 	for i := range a.Open {
@@ -147,7 +151,7 @@ func (s *Store) Bind(a *Ask, at Place, plan *Plan) (conflict Conflict) {
 	return conflict | made
 }
 
-// Reaches reports whether a volume can be reached from a node.
+// Reaches reports whether a volume is accessible from a node.
 func (s *Store) Reaches(v *KnownVolume, from Place) bool {
 	if x := s.rows[from.Row]; v.Plugin != "" && x != nil && x.node != nil && slices.Contains(x.node.Plugins, v.Plugin) {
 		return s.allows(&v.MovedFrom, from)
@@ -159,8 +163,8 @@ func (s *Store) allows(t *Reach, from Place) bool {
 	return !t.Limited || s.in.MatchAny(t.Terms, from.Name, from.Labels)
 }
 
-// match chooses the volume for an unbound claim on a node: one that is kept for it, else the smallest free one. Volumes
-// that other claims of the pod have chosen are out.
+// match chooses the volume for an unbound claim on a node: one that is reserved for the claim, else the smallest free
+// one. It skips the volumes that other claims of the pod have chosen.
 func (s *Store) match(p *Provision, at Place, chosen []*KnownVolume) *KnownVolume {
 	claim := p.Claim
 	for _, v := range p.Stock.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}] {
@@ -190,12 +194,12 @@ func (s *Store) match(p *Provision, at Place, chosen []*KnownVolume) *KnownVolum
 	return best
 }
 
-// suits holds of any volume that a claim may be bound to.
+// suits reports whether the claim may be bound to v at all.
 func (v *KnownVolume) suits(claim *Claim) bool {
 	return v.Capacity >= claim.Size && v.Block == claim.Block && v.Attributes == claim.Attributes
 }
 
-// offers holds of a volume that a claim may choose.
+// offers reports whether the claim may choose v among free volumes.
 func (v *KnownVolume) offers(claim *Claim) bool {
 	if claim.Selector != nil && !claim.Selector.Selects(v.Labels) {
 		return false
@@ -208,8 +212,8 @@ func (v *KnownVolume) offers(claim *Claim) bool {
 	return true
 }
 
-// provisions says why no volume can be made for a claim so that the node reaches it; zero: one can. With a plan the
-// node was found to have room for it.
+// provisions returns why no volume accessible from the node can be provisioned for a claim; zero: one can. If plan is
+// not nil, capacity is not checked: it was checked before.
 func (s *Store) provisions(p *Provision, at Place, plan *Plan) Conflict {
 	k := p.Class
 	if !k.Provisions() || k.Limits() && !s.in.MatchAny(k.Topologies, at.Name, at.Labels) {
@@ -234,12 +238,12 @@ func (s *Store) hasSpace(class string, size int64, at Place) bool {
 	return false
 }
 
-// IsFor reports whether a capacity is about nodes with labels. Unlike a term, an empty selector is about all.
+// IsFor reports whether a capacity is for nodes with these labels. Unlike in a term, an empty selector matches all.
 func (s *Store) IsFor(k *KnownCapacity, labels []selector.LabelID) bool {
 	return k.Nodes != nil && !k.Selects.Never && s.in.Meet(k.Selects.Labels, labels)
 }
 
-// Conflicts reports whether two pods on one node may not use d and other.
+// Conflicts reports whether two pods on one node must not use d and other.
 func (d *Disk) Conflicts(other *Disk) bool {
 	return d.Kind == other.Kind && d.ID == other.ID && !(d.ReadOnly && other.ReadOnly) &&
 		(d.Monitors == nil || slices.ContainsFunc(d.Monitors, func(m string) bool { return slices.Contains(other.Monitors, m) }))

@@ -2,13 +2,13 @@ package volumes
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 
-// OnRow is what volumes mean to one row.
+// OnRow is what is recorded about volumes on one row.
 type OnRow struct {
-	Disks    []*Disk // that counted pods name themselves
-	attached map[Attached]int32
-	drivers  map[string]int32 // how many different volumes each driver has attached for counted pods
+	Disks    []*Disk            // those that pods on the row name themselves
+	attached map[Attached]int32 // how many pods or claims on the row attach each volume
+	drivers  map[string]int32   // how many different volumes pods on the row use, by driver
 
-	node        *NodeStorage
+	node        *NodeStorage          // nil: not known
 	attachments map[string]Attachment // by name
 }
 
@@ -18,25 +18,25 @@ type attachment struct {
 	row rows.Row
 }
 
-// AddRow makes a place for one more row.
+// AddRow makes room for one more row.
 func (s *Store) AddRow() { s.rows.AddRow() }
 
-// ClearRow forgets what was said of a row that is given back.
+// ClearRow drops what is recorded about row r. It is called when the node of r is gone.
 func (s *Store) ClearRow(r rows.Row) { s.rows.ClearRow(r) }
 
-// On returns what volumes mean to row r; nil: nothing.
+// On returns what is recorded about volumes on row r; nil: nothing.
 func (s *Store) On(r rows.Row) *OnRow { return s.rows[r] }
 
-// Idle reports whether row r, without pods, need not be kept for its volumes.
+// Idle reports whether a row r without pods need not be kept because of its volumes.
 func (s *Store) Idle(r rows.Row) bool {
 	x := s.rows[r]
 	return x == nil || x.node == nil && len(x.attachments) == 0
 }
 
-// Limited reports whether drivers attach so many volumes only.
+// Limited reports whether some driver limits the number of volumes on the node.
 func (x *OnRow) Limited() bool { return x != nil && x.node != nil && len(x.node.Limits) > 0 }
 
-// at returns what volumes mean to row r, to be written to.
+// at returns the record of row r, a new one if there is none.
 func (s *Store) at(r rows.Row) *OnRow {
 	if s.rows[r] == nil {
 		s.rows[r] = &OnRow{attached: map[Attached]int32{}, drivers: map[string]int32{}, attachments: map[string]Attachment{}}
@@ -44,15 +44,15 @@ func (s *Store) at(r rows.Row) *OnRow {
 	return s.rows[r]
 }
 
-// Tidy forgets row r if volumes mean nothing to it any more. It is called when a pod has left, and not while one is
-// only tried without: that comes back.
+// Tidy drops the record of row r if it is empty. It is called when a pod has left, not when a pod is removed for a
+// trial only.
 func (s *Store) Tidy(r rows.Row) {
 	if x := s.rows[r]; x != nil && x.node == nil && len(x.Disks)+len(x.attached)+len(x.drivers)+len(x.attachments) == 0 {
 		s.rows[r] = nil
 	}
 }
 
-// attach counts a volume once more (sign 1) or once less.
+// attach counts one use of a volume more (sign 1) or less (sign -1).
 func (x *OnRow) attach(a Attached, sign int32) {
 	if a.Driver == "" || a.Handle == "" {
 		return
@@ -70,7 +70,7 @@ func (x *OnRow) attach(a Attached, sign int32) {
 	}
 }
 
-// Mount counts what the volumes of one pod take from row r, once more (sign 1) or once less.
+// Mount adds (sign 1) or subtracts (sign -1) what the volumes of one pod use on row r.
 func (s *Store) Mount(r rows.Row, w *Wants, sign int32) {
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
@@ -106,7 +106,8 @@ func removeOne(disks []*Disk, d *Disk) []*Disk {
 	return disks
 }
 
-// Use counts the mentions of claims by a pod that comes (sign 1) or goes; lifted: for a moment.
+// Use adds (sign 1) or subtracts (sign -1) a pod as a user of its claims. lifted says that the pod is removed or added
+// for a trial only.
 func (s *Store) Use(w *Wants, sign int32, lifted bool) {
 	for i := range w.Mounts {
 		m := &w.Mounts[i]
@@ -123,7 +124,7 @@ func (s *Store) Use(w *Wants, sign int32, lifted bool) {
 	}
 }
 
-// reattach finds out what a claim attaches, and corrects the rows on which it is used.
+// reattach updates what a claim attaches, and the rows where the claim is used.
 func (s *Store) reattach(k *ClaimState) {
 	now := s.attachedBy(k)
 	if now == k.attached {
@@ -138,8 +139,8 @@ func (s *Store) reattach(k *ClaimState) {
 	k.attached = now
 }
 
-// attachedBy is what counts towards limits where a claim is used: its volume or, as long as it has none, something of
-// its own for the driver that will attach it.
+// attachedBy returns what counts toward limits where a claim is used: its volume or, while it has none, an entry for
+// this claim and the driver that will attach the volume.
 func (s *Store) attachedBy(k *ClaimState) Attached {
 	if k.Seen == nil {
 		return Attached{}
@@ -154,7 +155,7 @@ func (s *Store) attachedBy(k *ClaimState) Attached {
 	return Attached{}
 }
 
-// SetNodeStorage replaces what drivers say of the node of row r; nil: nothing.
+// SetNodeStorage replaces the CSINode data of the node of row r; nil: there are none.
 func (s *Store) SetNodeStorage(r rows.Row, to *NodeStorage) {
 	s.version++
 	s.at(r).node = to
@@ -162,10 +163,10 @@ func (s *Store) SetNodeStorage(r rows.Row, to *NodeStorage) {
 	s.turned(r)
 }
 
-// Attachment returns the attachment of a name as it was last told.
+// Attachment returns the last state of the attachment with this name.
 func (s *Store) Attachment(name string) Attachment { return s.attachments[name].Attachment }
 
-// Attach notes an attachment to row r.
+// Attach records an attachment to row r.
 func (s *Store) Attach(a Attachment, r rows.Row) {
 	s.version++
 	s.at(r).attachments[a.Name] = a
@@ -176,7 +177,7 @@ func (s *Store) Attach(a Attachment, r rows.Row) {
 	s.attaching[a.Volume][a.Name] = true
 }
 
-// Detach notes that an attachment has ended, and returns its row; None: there was none.
+// Detach records that an attachment has ended, and returns its row; None: there was none.
 func (s *Store) Detach(name string) rows.Row {
 	s.version++
 	old, known := s.attachments[name]
@@ -193,9 +194,9 @@ func (s *Store) Detach(name string) rows.Row {
 	return old.row
 }
 
-// TooMany reports whether row r would have more volumes attached than a driver says it can, with those in added that
-// are not there yet. A volume that several pods use counts once; one that no pod uses any longer counts as long as it
-// is still attached.
+// TooMany reports whether row r would exceed the volume limit of a driver, with the volumes in added that are not
+// attached yet. A volume that several pods use counts once. A volume that no pod uses any more counts until it is
+// detached.
 func (s *Store) TooMany(r rows.Row, added []Attached) bool {
 	x := s.rows[r]
 	if !x.Limited() {
@@ -219,7 +220,7 @@ func (s *Store) TooMany(r rows.Row, added []Attached) bool {
 	return false
 }
 
-// Exceeds reports whether so many volumes of a driver, none of them there yet, would be too many for row r.
+// Exceeds reports whether row r would exceed the limit of a driver with this many volumes more.
 func (s *Store) Exceeds(r rows.Row, driver string, more int64) bool {
 	x := s.rows[r]
 	if x == nil || x.node == nil {
@@ -229,7 +230,7 @@ func (s *Store) Exceeds(r rows.Row, driver string, more int64) bool {
 	return limited && s.attachedTo(x, driver)+more > limit
 }
 
-// EachDriver calls see for each driver in list, with how many of its volumes are in it.
+// EachDriver calls see for each driver in list, with the number of its volumes in list.
 func EachDriver(list []Attached, see func(driver string, volumes int64)) {
 	for i, a := range list {
 		if driverAmong(list[:i], a.Driver) {

@@ -7,16 +7,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/shrink"
 )
 
-// A Stock holds the volumes of one class that claims may get: those kept for one claim, and the free ones, by the host
-// from which alone they can be reached, each list from the smallest on.
+// A Stock has the volumes of one class that a claim may get: those reserved for one claim, those accessible from some
+// hosts only, and all others. Each list is sorted, the smallest first.
 type Stock struct {
-	version  uint64 // of the store when it was changed last; 0: it never had a volume
-	kept     map[ClaimKey][]*KnownVolume
-	byHost   map[int32][]*KnownVolume
+	version  uint64                      // the store's version at the last change; 0: it never had a volume
+	kept     map[ClaimKey][]*KnownVolume // reserved for a claim
+	byHost   map[int32][]*KnownVolume    // by the number of the value of kubernetes.io/hostname
 	anywhere []*KnownVolume
 }
 
-// stockOf returns the stock of a class; an empty one, which is not kept, if there are no volumes.
+// stockOf returns the stock of a class. If there are no volumes, it returns an empty stock that the store does not
+// keep.
 func (s *Store) stockOf(class string) *Stock {
 	if p := s.stocks[class]; p != nil {
 		return p
@@ -24,7 +25,7 @@ func (s *Store) stockOf(class string) *Stock {
 	return &Stock{}
 }
 
-// stockFor returns the stock of a class to put a volume into.
+// stockFor returns the stock of a class, and creates it if necessary.
 func (s *Store) stockFor(class string) *Stock {
 	p := s.stocks[class]
 	if p == nil {
@@ -34,12 +35,12 @@ func (s *Store) stockFor(class string) *Stock {
 	return p
 }
 
-// AnywhereFor reports whether a volume for a claim may be reached from any node.
+// AnywhereFor reports whether a claim may get a volume that is not limited to some hosts.
 func (p *Stock) AnywhereFor(claim *Claim) bool {
 	return len(p.kept[ClaimKey{Namespace: claim.Namespace, Name: claim.Name}])+len(p.anywhere) > 0
 }
 
-// EachHost calls see for each value of kubernetes.io/hostname from which alone some volume can be reached.
+// EachHost calls see for each value of kubernetes.io/hostname to which some volume is limited.
 func (p *Stock) EachHost(see func(host int32)) {
 	for host := range p.byHost {
 		see(host)
@@ -52,7 +53,7 @@ func smallestFirst(a, b *KnownVolume) int {
 
 func (p *Stock) empty() bool { return len(p.kept)+len(p.byHost)+len(p.anywhere) == 0 }
 
-// add puts v in if claims may get it, and reports whether nothing is in.
+// add adds v if a claim may get it, and reports whether the stock is empty.
 func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
 	p.version = version
 	insert := func(list []*KnownVolume) []*KnownVolume {
@@ -74,7 +75,7 @@ func (p *Stock) add(v *KnownVolume, version uint64) (empty bool) {
 	return p.empty()
 }
 
-// remove takes v out, and reports whether nothing is left.
+// remove removes v, and reports whether the stock is empty.
 func (p *Stock) remove(v *KnownVolume, version uint64) (empty bool) {
 	p.version = version
 	key := ClaimKey{Namespace: v.ClaimSpace, Name: v.ClaimName}

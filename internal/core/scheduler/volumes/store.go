@@ -1,22 +1,21 @@
-// Package volumes knows claims, volumes and storage classes, what drivers say of nodes, and what all that comes down to
-// for one pod on one node.
+// Package volumes has the facts about claims, volumes, storage classes and CSI drivers, and decides what they mean for
+// one pod on one node.
 //
 // # Model
 //
-// A Store is told facts, as the API shows them, and which pods mount what where. What the claims of a pod come down to
-// as things are is an Ask: why no node can take it, or what each must have. Bind then says of one node whether it has
-// that, and what must be written before the pod is bound: a Plan.
+// A Store has the facts as the API shows them, and which pods mount what on which row. An Ask is what the claims of a
+// pod need at present: why no node can take the pod, or what each claim must get. Bind decides for one node whether the
+// claims can get that, and what must be written before the pod is bound: a Plan.
 //
-// A fact may be assumed: as it will be when a plan is written. Everybody sees it so; the truth is kept beside it, and
-// is the fact again when the plan has come to nothing.
+// A plan can be assumed: then all decisions see the facts as they will be when the plan is written. The store keeps the
+// facts as the API has them, and returns to these if the plan fails.
 //
 // # Invariants
 //
-//   - Facts are never changed in place: a change is another pointer, so that who kept some can tell whether they still
-//     hold.
-//   - What is counted by row (volumes attached, disks in use, claims mentioned) equals what a fresh count over the
-//     counted pods would give.
-//   - Nothing is kept of a claim that is neither seen nor mentioned.
+//   - A fact is never changed in place. A change replaces the pointer, so a result computed from facts can be checked
+//     by comparing pointers.
+//   - Counts by row (attached volumes, disks in use, uses of claims) always equal a fresh count over the pods on rows.
+//   - The store keeps nothing about a claim that neither exists nor is used.
 package volumes
 
 import (
@@ -27,84 +26,86 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 )
 
-// Store is what is known of claims and volumes. Its rows grow as those of the nodes do: it is a rows.Table.
+// Store has the facts about claims and volumes. It is a rows.Table: it grows with the rows of nodes. It changes only by
+// its methods; one goroutine may use it.
 type Store struct {
-	version uint64
+	version uint64 // grows with each change of a fact
 	in      *selector.Interner
-	turned  func(rows.Row)
-	hostKey int32 // the label kubernetes.io/hostname
-	// zoneKeys are the labels that VolumeZone looks at.
+	turned  func(rows.Row) // called when other volumes count on a row; see NewStore
+	hostKey int32          // the label kubernetes.io/hostname
+	// zoneKeys are the label keys that VolumeZone reads.
 	zoneKeys []int32
 
 	claims  map[ClaimKey]*ClaimState
 	volumes map[string]*KnownVolume
 	stocks  map[string]*Stock // by class: the volumes that a claim may get
 	classes map[string]*KnownClass
-	drivers map[string]bool // CSI drivers that there are
-	// opted: drivers that publish capacities, and want them looked at.
+	drivers map[string]bool // the CSI drivers that exist
+	// opted has the drivers that publish capacities and want them checked.
 	opted           map[string]bool
 	capacities      map[string]map[ClaimKey]*KnownCapacity // by class, then by namespace and name
-	capacityVersion map[string]uint64                      // by class with capacities: version when they changed last
-	boundTo         map[string]map[*ClaimState]bool        // by volume: claims that name it
+	capacityVersion map[string]uint64                      // by class with capacities: the version of the last change
+	boundTo         map[string]map[*ClaimState]bool        // by volume: the claims that name it
 	attachments     map[string]attachment                  // by name
 	attaching       map[string]map[string]bool             // by volume: names of attachments
-	// The truth about assumed facts.
+	// The facts as the API has them, where something else is assumed.
 	trueClaims  map[ClaimKey]*Claim
 	trueVolumes map[string]*KnownVolume
 
 	rows rows.Column[*OnRow]
 }
 
-// ClaimKey names a claim, or anything else that has a namespace.
+// ClaimKey identifies a claim, or another object in a namespace.
 type ClaimKey struct{ Namespace, Name string }
 
-// ClaimState is a claim, seen or not, with the pods that use it.
+// ClaimState is a claim that exists or is used by pods, or both.
 type ClaimState struct {
 	Key  ClaimKey
-	Seen *Claim // nil: the API does not show it
-	// Users counts mentions by counted pods, other than by generic ephemeral volumes; Lifted, those of pods that are
-	// taken off or put on a row for a moment.
+	Seen *Claim // nil: the claim does not exist
+	// Users counts the uses by pods on rows, except those by generic ephemeral volumes. Lifted counts the changes by
+	// pods that are removed or added for a trial.
 	Users, Lifted int32
-	on            map[rows.Row]int32 // mentions of all kinds
-	attached      Attached           // what counts towards limits where it is used
+	on            map[rows.Row]int32 // uses of all kinds, by row
+	attached      Attached           // what counts toward limits where the claim is used
 }
 
-// KnownVolume is a Volume, compiled.
+// KnownVolume is a compiled Volume.
 type KnownVolume struct {
 	Volume
 	From, MovedFrom Reach
 	zones           []ZoneLabel
 }
 
-// Reach says from where a volume can be reached. Its terms, unlike those of a pod, look at labels only.
+// Reach says from which nodes a volume is accessible. Its terms, unlike those of a pod, match labels only.
 type Reach struct {
 	Terms   []selector.Term
 	Limited bool // false: from anywhere
-	// Hosts: only from nodes with one of these values of kubernetes.io/hostname; nil: not known.
+	// Hosts: accessible only from nodes with one of these values of kubernetes.io/hostname; nil: not limited in this
+	// way.
 	Hosts []int32
 }
 
-// KnownClass is a StorageClass, compiled.
+// KnownClass is a compiled StorageClass.
 type KnownClass struct {
 	StorageClass
 	Topologies []selector.Term
 	anywhere   bool
 }
 
-// Limits reports whether volumes of the class can be made in some places only.
+// Limits reports whether the class has allowed topologies.
 func (k *KnownClass) Limits() bool { return !k.anywhere }
 
-// Provisions reports whether volumes of the class are made at all.
+// Provisions reports whether volumes of the class are provisioned at all.
 func (k *KnownClass) Provisions() bool { return k.Provisioner != "" && k.Provisioner != NoProvisioner }
 
-// KnownCapacity is a Capacity, compiled.
+// KnownCapacity is a compiled Capacity.
 type KnownCapacity struct {
 	Capacity
-	Selects selector.Term // which nodes, by labels; a capacity without Nodes is about none
+	Selects selector.Term // selects nodes by labels; a capacity without Nodes is for no node
 }
 
-// NewStore returns a store that knows nothing. turned is called with each row on which other volumes count than before,
-// for another reason than that a pod has come or gone.
+// NewStore returns an empty store. It calls turned with each row on which other volumes count than before, for another
+// reason than that a pod came or left.
 func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
 	s := &Store{
 		in:              in,
@@ -133,7 +134,7 @@ func NewStore(in *selector.Interner, turned func(rows.Row)) *Store {
 // Version grows with every change of a fact.
 func (s *Store) Version() uint64 { return s.version }
 
-// Volume returns a volume as it is, or is assumed to be; nil: there is none of that name.
+// Volume returns a volume, with assumed changes; nil: none has this name.
 func (s *Store) Volume(name string) *KnownVolume { return s.volumes[name] }
 
 // Classes calls see for each class.
@@ -153,10 +154,10 @@ func (s *Store) ClaimsOf(volume string, see func(*ClaimState)) {
 // Capacities returns the capacities of a class.
 func (s *Store) Capacities(class string) map[ClaimKey]*KnownCapacity { return s.capacities[class] }
 
-// Measures reports whether a driver publishes capacities that are to be looked at.
+// Measures reports whether a driver publishes capacities that must be checked.
 func (s *Store) Measures(driver string) bool { return s.opted[driver] }
 
-// claimAt returns the state of a claim, a new one if there is none.
+// claimAt returns the state of a claim, and creates it if necessary.
 func (s *Store) claimAt(key ClaimKey) *ClaimState {
 	k := s.claims[key]
 	if k == nil {
@@ -166,15 +167,15 @@ func (s *Store) claimAt(key ClaimKey) *ClaimState {
 	return k
 }
 
-// drop forgets a claim that is neither seen nor used.
+// drop drops a claim that neither exists nor is used.
 func (s *Store) drop(k *ClaimState) {
 	if k.Seen == nil && k.Users == 0 && k.Lifted == 0 && len(k.on) == 0 {
 		delete(s.claims, k.Key)
 	}
 }
 
-// ClaimSeen folds in a claim. If a change of it had been assumed, this is the truth again. changed is false if it was
-// told before.
+// ClaimSeen records a claim as the API has it. This ends an assumed change of the claim. changed is false if this
+// version was recorded before.
 func (s *Store) ClaimSeen(claim *Claim) (changed bool) {
 	key := ClaimKey{Namespace: claim.Namespace, Name: claim.Name}
 	if t := s.trueClaims[key]; t != nil {
@@ -187,13 +188,13 @@ func (s *Store) ClaimSeen(claim *Claim) (changed bool) {
 	return true
 }
 
-// ClaimGone folds in that a claim was deleted.
+// ClaimGone records that a claim was deleted.
 func (s *Store) ClaimGone(key ClaimKey) {
 	delete(s.trueClaims, key)
 	s.setClaim(key, nil)
 }
 
-// setClaim replaces what is known of a claim; nil: it is gone.
+// setClaim replaces a claim; nil: it does not exist.
 func (s *Store) setClaim(key ClaimKey, to *Claim) {
 	s.version++
 	k := s.claimAt(key)
@@ -214,8 +215,8 @@ func (s *Store) setClaim(key ClaimKey, to *Claim) {
 	s.drop(k)
 }
 
-// VolumeSeen folds in a volume. If a change of it had been assumed, this is the truth again. It returns nil if it was
-// told before.
+// VolumeSeen records a volume as the API has it. This ends an assumed change of the volume. It returns nil if this
+// version was recorded before.
 func (s *Store) VolumeSeen(of Volume) *KnownVolume {
 	if t := s.trueVolumes[of.Name]; t != nil {
 		if t.Version == of.Version {
@@ -233,13 +234,13 @@ func (s *Store) VolumeSeen(of Volume) *KnownVolume {
 	return v
 }
 
-// VolumeGone folds in that a volume was deleted.
+// VolumeGone records that a volume was deleted.
 func (s *Store) VolumeGone(name string) {
 	delete(s.trueVolumes, name)
 	s.setVolume(name, nil)
 }
 
-// setVolume replaces what is known of a volume; nil: it is gone.
+// setVolume replaces a volume; nil: it does not exist.
 func (s *Store) setVolume(name string, to *KnownVolume) {
 	s.version++
 	if old := s.volumes[name]; old != nil {
@@ -270,7 +271,7 @@ func (s *Store) compileReach(terms *[]selector.NodeTerm) (out Reach) {
 	pinned := true
 	for i := range *terms {
 		t := s.in.Compile((*terms)[i])
-		t.Names = nil // nodes have labels here, and no names
+		t.Names = nil // the node affinity of volumes matches labels only
 		hosts := []int32(nil)
 		for j := range t.Labels {
 			if t.Labels[j].Key == s.hostKey && t.Labels[j].Op == selector.In {
@@ -289,7 +290,7 @@ func (s *Store) compileReach(terms *[]selector.NodeTerm) (out Reach) {
 	return out
 }
 
-// SetClass replaces what is known of a storage class; nil: it is gone.
+// SetClass replaces a storage class; nil: it does not exist.
 func (s *Store) SetClass(name string, to *StorageClass) {
 	s.version++
 	delete(s.classes, name)
@@ -309,8 +310,8 @@ func (s *Store) SetClass(name string, to *StorageClass) {
 	}
 }
 
-// SetDriver folds in whether there is a driver, and whether its capacities are to be looked at. less: less is asked of
-// what it makes than before.
+// SetDriver records whether a driver exists, and whether its capacities must be checked. less reports whether fewer
+// conditions than before apply to volumes that the driver provisions.
 func (s *Store) SetDriver(name string, there, capacities bool) (less bool) {
 	wasThere, opted := s.drivers[name], s.opted[name]
 	if wasThere == there && opted == capacities {
@@ -329,8 +330,8 @@ func put(set map[string]bool, name string, in bool) {
 	}
 }
 
-// SetCapacity replaces a capacity of a class; nil: it is gone. It returns what there was and what there is, compiled.
-// larger reports whether a volume may now be made that could not before.
+// SetCapacity replaces a capacity of a class; nil: it does not exist. It returns the old and the new capacity,
+// compiled. larger reports whether a volume may now be provisioned that could not be before.
 func (s *Store) SetCapacity(key ClaimKey, class string, to *Capacity) (was, is *KnownCapacity, larger bool) {
 	s.version++
 	s.capacityVersion[class] = s.version
@@ -355,7 +356,7 @@ func (s *Store) SetCapacity(key ClaimKey, class string, to *Capacity) (was, is *
 	return was, is, to.Sized && (was == nil || !was.Sized || to.Size > was.Size)
 }
 
-// CapacityClass finds the class of a capacity that is known.
+// CapacityClass returns the class of a known capacity.
 func (s *Store) CapacityClass(key ClaimKey) (class string, known bool) {
 	for _, class := range slices.Sorted(maps.Keys(s.capacities)) {
 		if s.capacities[class][key] != nil {

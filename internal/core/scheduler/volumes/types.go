@@ -2,51 +2,51 @@ package volumes
 
 import "github.com/plimsoll-dev/plimsoll/internal/core/scheduler/selector"
 
-// A Mount is one volume of a pod, as far as a rule looks at it: a claim, a disk that is named in the pod itself, or
-// both a disk and what it attaches.
+// A Mount is one volume of a pod, as far as filters use it: a claim, or a disk that the pod names itself, or such a
+// disk together with what it attaches.
 type Mount struct {
-	// Claim names a claim in the pod's namespace. Own: it is that of a generic ephemeral volume, and must be controlled
-	// by the pod.
+	// Claim is the name of a claim in the pod's namespace. Own says that the claim is that of a generic ephemeral
+	// volume, and must be controlled by the pod.
 	Claim string
 	Own   bool
 	Disk  *Disk
-	// Attached is what counts towards the node's limits for a disk that some CSI driver attaches in place of the
-	// kubelet.
+	// Attached is what counts toward the node's limits if a CSI driver, not the kubelet, attaches the disk.
 	Attached Attached
 }
 
-// A Disk is named in the pod itself, and two pods on one node must not use it, but for reading if it allows that.
+// A Disk is named in the pod itself. Two pods on one node must not use it, except if both only read it and its kind
+// allows that.
 type Disk struct {
-	Kind     string // of volume source; disks of different kinds differ
+	Kind     string // the kind of volume source; disks of different kinds are different
 	ID       string
-	Monitors []string // of two disks with monitors, one must be common, or they differ
-	ReadOnly bool     // pods that only read it get along with each other
+	Monitors []string // two disks with monitors are the same only if they have a monitor in common
+	ReadOnly bool     // pods that only read it do not conflict
 }
 
-// Attached names a volume to a CSI driver. Two pods on a node with the same one count once. The zero Attached is none.
+// Attached is how a CSI driver knows a volume. Uses by several pods on a node count once. The zero value means none.
 type Attached struct{ Driver, Handle string }
 
 // A Claim is a PersistentVolumeClaim.
 type Claim struct {
 	Namespace, Name, UID string
-	Version              string // opaque; another one after every change
+	Version              string // opaque; different after every change
 	Class                string // of storage; empty: none
-	Volume               string // that it is bound to, or wants; empty: none yet
+	Volume               string // to which it is bound, or which it requests; empty: none yet
 	Bound                bool   // the binding to Volume is complete
-	Lost                 bool   // the volume that it was bound to is gone
+	Lost                 bool   // the volume to which it was bound is gone
 	Deleting             bool
-	// Selected: a scheduler has asked for a volume that can be reached from Node.
+	// Selected says that a scheduler has requested a volume accessible from Node.
 	Selected bool
 	Node     string
 
-	Modes      []string // of access
-	OncePod    bool     // one of them is ReadWriteOncePod
+	Modes      []string // access modes
+	OncePod    bool     // one of Modes is ReadWriteOncePod
 	Block      bool     // a device, not a file system
 	Size       int64    // bytes
-	Sized      bool     // Size was asked for
+	Sized      bool     // the claim requests a size
 	Attributes string   // name of a volume attributes class
 	Selector   *selector.Selector
-	Controller string // UID of its controlling owner; of any kind
+	Controller string // UID of its controlling owner, of any kind
 }
 
 // A Volume is a PersistentVolume.
@@ -55,64 +55,66 @@ type Volume struct {
 	Labels        []selector.Label // sorted by key
 	Class         string
 	Capacity      int64 // bytes
-	Available     bool  // its phase
+	Available     bool  // its phase is Available
 	Deleting      bool
 	Modes         []string
 	Block         bool
 	Attributes    string
 
-	Claimed      bool // it is bound to, or kept for, the claim of ClaimSpace, ClaimName and, unless empty, ClaimUID
+	// it is bound to, or reserved for, the claim of ClaimSpace, ClaimName and, unless empty, ClaimUID
+	Claimed      bool
 	ClaimSpace   string
 	ClaimName    string
 	ClaimUID     string
-	ByController bool // the binding was made by a controller or scheduler, not by a person
+	ByController bool // a controller or scheduler made the binding, not a person
 
-	Affinity *[]selector.NodeTerm // where it can be reached; nil: anywhere
+	Affinity *[]selector.NodeTerm // from where it is accessible; nil: from anywhere
 	Attached Attached
-	CSI      bool // Attached is its own source, not a translation
-	// NeedsOfAgent are codes of what a node's agent must have to mount it that not every agent has; see
+	CSI      bool // Attached is its own source, not translated from an in-tree one
+	// NeedsOfAgent is what a node's agent must be able to do to mount it, as codes, where not every agent can; see
 	// Pod.NeedsOfAgent.
 	NeedsOfAgent []string
-	// Plugin is the in-tree plugin of a volume that a CSI driver serves on nodes that have moved it; there Moved holds
-	// in place of Affinity.
+	// Plugin is the in-tree plugin of a volume for which a CSI driver is responsible on nodes where the plugin is
+	// migrated; on these nodes, Moved replaces Affinity.
 	Plugin string
 	Moved  *[]selector.NodeTerm
 }
 
-// A StorageClass says how volumes come to claims.
+// A StorageClass says how claims get volumes.
 type StorageClass struct {
 	Name        string
 	Provisioner string
-	// Waits: volumes are bound when a pod is placed (WaitForFirstConsumer), not before. Unset: the mode is not known.
+	// Waits says that volumes are bound when a pod is placed (WaitForFirstConsumer), not before. Unset says that the
+	// mode is not set.
 	Waits, Unset bool
-	Driver       string // that attaches its volumes; empty: none that counts
-	// NeedsOfAgent are, as a Volume's, of volumes that Provisioner makes, if it is of a kind that is known by its name.
-	// Of those that a CSI driver makes, AgentCSI is one by itself.
+	Driver       string // the CSI driver that attaches its volumes; empty: none with limits
+	// NeedsOfAgent is the same as for a Volume, for the volumes that Provisioner makes, if Provisioner is a known
+	// in-tree one. Volumes of any CSI driver need AgentCSI.
 	NeedsOfAgent []string
-	Topologies   *[]selector.NodeTerm // where volumes can be made; nil: anywhere
+	Topologies   *[]selector.NodeTerm // where volumes can be provisioned; nil: anywhere
 }
 
-// NoProvisioner is the value of StorageClass.Provisioner that stands for none.
+// NoProvisioner is the value of StorageClass.Provisioner of classes whose volumes are not provisioned.
 const NoProvisioner = "kubernetes.io/no-provisioner"
 
-// AgentCSI is the code of what an agent lacks that mounts no volumes of CSI drivers.
+// AgentCSI is the code of an agent that mounts no volumes of CSI drivers.
 const AgentCSI = "volumes.csi"
 
-// A Capacity says how large a volume of a class can be made for some nodes.
+// A Capacity says how large a volume of a class some nodes can get.
 type Capacity struct {
 	Namespace, Name string
 	Class           string
-	Nodes           *selector.Selector // nil: none
+	Nodes           *selector.Selector // nil: no node
 	Size            int64
-	Sized           bool // false: not known, which is not enough
+	Sized           bool // false: the size is not known, which counts as too small
 }
 
-// NodeStorage is a CSINode: what its drivers can attach.
+// NodeStorage is a CSINode: how many volumes its drivers can attach.
 type NodeStorage struct {
 	Node    string
 	Limits  map[string]int64 // by driver; absent: no limit
-	Plugins []string         // in-tree plugins that have moved to their CSI drivers there
+	Plugins []string         // in-tree plugins that are migrated to CSI drivers on the node
 }
 
-// An Attachment is a VolumeAttachment: a driver attaches, or still has attached, a volume to a node.
+// An Attachment is a VolumeAttachment: a driver attaches a volume to a node, or has it still attached.
 type Attachment struct{ Name, Node, Driver, Volume string }
