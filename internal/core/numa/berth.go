@@ -9,26 +9,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
-// Berth is where in a node a pod is expected by whoever sent it there: a scheduler that made the same offer on what it
-// believed to be free. The agent lays the pod there if it can, and anywhere else if not.
+// Berth is where on a node the scheduler expects a pod. The scheduler made the same offer, on what it knew to be free.
+// The agent assigns the CPUs and nodes of the berth if it can, and others if not.
 //
-// Without berths an offer follows from what is free alone, and the agent may know of more than the scheduler did: pods have
-// ended meanwhile. It would then lay a pod elsewhere, and break up what the scheduler has promised to the next one. With
-// berths every pod lies where it was expected, so that all that was believed to be free is free when the next one comes, and
-// at most more than that.
+// Without berths, an offer depends only on what is free. The agent may know of more free resources than the scheduler
+// did, because pods have ended since then. It would then choose other CPUs or nodes, and so take parts of what the
+// scheduler has planned for the next pod. With berths every pod gets the resources that the scheduler expected. So
+// everything that the scheduler counts as free is free when the next pod arrives, and perhaps more.
 //
-// A berth is no right: what it names has to be free, and an offer in it is one that the policy allows when everything else
-// is taken. So a pod that brings a berth of its own making takes nothing that it could not have been given by chance.
+// A berth is not a claim. Its resources must be free, and an offer in a berth must be one that the policy would allow
+// if everything else were taken. So a pod with a forged berth gets nothing that it could not have got by chance.
 type Berth []ContainerBerth
 
-// ContainerBerth is that of one container; those that own nothing have none.
+// ContainerBerth is the berth of one container. Containers to which nothing is assigned have none.
 type ContainerBerth struct {
 	Container string
-	CPUs      idset.Set        // that become its own
-	Nodes     []machine.NUMAID // where all that it owns is; none: anywhere
+	CPUs      idset.Set        // the exclusive CPUs
+	Nodes     []machine.NUMAID // where all resources assigned to it are; none: anywhere
 }
 
-// Berth returns where a pod lies that owns a.
+// Berth returns the berth of a pod with assignment a.
 func (a Assignment) Berth() (berth Berth) {
 	for _, h := range a.Containers {
 		if h.CPUs.IsEmpty() && len(h.Memory) == 0 && len(h.Devices) == 0 {
@@ -45,7 +45,7 @@ func (a Assignment) Berth() (berth Berth) {
 	return berth
 }
 
-// lay confines an offer in the making to the berth of a container, or, with an empty name, to those of the whole pod.
+// lay restricts the current offer to the berth of a container, or, if container is empty, to those of the whole pod.
 func (w *work) lay(container string) {
 	w.within, w.nodes = nil, nil
 	if w.berth == nil {
@@ -66,7 +66,7 @@ func (w *work) lay(container string) {
 		nodes = append(nodes, b.Nodes...)
 		anywhere = anywhere || len(b.Nodes) == 0
 	}
-	if w.l.config.CPU.FullPCPUsOnly { // what is free is taken to be whole cores
+	if w.l.config.CPU.FullPCPUsOnly { // the code below assumes that the free CPUs form whole cores
 		for i := range w.l.cpu.Cores {
 			if core := w.l.cpu.Cores[i].CPUs; w.within.CountIn(core) < core.Count() {
 				w.within.Drop(core)
@@ -78,7 +78,7 @@ func (w *work) lay(container string) {
 	}
 }
 
-// available returns the CPUs that the container can get for its own.
+// available returns the CPUs that the container can get exclusively.
 func (w *work) available() bitset.Set {
 	free := w.State.available()
 	if w.within != nil {
@@ -87,7 +87,7 @@ func (w *work) available() bitset.Set {
 	return free
 }
 
-// berthed returns of the sets of nodes in families those that are the berth's.
+// berthed returns the families restricted to the sets of nodes that are in the berth.
 func (w *work) berthed(families []*hints.Family) []*hints.Family {
 	if w.nodes == nil {
 		return families

@@ -14,30 +14,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Config is what a node's configuration says about who gets which CPUs, memory and devices. The zero Config gives nobody
-// anything of their own: all CPUs are shared, and only devices are handed out.
+// Config is the node's configuration of the managers. With the zero Config nothing is assigned except devices, and all
+// CPUs are shared.
 type Config struct {
 	CPU      CPUConfig
 	Memory   MemoryConfig
 	Topology TopologyConfig
 }
 
-// CPUConfig is the CPU manager's part. Only Static gives the rest a meaning.
+// CPUConfig is the CPU manager's part. The other fields matter only if Static is set.
 type CPUConfig struct {
-	Static bool
+	Static bool // cpuManagerPolicy: static
 
-	Reserved      idset.Set // never exclusive; when empty or all offline, ReservedCount CPUs are chosen
-	ReservedCount int       // CPUs kept back; with Reserved, its size
+	// Reserved is reservedSystemCPUs: never exclusive; when empty or all offline, ReservedCount CPUs are chosen.
+	Reserved      idset.Set
+	ReservedCount int // number of reserved CPUs; with Reserved, its size
 
-	FullPCPUsOnly      bool // whole cores or nothing
+	FullPCPUsOnly      bool // assign whole cores only
 	StrictReservation  bool // reserved CPUs are not in the shared pool either
-	DistributeNUMA     bool // over several nodes evenly, instead of filling one after the other
-	DistributeCores    bool // over cores, instead of whole cores first
-	AlignBySocket      bool // a socket is as good as a node
-	PreferAlignByCache bool // whole groups of CPUs that share a last-level cache, then parts of few
+	DistributeNUMA     bool // spread over several nodes evenly, instead of filling one after the other
+	DistributeCores    bool // spread over cores, instead of taking whole cores first
+	AlignBySocket      bool // CPUs of one socket count as aligned, as those of one node do
+	PreferAlignByCache bool // prefer whole groups of CPUs that share a last-level cache, then parts of few groups
 }
 
-// options returns the rules by which CPUs are chosen.
+// options returns the rules by which package cpus chooses.
 func (c CPUConfig) options() cpus.Options {
 	return cpus.Options{
 		DistributeNUMA:     c.DistributeNUMA,
@@ -49,14 +50,16 @@ func (c CPUConfig) options() cpus.Options {
 
 // MemoryConfig is the memory manager's part.
 type MemoryConfig struct {
-	Static   bool
-	Reserved map[machine.NUMAID]map[unit.Bytes]unit.Bytes // by node and page size (0: ordinary memory), in bytes
+	// Static: memoryManagerPolicy: Static.
+	Static bool
+	// Reserved is reservedMemory: by node and page size (0: ordinary memory), in bytes.
+	Reserved map[machine.NUMAID]map[unit.Bytes]unit.Bytes
 }
 
-// Policy says how well the resources of a pod have to agree on NUMA nodes.
+// Policy says how well the resources of a pod must be aligned to NUMA nodes.
 type Policy = hints.Policy
 
-// Policies, from indifferent to strict.
+// The policies, from the least to the most strict.
 const (
 	PolicyNone           = hints.PolicyNone
 	PolicyBestEffort     = hints.PolicyBestEffort
@@ -67,11 +70,11 @@ const (
 // TopologyConfig is the topology manager's part.
 type TopologyConfig struct {
 	Policy        Policy
-	PodScope      bool // one hint for the whole pod; else one for each container
-	PreferClosest bool // of equally many nodes those with the least distances
+	PodScope      bool // one hint for the whole pod; otherwise one for each container
+	PreferClosest bool // among sets with equally many nodes prefer the one with the smallest distances
 }
 
-// check returns everything in c that m or c itself contradicts, in one error.
+// check returns everything in c that contradicts m or itself, in one error.
 func (c Config) check(m machine.Machine) error {
 	var problems []string
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -99,7 +102,8 @@ func (c Config) check(m machine.Machine) error {
 
 func (c Config) checkCPU(m machine.Machine, bad func(string, ...any)) {
 	o := c.CPU
-	if gone := o.Reserved.Minus(m.CPUs).Minus(m.Offline); !gone.IsEmpty() { // a CPU that went offline must not keep the node down
+	// A CPU that went offline is no error, so that the agent still starts.
+	if gone := o.Reserved.Minus(m.CPUs).Minus(m.Offline); !gone.IsEmpty() {
 		bad("reservedSystemCPUs: %v: no CPU of this machine (%v are, and offline %v)", gone, m.CPUs, m.Offline)
 	}
 	switch n := max(o.Reserved.Len(), o.ReservedCount); {
@@ -142,7 +146,7 @@ func nodesWithCPUs(m machine.Machine) int {
 	return n
 }
 
-// KindName returns the resource name of memory in pages of that size; 0 is ordinary memory.
+// KindName returns the resource name of memory with that page size; 0 is ordinary memory.
 func KindName(size unit.Bytes) string {
 	if size == 0 {
 		return "memory"

@@ -12,39 +12,41 @@ import (
 
 // Device is one device of a plugin.
 type Device struct {
-	ID      string
-	Nodes   []machine.NUMAID // that it is near; none: it does not matter. Nodes the machine does not have are ignored
+	ID string
+	// NUMA nodes it is near; none: no topology. Nodes that the machine does not have are ignored.
+	Nodes   []machine.NUMAID
 	Healthy bool
 }
 
-// Plugin is what is known of the devices of one resource.
+// Plugin is what is known about the devices of one resource.
 type Plugin struct {
 	Resource string
 	Devices  []Device
-	// Gone: the plugin is not there (yet). Its devices are known from pods that hold them, and none can be handed out.
+	// Gone: the plugin is not connected. Its devices are known from pods that have them, and none can be assigned.
 	Gone bool
-	// Prefers: the plugin has an opinion on which devices go well together, and wants to be asked.
+	// Prefers: the plugin has a preference between devices, and asks to be called for it.
 	Prefers bool
 }
 
-// pool is the devices of one resource.
+// pool is the devices of one resource, with those that are assigned.
 type pool struct {
 	*deviceTable
-	taken bitset.Set // by place in ids
+	taken bitset.Set // assigned devices, by index in ids
 }
 
-// deviceTable is what all States share of a pool.
+// deviceTable is the part of a pool that Forks share. It does not change: extend and table make new ones.
 type deviceTable struct {
-	plugin        *Plugin // as it was told; nil: it never came
-	unnamed       bool    // some devices are known from pods only
-	resource      string
+	plugin   *Plugin // as passed to SetPlugin; nil: the resource is known from pods only
+	unnamed  bool    // some devices are known from pods only
+	resource string
+	// Copied from the plugin.
 	gone, prefers bool
-	aligned       bool // some device is near a node: then hints are given
-	ids           []string
+	aligned       bool         // some device is near a node: only then the resource has hints
+	ids           []string     // of all devices, sorted
 	places        []bitset.Set // by device: places of the nodes it is near
-	somewhere     []bool       // by device: the plugin named nodes, known or not
-	healthy       bitset.Set
-	near          bitset.Set // all nodes that some device is near
+	somewhere     []bool       // by device: the plugin named nodes, whether the machine has them or not
+	healthy       bitset.Set   // devices that are healthy and whose plugin is connected, by index in ids
+	near          bitset.Set   // places of all nodes that some device is near
 }
 
 func (l *Layout) table(p Plugin) *deviceTable {
@@ -69,11 +71,12 @@ func (p *pool) free() bitset.Set {
 	return s
 }
 
-// away reports whether there is nothing to choose from for as long as the plugin is not there, or calls none of its devices healthy.
+// away reports whether no device can be assigned because the plugin is not connected or has no healthy device.
 func (p *pool) away() bool { return p.gone || p.healthy.IsEmpty() }
 
-// choose settles which devices a container gets, in ascending order of their ids where nobody has an opinion. held is what
-// the pod has from finished init containers. A false result comes with the reason, in upstream's words.
+// choose returns the devices for a container: those that the plugin prefers, otherwise in ascending order of ids. held
+// are the devices that finished init containers of the pod have passed on. If it fails, it returns the reason in
+// upstream's words.
 func (p *pool) choose(count int, held, affinity bitset.Set, ask func(available, included bitset.Set) []string) (bitset.Set, string) {
 	switch {
 	case p.gone:
@@ -111,7 +114,8 @@ func (p *pool) choose(count int, held, affinity bitset.Set, ask func(available, 
 	return got, ""
 }
 
-// split tells the devices near the nodes of affinity from those near others only; the rest is in neither.
+// split returns the available devices near the nodes of affinity, and those near other nodes only. Devices without
+// topology are in neither set.
 func (p *pool) split(available, affinity bitset.Set) (aligned, elsewhere bitset.Set) {
 	aligned, elsewhere = bitset.New(len(p.ids)), bitset.New(len(p.ids))
 	if !p.aligned || affinity == nil {
@@ -128,7 +132,7 @@ func (p *pool) split(available, affinity bitset.Set) (aligned, elsewhere bitset.
 	return aligned, elsewhere
 }
 
-// preferred returns which of available the plugin would take beside included.
+// preferred returns the devices of available that the plugin prefers in addition to included.
 func (p *pool) preferred(ask func(available, included bitset.Set) []string, available, included bitset.Set) bitset.Set {
 	out := bitset.New(len(p.ids))
 	if !p.prefers {
@@ -152,8 +156,8 @@ func (p *pool) names(devices bitset.Set) []string {
 	return out
 }
 
-// want returns the sets of nodes that have count devices, those in held among them. Nil when nodes do not matter; possible
-// is false when no set will do.
+// want returns the sets of nodes near which there are count devices, including those in held. It returns nil when the
+// devices have no topology. possible is false when there is no such set.
 func (p *pool) want(l *Layout, count int, held bitset.Set) (w *hints.Want, possible bool) {
 	if !p.aligned {
 		return nil, true
@@ -180,7 +184,7 @@ func (p *pool) want(l *Layout, count int, held bitset.Set) (w *hints.Want, possi
 	return &hints.Want{Families: []*hints.Family{f}, Copies: 1, Width: width}, true
 }
 
-// family returns the sets of nodes that some of devices, count of them, are near.
+// family returns the sets of nodes that are near at least count of devices.
 func (p *pool) family(l *Layout, devices bitset.Set, count int) *hints.Family {
 	f := &hints.Family{Within: p.near, Must: bitset.New(len(l.nodeID)), Need: int64(count)}
 	if f.Within.IsEmpty() {

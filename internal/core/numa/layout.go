@@ -9,23 +9,24 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/memory"
 )
 
-// Layout is what does not change while a node runs: its machine, prepared for quick decisions, and its configuration. All
-// States of the node share it. NUMA nodes are known inside by their place in the order of their ids, CPUs by their ids.
+// Layout is what does not change while the agent runs: the machine, prepared for fast decisions, and its configuration.
+// All States of the node share it. Inside the package a NUMA node is identified by its place, its index in the order of
+// node ids, and a CPU by its id.
 type Layout struct {
 	config Config
 
-	nodeID   []machine.NUMAID
-	place    map[machine.NUMAID]int
-	distance [][]int // by place
+	nodeID   []machine.NUMAID       // by place
+	place    map[machine.NUMAID]int // the reverse of nodeID
+	distance [][]int                // by place and place
 
 	cpu           *cpus.Topology
-	reserved      bitset.Set
+	reserved      bitset.Set // CPUs that are never exclusive
 	reservedCores bitset.Set // all threads of cores with a reserved CPU
 
-	memory *memory.Capacity
+	memory *memory.Capacity // how much memory can be assigned
 }
 
-// New prepares a machine that passed its Check. The error names everything in c that is wrong or that m contradicts.
+// New prepares a machine that passed its Check. The error names everything in c that is wrong or contradicts m.
 func New(m machine.Machine, c Config) (*Layout, error) {
 	if err := c.check(m); err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func New(m machine.Machine, c Config) (*Layout, error) {
 	return l, nil
 }
 
-// reserve settles which CPUs are kept from exclusive use.
+// reserve decides which CPUs are never exclusive.
 func (l *Layout) reserve() error {
 	l.reserved, l.reservedCores = l.cpu.None(), l.cpu.None()
 	if !l.config.CPU.Static {
@@ -76,7 +77,7 @@ func (l *Layout) reserve() error {
 	return nil
 }
 
-// ids translates places of nodes.
+// ids translates places to node ids.
 func (l *Layout) ids(nodes bitset.Set) []machine.NUMAID {
 	out := make([]machine.NUMAID, 0, nodes.Count())
 	for i := range nodes.All {
@@ -85,7 +86,7 @@ func (l *Layout) ids(nodes bitset.Set) []machine.NUMAID {
 	return out
 }
 
-// places translates ids of nodes; those that the machine does not have are left out.
+// places translates node ids to places; ids that the machine does not have are left out.
 func (l *Layout) places(ids []machine.NUMAID) bitset.Set {
 	s := bitset.New(len(l.nodeID))
 	for _, id := range ids {

@@ -2,9 +2,9 @@ package numa
 
 import "encoding/binary"
 
-// AppendLikeness writes what an offer to a pod that is not here yet depends on, beside the Layout: two States of one Layout
-// that write the same bytes admit and refuse the same pods, for the same reasons. Who owns what is not in it, nor are the
-// names of devices, only their order. It is for who asks about many nodes that are much alike.
+// AppendLikeness appends what an offer to a new pod depends on, in addition to the Layout. Two States of one Layout
+// that append the same bytes admit and reject the same pods, for the same reasons. It does not contain which pod has
+// what, and of device ids only their order. It is for callers that examine many similar nodes.
 func (s *State) AppendLikeness(b []byte) []byte {
 	b = s.shared.AppendTo(b)
 	b = s.memory.AppendLikeness(b)
@@ -28,7 +28,7 @@ func appendFlag(b []byte, on bool) []byte {
 	return append(b, 0)
 }
 
-// Owns reports whether the assignment gives any container anything of its own.
+// Owns reports whether anything is assigned to any container.
 func (a Assignment) Owns() bool {
 	for _, h := range a.Containers {
 		if !h.CPUs.IsEmpty() || len(h.Memory) > 0 || len(h.Devices) > 0 {
@@ -38,5 +38,5 @@ func (a Assignment) Owns() bool {
 	return false
 }
 
-// Layout returns the layout of the state.
+// Layout returns the Layout of s.
 func (s *State) Layout() *Layout { return s.l }

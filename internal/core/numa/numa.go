@@ -1,41 +1,49 @@
-// Package numa decides which CPUs, which memory and which devices a pod gets, and on which NUMA nodes: what the
-// kubelet's CPU, memory, device and topology managers decide, in one place and at once.
+// Package numa decides which CPUs, memory and devices are assigned to a pod, and from which NUMA nodes. It decides in
+// one place what the kubelet's CPU, memory, device and topology managers decide.
 //
 // # Model
 //
-// A Layout is a machine and its configuration, prepared once. A State is what is free on it and who has the rest. Offer
-// says what a pod would get, or why nothing (Refusal, with numbers); Commit makes an offer good; Release takes
-// everything back. The agent, the scheduler (on its own copy of each node's State) and whatif call the same functions.
+// A Layout is a machine and its configuration, prepared once. A State is what is free on the machine, and what is
+// assigned to which pod. Offer says what a pod would get, or why it gets nothing (Refusal, with numbers). Commit
+// assigns the resources of an offer. Release takes back all resources of a pod. The agent, the scheduler (on its own
+// copy of each node's State) and whatif call the same functions.
 //
-// An offer goes through a pod's containers in the order of their starts. For each (or once for the pod, by scope) it
-// works out a hint, the NUMA nodes to take from, and then takes devices, CPUs and memory there:
+// An offer handles a pod's containers in the order in which they start. For each container (or once for the pod,
+// depending on the scope) it computes a hint: the NUMA nodes to take resources from. Then it takes devices, CPUs and
+// memory there:
 //
-//   - CPUs: a container of a Guaranteed pod that asks for whole CPUs gets them for itself, chosen so that whole sockets,
-//     nodes, caches and cores stay whole or lie evenly (package cpus). All others run on the shared pool.
-//   - Memory: a container of a Guaranteed pod owns blocks on one node or on a group of nodes (package memory).
-//   - Devices: those near the hint's nodes, of these those that their plugin prefers. Its opinion is a fact: an Offer says
-//     whom to ask what, and is made again with the answer.
+//   - CPUs: a container of a Guaranteed pod that requests whole CPUs gets exclusive CPUs. They are chosen so that
+//     sockets, nodes, caches and cores stay completely free where possible, or so that the load is spread evenly
+//     (package cpus). All other containers run on the shared pool.
+//   - Memory: a container of a Guaranteed pod is assigned blocks of memory on one node, or on a group of nodes (package
+//     memory).
+//   - Devices: devices near the hint's nodes come first, and among them those that their plugin prefers. The preference
+//     is a fact that is passed in: an Offer says which question to ask which plugin, and is made again with the answer.
 //
-// Init containers leave what they had to those after them; sidecars keep theirs.
+// Init containers pass their resources on to the containers after them. Sidecars keep theirs.
 //
-// Which nodes are best for all that is wanted is package hints' to find; what is joint to all of it is here: requests,
-// the assignments, offers and refusals.
+// Package hints finds the best nodes for everything that is requested. This package has what all resources share:
+// requests, assignments, offers and refusals.
 //
 // # Vocabulary
 //
-// hint, want, family, width and place are explained in package hints.
+// Package hints explains hint, want, family, width and place.
 //
-//   - berth: where a pod is expected by whoever sent it here. The pod lies there if that is free (berth.go).
+//   - berth: the CPUs and NUMA nodes where the scheduler expects a pod on its node. The pod gets them if they are free
+//     (berth.go).
 //
 // # Invariants
 //
-//   - A State is a function of the assignments and the plugins' devices: rebuilt from them after a crash, it is equal.
-//   - No CPU, byte or device belongs to two pods; within a pod only to containers that never run at the same time.
+//   - A State is a function of the assignments and the plugins' devices: a State rebuilt from them after a crash is
+//     equal.
+//   - No CPU, byte or device is assigned to two pods. Within a pod it is assigned to several containers only if they
+//     never run at the same time.
 //   - An offer that is not committed changes nothing. Release takes back exactly what was committed.
-//   - Running pods keep what they have, whatever became of machine or configuration; what contradicts is told by Adopt.
+//   - Running pods keep their assigned resources, whatever changes in machine or configuration. Adopt returns the
+//     contradictions.
 //
 // # What it does not do
 //
-// It writes no cpuset and talks to no plugin: the agent does. It does not count what pods request (core/admission
-// does). Pod-level resources give no pod CPUs or memory of its own, as in upstream 1.36 by default.
+// It writes no cpuset and talks to no plugin: the agent does. It does not add up what pods request (core/admission
+// does). A pod with pod-level resources is assigned no exclusive CPUs or memory, as in upstream 1.36 by default.
 package numa

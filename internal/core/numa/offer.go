@@ -12,30 +12,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Offer is what a pod would get. It binds nobody until it is committed.
+// Offer is what a pod would get. It has no effect until it is committed.
 type Offer struct {
 	Assignment Assignment
-	Question   *Question // a plugin to ask for its opinion first: the offer with its answer may be another. Nil: none is left
-	revision   uint64
+	// A question to ask a plugin first, because its answer may change the offer; nil: there is none.
+	Question *Question
+	revision uint64 // revision of the State for which it was made
 }
 
-// Question asks a plugin which devices go well together (GetPreferredAllocation).
+// Question asks a plugin which devices it prefers together (GetPreferredAllocation).
 type Question struct {
 	Container, Resource string
-	Available           []string // to choose from, those included among them
-	Included            []string // settled already
-	Size                int      // how many in all
+	Available           []string // devices to choose from, including those in Included
+	Included            []string // devices that the container gets in any case
+	Size                int      // number of devices, including those in Included
 }
 
-// Answers are plugins' opinions. Without one, the devices with the lowest ids are taken.
+// Answers are the plugins' preferences. Without an answer, the devices with the lowest ids are taken.
 type Answers map[Subject][]string
 
-// Subject is what a question is about.
+// Subject identifies a question.
 type Subject struct{ Container, Resource string }
 
-// Offer works out what p would get now, or why it gets nothing. It changes nothing. As long as the offer has a Question, neither
-// what it gives nor a refusal is the last word: with other devices for one container, those after it may fare otherwise. Who
-// knows the plugin answers and asks for the offer again, until no question is left.
+// Offer computes what p would get now, or why it gets nothing. It changes nothing. As long as the offer has a Question,
+// neither the assignment nor a refusal is final: with other devices for one container, the result for later containers
+// may be different. A caller that can ask the plugin answers, and asks for the offer again until no question is left.
 func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 	if _, known := s.find(p.UID); known {
 		return Offer{}, &Refusal{Reason: UnexpectedAdmission, Upstream: fmt.Sprintf("pod %s has been given its resources already", p.UID)}
@@ -48,7 +49,7 @@ func (s *State) Offer(p Pod, answers Answers) (Offer, *Refusal) {
 	return s.offer(&p, answers, nil)
 }
 
-// offer is Offer in a berth, or, with nil, anywhere.
+// offer is Offer restricted to a berth, or unrestricted if berth is nil.
 func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
 	w := work{State: s.Fork(), pod: p, answers: answers, berth: berth, again: s.l.cpu.None()}
 	if r := w.admit(); r != nil {
@@ -57,7 +58,8 @@ func (s *State) offer(p *Pod, answers Answers, berth Berth) (Offer, *Refusal) {
 	return Offer{Assignment{p.UID, w.holdings}, w.question, s.revision}, nil
 }
 
-// Commit makes an offer good. It fails when anything changed since the offer was made: ask for another.
+// Commit assigns the resources of an offer. It fails when s has changed since the offer was made; then the caller asks
+// for a new one.
 func (s *State) Commit(o Offer) error {
 	if o.revision != s.revision {
 		return fmt.Errorf("commit offer to pod %s: made at revision %d, the state is at %d: %w", o.Assignment.Pod, o.revision, s.revision, ErrStale)
@@ -68,24 +70,25 @@ func (s *State) Commit(o Offer) error {
 	return nil
 }
 
-// ErrStale says that an offer does not hold any more.
+// ErrStale: the State has changed since the offer was made.
 var ErrStale = errors.New("stale offer")
 
-// work is an offer in the making: a copy of the state in which the containers before this one have got theirs.
+// work is an offer while it is being computed: a copy of the State, in which the earlier containers have their
+// resources.
 type work struct {
 	*State
 	pod      *Pod
 	answers  Answers
-	holdings []Holding
-	question *Question // the first without an answer: later ones depend on it
+	holdings []Holding // of the containers so far
+	question *Question // the first without an answer; later ones depend on it
 
 	berth Berth
 
-	// What the berth leaves of the machine to the container that is looked at; nil: everything.
+	// What the berth allows for the current container; nil: everything.
 	within bitset.Set // CPUs
-	nodes  bitset.Set
+	nodes  bitset.Set // places
 
-	// What finished init containers leave to those after them.
+	// What finished init containers have passed on, and no later container has taken yet.
 	again        bitset.Set // CPUs
 	againMemory  memory.Reusable
 	againDevices []Devices
@@ -119,7 +122,7 @@ func (w *work) admit() *Refusal {
 	return nil
 }
 
-// hint returns where to take what is asked from, and whether the policy lets it in.
+// hint returns the nodes to take what is requested from, and whether the policy admits it.
 func (w *work) hint(a asked) (hints.Hint, bool) {
 	wants, impossible := w.wants(a)
 	for _, want := range wants {
@@ -135,7 +138,7 @@ func (w *work) hint(a asked) (hints.Hint, bool) {
 	return m.Merge(w.l.config.Topology.Policy, wants, impossible)
 }
 
-// wants returns what is asked of the NUMA nodes. impossible: some of it cannot be had from any.
+// wants returns what is requested of the NUMA nodes. impossible: some of it is on no set of nodes.
 func (w *work) wants(a asked) (wants []*hints.Want, impossible bool) {
 	for _, d := range a.devices {
 		if i, ok := w.pool(d.Resource); ok {
@@ -154,7 +157,8 @@ func (w *work) wants(a asked) (wants []*hints.Want, impossible bool) {
 		}
 	}
 	if a.memory != nil {
-		// Memory that cannot be had has no say in upstream: that it is missing shows when it is taken.
+		// Memory that is not available does not change the hint, as upstream. The failure shows when the memory is
+		// taken.
 		if families := w.memory.Families(w.l.memory, a.memory, w.againMemory); len(families) > 0 {
 			wants = append(wants, &hints.Want{Families: families, Copies: len(a.memory), Width: w.l.memory.Width(a.memory)})
 		}
@@ -188,7 +192,8 @@ func (w *work) wantCPUs(n int) *hints.Want {
 	return out
 }
 
-// widthOf returns how many of the largest nodes hold need together: all nodes with CPUs when they do not.
+// widthOf returns how many of the largest nodes are needed for need together, or all nodes with CPUs if that is not
+// enough.
 func (l *Layout) widthOf(amounts []int64, need int) int {
 	sorted := slices.Clone(amounts)
 	slices.Sort(sorted)
@@ -211,7 +216,7 @@ func (l *Layout) socketsOf(nodes bitset.Set) int {
 	return sockets.Count()
 }
 
-// give takes out of the copy what a container gets: devices, CPUs, memory, as upstream does.
+// give takes from the copy what a container gets: devices, then CPUs, then memory, as upstream.
 func (w *work) give(c *Container, init bool, a asked, h hints.Hint) *Refusal {
 	holding := Holding{Container: c.Name, Init: init, Preferred: h.Preferred}
 	if h.Nodes != nil {
@@ -239,7 +244,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 	for _, d := range a.devices {
 		i, ok := w.pool(d.Resource)
 		if !ok {
-			continue // nobody's devices: counted by others, if at all
+			continue // not a device plugin's resource: others count it, if at all
 		}
 		p := &w.pools[i]
 		got, why := p.choose(d.Count, w.heldAgain(i), at.Nodes, func(available, included bitset.Set) []string {
@@ -261,7 +266,7 @@ func (w *work) giveDevices(h *Holding, a asked, at hints.Hint) *Refusal {
 	return nil
 }
 
-// heldAgain returns the devices of a pool that finished init containers leave.
+// heldAgain returns the devices of a pool that finished init containers have passed on.
 func (w *work) heldAgain(pool int) bitset.Set {
 	out := bitset.New(len(w.pools[pool].ids))
 	for _, d := range w.againDevices {
@@ -276,7 +281,7 @@ func (w *work) heldAgain(pool int) bitset.Set {
 	return out
 }
 
-// passOnDevices notes that an init container leaves its devices to others, and that any other container keeps its own.
+// passOnDevices records that an init container passes its devices on, and that any other container keeps its devices.
 func (w *work) passOnDevices(resource string, ids []string, init bool) {
 	for i := range w.againDevices {
 		if w.againDevices[i].Resource == resource {
@@ -322,7 +327,7 @@ func (w *work) giveCPUs(h *Holding, a asked, at hints.Hint) *Refusal {
 	return nil
 }
 
-// misaligned applies full-pcpus-only.
+// misaligned applies the option full-pcpus-only.
 func (w *work) misaligned(container string, a asked) *Refusal {
 	if !w.l.config.CPU.FullPCPUsOnly {
 		return nil
@@ -338,7 +343,7 @@ func (w *work) misaligned(container string, a asked) *Refusal {
 	return nil
 }
 
-// cpusNear returns the CPUs of nodes, or of their sockets when a socket is as good as a node.
+// cpusNear returns the CPUs of nodes, or with align-by-socket those of the nodes' sockets.
 func (l *Layout) cpusNear(nodes bitset.Set) bitset.Set {
 	out := l.cpu.None()
 	for i := range nodes.All {
@@ -366,8 +371,7 @@ func (w *work) giveMemory(h *Holding, a asked, at hints.Hint) *Refusal {
 	return nil
 }
 
-// takeOver gives a container what it can use again on nodes, out of the blocks of finished init containers, and returns how
-// much that is.
+// takeOver moves memory from the blocks of finished init containers on nodes to a container, and returns how much.
 func (w *work) takeOver(nodes bitset.Set, m memory.Amount) int64 {
 	ids, left := w.l.ids(nodes), m.Bytes
 	for i := range w.holdings {
@@ -383,7 +387,7 @@ func (w *work) takeOver(nodes bitset.Set, m memory.Amount) int64 {
 	return m.Bytes - left
 }
 
-// passOnMemory keeps account of what finished init containers leave on nodes.
+// passOnMemory records how much memory finished init containers have passed on, on nodes.
 func (w *work) passOnMemory(nodes bitset.Set, m memory.Amount, passed int64, init bool) {
 	i := slices.IndexFunc(w.againMemory, func(b memory.BlocksOn) bool { return b.Nodes.Equal(nodes) })
 	if i < 0 {

@@ -7,64 +7,65 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Pod is what matters of a pod here.
+// Pod is what this package needs to know about a pod.
 type Pod struct {
 	UID        string
-	Guaranteed bool // QoS class: only then are CPUs and memory its own
-	PodLevel   bool // it states resources for the whole pod. As in upstream 1.36, such a pod has no CPUs and memory of its own
+	Guaranteed bool // QoS class: exclusive CPUs and memory are only for Guaranteed pods
+	PodLevel   bool // it has pod-level resources; as in upstream 1.36, it then gets no exclusive CPUs and memory
 	Init       []Container
 	Containers []Container
-	Berth      Berth // where it is expected; nil: anywhere
+	Berth      Berth // where the scheduler expects it; nil: anywhere
 }
 
-// Container is one container's requests.
+// Container is the requests of one container.
 type Container struct {
 	Name    string
-	Sidecar bool // an init container that keeps running
+	Sidecar bool // an init container with restartPolicy Always
 	CPU     unit.MilliCPU
 	Memory  []MemoryRequest
 	Devices []DeviceRequest
 }
 
-// MemoryRequest is memory in pages of one size; 0 is ordinary memory.
+// MemoryRequest is a request of memory with one page size; 0 is ordinary memory.
 type MemoryRequest struct {
 	PageSize unit.Bytes
 	Bytes    unit.Bytes
 }
 
-// DeviceRequest is devices of one resource.
+// DeviceRequest is a request of devices of one resource.
 type DeviceRequest struct {
 	Resource string
 	Count    int
 }
 
-// Assignment is what a pod owns.
+// Assignment is what is assigned to a pod.
 type Assignment struct {
 	Pod        string // UID
 	Containers []Holding
 }
 
-// Holding is what one container owns: what an init container passed on belongs to its successor alone, except that CPUs
-// and devices stay with both, who never run at the same time.
+// Holding is what is assigned to one container. Memory that an init container has passed on is listed with its new
+// container only. CPUs and devices are listed with both, because the two never run at the same time.
 type Holding struct {
 	Container string
-	Init      bool // ends before the pod's other containers start
+	Init      bool // it ends before the pod's other containers start
 
-	Nodes     []machine.NUMAID // where its resources were to come from; nil: anywhere
-	Preferred bool             // no narrower set of nodes would do on an empty machine, and all its resources agree
+	Nodes []machine.NUMAID // the nodes of its hint; nil: anywhere
+	// The hint was preferred: even an empty machine would need as many nodes, and all resources are on the same nodes.
+	Preferred bool
 
-	CPUs    idset.Set // exclusive; empty: the shared pool
+	CPUs    idset.Set // exclusive CPUs; empty: it runs on the shared pool
 	Memory  []Block
 	Devices []Devices
 }
 
-// Devices is devices of one resource.
+// Devices are devices of one resource.
 type Devices struct {
 	Resource string
 	IDs      []string
 }
 
-// asked is what a container or pod wants from the three of them.
+// asked is what a container or pod requests from the three managers.
 type asked struct {
 	cpus    int
 	memory  []memory.Amount
@@ -89,8 +90,8 @@ func (l *Layout) askedBy(p *Pod, c *Container) asked {
 	return a
 }
 
-// askedByPod adds up what containers have at the same time: the largest of what each init container needs beside the
-// sidecars before it, or all others together.
+// askedByPod returns what the pod's containers request at the same time: the larger of what all its containers and
+// sidecars request together, and the most that an init container requests together with the sidecars before it.
 func (l *Layout) askedByPod(p *Pod) asked {
 	var cpus peak
 	byKind, devices := map[int]*peak{}, map[string]*peak{}
@@ -116,7 +117,7 @@ func (l *Layout) askedByPod(p *Pod) asked {
 	}
 	out := asked{cpus: int(cpus.most())}
 	for _, k := range kinds {
-		if byKind[k].byMain { // upstream asks no hint for kinds that only init containers use
+		if byKind[k].byMain { // upstream asks for no hint for kinds that only init containers use
 			out.memory = append(out.memory, memory.Amount{Kind: k, Bytes: byKind[k].most()})
 		}
 	}
@@ -126,10 +127,11 @@ func (l *Layout) askedByPod(p *Pod) asked {
 	return out
 }
 
-// peak is the most that a pod has of something at one time.
+// peak computes the most that a pod's containers request at one time.
 type peak struct {
+	// init is the most while an init container runs; sidecars and main are the sums of those containers.
 	init, sidecars, main int64
-	byMain               bool
+	byMain               bool // some container that is not an init container requests it
 }
 
 func (p *peak) add(n int64, init, sidecar bool) {
@@ -145,7 +147,7 @@ func (p *peak) add(n int64, init, sidecar bool) {
 
 func (p *peak) most() int64 { return max(p.init, p.main+p.sidecars) }
 
-// inOrder yields the containers in the order of their starts, and whether each is an init container.
+// inOrder yields the containers in the order in which they start, and whether each is an init container.
 func (p *Pod) inOrder() func(yield func(*Container, bool) bool) {
 	return func(yield func(*Container, bool) bool) {
 		for i := range p.Init {
@@ -161,7 +163,7 @@ func (p *Pod) inOrder() func(yield func(*Container, bool) bool) {
 	}
 }
 
-// Block is memory of one kind that a container owns on some nodes together.
+// Block is memory of one kind, assigned to a container on some nodes together.
 type Block struct {
 	Nodes    []machine.NUMAID
 	PageSize unit.Bytes // 0: ordinary memory

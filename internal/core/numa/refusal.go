@@ -9,26 +9,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Reasons of refusals, as upstream spells them.
+// Reasons of rejected pods, in upstream's spelling.
 const (
 	TopologyAffinity    = "TopologyAffinityError"
 	SMTAlignment        = "SMTAlignmentError"
 	UnexpectedAdmission = "UnexpectedAdmissionError"
 )
 
-// Refusal says why a pod gets nothing. What it says in numbers is worked out only when it is asked for.
+// Refusal says why a pod gets nothing. The numbers of its Message are computed only on request.
 type Refusal struct {
 	Reason    string
-	Upstream  string // what upstream says, word for word
-	Container string // whose request failed; "": the pod's as a whole
-	Waiting   bool   // a plugin is not there yet, or has no healthy device: later may be another story
+	Upstream  string // upstream's message
+	Container string // whose request failed; empty: that of the pod as a whole
+	Waiting   bool   // a plugin is not connected or has no healthy device: a later offer may succeed
 
 	asked asked
 	state *State           // as it was for this request
-	tied  []machine.NUMAID // where init containers leave some of what was asked, which has to be used
+	tied  []machine.NUMAID // nodes where init containers have passed on some of what is requested; it must be used
 }
 
-// refuseTopology: no nodes are good enough for the policy. Where a plugin is away, that is why: its devices count for nothing.
+// refuseTopology: the policy allows no set of nodes. If a plugin has no device to offer, that may be the reason, so the
+// pod may wait.
 func (w *work) refuseTopology(container string, a asked) *Refusal {
 	waiting := false
 	for _, d := range a.devices {
@@ -42,8 +43,8 @@ func (w *work) refuseTopology(container string, a asked) *Refusal {
 	}
 }
 
-// tied returns the nodes on which finished init containers leave CPUs or devices that are asked for. The kubelet's
-// managers give nobody a hint without these.
+// tied returns the nodes on which finished init containers have passed on CPUs or devices of a requested kind. The
+// kubelet's managers give only hints that include these nodes.
 func (w *work) tied(a asked) []machine.NUMAID {
 	if w.again.IsEmpty() && w.againDevices == nil {
 		return nil
@@ -68,12 +69,12 @@ func (w *work) refuseSMT(container string, a asked, why string) *Refusal {
 	return &Refusal{Reason: SMTAlignment, Upstream: "SMT Alignment Error: " + why, Container: container, asked: a, state: w.State}
 }
 
-// AllocateFailed is upstream's message of what goes with UnexpectedAdmission.
+// AllocateFailed returns upstream's message for the reason UnexpectedAdmission.
 func AllocateFailed(why string) string {
 	return "Allocate failed due to " + why + ", which is unexpected"
 }
 
-// refuse: something is not there at all, or not where it would have to be.
+// refuse: a resource is not available, or not where it would have to be.
 func (w *work) refuse(container string, a asked, why string, waiting bool) *Refusal {
 	return &Refusal{
 		Reason: UnexpectedAdmission, Upstream: AllocateFailed(why),
@@ -81,19 +82,19 @@ func (w *work) refuse(container string, a asked, why string, waiting bool) *Refu
 	}
 }
 
-// Shortage is what one NUMA node has of what was asked.
+// Shortage is what one NUMA node has of what was requested.
 type Shortage struct {
 	Node machine.NUMAID
 	Has  []Part
 }
 
-// Part is one resource asked for.
+// Part is one of the requested resources.
 type Part struct {
 	Resource           string
 	Asked, Free, Total int64 // CPUs, bytes or devices
 }
 
-// String prints "cpu 3 of 8".
+// String returns, for example, "cpu 3 of 8".
 func (p Part) String() string {
 	return fmt.Sprintf("%s %s of %s", p.Resource, p.amount(p.Free), p.amount(p.Total))
 }
@@ -105,7 +106,7 @@ func (p Part) amount(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Nodes returns what each node has of what was asked.
+// Nodes returns what each node has of what was requested.
 func (r *Refusal) Nodes() []Shortage {
 	if r.state == nil {
 		return nil
@@ -150,7 +151,8 @@ func (p *pool) nearCounts(node int) (free, total int64) {
 	return free, total
 }
 
-// Message returns upstream's words, then what was asked, what each node has, and what one node could have given.
+// Message returns upstream's message, then what was requested, what each node has, and what the best single node could
+// give.
 func (r *Refusal) Message() string {
 	nodes := r.Nodes()
 	if len(nodes) == 0 || len(nodes[0].Has) == 0 {
@@ -202,8 +204,9 @@ func semicolon(i int) string {
 	return "; "
 }
 
-// nearest returns the node that has most of what was asked: the fewest resources too short, then the largest share of the
-// shortest, then the lowest id. It returns nil when a node has all of it, so that something else was amiss.
+// nearest returns the node that has most of what was requested: with the fewest resources too short, then with the
+// largest share of the shortest one, then with the lowest id. It returns nil when one node has everything, because then
+// something else is the reason.
 func nearest(nodes []Shortage) *Shortage {
 	var best *Shortage
 	bestShort := 0

@@ -13,18 +13,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// State is what is free on a machine, and who has the rest. It follows from the assignments and the plugins' devices
-// alone: in which order they came does not matter. Fork makes a copy; a State is not for several goroutines at once.
+// State is what is free on a machine, and what is assigned to which pod. It depends only on the assignments and the
+// plugins' devices, and not on the order in which they came. A State is for one goroutine at a time. Fork makes an
+// independent copy.
 type State struct {
+	// The Layout, which all States of the node share.
 	l           *Layout
-	shared      bitset.Set // CPUs that are nobody's own
-	memory      memory.Table
-	pools       []pool        // by resource
-	assignments []*Assignment // by pod; never changed in place
-	revision    uint64        // grows with every change, so that an offer made before one is known to be stale
+	shared      bitset.Set    // CPUs that are not exclusive to a container
+	memory      memory.Table  // which memory is assigned
+	pools       []pool        // sorted by resource
+	assignments []*Assignment // sorted by pod; an Assignment is never changed, only replaced
+	revision    uint64        // incremented by every change, so that Commit recognizes offers from before it
 }
 
-// NewState returns the state of a machine that nobody uses.
+// NewState returns the State of a machine without pods and plugins.
 func (l *Layout) NewState() *State {
 	s := &State{l: l, shared: l.cpu.CPUs.Clone(), memory: l.memory.Unused()}
 	if l.config.CPU.StrictReservation {
@@ -33,7 +35,7 @@ func (l *Layout) NewState() *State {
 	return s
 }
 
-// Fork returns a copy that can change without s.
+// Fork returns an independent copy of s.
 func (s *State) Fork() *State {
 	f := *s
 	f.shared, f.memory, f.assignments = s.shared.Clone(), s.memory.Fork(), slices.Clone(s.assignments)
@@ -44,8 +46,8 @@ func (s *State) Fork() *State {
 	return &f
 }
 
-// SetPlugin takes note of a plugin's devices, new or changed. Devices that pods hold and the plugin no longer names stay
-// theirs.
+// SetPlugin records a plugin's devices, new or changed. Devices that are assigned to pods stay assigned, also if the
+// plugin no longer lists them.
 func (s *State) SetPlugin(p Plugin) {
 	s.revision++
 	i, found := s.pool(p.Resource)
@@ -55,7 +57,8 @@ func (s *State) SetPlugin(p Plugin) {
 	s.pools[i] = s.poolOf(p.Resource, &p)
 }
 
-// poolOf returns the devices of a resource: those that the plugin names (nil: it never came) and those that pods hold.
+// poolOf returns the devices of a resource: those that the plugin lists, and those that are assigned to pods. plugin
+// may be nil.
 func (s *State) poolOf(resource string, plugin *Plugin) pool {
 	all := Plugin{Resource: resource, Gone: true}
 	if plugin != nil {
@@ -106,8 +109,9 @@ func (p *pool) mark(ids []string) {
 	}
 }
 
-// Adopt notes that a pod owns what a says: what it was given here, or what it was found to have after a restart. Whatever of it
-// cannot be so (CPUs that are gone, or another's) is left out and told, with the rest adopted: a running pod keeps what it has.
+// Adopt assigns to a pod what a says: an offer, or what the pod was found to have after a restart. It leaves out what
+// is impossible (CPUs that are offline or exclusive to another pod), and returns a message about each. It assigns the
+// rest, because a running pod keeps its resources.
 func (s *State) Adopt(a Assignment) []string {
 	i, found := s.find(a.Pod)
 	if found {
@@ -166,7 +170,7 @@ func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *
 	var out []Devices
 	for _, d := range h.Devices {
 		i, found := s.pool(d.Resource)
-		if !found { // the plugin is not there yet: what pods hold is all that is known
+		if !found { // the plugin has not connected yet: only devices assigned to pods are known
 			s.pools = slices.Insert(s.pools, i, s.poolOf(d.Resource, nil))
 		}
 		var mine, bad []string
@@ -190,7 +194,7 @@ func (s *State) adoptDevices(pod string, h Holding, before []Holding, problems *
 	return out
 }
 
-// extend returns the pool with one more device, of which nothing is known but its id.
+// extend returns the pool with one more device, of which only the id is known.
 func (l *Layout) extend(p pool, id string) pool {
 	t := *p.deviceTable
 	at, _ := slices.BinarySearch(t.ids, id)
@@ -224,7 +228,7 @@ func (s *State) find(pod string) (int, bool) {
 	return slices.BinarySearchFunc(s.assignments, pod, func(a *Assignment, pod string) int { return cmp.Compare(a.Pod, pod) })
 }
 
-// Assignment returns what a pod owns.
+// Assignment returns what is assigned to a pod.
 func (s *State) Assignment(pod string) (Assignment, bool) {
 	i, found := s.find(pod)
 	if !found {
@@ -233,7 +237,7 @@ func (s *State) Assignment(pod string) (Assignment, bool) {
 	return *s.assignments[i], true
 }
 
-// Assignments returns what all pods own, by pod.
+// Assignments returns what is assigned to all pods, sorted by pod.
 func (s *State) Assignments() []Assignment {
 	out := make([]Assignment, len(s.assignments))
 	for i, a := range s.assignments {
@@ -242,7 +246,7 @@ func (s *State) Assignments() []Assignment {
 	return out
 }
 
-// Release takes back all that a pod owns. It reports whether the pod was known.
+// Release takes back everything assigned to a pod. It reports whether the pod was known.
 func (s *State) Release(pod string) bool {
 	i, found := s.find(pod)
 	if !found {
@@ -266,14 +270,14 @@ func (s *State) Release(pod string) bool {
 func (s *State) dropDevices(d Devices) {
 	i, ok := s.pool(d.Resource)
 	switch {
-	case !ok: // dropped with another container's
+	case !ok: // it was dropped with the devices of another container
 	case !s.pools[i].unnamed:
 		for _, id := range d.IDs {
 			if place, ok := slices.BinarySearch(s.pools[i].ids, id); ok {
 				s.pools[i].taken.Remove(place)
 			}
 		}
-	default: // devices that only pods know of go with the last pod
+	default: // a device that is known from pods only is dropped with the last of them
 		if s.pools[i] = s.poolOf(d.Resource, s.pools[i].plugin); s.pools[i].plugin == nil && len(s.pools[i].ids) == 0 {
 			s.pools = slices.Delete(s.pools, i, i+1)
 		}
@@ -286,8 +290,8 @@ func (s *State) dropMemory(blocks []Block) {
 	}
 }
 
-// Finish takes back the memory of a pod's init containers that have ended: what they did not pass on. CPUs and devices
-// stay with the pod, as in upstream.
+// Finish takes back the memory of a pod's init containers that have ended, except what they have passed on. CPUs and
+// devices stay assigned, as in upstream.
 func (s *State) Finish(pod string) {
 	i, found := s.find(pod)
 	if !found {
@@ -305,17 +309,17 @@ func (s *State) Finish(pod string) {
 	s.revision++
 }
 
-// SharedCPUs returns the CPUs of all containers that have none of their own.
+// SharedCPUs returns the shared pool: the CPUs of all containers without exclusive CPUs.
 func (s *State) SharedCPUs() idset.Set { return s.shared.IDs() }
 
-// NodeFree is what a NUMA node has left.
+// NodeFree is what is free on a NUMA node.
 type NodeFree struct {
 	Node   machine.NUMAID
-	CPUs   idset.Set // that can become exclusive
+	CPUs   idset.Set // CPUs that can become exclusive
 	Memory []MemoryRequest
 }
 
-// Free returns what each node has left.
+// Free returns what is free on each node.
 func (s *State) Free() []NodeFree {
 	out := make([]NodeFree, len(s.l.nodeID))
 	available := s.available()
@@ -330,14 +334,15 @@ func (s *State) Free() []NodeFree {
 	return out
 }
 
-// Excess is memory that pods own together beyond what its nodes have: machine or configuration changed under them.
+// Excess is memory assigned beyond what its nodes have, because machine or configuration changed while the pods ran.
 type Excess struct {
-	Nodes      []machine.NUMAID
-	PageSize   unit.Bytes // 0: ordinary memory
+	Nodes    []machine.NUMAID
+	PageSize unit.Bytes // 0: ordinary memory
+	// How much is assigned, and how much the nodes have.
 	Owned, Has unit.Bytes
 }
 
-// Excess returns what pods own beyond what there is.
+// Excess returns the memory that is assigned beyond what there is.
 func (s *State) Excess() []Excess {
 	var out []Excess
 	tell := func(nodes bitset.Set, kind int, owned, has int64) {
@@ -351,7 +356,7 @@ func (s *State) Excess() []Excess {
 	return out
 }
 
-// FreeDevices returns the healthy devices that nobody has, by resource.
+// FreeDevices returns the healthy devices that are not assigned, by resource.
 func (s *State) FreeDevices() []Devices {
 	var out []Devices
 	for i := range s.pools {
@@ -360,7 +365,7 @@ func (s *State) FreeDevices() []Devices {
 	return out
 }
 
-// Plugins returns what plugins told last, by resource. Resources that are known from pods alone are left out.
+// Plugins returns what SetPlugin last got, sorted by resource. Resources that are known from pods only are left out.
 func (s *State) Plugins() []Plugin {
 	var out []Plugin
 	for i := range s.pools {

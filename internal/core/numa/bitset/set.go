@@ -1,8 +1,8 @@
-// Package bitset has sets of small numbers as bits: of CPU ids, or of the places of NUMA nodes or devices in their
-// lists. Upstream calls them CPU sets and bitmasks. All sets of one kind have the same length, so that they can be
-// combined word by word.
+// Package bitset implements sets of small numbers as bits: of CPU ids, or of the places of NUMA nodes or devices in
+// their lists. Upstream's CPU sets and bitmasks are similar. All sets of one kind have the same length, so that they
+// can be combined word by word.
 //
-// It is for quick decisions; package idset has the sets of ids that others see.
+// It is for fast decisions inside package numa. Package idset has the sets of ids that other packages use.
 package bitset
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
 )
 
-// Set is a set of small numbers: CPU ids, or places of NUMA nodes or devices in their lists. Two sets that are
-// combined must have been made for equally many numbers.
+// Set is a set of small numbers: CPU ids, or places of NUMA nodes or devices in their lists. Two sets can be combined
+// only if they were made for equally many numbers.
 type Set []uint64
 
 // New returns the empty set of numbers below n.
@@ -29,7 +29,7 @@ func Full(n int) Set {
 	return s
 }
 
-// Of returns the set of members, all of them below n.
+// Of returns the set of members, all of which must be below n.
 func Of(n int, members ...int) Set {
 	s := New(n)
 	for _, m := range members {
@@ -64,7 +64,7 @@ func (s Set) IsEmpty() bool {
 	return true
 }
 
-// CountIn returns how many members s and t share.
+// CountIn returns how many members are in both s and t.
 func (s Set) CountIn(t Set) int {
 	n := 0
 	for i, w := range s {
@@ -73,7 +73,7 @@ func (s Set) CountIn(t Set) int {
 	return n
 }
 
-// Meets reports whether s and t share a member.
+// Meets reports whether s and t have a common member.
 func (s Set) Meets(t Set) bool {
 	for i, w := range s {
 		if w&t[i] != 0 {
@@ -96,7 +96,7 @@ func (s Set) In(t Set) bool {
 // Equal reports whether s and t have the same members.
 func (s Set) Equal(t Set) bool { return slices.Equal(s, t) }
 
-// Unite, keep and drop change s.
+// Unite adds the members of t to s, Keep removes all others, and Drop removes the members of t.
 func (s Set) Unite(t Set) {
 	for i, w := range t {
 		s[i] |= w
@@ -115,7 +115,8 @@ func (s Set) Drop(t Set) {
 	}
 }
 
-// Compare orders sets as numbers: the set without the highest member that only one of them has comes first.
+// Compare orders sets by their value as binary numbers: it finds the highest member that only one of the sets has, and
+// the set without it comes first.
 func (s Set) Compare(t Set) int {
 	for i := len(s) - 1; i >= 0; i-- {
 		if s[i] != t[i] {
@@ -139,7 +140,7 @@ func (s Set) All(yield func(int) bool) {
 	}
 }
 
-// AppendTo writes the words of a set, whose number its kind fixes.
+// AppendTo appends the words of a set. Their number is not written, because it is the same for all sets of one kind.
 func (s Set) AppendTo(b []byte) []byte {
 	for _, w := range s {
 		b = binary.LittleEndian.AppendUint64(b, w)

@@ -7,14 +7,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// picker chooses CPUs, whole sockets and nodes before whole cores before single threads, and always from the group that
-// has the fewest CPUs left, so that what is whole stays whole.
+// picker chooses CPUs: whole sockets and nodes before whole cores before single threads. It always takes from the group
+// with the fewest free CPUs, so that other groups stay completely free.
 type picker struct {
 	t     *Topology
-	free  bitset.Set // still to be had
-	taken bitset.Set
-	need  int
-	// free CPUs by place
+	free  bitset.Set // CPUs that can still be taken
+	taken bitset.Set // CPUs that were taken
+	need  int        // how many more CPUs are needed
+	// Number of free CPUs of each group, by index in the lists of Topology.
 	nodes, sockets, caches, cores []int
 }
 
@@ -47,7 +47,7 @@ func (p *picker) take(cpu int) {
 	p.need--
 }
 
-// Choose picks need CPUs out of free by the configured rules.
+// Choose picks need CPUs out of free by the configured Options.
 func (t *Topology) Choose(free bitset.Set, need int) (bitset.Set, error) {
 	if have := free.Count(); need > have {
 		return nil, fmt.Errorf("not enough cpus available to satisfy request: requested=%d, available=%d", need, have)
@@ -65,7 +65,7 @@ func (t *Topology) Choose(free bitset.Set, need int) (bitset.Set, error) {
 	return t.pack(free, need, t.options.PreferAlignByCache), nil
 }
 
-// pack picks need CPUs out of free, which has as many.
+// pack picks need CPUs out of free, which must have as many, without spreading them over nodes.
 func (t *Topology) pack(free bitset.Set, need int, byCache bool) bitset.Set {
 	p := t.pick(free, need)
 	if t.nodesFirst {
@@ -85,7 +85,7 @@ func (t *Topology) pack(free bitset.Set, need int, byCache bool) bitset.Set {
 	return p.taken
 }
 
-// counts returns the free CPUs of the outer and the inner level.
+// counts returns the numbers of free CPUs of the outer and of the inner groups.
 func (p *picker) counts() (outer, inner []int) {
 	if p.t.nodesFirst {
 		return p.nodes, p.sockets
@@ -93,7 +93,8 @@ func (p *picker) counts() (outer, inner []int) {
 	return p.sockets, p.nodes
 }
 
-// order appends the groups at places (nil: all) that have free CPUs, those with fewer first, then by id.
+// order appends the groups at places (nil: all groups) that have free CPUs, those with fewer free CPUs first, then by
+// id.
 func order(out, places []int, groups []Group, free []int) []int {
 	start := len(out)
 	if places == nil {
@@ -109,7 +110,7 @@ func order(out, places []int, groups []Group, free []int) []int {
 			}
 		}
 	}
-	slices.SortStableFunc(out[start:], func(a, b int) int { return free[a] - free[b] }) // places are in the order of ids
+	slices.SortStableFunc(out[start:], func(a, b int) int { return free[a] - free[b] }) // places are sorted by id
 	return out
 }
 
@@ -130,7 +131,8 @@ func (p *picker) coresInOrder() []int {
 	return out
 }
 
-// nodesInOrder returns the nodes with free CPUs; those in the socket with fewer come first where a socket has several.
+// nodesInOrder returns the nodes with free CPUs, those with fewer first. Where a socket has several nodes, the sockets
+// are sorted first.
 func (p *picker) nodesInOrder() []int {
 	if p.t.nodesFirst {
 		return order(nil, nil, p.t.Nodes, p.nodes)
@@ -138,7 +140,7 @@ func (p *picker) nodesInOrder() []int {
 	return p.innerInOrder()
 }
 
-// takeWhole takes groups that are entirely free and not larger than what is needed.
+// takeWhole takes groups that are completely free and not larger than what is still needed.
 func (p *picker) takeWhole(places []int, groups []Group, free []int) {
 	whole := places[:0]
 	for _, i := range places {
@@ -158,8 +160,9 @@ func (p *picker) takeWhole(places []int, groups []Group, free []int) {
 	}
 }
 
-// takeSockets takes whole sockets. Where they differ, the larger come first, so that few are enough; upstream compares
-// each with their average, and may so give away what is another's.
+// takeSockets takes whole sockets. If sockets differ in size, the larger come first, so that fewer are needed. Upstream
+// compares the free CPUs of each with the average size of a socket, and so may take CPUs that are assigned to another
+// container.
 func (p *picker) takeSockets() {
 	places := p.socketsInOrder()
 	slices.SortStableFunc(places, func(a, b int) int { return len(p.t.Sockets[b].Members) - len(p.t.Sockets[a].Members) })
@@ -174,7 +177,7 @@ func (p *picker) cachesInOrder() []int {
 	return out
 }
 
-// takeCaches takes whole groups of a last-level cache, then the rest from one group where it fits.
+// takeCaches takes whole groups of CPUs with one last-level cache, then the rest from a single group where it fits.
 func (p *picker) takeCaches() {
 	for _, cache := range p.cachesInOrder() {
 		if p.need >= p.t.cacheCPUs {
@@ -189,7 +192,7 @@ func (p *picker) takeCaches() {
 	}
 }
 
-// takePart takes all that is needed from the lowest cores of one cache, or nothing.
+// takePart takes all CPUs that are still needed from the lowest cores of one cache, or none.
 func (p *picker) takePart(cache int) {
 	wanted := (p.need + p.t.Threads - 1) / p.t.Threads
 	var cpus []int
@@ -217,7 +220,7 @@ func (p *picker) takePart(cache int) {
 	}
 }
 
-// takeThreads takes single CPUs: core by core, or, to spread over cores, socket by socket in the order of ids.
+// takeThreads takes single CPUs: core by core, or with DistributeCores socket by socket in the order of ids.
 func (p *picker) takeThreads() {
 	if p.need == 0 {
 		return

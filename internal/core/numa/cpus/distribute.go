@@ -7,14 +7,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// distribute picks need CPUs out of free, which has as many, in units of unit CPUs, evenly over as few nodes as can
-// give even shares. Of equally many nodes those are taken that leave the free CPUs of all nodes most alike.
+// distribute picks need CPUs out of free, which must have as many, in units of unit CPUs. It spreads them evenly over
+// as few nodes as can give equal shares. Among sets of equally many nodes it chooses the one that leaves the numbers of
+// free CPUs on all nodes most equal.
 //
-// Upstream tries every combination of nodes, and for each every subset that could take the remainder. But what is left
-// most alike (the least sum of squares, since the mean is given) is what takes most from the nodes with most: taking t
-// CPUs from a node of a free ones changes the sum by t*(t-2a), so that of two nodes the one with more free CPUs is
-// always the better choice, and it can give whatever the other could. So the nodes with the most free CPUs are the
-// combination, in upstream's order among equals, and the remainder is tried on the largest 1, 2, 3... of them.
+// Upstream tries every combination of nodes, and for each every subset that could take the remainder. That is not
+// necessary. Most equal means the least sum of squares, because the mean is given. Taking t CPUs from a node with a
+// free ones changes the sum by t*(t-2a). So of two nodes the one with more free CPUs is always the better choice, and
+// it can give whatever the other could. Therefore the combination consists of the nodes with the most free CPUs, in
+// upstream's order among equals, and the remainder is tried on the largest 1, 2, 3... of them.
 func (t *Topology) distribute(free bitset.Set, need, unit int) bitset.Set {
 	if need%unit == 0 {
 		p := t.pick(free, need)
@@ -29,7 +30,8 @@ func (t *Topology) distribute(free bitset.Set, need, unit int) bitset.Set {
 	return t.pack(free, need, false)
 }
 
-// nodesNeeded returns the fewest and the most nodes to consider: as if CPUs lay evenly, and one unit from each.
+// nodesNeeded returns the fewest nodes to consider (as if all CPUs were free and evenly spread), and the most (one unit
+// from each).
 func (p *picker) nodesNeeded(unit, available int) (least, most int) {
 	up := func(n, by int) int { return (n-1)/by + 1 }
 	perNode := up(up(p.t.CPUs.Count(), unit), p.t.NodesWithCPUs.Count())
@@ -37,7 +39,7 @@ func (p *picker) nodesNeeded(unit, available int) (least, most int) {
 	return up(units, perNode), min(units, available)
 }
 
-// shares returns how many CPUs each of nodes is to give when k of them give even shares; nil when they cannot.
+// shares returns how many CPUs each of nodes gives when k of them give equal shares; nil when that is impossible.
 func (p *picker) shares(nodes []int, k, unit int) []int {
 	even := p.need / k / unit * unit
 	largest := slices.Clone(nodes)
@@ -61,13 +63,13 @@ func (p *picker) shares(nodes []int, k, unit int) []int {
 	return p.withRemainder(nodes, shares, p.need-even*k, unit)
 }
 
-// withRemainder adds rest to the shares of the nodes that give one: unit by unit in turn to some of those that can give
-// more, so that what is left is most alike. It returns nil when that cannot be done.
+// withRemainder adds rest to the shares: one unit in turn to some of the nodes that have a share and can give more,
+// such that what is left is most equal. It returns nil when that is impossible.
 func (p *picker) withRemainder(nodes, shares []int, rest, unit int) []int {
 	if rest == 0 {
 		return shares
 	}
-	var able []int // places in nodes
+	var able []int // indexes in nodes
 	for i, n := range nodes {
 		if shares[i] > 0 && p.nodes[n]-shares[i] >= unit {
 			able = append(able, i)
@@ -91,7 +93,7 @@ func (p *picker) withRemainder(nodes, shares []int, rest, unit int) []int {
 	return best
 }
 
-// inTurn adds rest to the shares of some, a unit at a time.
+// inTurn adds rest to the shares of some, one unit to each in turn; nil when they cannot give that much.
 func (p *picker) inTurn(nodes, shares, some []int, rest, unit int) []int {
 	with := slices.Clone(shares)
 	for rest > 0 {
@@ -109,7 +111,7 @@ func (p *picker) inTurn(nodes, shares, some []int, rest, unit int) []int {
 	return with
 }
 
-// uneven is the sum of squares of what each node has left.
+// uneven is the sum of squares of the numbers of CPUs that each node has left.
 func (p *picker) uneven(nodes, shares []int) int {
 	sum := 0
 	for i, n := range nodes {
@@ -119,7 +121,7 @@ func (p *picker) uneven(nodes, shares []int) int {
 	return sum
 }
 
-// takeShares takes from each node its share: what it gives evenly at once, the rest unit by unit.
+// takeShares takes each node's share: the equal part at once, the rest one unit at a time.
 func (p *picker) takeShares(nodes, shares []int, unit int) bitset.Set {
 	even := 0
 	for _, s := range shares {

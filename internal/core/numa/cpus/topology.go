@@ -1,9 +1,9 @@
-// Package cpus chooses the CPUs that a container gets for its own: what the static policy of the kubelet's CPU manager
-// does. It keeps whole what is whole: sockets, NUMA nodes, caches and cores (choose.go); or it takes evenly from
-// several nodes (distribute.go).
+// Package cpus chooses the exclusive CPUs of a container. It does what the static policy of the kubelet's CPU manager
+// does. Either it keeps sockets, NUMA nodes, caches and cores completely free where possible (choose.go), or it spreads
+// the CPUs evenly over several nodes (distribute.go).
 //
-// It knows neither pods nor who has which CPUs: it is told which are free. Near which nodes to choose is the hint's to
-// say (package hints), and which CPUs are reserved is package numa's.
+// It knows neither pods nor assignments: the caller passes the free CPUs. A hint says near which nodes to choose
+// (package hints), and package numa knows which CPUs are reserved.
 package cpus
 
 import (
@@ -14,41 +14,43 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// Options are the rules by which CPUs are chosen. The zero Options fill socket after socket, node after node, core
-// after core.
+// Options are the rules by which CPUs are chosen. With the zero Options, sockets are filled one after the other, within
+// them nodes, within these cores.
 type Options struct {
-	DistributeNUMA     bool // over several nodes evenly, instead of filling one after the other
-	DistributeCores    bool // over cores, instead of whole cores first
-	FullCores          bool // what is distributed over nodes is whole cores
-	PreferAlignByCache bool // whole groups of CPUs that share a last-level cache, then parts of few
+	DistributeNUMA     bool // spread over several nodes evenly, instead of filling one after the other
+	DistributeCores    bool // spread over cores, instead of taking whole cores first
+	FullCores          bool // DistributeNUMA spreads whole cores
+	PreferAlignByCache bool // prefer whole groups of CPUs that share a last-level cache, then parts of few groups
 }
 
-// Topology is the online CPUs of a machine, in the groups that the hardware puts them in, and the rules by which to
-// choose among them. It does not change. NUMA nodes are known by their place in the order of their ids, CPUs by their
-// ids.
+// Topology is the online CPUs of a machine, the groups that the hardware puts them in, and the rules by which to
+// choose. It does not change. A NUMA node is identified by its place, its index in the order of node ids, and a CPU by
+// its id.
 type Topology struct {
 	options Options
 
-	CPUs bitset.Set // all online
+	CPUs bitset.Set // all online CPUs
 
 	Nodes, Sockets, caches, Cores []Group
-	cachesIn                      [][]int // by place of a node: its caches
-	nodeOf                        []int   // by CPU id
-	SocketOf, cacheOf, CoreOf     []int   // by CPU id, places in the lists above
+	cachesIn                      [][]int // by place of a node: indexes of its caches
+	nodeOf                        []int   // by CPU id: place of its node
+	SocketOf, cacheOf, CoreOf     []int   // by CPU id: indexes in the lists above
 
-	outer, inner []Group // nodes and sockets: the larger level, then the smaller
+	outer, inner []Group // nodes and sockets: the level with fewer groups, then the other
 	nodesFirst   bool    // outer is nodes
 
-	Threads       int        // CPUs per core, rounded down on an uneven machine
-	cacheCPUs     int        // CPUs per cache, likewise
+	Threads       int        // CPUs per core, rounded down if cores differ
+	cacheCPUs     int        // CPUs per cache, rounded down if caches differ
 	NodesWithCPUs bitset.Set // places of nodes with CPUs
 }
 
 // Group is the CPUs of a node, a socket, a cache or a core.
 type Group struct {
 	CPUs    bitset.Set
-	Members []int // the same, in order
-	inside  []int // places of the next smaller groups in it: inner groups in an outer one, cores in an inner one or a cache
+	Members []int // the same CPUs, in order
+	// inside holds the indexes of the next smaller groups in it: inner groups in an outer one, cores in an inner one or
+	// a cache.
+	inside []int
 }
 
 // New prepares a machine that passed its Check.
@@ -93,7 +95,7 @@ func (t *Topology) None() bitset.Set { return bitset.New(len(t.CPUs) * 64) }
 // Online reports whether a CPU is online.
 func (t *Topology) Online(cpu int) bool { return cpu < len(t.CPUs)*64 && t.CPUs.Has(cpu) }
 
-// nest decides which of nodes and sockets is the larger level, as upstream does: by their numbers.
+// nest decides whether nodes or sockets are the outer level, by their numbers, as upstream does.
 func (t *Topology) nest() {
 	t.nodesFirst = len(t.Sockets) >= t.NodesWithCPUs.Count()
 	for i := range t.Nodes {

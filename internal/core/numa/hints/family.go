@@ -6,31 +6,34 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// A Family is the sets of NUMA nodes from which something can be had: those within a universe of nodes that include
-// certain nodes and hold enough. What a node adds can only help, so a family is closed upwards within its universe.
+// A Family is the sets of NUMA nodes that can satisfy a request: the sets within a universe of nodes that include
+// certain nodes and have enough. An additional node never reduces what a set has. So a family is closed upwards within
+// its universe.
 type Family struct {
-	Within bitset.Set   // nodes that may take part
-	Must   bitset.Set   // nodes that have to: the pod holds something there already
-	Loads  []Load       // what the nodes of a set must hold together
-	Near   []Near       // devices near several nodes. Their load counts some twice: it only bounds what a set can reach
-	Need   int64        // of near devices
-	Hit    []bitset.Set // a set must have a node of each
-	Alone  bool         // only sets of one node
+	Within bitset.Set // the universe: nodes that may be in a set
+	Must   bitset.Set // nodes that must be in a set, because the pod has resources there already
+	Loads  []Load     // what the nodes of a set must have together
+	// Near are devices that are near several nodes. A load counts such a device several times, so it is only an upper
+	// bound.
+	Near  []Near
+	Need  int64        // number of devices needed out of Near
+	Hit   []bitset.Set // a set must include a node of each
+	Alone bool         // only sets with one node
 }
 
-// Load is an amount that the nodes of a set must hold together.
+// Load is an amount that the nodes of a set must have together.
 type Load struct {
 	Weight []int64 // by node
 	Need   int64
 }
 
-// Near is a number of devices that any of some nodes brings.
+// Near is a number of devices that each of some nodes provides.
 type Near struct {
 	Nodes bitset.Set
 	Count int64
 }
 
-// admits reports whether nodes is in the family.
+// admits reports whether the set nodes is in the family.
 func (f *Family) admits(nodes bitset.Set) bool {
 	if !nodes.In(f.Within) || !f.Must.In(nodes) || f.Alone && nodes.Count() != 1 {
 		return false
@@ -51,7 +54,7 @@ func (l *Load) Sum(nodes bitset.Set) int64 {
 	return n
 }
 
-// reaches applies the rules on devices near several nodes.
+// reaches applies the rules about devices near several nodes.
 func (f *Family) reaches(nodes bitset.Set) bool {
 	if f.Near != nil {
 		var n int64
@@ -72,7 +75,7 @@ func (f *Family) reaches(nodes bitset.Set) bool {
 	return true
 }
 
-// admitsOne reports whether the set of node n alone is in the family.
+// admitsOne reports whether the set that consists of node n is in the family.
 func (f *Family) admitsOne(n int) bool {
 	if !f.Within.Has(n) {
 		return false
@@ -90,10 +93,10 @@ func (f *Family) admitsOne(n int) bool {
 			return false
 		}
 	}
-	return true // a load counts the devices near one node rightly
+	return true // a load counts the devices near one node correctly
 }
 
-// IsEmpty reports whether no set is in the family.
+// IsEmpty reports whether the family has no sets.
 func (f *Family) IsEmpty() bool {
 	if !f.Alone {
 		return f.Within.IsEmpty() || !f.admits(f.Within)
@@ -106,8 +109,8 @@ func (f *Family) IsEmpty() bool {
 	return true
 }
 
-// narrowest returns the smallest set of up to most nodes, the smallest as a number among equals; nil when there is
-// none.
+// narrowest returns the set with the fewest nodes, at most most of them, and the smallest as a number among equals; nil
+// when there is none.
 func (f *Family) narrowest(most, nodes int, steps *int) bitset.Set {
 	finder := Merger{nodes: nodes, steps: *steps}
 	defer func() { *steps = finder.steps }()
@@ -119,16 +122,16 @@ func (f *Family) narrowest(most, nodes int, steps *int) bitset.Set {
 	return nil
 }
 
-// Width returns how many nodes the smallest set of up to most nodes has; most when there is none.
+// Width returns the number of nodes of the smallest set with at most most nodes; most when there is none.
 func (f *Family) Width(most, nodes int) int {
 	steps := searchSteps
 	return cmp.Or(f.narrowest(most, nodes, &steps).Count(), most)
 }
 
-// A Want is one thing asked of the NUMA nodes: CPUs, memory of all kinds, or devices of one resource.
+// A Want is one request to the NUMA nodes: CPUs, memory of all kinds, or devices of one resource.
 type Want struct {
-	Families []*Family // any set of any of them will do; none is empty, and their universes are disjoint
-	Copies   int       // as how many resources upstream counts it: memory once for each kind
-	Width    int       // sets of so many nodes are preferred: on an empty machine fewer would not do
-	Sockets  int       // align-by-socket: sets that touch so many sockets are preferred as well; 0: no such rule
+	Families []*Family // any set of any family satisfies it; no family is empty, and their universes are disjoint
+	Copies   int       // number of resources that upstream counts it as: memory counts once for each kind
+	Width    int       // sets with this many nodes are preferred: on an empty machine fewer would not be enough
+	Sockets  int       // align-by-socket: sets on this many sockets are preferred as well; 0: no such rule
 }

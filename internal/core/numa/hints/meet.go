@@ -6,23 +6,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// meet is the goal of a set that is the intersection of one set from each of some families. Such a set leaves each node
-// outside it to some party that goes without that node. A party with a universe that lacks the node does so for
-// nothing; otherwise it must still hold enough without all the nodes left to it. So the question is how to share the
-// nodes out.
+// meet is the goal of a set that is the intersection of one set from each of some families. Each node outside such a
+// set must be left to a party that does without it. A party whose universe lacks the node does so at no cost. Any other
+// party must still have enough without all the nodes left to it. So the question is whether the outside nodes can be
+// shared out among the parties.
 type meet struct {
-	places  []int // nodes in every universe: the others are outside for nothing
+	places  []int // nodes in every universe; all others are outside at no cost
 	parties []party
-	chosen  bitset.Set
-	steps   *int
-	outside []int // scratch
+	chosen  bitset.Set // the set so far
+	steps   *int       // steps left, shared with the search
+	outside []int      // scratch space of open
 }
 
-// party is a family that goes without some nodes.
+// party is a family that does without some nodes.
 type party struct {
 	family *Family
-	rest   bitset.Set // the universe without them
-	slack  []int64    // by load: what it can still do without
+	rest   bitset.Set // the universe without those nodes
+	slack  []int64    // by load: how much it can still do without
 }
 
 func newMeet(families []*Family, nodes int, steps *int) *meet {
@@ -54,7 +54,7 @@ func (m *meet) open(hi, left int) bool {
 	return m.share(m.outside)
 }
 
-// share reports whether nodes can be shared out among the parties, each node to one that goes without it.
+// share reports whether nodes can be shared out among the parties, each node to one party that does without it.
 func (m *meet) share(nodes []int) bool {
 	if len(nodes) == 0 {
 		return true
@@ -86,7 +86,7 @@ func (m *meet) share(nodes []int) bool {
 
 func (p *party) like(q *party) bool { return p.family == q.family && slices.Equal(p.slack, q.slack) }
 
-// losesAll reports whether p can go without all of nodes. It changes nothing.
+// losesAll reports whether p can do without all of nodes. It changes nothing.
 func (p *party) losesAll(nodes []int) bool {
 	for _, n := range nodes {
 		if p.family.Must.Has(n) {
@@ -115,7 +115,7 @@ func (p *party) losesAll(nodes []int) bool {
 	return reaches
 }
 
-// lose makes p go without n, if it can.
+// lose makes p do without n, if it can.
 func (p *party) lose(n int) bool {
 	if !p.losesAll([]int{n}) {
 		return false

@@ -4,25 +4,26 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// Hint is where the resources of a container or a pod are to come from.
+// Hint says from which nodes the resources of a container or a pod should be taken.
 type Hint struct {
-	Nodes     bitset.Set // nil: anywhere
-	Preferred bool       // nothing narrower would do on an empty machine, and all resources agree
+	Nodes     bitset.Set // nil: any
+	Preferred bool       // fewer nodes would not be enough even on an empty machine, and all resources agree
 }
 
-// Merger finds the best hint for what is wanted. Its doc is the package's: How the best hint is found.
+// Merger finds the best hint for wants. The package doc explains how.
 type Merger struct {
+	// Number of NUMA nodes.
 	nodes     int
-	Distance  [][]int                    // by node, when the closest nodes are preferred; else nil
-	SocketsOf func(nodes bitset.Set) int // how many sockets nodes touch; only asked when a Want has Sockets
-	steps     int                        // of searching that are left: see searchSteps
+	Distance  [][]int                    // by node and node, when the closest nodes are preferred; otherwise nil
+	SocketsOf func(nodes bitset.Set) int // number of sockets that nodes belong to; called only when a Want has Sockets
+	steps     int                        // search steps left; see searchSteps
 }
 
-// NewMerger returns a Merger for so many nodes, whose distances do not count.
+// NewMerger returns a Merger for that many nodes. Distances do not count until Distance is set.
 func NewMerger(nodes int) *Merger { return &Merger{nodes: nodes, steps: searchSteps} }
 
-// Merge returns the best hint for wants, and whether a policy other than none admits a pod with it. impossible says
-// that something is wanted, beside wants, that no set of nodes offers.
+// Merge returns the best hint for wants, and whether policy p admits a pod with it. p must not be PolicyNone.
+// impossible: in addition to wants, something is requested that no set of nodes has.
 func (m *Merger) Merge(p Policy, wants []*Want, impossible bool) (h Hint, admitted bool) {
 	switch p {
 	case PolicySingleNUMANode:
@@ -35,9 +36,9 @@ func (m *Merger) Merge(p Policy, wants []*Want, impossible bool) (h Hint, admitt
 	return m.best(wants, impossible), true
 }
 
-// best returns what upstream's policies best-effort and restricted would: the best of all ways to combine one set for
-// each want. impossible says that something is wanted which no set offers; such a want has no say except that nothing
-// is preferred.
+// best returns the hint of upstream's policies best-effort and restricted: the best of all combinations of one set for
+// each want. impossible: something is requested that no set has. It has no influence, except that no result is
+// preferred.
 func (m *Merger) best(wants []*Want, impossible bool) Hint {
 	m.steps = searchSteps
 	if len(wants) == 0 {
@@ -54,7 +55,7 @@ func (m *Merger) best(wants []*Want, impossible bool) Hint {
 	return Hint{bitset.Full(m.nodes), false}
 }
 
-// single returns what upstream's policy single-numa-node would: the first node that every want prefers.
+// single returns the hint of upstream's policy single-numa-node: the first node that every want prefers.
 func (m *Merger) single(wants []*Want, impossible bool) Hint {
 	if impossible || len(wants) == 0 {
 		return Hint{nil, !impossible}
@@ -64,7 +65,7 @@ func (m *Merger) single(wants []*Want, impossible bool) Hint {
 			continue
 		}
 		if m.nodes == 1 {
-			return Hint{nil, true} // all nodes: upstream makes that anywhere
+			return Hint{nil, true} // upstream turns a hint with all nodes into one with any
 		}
 		return Hint{bitset.Of(m.nodes, n), true}
 	}
@@ -121,8 +122,8 @@ func (m *Merger) preferredOf(wants []*Want, size int, bySocket *Want) bitset.Set
 	return best
 }
 
-// find returns the best set of size nodes that is in all of families, or nil. With bySocket it touches as many sockets
-// as that wants.
+// find returns the best set of size nodes that is in all of families, or nil. With bySocket, the set must be on as many
+// sockets as that want says.
 func (m *Merger) find(families []*Family, size int, bySocket *Want) bitset.Set {
 	if size == 1 && bySocket == nil {
 		return m.findOne(families)
@@ -138,10 +139,10 @@ func (m *Merger) find(families []*Family, size int, bySocket *Want) bitset.Set {
 	if found := s.run(size, m.nodes); found != nil || m.steps >= 0 || r.mix == nil || bySocket != nil {
 		return found
 	}
-	return r.mix.some // better than none
+	return r.mix.some // not the best, but better than none
 }
 
-// findOne is find for one node.
+// findOne is find for size 1.
 func (m *Merger) findOne(families []*Family) bitset.Set {
 	best := -1
 	for n := range m.nodes {
@@ -159,7 +160,7 @@ func (m *Merger) findOne(families []*Family) bitset.Set {
 	return bitset.Of(m.nodes, best)
 }
 
-// socketGoal adds to a reach that the set touches so many sockets.
+// socketGoal adds to a reach the condition that the set is on a given number of sockets.
 type socketGoal struct {
 	*reach
 	socketsOf func(bitset.Set) int
@@ -170,7 +171,8 @@ func (g *socketGoal) open(hi, left int) bool {
 	return g.reach.open(hi, left) && (left > 0 || g.socketsOf(g.chosen) == g.want)
 }
 
-// combinations yields every choice of one family for each want; with copies, as often as the want counts.
+// combinations yields every choice of one family for each want. With copies, a family appears as often as its want
+// counts.
 func combinations(wants []*Want, copies bool) func(yield func([]*Family) bool) {
 	return func(yield func([]*Family) bool) {
 		var chosen []*Family
@@ -206,7 +208,7 @@ func anyAlone(families []*Family) bool {
 	return false
 }
 
-// compromise returns the best intersection of sets, one for each want, when none is preferred by all; nil when all
+// compromise returns the best intersection of sets, one for each want, when no set is preferred by all; nil when all
 // intersections are empty.
 func (m *Merger) compromise(wants []*Want) bitset.Set {
 	aim := 0
@@ -222,7 +224,7 @@ func (m *Merger) compromise(wants []*Want) bitset.Set {
 	return best
 }
 
-// narrowest returns the size of the smallest set of w.
+// narrowest returns the number of nodes of the smallest set of w.
 func (m *Merger) narrowest(w *Want) int {
 	smallest := 0
 	for _, f := range w.Families {
@@ -237,8 +239,8 @@ func (m *Merger) narrowest(w *Want) int {
 	return smallest
 }
 
-// intersection returns the best intersection of one set from each of families, none of which is empty; nil when all are
-// empty.
+// intersection returns the best intersection of one set from each of families, which must not be empty; nil when all
+// intersections are empty.
 func (m *Merger) intersection(families []*Family, aim int) bitset.Set {
 	if anyAlone(families) {
 		return m.aloneIn(families)
@@ -254,8 +256,8 @@ func (m *Merger) intersection(families []*Family, aim int) bitset.Set {
 	return nil
 }
 
-// aloneIn returns the best single node: one of the sets is a single node, and any of the other families has a set
-// around it if the node is in its universe.
+// aloneIn returns the best single node for families of which one has only single nodes. Each other family has a set
+// around a node if the node is in its universe.
 func (m *Merger) aloneIn(families []*Family) bitset.Set {
 	around := make([]*Family, len(families))
 	for i, f := range families {
@@ -266,8 +268,8 @@ func (m *Merger) aloneIn(families []*Family) bitset.Set {
 	return m.findOne(around)
 }
 
-// betterCompromise prefers sets of aim nodes, then smaller ones, the larger the better, then larger ones, the smaller
-// the better: as near to aim as can be, and rather below than above.
+// betterCompromise reports whether a is nearer to aim nodes than b: first sets of at most aim nodes, the larger the
+// better, then larger sets, the smaller the better.
 func (m *Merger) betterCompromise(a, b bitset.Set, aim int) bool {
 	ca, cb := a.Count(), b.Count()
 	if ca == cb {
@@ -279,7 +281,7 @@ func (m *Merger) betterCompromise(a, b bitset.Set, aim int) bool {
 	return (ca > cb) == (ca <= aim)
 }
 
-// less orders sets: the smaller, then the closer if distances count, then the smaller as a number.
+// less orders sets: by number of nodes, then by distances if these count, then as a number.
 func (m *Merger) less(a, b bitset.Set) bool {
 	if ca, cb := a.Count(), b.Count(); ca != cb {
 		return ca < cb
@@ -292,7 +294,7 @@ func (m *Merger) less(a, b bitset.Set) bool {
 	return a.Compare(b) < 0
 }
 
-// spread sums the distances within nodes, to themselves included.
+// spread returns the sum of the distances between all nodes, and of each node to itself.
 func (m *Merger) spread(nodes bitset.Set) int {
 	sum := 0
 	for a := range nodes.All {
@@ -303,7 +305,8 @@ func (m *Merger) spread(nodes bitset.Set) int {
 	return sum
 }
 
-// NarrowestAround returns the smallest set of families that has all nodes of around, sets of width nodes first.
+// NarrowestAround returns the smallest set in families that includes all nodes of around, and whether it has width
+// nodes.
 func (m *Merger) NarrowestAround(families []*Family, around bitset.Set, width int) (bitset.Set, bool) {
 	var best bitset.Set
 	for _, f := range families {

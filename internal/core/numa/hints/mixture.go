@@ -7,31 +7,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// A mixture is several loads made into one: the sum of each, as a share of its need and by some weight. A set that
-// reaches every need reaches the mixture's, so a branch of a search that cannot reach the mixture's is dead, even if it
-// could reach each need with other nodes. The weights are those that make this hardest; they are found by raising,
-// again and again, the weight of the needs that the best set for the mixture misses (multiplicative weights; Plotkin,
-// Shmoys, Tardos 1995).
+// A mixture is one load made from several: the weighted sum of each load as a share of its need. A set that reaches
+// every need also reaches the mixture's need. So a branch of the search that cannot reach the mixture's need can be
+// left, even if it could reach each single need with different nodes. The weights are chosen to make the mixture's need
+// as hard to reach as possible: the weight of the needs that the best set for the mixture misses is raised repeatedly
+// (multiplicative weights; Plotkin, Shmoys, Tardos 1995).
 type mixture struct {
-	weight []float64 // by node
-	most   []float64 // as in reach
-	need   float64
-	held   float64
-	some   bitset.Set // a set that is in all families, though hardly the best; nil: none was met
+	weight []float64  // by node
+	most   []float64  // as in reach, for this load
+	need   float64    // always 1
+	held   float64    // sum of the weights of the nodes chosen so far; take and untake of reach change it
+	some   bitset.Set // a set that is in all families, though probably not the best; nil: none was found
 }
 
 const (
-	// mixtureAbove is for how many nodes a mixture is worth its price of some 50 us: below, all sets are soon looked at.
+	// mixtureAbove is the number of nodes above which a mixture is worth its cost of some 50 us. With fewer nodes all
+	// sets are examined soon.
 	mixtureAbove = 8
-	// mixtureRounds is how often weights are raised. More gain little: they halve the error when quadrupled.
+	// mixtureRounds is how often the weights are raised. More rounds gain little: four times as many halve the error.
 	mixtureRounds = 40
-	// mixtureStep is by how much a weight is raised at the most, as a share.
+	// mixtureStep is the largest share by which a weight is raised in one round.
 	mixtureStep = 0.3
-	// mixtureError is more than what rounding makes of sums of at most 1024 shares, each at most 1.
+	// mixtureError is larger than the rounding error of a sum of at most 1024 shares, each at most 1.
 	mixtureError = 1e-6
 )
 
-// mixed returns the mixture for sets of size nodes; nil when it shows that there is none.
+// mixed returns the mixture for sets of size nodes; nil when it proves that there is no such set.
 func (r *reach) mixed(size, nodes int) *mixture {
 	shares := r.shares(nodes)
 	lambda := make([]float64, len(shares))
@@ -74,7 +75,7 @@ func (r *reach) mixed(size, nodes int) *mixture {
 	return m
 }
 
-// shares returns what each node adds to each load, as a share of its need; more than all of it counts as all.
+// shares returns what each node adds to each load, as a share of the load's need, at most 1.
 func (r *reach) shares(nodes int) [][]float64 {
 	var out [][]float64
 	for _, l := range r.loads {
@@ -90,7 +91,8 @@ func (r *reach) shares(nodes int) [][]float64 {
 	return out
 }
 
-// blend sets the weights of nodes. Those of loads sum to 1, so that the mixture's need is 1: what all loads reach.
+// blend sets the weights of nodes. The weights of loads sum to 1, so the mixture's need is 1: a set that reaches all
+// loads reaches it.
 func (m *mixture) blend(shares [][]float64, lambda []float64) {
 	for n := range m.weight {
 		m.weight[n] = 0
@@ -100,7 +102,7 @@ func (m *mixture) blend(shares [][]float64, lambda []float64) {
 	}
 }
 
-// forced is 1 for nodes that have to be chosen.
+// forced is 1 for nodes that must be chosen, otherwise 0.
 func (r *reach) forced(n int) int {
 	for _, f := range r.families {
 		if f.Must.Has(n) {

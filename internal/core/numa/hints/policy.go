@@ -1,14 +1,14 @@
 package hints
 
-// Policy says how well the resources of a pod have to agree on NUMA nodes.
+// Policy says how well the resources of a pod must be aligned to NUMA nodes.
 type Policy uint8
 
-// Policies, from indifferent to strict.
+// The policies, from the least to the most strict.
 const (
-	PolicyNone           Policy = iota // every resource for itself
-	PolicyBestEffort                   // together if possible
-	PolicyRestricted                   // as narrow as an empty machine would allow, or not at all
-	PolicySingleNUMANode               // from one node, or not at all
+	PolicyNone           Policy = iota // resources are not aligned
+	PolicyBestEffort                   // aligned if possible
+	PolicyRestricted                   // on as few nodes as on an empty machine, or the pod is rejected
+	PolicySingleNUMANode               // on one node, or the pod is rejected
 )
 
 // String returns the policy as configurations spell it.

@@ -6,39 +6,41 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// searchSteps bounds a search, in sets looked at, each some 100 ns: chosen from the bar of 10 ms for 64 nodes. Raising
-// it finds the best hint for more mixtures of unequal nodes, and lets a hopeless search take longer.
+// searchSteps is how many sets a search may examine, each some 100 ns. Chosen from the goal of 10 ms for 64 nodes. A
+// higher number finds the best hint for more inputs with unequal nodes, and makes hopeless searches longer.
 const searchSteps = 1 << 14
 
-// A search finds the best set of a given number of nodes that reaches a goal: the one whose nodes are closest to each
-// other when distances count, and of equals the smallest as a number. Sets are visited in that last order, the highest
-// node chosen first, and a branch is left as soon as the goal is out of reach or the best so far cannot be beaten.
+// A search finds the best set with a given number of nodes that reaches a goal: the one whose nodes are closest to each
+// other if distances count, and among equals the smallest as a number. It visits sets in ascending order, choosing the
+// highest node first. It leaves a branch as soon as the goal cannot be reached, or the best set so far cannot be
+// beaten.
 type search struct {
 	places   []int   // nodes to choose from, in order
-	distance [][]int // by node; nil: distances do not count
+	distance [][]int // by node and node; nil: distances do not count
 	goal     goal
-	steps    *int // left
+	steps    *int // steps left, shared with other searches of the Merger
 
+	// State of the current run.
 	size   int
 	chosen bitset.Set
-	sum    int // of distances within chosen
-	least  int // distance of two different nodes, at the least
-	local  int // distance of a node to itself, at the least
+	sum    int // sum of the distances within chosen
+	least  int // smallest distance between two different nodes
+	local  int // smallest distance of a node to itself
 
-	best    bitset.Set // empty: none yet
+	best    bitset.Set // nil: none yet
 	bestSum int
 }
 
-// A goal says what a search may choose.
+// A goal says which sets a search may choose.
 type goal interface {
 	take(place int)
 	untake(place int)
-	// open reports whether what was taken and left more of the first hi places may reach the goal; with none left,
-	// whether it does.
+	// open reports whether the taken places and left more of the first hi places may reach the goal. With left 0 it
+	// reports whether the taken places reach it.
 	open(hi, left int) bool
 }
 
-// run returns the best set of size nodes; nil when there is none or the steps ran out before any was found.
+// run returns the best set of size nodes; nil when there is none, or when the steps ran out before one was found.
 func (s *search) run(size, nodes int) bitset.Set {
 	if size < 1 || size > len(s.places) {
 		return nil
@@ -68,7 +70,7 @@ func (s *search) boundDistances() {
 	}
 }
 
-// descend chooses left more of the first hi places. It returns true when the best has been found.
+// descend chooses left more of the first hi places. It returns true when the search is over.
 func (s *search) descend(hi, left int) bool {
 	if left == 0 {
 		if s.best == nil || s.sum < s.bestSum {
@@ -107,7 +109,7 @@ func (s *search) add(p int) int {
 	return added
 }
 
-// beatable reports whether left more nodes at the least distances beat the best so far.
+// beatable reports whether the best set so far could be beaten with left more nodes at the smallest distances.
 func (s *search) beatable(left int) bool {
 	if s.distance == nil || s.best == nil {
 		return true
@@ -120,18 +122,18 @@ func (s *search) beatable(left int) bool {
 // reach is the goal of a set that is in each of some families.
 type reach struct {
 	families []*Family
-	places   []int
-	loads    []Load
+	places   []int     // nodes in every universe
+	loads    []Load    // of all families
 	most     [][]int64 // by load: at [hi*(size+1)+left], the sum of the largest left weights of the first hi places
-	held     []int64   // by load
-	stride   int
-	must     []int // by hi: how many of the first hi places have to be chosen
-	taken    int   // how many of those are
+	held     []int64   // by load: sum of the weights of the chosen nodes
+	stride   int       // length of a row of most: size+1
+	must     []int     // by hi: how many of the first hi places must be chosen
+	taken    int       // how many of the places that must be chosen are chosen
 	chosen   bitset.Set
 	mix      *mixture // nil: not needed
 }
 
-// newReach prepares a search for sets of size nodes; nil when no set can be large enough.
+// newReach prepares a search for sets of size nodes; nil when no such set can reach the goal.
 func newReach(families []*Family, size, nodes int) *reach {
 	within, must := families[0].Within.Clone(), families[0].Must.Clone()
 	for _, f := range families[1:] {
@@ -168,7 +170,7 @@ func newReach(families []*Family, size, nodes int) *reach {
 	return r
 }
 
-// needs returns how many loads need anything.
+// needs returns the number of loads whose need is positive.
 func (r *reach) needs() int {
 	n := 0
 	for i := range r.loads {
@@ -179,11 +181,11 @@ func (r *reach) needs() int {
 	return n
 }
 
-// largest tabulates the sums of the largest weights among the first places.
+// largest returns a table of the sums of the largest weights among the first places, as reach.most.
 func largest[T int64 | float64](weight []T, places []int, size int) []T {
 	stride := size + 1
 	out := make([]T, (len(places)+1)*stride)
-	top := make([]T, 0, size+1) // the largest so far, descending
+	top := make([]T, 0, size+1) // the largest weights so far, descending
 	for i, n := range places {
 		w := weight[n]
 		j := len(top)

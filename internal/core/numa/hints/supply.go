@@ -4,17 +4,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/bitset"
 )
 
-// Supply is what the NUMA nodes have of one resource, and how much of it is needed. A node is known by its place.
+// Supply is what the NUMA nodes have of one resource, and how much of it is needed. Nodes are identified by place.
 type Supply struct {
+	// By place.
 	Total, Free []int64
 	Need        int64
-	Nodes       []int // that can take part; nil: all
-	Must        []int // of those, nodes that have to
+	Nodes       []int // places of the nodes that may take part; nil: all
+	Must        []int // places of the nodes that must
 }
 
-// Best finds the best hint for supplies as an offer does for a pod's requests: the places of its nodes (nil: anywhere),
-// whether it is preferred, and whether the policy admits it. distance is nil when distances do not count. It is what
-// oracle and bench hold against upstream's merge.
+// Best finds the best hint for supplies, in the same way as an offer does for a pod's requests. It returns the places
+// of the hint's nodes (nil: any), whether the hint is preferred, and whether the policy admits it. distance is nil when
+// distances do not count. oracle and bench compare it with upstream's merge.
 func Best(p Policy, distance [][]int, nodes int, supplies []Supply) (places []int, preferred, admitted bool) {
 	m := NewMerger(nodes)
 	m.Distance = distance

@@ -10,16 +10,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Capacity is the memory that containers can own, by kind and NUMA node. A kind is pages of one size; it is known by
-// its place among the sizes of the machine, a node by its place in the order of ids. It does not change.
+// Capacity is the memory that can be assigned to containers, by kind and NUMA node. A kind is pages of one size. It is
+// identified by its index in Kinds, and a node by its place, its index in the order of node ids. A Capacity does not
+// change.
 type Capacity struct {
-	nodes       int
-	Kinds       []unit.Bytes // page sizes of memory, 0 (ordinary memory) first
-	allocatable []int64      // by kind*nodes+place: what containers can own
+	nodes       int          // number of NUMA nodes
+	Kinds       []unit.Bytes // page sizes; 0 (ordinary memory) comes first
+	allocatable []int64      // by kind*nodes+place
 }
 
-// NewCapacity works out what containers can own: what a node has, without what is reserved (in bytes, by page size)
-// and, of ordinary memory, what huge pages took.
+// NewCapacity computes what can be assigned: what each node has, minus what is reserved (in bytes, by page size), and
+// for ordinary memory minus all huge pages.
 func NewCapacity(m machine.Machine, reserved map[machine.NUMAID]map[unit.Bytes]unit.Bytes) *Capacity {
 	c := &Capacity{nodes: len(m.NUMANodes)}
 	sizes := map[unit.Bytes]bool{0: true}
@@ -43,10 +44,10 @@ func NewCapacity(m machine.Machine, reserved map[machine.NUMAID]map[unit.Bytes]u
 	return c
 }
 
-// Total returns what containers can own of a kind, by place; zeros for a kind that this machine does not have.
+// Total returns how much of a kind can be assigned, by place; zeros for a kind that this machine does not have.
 func (c *Capacity) Total(kind int) []int64 { return c.orZero(c.allocatable, kind) }
 
-// orZero returns the amounts by place of one kind; zeros for a kind that this machine does not have.
+// orZero returns the amounts of one kind, by place; zeros for a kind that this machine does not have.
 func (c *Capacity) orZero(amounts []int64, kind int) []int64 {
 	n := c.nodes
 	if kind < 0 {
@@ -55,10 +56,10 @@ func (c *Capacity) orZero(amounts []int64, kind int) []int64 {
 	return amounts[kind*n : (kind+1)*n]
 }
 
-// Kind returns the place of a page size in kinds; -1 when this machine has no such pages.
+// Kind returns the index of a page size in Kinds; -1 when this machine has no such pages.
 func (c *Capacity) Kind(size unit.Bytes) int { return slices.Index(c.Kinds, size) }
 
-// Width is how many nodes an empty machine would need for all of asked: all nodes when it never could.
+// Width is how many nodes are needed for all of asked on an empty machine; all nodes if they are not enough.
 func (c *Capacity) Width(asked []Amount) int {
 	n := c.nodes
 	f := &hints.Family{Within: bitset.Full(n), Must: bitset.New(n)}
@@ -68,8 +69,8 @@ func (c *Capacity) Width(asked []Amount) int {
 	return f.Width(n, n)
 }
 
-// OnNode returns how much memory in pages of that size a node has; size 0 is ordinary memory, huge pages not yet
-// subtracted.
+// OnNode returns how much memory with that page size a node has. Size 0 is ordinary memory, from which huge pages are
+// not subtracted.
 func OnNode(n machine.NUMANode, size unit.Bytes) unit.Bytes {
 	if size == 0 {
 		return n.Memory

@@ -1,10 +1,11 @@
-// Package memory keeps account of the memory that containers own by NUMA node, and picks the nodes for more of it: what
-// the static policy of the kubelet's memory manager does.
+// Package memory records how much memory of each NUMA node is assigned to containers, and picks the nodes for more. It
+// does what the static policy of the kubelet's memory manager does.
 //
-// A Capacity is what containers can own, a Table how many bytes they own where. Families says which sets of nodes can
-// hold a request, for a hint to be found (package hints); Pick settles on nodes when the hint is known.
+// A Capacity is how much memory can be assigned, and a Table how much is assigned, and where. Families returns the sets
+// of nodes that have enough memory for a request; package hints finds the best hint among them. Pick chooses the nodes
+// when the hint is known.
 //
-// It knows no pods: which blocks are whose is package numa's to know.
+// It does not know pods: package numa knows which block belongs to which pod.
 package memory
 
 import (
@@ -15,26 +16,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
-// Table says which bytes containers own. It is the sum of the blocks in use and nothing else: the same blocks, in
-// whatever order they came, give the same table.
+// Table says how much memory is assigned. It is the sum of the assigned blocks and nothing else: the same blocks give
+// the same Table, in whatever order they came.
 //
-// A block lies on one node or on a group of nodes. Groups do not overlap, and a node is either used by blocks of its
-// own or in a group. Where in a group the bytes are nobody knows, so they count as filling its nodes in order.
+// A block is on one node or on a group of nodes. Groups do not overlap. A node has either blocks of its own or belongs
+// to a group. It is not known on which nodes of a group the bytes are, so they are counted as if they filled its nodes
+// in order.
 type Table struct {
-	blocks []int   // by place: blocks of that node alone
-	own    []int64 // by kind*nodes+place: bytes in them
-	groups []group // in order
-	free   []int64 // by kind*nodes+place: what is left; derived from the rest
+	blocks []int   // by place: number of blocks on that node alone
+	own    []int64 // by kind*nodes+place: bytes in those blocks
+	groups []group // sorted by nodes; a group's bytes are replaced, not changed, because Forks share them
+	free   []int64 // by kind*nodes+place: what is left; settle computes it from the rest
 }
 
-// group is nodes that memory blocks share.
+// group is a set of nodes that memory blocks share.
 type group struct {
 	nodes  bitset.Set
-	blocks int
+	blocks int     // number of blocks; always above 0
 	bytes  []int64 // by kind
 }
 
-// Unused returns the table of a machine on which containers own nothing.
+// Unused returns the Table of a machine on which no memory is assigned.
 func (c *Capacity) Unused() Table {
 	n := c.nodes
 	m := Table{blocks: make([]int, n), own: make([]int64, n*len(c.Kinds)), free: make([]int64, n*len(c.Kinds))}
@@ -42,7 +44,7 @@ func (c *Capacity) Unused() Table {
 	return m
 }
 
-// Fork returns a copy that can change without m. Groups are copied when they change.
+// Fork returns an independent copy of m. The bytes of a group are copied when they change.
 func (m *Table) Fork() Table {
 	return Table{
 		blocks: slices.Clone(m.blocks),
@@ -52,7 +54,7 @@ func (m *Table) Fork() Table {
 	}
 }
 
-// Change adds blocks of a kind (or, with a negative number, takes them away), bytes in all.
+// Change adds that many blocks of a kind, with bytes in all. Negative numbers remove blocks.
 func (m *Table) Change(c *Capacity, nodes bitset.Set, kind, blocks int, bytes int64) {
 	if nodes.Count() == 1 {
 		for i := range nodes.All {
@@ -80,8 +82,8 @@ func (m *Table) changeGroup(nodes bitset.Set, kinds, kind, blocks int, bytes int
 	}
 }
 
-// settle derives free. What is owned beyond what there is, because the machine or its configuration changed under
-// running pods, leaves nothing free.
+// settle computes free. A node is without free memory if more is assigned than it has, because the machine or its
+// configuration changed while pods ran.
 func (m *Table) settle(c *Capacity) {
 	n := len(m.blocks)
 	for k := range c.Kinds {
@@ -100,7 +102,7 @@ func (m *Table) settle(c *Capacity) {
 	}
 }
 
-// inGroup reports whether a node belongs to a group: no block of its own, and blocks of a group.
+// inGroup reports whether a node belongs to a group: it has no blocks of its own, and a group includes it.
 func (m *Table) inGroup(node int) bool {
 	if m.blocks[node] > 0 {
 		return false
@@ -113,17 +115,17 @@ func (m *Table) inGroup(node int) bool {
 	return false
 }
 
-// uses reports whether any block has bytes on a node.
+// uses reports whether a node has blocks of its own or belongs to a group.
 func (m *Table) uses(node int) bool { return m.blocks[node] > 0 || m.inGroup(node) }
 
-// Amount is memory of one kind that is asked for.
+// Amount is a request of memory of one kind.
 type Amount struct {
 	Kind  int
 	Bytes int64
 }
 
-// Families returns the sets of nodes that can hold all of asked: single nodes, nodes without any blocks together, and
-// each group as it is. What the pod can use again counts for exactly the nodes it is on.
+// Families returns the sets of nodes that have enough for all of asked: single nodes, sets of nodes without blocks, and
+// each group as a whole. Memory that the pod can use again counts only for exactly the nodes that it is on.
 func (m *Table) Families(c *Capacity, asked []Amount, again Reusable) []*hints.Family {
 	n := len(m.blocks)
 	alone, open := bitset.New(n), bitset.New(n)
@@ -162,7 +164,7 @@ func (m *Table) Families(c *Capacity, asked []Amount, again Reusable) []*hints.F
 	return slices.DeleteFunc(out, (*hints.Family).IsEmpty)
 }
 
-// mixed reports whether a node of g has blocks of its own, too.
+// mixed reports whether a node of g also has blocks of its own.
 func (m *Table) mixed(g group) bool {
 	for i := range g.nodes.All {
 		if m.blocks[i] > 0 {
@@ -172,10 +174,10 @@ func (m *Table) mixed(g group) bool {
 	return false
 }
 
-// Reusable is memory that finished init containers of a pod leave to those after them.
+// Reusable is memory that finished init containers of a pod have passed on to the containers after them.
 type Reusable []BlocksOn
 
-// BlocksOn is reusable memory on some nodes together.
+// BlocksOn is reusable memory on a set of nodes.
 type BlocksOn struct {
 	Nodes bitset.Set
 	Bytes map[int]int64 // by kind
@@ -190,7 +192,7 @@ func (r Reusable) on(nodes bitset.Set, kind int) int64 {
 	return 0
 }
 
-// fits reports whether nodes have all of asked free, nothing used again.
+// fits reports whether nodes have enough free memory for all of asked, not counting reusable memory.
 func (m *Table) fits(c *Capacity, nodes bitset.Set, asked []Amount) bool {
 	for _, a := range asked {
 		have := hints.Load{Weight: c.orZero(m.free, a.Kind)}
@@ -201,8 +203,8 @@ func (m *Table) fits(c *Capacity, nodes bitset.Set, asked []Amount) bool {
 	return true
 }
 
-// mixes reports whether a block on nodes would break the rule on groups: several nodes of which one has blocks of its
-// own or is in another group.
+// mixes reports whether a block on nodes would break the rule on groups: one of several nodes has blocks of its own or
+// is in another group.
 func (m *Table) mixes(nodes bitset.Set) bool {
 	if nodes.Count() == 1 {
 		return false
@@ -220,7 +222,8 @@ func (m *Table) mixes(nodes bitset.Set) bool {
 	return false
 }
 
-// Excess tells what is owned on each node, and by each group, beyond what there is: machine or configuration changed.
+// Excess calls tell for each node and each group with more memory assigned than it has, because machine or
+// configuration changed.
 func (m *Table) Excess(c *Capacity, tell func(nodes bitset.Set, kind int, owned, has int64)) {
 	for kind := range c.Kinds {
 		at := func(amounts []int64, i int) int64 { return amounts[kind*c.nodes+i] }
@@ -241,8 +244,8 @@ func (m *Table) Excess(c *Capacity, tell func(nodes bitset.Set, kind int, owned,
 	}
 }
 
-// AppendLikeness writes what decides about later requests: two tables of one capacity that write the same bytes give
-// the same answers.
+// AppendLikeness appends what decides about later requests: two Tables of one Capacity that append the same bytes give
+// the same results.
 func (m *Table) AppendLikeness(b []byte) []byte {
 	for i := range m.blocks {
 		used := byte(0)
@@ -264,5 +267,5 @@ func (m *Table) AppendLikeness(b []byte) []byte {
 	return b
 }
 
-// Free returns what is free of a kind, by place; zeros for a kind that this machine does not have.
+// Free returns how much of a kind is free, by place; zeros for a kind that this machine does not have.
 func (m *Table) Free(c *Capacity, kind int) []int64 { return c.orZero(m.free, kind) }

@@ -5,9 +5,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa/hints"
 )
 
-// Pick settles on which nodes memory is taken: those of the hint; more of them when they are not enough; the best for
-// memory alone when anywhere will do. among says which families may be looked at. A nil result comes with the reason,
-// in upstream's words.
+// Pick chooses the nodes to take memory from: the nodes of the hint; more nodes if these do not have enough; the best
+// nodes for memory alone if the hint allows any. among restricts the families that may be used. If nodes is nil, why is
+// the reason in upstream's words.
 func (m *Table) Pick(
 	c *Capacity, asked []Amount, again Reusable, at hints.Hint, among func([]*hints.Family) []*hints.Family,
 ) (nodes bitset.Set, why string) {
