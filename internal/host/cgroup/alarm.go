@@ -13,15 +13,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
-// MemoryAlarms opens what the kernel has to ring when memory of group, which on v1 may be the root, becomes scarce:
+// MemoryAlarms opens the kernel's notifications about scarce memory of group, which on v1 may be the root:
 //
-//   - v1: an eventfd for each of marks, rung when the usage, page cache included, crosses it in either direction
-//     (Documentation/admin-guide/cgroup-v1/memory.rst, "Memory thresholds"); and one rung whenever pages are reclaimed for
-//     the group or one below it (memory.pressure_level low), which is where the usage stands still at the limit while
-//     anonymous memory displaces page cache.
-//   - v2: memory.events, rung when the limit is hit; and stall on memory.pressure. v2 has no thresholds.
+//   - v1: an eventfd for each of marks. It notifies when the usage, including page cache, crosses the mark in either
+//     direction (Documentation/admin-guide/cgroup-v1/memory.rst, "Memory thresholds"). One more eventfd notifies
+//     whenever pages are reclaimed for the group or one below it (memory.pressure_level low): at the limit the usage
+//     stands still while anonymous memory displaces page cache.
+//   - v2: memory.events, which notifies when the limit is reached, and stall on memory.pressure. v2 has no thresholds.
 //
-// What a kernel lacks is left out; an error is one that somebody should see, beside the alarms that there are.
+// What the kernel does not support is left out. Other failures are in the error, which may be returned together with
+// the notifications that were opened.
 func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshold) ([]epoll.Source, error) {
 	if group != "/" {
 		if err := check(group); err != nil {
@@ -54,7 +55,7 @@ func (t *Tree) MemoryAlarms(group string, marks []unit.Bytes, stall psi.Threshol
 	return found, errors.Join(problems...)
 }
 
-// watchFile opens a file of v2 that rings (EPOLLPRI) when what it says changes, at most every 10 ms.
+// watchFile opens a v2 file that notifies (EPOLLPRI) when its content changes, at most every 10 ms.
 func watchFile(file string) (epoll.Source, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -63,8 +64,8 @@ func watchFile(file string) (epoll.Source, error) {
 	return epoll.Source{Name: file, FD: fd}, nil
 }
 
-// watchV1 registers an eventfd for a file of v1: "<eventfd> <file> <argument>" goes to cgroup.event_control. The registration
-// ends when the eventfd is closed, or the group removed.
+// watchV1 registers an eventfd for a v1 file by writing "<eventfd> <file> <argument>" to cgroup.event_control. The
+// registration ends when the eventfd is closed or the cgroup is removed.
 func watchV1(dir, file, argument string) (epoll.Source, error) {
 	path := filepath.Join(dir, file)
 	watched, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -14,18 +14,18 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Bus asks this machine's systemd over D-Bus: over the system bus, and as root also over systemd's own socket where there
-// is no bus. It is safe for concurrent use, and connects anew after systemd or the bus was restarted.
+// Bus calls this machine's systemd over D-Bus: over the system bus, and as root also over systemd's own socket if there
+// is no bus. It is safe for concurrent use, and reconnects after systemd or the bus was restarted.
 type Bus struct {
 	mu      sync.Mutex
 	conn    *systemd.Conn
 	version int
 }
 
-// busTimeout bounds one answer, and one job. systemd is quick or it hangs; runc waits as long.
+// busTimeout bounds one answer, and one job. systemd is quick, or it hangs; runc waits as long.
 const busTimeout = 30 * time.Second
 
-// ErrNoSystemd says that this machine was not booted with systemd.
+// ErrNoSystemd means that this machine was not booted with systemd.
 var ErrNoSystemd = errors.New("this machine was not booted with systemd (no /run/systemd/system): use the cgroupfs driver, here and in the container runtime")
 
 // DialSystemd connects to this machine's systemd.
@@ -40,7 +40,7 @@ func DialSystemd() (*Bus, error) {
 	return b, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (b *Bus) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +50,7 @@ func (b *Bus) Close() {
 	}
 }
 
-// ask runs a question, a second time when the connection was lost over the first.
+// ask makes a call, and a second time if the connection was lost during the first.
 func (b *Bus) ask(what string, question func(context.Context, *systemd.Conn) error) error {
 	var err error
 	for range 2 {
@@ -78,7 +78,7 @@ func (b *Bus) connect() (*systemd.Conn, error) {
 	if b.conn != nil {
 		return b.conn, nil
 	}
-	conn, err := systemd.NewWithContext(context.Background()) // the connection lives as long as this context
+	conn, err := systemd.NewWithContext(context.Background()) // the connection ends with this context
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -167,7 +167,8 @@ func (b *Bus) Stop(name string) error {
 		if err := await(ctx, done); err != nil {
 			return err
 		}
-		// systemd remembers a unit that failed until it is told to forget it. Of most there is nothing to forget.
+		// systemd keeps a failed unit until ResetFailedUnit is called. Most units have not failed, and then the call is
+		// an error.
 		if err := conn.ResetFailedUnitContext(ctx, name); err != nil && !isBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
 			return err
 		}

@@ -1,25 +1,26 @@
-// Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage, says
-// when their memory becomes scarce, kills what runs in them, and removes them. It knows cgroup v1 (a hierarchy per
-// controller), hybrid (v1 with an unused v2 hierarchy beside it) and v2 (one hierarchy), and hides which one a machine has.
+// Package cgroup reads and writes the kernel's control groups: it creates groups, sets their values, reads their usage,
+// notifies when their memory becomes scarce, kills their processes, and removes them. It supports cgroup v1 (a
+// hierarchy per controller), hybrid (v1 with an additional unused v2 hierarchy) and v2 (one hierarchy), and hides which
+// one a machine has.
 //
 // # Model
 //
-// A Tree is the machine's mounted hierarchies below one directory, normally /sys/fs/cgroup. A group is named by its path
-// below a hierarchy's root, like /kubepods/burstable/pod7, and exists when it exists in every hierarchy that we manage.
-// What is written is qos.Values; what is read is Usage. Under a systemd, a group that is a slice is made by it, over D-Bus
-// (Units), and the values are both told to it and written.
+// A Tree is the machine's mounted hierarchies below one directory, normally /sys/fs/cgroup. A group is named by its
+// path below a hierarchy's root, like /kubepods/burstable/pod7, and exists if it exists in every hierarchy that is
+// managed. qos.Values are written; Usage is read. With systemd, a group that is a slice is created by systemd over
+// D-Bus (Units), and its values are both set there and written.
 //
 // # Invariants
 //
-//   - Apply and Remove may be repeated, and finish what an interrupted call left.
-//   - Nothing is ever written to the root group, except on v2 the cgroup.subtree_control that makes a controller exist
-//     below it, and never on its processes. Nothing is ever moved; nothing is killed but by Kill.
-//   - Every error names the file and says why. A file that is not there, a zero and "max" are told apart.
+//   - Apply and Remove may be repeated, and complete what an interrupted call left.
+//   - Nothing is ever written to the root group, except on v2 to cgroup.subtree_control, which makes a controller exist
+//     below it. Processes are never moved, and only Kill kills them.
+//   - Every error names the file and the reason. A missing file, a zero and "max" are distinguished.
 //
-// # What it does not do
+// # Limits of the package
 //
-// It decides no value (core/qos does), nor how a limit comes down under what runs (allocatable.Lowering does). It does not wait: a
-// group that is busy is an error the caller may retry.
+// It decides no value (core/qos does), and not how a limit is lowered while processes run (allocatable.Lowering does).
+// It does not wait: a busy group is an error, and the caller may retry.
 package cgroup
 
 import (
@@ -32,7 +33,7 @@ import (
 	"strings"
 )
 
-// Mode is which kind of hierarchies a machine has.
+// Mode is the kind of hierarchies that a machine has.
 type Mode string
 
 // Modes, as cgroups(7) describes them.
@@ -42,22 +43,22 @@ const (
 	V2     Mode = "v2"
 )
 
-// ErrBusy is in the chain of errors about a group that still holds processes.
+// ErrBusy is in the chain of errors about a group that still has processes.
 var ErrBusy = errors.New("the group still has processes")
 
-// Tree is the machine's control groups. It is safe for concurrent use; calls that make, remove or set the same value of the same group
-// must not overlap.
+// Tree is the machine's control groups. It is safe for concurrent use. Calls that create, remove or set the same value
+// of the same group must not overlap.
 type Tree struct {
 	mode        Mode
 	mount       string
 	hierarchies []hierarchy
-	of          map[string]*hierarchy // controller to where it lives
+	of          map[string]*hierarchy // controller to the hierarchy that has it
 
-	units   Units // who makes slices; nil: nobody, groups are directories of ours
+	units   Units // creates slices; nil: no systemd, groups are plain directories
 	started *startedUnits
 
-	// makeDir and removeDir are the kernel's mkdir and rmdir; tests put a kernel of their own here, because on an
-	// ordinary file system a new directory stays empty.
+	// makeDir and removeDir are the kernel's mkdir and rmdir. Tests replace them, because on an ordinary file system a
+	// new directory stays empty.
 	makeDir, removeDir func(dir string) error
 }
 
@@ -65,18 +66,18 @@ type Tree struct {
 type hierarchy struct {
 	dir     string // its root
 	unified bool   // v2
-	passive bool   // groups are removed here but not created: another program made them
+	passive bool   // groups are removed here but not created: another program creates them
 }
 
-// v1Controllers are the controllers and named hierarchies in which groups are created on v1: all that a runtime joins.
+// v1Controllers are the controllers and named hierarchies in which groups are created on v1: all that a runtime uses.
 var v1Controllers = []string{
 	"cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "devices", "freezer", "blkio", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd",
 }
 
-// v2Controllers are the controllers enabled for groups on v2. io is there for its statistics.
+// v2Controllers are the controllers that are enabled for groups on v2; io for its statistics.
 var v2Controllers = []string{"cpu", "cpuset", "memory", "pids", "hugetlb", "io"}
 
-// Open finds the hierarchies mounted at mount, by their directories.
+// Open finds the hierarchies that are mounted at mount, by their directories.
 func Open(mount string) (*Tree, error) {
 	t := &Tree{
 		mount: filepath.Clean(mount), of: map[string]*hierarchy{},
@@ -98,7 +99,8 @@ func Open(mount string) (*Tree, error) {
 	return t, t.findV1()
 }
 
-// findV1 looks for a directory per controller. Controllers mounted together have one directory and symlinks to it.
+// findV1 searches for a directory per controller. Controllers that are mounted together have one directory and symlinks
+// to it.
 func (t *Tree) findV1() error {
 	t.mode = V1
 	index := map[string]int{}
@@ -139,10 +141,10 @@ func (t *Tree) findV1() error {
 	return nil
 }
 
-// Mode returns which kind of hierarchies the machine has.
+// Mode returns the kind of hierarchies that the machine has.
 func (t *Tree) Mode() Mode { return t.mode }
 
-// Controllers returns the names of the controllers there are, sorted.
+// Controllers returns the names of the existing controllers, sorted.
 func (t *Tree) Controllers() []string {
 	names := make([]string, 0, len(t.of))
 	for name := range t.of {
@@ -152,7 +154,8 @@ func (t *Tree) Controllers() []string {
 	return names
 }
 
-// Require fails, naming all of them, unless the controllers without which pods cannot be kept apart are there.
+// Require returns an error unless the controllers exist without which pods cannot be isolated. The error names all
+// missing ones.
 func (t *Tree) Require() error {
 	required := []string{"cpu", "cpuset", "memory"}
 	if t.mode != V2 {
@@ -187,8 +190,8 @@ func (t *Tree) Exists(group string) bool {
 	return true
 }
 
-// Children returns the last path elements of the groups directly below group, in any hierarchy, sorted. A group that is
-// nowhere has none.
+// Children returns the last path elements of the groups directly below group, in any hierarchy, sorted. A group that
+// does not exist has none.
 func (t *Tree) Children(group string) ([]string, error) {
 	var names []string
 	for _, h := range t.hierarchies {
@@ -206,7 +209,7 @@ func (t *Tree) Children(group string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// check refuses names that are not of a group below the root.
+// check returns an error for a name that is not that of a group below the root.
 func check(group string) error {
 	if group == "/" || !strings.HasPrefix(group, "/") || path.Clean(group) != group {
 		return fmt.Errorf("cgroup %q: want a clean absolute path below the root group, like /kubepods", group)

@@ -126,8 +126,8 @@ func TestNamesOfGroupsAreChecked(t *testing.T) {
 	}
 }
 
-// kernel2 plays the kernel of cgroup v2 over plain directories: a new group gets the files of the controllers that are
-// enabled in the group above it.
+// kernel2 simulates the kernel of cgroup v2 over plain directories: a new group gets the files of the controllers that
+// are enabled in its parent.
 type kernel2 struct{ t *testing.T }
 
 func (k kernel2) makeDir(dir string) error {
@@ -140,7 +140,7 @@ func (k kernel2) makeDir(dir string) error {
 	}
 	files := map[string]string{"cgroup.controllers": "", "cgroup.subtree_control": "", "cgroup.procs": ""}
 	for _, c := range enabled {
-		c = strings.TrimPrefix(c, "+") // the real file takes +cpu and shows cpu; a plain one shows what was written
+		c = strings.TrimPrefix(c, "+") // the real file accepts +cpu and shows cpu; a plain one shows what was written
 		files["cgroup.controllers"] += c + " "
 		switch c {
 		case "cpu":
@@ -196,7 +196,7 @@ func TestApplyOnV2EnablesControllersTopDown(t *testing.T) {
 		HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB}, CPUs: idset.Of(0, 1, 3),
 		MemoryMin: unit.Of(64 * unit.MiB), MemoryLow: unit.Of(32 * unit.MiB), MemoryHigh: unit.LimitTo(96 * unit.MiB), Swap: unit.LimitTo(unit.Bytes(0)),
 	}
-	for range 2 { // the second time over what is there
+	for range 2 { // the second time over the existing groups
 		if err := tree.Apply(pod7, v); err != nil {
 			t.Fatal(err)
 		}

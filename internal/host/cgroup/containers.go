@@ -10,15 +10,16 @@ import (
 	"strings"
 )
 
-// containerID is how containerd and CRI-O name containers: 64 hexadecimal digits, which the last element of their group has
-// in it: ID, cri-containerd-ID.scope, crio-ID.scope.
+// containerID matches a container ID of containerd or CRI-O: 64 hexadecimal digits in the last element of the group's
+// path: ID, cri-containerd-ID.scope, crio-ID.scope.
 var containerID = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{64})(?:[^0-9a-f]|$)`)
 
-// monitorPrefix is of the group of CRI-O's process beside a container, which has the container's id too.
+// monitorPrefix is the prefix of the group of CRI-O's monitor process for a container, whose name has the container's
+// ID too.
 const monitorPrefix = "crio-conmon-"
 
-// Containers returns the groups of containers by their ids, wherever runtimes have put them. What a container makes below its own
-// group is its own. On v1 the hierarchy of the memory controller is looked at.
+// Containers returns the groups of containers by their IDs, wherever runtimes have put them. Groups that a container
+// makes below its own are not searched. On v1 the hierarchy of the memory controller is searched.
 func (t *Tree) Containers() (map[string]string, error) {
 	root := t.hierarchies[0].dir
 	if h := t.of["memory"]; h != nil {
@@ -28,7 +29,7 @@ func (t *Tree) Containers() (map[string]string, error) {
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			return nil // gone since its parent was read
+			return nil // removed since its parent was read
 		case err != nil || !d.IsDir():
 			return err
 		}

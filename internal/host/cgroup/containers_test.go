@@ -19,7 +19,7 @@ func TestContainersAreFoundWhereverTheyAre(t *testing.T) {
 	for name, memory := range map[string]string{"v2": "", "v1": "memory"} {
 		root := t.TempDir()
 		dirs := []string{
-			"/machine.slice/crio-conmon-" + id("2") + ".scope", // CRI-O's, not the container's
+			"/machine.slice/crio-conmon-" + id("2") + ".scope", // CRI-O's own, not the container's
 			"/k8s.io/" + id("0") + "/docker/" + id("4"),        // made by a container
 			"/user.slice/" + id("5")[:63], "/user.slice/" + id("6") + "7",
 		}

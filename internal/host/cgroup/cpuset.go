@@ -11,17 +11,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// confineTries bounds how often a v1 cpuset is tried to be narrowed while groups appear in it that are as wide as it was.
-// Each of these takes a container's start (tens of milliseconds), a try takes well below one.
+// confineTries bounds how often narrowing a v1 cpuset is tried while groups appear in it that are as wide as it was.
+// Each of these needs a container's start (tens of milliseconds); a try takes far less than one.
 const confineTries = 100
 
-// Confine lets a pod's group use own and rest together. The groups right below it, one for each container, that are within
-// own stay as they are; the others are brought to rest, with all below them. When Confine returns without error, nothing in
-// the group runs anywhere else: on v1 the kernel lets no group have more than that above it, on v2 what it has more does not
-// count. A group that is not there needs no confining.
+// Confine allows a pod's group the CPUs own and rest. The groups directly below it, one for each container, that are
+// within own stay as they are; the others are set to rest, with all groups below them. When Confine returns without
+// error, nothing in the group runs on other CPUs: on v1 the kernel allows no group more than its parent, and on v2 CPUs
+// that the parent does not have are ignored. If the group does not exist, nothing is to be done.
 //
-// CPUs that are offline may be named. On v2 they are kept with the group, which runs on them again once they are back; v1 takes
-// them out of every group for good, and refuses them.
+// The sets may contain offline CPUs. On v2 they stay in the group's cpuset, and are used again when they are online. v1
+// removes them from every group for good, and refuses them.
 func (t *Tree) Confine(group string, own, rest idset.Set) error {
 	if err := t.confine(group, own, rest); err != nil && !vanished(err) {
 		return fmt.Errorf("confine cgroup %s to CPUs %v: %w", group, own.Union(rest), err)
@@ -80,7 +80,7 @@ func writeCPUs(dir string, cpus idset.Set) error {
 	return write(filepath.Join(dir, "cpuset.cpus"), cpus.String())
 }
 
-// below calls visit for each group right below dir, with its own CPUs. Groups that vanish meanwhile are left out.
+// below calls visit for each group directly below dir, with its CPUs. Groups that are removed meanwhile are left out.
 func below(dir string, visit func(dir string, cpus idset.Set) error) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -106,8 +106,8 @@ func vanished(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 
-// confineV2 bounds the group, which moves at once all that has no cpuset of its own, as containers have none on v2 that nobody
-// gave any.
+// confineV2 limits the group. That at once moves the groups below without a cpuset of their own. On v2 a container has
+// none unless one was set.
 func (t *Tree) confineV2(dir string, own, rest idset.Set) error {
 	if err := writeCPUs(dir, own.Union(rest)); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (t *Tree) confineV2(dir string, own, rest idset.Set) error {
 	})
 }
 
-// confineV1 widens from above, narrows from below: no group may have more than the one above it.
+// confineV1 widens from the top and narrows from the bottom, since no group may have more than its parent.
 func confineV1(dir string, own, rest idset.Set) error {
 	all := own.Union(rest)
 	for try := 0; ; try++ {
@@ -148,8 +148,8 @@ func confineV1(dir string, own, rest idset.Set) error {
 	}
 }
 
-// followV1 brings a container's group from some CPUs to others. Groups that it made inside itself follow where they had all
-// of its CPUs, and else keep what is left of theirs.
+// followV1 changes a container's group from one set of CPUs to another. Groups that the container made inside follow if
+// they had all of its CPUs; otherwise they keep those of their CPUs that remain.
 func followV1(dir string, from, to idset.Set) error {
 	if wide := from.Union(to); !wide.Equal(from) {
 		if err := writeCPUs(dir, wide); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// A pod's group on the real kernel: containers of both kinds, one with groups inside, there and back.
+// A pod's group on the real kernel, with containers of both kinds, one with groups inside, is confined and widened
+// again.
 func TestLiveConfine(t *testing.T) {
 	tree, root := enterLive(t)
 	all, err := tree.CPUs(root)
@@ -57,10 +58,10 @@ func TestLiveConfine(t *testing.T) {
 	expect("nobody owns, another pod does", map[string]idset.Set{"": rest, "/shared": rest, "/shared/inner": rest})
 	confine(idset.Set{}, all)
 	expect("all free", map[string]idset.Set{"": all, "/shared": all})
-	if tree.Mode() != V2 { // there, what has a cpuset of its own keeps it
+	if tree.Mode() != V2 { // there, a group with a cpuset of its own keeps it
 		expect("all free", map[string]idset.Set{"/shared/inner": all})
 	}
-	if tree.Mode() != V2 { // which knows CPUs that may come
+	if tree.Mode() != V2 { // which accepts CPUs that may come online
 		confine(own.Union(idset.Of(4095)), rest.Union(idset.Of(4094)))
 		expect("some are offline", map[string]idset.Set{"": all, "/shared": rest})
 		confine(idset.Set{}, all)
@@ -70,7 +71,7 @@ func TestLiveConfine(t *testing.T) {
 	}
 }
 
-// A group is narrowed while others appear in it that are as wide as it was.
+// A group is narrowed while groups appear in it that are as wide as it was.
 func TestLiveConfineWhileContainersStart(t *testing.T) {
 	tree, root := enterLive(t)
 	all, err := tree.CPUs(root)
@@ -98,7 +99,7 @@ func TestLiveConfineWhileContainersStart(t *testing.T) {
 				_ = os.Remove(dir)
 				continue
 			}
-			// As runc does: what the group above has, which may be refused when that is more than it has by now.
+			// Like runc: the parent's CPUs, which may be refused if that is more than the parent has by now.
 			if cpus, err := readCPUs(filepath.Dir(dir)); err == nil {
 				_ = writeCPUs(dir, cpus)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 )
 
-// Apply creates group and what is missing above it, and sets v. Values that v does not state stay as they are.
+// Apply creates group and its missing parents, and sets v. Values that v does not state stay as they are.
 func (t *Tree) Apply(group string, v qos.Values) error {
 	if err := t.Create(group); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (t *Tree) Apply(group string, v qos.Values) error {
 	return t.Set(group, v)
 }
 
-// Create makes group, and what is missing above it, in every hierarchy, with every controller that the machine has.
+// Create creates group and its missing parents, in every hierarchy, with every controller that the machine has.
 func (t *Tree) Create(group string) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
@@ -41,8 +41,8 @@ func (t *Tree) Create(group string) error {
 	return nil
 }
 
-// create makes group in h, top down: on v2 a controller must be enabled in each group above, and on v1 a cpuset is empty,
-// and takes no process, until it is copied from the one above.
+// create creates group in h, from the top down: on v2 a controller must be enabled in each parent, and on v1 a new
+// cpuset is empty, and accepts no process, until it is copied from its parent.
 func (t *Tree) create(h hierarchy, group string) error {
 	if group == "/" {
 		return nil
@@ -72,7 +72,7 @@ func (t *Tree) create(h hierarchy, group string) error {
 	return nil
 }
 
-// fillCpuset copies cpus and mems from above into a v1 cpuset that has none.
+// fillCpuset copies cpus and mems from the parent into an empty v1 cpuset.
 func (t *Tree) fillCpuset(root, group string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		own, err := readText(filepath.Join(root, group, file))
@@ -129,8 +129,8 @@ func enable(dir string) error {
 	return err
 }
 
-// Remove removes group and the groups below it, bottom up, from every hierarchy. A group that is not there is removed.
-// Groups with processes stay, as does what is above them; the error then wraps ErrBusy.
+// Remove removes group and the groups below it, from the bottom up, from every hierarchy. It is no error if group does
+// not exist. Groups with processes stay, and so do their parents; the error then wraps ErrBusy.
 func (t *Tree) Remove(group string) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("remove: %w", err)

@@ -10,16 +10,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Footprint is the memory of a group and those below it, as far as evictions ask for it: what Usage says of memory, for a
-// quarter of its price, and what reclaim could still take.
+// Footprint is the memory of a group and those below it as far as evictions need it: Usage's memory, for a quarter of
+// its cost, and what reclaim could still free.
 type Footprint struct {
 	Charged    unit.Bytes
 	WorkingSet unit.Bytes // Charged without inactive_file
-	Cache      unit.Bytes // of WorkingSet, page cache that the kernel could drop: all but shared memory
-	Swap       unit.Bytes // swapped out: not in Charged; 0 where swap is not accounted for
+	// part of WorkingSet: page cache that the kernel could drop, which is all except shared memory
+	Cache unit.Bytes
+	Swap  unit.Bytes // swapped out: not part of Charged; 0 if swap is not accounted for
 }
 
-// Footprint reads group, which may be the root on v1. A group that is gone is an error with os.ErrNotExist in its chain.
+// Footprint reads group, which may be the root on v1. If the group does not exist, os.ErrNotExist is in the error's
+// chain.
 func (t *Tree) Footprint(group string) (Footprint, error) {
 	f, err := t.footprint(group)
 	if err != nil {
@@ -51,16 +53,16 @@ func (t *Tree) footprint(group string) (Footprint, error) {
 			return Footprint{}, err
 		}
 	}
-	// The files are read one after the other, so that differences may come out below zero. Pages on their way from one list to
-	// another are in neither (active_file, inactive_file), but in file.
+	// The files are read one after the other, so differences may be negative. Pages that move from one list to another
+	// are in neither (active_file, inactive_file), but in file.
 	working := max(0, charged-inactive)
 	cache := min(working, max(0, file-shmem-inactive))
 	return Footprint{unit.Bytes(charged), unit.Bytes(working), unit.Bytes(cache), unit.Bytes(swap)}, nil
 }
 
-// SumUp has the kernel bring the counters of all groups up to date, which costs it about 0.1 ms with a hundred groups. Without
-// it the counters in memory.stat of a group whose processes are busy may be far behind its usage: measured on Linux 6.18, up to
-// 96 MB of page cache for 0.3 s, and nothing after the root's memory.stat was read.
+// SumUp makes the kernel update the counters of all groups, which costs it about 0.1 ms with a hundred groups.
+// Otherwise the counters in memory.stat of a group with busy processes may be far behind its usage. Measured on Linux
+// 6.18: up to 96 MB of page cache for 0.3 s, and no difference after the root's memory.stat was read.
 func (t *Tree) SumUp() error {
 	dir, err := t.need("memory", "/")
 	if err == nil {
@@ -85,10 +87,11 @@ func (t *Tree) PIDCount(group string) (int64, error) {
 	return n, nil
 }
 
-// SwapRoom returns how much more of group may be swapped out: nothing on v1, where swap has no limit of its own, and all there
-// is where it has none on v2. What is in memory and has its place in swap (swapcached) is not counted as room: where it was,
-// the kernel killed a pod before the line was met, with 624Mi in use of which the pod held 467Mi (a guest of the lab). Supposed, not
-// shown: once a group has used up its swap, the kernel leaves all its anonymous memory alone, that included.
+// SwapRoom returns how much more of group may be swapped out: zero on v1, where swap has no limit of its own, and
+// unlimited on v2 without a limit. Memory that also has a place in swap (swapcached) does not count as room. When it
+// did, the kernel killed a pod before the threshold was met, with 624Mi in use of which the pod had 467Mi (seen in a
+// guest of the lab). Suspected, not measured, as the cause: when a group has used up its swap, the kernel reclaims none
+// of its anonymous memory, including that part.
 func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
 	if t.mode != V2 {
 		return 0, nil
@@ -96,7 +99,7 @@ func (t *Tree) SwapRoom(group string) (unit.Bytes, error) {
 	dir := filepath.Join(t.mount, group)
 	limit, err := readLimit(filepath.Join(dir, "memory.swap.max"))
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil // swap is not accounted for, and then nobody may have any
+		return 0, nil // swap is not accounted for; then no pod may use any
 	} else if err != nil {
 		return 0, fmt.Errorf("read swap of cgroup %s: %w", group, err)
 	}

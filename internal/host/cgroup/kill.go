@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Killing is what Kill did.
+// Killing is the result of Kill.
 type Killing struct {
-	How       string        // cgroup.kill, or one by one: signals, freezer
-	Processes int           // that were killed, as far as they were seen
-	Signalled time.Duration // from the call until SIGKILL was on its way to everything that was there
+	How       string        // cgroup.kill; or killed one by one: signals, freezer
+	Processes int           // how many were killed, as far as they were seen
+	Signalled time.Duration // from the call until SIGKILL was sent to all processes of the group
 
 	dying pinned
 }
 
-// Release frees memory of those that die, on the caller's own time (process_mrelease(2), Linux 5.15): they may have to wait for
-// their next turn on a CPU, or for a quota, before they can do so themselves. It takes as long as freeing takes. Where the
-// kernel cannot, or nothing is left to free, it does nothing. It returns of how many it did. To be called once
-// after every Kill.
+// Release frees the memory of the dying processes from the caller's thread (process_mrelease(2), Linux 5.15): they may
+// have to wait for a CPU, or for their quota, before they can do so themselves. It takes as long as freeing takes. If
+// the kernel does not support it, or nothing is left to free, it does nothing. It returns how many processes' memory it
+// freed. It must be called once after every Kill.
 func (k Killing) Release() (processes int) {
 	for _, fd := range k.dying {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno == 0 {
@@ -35,16 +35,18 @@ func (k Killing) Release() (processes int) {
 	return processes
 }
 
-// killRounds bounds the rounds of killing one by one. Each ends all that was there at its beginning, so that a second finds
-// only what was forked in between; with the freezer nothing can be. Chosen: a fork bomb of a thousand processes took 2.
+// killRounds bounds the rounds of killing one by one. Each round kills all processes that existed at its beginning, so
+// that a second round finds only those that were forked in between; with the freezer there are none. Chosen: a fork
+// bomb of a thousand processes took 2.
 const killRounds = 50
 
-// Kill sends SIGKILL to every process of group and of the groups below it, and to those that they fork meanwhile. It does not
-// wait for them to end: a process in the kernel ends when it leaves it. A group that is gone has nothing to kill.
+// Kill sends SIGKILL to every process of group and of the groups below it, and to those that they fork meanwhile. It
+// does not wait for their end: a process in the kernel ends when it leaves the kernel. If the group does not exist,
+// nothing is to be done.
 //
-// On v2 the kernel does it in one step (cgroup.kill, Linux 5.14). Elsewhere everything is signalled one by one, first as it
-// is, because that is soonest; then, frozen, what was forked since. A process is killed only if it is in the group after its
-// pidfd was opened, so that a reused pid harms nobody.
+// On v2 the kernel does it in one step (cgroup.kill, Linux 5.14). Elsewhere the processes are signalled one by one:
+// first without freezing, because that is fastest; then frozen, those that were forked since. A process is killed only
+// if it is in the group after its pidfd was opened, so that a reused PID harms no other process.
 func (t *Tree) Kill(group string) (Killing, error) {
 	if err := check(group); err != nil {
 		return Killing{}, fmt.Errorf("kill: %w", err)
@@ -76,10 +78,10 @@ func (t *Tree) kill(group string, begun time.Time) (Killing, error) {
 	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return Killing{}, err
 	}
-	return t.killEach(group, begun) // the kernel is older, or the group is gone
+	return t.killEach(group, begun) // the kernel is older, or the group was removed
 }
 
-// killEach signals processes one by one until a look at the frozen group finds none that was not.
+// killEach signals processes one by one until a pass over the frozen group finds none that was not signalled.
 func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 	freezer := t.freezer(group)
 	k := Killing{How: "signals"}
@@ -106,7 +108,8 @@ func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 	return k, fmt.Errorf("processes are forked faster than they are killed: %d were killed in %d rounds", k.Processes, killRounds)
 }
 
-// signalAll kills everything that is in group now, and counts what was not killed before. The first of them stay pinned.
+// signalAll kills all processes of group, and counts those that were not killed before. It returns the first of them
+// still pinned.
 func (t *Tree) signalAll(group string, signalled map[int]bool) (fresh int, first pinned, err error) {
 	pids, err := t.PIDs(group)
 	for part := range slices.Chunk(pids, pinMax) {
@@ -130,10 +133,10 @@ func (t *Tree) signalAll(group string, signalled map[int]bool) (fresh int, first
 	return fresh, first, err
 }
 
-// freezerFile stops and wakes a group.
+// freezerFile freezes and thaws a group.
 type freezerFile struct{ path, frozen, thawed string }
 
-// freezer is nil where the group cannot be frozen.
+// freezer returns nil if the group cannot be frozen.
 func (t *Tree) freezer(group string) *freezerFile {
 	f := &freezerFile{filepath.Join(t.mount, group, "cgroup.freeze"), "1", "0"}
 	if t.mode != V2 {
@@ -148,7 +151,7 @@ func (t *Tree) freezer(group string) *freezerFile {
 	return f
 }
 
-// set does what it can: without it the next round looks again.
+// set ignores errors: the next round checks again.
 func (f *freezerFile) set(frozen bool) {
 	to := f.thawed
 	if frozen {
@@ -157,13 +160,13 @@ func (f *freezerFile) set(frozen bool) {
 	_ = write(f.path, to)
 }
 
-// pinned are processes by pid, with their pidfds.
+// pinned are processes by PID, with their pidfds.
 type pinned map[int]int
 
-// pinMax bounds how many processes are pinned at once, well below a process's limit of open files (1,024 by default).
+// pinMax bounds how many processes are pinned at once, far below a process's limit of open files (1,024 by default).
 const pinMax = 500
 
-// pin opens those of pids that are in group afterwards, too.
+// pin opens those of pids that are still in group afterwards.
 func (t *Tree) pin(group string, pids []int) (pinned, error) {
 	if len(pids) == 0 {
 		return nil, nil
@@ -172,7 +175,7 @@ func (t *Tree) pin(group string, pids []int) (pinned, error) {
 	for _, pid := range pids {
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			found[pid] = fd
-		} // else it has ended
+		} // otherwise it has ended
 	}
 	again, err := t.PIDs(group)
 	for pid, fd := range found {
@@ -190,9 +193,9 @@ func (p pinned) close() {
 	}
 }
 
-// Reclaim asks the kernel to free about bytes of group's memory without killing anything: page cache first, anonymous memory
-// where there is swap (memory.reclaim, v2, Linux 5.19). It returns when that is done or cannot be, ErrRefused then; the time it
-// takes is the kernel's, milliseconds for what is clean.
+// Reclaim asks the kernel to free about bytes of group's memory without killing: page cache first, anonymous memory if
+// there is swap (memory.reclaim, v2, Linux 5.19). It returns when that is done, or ErrRefused if it cannot be done. The
+// kernel determines how long that takes; milliseconds for clean pages.
 func (t *Tree) Reclaim(group string, bytes int64) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("reclaim: %w", err)

@@ -17,8 +17,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/psi"
 )
 
-// inside runs a shell script in group, and ends it with the test. The shell waits for a line before it begins, so that all
-// of it runs there.
+// inside runs a shell script in group, and ends it with the test. The shell waits for a line before it begins, so that
+// all of it runs in the group.
 func inside(t *testing.T, tree *Tree, group, script string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "read go; "+script)
@@ -76,8 +76,8 @@ func TestLiveKillEndsAForkBomb(t *testing.T) {
 	if err := tree.Apply(group+"/c1", qos.Values{PIDs: unit.LimitTo(int64(500))}); err != nil {
 		t.Fatal(err)
 	}
-	// 127 shells that start others for ever, none of which listens to SIGTERM. The limit is for accidents: where a shell may not fork it
-	// exits, and a bomb that meets its limit dies out.
+	// 127 shells that start others forever and ignore SIGTERM. The limit is for accidents: a shell that cannot fork
+	// exits, so a bomb that reaches its limit dies out.
 	inside(t, tree, group+"/c1", `trap "" TERM; bomb() { if [ $1 -gt 0 ]; then bomb $(($1-1)) & bomb $(($1-1)) & fi; while :; do sleep 0.1; done; }; bomb 6`)
 	until(t, "a hundred processes", func() bool { return count(tree, group) >= 100 })
 	k, err := tree.Kill(group)
@@ -137,7 +137,7 @@ func TestLiveThresholdRings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// tail keeps everything up to the first end of a line.
+	// tail keeps everything up to the first newline.
 	inside(t, tree, group, "head -c 32000000 /dev/zero | tail | sleep 100")
 	rang, err := c.Wait(time.Minute)
 	if err != nil || len(rang) == 0 || !strings.Contains(strings.Join(rang, " "), "memory.usage_in_bytes") {
@@ -149,7 +149,7 @@ func TestLiveThresholdRings(t *testing.T) {
 	}
 }
 
-// watch has a clock of a group's alarms, none of which rings any more.
+// watch returns a clock with a group's notifications, none of which is pending.
 func watch(t *testing.T, tree *Tree, group string) *epoll.Clock {
 	t.Helper()
 	sources, err := tree.MemoryAlarms(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
@@ -172,7 +172,7 @@ func watch(t *testing.T, tree *Tree, group string) *epoll.Clock {
 	return c
 }
 
-// On v2 the kernel rings at the limit: what a program writes to a file comes to it without any harm.
+// On v2 the kernel notifies at the limit: a program that writes to a file reaches it without harm.
 func TestLiveLimitRings(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() != V2 {
@@ -195,7 +195,7 @@ func TestLiveLimitRings(t *testing.T) {
 	}
 }
 
-// What is page cache is reclaimed when the kernel is asked to, and nobody is harmed.
+// Page cache is reclaimed when the kernel is asked to, and no process is harmed.
 func TestLiveReclaim(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() != V2 {
@@ -224,7 +224,7 @@ func TestLiveReclaim(t *testing.T) {
 	}
 }
 
-// What was killed and cannot die yet, because it is frozen (a paused container), has its memory taken all the same.
+// If a killed process cannot die yet because it is frozen (a paused container), its memory is freed nevertheless.
 func TestLiveReleaseFreesWhatCannotDie(t *testing.T) {
 	tree, root := enterLive(t)
 	if tree.Mode() == V2 {
@@ -235,7 +235,8 @@ func TestLiveReleaseFreesWhatCannotDie(t *testing.T) {
 		t.Fatal(err)
 	}
 	const held = 64_000_000
-	inside(t, tree, group, "head -c 64000000 /dev/zero | tail | sleep 100") // tail keeps everything up to the first end of a line
+	// tail keeps everything up to the first newline
+	inside(t, tree, group, "head -c 64000000 /dev/zero | tail | sleep 100")
 	charged := func() unit.Bytes {
 		f, err := tree.Footprint(group)
 		if err != nil {

@@ -16,7 +16,8 @@ import (
 
 const liveMount = "/sys/fs/cgroup"
 
-// enterLive returns the machine's tree and a group of our own in it that is gone when the test ends, or skips.
+// enterLive returns the machine's tree and a group of the test's own in it, which is removed when the test ends; or it
+// skips.
 func enterLive(t *testing.T) (*Tree, string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -111,7 +112,7 @@ func TestLiveUsageAndRemove(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	for range 2 { // the second time there is nothing
+	for range 2 { // the second time there is nothing to remove
 		if err := tree.Remove(group); err != nil {
 			t.Errorf("remove: %v", err)
 		}
@@ -150,7 +151,7 @@ func BenchmarkUsage(b *testing.B) {
 	}
 }
 
-// benchGroup opens this machine's tree and names a group of our own in it, which is removed at the end.
+// benchGroup opens this machine's tree and names a group of the benchmark's own in it, which is removed at the end.
 func benchGroup(b *testing.B) (*Tree, string) {
 	b.Helper()
 	if os.Getuid() != 0 {

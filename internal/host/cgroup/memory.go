@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Memory reads what a allocatable.Lowering must know of group.
+// Memory reads what an allocatable.Lowering must know about group.
 func (t *Tree) Memory(group string) (allocatable.Seen, error) {
 	if err := check(group); err != nil {
 		return allocatable.Seen{}, fmt.Errorf("read memory: %w", err)
@@ -43,12 +43,12 @@ func (t *Tree) memory(group string) (seen allocatable.Seen, err error) {
 	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{cold}, inactive); err != nil {
 		return seen, err
 	}
-	// The files are read one after the other, so their difference may come out below zero.
+	// The files are read one after the other, so their difference may be negative.
 	seen.Usage, seen.Cold = unit.Bytes(charged), unit.Bytes(min(inactive[0], charged))
 	return seen, nil
 }
 
-// MemoryLimit reads the limit of group's memory that is in force.
+// MemoryLimit reads the limit of group's memory that is in effect.
 func (t *Tree) MemoryLimit(group string) (unit.Limit[unit.Bytes], error) {
 	if err := check(group); err != nil {
 		return unit.Limit[unit.Bytes]{}, fmt.Errorf("read memory limit: %w", err)
@@ -79,8 +79,8 @@ func (t *Tree) memoryLimit(dir string) (unit.Limit[unit.Bytes], error) {
 	return unit.Unlimited[unit.Bytes](), nil
 }
 
-// SetMemory makes one write of a Lowering. A limit that the kernel refuses is an error that wraps ErrRefused. systemd is not
-// told: it need not remember a step on the way. The limit reached goes to Set.
+// SetMemory makes one write of a Lowering. If the kernel refuses the limit, the error wraps ErrRefused. systemd does
+// not get the intermediate values; the final limit is set by Set.
 func (t *Tree) SetMemory(group string, w allocatable.Write) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("set memory: %w", err)
@@ -100,8 +100,8 @@ func (t *Tree) SetMemory(group string, w allocatable.Write) error {
 	return nil
 }
 
-// AccountsSwap reports whether the kernel counts the swap of groups (CONFIG_MEMCG_SWAP; on v1 also swapaccount=1). On v2
-// the root has no file that tells, so any group below it must.
+// AccountsSwap reports whether the kernel counts the swap of groups (CONFIG_MEMCG_SWAP; on v1 also swapaccount=1). On
+// v2 the root has no file that shows it, so any group below it is used.
 func (t *Tree) AccountsSwap() bool {
 	if t.of["memory"] == nil {
 		return false
@@ -123,10 +123,10 @@ func (t *Tree) AccountsSwap() bool {
 // CPUs returns the CPUs that group, which may be the root, is allowed to use.
 func (t *Tree) CPUs(group string) (idset.Set, error) { return t.allowed(group, "cpus") }
 
-// MemoryNodes returns the NUMA nodes of whose memory group, which may be the root, is allowed to get more.
+// MemoryNodes returns the NUMA nodes from which group, which may be the root, may allocate memory.
 func (t *Tree) MemoryNodes(group string) (idset.Set, error) { return t.allowed(group, "mems") }
 
-// allowed reads what a group may use: its cpuset, as far as it is online and the groups above have it, too.
+// allowed reads a group's effective cpuset: those of its CPUs or nodes that are online and that its parents have too.
 func (t *Tree) allowed(group, what string) (idset.Set, error) {
 	if group != "/" {
 		if err := check(group); err != nil {

@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// Missing is a controller that a group should have and has not.
+// Missing is a controller that a group should have and lacks.
 type Missing struct {
 	Controller string
-	Path       string // where the group should be, or that of the group that lacks the controller
-	Command    string // for a shell, that would make it
+	Path       string // where the group should be, or the path of the group that lacks the controller
+	Command    string // shell command that would create it
 }
 
-// reservedControllers are those that a group must have for something to be reserved for it, where the machine has them: the
+// reservedControllers are those that a group must have if something is reserved for it and the machine has them: the
 // kubelet's lists for v1 and v2.
 var (
 	reservedControllersV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "systemd", "pids", "hugetlb"}
 	reservedControllersV2 = []string{"cpu", "cpuset", "memory", "pids", "hugetlb"}
 )
 
-// Missing returns the controllers that group lacks of those that a reserved group must have; none when it is complete.
+// Missing returns the controllers that a reserved group must have and that group lacks.
 func (t *Tree) Missing(group string) ([]Missing, error) {
 	if err := check(group); err != nil {
 		return nil, fmt.Errorf("look for controllers: %w", err)
@@ -53,7 +53,8 @@ func (t *Tree) Missing(group string) ([]Missing, error) {
 	return missing, nil
 }
 
-// makeCpuset is the command that makes a v1 cpuset: each new one is empty, and of no use, until it is copied from above.
+// makeCpuset returns the command that creates a v1 cpuset: a new one is empty, and unusable, until it is copied from
+// its parent.
 func makeCpuset(root, group string) string {
 	var commands []string
 	for _, g := range lineage(group) {
@@ -79,7 +80,7 @@ func lineage(group string) []string {
 	return groups
 }
 
-// missingV2 asks the group itself: it has a controller when every group above it enables it.
+// missingV2 reads the group itself: it has a controller if every parent enables it.
 func (t *Tree) missingV2(group string) ([]Missing, error) {
 	dir := filepath.Join(t.mount, group)
 	has, err := readWords(filepath.Join(dir, "cgroup.controllers"))

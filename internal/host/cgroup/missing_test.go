@@ -83,7 +83,7 @@ func TestLiveMissingCommandsMakeTheGroup(t *testing.T) {
 		},
 	} {
 		group := root + "/" + name + "/reserved"
-		if tree.Mode() != V2 { // there already in one hierarchy
+		if tree.Mode() != V2 { // exists already in one hierarchy
 			if err := os.MkdirAll(filepath.Join(tree.dirOf("memory", group)), 0o755); err != nil {
 				t.Fatal(err)
 			}

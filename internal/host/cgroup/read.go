@@ -18,18 +18,18 @@ import (
 
 const procsFile = "cgroup.procs"
 
-// Usage is what a group and those below it use. What the kernel does not account for there is absent, which is not zero.
+// Usage is the usage of a group and those below it. What the kernel does not account for is absent, which is not zero.
 type Usage struct {
-	CPU             unit.Amount[time.Duration] // CPU time since the group was made
+	CPU             unit.Amount[time.Duration] // CPU time since the group was created
 	Memory          unit.Amount[unit.Bytes]    // charged: anonymous memory, page cache, kernel memory
 	WorkingSet      unit.Amount[unit.Bytes]    // Memory without the page cache that is cheap to drop (inactive_file)
 	RSS             unit.Amount[unit.Bytes]    // anonymous memory (v1 rss, v2 anon)
-	PageFaults      unit.Amount[int64]         // since the group was made
+	PageFaults      unit.Amount[int64]         // since the group was created
 	MajorPageFaults unit.Amount[int64]         // those that needed the disk
-	PIDs            unit.Amount[int64]         // processes and threads now
+	PIDs            unit.Amount[int64]         // processes and threads at present
 }
 
-// Usage reads what group uses. The root group "/" is allowed; v2 accounts only for its CPU time.
+// Usage reads the usage of group. The root group "/" is allowed; for it v2 accounts only for CPU time.
 func (t *Tree) Usage(group string) (Usage, error) {
 	if group != "/" {
 		if err := check(group); err != nil {
@@ -94,14 +94,14 @@ func (t *Tree) usageV2(group string, u *Usage) error {
 	return u.readMemory(charged, filepath.Join(dir, "memory.stat"), "inactive_file", "anon", "pgfault", "pgmajfault")
 }
 
-// readMemory fills in memory from the charged bytes and the named keys of a memory.stat.
+// readMemory sets the memory fields from the charged bytes and the named keys of a memory.stat.
 func (u *Usage) readMemory(charged int64, file, inactive, rss, faults, major string) error {
 	v := []int64{-1, -1, -1, -1}
 	if err := readKeys(file, []string{inactive, rss, faults, major}, v); err != nil {
 		return err
 	}
 	u.Memory = unit.Of(unit.Bytes(charged))
-	// The two files are read one after the other, so the difference may come out below zero.
+	// The two files are read one after the other, so the difference may be negative.
 	u.WorkingSet = unit.Of(unit.Bytes(max(0, charged-max(0, v[0]))))
 	if v[1] >= 0 {
 		u.RSS = unit.Of(unit.Bytes(v[1]))
@@ -115,8 +115,8 @@ func (u *Usage) readMemory(charged int64, file, inactive, rss, faults, major str
 	return nil
 }
 
-// Killed is how many processes of group the kernel has killed because memory ran out: oom_kill of memory.oom_control (v1,
-// Linux 4.13; of the group alone) or of memory.events (v2; with the groups below it).
+// Killed returns how many processes of group the kernel has killed because memory ran out: oom_kill of
+// memory.oom_control (v1, Linux 4.13; of the group alone) or of memory.events (v2; including the groups below it).
 func (t *Tree) Killed(group string) (int64, error) {
 	if err := check(group); err != nil {
 		return 0, fmt.Errorf("read kills: %w", err)
@@ -138,7 +138,7 @@ func (t *Tree) Killed(group string) (int64, error) {
 	return count[0], nil
 }
 
-// PIDs returns the processes in group and in the groups below it, sorted. A group that is not there has none.
+// PIDs returns the processes in group and in the groups below it, sorted. A group that does not exist has none.
 func (t *Tree) PIDs(group string) ([]int, error) {
 	if err := check(group); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -157,13 +157,13 @@ func (t *Tree) PIDs(group string) ([]int, error) {
 		return nil, fmt.Errorf("list processes of cgroup %s: %w", group, err)
 	}
 	slices.Sort(pids)
-	return slices.Compact(pids), nil // one that moved while we read may be in two lists
+	return slices.Compact(pids), nil // a process that moved meanwhile may be in two lists
 }
 
 func walkPIDs(dir string, pids []int) ([]int, error) {
 	pids, err := readPIDs(filepath.Join(dir, procsFile), pids)
 	if errors.Is(err, os.ErrNotExist) {
-		return pids, nil // removed while we looked
+		return pids, nil // removed meanwhile
 	} else if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func walkPIDs(dir string, pids []int) ([]int, error) {
 	return pids, nil
 }
 
-// Values reads back what group is set to, for comparison with what was applied.
+// Values reads the values that are set on group, to compare them with those that were applied.
 func (t *Tree) Values(group string) (qos.Values, error) {
 	if err := check(group); err != nil {
 		return qos.Values{}, fmt.Errorf("read values: %w", err)
@@ -242,7 +242,7 @@ func (t *Tree) valuesV1(group string, v *qos.Values) error {
 	return nil
 }
 
-// noLimitV1 recognizes the absence of a limit, which v1 shows as the largest multiple of the page size that fits
+// noLimitV1 recognizes a missing limit, which v1 shows as the largest multiple of the page size that fits
 // (PAGE_COUNTER_MAX): within pages of 64 KiB of the top.
 func noLimitV1(limit int64) bool { return limit < 0 || limit > math.MaxInt64-(64<<10) }
 
@@ -293,7 +293,7 @@ func parseCPUMax(words []string) (unit.Limit[time.Duration], time.Duration, erro
 	return unit.LimitTo(micros(quota)), micros(period), nil
 }
 
-// micros is saturating: a nonsense file must not turn a large number into a small one.
+// micros saturates: an absurd value in a file must not turn a large number into a small one.
 func micros(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
@@ -312,7 +312,7 @@ func parsePageSize(s string) (unit.Bytes, error) {
 	return 0, fmt.Errorf("page size %q: want a number with KB, MB or GB", s)
 }
 
-// readLimit reads a file that holds a number or "max".
+// readLimit reads a file with a number or "max".
 func readLimit(file string) (unit.Limit[int64], error) {
 	text, err := readText(file)
 	if err != nil {
@@ -340,7 +340,8 @@ func readNumber(file string) (int64, error) {
 	return n, nil
 }
 
-// parseNumber reads a decimal number. The kernel prints some counters unsigned; what does not fit is the largest there is.
+// parseNumber reads a decimal number. The kernel prints some counters unsigned; a number that does not fit becomes the
+// largest int64.
 func parseNumber(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if errors.Is(err, strconv.ErrRange) && n > 0 {
@@ -351,8 +352,8 @@ func parseNumber(text string) (int64, error) {
 	return n, nil
 }
 
-// readKeys fills values with the numbers after the named keys of a flat keyed file ("key number" per line). Keys that are
-// not there keep their value.
+// readKeys sets values to the numbers after the named keys of a flat keyed file ("key number" per line). Missing keys
+// keep their value.
 func readKeys(file string, keys []string, values []int64) error {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Set sets v on group, which must be there. Values that v does not state stay as they are.
+// Set sets v on group, which must exist. Values that v does not state stay as they are.
 func (t *Tree) Set(group string, v qos.Values) error {
 	if err := check(group); err != nil {
 		return fmt.Errorf("set cgroup: %w", err)
@@ -51,8 +51,8 @@ func (t *Tree) setV1(group string, v qos.Values) error {
 	return t.setRest(group, v, ".limit_in_bytes")
 }
 
-// setQuotaV1 writes quota and period, which the kernel checks against each other and against the group above, in the
-// order in which no intermediate pair is refused.
+// setQuotaV1 writes quota and period. The kernel checks them against each other and against the parent group, so they
+// are written in an order in which no intermediate pair is refused.
 func (t *Tree) setQuotaV1(group string, v qos.Values) error {
 	quota, period := "", ""
 	if q, ok := v.CPUQuota.Get(); ok {
@@ -135,7 +135,8 @@ func (t *Tree) setV2(group string, v qos.Values) error {
 	return t.setRest(group, v, ".max")
 }
 
-// setRest writes what both versions name alike; suffix ends the names of huge pages' files.
+// setRest writes the values whose files have the same names in both versions; suffix ends the names of huge pages'
+// files.
 func (t *Tree) setRest(group string, v qos.Values, suffix string) error {
 	if err := setLimit(t, "pids", group, "pids.max", v.PIDs, "max"); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (t *Tree) setRest(group string, v qos.Values, suffix string) error {
 	return t.setHugePages(group, v.HugePages, suffix)
 }
 
-// setMemoryV1 writes a limit, which the kernel refuses when it cannot reclaim what is above it.
+// setMemoryV1 writes a limit. The kernel refuses it if it cannot reclaim the memory above it.
 func (t *Tree) setMemoryV1(group string, limit unit.Limit[unit.Bytes]) error {
 	err := setLimit(t, "memory", group, "memory.limit_in_bytes", limit, "-1")
 	if errors.Is(err, unix.EBUSY) {
@@ -165,7 +166,8 @@ func (t *Tree) setMemoryV1(group string, limit unit.Limit[unit.Bytes]) error {
 // ErrRefused is in the chain of errors about a memory limit below what the kernel could reclaim.
 var ErrRefused = errors.New("the kernel refuses the limit")
 
-// setLimit writes a bound. The absence of a bound is true without the controller, so that is no error.
+// setLimit writes a limit. Without the controller nothing is limited, so a missing controller is no error for an
+// unlimited value.
 func setLimit[T ~int64](t *Tree, controller, group, file string, l unit.Limit[T], unlimited string) error {
 	if bound, ok := l.Get(); ok {
 		return t.set(controller, group, file, int64(bound))
@@ -176,8 +178,8 @@ func setLimit[T ~int64](t *Tree, controller, group, file string, l unit.Limit[T]
 	return write(filepath.Join(t.dirOf(controller, group), file), unlimited)
 }
 
-// setHugePages bounds every page size that the group has a file for. The controller is optional: without it huge pages
-// are bounded by the node's capacity alone.
+// setHugePages limits every page size for which the group has a file. The controller is optional: without it huge pages
+// are limited only by the node's capacity.
 func (t *Tree) setHugePages(group string, limits map[unit.Bytes]unit.Bytes, suffix string) error {
 	if limits == nil || t.of["hugetlb"] == nil {
 		return nil
@@ -192,7 +194,7 @@ func (t *Tree) setHugePages(group string, limits map[unit.Bytes]unit.Bytes, suff
 		if !ok {
 			continue
 		}
-		// The suffix also ends hugetlb.2MB.rsvd.max, which is no page size and is skipped.
+		// The suffix also ends hugetlb.2MB.rsvd.max, which is not a page size and is skipped.
 		size, ok := strings.CutSuffix(name, suffix)
 		if bytes, err := parsePageSize(size); ok && err == nil {
 			if err := write(filepath.Join(dir, e.Name()), strconv.FormatInt(int64(limits[bytes]), 10)); err != nil {
@@ -211,7 +213,7 @@ func (t *Tree) set(controller, group, file string, value int64) error {
 	return write(filepath.Join(dir, file), strconv.FormatInt(value, 10))
 }
 
-// need returns the directory of group under controller, and an error when there is no such controller.
+// need returns the directory of group under controller, or an error if the controller does not exist.
 func (t *Tree) need(controller, group string) (string, error) {
 	if t.of[controller] == nil {
 		return "", fmt.Errorf("controller %s: not available under %s", controller, t.mount)
@@ -223,10 +225,10 @@ func (t *Tree) dirOf(controller, group string) string {
 	return filepath.Join(t.of[controller].dir, group)
 }
 
-// write sets a kernel file. It never creates one: a missing file is a controller that is not enabled.
+// write writes a kernel file. It never creates one: a missing file means that the controller is not enabled.
 //
-// It does without os.File, which takes EAGAIN for a wish to be asked again once the file can be written to: memory.reclaim says so
-// that less could be freed, and Write would wait for ever (seen on Linux 6.1, 2026-11-20).
+// It does not use os.File, which takes EAGAIN as "try again when the file is writable": memory.reclaim returns EAGAIN
+// to say that less could be freed, and Write would wait forever (seen on Linux 6.1, 2026-11-20).
 func write(file, value string) error {
 	failed := func(op string, err error) error {
 		return fmt.Errorf("write %q: %w", value, &os.PathError{Op: op, Path: file, Err: err})
@@ -245,7 +247,7 @@ func write(file, value string) error {
 	return nil
 }
 
-// untilDone calls again what a signal has interrupted: Go's own runtime sends some.
+// untilDone repeats a call that a signal has interrupted: Go's own runtime sends some.
 func untilDone(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); err != unix.EINTR {

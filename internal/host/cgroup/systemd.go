@@ -22,20 +22,20 @@ type Property struct {
 	Value any
 }
 
-// Units are systemd's, as far as they are made and set here; *Bus asks a real systemd. A nil Units is no systemd.
+// Units manages systemd units as far as needed here; *Bus calls a real systemd. A nil Units means no systemd.
 type Units interface {
 	Version() (int, error)                          // 252
-	Start(name string, properties []Property) error // one that is there already is no error
+	Start(name string, properties []Property) error // no error if the unit exists
 	Set(name string, properties []Property) error   // until the next boot
-	Stop(name string) error                         // one that is not there is no error
+	Stop(name string) error                         // no error if the unit does not exist
 }
 
-// Under makes t leave the making of slices to systemd: a group whose name ends in .slice is asked of u, which then also
-// knows the values and will not undo them when it reloads. What systemd does not manage (hierarchies of v1 it has no use
-// for, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do it.
+// Under makes systemd create the slices of t. A group whose name ends in .slice is created through u. u then also gets
+// the values and will not undo them when systemd reloads. What systemd does not manage (v1 hierarchies that it does not
+// use, huge pages, values of a fraction of a percent) is still written to the kernel's files, as runtimes do it.
 func (t *Tree) Under(u Units) { t.units, t.started = u, &startedUnits{names: map[string]bool{}} }
 
-// startedUnits are those this process asked for, so that it does not ask for each change again.
+// startedUnits are the units that this process started, so that it does not start them again with each change.
 type startedUnits struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -57,7 +57,7 @@ func (s *startedUnits) note(name string, is bool) {
 	}
 }
 
-// unitOf returns the unit of a group. Groups below a unit's own, which systemd knows nothing of, have none.
+// unitOf returns the unit of a group. Groups below a unit's own group, which systemd does not manage, have none.
 func unitOf(group string) (name string, slice, ok bool) {
 	name = path.Base(group)
 	for _, suffix := range []string{".slice", ".service", ".scope"} {
@@ -68,7 +68,7 @@ func unitOf(group string) (name string, slice, ok bool) {
 	return "", false, false
 }
 
-// startUnit asks for the slice of group. systemd makes the slices above it too, which their names tell.
+// startUnit starts the slice of group. systemd also creates the slices above it, which it derives from the name.
 func (t *Tree) startUnit(group string) error {
 	name, slice, ok := unitOf(group)
 	if !ok || !slice || t.started.has(name) {
@@ -81,7 +81,7 @@ func (t *Tree) startUnit(group string) error {
 	properties := []Property{
 		{"Description", "Plimsoll: " + strings.TrimSuffix(name, ".slice")},
 		{"MemoryAccounting", true}, {"CPUAccounting", true}, {block, true}, {"TasksAccounting", true},
-		{"DefaultDependencies", false}, // pods are not stopped before everything else at shutdown
+		{"DefaultDependencies", false}, // at shutdown, pods are not stopped before everything else
 	}
 	if above := path.Base(path.Dir(group)); above != "/" {
 		properties = append(properties, Property{"Wants", []string{above}})
@@ -93,7 +93,7 @@ func (t *Tree) startUnit(group string) error {
 	return nil
 }
 
-// setUnit tells systemd the values and returns those to write to the files after it.
+// setUnit sets the values in systemd, and returns those that must be written to the files afterwards.
 func (t *Tree) setUnit(group string, v qos.Values) (qos.Values, error) {
 	name, _, ok := unitOf(group)
 	if !ok {
@@ -111,7 +111,7 @@ func (t *Tree) setUnit(group string, v qos.Values) (qos.Values, error) {
 	return v, t.units.Set(name, properties)
 }
 
-// stopUnit lets go of the slice of group. systemd would end what runs in it, so a group with processes is left as it is.
+// stopUnit stops the slice of group. systemd would end its processes, so a group with processes is left as it is.
 func (t *Tree) stopUnit(group string) error {
 	name, slice, ok := unitOf(group)
 	if !ok || !slice || !t.started.has(name) && !t.anywhere(group) {
@@ -131,7 +131,7 @@ func (t *Tree) stopUnit(group string) error {
 	return nil
 }
 
-// anywhere reports whether group is in any hierarchy.
+// anywhere reports whether group exists in any hierarchy.
 func (t *Tree) anywhere(group string) bool {
 	for _, h := range t.hierarchies {
 		if _, err := os.Stat(filepath.Join(h.dir, group)); err == nil {
@@ -141,20 +141,20 @@ func (t *Tree) anywhere(group string) bool {
 	return false
 }
 
-// Versions of systemd that learnt a property (systemd's NEWS).
+// Versions of systemd that introduced a property (systemd's NEWS).
 const (
 	sinceQuotaPeriod = 242
 	sinceAllowedCPUs = 244
 )
 
-// infinity is systemd's word for no bound (UINT64_MAX).
+// infinity is systemd's value for "unlimited" (UINT64_MAX).
 const infinity = uint64(math.MaxUint64)
 
-// quotaStep is the precision of CPU bounds in systemd: a percent of one CPU (CPUQuota= in systemd.resource-control(5)).
+// quotaStep is the precision of CPU quotas in systemd: a percent of one CPU (CPUQuota= in systemd.resource-control(5)).
 const quotaStep = 10 * time.Millisecond // per second
 
-// roundQuota rounds a CPU bound up to what systemd can keep, as runtimes do it: rounded down, the containers in a pod could
-// not get the quota that the pod itself has.
+// roundQuota rounds a CPU quota up to systemd's precision, as runtimes do it: if it were rounded down, the containers
+// in a pod could not get the pod's quota.
 func roundQuota(v qos.Values) qos.Values {
 	quota, ok := v.CPUQuota.Get()
 	if !ok || v.CPUPeriod <= 0 {
@@ -169,12 +169,12 @@ func roundQuota(v qos.Values) qos.Values {
 	return v
 }
 
-// quotaExactly is CPU time per second of wall time.
+// quotaExactly returns the CPU time per second of wall time.
 func quotaExactly(quota, period time.Duration) time.Duration {
 	return time.Duration(quota.Microseconds()*time.Second.Microseconds()/period.Microseconds()) * time.Microsecond
 }
 
-// quotaPerSecond is the same, rounded up to quotaStep.
+// quotaPerSecond returns the same, rounded up to quotaStep.
 func quotaPerSecond(quota, period time.Duration) time.Duration {
 	perSecond := quotaExactly(quota, period)
 	if rest := perSecond % quotaStep; rest != 0 {
@@ -183,8 +183,8 @@ func quotaPerSecond(quota, period time.Duration) time.Duration {
 	return perSecond
 }
 
-// properties translates values into properties (systemd.resource-control(5)). What systemd has no property for is left to
-// the kernel's files.
+// properties translates values into properties (systemd.resource-control(5)). Values without a property are left to the
+// kernel's files.
 func properties(v qos.Values, mode Mode, version int) []Property {
 	var out []Property
 	add := func(name string, value any) { out = append(out, Property{name, value}) }
@@ -232,7 +232,7 @@ func properties(v qos.Values, mode Mode, version int) []Property {
 	return out
 }
 
-// cpuMask is a set of CPUs as a bit mask, the least significant byte first.
+// cpuMask returns a set of CPUs as a bit mask, least significant byte first.
 func cpuMask(cpus idset.Set) []byte {
 	var mask []byte
 	for cpu := range cpus.All() {

@@ -52,7 +52,7 @@ func spell(properties []Property) string {
 	return strings.Join(words, " ")
 }
 
-// systemd keeps whole percents of a CPU: what it cannot keep is rounded up, in the kernel's file too.
+// systemd stores whole percents of a CPU: other quotas are rounded up, in the kernel's file too.
 func TestQuotaIsRoundedUpToPercents(t *testing.T) {
 	for _, c := range []struct{ quota, period, want time.Duration }{
 		{50 * time.Millisecond, 100 * time.Millisecond, 50 * time.Millisecond},
@@ -69,8 +69,8 @@ func TestQuotaIsRoundedUpToPercents(t *testing.T) {
 	}
 }
 
-// fakeUnits plays systemd over the directories of a kernel2. It is not enough for how a systemd behaves, which the lab
-// tests, but for what we ask of it.
+// fakeUnits simulates systemd over the directories of a kernel2. It does not show how a real systemd behaves, which the
+// lab tests, but what is asked of it.
 type fakeUnits struct {
 	kernel2
 	mount string
@@ -84,7 +84,7 @@ func (f *fakeUnits) Start(name string, properties []Property) error {
 	parts := strings.Split(strings.TrimSuffix(name, ".slice"), "-")
 	dir := f.mount
 	for i := range parts {
-		if err := enable(dir); err != nil { // a real kernel shows the files also in groups that are there already
+		if err := enable(dir); err != nil { // a real kernel also shows the files in existing groups
 			return err
 		}
 		dir = path.Join(dir, strings.Join(parts[:i+1], "-")+".slice")
@@ -142,7 +142,7 @@ func TestSlicesAreAskedOfSystemd(t *testing.T) {
 	}
 	fill(t, filepath.Join(dir, pod), map[string]string{"cgroup.procs": ""})
 	units.asked = nil
-	for range 2 { // the second time there is nothing to ask
+	for range 2 { // the second time nothing is asked
 		if err := tree.Remove(pod); err != nil {
 			t.Error(err)
 		}
@@ -150,7 +150,7 @@ func TestSlicesAreAskedOfSystemd(t *testing.T) {
 	if !slices.Equal(units.asked, []string{"stop kubepods-burstable-pod7_8.slice"}) || tree.Exists(pod) {
 		t.Errorf("asked %v, there %v", units.asked, tree.Exists(pod))
 	}
-	// A unit of somebody else is set, not started; a group below a unit is none of systemd's business.
+	// A unit of another program is set, not started. systemd does not manage a group below a unit.
 	units.asked = nil
 	fill(t, dir, map[string]string{"system.slice/a.service/memory.max": "max", "system.slice/a.service/x/memory.max": "max"})
 	for _, group := range []string{"/system.slice/a.service", "/system.slice/a.service/x"} {

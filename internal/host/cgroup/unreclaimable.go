@@ -9,8 +9,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Unreclaimable returns the memory of group and those below it that no reclaim can free without swap: anonymous and shared
-// memory, and the kernel's own. Absent where memory is not accounted for.
+// Unreclaimable returns the memory of group and those below it that reclaim cannot free without swap: anonymous and
+// shared memory, and the kernel's own. It is absent if memory is not accounted for.
 func (t *Tree) Unreclaimable(group string) (unit.Amount[unit.Bytes], error) {
 	none := unit.Amount[unit.Bytes]{}
 	if err := check(group); err != nil {
@@ -30,8 +30,8 @@ func (t *Tree) Unreclaimable(group string) (unit.Amount[unit.Bytes], error) {
 	return unit.Of(unit.Bytes(bytes)), nil
 }
 
-// unreclaimableV1 counts all kernel memory: v1 does not tell which of its caches could be freed. memory.kmem.usage_in_bytes
-// is missing where the kernel's memory is not accounted for.
+// unreclaimableV1 counts all kernel memory, since v1 does not show which of its caches could be freed.
+// memory.kmem.usage_in_bytes is missing if the kernel's memory is not accounted for.
 func (t *Tree) unreclaimableV1(dir string) (int64, error) {
 	v := []int64{-1, -1}
 	if err := readKeys(filepath.Join(dir, "memory.stat"), []string{"total_rss", "total_shmem"}, v); err != nil {
@@ -44,8 +44,8 @@ func (t *Tree) unreclaimableV1(dir string) (int64, error) {
 	return max(0, v[0]) + max(0, v[1]) + max(0, kernel), nil
 }
 
-// unreclaimableV2 reads memory.stat (Documentation/admin-guide/cgroup-v2.rst). kernel is there since Linux 5.18; before, its
-// larger parts are added up.
+// unreclaimableV2 reads memory.stat (Documentation/admin-guide/cgroup-v2.rst). The key kernel exists since Linux 5.18;
+// before, its larger parts are added up.
 func (t *Tree) unreclaimableV2(dir string) (int64, error) {
 	v := []int64{-1, -1, -1, -1, -1, -1, -1}
 	keys := []string{"anon", "shmem", "kernel", "slab_reclaimable", "slab_unreclaimable", "kernel_stack", "pagetables"}

@@ -1,10 +1,10 @@
-// Package cni is one CNI plugin: it comes after the plugin that gives a pod its address and leads host ports to it.
+// Package cni is a CNI plugin for host ports. It runs after the plugin that gives a pod its address.
 //
-// The protocol is the CNI specification 1.0.0: the command and the container's id in the environment, configuration with
-// the result of the plugin before on stdin, a result or an error as JSON on stdout. A pod without host ports costs one
-// start of a small program. DEL forgives everything that is gone already.
+// The protocol is the CNI specification 1.0.0: the command and the container's ID in the environment, the configuration
+// with the previous plugin's result on stdin, a result or an error as JSON on stdout. A pod without host ports costs
+// one start of a small program. DEL is no error for anything that is already removed.
 //
-// It speaks the protocol only; what a host port is to the kernel is package nat's.
+// The package implements only the protocol; package nat implements host ports in the kernel.
 package cni
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
-// Type is the plugin's name in a configuration list and its file's name.
+// Type is the plugin's name in a configuration list, and the name of its file.
 const Type = "plimsoll-hostport"
 
-// A Config is what the plugin reads of its configuration.
+// A Config is the part of the configuration that the plugin reads.
 type Config struct {
 	Version string `json:"cniVersion"`
-	Bridge  string `json:"bridge"` // names the nftables table
+	Bridge  string `json:"bridge"` // the name of the nftables table
 	Runtime struct {
 		Ports []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
@@ -37,7 +37,7 @@ type portMapping struct {
 	HostIP        string `json:"hostIP"`
 }
 
-// kernel is package nat; tests put another in its place.
+// kernel is package nat; tests replace it.
 type kernel struct {
 	open  func(bridge, owner string, ports []nat.Port) error
 	close func(bridge, owner string) error
@@ -52,7 +52,7 @@ func Run(getenv func(string) string, in io.Reader, out io.Writer) int {
 const (
 	codeBadEnvironment = 4
 	codeBadConfig      = 7
-	codeFailed         = 999 // "100 and above are for plugins"
+	codeFailed         = 999 // the specification reserves 100 and above for plugins
 )
 
 type codedError struct {
@@ -75,7 +75,7 @@ func run(getenv func(string) string, in io.Reader, out io.Writer, k kernel) int 
 	}
 	text, marshalErr := json.Marshal(map[string]any{"cniVersion": config.Version, "code": code, "msg": Type + ": " + err.Error()})
 	if marshalErr == nil {
-		out.Write(text) // the caller went away: nobody is left to tell
+		out.Write(text) // an error means that the caller is gone
 	}
 	return 1
 }
@@ -127,14 +127,14 @@ func add(config Config, owner string, k kernel) error {
 		}
 		ports = append(ports, port)
 	}
-	// A first attempt may have failed half-way at another plugin.
+	// An earlier ADD may have failed half-way at another plugin.
 	if err := k.close(config.Bridge, owner); err != nil {
 		return err
 	}
 	return k.open(config.Bridge, owner, ports)
 }
 
-// podAddress is the first IPv4 address in the result of the plugin before.
+// podAddress returns the first IPv4 address in the previous plugin's result.
 func podAddress(previous json.RawMessage) (netip.Addr, error) {
 	var result struct {
 		IPs []struct {

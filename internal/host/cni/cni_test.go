@@ -16,13 +16,13 @@ func configWith(ports string) string {
 	return `{"cniVersion":"1.0.0","name":"n","type":"plimsoll-hostport","bridge":"b0","runtimeConfig":{"portMappings":[` + ports + `]},"prevResult":` + previous + `}`
 }
 
-// TestRun goes through the plugin's calls with the kernel's part written down.
+// TestRun makes the plugin's calls with a recorded kernel.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name, command, owner, config string
-		broken                       error // what the kernel answers
+		broken                       error // the kernel's answer
 		code                         int
-		out                          string // all, or with a leading ~ a part
+		out                          string // all of it, or with a leading ~ a part
 		kernel                       string
 	}{
 		{"no ports costs nothing", "ADD", "c1", configWith(""), nil, 0, previous, ""},

@@ -40,7 +40,7 @@ func serve(t *testing.T, name string) (endpoint string) {
 	return "unix://" + path
 }
 
-// TestImagesFrom: images are asked of the service of their own (imageServiceEndpoint), all else of the runtime.
+// TestImagesFrom: image calls go to the image service (imageServiceEndpoint), all others to the runtime.
 func TestImagesFrom(t *testing.T) {
 	client, err := Dial(serve(t, "runtime"))
 	if err != nil {

@@ -20,32 +20,33 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The answer to ExecSync holds all that a command printed: up to 16 MiB of each output, chosen by whoever wrote the
-// command, and gRPC holds a message whole, three times, before its receiver sees any of it. A node of a hundred pods
-// that are probed by commands would need gigabytes to learn exit codes. So this one call is read as it comes, by HTTP/2
-// of the standard library, and what nobody wants of it is thrown away on the way. To the runtime, and to interceptors,
-// it is a gRPC call as any other.
+// The answer to ExecSync contains all of a command's output: up to 16 MiB of each of the two outputs, as the command's
+// author chooses. gRPC stores a whole message three times before the receiver gets any of it. A node with a hundred
+// pods that are probed by commands would need gigabytes to learn exit codes. So this one call is read as it arrives, by
+// the standard library's HTTP/2, and unneeded output is discarded on the way. For the runtime, and for interceptors, it
+// is a gRPC call like any other.
 
 const (
-	// streamBuffer is how much of an answer the runtime may send before it was read, in bytes (chosen: HTTP/2's first
+	// streamBuffer is how many bytes of an answer the runtime may send before they are read (chosen: HTTP/2's initial
 	// window).
 	streamBuffer = 64 << 10
 
-	// idleLife is how long a connection stays open that no command uses (chosen: longer than usual periods of probes).
+	// idleLife is how long an unused connection for commands stays open (chosen: longer than the usual periods of
+	// probes).
 	idleLife = 90 * time.Second
 )
 
-// outputOption is a call's own bound on what is kept of a command's outputs.
+// outputOption is a call's own bound on how much of a command's output is kept.
 type outputOption struct {
 	grpc.EmptyCallOption
 	bytes int
 }
 
-// KeepOutput has ExecSync keep at most so many bytes of each of the command's two outputs: zero for a caller who wants
-// the exit code only. Without it all is kept that the runtime sends.
+// KeepOutput makes ExecSync keep at most that many bytes of each of the command's two outputs: zero if only the exit
+// code is needed. Without it everything that the runtime sends is kept.
 func KeepOutput(bytes int) grpc.CallOption { return outputOption{bytes: bytes} }
 
-// KeptOutput is how much of each output a call's options have ExecSync keep, in bytes.
+// KeptOutput returns how many bytes of each output ExecSync keeps with these options.
 func KeptOutput(options []grpc.CallOption) int {
 	kept := messageMax
 	for _, o := range options {
@@ -56,7 +57,7 @@ func KeptOutput(options []grpc.CallOption) int {
 	return kept
 }
 
-// execSync makes ExecSync calls to the socket at path.
+// execSync returns the interceptor that makes ExecSync calls to the socket at path, and its transport.
 func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -84,9 +85,9 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 	}, transport
 }
 
-// call makes one unary gRPC call (its protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc) and has read read the
-// answer. Errors are gRPC's. The runtime is not told the deadline of ctx: it ends the command at the request's own, and
-// the call when this ends.
+// call makes one unary gRPC call (protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc), and read reads the answer.
+// Errors are gRPC's. The deadline of ctx is not sent to the runtime: it ends the command at the request's own timeout,
+// and the call when this one ends.
 func call(ctx context.Context, transport *http.Transport, method string, in proto.Message, read func(io.Reader) error) error {
 	message, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, prefixLen), in)
 	if err != nil {
@@ -110,7 +111,7 @@ func call(ctx context.Context, transport *http.Transport, method string, in prot
 		return verdict(answer.Header)
 	}
 	unread := readMessage(answer.Body, read)
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil { // the trailers come behind it
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil { // the trailers follow it
 		return status.Errorf(codes.Unavailable, "the connection ends within the answer: %v", err)
 	}
 	if err := verdict(answer.Trailer); err != nil {
@@ -119,10 +120,10 @@ func call(ctx context.Context, transport *http.Transport, method string, in prot
 	return unread
 }
 
-// prefixLen is the length of what stands before a message: whether it is compressed, and its length.
+// prefixLen is the length of a message's prefix: whether it is compressed, and its length.
 const prefixLen = 5
 
-// readMessage has read read the one message of an answer.
+// readMessage lets read read the one message of an answer.
 func readMessage(body io.Reader, read func(io.Reader) error) error {
 	var prefix [prefixLen]byte
 	if _, err := io.ReadFull(body, prefix[:]); err != nil {
@@ -141,7 +142,7 @@ func readMessage(body io.Reader, read func(io.Reader) error) error {
 	return nil
 }
 
-// verdict is how the call went, as its trailers say.
+// verdict returns the outcome of the call by its trailers.
 func verdict(trailers http.Header) error {
 	text := trailers.Get("Grpc-Status")
 	code, err := strconv.ParseUint(text, 10, 32)
@@ -155,7 +156,7 @@ func verdict(trailers http.Header) error {
 	return status.Error(codes.Code(code), message)
 }
 
-// What the protocol buffers of an ExecSyncResponse are made of (k8s.io/cri-api, api.proto;
+// The protocol buffer encoding of an ExecSyncResponse (k8s.io/cri-api, api.proto;
 // protobuf.dev/programming-guides/encoding).
 const (
 	stdoutField = 1
@@ -164,11 +165,11 @@ const (
 
 	varint  = 0
 	fixed64 = 1
-	counted = 2 // its length in bytes comes first
+	counted = 2 // preceded by its length in bytes
 	fixed32 = 5
 )
 
-// readExecSync reads an ExecSyncResponse to its end and keeps at most so many bytes of each output.
+// readExecSync reads an ExecSyncResponse to its end and keeps at most kept bytes of each output.
 func readExecSync(message io.Reader, kept int, out *runtimeapi.ExecSyncResponse) error {
 	r := &wire{r: message}
 	for {
@@ -197,7 +198,7 @@ func readExecSync(message io.Reader, kept int, out *runtimeapi.ExecSyncResponse)
 	}
 }
 
-// cut is err, in which the end of the message is where none should be.
+// cut returns err, or ErrUnexpectedEOF if the message ended too early.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -205,7 +206,7 @@ func cut(err error) error {
 	return err
 }
 
-// wire reads bytes, one by one where it must: between outputs there are few.
+// wire reads bytes, one by one where necessary: between outputs there are few.
 type wire struct {
 	r    io.Reader
 	byte [1]byte
@@ -216,7 +217,7 @@ func (w *wire) ReadByte() (byte, error) {
 	return w.byte[0], err
 }
 
-// output reads a counted field and keeps its beginning.
+// output reads a length-prefixed field and keeps its beginning.
 func (w *wire) output(kept int) ([]byte, error) {
 	length, err := w.length()
 	if err != nil || length == 0 {
@@ -224,7 +225,7 @@ func (w *wire) output(kept int) ([]byte, error) {
 	}
 	var text []byte
 	if want := min(length, int64(kept)); want > 0 {
-		var buffer bytes.Buffer // grows by what comes, not by what is announced
+		var buffer bytes.Buffer // grows with the bytes that arrive, not with the announced length
 		if _, err := io.CopyN(&buffer, w.r, want); err != nil {
 			return nil, err
 		}
@@ -242,7 +243,7 @@ func (w *wire) length() (int64, error) {
 	return int64(length), err
 }
 
-// skip reads a field that we do not know.
+// skip reads an unknown field.
 func (w *wire) skip(kind uint64) error {
 	switch kind {
 	case varint:

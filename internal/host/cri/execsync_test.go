@@ -32,7 +32,7 @@ func (c commands) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest) 
 	return c.run(ctx, in)
 }
 
-// dialServer is a client of what serve answers on a socket.
+// dialServer returns a client of a socket on which serve answers.
 func dialServer(t *testing.T, serve func(net.Listener) error, options ...grpc.DialOption) *Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sock")
@@ -50,7 +50,7 @@ func dialServer(t *testing.T, serve func(net.Listener) error, options ...grpc.Di
 	return client
 }
 
-// TestExecSyncKeeps: as much of each output as the caller asked for, the exit code, and nothing else of a gRPC server's
+// TestExecSyncKeeps: as much of each output as the caller asked for, and the exit code, are read from a gRPC server's
 // answer.
 func TestExecSyncKeeps(t *testing.T) {
 	server := grpc.NewServer(grpc.MaxSendMsgSize(messageMax))
@@ -97,7 +97,7 @@ func TestExecSyncKeeps(t *testing.T) {
 	}
 }
 
-// TestExecSyncHoldsLittle: what a command prints costs its reader no memory. The server sends 2 x 16 MiB from one small
+// TestExecSyncHoldsLittle: a command's output costs its reader no memory. The server sends 2 x 16 MiB from one small
 // buffer.
 func TestExecSyncHoldsLittle(t *testing.T) {
 	const length = 16 << 20
@@ -136,13 +136,14 @@ func TestExecSyncHoldsLittle(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	run()
 	runtime.ReadMemStats(&after)
-	if used := after.TotalAlloc - before.TotalAlloc; used > length { // with what the server takes, and with the race detector, which has pools forget
+	// includes the server's memory, and with the race detector pools are cleared
+	if used := after.TotalAlloc - before.TotalAlloc; used > length {
 		t.Errorf("an answer of 32 MiB, of which 20 KiB are kept, had %d bytes allocated", used)
 	}
 }
 
-// TestExecSyncFails: errors are those that gRPC gives: the runtime's own, the caller's context, and a runtime that is
-// not there.
+// TestExecSyncFails: errors are those of gRPC: the runtime's own, the caller's context, and a runtime that does not
+// exist.
 func TestExecSyncFails(t *testing.T) {
 	server := grpc.NewServer()
 	t.Cleanup(server.Stop)
@@ -174,7 +175,7 @@ func TestExecSyncFails(t *testing.T) {
 	if err := ask(ended, "hang"); status.Code(err) != codes.Canceled {
 		t.Errorf("a call that was cancelled: %v", err)
 	}
-	<-gone // the runtime hears of it
+	<-gone // the runtime notices it
 	over, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	if err := ask(over, "hang"); status.Code(err) != codes.DeadlineExceeded {
@@ -188,7 +189,7 @@ func TestExecSyncFails(t *testing.T) {
 	}
 }
 
-// FuzzExecSync: an answer is read as protocol buffers are, or refused, and only what is kept costs memory.
+// FuzzExecSync: an answer is decoded like protocol buffers, or refused, and only what is kept costs memory.
 func FuzzExecSync(f *testing.F) {
 	whole, err := proto.Marshal(&runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err"), ExitCode: -1})
 	if err != nil {
@@ -202,7 +203,7 @@ func FuzzExecSync(f *testing.F) {
 		got, want := &runtimeapi.ExecSyncResponse{}, &runtimeapi.ExecSyncResponse{}
 		err := readExecSync(strings.NewReader(text), kept, got)
 		if proto.Unmarshal([]byte(text), want) != nil {
-			return // we take unknown fields as they come
+			return // unknown fields are accepted
 		}
 		if err != nil {
 			if strings.Contains(err.Error(), "wire type") { // groups, which no runtime sends

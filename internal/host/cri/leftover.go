@@ -14,19 +14,20 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerd's name for itself in CRI, the gRPC header that names a namespace of its own API, and the namespace in
-// which its CRI plugin keeps everything (containerd: pkg/cri/constants, pkg/namespaces).
+// containerd's name in the CRI, the gRPC header for a namespace of its own API, and the namespace of its CRI plugin
+// (containerd: pkg/cri/constants, pkg/namespaces).
 const (
 	containerdName      = "containerd"
 	containerdNamespace = "containerd-namespace"
 	criNamespace        = "k8s.io"
 )
 
-// RemoveContainer is CRI's, which see. A container that has exited, as containerd says, but whose process containerd
-// still keeps, loses that first: containerd refuses to remove such a container for good, with FailedPrecondition and
-// "cannot delete running task", and CRI has no call that would change it. It comes to be when whoever asked for a start
-// goes away, or gives up, between the making of the process and the answer (containerd 1.6: StartError, "failed to get
-// task pid: context canceled"); the process has not begun to run the container's program then.
+// RemoveContainer is the CRI's, with one addition. If containerd reports that a container has exited but still has its
+// process (task), the task is deleted first: containerd permanently refuses to remove such a container, with
+// FailedPrecondition and "cannot delete running task", and the CRI has no call that would change that. It happens if
+// the client that asked for a start disconnects, or gives up, between the creation of the process and the answer
+// (containerd 1.6: StartError, "failed to get task pid: context canceled"). At that time the process has not begun to
+// run the container's program.
 func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest, options ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
 	answer, err := c.RuntimeServiceClient.RemoveContainer(ctx, r, options...)
 	if status.Code(err) != codes.FailedPrecondition {
@@ -38,7 +39,7 @@ func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContai
 	return c.RuntimeServiceClient.RemoveContainer(ctx, r, options...)
 }
 
-// RemovePodSandbox is CRI's, which see, with what RemoveContainer adds done to all containers of the sandbox.
+// RemovePodSandbox is the CRI's, with RemoveContainer's addition for all containers of the sandbox.
 func (c *Client) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest, options ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
 	answer, err := c.RuntimeServiceClient.RemovePodSandbox(ctx, r, options...)
 	if status.Code(err) != codes.FailedPrecondition {
@@ -50,13 +51,13 @@ func (c *Client) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSa
 	return c.RuntimeServiceClient.RemovePodSandbox(ctx, r, options...)
 }
 
-// refused keeps the code of the runtime's refusal, and says what else went wrong.
+// refused returns an error with the code and text of the runtime's refusal, and what else failed.
 func refused(err, leftover error) error {
 	return status.Errorf(status.Code(err), "%s; %v", status.Convert(err).Message(), leftover)
 }
 
-// endLeftovers ends, through containerd's own API, the processes of containers that containerd says have exited. Other
-// runtimes, and containers in other states, are left alone.
+// endLeftovers deletes, through containerd's own API, the tasks of containers that containerd reports as exited. Other
+// runtimes, and containers in other states, are not touched.
 func (c *Client) endLeftovers(ctx context.Context, which *runtimeapi.ContainerFilter) error {
 	runtime, err := c.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil || runtime.RuntimeName != containerdName {
@@ -76,7 +77,7 @@ func (c *Client) endLeftovers(ctx context.Context, which *runtimeapi.ContainerFi
 	return errors.Join(problems...)
 }
 
-// endTask kills a container's processes and has containerd forget them. That there are none is no error.
+// endTask kills a container's processes and deletes its task. It is no error if there are none.
 func (c *Client) endTask(ctx context.Context, id string) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, containerdNamespace, criNamespace)
 	api := tasks.NewTasksClient(c.conn)

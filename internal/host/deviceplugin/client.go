@@ -19,16 +19,20 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 )
 
-// Time limits of calls to a plugin. A longer one keeps a hung plugin's pods, and those that are admitted after them, waiting.
+// Timeouts of calls to a plugin. With a longer one the pods of a plugin that hangs wait longer, and so do those that
+// are admitted after them.
 const (
-	connectMax  = 10 * time.Second                                                 // to connect and ask for options (upstream: to connect)
-	preferMax   = 10 * time.Second                                                 // an opinion (upstream: none); chosen
-	allocateMax = time.Minute                                                      // may set up hardware (upstream: none); chosen
+	// to connect and get options (kubelet: to connect)
+	connectMax = 10 * time.Second
+	// a preferred allocation (kubelet: none); chosen
+	preferMax = 10 * time.Second
+	// may set up hardware (kubelet: none); chosen
+	allocateMax = time.Minute
 	preStartMax = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second // the API's
 )
 
-// A plugin should listen before it registers. One that is a moment late is waited for; longer only delays what a plugin whose
-// socket was removed when we started does about it (chosen; upstream: 10 s).
+// A plugin should listen before it registers; one that is a moment late is waited for. A longer wait would only delay a
+// plugin's reaction to the removal of its socket at the agent's start (chosen; kubelet: 10 s).
 const (
 	appearMax   = 2 * time.Second
 	appearEvery = 50 * time.Millisecond
@@ -44,7 +48,7 @@ type Plugin struct {
 	end      context.CancelFunc
 }
 
-// connect connects to a plugin and asks for its options.
+// connect connects to a plugin and gets its options.
 func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugin, devicemanager.Options, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectMax)
 	defer cancel()
@@ -75,7 +79,7 @@ func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugi
 	return p, devicemanager.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
 }
 
-// awaitSocket waits a moment for a socket to be there.
+// awaitSocket waits a moment for a socket to appear.
 func (s *Server) awaitSocket(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, appearMax)
 	defer cancel()
@@ -96,10 +100,10 @@ func (s *Server) awaitSocket(ctx context.Context, name string) error {
 
 func (p *Plugin) close() {
 	p.end()
-	_ = p.conn.Close() // it fails only when it was closed before
+	_ = p.conn.Close() // an error only means that it was closed before
 }
 
-// watch passes on each list of devices until the plugin is gone.
+// watch passes on each list of devices until the plugin disconnects.
 func (p *Plugin) watch(listed func([]numa.Device)) error {
 	stream, err := p.api.ListAndWatch(p.ctx, &pluginapi.Empty{})
 	if err != nil {
@@ -126,7 +130,7 @@ func devicesOf(r *pluginapi.ListAndWatchResponse) []numa.Device {
 	return out
 }
 
-// Preferred asks which of available, those included among them, go well together, size in all.
+// Preferred asks which size devices of available, including included, the plugin prefers together.
 func (p *Plugin) Preferred(ctx context.Context, available, included []string, size int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, preferMax)
 	defer cancel()
@@ -144,7 +148,7 @@ func (p *Plugin) Preferred(ctx context.Context, available, included []string, si
 	return response.ContainerResponses[0].GetDeviceIDs(), nil
 }
 
-// Allocate asks what a container with those devices needs.
+// Allocate asks what a container with these devices needs.
 func (p *Plugin) Allocate(ctx context.Context, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, allocateMax)
 	defer cancel()
@@ -153,12 +157,12 @@ func (p *Plugin) Allocate(ctx context.Context, ids []string) (*pluginapi.Contain
 		return nil, err
 	}
 	if len(response.GetContainerResponses()) == 0 {
-		return nil, fmt.Errorf("no containers return in allocation response %v", response) // upstream's words
+		return nil, fmt.Errorf("no containers return in allocation response %v", response) // the kubelet's words
 	}
 	return response.ContainerResponses[0], nil
 }
 
-// PreStart tells the plugin that a container with those devices is about to start.
+// PreStart calls the plugin before a container with these devices starts.
 func (p *Plugin) PreStart(ctx context.Context, ids []string) error {
 	ctx, cancel := context.WithTimeout(ctx, preStartMax)
 	defer cancel()

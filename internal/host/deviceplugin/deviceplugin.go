@@ -1,25 +1,27 @@
-// Package deviceplugin is the node's side of the device plugin API v1beta1: a socket where plugins register, and a connection to
-// each plugin that did.
+// Package deviceplugin is the node's side of the device plugin API v1beta1: a socket where plugins register, and a
+// connection to each registered plugin.
 //
 // # Model
 //
-// A Server listens on kubelet.sock in a directory. A plugin listens on a socket of its own beside it, calls Register with that
-// socket's name and a resource, and is called back: for its options, for a stream of its devices, and later for devices that
-// containers get. The Server tells a Listener what becomes of each plugin; it remembers the newest one of each resource.
+// A Server listens on kubelet.sock in a directory. A plugin listens on a socket of its own in the same directory, and
+// calls Register with that socket's name and a resource. The Server then calls the plugin: for its options, for a
+// stream of its devices, and later for devices that containers are given. The Server notifies a Listener about each
+// plugin; it keeps only the newest plugin of each resource.
 //
 // # Invariants
 //
-//   - The Listener hears of a resource in order, one call at a time: Connected, Listed any number of times, Lost. A plugin that
-//     registers again takes the place of its predecessor, which is never heard of again: Connected follows Connected.
-//   - Only sockets directly in the directory are connected to, no links: a name with a slash, or of the registration socket
-//     itself, is refused. Both ends go through an open directory, so that what is mounted or renamed later changes nothing.
-//   - A refused registration says what was wrong and what to do, as the error of the plugin's own call.
+//   - For one resource the Listener is called in order, one call at a time: Connected, Listed any number of times,
+//     Lost. A plugin that registers again replaces its predecessor, about which the Listener is not called again:
+//     Connected follows Connected.
+//   - Only sockets directly in the directory are connected to, no links: a name with a slash, or of the registration
+//     socket itself, is refused. Both ends use an open directory, so that a later mount or rename changes nothing.
+//   - A refused registration returns what was wrong and what to do, as the error of the plugin's own call.
 //
-// When it starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for the new
-// kubelet.sock, to register again.
+// When the Server starts it removes every socket in the directory, as the kubelet does: plugins watch for that, or for
+// the new kubelet.sock, to register again.
 //
-// It decides nothing (core/devicemanager) and does not look at what plugins answer. The other way of registering, sockets found in
-// plugins_registry, is not served: CSI drivers and DRA use it, device plugins hardly do.
+// The package decides nothing (core/devicemanager does) and does not evaluate plugins' answers. The other way of
+// registering, by sockets in plugins_registry, is not supported: CSI drivers and DRA use it, device plugins rarely do.
 package deviceplugin
 
 import (
@@ -43,17 +45,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/socket"
 )
 
-// Listener is told of plugins. Its methods must not call the Server back.
+// Listener is notified about plugins. Its methods must not call the Server.
 type Listener interface {
 	Connected(p *Plugin, o devicemanager.Options)
 	Listed(p *Plugin, devices []numa.Device)
 	Lost(p *Plugin, err error)
 }
 
-// socketName is the registration socket's, by the API.
+// socketName is the registration socket's name, which the API prescribes.
 const socketName = "kubelet.sock"
 
-// Server takes registrations.
+// Server accepts registrations.
 type Server struct {
 	dir      *socket.Dir
 	listener Listener
@@ -67,8 +69,8 @@ type Server struct {
 	pluginapi.UnimplementedRegistrationServer
 }
 
-// Listen prepares the directory and its socket. Plugins that see the socket appear may register at once; they are heard when
-// Serve runs.
+// Listen prepares the directory and its socket. Plugins that see the socket may register at once; they are answered
+// when Serve runs.
 func Listen(dir string, l Listener) (*Server, error) {
 	open, err := socket.Open(dir)
 	if err != nil {
@@ -84,7 +86,7 @@ func Listen(dir string, l Listener) (*Server, error) {
 	return s, nil
 }
 
-// close lets go of the directory. A socket that nobody listens on would mislead plugins.
+// close removes the socket and closes the directory. A socket without a listener would mislead plugins.
 func (s *Server) close() {
 	_ = s.socket.Close() // gRPC has closed it, unless it never served
 	if err := errors.Join(s.dir.Remove(socketName), s.dir.Close()); err != nil {
@@ -92,7 +94,8 @@ func (s *Server) close() {
 	}
 }
 
-// Serve takes registrations until ctx ends, and then lets every plugin go. The Listener hears nothing of that.
+// Serve accepts registrations until ctx ends, and then closes every plugin's connection. The Listener is not notified
+// of that.
 func (s *Server) Serve(ctx context.Context) error {
 	defer s.close()
 	server := grpc.NewServer()
@@ -120,7 +123,7 @@ func (s *Server) letGo() {
 	}
 }
 
-// Register is a plugin's call.
+// Register is called by plugins.
 func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	if err := check(r); err != nil {
 		slog.Warn("device plugin refused", "resource", r.GetResourceName(), "endpoint", r.GetEndpoint(), "version", r.GetVersion(), "err", err)
@@ -146,7 +149,7 @@ func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*p
 	return &pluginapi.Empty{}, nil
 }
 
-// follow tells of a plugin's devices until it is gone.
+// follow passes on a plugin's devices until it disconnects.
 func (s *Server) follow(p *Plugin) {
 	err := p.watch(func(devices []numa.Device) {
 		s.mu.Lock()
@@ -164,7 +167,7 @@ func (s *Server) follow(p *Plugin) {
 	}
 }
 
-// check says everything that is wrong with a registration.
+// check returns all problems of a registration.
 func check(r *pluginapi.RegisterRequest) error {
 	var problems []string
 	if r.GetVersion() != pluginapi.Version {
@@ -182,7 +185,7 @@ func check(r *pluginapi.RegisterRequest) error {
 	return fmt.Errorf("register device plugin: %s", strings.Join(problems, "; "))
 }
 
-// badResource applies upstream's rule on names of extended resources.
+// badResource applies the kubelet's rule for names of extended resources.
 func badResource(name string) string {
 	switch {
 	case !strings.Contains(name, "/"):
@@ -192,7 +195,7 @@ func badResource(name string) string {
 	case strings.HasPrefix(name, "requests."):
 		return `names that begin with "requests." are those of quotas`
 	}
-	// A quota's name is the resource's with a prefix, and must be valid, too.
+	// A quota's name is the resource's with a prefix, and must be valid too.
 	return strings.Join(validation.IsQualifiedName("requests."+name), ", ")
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/deviceplugin"
 )
 
-// heard is a Listener that passes on what it hears as text.
+// heard is a Listener that sends each call as text.
 type heard chan string
 
 func (h heard) Connected(p *Plugin, o devicemanager.Options) {
@@ -99,7 +99,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestModes: who can reach the socket can offer devices to any pod.
+// TestModes: a program with access to the socket can offer devices to any pod.
 func TestModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "device-plugins")
 	serve(t, dir, make(heard, 10))
@@ -117,7 +117,7 @@ func openDir(t *testing.T, dir string) string {
 	return fmt.Sprint(f.Fd())
 }
 
-// TestOrder has one plugin take another's place.
+// TestOrder: one plugin replaces another.
 func TestOrder(t *testing.T) {
 	dir, h := t.TempDir(), make(heard, 100)
 	serve(t, dir, h)
@@ -135,12 +135,12 @@ func TestOrder(t *testing.T) {
 	h.expect(t, "connected a.b/c {Prefers:false PreStart:false}", "listed a.b/c [{ID:d1 Nodes:[1 2] Healthy:true}]")
 	stopSecond := run("two.sock", "d2")
 	h.expect(t, "connected a.b/c {Prefers:false PreStart:false}", "listed a.b/c [{ID:d2 Nodes:[1 2] Healthy:true}]")
-	stopFirst() // nobody's loss
+	stopFirst() // it was replaced, so Lost is not called
 	stopSecond()
 	h.expect(t, "lost a.b/c")
 }
 
-// TestRegistersBeforeUs starts the plugin before the socket is there, again and again: it must not miss the moment.
+// TestRegistersBeforeUs starts the plugin before the socket exists, many times: it must not miss the moment.
 func TestRegistersBeforeUs(t *testing.T) {
 	dir, h := t.TempDir(), make(heard, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -204,7 +204,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzCheck: whatever a plugin says, what is let in names a file directly in the directory.
+// FuzzCheck: whatever a plugin sends, an accepted endpoint is the name of a file directly in the directory.
 func FuzzCheck(f *testing.F) {
 	for _, endpoint := range []string{"x.sock", "../x.sock", "a/b", "", ".", "..", "kubelet.sock", "x\x00y", "/etc/passwd", "...", "\\..\\x"} {
 		cost.Attack(f, "example.com/gpu", endpoint)

@@ -1,7 +1,7 @@
 // Package disk asks the kernel how large and how full a file system is (statfs(2)).
 //
-// A Usage is one moment's answer, and two paths on one file system give the same Device. The package walks no
-// directories: what a pod wrote is counted by internal/agent/stats.
+// A Usage is a snapshot. Two paths on one file system give the same Device. The package walks no directories:
+// internal/agent/stats measures what a pod has written.
 package disk
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Usage is a file system now.
+// Usage is a snapshot of a file system.
 type Usage struct {
-	Capacity  unit.Bytes // all blocks, those reserved for root included, as upstream counts
+	Capacity  unit.Bytes // all blocks, including those reserved for root, as the kubelet counts
 	Available unit.Bytes // to ordinary users
 	Used      unit.Bytes
 

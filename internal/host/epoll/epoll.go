@@ -1,20 +1,21 @@
-// Package epoll sleeps until the kernel has something to tell, or until a time is over.
+// Package epoll waits until the kernel notifies about an event, or until a timeout.
 //
 // # Model
 //
-// A Source is an open descriptor that the kernel makes ready when something happened: a trigger of package psi, an eventfd
-// or an events file of package cgroup. A Clock holds sources in one epoll set and Wait sleeps in the kernel until one of
-// them rings, somebody calls Ring, or the timeout ends. One thread sleeps, whatever the number of sources.
+// A Source is an open descriptor that the kernel makes ready when something happened: a trigger of package psi, an
+// eventfd or an events file of package cgroup. A Clock has sources in one epoll set. Wait sleeps in the kernel until
+// one of them notifies, Ring is called, or the timeout ends. One thread sleeps, whatever the number of sources.
 //
 // # Invariants
 //
-//   - Edge-triggered: what rang is told once, and needs no reading. What rings while nobody waits is told by the next Wait.
-//   - A ring says "look", never what to see: sources may ring for nothing (each does once when it is added), and several
-//     rings may be told as one.
+//   - Notifications are edge-triggered: each is returned once, and nothing has to be read. A notification while no Wait
+//     runs is returned by the next Wait.
+//   - A notification means that the caller should check, not what it will find: sources may notify without cause (each
+//     does once when it is added), and several notifications may be returned as one.
 //   - A Clock owns its sources and closes them.
 //
-// It decides nothing, and does not know what its sources mean. Go's own poller cannot do this: it does not wait for EPOLLPRI,
-// by which the kernel's pressure and events files ring.
+// The package decides nothing, and does not know what its sources mean. Go's own poller cannot do this: it does not
+// wait for EPOLLPRI, with which the kernel's pressure and events files notify.
 package epoll
 
 import (
@@ -26,16 +27,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Source is one thing that may ring. FD belongs to whoever holds the Source.
+// Source is one descriptor that may notify. The owner of the Source owns FD.
 type Source struct {
-	Name string // for logs and journals: what it watches and from where it rings
+	Name string // for logs and journals: what it watches
 	FD   int
 }
 
-// Close gives up a source that no Clock has taken.
+// Close closes a source that was not added to a Clock.
 func (s Source) Close() { unix.Close(s.FD) }
 
-// Clock waits for sources. Wait and Add belong to one goroutine; Ring may be called from any.
+// Clock waits for sources. Only one goroutine may call Wait and Add; any may call Ring.
 type Clock struct {
 	epoll   int
 	ring    int // eventfd of Ring
@@ -59,9 +60,10 @@ func New() (*Clock, error) {
 	return c, c.Add(Source{Name: "ring", FD: ring})
 }
 
-// Add takes a source; on an error it is closed.
+// Add adds a source; after an error the source is closed.
 func (c *Clock) Add(s Source) error {
-	// A pressure or events file always counts as readable besides; edge-triggered, only its rings are told.
+	// A pressure or events file also always counts as readable; with edge-triggering only its notifications are
+	// returned.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLET&0xffffffff, Fd: int32(len(c.sources))}
 	if err := unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, s.FD, &event); err != nil {
 		s.Close()
@@ -72,11 +74,11 @@ func (c *Clock) Add(s Source) error {
 	return nil
 }
 
-// Forever is a timeout that is never over.
+// Forever is a timeout that never ends.
 const Forever = time.Duration(math.MaxInt64)
 
-// Wait sleeps until something rings or timeout is over, and returns the names of what rang. A timeout that was over before, and so
-// is negative, is no sleep. The slice is used again by the next Wait. It allocates nothing.
+// Wait sleeps until a source notifies or timeout ends, and returns the names of the sources that notified. With a
+// negative timeout it does not sleep. The next Wait reuses the slice. It allocates nothing.
 func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
 	until := time.Now().Add(timeout)
 	ms := -1
@@ -101,9 +103,9 @@ func (c *Clock) Wait(timeout time.Duration) ([]string, error) {
 
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// Ring wakes whoever waits. It never blocks.
+// Ring wakes Wait. It never blocks.
 func (c *Clock) Ring() {
-	_, _ = unix.Write(c.ring, one) // a full counter rings, too
+	_, _ = unix.Write(c.ring, one) // a full counter notifies too
 }
 
 // Close closes the clock and its sources.

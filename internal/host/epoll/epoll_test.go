@@ -23,13 +23,15 @@ func TestWaitTellsWhatRang(t *testing.T) {
 	if rang, err := c.Wait(0); err != nil || len(rang) != 0 {
 		t.Fatalf("nothing has happened: %v, %v", rang, err)
 	}
-	for range 3 { // several rings may be told as one, and each new one is told although nobody read the counter
+	// several notifications may be returned as one, and each new one is returned although the counter is not read
+	for range 3 {
 		_, _ = unix.Write(fd, one)
 		_, _ = unix.Write(fd, one)
 		if rang, err := c.Wait(Forever); err != nil || len(rang) != 1 || rang[0] != "other" {
 			t.Fatalf("rang %v, %v", rang, err)
 		}
-		// A time that is over already is not for ever: who looked for longer than until his next look is to look again.
+		// A negative timeout does not mean forever: a check that took longer than the time until the next one is
+		// followed by that one at once.
 		if rang, err := c.Wait(-time.Hour); err != nil || len(rang) != 0 {
 			t.Fatalf("told twice: %v, %v", rang, err)
 		}

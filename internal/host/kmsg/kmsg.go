@@ -2,21 +2,22 @@
 //
 // # Model
 //
-// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then those to come. Follow hands them
-// to one function, in order. Sync hands over what is there now, before it returns: the kernel logs a kill before the
-// killed process ends, so whoever learns of an end and then calls Sync has been told of the kill.
+// A Log is /dev/kmsg, opened for reading: every record that the kernel still has, then those to come. Follow passes
+// them to one function, in order. Sync passes on the present records before it returns. The kernel logs a kill before
+// the killed process ends, so after an exit was noticed and Sync was called, the kill has been passed on.
 //
-// A Parser turns records into kills (core/oom). It knows the wordings of Linux 4.14 to 6.18; a report is several
-// records, between which others may come.
+// A Parser turns records into kills (core/oom). It knows the wordings of Linux 4.14 to 6.18. A report is several
+// records, and other records may be between them.
 //
 // # Invariants
 //
-//   - Records that the kernel did not write itself are ignored: whoever may write to /dev/kmsg cannot make up a kill.
-//   - Of what the kernel did write only lines that begin as a kill does count: whoever chooses the name of a command, a
-//     firewall rule or a disk cannot make one up.
-//   - A lost record (the buffer is a ring) costs that record, never the reading.
+//   - Records that the kernel did not write itself are ignored: a program that may write to /dev/kmsg cannot fake a
+//     kill.
+//   - Of the kernel's own records only lines that begin like a kill count: the name of a command, a firewall rule or a
+//     disk cannot fake one.
+//   - A lost record (the buffer is a ring) costs that record; reading continues.
 //
-// It needs CAP_SYSLOG where kernel.dmesg_restrict is set; Open says so. It interprets nothing but kills.
+// It needs CAP_SYSLOG if kernel.dmesg_restrict is set; Open's error says so. It interprets only kills.
 package kmsg
 
 import (
@@ -37,13 +38,13 @@ import (
 
 // Record is one entry of the kernel's log.
 type Record struct {
-	Facility int // 0: the kernel itself; else who wrote it
+	Facility int // 0: the kernel itself; otherwise another writer
 	Sequence uint64
-	Since    time.Duration // boot, by the clock that the kernel logs with
-	Text     string        // unprintable bytes are written \x0a
+	Since    time.Duration // since boot, by the clock that the kernel logs with
+	Text     string        // unprintable bytes are written like \x0a
 }
 
-// parseRecord reads a record as Documentation/ABI/testing/dev-kmsg has it:
+// parseRecord reads a record as described in Documentation/ABI/testing/dev-kmsg:
 //
 //	PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT\n[ KEY=VALUE\n]...
 //
@@ -72,13 +73,13 @@ type Log struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	mu     sync.Mutex // held while records are read and handed over
+	mu     sync.Mutex // locked while records are read and passed on
 	handle func(Record)
 	buffer []byte
 }
 
-// recordMax is the kernel's own bound of a record for readers (CONSOLE_EXT_LOG_MAX, 8 KiB): a shorter buffer is an
-// error.
+// recordMax is the kernel's own bound of a record for readers (CONSOLE_EXT_LOG_MAX, 8 KiB); with a shorter buffer
+// reading fails.
 const recordMax = 8192
 
 // Open opens the log at path (/dev/kmsg). handle is called with one record at a time, from Follow and Sync.
@@ -97,7 +98,7 @@ func Open(path string, handle func(Record)) (*Log, error) {
 	return &Log{file: file, raw: raw, handle: handle, buffer: make([]byte, recordMax)}, nil
 }
 
-// Follow hands over every record until ctx ends, and then closes the log.
+// Follow passes on every record until ctx ends, and then closes the log.
 func (l *Log) Follow(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { l.file.Close() })
 	defer stop()
@@ -116,7 +117,7 @@ func (l *Log) Follow(ctx context.Context) error {
 	return nil
 }
 
-// Sync hands over the records that are there now.
+// Sync passes on the present records.
 func (l *Log) Sync() error {
 	var failed error
 	if err := l.raw.Control(func(fd uintptr) { failed = l.drain(int(fd)) }); err != nil {
@@ -125,7 +126,7 @@ func (l *Log) Sync() error {
 	return failed
 }
 
-// drain reads until there is nothing more. Each read returns one record.
+// drain reads until there are no more records. Each read returns one record.
 func (l *Log) drain(fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,19 +136,20 @@ func (l *Log) drain(fd int) error {
 		case errors.Is(err, unix.EAGAIN):
 			return nil
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-			continue // records were overwritten before we came; the next read goes on behind them
+			continue // records were overwritten before they were read; the next read continues after them
 		case err != nil:
 			return fmt.Errorf("read kernel log: %w", err)
 		case n == 0:
 			return errors.New("read kernel log: unexpected end")
 		}
-		if record, err := parseRecord(string(l.buffer[:n])); err == nil { // what we do not understand is not about us
+		// a record that cannot be parsed is not a kill
+		if record, err := parseRecord(string(l.buffer[:n])); err == nil {
 			l.handle(record)
 		}
 	}
 }
 
-// Wall is the calendar moment of a record, by what the clocks say now.
+// Wall returns the calendar time of a record, computed with the present clocks.
 func (r Record) Wall() unit.Wall {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

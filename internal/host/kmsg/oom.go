@@ -11,7 +11,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// Parser collects the records of a report until the one that says which process was killed. The zero Parser is ready.
+// Parser collects the records of a report up to the one that names the killed process. The zero Parser is ready.
 //
 // A report of Linux 5.0 and later (dump_header, mem_cgroup_print_oom_info, dump_oom_victim in mm/oom_kill.c):
 //
@@ -21,23 +21,23 @@ import (
 //	oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=NAME,mems_allowed=0,global_oom,task_memcg=GROUP,task=COMM,pid=N,uid=N
 //	Memory cgroup out of memory: Killed process N (COMM) total-vm:NkB, anon-rss:NkB, file-rss:NkB, shmem-rss:NkB, UID:N pgtables:NkB oom_score_adj:N
 //
-// The first lines are rationed, the last is not. Before 5.0 the groups were told as "Task in GROUP killed as a result
-// of limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or
-// sacrifice child", came before the kill. Before 5.4 the last line ends after shmem-rss, or (4.4) after file-rss. With
+// The first lines are rate-limited, the last is not. Before 5.0 the groups were in "Task in GROUP killed as a result of
+// limit of GROUP", and "Memory cgroup out of memory" or "Out of memory", ": Kill process N (COMM) score N or sacrifice
+// child", came before the kill. Before 5.4 the last line ends after shmem-rss, or (4.4) after file-rss. With
 // memory.oom.group one report is followed by a kill line for each process of the group.
 type Parser struct {
-	report  oom.Kill      // only what a report says
-	open    bool          // report is of a kill that is still to come
+	report  oom.Kill      // only what a report contains
+	open    bool          // the kill that report belongs to is still to come
 	whole   string        // the group that is being killed as a whole
-	wholeAt time.Duration // when a line of that came last
+	wholeAt time.Duration // when its last line came
 }
 
-// wholeFor is how long after the line before it a kill line without a report of its own is taken for one of a group
-// that is killed as a whole. They follow at once, under one lock (measured: 25 ms in a slow guest); a rationed kill
-// elsewhere may come at any time after (chosen).
+// wholeFor is for how long after the line before it a kill line without its own report is attributed to a group that is
+// killed as a whole. These lines follow at once, under one lock (measured: 25 ms in a slow guest). A kill elsewhere
+// whose report was dropped by the rate limit may come at any time after (chosen).
 const wholeFor = 100 * time.Millisecond
 
-// Record takes a record and returns the kill that it completes.
+// Record processes a record and returns the kill that it completes.
 func (p *Parser) Record(r Record) (oom.Kill, bool) {
 	if r.Facility != 0 {
 		return oom.Kill{}, false
@@ -60,7 +60,8 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 	case strings.HasPrefix(text, "Tasks in ") && strings.HasSuffix(text, wholeSuffix):
 		p.whole, p.wholeAt = strings.TrimSuffix(strings.TrimPrefix(text, "Tasks in "), wholeSuffix), r.Since
 		if p.report.Group != p.whole && !strings.HasPrefix(p.report.Group, p.whole+"/") {
-			p.report = oom.Kill{} // this kill's was rationed, and the last one was of another group
+			// this kill's report was dropped by the rate limit, and the last report was of another group
+			p.report = oom.Kill{}
 		}
 	default:
 		return p.killed(r)
@@ -68,18 +69,18 @@ func (p *Parser) Record(r Record) (oom.Kill, bool) {
 	return oom.Kill{}, false
 }
 
-// commandMax is the longest command in the text of a record: 15 bytes (TASK_COMM_LEN), each written \x0a at worst.
+// commandMax is the longest command in the text of a record: 15 bytes (TASK_COMM_LEN), each written as \x0a at worst.
 const commandMax = 15 * 4
 
-// isInvoked recognizes the first line of a report, the only one that begins with what a user chose.
+// isInvoked recognizes the first line of a report, the only one that begins with text that a user chose.
 func isInvoked(text string) bool {
 	i := strings.Index(text, " invoked oom-killer: gfp_mask=0x")
 	return i >= 0 && i <= commandMax
 }
 
-// killedAfter are the beginnings of the line of a kill (oom_kill_process and __oom_kill_process in mm/oom_kill.c).
-// Other lines of the kernel quote users, too: names of commands, options of mounts, prefixes of firewall rules. None of
-// them begins so.
+// killedAfter are the beginnings of a kill line (oom_kill_process and __oom_kill_process in mm/oom_kill.c). Other lines
+// of the kernel also contain text that users chose: names of commands, options of mounts, prefixes of firewall rules.
+// None of them begins like this.
 var killedAfter = []string{
 	"Memory cgroup out of memory: Killed process ",
 	"Out of memory: Killed process ",
@@ -89,8 +90,8 @@ var killedAfter = []string{
 
 const wholeSuffix = " are going to be killed due to memory.oom.group set"
 
-// killed completes a kill. A report belongs to the next kill, since one lock is held over both; that it speaks of the
-// same process or command guards against lost records.
+// killed completes a kill. A report belongs to the next kill, since one lock is held over both. The check that it names
+// the same process or command guards against lost records.
 func (p *Parser) killed(r Record) (oom.Kill, bool) {
 	k, ok := parseKilled(r.Text)
 	if !ok {
@@ -125,12 +126,12 @@ func parseUsage(text string) (used, limit unit.Bytes, ok bool) {
 	return used, limit, ok
 }
 
-// parseConstraint reads an oom-kill line. A command may hold anything, commas too, but at most 15 bytes of it, so what
-// follows it is looked for from the end. The group of a victim is before its command.
+// parseConstraint reads an oom-kill line. A command may contain anything, including commas, but at most 15 bytes, so
+// what follows it is searched from the end. The victim's group comes before its command.
 func parseConstraint(text string) (group, limitGroup, command string, pid int) {
 	if i := strings.LastIndex(text, ",pid="); i >= 0 {
 		digits, _, _ := strings.Cut(text[i+len(",pid="):], ",")
-		pid, _ = strconv.Atoi(digits) // 0: not said
+		pid, _ = strconv.Atoi(digits) // 0: not stated
 		text = text[:i]
 	}
 	if i := strings.LastIndex(text, ",task="); i >= 0 {
@@ -152,7 +153,8 @@ func parseTaskIn(text string) (group, limitGroup string) {
 	return group, limitGroup
 }
 
-// parseKilled reads the line of the kill itself. The command may hold parentheses, and is all that a user chose of it.
+// parseKilled reads the kill line. The command may contain parentheses, and is the only part of the line that a user
+// chose.
 func parseKilled(text string) (oom.Kill, bool) {
 	i := slices.IndexFunc(killedAfter, func(begin string) bool { return strings.HasPrefix(text, begin) })
 	if i < 0 {

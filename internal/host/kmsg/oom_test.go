@@ -13,7 +13,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what testdata/*.want should hold")
 
-// kills are what the parser makes of records, one to a line; lines that begin with # are comments.
+// kills returns the parser's kills of records, one per line; lines that begin with # are comments.
 func kills(t testing.TB, text string) string {
 	var p Parser
 	var out strings.Builder
@@ -73,7 +73,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// FuzzRecords feeds the parser anything. Whatever it calls a kill has a process, and was written by the kernel.
+// FuzzRecords feeds the parser any records. Every kill that it returns has a process, and was written by the kernel.
 func FuzzRecords(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.kmsg")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// TestOwnIDOnAFullDisk: a machine without an id gets one on a disk without blocks, without inodes, and on one that
-// cannot be written, since whoever frees the disk has to come up; the first one with room is kept.
+// TestOwnIDOnAFullDisk: a machine without an ID gets one on a disk without blocks, without inodes, and on a read-only
+// one, since the agent that may free the disk must start. The first ID that can be stored is kept.
 func TestOwnIDOnAFullDisk(t *testing.T) {
 	dir := smallfs.Tmpfs(t, "size=64k,nr_inodes=8")
 	h := Host{StateDir: dir}

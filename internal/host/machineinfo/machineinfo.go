@@ -1,12 +1,12 @@
-// Package machineinfo looks at this machine and returns it as a machine.Machine: what it has, from /proc, /sys and statfs,
-// and who it is, from /etc. It is the only place that puts these together.
+// Package machineinfo reads this machine and returns it as a machine.Machine: its resources, from /proc, /sys and
+// statfs, and its identity, from /etc. It is the only place that puts these together.
 //
-// What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must be
-// there and fit together, else an error names it: a wrong machine would be decided upon. What the kernel does not tell
-// at all is filled in by machine.Complete. What merely describes the machine is left empty when it cannot be read, and
-// said in a note.
+// What pods depend on (CPUs and their topology, NUMA nodes, memory, the file system of the agent's directory) must
+// exist and be consistent; otherwise an error names it, since decisions would be made for a wrong machine. What the
+// kernel does not report at all is completed by machine.Complete. What merely describes the machine is left empty if it
+// cannot be read, and a note says so.
 //
-// It needs no root. It writes nothing but a machine id of its own where the machine has none.
+// It needs no root privileges. It writes nothing except a machine ID of its own if the machine has none.
 package machineinfo
 
 import (
@@ -29,14 +29,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/sysfs"
 )
 
-// Host says where to look.
+// Host tells where to read.
 type Host struct {
-	Root     string // the machine's root; "/" but in tests
-	StateDir string // the agent's root directory: nodefs is its file system, and a made-up machine id is kept there
-	ImageDir string // where the runtime keeps images: imagefs is its file system; empty: not known, the same as nodefs
+	Root     string // the machine's root; "/" except in tests
+	StateDir string // the agent's root directory: its file system is nodefs, and a generated machine ID is stored there
+	ImageDir string // where the runtime stores images: its file system is imagefs; empty: not known, the same as nodefs
 }
 
-// Machine looks at the machine and finds out who it is. Notes say what could not be found and what stands in its place.
+// Machine reads the machine's resources and identity. Notes say what could not be read and what is used in its place.
 func (h Host) Machine() (m machine.Machine, notes []string, err error) {
 	m, notes, err = h.Look()
 	if err != nil {
@@ -47,7 +47,7 @@ func (h Host) Machine() (m machine.Machine, notes []string, err error) {
 	return m, append(notes, more...), err
 }
 
-// Look returns what the machine has, without its identity. It writes nothing.
+// Look returns the machine's resources, without its identity. It writes nothing.
 func (h Host) Look() (m machine.Machine, notes []string, err error) {
 	proc, sys := procfs.FS(filepath.Join(h.Root, "proc")), sysfs.FS(filepath.Join(h.Root, "sys"))
 	if err := processors(sys, &m); err != nil {
@@ -85,7 +85,7 @@ func processors(sys sysfs.FS, m *machine.Machine) error {
 	return err
 }
 
-// memory reads memory and what is near to which of it.
+// memory reads memory and its distribution over NUMA nodes.
 func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, err error) {
 	total, err := proc.Memory()
 	if err != nil {
@@ -95,7 +95,7 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 	if m.NUMANodes, err = sys.NUMANodes(); err != nil {
 		return nil, err
 	}
-	// Some containers are shown fewer CPUs than the machine has (lxcfs), but all of its nodes.
+	// Some containers see fewer CPUs than the machine has (lxcfs), but all of its nodes.
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].CPUs = m.NUMANodes[i].CPUs.Intersect(m.CPUs)
 	}
@@ -107,7 +107,7 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 		m.HugePages = sum(pages, m.NUMANodes)
 	}
 	if len(m.NUMANodes) < 2 {
-		return nil, nil // everything is near to the only node
+		return nil, nil // everything is near the only node
 	}
 	devices, err := sys.PCIDevices()
 	if err != nil {
@@ -123,8 +123,8 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 	return notes, nil
 }
 
-// sum returns the pages of all nodes, of every size that the kernel knows. The kernel's own total may have moved on
-// since the nodes were read.
+// sum returns the pages of all nodes, of every size that the kernel has. The kernel's own total may have changed since
+// the nodes were read.
 func sum(known map[unit.Bytes]int64, nodes []machine.NUMANode) map[unit.Bytes]int64 {
 	out := map[unit.Bytes]int64{}
 	for size := range known {
@@ -174,7 +174,7 @@ func (h Host) identity(proc procfs.FS, sys sysfs.FS) (id machine.Identity, notes
 	return id, notes, nil
 }
 
-// machineID returns the id that machine-id(5) describes; empty when there is none. A fresh image has an empty file, or
+// machineID returns the ID that machine-id(5) describes; empty if there is none. A fresh image has an empty file, or
 // "uninitialized" until its first boot is done.
 func (h Host) machineID() string {
 	for _, name := range []string{"etc/machine-id", "var/lib/dbus/machine-id"} {
@@ -188,7 +188,7 @@ func (h Host) machineID() string {
 
 func (h Host) ownIDFile() string { return filepath.Join(h.StateDir, "machine-id") }
 
-// ownID returns an id of our own making that lives as long as the agent's directory.
+// ownID returns a generated ID, which stays the same as long as the agent's directory.
 func (h Host) ownID() (string, error) {
 	data, err := os.ReadFile(h.ownIDFile())
 	if text := strings.TrimSpace(string(data)); err == nil && len(text) == 32 {
@@ -207,7 +207,8 @@ func (h Host) ownID() (string, error) {
 		err = os.Rename(next, h.ownIDFile())
 	}
 	if shortage.Is(err) {
-		return text, nil // on a full disk it lives as long as this process: what frees the disk must come up
+		// on a full disk it lasts only as long as this process: the agent, which may free the disk, must start
+		return text, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("keep machine id: %w", err)

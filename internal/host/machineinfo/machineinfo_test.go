@@ -10,7 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
-// plain is a machine with everything.
+// plain is a machine that has everything.
 func plain() map[string]string {
 	return map[string]string{
 		"proc/meminfo": "MemTotal: 4039556 kB\nSwapTotal: 1024 kB\n", "proc/sys/kernel/pid_max": "32768", "proc/sys/kernel/threads-max": "31000",
@@ -91,7 +91,7 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestThisMachine surveys the machine that the test runs on.
+// TestThisMachine reads the machine on which the test runs.
 func TestThisMachine(t *testing.T) {
 	m, notes, err := Host{Root: "/", StateDir: t.TempDir()}.Machine()
 	if err != nil {

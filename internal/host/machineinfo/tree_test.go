@@ -18,7 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/scenario"
 )
 
-// TestOddMachines runs testdata. The command "survey" makes trees of /sys and /proc from its input, looks at them and
+// TestOddMachines runs testdata. The command "survey" makes trees of /sys and /proc from its input, reads them and
 // prints the machine, its notes, or the error. Each line of the input makes files as a kernel would:
 //
 //	cpus ONLINE [present=LIST] [isolated=LIST]
@@ -31,7 +31,7 @@ import (
 //	memory SIZE [swap=SIZE]   /proc/meminfo
 //	pages [2Mi=COUNT] [1Gi=COUNT]    the machine's huge pages
 //	pci ADDRESS CLASS VENDOR DEVICE NODE
-//	file PATH TEXT            any file, over what is there; without TEXT an empty one
+//	file PATH TEXT            any file, replacing an existing one; without TEXT an empty one
 //	remove PATH
 //
 // A memory block has 128 MiB. The file system is always the same one: statfs has no injected root.
@@ -58,8 +58,8 @@ func TestOddMachines(t *testing.T) {
 	})
 }
 
-// treeDir makes a directory for thousands of small files: in memory, where there is such a place, because a busy disk takes
-// its time with them.
+// treeDir returns a directory for thousands of small files: in memory if possible, because a busy disk is slow with
+// them.
 func treeDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "survey-")
 	if err != nil {
@@ -133,7 +133,7 @@ func (r treeRoot) make(words []string) {
 	}
 }
 
-// cpus makes what every kernel has of a CPU, and two more caches to find the right one among.
+// cpus makes the files that every kernel has for a CPU, and two more caches among which the right one must be found.
 func (r treeRoot) cpus(online string, options map[string]string) {
 	r.file(cpuDir+"/online", online)
 	r.file(cpuDir+"/isolated", options["isolated"])
@@ -178,7 +178,7 @@ func (r treeRoot) pages(dir string, options map[string]string) {
 	}
 }
 
-// each writes a file of every CPU of a list.
+// each writes a file for every CPU of a list.
 func (r treeRoot) each(cpus, name, text string) {
 	for cpu := range r.set(cpus).All() {
 		r.file(fmt.Sprintf("%s/cpu%d/%s", cpuDir, cpu, name), text)
@@ -214,8 +214,8 @@ func (r treeRoot) kiB(size string) int64 {
 	return q.Value() / 1024
 }
 
-// TestEveryPathIsBelowTheRoot looks for paths that would be read from the machine the test runs on: the half-injected
-// reader that works in tests and lies elsewhere.
+// TestEveryPathIsBelowTheRoot searches for paths that would be read from the machine on which the test runs: such a
+// reader would work in tests and return wrong values elsewhere.
 func TestEveryPathIsBelowTheRoot(t *testing.T) {
 	absolute := regexp.MustCompile(`"/(sys|proc|etc|dev)\b`)
 	for _, dir := range []string{".", "../sysfs", "../procfs"} {

@@ -1,9 +1,9 @@
-// Package mount finds and removes mounts by where they are.
+// Package mount finds and removes mounts by their location.
 //
-// What is mounted is read from the kernel's table each time, never remembered: a crash loses no mount. Directories may
-// be given by a symbolic link, the table has them resolved. It sees the mounts of its own process' namespace.
+// The mounts are read from the kernel's table each time and never stored, so a crash loses no mount. Directories may be
+// given by a symbolic link; the table has resolved paths. The package sees the mounts of its own process's namespace.
 //
-// It mounts nothing; who needs a mount knows best which.
+// It mounts nothing: the packages that need a mount make it.
 package mount
 
 import (
@@ -17,19 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Below returns the mount points at and below the directories, innermost first. A directory that is not there has none.
+// Below returns the mount points at and below the directories, innermost first. A directory that does not exist has
+// none.
 func Below(dirs ...string) ([]string, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	points := Parse(string(table))
-	slices.Reverse(points) // the table is in order of mounting: what was mounted later is on top or further in
+	slices.Reverse(points) // the table is in the order of mounting: what was mounted later is on top or further in
 	var roots []string
 	for _, dir := range dirs {
 		root, err := filepath.EvalSymlinks(dir)
 		if err != nil {
-			root = filepath.Clean(dir) // gone; what is mounted there, if anything, is found by its name
+			root = filepath.Clean(dir) // it does not exist; what is mounted there, if anything, is found by its name
 		}
 		roots = append(roots, root)
 	}
@@ -43,8 +44,8 @@ func Within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Inside is Below without the directories themselves: a disk that somebody mounted to hold a directory of ours is not
-// ours.
+// Inside is Below without the directories themselves: a disk that an administrator mounted on a directory of the agent
+// must not be unmounted.
 func Inside(dirs ...string) ([]string, error) {
 	points, err := Below(dirs...)
 	for _, dir := range dirs {
@@ -55,11 +56,11 @@ func Inside(dirs ...string) ([]string, error) {
 	return points, err
 }
 
-// UnmountBelow unmounts everything at and below the directories and fails if something stays. What somebody has open is
-// detached: its files go when they let go.
+// UnmountBelow unmounts everything at and below the directories. It returns an error if a mount stays. A mount with
+// open files is detached: it disappears when the files are closed.
 func UnmountBelow(dirs ...string) error { return unmount(Below, dirs) }
 
-// UnmountInside is UnmountBelow that leaves what is mounted on the directories themselves.
+// UnmountInside is UnmountBelow except for mounts on the directories themselves.
 func UnmountInside(dirs ...string) error { return unmount(Inside, dirs) }
 
 func unmount(find func(...string) ([]string, error), dirs []string) error {
@@ -72,7 +73,7 @@ func unmount(find func(...string) ([]string, error), dirs []string) error {
 		if errors.Is(err, unix.EBUSY) {
 			err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
-		// EINVAL, ENOENT: gone already, with what it was mounted on or by another's hand.
+		// EINVAL, ENOENT: already unmounted, with its parent mount or by another program.
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", point, err)
 		}
@@ -89,7 +90,7 @@ func unmount(find func(...string) ([]string, error), dirs []string) error {
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //
 // where the fifth field is the mount point, with space, tab, newline and backslash as \040 and the like. Lines that are
-// too short are passed over: there is nothing in them to unmount.
+// too short are ignored: they contain nothing to unmount.
 func Parse(table string) []string {
 	var points []string
 	for line := range strings.Lines(table) {

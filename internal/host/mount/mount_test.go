@@ -44,7 +44,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestUnmountBelow mounts over and inside each other, with an open file and names that need escapes, and comes over a
+// TestUnmountBelow mounts over and inside other mounts, with an open file and names that need escapes, and uses a
 // symbolic link.
 func TestUnmountBelow(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// listener is a port that a process of this machine waits on: a TCP or SCTP socket that listens, a UDP socket that is
-// connected to nobody.
+// listener is a port on which a process of this machine listens: a listening TCP or SCTP socket, or an unconnected UDP
+// socket.
 type listener struct {
 	protocol string
-	address  netip.Addr // IPv4; unspecified: all of the machine's
+	address  netip.Addr // IPv4; unspecified: all addresses of the machine
 	port     uint16
 }
 
@@ -27,26 +27,26 @@ func (l listener) String() string {
 	return fmt.Sprintf("%s %s", l.protocol, netip.AddrPortFrom(l.address, l.port))
 }
 
-// has reports whether l waits on all addresses of p, so that nothing is left for a pod.
+// has reports whether l listens on all addresses of p, so that none is left for a pod.
 func (l listener) has(p Port) bool {
 	return l.meets(p) && (l.address.IsUnspecified() || l.address == p.HostIP)
 }
 
-// meets reports whether l waits on some address of p.
+// meets reports whether l listens on some address of p.
 func (l listener) meets(p Port) bool {
 	everywhere := !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
 	return l.protocol == p.Protocol && l.port == p.HostPort && (everywhere || l.address.IsUnspecified() || l.address == p.HostIP)
 }
 
-// The states in which a socket of a protocol waits for whoever comes (linux/net/tcp_states.h): TCP_LISTEN, and
-// TCP_CLOSE for UDP, which knows no other that is not connected. SCTP lists such sockets in a file of their own.
+// The states of a socket that accepts from any client (linux/net/tcp_states.h): TCP_LISTEN, and TCP_CLOSE for UDP,
+// whose unconnected sockets have no other state. SCTP lists such sockets in a separate file.
 var sockets = []struct{ file, protocol, state string }{
 	{"tcp", "tcp", "0A"}, {"tcp6", "tcp", "0A"}, {"udp", "udp", "07"}, {"udp6", "udp", "07"},
 }
 
-// listeners returns the ports that processes of the calling thread's network wait on for IPv4, each once, in order. A
-// socket on all IPv6 addresses counts as one on all IPv4 addresses too, as it is unless its owner asked for
-// IPV6_V6ONLY, which the kernel does not show here: such an owner takes the port for itself alone.
+// listeners returns the ports on which processes in the calling thread's network namespace listen for IPv4, each once,
+// sorted. A socket on all IPv6 addresses counts as one on all IPv4 addresses too, as it is unless its owner set
+// IPV6_V6ONLY. The kernel does not show that here, so such an owner gets the port for itself alone.
 func listeners() ([]listener, error) {
 	var all []listener
 	read := func(file string, parse func(io.Reader) ([]listener, error)) error {
@@ -77,15 +77,15 @@ func listeners() ([]listener, error) {
 	return slices.Compact(all), nil
 }
 
-// parseSockets reads the form of proc_net_tcp(5): the local address as HEX-IP:HEX-PORT in column 2, the state in column
-// 4. Sockets that listen come first in TCP's files, so that reading ends with them.
+// parseSockets reads the format of proc_net_tcp(5): the local address as HEX-IP:HEX-PORT in column 2, the state in
+// column 4. Listening sockets come first in TCP's files, so reading stops after them.
 func parseSockets(r io.Reader, protocol, state string) ([]listener, error) {
 	var out []listener
 	lines := bufio.NewScanner(r)
 	for first := true; lines.Scan(); first = false {
 		f := strings.Fields(lines.Text())
 		if first {
-			continue // headings
+			continue // heading
 		}
 		if len(f) < 4 {
 			return nil, fmt.Errorf("line %.80q: want four columns or more", lines.Text())
@@ -107,8 +107,8 @@ func parseSockets(r io.Reader, protocol, state string) ([]listener, error) {
 	return out, lines.Err()
 }
 
-// parseLocal reads an address as the kernel prints it: words of 32 bits in the machine's order. It reports whether IPv4
-// reaches it.
+// parseLocal reads an address as the kernel prints it: words of 32 bits in the machine's byte order. It returns whether
+// IPv4 packets reach it.
 func parseLocal(text string) (l listener, serves bool, err error) {
 	host, port, ok := strings.Cut(text, ":")
 	number, err := strconv.ParseUint(port, 16, 16)
@@ -127,8 +127,8 @@ func parseLocal(text string) (l listener, serves bool, err error) {
 	return listener{address: address, port: uint16(number)}, address.Is4() && number > 0, nil
 }
 
-// parseEndpoints reads SCTP's endpoints: the state in column 4 (10 is SCTP_SS_LISTENING, as TCP_LISTEN), the port in
-// column 6, local addresses from column 9 on.
+// parseEndpoints reads SCTP's endpoints: the state in column 4 (10 is SCTP_SS_LISTENING, equal to TCP_LISTEN), the port
+// in column 6, local addresses from column 9 on.
 func parseEndpoints(r io.Reader) ([]listener, error) {
 	var out []listener
 	lines := bufio.NewScanner(r)

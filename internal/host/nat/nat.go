@@ -1,5 +1,5 @@
-// Package nat is the kernel's nftables as far as a pod network needs it: one table per network that lets pods out and
-// host ports in. No nft or iptables program is called and no other table is touched.
+// Package nat manages the kernel's nftables as far as a pod network needs it: one table per network that masquerades
+// pods' packets and forwards host ports. It calls no nft or iptables program and touches no other table.
 //
 //	table ip plimsoll0 {
 //		chain guard       { type filter hook prerouting priority raw;    iifname plimsoll0 ip daddr 127.0.0.0/8 drop }
@@ -18,22 +18,23 @@
 //		chain hostports   { tcp dport 8080 dnat to 10.85.0.7:80 comment <container id> ... }
 //	}
 //
-// The second masquerade is for pods that use a host port of this machine: bridge neighbours would answer each other
-// directly and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1, which
-// also takes route_localnet on the bridge; guard keeps pods from using that to reach services on the loopback.
+// The second masquerade is for pods that use a host port of this machine: neighbours on the bridge would answer each
+// other directly, and the translation would never be undone. The third is for this machine's own clients on 127.0.0.1,
+// which also needs route_localnet on the bridge; the chain guard keeps pods from using that to reach services on the
+// loopback.
 //
-// What a process of the machine waits on stays its own, whatever pods ask for. A host port of which it has all
-// addresses is refused (ErrTaken). Of one that it has on some addresses, pods get the others. One that it begins to
-// wait on later is its own from then on: for whoever comes over the network by the rule with `socket`, which finds it
-// in the packet's path; for this machine's own clients, whose packets have their sender's socket and no other, by the
-// chain of listeners, which Open and Keep write. Keep is called every second or so: for that long a client on this
-// machine can still be led to the pod.
+// A port on which a process of the machine listens stays that process's, whatever pods ask for. A host port on all of
+// whose addresses a process listens is refused (ErrTaken). If a process listens on some of the addresses, pods get the
+// others. If a process begins to listen later, the port is the process's from then on. For packets from the network the
+// rule with `socket` does that, which finds the listening socket in the packet's path. This machine's own clients have
+// packets with only their sender's socket; for them the chain listeners does it, which Open and Keep write. Keep is
+// called about every second: for that long a client on this machine may still reach the pod.
 //
-// Write is one transaction and keeps the hostports chain, so it may be repeated under running pods. Old flows are not
-// flushed: a UDP client that keeps its source port may talk to the port's former pod until the kernel forgets the flow
-// (nf_conntrack_udp_timeout, 30 s).
+// Write is one transaction and keeps the hostports chain, so it may be repeated while pods run. Existing flows are not
+// flushed: a UDP client that keeps its source port may still send to the port's former pod until the kernel drops the
+// flow (nf_conntrack_udp_timeout, 30 s).
 //
-// It decides nothing and knows no pods; IPv4 only.
+// The package decides nothing and does not know pods; IPv4 only.
 package nat
 
 import (
@@ -51,7 +52,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Network is what the table is about. The table has the bridge's name.
+// A Network is a pod network with a table. The table has the bridge's name.
 type Network struct {
 	Bridge string
 	Pods   netip.Prefix
@@ -60,13 +61,13 @@ type Network struct {
 // ErrUnsupported is in the chain of errors of a kernel without nftables or one of the expressions used.
 var ErrUnsupported = errors.New("not in this kernel")
 
-// ErrTaken is in the chain of errors about a host port that a process of the machine waits on.
+// ErrTaken is in the chain of errors about a host port on which a process of the machine listens.
 var ErrTaken = errors.New("a process of this machine waits on it")
 
-// A Port is one port of the machine that leads to a pod.
+// A Port is one port of the machine that is forwarded to a pod.
 type Port struct {
 	Protocol string     // tcp, udp or sctp
-	HostIP   netip.Addr // invalid or unspecified: all of the machine's addresses
+	HostIP   netip.Addr // invalid or unspecified: all addresses of the machine
 	HostPort uint16
 	Pod      netip.Addr
 	PodPort  uint16
@@ -82,8 +83,8 @@ var (
 	multicast = netip.MustParsePrefix("224.0.0.0/4")
 )
 
-// Write creates the table or brings it up to date. On a kernel that has no `socket` expression Keep alone tells who
-// waits on a port that was opened before.
+// Write creates or updates the table. On a kernel without the `socket` expression only Keep detects processes that
+// listen on a port that was opened before.
 func Write(n Network) error {
 	err := write(n, socketOfThisMachine())
 	if errors.Is(err, ErrUnsupported) {
@@ -128,7 +129,7 @@ func write(n Network, socket []expr.Any) error {
 	return nil
 }
 
-// explain marks errors that mean a missing part of the kernel.
+// explain marks errors that mean that the kernel lacks a feature.
 func explain(err error) error {
 	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -136,7 +137,7 @@ func explain(err error) error {
 	return err
 }
 
-// Delete removes the table of a bridge. One that is not there is removed.
+// Delete removes the table of a bridge. It is no error if it does not exist.
 func Delete(bridge string) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -160,8 +161,8 @@ func Delete(bridge string) error {
 	return nil
 }
 
-// Open leads ports to a pod. The owner names them for Close. The error has ErrTaken in its chain when a process of the
-// machine waits on one of them; then none is opened.
+// Open forwards ports to a pod. The owner identifies them for Close. If a process of the machine listens on one of
+// them, ErrTaken is in the error's chain, and no port is opened.
 func Open(bridge, owner string, ports []Port) error {
 	if len(ports) == 0 {
 		return nil
@@ -200,7 +201,7 @@ func Open(bridge, owner string, ports []Port) error {
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("open host ports: table %s: %w", bridge, err)
 	}
-	// Without it the kernel drops packets that leave on the bridge with a loopback address (ip-sysctl.rst).
+	// Otherwise the kernel drops packets that leave on the bridge with a loopback address (ip-sysctl.rst).
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+bridge+"/route_localnet", []byte("1"), 0); err != nil {
 		return fmt.Errorf("open host ports: %w", err)
 	}
@@ -234,8 +235,8 @@ func Close(bridge, owner string) error {
 	return nil
 }
 
-// Keep brings the chain of listeners up to date with who waits on open host ports now. Without a table there is nothing
-// to do.
+// Keep updates the chain of listeners to the processes that listen on open host ports now. Without a table there is
+// nothing to do.
 func Keep(bridge string) error {
 	if err := keep(bridge); err != nil {
 		return fmt.Errorf("keep host ports from this machine's listeners: table %s: %w", bridge, err)
@@ -272,7 +273,7 @@ func keep(bridge string) error {
 		}
 	}
 	for _, rule := range known {
-		// One of the same listener that another added at the same time goes too.
+		// A duplicate rule, which another process added at the same time, is removed too.
 		if _, ok := wanted[string(rule.UserData)]; ok {
 			delete(wanted, string(rule.UserData))
 		} else if err := conn.DelRule(rule); err != nil {
@@ -285,7 +286,7 @@ func keep(bridge string) error {
 	return conn.Flush()
 }
 
-// addListener leaves what is for a listener to it.
+// addListener adds a rule that leaves packets for a listener to it.
 func addListener(conn *nftables.Conn, bridge string, l listener) {
 	var to []expr.Any
 	if !l.address.IsUnspecified() {
@@ -326,7 +327,7 @@ func (p Port) rule() ([]expr.Any, error) {
 	}), nil
 }
 
-// portOf reads of a rule that Port.rule wrote what is before the translation.
+// portOf reads from a rule that Port.rule wrote the part before the translation.
 func portOf(rule *nftables.Rule) Port {
 	var p Port
 	var loaded expr.Any
@@ -361,13 +362,14 @@ func transport(protocol byte, port uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}, // in all three
+		// at the same place in all three protocols
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 	}
 }
 
-// socketOfThisMachine matches packets for which a socket of this machine waits or is connected: the expression ends the
-// rule when there is none (nft_socket_eval in net/netfilter/nft_socket.c). What it loads does not matter.
+// socketOfThisMachine matches packets for which this machine has a listening or connected socket: the expression ends
+// the rule if there is none (nft_socket_eval in net/netfilter/nft_socket.c). The loaded value does not matter.
 func socketOfThisMachine() []expr.Any {
 	return []expr.Any{&expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}}
 }

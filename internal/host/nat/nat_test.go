@@ -25,7 +25,7 @@ func port(protocol, hostIP, pod string) Port {
 func TestPortRule(t *testing.T) {
 	for _, c := range []struct {
 		port  Port
-		exprs int // an address to match takes three more
+		exprs int // a match on an address takes three more
 		fail  string
 	}{
 		{port("tcp", "", "10.85.0.2"), 7, ""},
@@ -42,8 +42,8 @@ func TestPortRule(t *testing.T) {
 	}
 }
 
-// TestTable writes, opens, closes and deletes in the kernel; that packets follow is internal/containerruntime's to
-// test, with pods.
+// TestTable writes, opens, closes and deletes in the kernel. internal/containerruntime tests with pods that packets
+// follow.
 func TestTable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: changes nftables")
@@ -54,7 +54,7 @@ func TestTable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for range 2 { // the second finds everything there
+	for range 2 { // the second time everything exists
 		err := Write(network)
 		if errors.Is(err, ErrUnsupported) {
 			t.Skip(err)
@@ -71,7 +71,7 @@ func TestTable(t *testing.T) {
 	}
 	want("written twice", "guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
 	for _, owner := range []string{"a", "b"} {
-		// There is no link of that name, so that the last step, a setting of the link, fails: the rules are there.
+		// There is no link of that name, so the last step, a setting of the link, fails after the rules were written.
 		err := Open(network.Bridge, owner, []Port{port("tcp", "", "10.85.0.2"), port("udp", "192.0.2.1", "10.85.0.2")})
 		if err == nil || !strings.Contains(err.Error(), "route_localnet") {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func count(bridge string) (string, error) {
 	return strings.Join(found, ", "), nil
 }
 
-// TestParseSockets reads what kernels print; the addresses are words in the order of a little-endian machine.
+// TestParseSockets reads kernels' output; the addresses are words in the order of a little-endian machine.
 func TestParseSockets(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the texts are a little-endian machine's")
@@ -143,8 +143,8 @@ func TestParseSockets(t *testing.T) {
 	}
 }
 
-// FuzzListeners: whatever the kernel prints, reading it is cheap and ends in ports that a host port can be compared
-// with.
+// FuzzListeners: whatever the kernel prints, reading it is cheap and yields ports that can be compared with a host
+// port.
 func FuzzListeners(f *testing.F) {
 	cost.Attack(f, "heading\n   0: 0100007F:192B 00000000:0000 0A 0\n")
 	cost.Attack(f, "heading\nffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1\n")

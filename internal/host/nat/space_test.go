@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// space is a network namespace of its own: a goroutine whose thread is in it and dies with it.
+// space is a network namespace: a goroutine whose thread is in it, and which ends with the thread.
 type space struct {
 	do  chan func()
 	tid int
@@ -60,7 +60,7 @@ func (s *space) ip(t *testing.T, args string) {
 	}
 }
 
-// join joins two namespaces by a pair of links with addresses.
+// join connects two namespaces by a pair of links with addresses.
 func join2(t *testing.T, a *space, nameA, addressA string, b *space, nameB, addressB string) {
 	t.Helper()
 	a.ip(t, fmt.Sprintf("link add %s type veth peer name %s netns %d", nameA, nameB, b.tid))
@@ -73,7 +73,7 @@ func join2(t *testing.T, a *space, nameA, addressA string, b *space, nameB, addr
 	}
 }
 
-// serve answers everybody who comes to an address with a name, over TCP or UDP.
+// serve answers every client at an address with a name, over TCP or UDP.
 func (s *space) serve(t *testing.T, network, address, name string) io.Closer {
 	t.Helper()
 	var closer io.Closer
@@ -121,7 +121,7 @@ func echo(conn net.PacketConn, name string) {
 	}
 }
 
-// ask returns who answers at an address, or "nobody".
+// ask returns the name that answers at an address, or "nobody".
 func (s *space) ask(network, address string) string {
 	answer := make([]byte, 64)
 	n := 0
@@ -144,19 +144,20 @@ func (s *space) ask(network, address string) string {
 	return string(answer[:n])
 }
 
-// TestWhosePort: a host port leads to the pod from everywhere, and what a process of the machine waits on stays that
-// process's, whether it came first or later, over the network and on the machine itself.
+// TestWhosePort: a host port leads to the pod from everywhere. A port on which a process of the machine listens stays
+// that process's, whether it was first or not, over the network and on the machine itself.
 func TestWhosePort(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
 	host, pod, remote := newSpace(t), newSpace(t), newSpace(t)
-	const bridge = "pods0" // a link, which is all that the table asks of a bridge
+	const bridge = "pods0" // a link, which is all that the table needs of a bridge
 	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
 	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
 	pod.ip(t, "route add default via 10.85.0.1")
 	err := host.in(func() error {
-		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil { // of the thread's namespace
+		// in the thread's namespace
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 			return err
 		}
 		return Write(Network{Bridge: bridge, Pods: netip.MustParsePrefix("10.85.0.0/16")})
@@ -203,7 +204,7 @@ func TestWhosePort(t *testing.T) {
 	want("a free port", "tcp", 8080, "pod", "pod", "pod")
 	want("a free port", "udp", 8080, "pod", "pod", "pod")
 
-	// A listener on all addresses, and one on all of IPv6, has the whole port.
+	// A listener on all IPv4 addresses, or on all IPv6 addresses, has the whole port.
 	host.serve(t, "tcp4", "0.0.0.0:6443", "host")
 	host.serve(t, "tcp", "[::]:6444", "host")
 	host.serve(t, "udp", "0.0.0.0:53", "host")
@@ -228,8 +229,8 @@ func TestWhosePort(t *testing.T) {
 	}
 	want("a port shared by address", "tcp", 2379, "pod", "pod", "host")
 
-	// A listener that comes later: at once for who comes over the network, and for the machine itself once Keep has
-	// seen it.
+	// A listener that starts later: at once for clients over the network, and for the machine itself after the next
+	// Keep.
 	late := host.serve(t, "tcp4", "0.0.0.0:8080", "host")
 	if who := remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
 		t.Errorf("a later listener's client from the network reaches %s", who)

@@ -1,11 +1,11 @@
-// Package process watches processes that are not our children, tells who listens on a socket, sets out-of-memory scores, and
-// keeps our own process small, or all of it in memory.
+// Package process watches processes that are not children, finds the listener on a socket, sets out-of-memory scores,
+// and keeps its own process small, or all of it in memory.
 //
 // A pidfd (pidfd_open(2), Linux 5.3) becomes readable when its process has exited, whoever its parent is. One epoll set
-// holds all of them, so that waiting for hundreds of processes costs one sleeping thread and no polling. A pid may have
-// been reused by the time it is opened: the caller proves that the process is still the one it meant.
+// has all pidfds, so that waiting for hundreds of processes costs one sleeping thread and no polling. A PID may have
+// been reused by the time it is opened: the caller must verify that the process is still the same.
 //
-// It starts and kills nothing.
+// It starts and kills no process.
 package process
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exits calls back when watched processes exit. Make one with NewExits; it is safe for concurrent use.
+// Exits calls back when watched processes exit. NewExits makes one. It is safe for concurrent use.
 type Exits struct {
 	epoll int
 
@@ -42,9 +42,9 @@ func NewExits() (*Exits, error) {
 }
 
 // Watch calls exited once, on the watcher's goroutine, after the process has exited; exited must not block. same is
-// asked after the process was pinned, and must report whether pid is still the process meant. An error means that the
-// process is gone or another, or that the kernel refused; exited is then never called. cancel may be called at any
-// time, also after the exit.
+// called after the process was pinned, and must report whether pid is still the intended process. An error means that
+// the process has ended or is another one, or that the kernel refused; then exited is never called. cancel may be
+// called at any time, also after the exit.
 func (e *Exits) Watch(pid int, same func() bool, exited func()) (cancel func(), err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -58,7 +58,7 @@ func (e *Exits) Watch(pid int, same func() bool, exited func()) (cancel func(), 
 	defer e.mu.Unlock()
 	e.next++
 	id := e.next
-	// One-shot: the descriptor stays readable for ever once the process is gone.
+	// One-shot: the descriptor stays readable forever after the process has ended.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(id), Pad: int32(id >> 32)}
 	if err := unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
 		unix.Close(fd)
@@ -77,7 +77,7 @@ func (e *Exits) take(id int64) func() {
 		return nil
 	}
 	delete(e.watched, id)
-	unix.Close(w.fd) // closing the only reference also takes it out of the epoll set
+	unix.Close(w.fd) // closing the only reference also removes it from the epoll set
 	return w.exited
 }
 
@@ -89,7 +89,8 @@ func (e *Exits) loop() {
 			continue
 		}
 		if err != nil {
-			panic(fmt.Sprintf("watch processes: epoll_wait: %v", err)) // our own descriptor is broken: a programming error
+			// the watcher's own descriptor is broken: a programming error
+			panic(fmt.Sprintf("watch processes: epoll_wait: %v", err))
 		}
 		for _, event := range events[:n] {
 			if exited := e.take(int64(uint32(event.Fd)) | int64(event.Pad)<<32); exited != nil {

@@ -6,19 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold keeps in memory what of this process is there, and what of its present mappings it touches from here on, until LetGo: when
-// memory runs out the kernel drops programs' code first, and reads it again page by page, from a disk that then has more to do
-// (mlockall(2), MCL_ONFAULT: Linux 4.4). Nothing is read ahead, so holding takes no memory by itself. Without CAP_IPC_LOCK and
-// beyond RLIMIT_MEMLOCK it is an error. Trim must not be called meanwhile: the kernel does not drop what is held.
+// Hold locks the resident pages of this process in memory, and the pages of its present mappings that it touches later,
+// until LetGo. When memory runs out, the kernel drops programs' code first, and reads it again page by page from a disk
+// that is then busy (mlockall(2), MCL_ONFAULT: Linux 4.4). Nothing is read ahead, so locking itself takes no memory.
+// Without CAP_IPC_LOCK and above RLIMIT_MEMLOCK it is an error. Trim must not be called meanwhile: the kernel does not
+// drop locked pages.
 func Hold() error {
-	// Without MCL_FUTURE: a limit would then have mappings refused that the program cannot do without.
+	// Without MCL_FUTURE: with it, a limit would refuse mappings that the program needs.
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_ONFAULT); err != nil {
 		return fmt.Errorf("hold own memory: mlockall: %w", err)
 	}
 	return nil
 }
 
-// LetGo ends Hold.
+// LetGo unlocks the process's memory.
 func LetGo() error {
 	if err := unix.Munlockall(); err != nil {
 		return fmt.Errorf("let go of own memory: munlockall: %w", err)

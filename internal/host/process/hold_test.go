@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locked is VmLck of this process, in KiB.
+// locked returns VmLck of this process, in KiB.
 func locked(t *testing.T) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")

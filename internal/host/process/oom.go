@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// OOMScoreAdj returns how much process pid is preferred when memory runs out: -1000 never, 1000 first
+// OOMScoreAdj returns the preference of process pid when memory runs out: -1000 is never killed, 1000 first
 // (proc_pid_oom_score_adj(5)).
 func OOMScoreAdj(pid int) (int, error) {
 	text, err := os.ReadFile(oomFile(pid))
@@ -21,8 +21,8 @@ func OOMScoreAdj(pid int) (int, error) {
 	return score, nil
 }
 
-// SetOOMScoreAdj sets it. To go below what a process with that right set last, the kernel asks for CAP_SYS_RESOURCE; without
-// it the error is os.ErrPermission.
+// SetOOMScoreAdj sets it. Setting a value below the one that a process with CAP_SYS_RESOURCE set last needs that
+// capability; without it the error is os.ErrPermission.
 func SetOOMScoreAdj(pid, score int) error {
 	if err := os.WriteFile(oomFile(pid), []byte(strconv.Itoa(score)), 0); err != nil {
 		return fmt.Errorf("set oom_score_adj to %d: %w", score, err)

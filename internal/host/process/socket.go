@@ -32,7 +32,7 @@ func Listener(path string) (pid int, err error) {
 	if err == nil {
 		err = asked
 	}
-	if err == nil && pid <= 0 { // a process of another pid namespace
+	if err == nil && pid <= 0 { // a process of another PID namespace
 		err = fmt.Errorf("the kernel says pid %d", pid)
 	}
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trim lets go of the resident pages of this program's own code and constants. What start-up needed once (the
-// registration of types, the tables of generated code) does not stay in memory for a program's whole life; what is
-// needed again comes back from the page cache by a minor fault. It never touches writable memory.
+// Trim drops the resident pages of this program's own code and constants. Pages that only start-up needed (the
+// registration of types, the tables of generated code) then do not stay in memory for the program's whole life. Pages
+// that are needed again come back from the page cache by a minor fault. It never touches writable memory.
 //
 // Measured on the agent with 110 pods (2026-11-20): 27 MB of file pages before, 9 MB a minute after.
 func Trim() error {
@@ -31,7 +31,7 @@ func Trim() error {
 		return fmt.Errorf("trim resident code: %w", err)
 	}
 	for _, r := range ranges {
-		// A private mapping of a file without writes of its own has nothing to lose (madvise(2), MADV_DONTNEED).
+		// A private file mapping without writes of its own loses nothing (madvise(2), MADV_DONTNEED).
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, r.start, r.end-r.start, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("trim resident code: madvise %x-%x: %w", r.start, r.end, errno)
 		}

@@ -26,7 +26,7 @@ c000000000-c000400000 rw-p 00000000 00:00 0
 	}
 }
 
-// The program must go on as if nothing had happened, constants included.
+// The program must continue as if nothing had happened, including constants.
 func TestTrimIsHarmless(t *testing.T) {
 	if err := Trim(); err != nil {
 		t.Fatal(err)

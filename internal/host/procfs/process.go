@@ -13,12 +13,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// tick is the unit of CPU time in /proc: USER_HZ is 100 on every architecture that Go runs on (proc_pid_stat(5)).
+// tick is the unit of CPU time in /proc: USER_HZ is 100 on every architecture that Go supports (proc_pid_stat(5)).
 const tick = time.Second / 100
 
-// BusyTime returns the CPU time since boot in which the machine's CPUs were not idle, from the first line of
-// /proc/stat: "cpu  user nice system idle iowait irq softirq steal guest guest_nice" (proc_stat(5)). What the
-// hypervisor took (steal) is nobody's here, and guests are part of user.
+// BusyTime returns the CPU time since boot during which the machine's CPUs were not idle, from the first line of
+// /proc/stat: "cpu  user nice system idle iowait irq softirq steal guest guest_nice" (proc_stat(5)). Time that the
+// hypervisor took (steal) is not counted, and guest time is part of user.
 func (fs FS) BusyTime() (time.Duration, error) {
 	text, err := fs.text("stat")
 	if err != nil {
@@ -48,7 +48,7 @@ func parseBusy(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// ticksMost is more CPU time than a machine of 8192 CPUs spends in a century, and small enough to be added up.
+// ticksMost is more CPU time than a machine of 8192 CPUs uses in a century, and small enough to be added up.
 const ticksMost = 1 << 45
 
 func parseTicks(word string) (time.Duration, error) {
@@ -59,8 +59,8 @@ func parseTicks(word string) (time.Duration, error) {
 	return time.Duration(n) * tick, nil
 }
 
-// Unreclaimable returns the memory that no reclaim can free without swap: what is in use less what the kernel counts as
-// available. Huge pages are not in it: they were set aside for whoever asks for them.
+// Unreclaimable returns the memory that reclaim cannot free without swap: the used memory minus what the kernel counts
+// as available. Huge pages are not part of it, since they are reserved.
 func (m Memory) Unreclaimable() unit.Bytes {
 	available, ok := m.Available.Get()
 	if !ok {
@@ -69,16 +69,16 @@ func (m Memory) Unreclaimable() unit.Bytes {
 	return max(0, m.Total-available-m.HugePages)
 }
 
-// Process is what /proc tells of a process at little cost.
+// Process is the cheap part of /proc's information about a process.
 type Process struct {
 	PID     int
-	Name    string // as the kernel cuts it: to 15 characters
-	Start   int64  // in ticks after boot: with PID it names the process for good
+	Name    string // cut by the kernel to 15 characters
+	Start   int64  // in ticks after boot; together with PID it identifies the process
 	CPU     time.Duration
 	Threads int64
 }
 
-// ProcessIDs returns the processes there are now, in no order that means anything.
+// ProcessIDs returns the present processes, in no particular order.
 func (fs FS) ProcessIDs() ([]int, error) {
 	dir, err := os.Open(string(fs))
 	if err != nil {
@@ -98,7 +98,7 @@ func (fs FS) ProcessIDs() ([]int, error) {
 	return pids, nil
 }
 
-// IsGone reports whether an error about a process says that it ended, which is not an error of anybody.
+// IsGone reports whether an error about a process means that the process has ended, which is not a failure.
 func IsGone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
@@ -117,9 +117,9 @@ func (fs FS) Process(pid int) (Process, error) {
 	return p, nil
 }
 
-// parseProcess reads "pid (name) state ppid ...", where the name may hold anything, parentheses and line breaks too: it
-// ends with the last parenthesis. Fields are numbered as in proc_pid_stat(5): 14 and 15 are CPU time, 20 threads, 22
-// the start.
+// parseProcess reads "pid (name) state ppid ...". The name may contain anything, including parentheses and line breaks,
+// so it ends with the last parenthesis. Fields are numbered as in proc_pid_stat(5): 14 and 15 are CPU time, 20 threads,
+// 22 the start.
 func parseProcess(text string) (Process, error) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -141,8 +141,8 @@ func parseProcess(text string) (Process, error) {
 	return Process{PID: pid, Name: text[open+1 : end], Start: start, CPU: user + system, Threads: threads}, nil
 }
 
-// Groups returns the paths of the control groups that a process is in, one for each hierarchy: lines are like
-// "4:memory:/kubepods/pod7" on cgroup v1 and "0::/kubepods/pod7" on v2 (cgroups(7)).
+// Groups returns the paths of a process's control groups, one per hierarchy: lines are like "4:memory:/kubepods/pod7"
+// on cgroup v1 and "0::/kubepods/pod7" on v2 (cgroups(7)).
 func (fs FS) Groups(pid int) ([]string, error) {
 	text, err := fs.text(strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
@@ -161,13 +161,13 @@ func parseGroups(text string) []string {
 	return groups
 }
 
-// argumentsMax bounds what is read of a command line, in bytes: a process can make its own as long as its address space
-// (prctl(2), PR_SET_MM). Chosen: half of the longest single argument there is (MAX_ARG_STRLEN, execve(2)); those that
-// we look for have some KiB.
+// argumentsMax bounds in bytes how much of a command line is read: a process can make its own as long as its address
+// space (prctl(2), PR_SET_MM). Chosen: half of the longest possible single argument (MAX_ARG_STRLEN, execve(2)); the
+// expected ones have some KiB.
 const argumentsMax = 64 << 10
 
-// Arguments returns the command line of a process, of a longer one what its first 64 KiB hold; none for the kernel's
-// own.
+// Arguments returns the command line of a process, or the first 64 KiB of a longer one; none for the kernel's own
+// threads.
 func (fs FS) Arguments(pid int) ([]string, error) {
 	file, err := os.Open(fs.path(strconv.Itoa(pid) + "/cmdline"))
 	if err != nil {
@@ -186,11 +186,11 @@ func (fs FS) Arguments(pid int) ([]string, error) {
 
 // Footprint is a process's share of memory.
 type Footprint struct {
-	Resident unit.Bytes // pages of its own, and its part of those it shares (Pss)
-	Private  unit.Bytes // of that, without pages that come from files
+	Resident unit.Bytes // its own pages, and its share of shared ones (Pss)
+	Private  unit.Bytes // of that, without pages of files
 }
 
-// Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14), which takes the right to trace the process, and walks
+// Footprint reads /proc/<pid>/smaps_rollup (since Linux 4.14). It needs the permission to trace the process, and walks
 // its pages: some tenths of a millisecond.
 func (fs FS) Footprint(pid int) (Footprint, error) {
 	name := strconv.Itoa(pid) + "/smaps_rollup"
@@ -205,8 +205,8 @@ func (fs FS) Footprint(pid int) (Footprint, error) {
 	return p, nil
 }
 
-// parseFootprint reads lines like "Pss:   1234 kB". The split into Pss_Anon, Pss_File and Pss_Shmem is there since
-// Linux 5.4; without it all counts as private.
+// parseFootprint reads lines like "Pss:   1234 kB". The split into Pss_Anon, Pss_File and Pss_Shmem exists since Linux
+// 5.4; without it everything counts as private.
 func parseFootprint(text string) (Footprint, error) {
 	found := map[string]unit.Bytes{}
 	for number, line := range strings.Split(text, "\n") {
@@ -228,8 +228,8 @@ func parseFootprint(text string) (Footprint, error) {
 	return p, nil
 }
 
-// Resident returns the pages of a process that are in memory, shared ones in full: what anybody may know of a process
-// (proc_pid_statm(5)).
+// Resident returns the pages of a process that are in memory, including shared ones in full. Every process may read
+// that (proc_pid_statm(5)).
 func (fs FS) Resident(pid int) (unit.Bytes, error) {
 	name := strconv.Itoa(pid) + "/statm"
 	text, err := fs.text(name)

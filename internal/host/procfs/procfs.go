@@ -1,7 +1,7 @@
-// Package procfs reads facts of /proc: memory, limits on processes, who the kernel is, which network interface leads out,
-// and what processes use. It reads files below an injected root and decides nothing.
+// Package procfs reads values from /proc: memory, limits on processes, the kernel's version, the interfaces of default
+// routes, and processes' usage. It reads files below an injected root and decides nothing.
 //
-// A missing file, a missing line and a zero are different answers; errors name the file, the line and the reason.
+// A missing file, a missing line and a zero are different results. Errors name the file, the line and the reason.
 package procfs
 
 import (
@@ -21,17 +21,17 @@ import (
 // FS is a mounted /proc.
 type FS string
 
-// Default is where Linux has it.
+// Default is its usual location.
 const Default FS = "/proc"
 
 func (fs FS) path(name string) string { return filepath.Join(string(fs), name) }
 
-// Memory is what /proc/meminfo says (proc_meminfo(5)).
+// Memory is the content of /proc/meminfo (proc_meminfo(5)).
 type Memory struct {
 	Total     unit.Bytes
 	Free      unit.Bytes
 	Available unit.Amount[unit.Bytes] // absent before Linux 3.14
-	HugePages unit.Bytes              // set aside for huge pages of all sizes, used or not; 0 before Linux 4.16
+	HugePages unit.Bytes              // reserved for huge pages of all sizes, used or not; 0 before Linux 4.16
 	SwapTotal unit.Bytes
 	SwapFree  unit.Bytes
 
@@ -79,7 +79,7 @@ func parseMemory(text string) (Memory, error) {
 	return m, nil
 }
 
-// PIDs returns the most processes and threads there can be at once: the smaller of two kernel limits.
+// PIDs returns the largest possible number of processes and threads: the smaller of two kernel limits.
 func (fs FS) PIDs() (int64, error) {
 	most := int64(math.MaxInt64)
 	for _, name := range []string{"sys/kernel/pid_max", "sys/kernel/threads-max"} {
@@ -96,8 +96,8 @@ func (fs FS) PIDs() (int64, error) {
 	return most, nil
 }
 
-// Threads returns how many processes and threads there are: the number after the slash in /proc/loadavg, which reads like
-// "0.20 0.18 0.12 1/80 11206" (proc_loadavg(5)).
+// Threads returns the number of processes and threads: the number after the slash in /proc/loadavg, which is like "0.20
+// 0.18 0.12 1/80 11206" (proc_loadavg(5)).
 func (fs FS) Threads() (int64, error) {
 	text, err := fs.text("loadavg")
 	if err != nil {
@@ -120,7 +120,7 @@ func parseThreads(text string) (int64, bool) {
 	return n, err == nil && n > 0
 }
 
-// BootID returns an id that is another one after each boot.
+// BootID returns an ID that changes with each boot.
 func (fs FS) BootID() (string, error) { return fs.fact("boot id", "sys/kernel/random/boot_id") }
 
 // KernelVersion returns the release of the running kernel, like 6.1.0-18-amd64.
@@ -144,8 +144,8 @@ func (fs FS) text(name string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// DefaultInterfaces returns the names of the interfaces that routes to everywhere use, by metric, IPv4 before IPv6. None
-// is not an error: a machine may have no way out.
+// DefaultInterfaces returns the names of the interfaces of default routes, by metric, IPv4 before IPv6. It is no error
+// if there is none: a machine may have no default route.
 func (fs FS) DefaultInterfaces() ([]string, error) {
 	var names []string
 	for _, table := range []struct {
@@ -174,7 +174,7 @@ type route struct {
 	up     bool
 }
 
-// defaults returns the devices of the routes to everywhere, lowest metric first.
+// defaults returns the devices of default routes, lowest metric first.
 func defaults(routes []route) []string {
 	var names []string
 	for {

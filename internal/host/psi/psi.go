@@ -1,12 +1,12 @@
-// Package psi asks the kernel to ring when tasks stall for want of a resource, and reads how long they did
+// Package psi makes the kernel notify when tasks stall because a resource is short, and reads how long they did
 // (pressure stall information, Documentation/accounting/psi.rst; Linux 4.20, triggers 5.2, CONFIG_PSI).
 //
-// A pressure file belongs to the machine (/proc/pressure/memory) or to a group of cgroup v2 (memory.pressure). Written to, an
-// open one becomes a trigger: it rings (EPOLLPRI, see package epoll) when the stall within a window exceeds a threshold, at
-// most once per window, until it is closed.
+// A pressure file belongs to the machine (/proc/pressure/memory) or to a group of cgroup v2 (memory.pressure). Writing
+// to an open pressure file makes it a trigger: until it is closed it notifies (EPOLLPRI, see package epoll) when the
+// stall within a window exceeds a threshold, at most once per window.
 //
-// What it tells is that somebody already waits. Memory that is taken fast, and never reclaimed, runs out without a stall; so
-// as an alarm this is one among others, and a hint to look. The averages tell of what has been lasting.
+// A notification means that some task already waits. Memory that is taken fast, and never reclaimed, runs out without a
+// stall; so this is one notification among others, and a reason to check. The averages show what has lasted longer.
 package psi
 
 import (
@@ -22,22 +22,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/epoll"
 )
 
-// ErrNone is in the chain of errors where the kernel has no pressure stall information: none compiled in, or switched off
+// ErrNone is in the chain of errors if the kernel has no pressure stall information: not compiled in, switched off
 // (psi=0), or not for groups (cgroup v1).
 var ErrNone = errors.New("the kernel has no pressure stall information here")
 
-// Threshold says when a trigger rings.
+// Threshold determines when a trigger notifies.
 type Threshold struct {
-	Full   bool          // all tasks that are not idle stall at once; else some do
+	Full   bool          // all tasks that are not idle stall at the same time; otherwise some do
 	Stall  time.Duration // within Window
 	Window time.Duration // 500 ms to 10 s
 }
 
-// plainWindow is what windows must be multiples of for a process without CAP_SYS_RESOURCE (psi.rst, since Linux 6.5): the
-// kernel then measures with its ordinary averages, every 2 s, and rings so much later.
+// plainWindow is a divisor of all windows for a process without CAP_SYS_RESOURCE (psi.rst, since Linux 6.5): the kernel
+// then measures with its ordinary averages, every 2 s, and notifies that much later.
 const plainWindow = 2 * time.Second
 
-// text is what the kernel wants to be written: "some 150000 1000000", in microseconds.
+// text returns what must be written to the file: "some 150000 1000000", in microseconds.
 func (t Threshold) text() string {
 	who := "some"
 	if t.Full {
@@ -46,7 +46,7 @@ func (t Threshold) text() string {
 	return who + " " + strconv.FormatInt(t.Stall.Microseconds(), 10) + " " + strconv.FormatInt(t.Window.Microseconds(), 10)
 }
 
-// Trigger opens file and has it ring at t, in the next longer window that we may use.
+// Trigger opens file and makes it notify at t, with the next longer window that the process may use.
 func Trigger(file string, t Threshold) (epoll.Source, error) {
 	s, err := trigger(file, t)
 	if errors.Is(err, unix.EINVAL) && t.Window%plainWindow != 0 {
@@ -61,7 +61,7 @@ func trigger(file string, t Threshold) (epoll.Source, error) {
 	if err != nil {
 		return epoll.Source{}, fmt.Errorf("watch pressure: %s: %w", file, absence(err))
 	}
-	// The terminating zero is part of the kernel's own example: without it some kernels cut the last character.
+	// The terminating zero is part of the kernel's own example; without it some kernels cut the last character.
 	if _, err := unix.Write(fd, append([]byte(t.text()), 0)); err != nil {
 		unix.Close(fd)
 		return epoll.Source{}, fmt.Errorf("watch pressure: %s: write %q: %w", file, t.text(), absence(err))
@@ -76,16 +76,16 @@ func absence(err error) error {
 	return err
 }
 
-// Pressure is what a file says.
+// Pressure is the content of a pressure file.
 type Pressure struct {
 	Some Stall // at least one task stalled
-	Full Stall // all tasks that were not idle did, at once
+	Full Stall // all tasks that were not idle did, at the same time
 }
 
-// Stall is how much of the time was lost.
+// Stall is the lost time.
 type Stall struct {
-	Avg10, Avg60, Avg300 float64       // per cent, in the last so many seconds, later ones weighing more (exponentially)
-	Total                time.Duration // since the boot, or since the group was made
+	Avg10, Avg60, Avg300 float64       // per cent, over that many last seconds, exponentially weighted
+	Total                time.Duration // since boot, or since the group was created
 }
 
 // Read reads a pressure file.

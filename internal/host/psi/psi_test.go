@@ -29,7 +29,7 @@ func TestTriggerOnThisKernel(t *testing.T) {
 	if err := c.Add(s); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Wait(0); err != nil { // whether something stalls meanwhile is the machine's business
+	if _, err := c.Wait(0); err != nil { // whether something stalls meanwhile does not matter
 		t.Fatal(err)
 	}
 	if _, err := Trigger(machine, Threshold{Stall: time.Second, Window: time.Minute}); err == nil || errors.Is(err, ErrNone) {

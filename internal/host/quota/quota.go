@@ -1,19 +1,21 @@
-// Package quota counts what a directory holds by project quota: the kernel keeps the sum for a project id, and every file made
-// below a directory with one inherits it. Asking costs microseconds however many files there are, and files that were deleted
-// and are still open are counted, which no walk can see.
+// Package quota measures directories by project quota: the kernel keeps the sum for a project ID, and every file that
+// is created below a directory with an ID inherits it. Reading the sum takes microseconds, however many files there
+// are. It includes files that were deleted and are still open, which no walk can see.
 //
 // # Model
 //
-// A *project* is a 32-bit number on one file system; here each counted directory has its own, derived from its inode number,
-// which nobody else on that file system has at the same time. So nothing needs to be remembered, and a directory tells itself
-// whether it is counted. Ids begin at 1<<30, above what people write into /etc/projects. When an inode number is used again, what
-// its former directory still holds open counts for the new one: it is on the disk all the same.
+// A project is a 32-bit number on one file system. Here each measured directory has its own, derived from its inode
+// number, which no other directory on that file system has at the same time. So nothing needs to be stored, and a
+// directory itself shows whether it is measured. IDs begin at 1<<30, above what administrators write into
+// /etc/projects. When an inode number is reused, files of its former directory that are still open count for the new
+// one; they are on the disk in any case.
 //
-// # What it needs
+// # Requirements
 //
 // A file system with project quota accounting: ext4 with the features project and quota (mkfs.ext4 -O project,quota -E
-// quotatype=prjquota), mounted with prjquota; Linux 5.14 for quotactl_fd(2). Elsewhere Begin and Usage return ErrNone, and the
-// caller counts files. It sets no limits: a program that meets one gets ENOSPC instead of being evicted.
+// quotatype=prjquota), mounted with prjquota; Linux 5.14 for quotactl_fd(2). Elsewhere Begin and Of return ErrNone, and
+// the caller counts files. The package sets no limits: a program at its limit would get ENOSPC instead of being
+// evicted.
 package quota
 
 import (
@@ -27,12 +29,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// ErrNone says that a directory is not counted by the kernel.
+// ErrNone means that the kernel does not measure a directory.
 var ErrNone = errors.New("no project quota")
 
 const (
-	idBase = 1 << 30 // the least of our project ids
-	idSpan = 1 << 30 // how many inode numbers can be one
+	idBase = 1 << 30 // the smallest project ID of the agent
+	idSpan = 1 << 30 // how many inode numbers can become one
 
 	// From linux/quota.h and linux/fs.h; x/sys/unix has no names for them.
 	getQuota      = 0x800007<<8 | 2 // QCMD(Q_GETQUOTA, PRJQUOTA)
@@ -56,7 +58,8 @@ type block struct {
 	_                              uint32
 }
 
-// Begin has the kernel count what will be made below dir, which must be an empty directory. ErrNone: it cannot here.
+// Begin makes the kernel measure what will be created below dir, which must be an empty directory. ErrNone means that
+// the kernel cannot.
 func Begin(dir string) error {
 	f, err := open(dir)
 	if err != nil {
@@ -71,7 +74,7 @@ func Begin(dir string) error {
 		return ErrNone
 	}
 	id := uint32(idBase + st.Ino)
-	// A project that the kernel cannot tell the sum of is not worth having.
+	// A project whose sum the kernel cannot report is useless.
 	if _, err := read(f, id); err != nil {
 		return err
 	}
@@ -86,13 +89,13 @@ func Begin(dir string) error {
 	return nil
 }
 
-// Usage is what a directory holds.
+// Usage is the size of a directory.
 type Usage struct {
 	Bytes  unit.Bytes
 	Inodes int64
 }
 
-// Of returns what dir, and all that was made below it, holds. ErrNone: Begin was not called for it, or cannot be.
+// Of returns the size of dir and everything below it. ErrNone means that Begin was not called for it, or failed.
 func Of(dir string) (Usage, error) {
 	f, err := open(dir)
 	if err != nil {
@@ -121,7 +124,7 @@ func open(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// read asks for the sum of a project. A project that nothing belongs to has none, which is zero.
+// read reads the sum of a project. A project without files has none, which is zero.
 func read(f *os.File, project uint32) (Usage, error) {
 	var b block
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getQuota, uintptr(project), uintptr(unsafe.Pointer(&b)), 0, 0)
@@ -141,7 +144,7 @@ func control(f *os.File, request uintptr, argument unsafe.Pointer) error {
 	return nil
 }
 
-// noneOr turns what a kernel or file system without project quota answers into ErrNone. ESRCH: accounting is off.
+// noneOr turns the errors of a kernel or file system without project quota into ErrNone. ESRCH: accounting is off.
 func noneOr(err error) error {
 	for _, none := range []error{unix.ENOTTY, unix.ENOSYS, unix.EOPNOTSUPP, unix.ESRCH, unix.EINVAL, unix.ENOTBLK, unix.ENODEV} {
 		if errors.Is(err, none) {

@@ -1,8 +1,8 @@
-// Package shortage tells errors that say what a machine is short of from all others, and tries again what met one.
+// Package shortage distinguishes errors that mean that the machine is short of something, and retries after them.
 //
-// A full disk, one that became read-only, or a process without file descriptors is no reason to end: whoever is to free
-// the disk must come up and go on. What failed so may work later with nothing changed here; other errors would be the
-// same.
+// A full disk, one that became read-only, or a process without free file descriptors is no reason to end: the program
+// that may free the disk must start and continue. What failed because of a shortage may succeed later although nothing
+// is changed here; after other errors a retry would fail the same way.
 package shortage
 
 import (
@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Is reports whether err says that room, inodes, file descriptors or memory are short, or that a disk cannot be written
-// now.
+// Is reports whether err means that space, inodes, file descriptors or memory are short, or that a disk cannot be
+// written at present.
 func Is(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
@@ -25,8 +25,8 @@ func Is(err error) bool {
 	return false
 }
 
-// The waits between two tries, doubled each time. Chosen: what frees a disk takes some seconds; a minute later than it
-// could be is no harm to a part that others go on without.
+// The waits between two tries, doubled each time. Chosen: freeing a disk takes some seconds, and a delay of a minute
+// does not harm a part without which the others continue.
 const (
 	waitMin = time.Second
 	waitMax = time.Minute
@@ -41,7 +41,7 @@ func Again(ctx context.Context, what string, do func(context.Context) error) err
 			return err
 		}
 		if time.Since(began) > waitMax {
-			wait = waitMin // it worked for long: this is a new trouble
+			wait = waitMin // it worked for long, so this is a new failure
 		}
 		slog.Warn("the machine is short of something; trying again", "what", what, "in", wait, "err", err)
 		select {

@@ -1,16 +1,16 @@
-// Package socket makes unix sockets that others watch for, in directories of their own.
+// Package socket makes unix sockets that other programs watch for, in directories of their own.
 //
 // # Model
 //
-// A Dir is a directory held open. Everything in it is named through the open handle: a socket's path holds 108 bytes at most
-// (unix(7)), and the directory of an instance may be longer; and what is mounted or renamed later changes nothing.
+// A Dir is an open directory. Everything in it is named through the open handle: a socket's path has at most 108 bytes
+// (unix(7)), and an instance's directory may be longer. A later mount or rename changes nothing.
 //
 // # Invariants
 //
-//   - A socket that Listen made accepts connections, with its final mode, from the moment it has its name.
-//   - Nothing outside the directory is made, removed or looked at, whatever links are in it.
+//   - A socket that Listen makes accepts connections, with its final mode, as soon as it has its name.
+//   - Nothing outside the directory is created, removed or read, whatever links are in it.
 //
-// It serves nothing, and sets no SELinux labels.
+// The package serves nothing, and sets no SELinux labels.
 package socket
 
 import (
@@ -22,7 +22,8 @@ import (
 	"path/filepath"
 )
 
-// Modes of the directory, as the kubelet's, and of its sockets: who can connect is trusted with the whole node.
+// Modes of the directory, as the kubelet's, and of its sockets: a program that can connect is trusted with the whole
+// node.
 const (
 	dirMode    = 0o750
 	socketMode = 0o600
@@ -35,7 +36,7 @@ type Dir struct {
 	handle *os.File
 }
 
-// Open opens a directory, and makes it first if it is not there.
+// Open opens a directory; it creates the directory if it does not exist.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, dirMode); err != nil {
 		return nil, err
@@ -51,13 +52,13 @@ func Open(path string) (*Dir, error) {
 	return &Dir{path, root, handle}, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (d *Dir) Close() error { return errors.Join(d.handle.Close(), d.root.Close()) }
 
-// In names a file of the directory for system calls.
+// In returns a path of a file in the directory for system calls.
 func (d *Dir) In(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.handle.Fd(), name) }
 
-// Check fails unless name is a socket, not a link to one.
+// Check returns an error unless name is a socket, not a link to one.
 func (d *Dir) Check(name string) error {
 	info, err := d.root.Lstat(name)
 	if err == nil && info.Mode()&os.ModeSocket == 0 {
@@ -83,7 +84,7 @@ func (d *Dir) Clear() error {
 	return nil
 }
 
-// Remove removes a file, if it is there.
+// Remove removes a file, if it exists.
 func (d *Dir) Remove(name string) error {
 	if err := d.root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -91,9 +92,10 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// Listen makes a socket in the place of what has its name. It is made under another name first: others watch for it, and one that
-// is quick would meet a socket that is bound and does not listen yet, be refused, and wait for a change that does not come. A
-// link, not a rename: some watch for the creation of a file only. Closing the listener leaves the name: see Remove.
+// Listen makes a socket, replacing an existing file of that name. It is made under another name first: other programs
+// watch for it, and a quick one would find a socket that is bound but does not listen yet, be refused, and wait for a
+// change that does not come. It gets its name by a link, not by a rename, since some programs watch only for the
+// creation of a file. Closing the listener leaves the name: see Remove.
 func (d *Dir) Listen(name string) (net.Listener, error) {
 	before := Before(name)
 	for _, old := range []string{before, name} {
@@ -119,5 +121,5 @@ func (d *Dir) Listen(name string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Before is the name that a socket has until it listens.
+// Before returns the name of a socket until it listens.
 func Before(name string) string { return "." + name + ".new" }

@@ -18,10 +18,10 @@ const cpuDir = "devices/system/cpu"
 type CPUs struct {
 	Online   idset.Set // the kernel runs on them
 	Offline  idset.Set // present, but switched off
-	Isolated idset.Set // of both, those out of load balancing (isolcpus)
+	Isolated idset.Set // of both, those excluded from load balancing (isolcpus)
 }
 
-// CPUs reads which there are.
+// CPUs reads which CPUs exist.
 func (fs FS) CPUs() (CPUs, error) {
 	online, _, err := fs.list(cpuDir, "online")
 	if err == nil && online.IsEmpty() {
@@ -30,7 +30,7 @@ func (fs FS) CPUs() (CPUs, error) {
 	if err != nil {
 		return CPUs{}, fmt.Errorf("read CPUs: %w", err)
 	}
-	// The kernel's own offline file also lists CPUs that could be plugged in one day: what is present decides.
+	// The kernel's own offline file also lists CPUs that could be plugged in later, so the present ones are read.
 	present, ok, err := fs.list(cpuDir, "present")
 	if err != nil {
 		return CPUs{}, fmt.Errorf("read CPUs: %w", err)
@@ -45,8 +45,8 @@ func (fs FS) CPUs() (CPUs, error) {
 	return CPUs{online, present.Minus(online), isolated.Intersect(present.Union(online))}, nil
 }
 
-// Topology says which CPUs share what. Each level is a partition of the online CPUs, or empty when the kernel does not
-// tell it.
+// Topology lists which CPUs share what. Each level is a partition of the online CPUs, or empty if the kernel does not
+// report it.
 type Topology struct {
 	Sockets map[machine.SocketID]idset.Set
 	Dies    []idset.Set
@@ -64,7 +64,7 @@ func (fs FS) Topology(online idset.Set) (Topology, error) {
 	if t.Dies, err = fs.groups(online, "die_cpus_list"); err != nil {
 		return Topology{}, fmt.Errorf("read CPU topology: %w", err)
 	}
-	// core_cpus_list has been the name since Linux 5.3; the old one is kept beside it.
+	// core_cpus_list is the name since Linux 5.3; the old one still exists too.
 	if t.Cores, err = fs.groups(online, "core_cpus_list", "thread_siblings_list"); err != nil {
 		return Topology{}, fmt.Errorf("read CPU topology: %w", err)
 	}
@@ -74,16 +74,16 @@ func (fs FS) Topology(online idset.Set) (Topology, error) {
 	return t, nil
 }
 
-// ThermalThrottles returns the directories that count how often each CPU was slowed down for heat. Machines without
-// such counters, most guests among them, have none.
+// ThermalThrottles returns the directories of the counters of thermal throttling of each CPU. Machines without such
+// counters, such as most guests, have none.
 func (fs FS) ThermalThrottles() []string {
-	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle")) // fails for a bad pattern only
+	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle")) // only a bad pattern is an error
 	return dirs
 }
 
 func cpuName(cpu int) string { return fmt.Sprintf("cpu%d", cpu) }
 
-// sockets reads physical_package_id, which is -1 where the firmware does not tell.
+// sockets reads physical_package_id, which is -1 if the firmware does not report it.
 func (fs FS) sockets(online idset.Set) (map[machine.SocketID]idset.Set, error) {
 	sockets := map[machine.SocketID]idset.Set{}
 	var untold idset.Set
@@ -108,8 +108,8 @@ func (fs FS) sockets(online idset.Set) (map[machine.SocketID]idset.Set, error) {
 	return sockets, nil
 }
 
-// groups reads one of the topology files in which each CPU lists those it shares something with. The first name that
-// the kernel has is read.
+// groups reads one of the topology files in which each CPU lists the CPUs with which it shares something. The first of
+// the names that the kernel has is read.
 func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 	for _, name := range names {
 		var p partition
@@ -137,13 +137,13 @@ func (fs FS) groups(online idset.Set, names ...string) ([]idset.Set, error) {
 	return nil, nil
 }
 
-// partition collects groups that every member tells of, and finds members who disagree.
+// partition collects groups that each member reports, and detects members that disagree.
 type partition struct {
 	groups []idset.Set
 	seen   idset.Set
 }
 
-// add takes the word of one CPU for its group.
+// add adds the group that one CPU reports.
 func (p *partition) add(file string, cpu int, group idset.Set) error {
 	if !group.Has(cpu) {
 		return fmt.Errorf("%s: %q: CPU %d is not in its own group", file, group, cpu)
@@ -160,11 +160,11 @@ func (p *partition) add(file string, cpu int, group idset.Set) error {
 	return fmt.Errorf("%s: %q: another CPU of this group tells of another group: %v", file, group, p.groups)
 }
 
-// l3Groups reads which CPUs share a cache of level 3. Where some CPUs have one and others do not (efficiency cores of
-// mobile processors), those without are a group of their own with the first free number.
+// l3Groups reads which CPUs share a level 3 cache. If some CPUs have one and others do not (efficiency cores of mobile
+// processors), those without are a group of their own with the first free number.
 func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 	var p partition
-	var ids []int64 // of p.groups; -1: not told
+	var ids []int64 // of p.groups; -1: not reported
 	for cpu := range online.All() {
 		index, ok, err := fs.l3Index(cpu)
 		if err != nil {
@@ -204,7 +204,7 @@ func (fs FS) l3Groups(online idset.Set) (map[machine.CacheID]idset.Set, error) {
 	return groups, nil
 }
 
-// numbered gives each group its id. Where an id is not told, or told of two groups, as some hypervisors do, each group
+// numbered gives each group its ID. If an ID is missing, or reported for two groups, as some hypervisors do, each group
 // is named by its lowest CPU.
 func numbered(groups []idset.Set, ids []int64) map[machine.CacheID]idset.Set {
 	out := map[machine.CacheID]idset.Set{}
@@ -223,7 +223,7 @@ func numbered(groups []idset.Set, ids []int64) map[machine.CacheID]idset.Set {
 	return out
 }
 
-// l3Index returns the directory of the cache of level 3 that cpu uses, relative to the root.
+// l3Index returns the directory of the level 3 cache that cpu uses, relative to the root.
 func (fs FS) l3Index(cpu int) (string, bool, error) {
 	dir := filepath.Join(cpuDir, cpuName(cpu), "cache")
 	entries, err := os.ReadDir(fs.path(dir))

@@ -19,7 +19,7 @@ const nodeDir = "devices/system/node"
 
 func nodeName(id machine.NUMAID) string { return fmt.Sprintf("node%d", id) }
 
-// NUMANodes returns the online NUMA nodes by id (Documentation/ABI/stable/sysfs-devices-node); none on a kernel without
+// NUMANodes returns the online NUMA nodes by ID (Documentation/ABI/stable/sysfs-devices-node); none on a kernel without
 // NUMA.
 func (fs FS) NUMANodes() ([]machine.NUMANode, error) {
 	ids, ok, err := fs.list(nodeDir, "online")
@@ -93,7 +93,7 @@ func parseNodeMemory(text string) (unit.Bytes, error) {
 	return 0, errors.New("MemTotal: missing")
 }
 
-// parseDistances reads one number for each online node, in the order of their ids.
+// parseDistances reads one number for each online node, in the order of their IDs.
 func parseDistances(text string, ids idset.Set) (map[machine.NUMAID]int, error) {
 	words := strings.Fields(text)
 	if len(words) != ids.Len() {
@@ -112,7 +112,7 @@ func parseDistances(text string, ids idset.Set) (map[machine.NUMAID]int, error) 
 }
 
 // installed counts the memory blocks of each node (Documentation/admin-guide/mm/memory-hotplug.rst): what the firmware
-// handed over, in whole blocks. It stays unknown on kernels without blocks, and for nodes that share one.
+// provided, in whole blocks. It stays unknown on kernels without memory blocks, and for nodes that share a block.
 func (fs FS) installed(nodes []machine.NUMANode) error {
 	const sizeFile = "devices/system/memory/block_size_bytes"
 	text, ok, err := fs.text(sizeFile)
@@ -154,8 +154,8 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// blockSizeMax bounds a memory block: kernels have blocks of 16 MiB to 2 GiB, and a million of this size can still be
-// counted.
+// blockSizeMax bounds a memory block: kernels have blocks of 16 MiB to 2 GiB, and a million blocks of this size can
+// still be counted.
 const blockSizeMax = unit.TiB
 
 // parseBlockSize reads block_size_bytes: hexadecimal without 0x.
@@ -167,10 +167,10 @@ func parseBlockSize(text string) (unit.Bytes, error) {
 	return unit.Bytes(n), nil
 }
 
-// classBridge is the PCI class of bridges, whose place says nothing that the devices behind them do not.
+// classBridge is the PCI class of bridges, whose location adds nothing to that of the devices behind them.
 const classBridge = 0x06
 
-// PCIDevices returns the devices whose node is known, by address; bridges are left out.
+// PCIDevices returns the devices whose NUMA node is known, by address; bridges are left out.
 func (fs FS) PCIDevices() ([]machine.PCIDevice, error) {
 	const dir = "bus/pci/devices"
 	entries, err := os.ReadDir(fs.path(dir))

@@ -1,15 +1,15 @@
-// Package sysfs reads what /sys tells of a machine: CPUs and their topology, NUMA nodes, huge pages, PCI devices, the
-// firmware's id. It reads files below an injected root, every one of them, and decides nothing.
+// Package sysfs reads a machine's /sys: CPUs and their topology, NUMA nodes, huge pages, PCI devices, the firmware's
+// ID. It reads all files below an injected root, and decides nothing.
 //
 // # Model
 //
-// Formats are those of the kernel's Documentation/ABI: CPUs as lists ("0-3,8"), sizes in kB, distances as one number per
-// online node in the order of their ids. Ids have holes, so nothing here is found by counting. What a kernel does not tell
-// is absent in the answer (an old kernel without die_cpus_list, a guest without caches, a machine without NUMA), for
-// machine.Complete to fill in; what it tells wrongly (a CPU that is not among its own siblings, a distance too few) is an
-// error that names the file and the value.
+// Formats are those of the kernel's Documentation/ABI: CPUs as lists ("0-3,8"), sizes in kB, distances as one number
+// per online node in the order of their IDs. IDs may have gaps, so nothing is found by counting. What a kernel does not
+// report is absent in the result (an old kernel without die_cpus_list, a guest without caches, a machine without NUMA),
+// and machine.Complete completes it. What it reports wrongly (a CPU that is not among its own siblings, a missing
+// distance) is an error that names the file and the value.
 //
-// # What it does not do
+// # Limits of the package
 //
 // It does not put a machine together (internal/host/machineinfo does), and it writes nothing.
 package sysfs
@@ -30,14 +30,14 @@ import (
 // FS is a mounted /sys.
 type FS string
 
-// Default is where Linux has it.
+// Default is its usual location.
 const Default FS = "/sys"
 
 func (fs FS) path(names ...string) string {
 	return filepath.Join(append([]string{string(fs)}, names...)...)
 }
 
-// text returns a file without the white space around it, and whether the kernel has it.
+// text returns a file's content without surrounding white space, and whether the file exists.
 func (fs FS) text(names ...string) (string, bool, error) {
 	data, err := os.ReadFile(fs.path(names...))
 	if errors.Is(err, os.ErrNotExist) {
@@ -46,7 +46,7 @@ func (fs FS) text(names ...string) (string, bool, error) {
 	return strings.TrimSpace(string(data)), err == nil, err
 }
 
-// list returns a file in the kernel's list format, and whether the kernel has it.
+// list returns the content of a file in the kernel's list format, and whether the file exists.
 func (fs FS) list(names ...string) (idset.Set, bool, error) {
 	text, ok, err := fs.text(names...)
 	if err != nil || !ok {
@@ -59,7 +59,7 @@ func (fs FS) list(names ...string) (idset.Set, bool, error) {
 	return s, true, nil
 }
 
-// number returns a file with one decimal number, and whether the kernel has it.
+// number returns the decimal number in a file, and whether the file exists.
 func (fs FS) number(names ...string) (int64, bool, error) {
 	text, ok, err := fs.text(names...)
 	if err != nil || !ok {
@@ -72,7 +72,7 @@ func (fs FS) number(names ...string) (int64, bool, error) {
 	return n, true, nil
 }
 
-// HugePages returns how many pages of each size are set aside. A kernel without huge pages has no sizes.
+// HugePages returns how many pages of each size are reserved. A kernel without huge pages has no sizes.
 func (fs FS) HugePages() (map[unit.Bytes]int64, error) {
 	pages, err := fs.hugePages("kernel/mm/hugepages")
 	if err != nil {
@@ -81,7 +81,7 @@ func (fs FS) HugePages() (map[unit.Bytes]int64, error) {
 	return pages, nil
 }
 
-// hugePages reads a directory with one like hugepages-2048kB for each page size.
+// hugePages reads a directory with one subdirectory like hugepages-2048kB per page size.
 func (fs FS) hugePages(dir string) (map[unit.Bytes]int64, error) {
 	entries, err := os.ReadDir(fs.path(dir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -118,8 +118,8 @@ func parseHugePageDir(name string) (unit.Bytes, bool) {
 	return unit.Bytes(n) * unit.KiB, true
 }
 
-// SystemUUID returns the firmware's id of the machine, in lower case; empty when the firmware tells none, or tells it to
-// root only.
+// SystemUUID returns the firmware's ID of the machine, in lower case; empty if the firmware has none, or if only root
+// may read it.
 func (fs FS) SystemUUID() string {
 	for _, name := range []string{"class/dmi/id/product_uuid", "firmware/devicetree/base/vm,uuid", "hypervisor/uuid"} {
 		data, err := os.ReadFile(fs.path(name))

@@ -114,7 +114,7 @@ func FuzzNodeFiles(f *testing.F) {
 	})
 }
 
-// TestThisMachine reads the real files: what there is of them must be readable and fit together.
+// TestThisMachine reads the real files: those that exist must be readable and consistent.
 func TestThisMachine(t *testing.T) {
 	cpus, err := Default.CPUs()
 	if err != nil {

@@ -1,22 +1,22 @@
-// Package untrusted opens files that a container may have written, replaced or grown.
+// Package untrusted opens files that a container may have written, replaced or extended.
 //
 // # Model
 //
-// A container with a bind mount of a file may make it terabytes long without a block on the disk (truncate(2)); one
-// with a directory may put anything in the place of a file: a link to a file of the host, a FIFO whose opening waits
-// for ever, a device whose opening does something, a file with a lease (fcntl(2), F_SETLEASE), which makes whoever
-// opens it wait for 45 s. So a path is opened without any effect first (O_PATH, open(2)), without following a link in
-// its last element; what was found is looked at; and only a regular file is opened for reading, by /proc/self/fd, so
-// that nothing can take its place in between.
+// A container with a bind mount of a file may make it terabytes long without a block on the disk (truncate(2)). A
+// container with a directory may replace a file by anything: a link to a file of the host, a FIFO whose opening waits
+// forever, a device whose opening has an effect, a file with a lease (fcntl(2), F_SETLEASE), for which an opening
+// process waits for 45 s. So a path is first opened without any effect (O_PATH, open(2)), without following a link in
+// its last element. Then its type is checked. Only a regular file is opened for reading, through /proc/self/fd, so that
+// it cannot be replaced in between.
 //
 // # Invariants
 //
-//   - No call waits for another process, and none has an effect on what it refuses.
-//   - No call reads more than its caller said, whatever the size of the file.
-//   - Open and Read trust the directories on the way and no more; Dir trusts the root that it was given and nothing
-//     below it.
+//   - No call waits for another process, and none has an effect on a file that it refuses.
+//   - No call reads more than its caller allows, whatever the size of the file.
+//   - Open and Read trust the directories on the path and nothing else. Dir trusts its root and nothing below it.
 //
-// It writes nothing but new files (Dir.Create) and links (Dir.Symlink), and does not know which files are whose.
+// The package writes nothing except new files (Dir.Create) and links (Dir.Symlink), and does not know which files
+// belong to whom.
 package untrusted
 
 import (
@@ -31,16 +31,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular says that a name is not a regular file: a link, a FIFO, a device, a directory.
+// ErrNotRegular means that a name is not a regular file: a link, a FIFO, a device, a directory.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge says that a file is larger than its reader takes.
+// ErrTooLarge means that a file is larger than its reader allows.
 var ErrTooLarge = errors.New("larger than what is read of it")
 
 // Open opens a regular file for reading. A link in the last element of path is not followed.
 func Open(path string) (*os.File, error) { return openAt(unix.AT_FDCWD, path, path) }
 
-// Read returns the whole of a regular file that has at most most bytes, else ErrTooLarge.
+// Read returns the content of a regular file that has at most most bytes, otherwise ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	text, err := Head(path, most+1)
 	if err == nil && int64(len(text)) > most {
@@ -73,7 +73,7 @@ func Holds(path string, text []byte) bool {
 	return err == nil && bytes.Equal(had, text)
 }
 
-// openAt opens name in the directory at; path is what errors call it.
+// openAt opens name in the directory at; path is its name in errors.
 func openAt(at int, name, path string) (*os.File, error) {
 	found, err := again(func() (int, error) { return unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -87,7 +87,8 @@ func openAt(at int, name, path string) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, &os.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
-	// O_NONBLOCK: a file with a lease is EWOULDBLOCK now, instead of a wait until the kernel breaks the lease.
+	// O_NONBLOCK: for a file with a lease this is EWOULDBLOCK at once; otherwise the call would wait until the kernel
+	// breaks the lease.
 	fd, err := again(func() (int, error) {
 		return unix.Open("/proc/self/fd/"+strconv.Itoa(found), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
@@ -97,7 +98,7 @@ func openAt(at int, name, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// again repeats what a signal interrupted.
+// again repeats a call that a signal interrupted.
 func again(open func() (int, error)) (int, error) {
 	for {
 		if fd, err := open(); err != unix.EINTR {
@@ -106,15 +107,15 @@ func again(open func() (int, error)) (int, error) {
 	}
 }
 
-// Dir is an open directory below a trusted root, whatever is done to its name afterwards. All names are single elements
-// of it.
+// Dir is an open directory below a trusted root. What happens to its name afterwards does not matter. All names are
+// single elements in it.
 type Dir struct {
 	fd   int
 	path string
 }
 
-// OpenDir opens the directory at path, which is root or below it. root may be reached by links; below it no link is
-// followed.
+// OpenDir opens the directory at path, which is root or below it. root may be reached through links; below it no link
+// is followed.
 func OpenDir(root, path string) (*Dir, error) {
 	below, err := filepath.Rel(root, path)
 	if err != nil || !filepath.IsLocal(below) {
@@ -134,7 +135,7 @@ func OpenDir(root, path string) (*Dir, error) {
 		switch err {
 		case nil:
 			return &Dir{fd, path}, nil
-		case unix.EINTR, unix.EAGAIN: // EAGAIN: a rename or mount somewhere made the kernel unsure (openat2(2))
+		case unix.EINTR, unix.EAGAIN: // EAGAIN: the kernel noticed a concurrent rename or mount (openat2(2))
 		default:
 			return nil, &os.PathError{Op: "open", Path: path, Err: err}
 		}
@@ -146,7 +147,7 @@ func (d *Dir) Close() error { return unix.Close(d.fd) }
 
 func (d *Dir) join(name string) string { return filepath.Join(d.path, name) }
 
-// check refuses what is no single element.
+// check returns an error for a name that is not a single element.
 func (d *Dir) check(op, name string) error {
 	if name == "" || name == "." || name == ".." || filepath.Base(name) != name {
 		return &os.PathError{Op: op, Path: d.join(name), Err: errors.New("not a name in this directory")}
@@ -162,7 +163,7 @@ func (d *Dir) Open(name string) (*os.File, error) {
 	return openAt(d.fd, name, d.join(name))
 }
 
-// Create makes a new file for writing. Whatever had its name is removed; directories are not.
+// Create creates a new file for writing. An existing file of that name is removed; a directory is not.
 func (d *Dir) Create(name string, mode os.FileMode) (*os.File, error) {
 	if err := d.check("create", name); err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func (d *Dir) Create(name string, mode os.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), d.join(name)), nil
 }
 
-// Remove removes a name that is no directory.
+// Remove removes a file that is not a directory.
 func (d *Dir) Remove(name string) error {
 	if err := d.check("remove", name); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (d *Dir) Rename(from, to string) error {
 	return nil
 }
 
-// Symlink makes a link to target, which is not looked at. What has the name already is an error, os.ErrExist.
+// Symlink makes a link to target, which is not checked. An existing file of that name is an error, os.ErrExist.
 func (d *Dir) Symlink(target, name string) error {
 	if err := d.check("symlink", name); err != nil {
 		return err
@@ -212,7 +213,7 @@ func (d *Dir) Symlink(target, name string) error {
 	return nil
 }
 
-// Readlink returns what the link called name leads to.
+// Readlink returns the target of the link called name.
 func (d *Dir) Readlink(name string) (string, error) {
 	if err := d.check("readlink", name); err != nil {
 		return "", err
@@ -225,7 +226,7 @@ func (d *Dir) Readlink(name string) (string, error) {
 	return string(text[:n]), nil
 }
 
-// Stat describes a name without following it.
+// Stat describes a name without following links.
 func (d *Dir) Stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := d.check("stat", name); err != nil {
@@ -240,8 +241,8 @@ func (d *Dir) Stat(name string) (unix.Stat_t, error) {
 // IsRegular reports whether st is of a regular file.
 func IsRegular(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Names lists d, at most most names: a container may make as many as the disk has inodes. whole is false if there are
-// more.
+// Names lists at most most names of d: a container may create as many as the disk has inodes. whole is false if there
+// are more.
 func (d *Dir) Names(most int) (names []string, whole bool, err error) {
 	fd, err := again(func() (int, error) { return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

@@ -17,7 +17,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestNothingButRegularFilesIsOpened has what containers put in the place of a file.
+// TestNothingButRegularFilesIsOpened tries what containers may put in place of a file.
 func TestNothingButRegularFilesIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -62,7 +62,7 @@ func TestNothingButRegularFilesIsOpened(t *testing.T) {
 	}
 }
 
-// TestSparseFileIsNotRead is the attack of a container on a file that is mounted into it: nothing of 8 TiB may be read.
+// TestSparseFileIsNotRead is a container's attack on a file that is mounted into it: none of 8 TiB may be read.
 func TestSparseFileIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	must(t, os.WriteFile(path, []byte("text"), 0o600))
@@ -77,7 +77,8 @@ func TestSparseFileIsNotRead(t *testing.T) {
 	}
 }
 
-// TestLeasedFileIsNotWaitedFor: whoever opens a file with a lease waits up to /proc/sys/fs/lease-break-time, 45 s.
+// TestLeasedFileIsNotWaitedFor: a process that opens a file with a lease waits up to /proc/sys/fs/lease-break-time, 45
+// s.
 func TestLeasedFileIsNotWaitedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(path, []byte("text"), 0o600))
