@@ -19,32 +19,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// api is what the mind asks of the API server.
+// api is the requests that the scheduling loop makes to the API server.
 type api interface {
-	// bind sends a pod to its node and says what is known of the outcome; err is set unless it is BindDone.
+	// bind binds a pod to its node and returns the outcome, as far as it is known. err is set unless it is BindDone.
 	bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error)
 	// patchStatus applies a strategic merge patch to the pod's status.
 	patchStatus(ctx context.Context, namespace, name string, patch []byte) error
-	// keepVolume and askForVolume write one part of a plan for a pod's volumes.
+	// keepVolume and askForVolume write one part of a pod's volume plan.
 	keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error
 	askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error
-	// pod returns the whole object, of which the cache keeps a part.
+	// pod reads the whole object. The informer's cache has only a part of it.
 	pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// remove deletes the pod if it is still the one with that UID.
+	// remove deletes the pod if it still has that UID.
 	remove(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
-// answerMax bounds the answer to one bind, and to any other write. Upstream's client gives a request 30 s (the API
-// server's own limit is 60 s); after that it counts as lost.
+// answerMax limits how long an answer to a bind, or to any other write, may take. Upstream's client gives a request 30
+// s (the API server's own limit is 60 s). After that, the answer counts as lost.
 const answerMax = 30 * time.Second
 
-// remote is the real API server, behind a Gate.
+// remote is the real API server; its client has a write throttle (kube.Gate).
 type remote struct{ client *kube.Client }
 
 func (r remote) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	err := r.client.Create(ctx, kube.Pods, d.Pod.Namespace, d.Pod.Name, bindingOf(d), &metav1.Status{}, "binding")
 	if kube.IsWithdrawn(ctx) && errors.Is(err, context.Canceled) {
-		return corescheduler.BindWithdrawn, errWithdrawn // it waited before the Gate
+		return corescheduler.BindWithdrawn, errWithdrawn // it was still in the throttle's queue
 	}
 	return outcomeOf(err), err
 }
@@ -60,14 +60,14 @@ func bindingOf(d corescheduler.Decision) *corev1.Binding {
 	return b
 }
 
-// outcomeOf tells a refusal, after which nothing happened, from an answer that is missing or says nothing about what
-// happened.
+// outcomeOf distinguishes a refusal, after which nothing has happened, from a missing answer, or one that does not tell
+// what has happened.
 func outcomeOf(err error) corescheduler.Outcome {
 	if err == nil {
 		return corescheduler.BindDone
 	}
 	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) || errors.Is(err, kube.ErrNotLeading) {
-		return corescheduler.BindRefused // it was not even tried
+		return corescheduler.BindRefused // the request was not processed
 	}
 	switch reason := apierrors.ReasonForError(err); reason {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonInternalError, metav1.StatusReasonTimeout,
@@ -86,20 +86,21 @@ func (r remote) remove(ctx context.Context, namespace, name string, uid types.UI
 	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{Preconditions: still})
 }
 
-// failureWriters bounds status patches before the Gate. Chosen: below BindsInFlightDefault, as binds matter more.
+// failureWriters is how many status patches may be in the throttle at once. Chosen: fewer than BindsInFlightDefault,
+// because binds matter more.
 const failureWriters = 8
 
-// failure is why a pod was not placed. Per pod only the latest is written, so that a slow API server is asked less, not
-// later.
+// failure is why a pod was not placed. For each pod, only the latest failure is written. So a slow API server gets
+// fewer patches, not late ones.
 type failure struct {
 	pod             *corev1.Pod
 	reason, message string
 	nominated       string
 }
 
-// writeFailure keeps the PodScheduled condition of an unplaced pod up to date, and says whether it need not be tried
-// again: nothing else may happen to a pod for hours, and its owner is to know why. A pod that is placed by now has its
-// condition from the API server. Who may lead no more may again, when a renewal of its Lease was late.
+// writeFailure updates the PodScheduled condition of an unplaced pod. It returns false if it must be tried again:
+// without another attempt, the pod's owner might not learn the reason for hours. The API server sets the condition of a
+// pod that is bound. A process that does not lead now may lead again, if only the renewal of its Lease was late.
 func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
 	pod := m.lookUp(corescheduler.Pod{ID: corescheduler.PodID(f.pod.UID), Namespace: f.pod.Namespace, Name: f.pod.Name})
 	if pod == nil || pod.Spec.NodeName != "" {
@@ -119,11 +120,11 @@ func (m *mind) writeFailure(ctx context.Context, f failure) (done bool) {
 		return true
 	}
 	slog.Warn("write pod condition failed", "pod", f.pod.Namespace+"/"+f.pod.Name, "err", err)
-	return apierrors.IsConflict(err) // it is another pod by now
+	return apierrors.IsConflict(err) // the name belongs to another pod now
 }
 
-// conditionPatch is the patch that sets PodScheduled to False and names the nominated node; needed is false if the pod
-// already says so. The UID keeps it off a later pod of the same name.
+// conditionPatch returns the patch that sets PodScheduled to False and the nominated node. needed is false if the pod
+// has both already. The UID in the patch protects a later pod with the same name.
 func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err error) {
 	condition, changed := conditionOf(f.pod, corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: f.reason, Message: f.message,
@@ -133,7 +134,7 @@ func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err er
 		changed = true
 		status["nominatedNodeName"] = f.nominated
 		if f.nominated == "" {
-			status["nominatedNodeName"] = nil // a patch takes away what is null
+			status["nominatedNodeName"] = nil // null in a patch removes the field
 		}
 	}
 	if !changed {
@@ -147,8 +148,8 @@ func conditionPatch(f failure, now time.Time) (patch []byte, needed bool, err er
 	return patch, true, nil
 }
 
-// conditionOf completes a condition of pod. changed is false if the pod has it already; an unchanged status keeps its
-// time.
+// conditionOf completes a condition of pod. changed is false if the pod has it already. If the status does not change,
+// neither does its transition time.
 func conditionOf(pod *corev1.Pod, condition corev1.PodCondition, now time.Time) (_ corev1.PodCondition, changed bool) {
 	condition.ObservedGeneration, condition.LastTransitionTime = pod.Generation, metav1.NewTime(now)
 	for _, c := range pod.Status.Conditions {

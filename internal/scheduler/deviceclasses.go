@@ -10,15 +10,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// deviceClasses are the extended resources that device classes serve, and by which. Dynamic resource allocation is not
-// supported: a pod that asks for one where no device plugin has it hears the name of the class, and not only that there
-// is too little.
+// deviceClasses are the extended resources that device classes serve. Dynamic resource allocation is not supported. If
+// a pod requests such a resource and no node has a device plugin for it, the failure names the class, because
+// "Insufficient" alone would be misleading.
 type deviceClasses struct {
 	resourceOf map[string]string // by class
 	classOf    map[string]string // by resource
 }
 
-// set notes what a class serves; empty: nothing, or it is gone.
+// set records the resource that a class serves; empty: none, or the class is deleted.
 func (d *deviceClasses) set(class, resource string) {
 	if d.resourceOf == nil {
 		d.resourceOf, d.classOf = map[string]string{}, map[string]string{}
@@ -32,7 +32,7 @@ func (d *deviceClasses) set(class, resource string) {
 	}
 }
 
-// followClasses watches device classes where the API has them.
+// followClasses watches device classes, if the API server serves them.
 func (m *mind) followClasses(ctx context.Context, client *kube.Client) cache.InformerSynced {
 	return whereServed(ctx, client, kube.DeviceClasses, "no device classes are to be had", func() cache.Controller {
 		return follow(m, client, kube.DeviceClasses, as[*resourcev1.DeviceClass], m.classSeen, byName(m.classGone))

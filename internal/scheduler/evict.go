@@ -19,37 +19,38 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// evictors is for how many pods room is made at once, each with one write on its way. Chosen: as many as binds. Among
-// many requests a server gives to each kind about as much of its time as there are of it, and the Gate can put first
-// only what waits before it: with 8 (bench/perf, PreemptionBasic, on a machine busy with other things), the six writes
-// that three victims take took a second and more behind Events and what others asked for, and 12 to 30 pods a second
-// got their place; with 64, 36 to 57. Raising it lets more victims be marked that turn out not to be needed.
+// evictors is for how many preemptors victims are evicted at once, each with one write at a time. Chosen: as many as
+// binds. An API server with many requests gives each kind of request about the share of its time that the kind has
+// among all requests, and the throttle can only order what is in its own queue. With 8 (bench/perf, PreemptionBasic, on
+// a machine with other load), the six writes for three victims took a second and more, behind Events and requests of
+// others, and 12 to 30 pods per second were placed; with 64, 36 to 57. With more, more victims are marked that turn out
+// not to be needed.
 const evictors = BindsInFlightDefault
 
-// eviction is what was decided to make room for one pod.
+// eviction is the victims to be evicted for one pod.
 type eviction struct {
 	preemptor corescheduler.Pod
 	*corescheduler.Preemption
 }
 
-// errWithdrawn is why the bind of a victim was not sent.
+// errWithdrawn is the error of a victim's bind that was not sent.
 var errWithdrawn = errors.New("withdrawn: room is made for a pod of higher priority")
 
-// launch notes that a decision is on its way.
+// launch records that a decision is being carried out.
 func (m *mind) launch(id corescheduler.PodID) *flight {
 	f := &flight{withdrawn: make(chan struct{})}
 	m.flights[id] = f
 	return f
 }
 
-// landed ends that.
+// landed records that it is carried out, or has failed.
 func (m *mind) landed(p placed) {
 	if m.flights[p.Pod.ID] == p.flight {
 		delete(m.flights, p.Pod.ID)
 	}
 }
 
-// makeRoom sets off what a preemption needs: victims that are bound are evicted, the binds of others withdrawn.
+// makeRoom carries out a preemption: bound victims are evicted, the binds of assumed victims are withdrawn.
 func (m *mind) makeRoom(d corescheduler.Decision) {
 	e := eviction{d.Pod, &corescheduler.Preemption{Node: d.Preemption.Node, Violations: d.Preemption.Violations}}
 	for _, v := range d.Preemption.Victims {
@@ -64,8 +65,8 @@ func (m *mind) makeRoom(d corescheduler.Decision) {
 	}
 }
 
-// withdraw lets the bind of a victim not be sent, if it has not been yet. Where nothing is on its way, the mind has
-// taken the victim back itself, or does not know what became of its bind and hears of it.
+// withdraw withdraws the bind of a victim, if it was not sent yet. If the victim has no flight, the Placer has
+// forgotten it already, or the outcome of its bind is not known and will be reported.
 func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	f := m.flights[v.ID]
 	if f == nil {
@@ -81,9 +82,8 @@ func (m *mind) withdraw(preemptor corescheduler.Pod, v corescheduler.Victim) {
 	}
 }
 
-// evictAll evicts the victims of a preemption, one after another, beside the mind. When one could not be evicted, the
-// pod for which room was to be made tries again after a back-off. Nobody is evicted for a pod that is gone or placed
-// meanwhile.
+// evictAll evicts the victims of a preemption one after another, in another goroutine than the scheduling loop. If an
+// eviction fails, the preemptor is tried again after a back-off. It stops when the preemptor is gone or placed.
 func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
 	ctx = kube.As(ctx, throttle.Evict)
 	began := time.Now()
@@ -96,15 +96,15 @@ func (m *mind) evictAll(ctx context.Context, e eviction) (done bool) {
 				"for", e.preemptor.Namespace+"/"+e.preemptor.Name, "err", err)
 			m.o.Metrics.evicted(began, err)
 			m.tell(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, e.preemptor.ID) })
-			return true // the mind decides anew
+			return true // the scheduling loop decides again
 		}
 	}
 	m.o.Metrics.evicted(began, nil)
 	return true
 }
 
-// evict marks a victim as disrupted by the scheduler, for those who ask why it ended, and deletes it. A victim that is
-// gone or going already is no failure. Whoever leads no more evicts nobody: it may know the cluster of yesterday.
+// evict sets the condition DisruptionTarget of a victim, which records why it ended, and deletes it. A victim that is
+// gone or being deleted is not an error. A process that does not lead any more evicts nothing: its data may be old.
 func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v corescheduler.Victim, node string) error {
 	victim := m.lookUp(corescheduler.Pod{ID: v.ID, Namespace: v.Namespace, Name: v.Name})
 	if victim == nil || victim.DeletionTimestamp != nil {
@@ -130,7 +130,7 @@ func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v coresch
 		} else if err != nil {
 			return fmt.Errorf("mark victim %s/%s: %w", v.Namespace, v.Name, err)
 		}
-		if !m.o.Leads() { // the mark may have waited long
+		if !m.o.Leads() { // the patch may have been in the throttle's queue for long
 			return kube.ErrNotLeading
 		}
 	}
@@ -143,12 +143,13 @@ func (m *mind) evict(ctx context.Context, preemptor corescheduler.Pod, v coresch
 	return nil
 }
 
-// removed reports whether a deletion that failed with err has happened all the same: where the answer is lost, it asks.
+// removed reports whether a deletion that failed with err has happened nevertheless. If the answer was lost, it reads
+// the pod.
 func (m *mind) removed(ctx context.Context, v corescheduler.Victim, err error) bool {
 	if outcomeOf(err) != corescheduler.BindLost {
 		return false
 	}
-	// If it has happened the preemptor may be placed by now, and its eviction withdrawn.
+	// If the pod was deleted, the preemptor may be placed by now, and this eviction withdrawn.
 	pod, err := m.wholePod(kube.Withdrawable(ctx, nil), v.Namespace, v.Name, v.ID)
 	return apierrors.IsNotFound(err) || err == nil && pod.DeletionTimestamp != nil
 }

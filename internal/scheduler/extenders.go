@@ -27,28 +27,28 @@ import (
 )
 
 const (
-	// askers is for how many pods extenders are asked at once. Chosen: as many as upstream's helpers (parallelism);
-	// upstream itself asks for one pod at a time.
+	// askers is for how many pods extenders are asked at once. Chosen: upstream's parallelism; upstream itself asks for
+	// one pod at a time.
 	askers = 16
-	// answerBytes and answerShare bound an extender's answer: so many bytes, and so many for each byte that it was
-	// asked with. Chosen: it gives back what it was asked about, with a reason for each.
+	// answerBytes and answerShare limit an extender's answer: this many bytes, plus this many per byte of the request.
+	// Chosen: an answer repeats the request, with a reason for each node.
 	answerBytes, answerShare = 1 << 20, 4
-	// reasonMax bounds, in bytes, one reason that an extender gives, and reasonsMax how many different ones count for
-	// one pod; the others are told as its plain refusal. Chosen: some of it stands in Events and in the pod's
+	// reasonMax limits, in bytes, one reason of an extender. reasonsMax limits how many different reasons are kept for
+	// one pod; the others are replaced by a general reason. Chosen: reasons are written into Events and the pod's
 	// condition.
 	reasonMax, reasonsMax = 256, 20
-	// extenderScale turns an extender's score, up to 10, into the scale of nodes' scores, up to 100 (upstream's
-	// MaxNodeScore over MaxExtenderPriority).
+	// extenderScale converts an extender's score, up to 10, to the scale of node scores, up to 100 (upstream's
+	// MaxNodeScore divided by MaxExtenderPriority).
 	extenderScale = 100 / extenderv1.MaxExtenderPriority
 )
 
-// extender is a program outside that is asked over HTTP, in upstream's words (k8s.io/kube-scheduler/extender/v1).
+// extender is an HTTP extender, with upstream's protocol (k8s.io/kube-scheduler/extender/v1).
 type extender struct {
 	schedulerconfig.Extender
 	client *http.Client
 }
 
-// newExtenders prepares connections; it does not dial.
+// newExtenders makes the HTTP clients. It opens no connections.
 func newExtenders(list []schedulerconfig.Extender) (out []*extender, err error) {
 	for _, e := range list {
 		transport, err := rest.TransportFor(&e.Config)
@@ -60,7 +60,7 @@ func newExtenders(list []schedulerconfig.Extender) (out []*extender, err error) 
 	return out, nil
 }
 
-// concerns reports whether the extender is asked about a pod.
+// concerns reports whether the extender must be asked about a pod.
 func (e *extender) concerns(p corescheduler.Pod) bool {
 	if len(e.Manages) == 0 {
 		return true
@@ -73,7 +73,7 @@ func (e *extender) concerns(p corescheduler.Pod) bool {
 	return false
 }
 
-// send asks, and reads the answer.
+// send sends a request and decodes the answer.
 func (e *extender) send(ctx context.Context, verb string, ask, answer any) error {
 	body, err := json.Marshal(ask)
 	if err != nil {
@@ -103,10 +103,10 @@ func (e *extender) send(ctx context.Context, verb string, ask, answer any) error
 	return nil
 }
 
-// errExtenderStatus is an answer that is none: what was asked for has not happened.
+// errExtenderStatus is an answer with an HTTP status other than 200: the extender has not done what was requested.
 var errExtenderStatus = errors.New("status")
 
-// asksOthers reports whether extenders are asked about nodes for a pod, and whether about evictions.
+// asksOthers reports whether extenders must be asked about nodes for a pod, and whether about preemptions.
 func (m *mind) asksOthers(p corescheduler.Pod) (nodes, evictions bool) {
 	for _, e := range m.extenders {
 		if e.concerns(p) {
@@ -117,17 +117,18 @@ func (m *mind) asksOthers(p corescheduler.Pod) (nodes, evictions bool) {
 	return nodes, evictions
 }
 
-// question is a pod about which extenders are asked: the nodes on which it fits, or what would make room for it where
-// it fits nowhere, and why.
+// question is a pod about which extenders are asked: the nodes on which it fits; or, if it fits nowhere, the
+// preemptions that would make room, and the failure.
 type question struct {
 	pod    corescheduler.Pod
 	nodes  []string
 	offers []corescheduler.Preemption
 	why    *corescheduler.Failure
-	began  unit.Instant // when the attempt did
+	began  unit.Instant // when the attempt began
 }
 
-// askExtenders asks, one after the other, beside the mind, and tells it what they said.
+// askExtenders asks one extender after another, in another goroutine than the scheduling loop, and hands the answers to
+// the loop.
 func (m *mind) askExtenders(ctx context.Context, q question) (done bool) {
 	var opinion corescheduler.Opinion
 	var left []corescheduler.Preemption
@@ -150,10 +151,10 @@ func (m *mind) askExtenders(ctx context.Context, q question) (done bool) {
 			m.placer.Heard(now, q.pod.ID, opinion)
 		}
 	})
-	return true // where they failed, the mind asks again
+	return true // if an extender failed, the scheduling loop asks again
 }
 
-// extenderFailed lets a pod try again after its back-off, and says why to its owner.
+// extenderFailed makes a pod try again after its back-off, and reports the error in its condition and in an Event.
 func (m *mind) extenderFailed(now unit.Instant, q question, err error) {
 	slog.Warn("extender failed", "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 	m.o.Metrics.attempt(resultError, q.pod.Profile, now.Sub(q.began))
@@ -170,17 +171,18 @@ func (m *mind) extenderFailed(now unit.Instant, q question, err error) {
 	}
 }
 
-// wholePod reads the object of which the cache keeps a part, if it is still the same pod.
+// wholePod reads the whole object of a pod from the API server. It returns a NotFound error if the UID differs.
 func (m *mind) wholePod(ctx context.Context, namespace, name string, id corescheduler.PodID) (*corev1.Pod, error) {
 	pod, err := m.api.pod(ctx, namespace, name)
 	if err == nil && pod.UID != types.UID(id) {
-		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name) // it is another by now
+		// the name belongs to another pod now
+		err = apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 	}
 	return pod, err
 }
 
-// opinions asks each extender that the pod concerns: first what it rejects of what those before left, then what it
-// prefers of the rest.
+// opinions asks each extender that the pod concerns: first to filter the nodes that the extenders before it left, then
+// to prioritize the remaining nodes.
 func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o corescheduler.Opinion, err error) {
 	left := q.nodes
 	o = corescheduler.Opinion{Nodes: map[string]int64{}, Rejected: map[string]string{}}
@@ -207,7 +209,7 @@ func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o cor
 		}
 		var scores extenderv1.HostPriorityList
 		if err := e.send(ctx, e.Prioritize, m.about(e, pod, left), &scores); err != nil {
-			// As upstream, which goes on without.
+			// Upstream ignores such errors, too.
 			slog.Warn("extender failed to prioritize", "extender", e.URL, "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
 			continue
 		}
@@ -221,7 +223,7 @@ func (m *mind) opinions(ctx context.Context, pod *corev1.Pod, q question) (o cor
 	return o, nil
 }
 
-// about is what an extender is told: names, or whole nodes.
+// about returns the arguments for an extender: node names, or whole nodes.
 func (m *mind) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.ExtenderArgs {
 	if e.NamesOnly {
 		return &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names}
@@ -235,7 +237,7 @@ func (m *mind) about(e *extender, pod *corev1.Pod, names []string) *extenderv1.E
 	return &extenderv1.ExtenderArgs{Pod: pod, Nodes: list}
 }
 
-// filter asks what it rejects of those named, and returns the others.
+// filter asks the extender to filter the named nodes. It returns those that passed, and adds the others to rejected.
 func (e *extender) filter(
 	ctx context.Context, args *extenderv1.ExtenderArgs, named []string, rejected map[string]string,
 ) (passed []string, err error) {
@@ -269,7 +271,7 @@ func (e *extender) filter(
 	return answered, nil
 }
 
-// explain notes why nodes were rejected.
+// explain records why nodes were rejected.
 func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]bool, rejected map[string]string) {
 	reasons := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
@@ -283,7 +285,7 @@ func (e *extender) explain(r *extenderv1.ExtenderFilterResult, nodes map[string]
 	}
 }
 
-// binder is the extender that binds a pod in place of the API server's own resource; nil: none does.
+// binder returns the extender that binds a pod instead of the API server; nil: there is none.
 func (m *mind) binder(p corescheduler.Pod) *extender {
 	for _, e := range m.extenders {
 		if e.Bind != "" && e.concerns(p) {
@@ -293,7 +295,7 @@ func (m *mind) binder(p corescheduler.Pod) *extender {
 	return nil
 }
 
-// bind lets the extender bind. Without an answer it may have happened.
+// bind makes the extender bind the pod. Without an answer, the outcome is not known.
 func (e *extender) bind(ctx context.Context, d corescheduler.Decision) (corescheduler.Outcome, error) {
 	var r extenderv1.ExtenderBindingResult
 	err := e.send(ctx, e.Bind, &extenderv1.ExtenderBindingArgs{
@@ -310,7 +312,7 @@ func (e *extender) bind(ctx context.Context, d corescheduler.Decision) (coresche
 	return corescheduler.BindLost, fmt.Errorf("extender %s: %w", e.URL, err)
 }
 
-// pod is part of api.
+// pod implements api.
 func (r remote) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	out := &corev1.Pod{}
 	return out, r.client.Get(ctx, kube.Pods, namespace, name, out)

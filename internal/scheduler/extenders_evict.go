@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// evictionsLeft asks each extender that the pod concerns what it leaves of what would make room, and of what those
-// before it left.
+// evictionsLeft asks each extender that the pod concerns which of the preemptions it accepts, of those that the
+// extenders before it left.
 func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) ([]corescheduler.Preemption, error) {
 	left := q.offers
 	for _, e := range m.extenders {
@@ -37,7 +37,7 @@ func (m *mind) evictionsLeft(ctx context.Context, pod *corev1.Pod, q question) (
 	return left, nil
 }
 
-// preempt asks one extender. It may drop nodes, and change who would go on a node; it cannot add nodes.
+// preempt asks one extender. It may remove nodes and change the victims on a node; it cannot add nodes.
 func (m *mind) preempt(
 	ctx context.Context, e *extender, pod *corev1.Pod, offers []corescheduler.Preemption,
 ) ([]corescheduler.Preemption, error) {
@@ -78,7 +78,7 @@ func (m *mind) preempt(
 	return left, m.nameVictims(ctx, corescheduler.PodID(pod.UID), left)
 }
 
-// nameVictims asks the mind who the victims are.
+// nameVictims adds the names of the victims, which only the scheduling loop has.
 func (m *mind) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted []corescheduler.Preemption) error {
 	answer := make(chan error, 1)
 	m.tell(ctx, func(unit.Instant) { answer <- m.placer.NameVictims(pod, wanted) })
@@ -90,7 +90,7 @@ func (m *mind) nameVictims(ctx context.Context, pod corescheduler.PodID, wanted 
 	}
 }
 
-// metaVictims is what an extender is told that knows the pods itself.
+// metaVictims returns the arguments for an extender that has its own cache of pods (nodeCacheCapable).
 func metaVictims(offers []corescheduler.Preemption) map[string]*extenderv1.MetaVictims {
 	out := map[string]*extenderv1.MetaVictims{}
 	for _, o := range offers {
@@ -103,8 +103,8 @@ func metaVictims(offers []corescheduler.Preemption) map[string]*extenderv1.MetaV
 	return out
 }
 
-// wholeVictims is what one is told that does not. The objects are read, as the cache keeps a part of each; who is gone
-// is left out.
+// wholeVictims returns the arguments for an extender without a cache. The objects are read from the API server, because
+// the informer's cache has only a part of each. Victims that are gone are left out.
 func (m *mind) wholeVictims(
 	ctx context.Context, offers []corescheduler.Preemption,
 ) (map[string]*extenderv1.Victims, error) {
@@ -131,5 +131,5 @@ func (m *mind) wholeVictims(
 	return out, nil
 }
 
-// errVictimsGone is why an extender is not asked: there may be room by now.
+// errVictimsGone is why an extender is not asked: the room may be free by now.
 var errVictimsGone = errors.New("all victims are gone")

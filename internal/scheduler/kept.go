@@ -8,23 +8,23 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// A KeptPod is what stays of a pod's object when the mind has heard of it: what events and patches name. Of 150,000
-// pods whole objects are ten times what the mind itself needs.
+// A KeptPod is the part of a pod's object that the informer's cache keeps: what Events and patches need. For 150,000
+// pods, whole objects take ten times the memory of the Placer.
 type KeptPod struct {
 	metav1.ObjectMeta // namespace, name, UID, version, generation and deletion only
 	profile           string
 	node, nominated   string
 	conditions        []corev1.PodCondition // those that a scheduler writes
 
-	// fact is the pod translated, until the handler has passed it on; nobody else looks at it.
+	// fact is the translated pod, until the handler has passed it on. Only KeepPod and the handler use it.
 	fact *corescheduler.Pod
 }
 
-// KeepPod turns the object of a pod into a KeptPod as it arrives, before it is stored.
+// KeepPod converts the object of a pod to a KeptPod before the informer stores it.
 func KeepPod(obj any) any {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return obj // kept already, or a deletion that was missed
+		return obj // it is a KeptPod already, or a tombstone (cache.DeletedFinalStateUnknown)
 	}
 	fact := translate.PlacementPod(pod)
 	k := &KeptPod{
@@ -45,10 +45,10 @@ func KeepPod(obj any) any {
 	return k
 }
 
-// Passed lets go of the translation, as the handler does.
+// Passed drops the translation, as the handler does.
 func (k *KeptPod) Passed() { k.fact = nil }
 
-// object is the pod as far as it was kept.
+// object returns the kept part as a Pod object.
 func (k *KeptPod) object() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: k.ObjectMeta, Spec: corev1.PodSpec{NodeName: k.node, SchedulerName: k.profile},

@@ -8,35 +8,38 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// latest is work about objects, of which only the latest matters: it is done in the order in which objects came, by a
-// few workers, never twice about one object at the same time. What was tried in vain is tried again after a pause, if
-// nothing newer came meanwhile. Work may be withdrawn. It is safe for concurrent use.
+// latest is a work queue of which only the latest work per object matters. Workers process objects in the order in
+// which they were added, never one object twice at the same time. Failed work is tried again after a pause, unless
+// newer work was added. Work may be withdrawn. It is safe for concurrent use.
 type latest[K comparable, V any] struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// The latest work per key that no worker has begun.
 	pending map[K]work[V]
-	queued  map[K]bool // those in order
+	queued  map[K]bool // keys in order
 	order   []K
-	doing   map[K]*doing
-	later   map[K]*again[V] // of these none is pending
-	ready   chan struct{}
+	// Work in progress.
+	doing map[K]*doing
+	later map[K]*again[V] // work that waits for its next try; these keys are not in pending
+	// ready has a value while order may have keys.
+	ready chan struct{}
 }
 
-// work is what to do, and how often it was tried in vain.
+// work is what to do, and how often it has failed.
 type work[V any] struct {
 	what  V
 	tries int
 }
 
-// again is work that waits for its next try.
+// again is failed work that waits for its next try.
 type again[V any] struct {
 	work[V]
 	timer *time.Timer
 }
 
-// againFirst and againMax bound the pause before work is tried again, which doubles. Chosen: as long as the longest
-// back-off of a pod, so that one whose binds fail is not written about more often than they do; and who looks why a pod
-// waits sees it a minute after the API server is back at the latest. A server that refuses the conditions of a thousand
-// pods for good is asked for 17 a second.
+// againFirst and againMax limit the pause before failed work is tried again, which doubles. Chosen: againFirst is the
+// longest back-off of a pod, so the status of a pod whose binds fail is not written more often than the binds fail; a
+// user sees why a pod waits at most a minute after the API server is available again. If the API server permanently
+// refuses the conditions of a thousand pods, that causes 17 requests per second.
 const (
 	againFirst = 10 * time.Second
 	againMax   = time.Minute
@@ -44,9 +47,9 @@ const (
 
 // doing is work that a worker has begun.
 type doing struct {
-	withdrawn chan struct{} // closed when it is not wanted any more
+	withdrawn chan struct{} // closed when the work is withdrawn
 	once      sync.Once
-	done      chan struct{} // closed at its end
+	done      chan struct{} // closed when the worker has finished
 }
 
 func newLatest[K comparable, V any]() *latest[K, V] {
@@ -56,7 +59,7 @@ func newLatest[K comparable, V any]() *latest[K, V] {
 	}
 }
 
-// put notes what to do about k, in place of what was to be done; it does not wait.
+// put sets the work for k. It replaces earlier work and does not block.
 func (l *latest[K, V]) put(k K, v V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +67,7 @@ func (l *latest[K, V]) put(k K, v V) {
 	l.wants(k, work[V]{what: v})
 }
 
-// wants lets a worker do w about k when none is at it. l.mu is held.
+// wants makes w pending. It is queued unless a worker is busy with k. l.mu is held.
 func (l *latest[K, V]) wants(k K, w work[V]) {
 	l.pending[k] = w
 	if l.doing[k] == nil {
@@ -72,7 +75,7 @@ func (l *latest[K, V]) wants(k K, w work[V]) {
 	}
 }
 
-// forgetLater ends what waits for its next try. l.mu is held.
+// forgetLater drops work that waits for its next try. l.mu is held.
 func (l *latest[K, V]) forgetLater(k K) {
 	if a := l.later[k]; a != nil {
 		a.timer.Stop()
@@ -80,7 +83,7 @@ func (l *latest[K, V]) forgetLater(k K) {
 	}
 }
 
-// enqueue lets a worker come to k. l.mu is held.
+// enqueue adds k to the order. l.mu is held.
 func (l *latest[K, V]) enqueue(k K) {
 	if !l.queued[k] {
 		l.queued[k] = true
@@ -96,8 +99,8 @@ func (l *latest[K, V]) signal() {
 	}
 }
 
-// withdraw drops what was to be done about k, and what a worker has begun and not sent yet. The returned channel is
-// closed when nobody is at it any more; nil: nobody is.
+// withdraw drops the pending work for k, and withdraws work in progress that was not sent yet. The returned channel is
+// closed when the worker has finished; nil: no worker is busy with k.
 func (l *latest[K, V]) withdraw(k K) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +114,7 @@ func (l *latest[K, V]) withdraw(k K) <-chan struct{} {
 	return d.done
 }
 
-// take begins the next work.
+// take returns the next work and marks it as in progress. of is done when the work is withdrawn.
 func (l *latest[K, V]) take(ctx context.Context) (k K, w work[V], of context.Context, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +135,7 @@ func (l *latest[K, V]) take(ctx context.Context) (k K, w work[V], of context.Con
 	return k, w, nil, false
 }
 
-// finish ends a try, in vain unless done.
+// finish ends a try. If done is false, the work is tried again later.
 func (l *latest[K, V]) finish(of context.Context, k K, w work[V], done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +150,7 @@ func (l *latest[K, V]) finish(of context.Context, k K, w work[V], done bool) {
 		return
 	}
 	pause := againMax
-	if w.tries < 3 { // eight times the first is above againMax
+	if w.tries < 3 { // the pause would exceed againMax from the third retry on
 		pause = min(againFirst<<w.tries, againMax)
 	}
 	w.tries++
@@ -165,14 +168,14 @@ func (l *latest[K, V]) retry(k K, a *again[V]) {
 	}
 }
 
-// waiting is how much is to be done.
+// waiting returns how much work is pending or waits for its next try.
 func (l *latest[K, V]) waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.pending) + len(l.later)
 }
 
-// run lets so many workers do what is put, until ctx ends. do says whether it is done.
+// run processes work with this many workers until ctx ends. do reports whether the work is done.
 func (l *latest[K, V]) run(ctx context.Context, workers int, do func(context.Context, V) bool) {
 	var all sync.WaitGroup
 	for range workers {

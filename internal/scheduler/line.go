@@ -7,39 +7,40 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// lines are binds to nodes that must follow each other: of pods that get CPUs, memory or devices of their own from the
-// node's agent (Decision.Berth). What the agent gives to one depends on those before it, and the mind decided in the
-// order of its decisions, so one is sent when those before it have been answered, and nobody else who asks beside it.
-// Those that ask and get nothing, as all do on nodes whose agent reports no NUMA nodes, change nothing for each other:
-// they go at once, as many as there are, but behind one that gets something.
+// lines order the binds of pods that get CPUs, memory or devices from the node's agent (Decision.Berth). What the agent
+// assigns to one pod depends on the pods before it, and the scheduling loop decided in the order of its decisions. So
+// such a bind is sent only when the binds before it were answered, and while it is in flight, no other bind in the line
+// is sent. Binds of pods that request such resources but get none (as all do on nodes whose agent reports no NUMA
+// nodes) do not affect each other: they are sent at once, any number of them, but after a bind that gets something.
 //
-// When one fails, those behind it were decided on something that is not so: they are withdrawn and placed again, after
-// the pause that follows a failed bind. That is rare, and a pod that waits for a second is better than one that its
-// node refuses.
+// If a bind fails, the decisions for those behind it were made on a wrong assumption: they are withdrawn and the pods
+// are placed again, after the back-off of a failed bind. This is rare. It is better that a pod waits for a second than
+// that its node rejects it.
 type lines map[string]*line
 
-// line is that of one node. It is there while a bind of a pod that asks is on its way.
+// line is the binds to one node. It exists while such a bind is in flight.
 type line struct {
-	flying int  // binds on their way
-	alone  bool // the only one gets something
+	flying int  // binds in flight
+	alone  bool // the one in flight gets something, so no other may be sent
+	// Binds that wait.
 	behind []placed
 }
 
-// placed is a decision to be bound.
+// placed is a decision to be carried out.
 type placed struct {
 	corescheduler.Decision
-	began unit.Instant // when it was made
+	began unit.Instant // when the decision was made
 	*flight
-	after <-chan struct{} // closed when nothing is written any more about why it was not placed before; nil: nothing is
+	after <-chan struct{} // closed when the last status patch about the pod is finished; nil: none is in progress
 }
 
-// flight is a decision on its way, which may be withdrawn.
+// flight is a decision that is being carried out, and that may be withdrawn.
 type flight struct {
-	withdrawn chan struct{}     // closed when it is not wanted any more
-	by        corescheduler.Pod // the preemptor of which it is a victim then
+	withdrawn chan struct{}     // closed when it is withdrawn
+	by        corescheduler.Pod // the preemptor, if it was withdrawn
 }
 
-// mayGo waits until nothing is on its way any more about why p was not placed before; false: ctx ended.
+// mayGo waits until no status patch about p is in progress. It returns false if ctx ended.
 func (p *placed) mayGo(ctx context.Context) bool {
 	if p.after == nil {
 		return true
@@ -54,7 +55,7 @@ func (p *placed) mayGo(ctx context.Context) bool {
 	}
 }
 
-// enter puts p in the line of its node, and reports whether it may go at once.
+// enter adds p to the line of its node, and reports whether it may be sent at once.
 func (l lines) enter(p placed) bool {
 	if p.Pod.NUMA == nil {
 		return true
@@ -71,7 +72,7 @@ func (l lines) enter(p placed) bool {
 	return true
 }
 
-// begin lets p go, if it may beside those that are on their way.
+// begin counts p as in flight, if it may be sent together with those in flight.
 func (at *line) begin(p placed) bool {
 	gets := p.Berth != nil
 	if at.flying > 0 && (gets || at.alone) {
@@ -82,7 +83,7 @@ func (at *line) begin(p placed) bool {
 	return true
 }
 
-// leave ends the bind p, and says which may go now, or which may not go any more.
+// leave ends the bind of p. It returns the binds that may be sent now, or those that must be withdrawn.
 func (l lines) leave(p placed, o corescheduler.Outcome) (next, withdrawn []placed) {
 	if p.Pod.NUMA == nil {
 		return nil, nil

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics are the scheduler's own measurements, under upstream's names, so that existing dashboards and alerts read
-// them. docs/scheduler.md lists those of upstream's that have no counterpart here, and why.
+// Metrics are the scheduler's metrics, by upstream's names, so that existing dashboards and alerts work.
+// docs/scheduler.md lists upstream's metrics without counterpart, and why.
 type Metrics struct {
 	Registry *prometheus.Registry
 
 	attempts     *prometheus.CounterVec   // by result, profile
-	attemptTime  *prometheus.HistogramVec // likewise; decision and bind
+	attemptTime  *prometheus.HistogramVec // the same; decision and bind
 	decisionTime prometheus.Histogram
 	tries        prometheus.Histogram     // per placed pod
 	untilPlaced  *prometheus.HistogramVec // by tries
@@ -24,31 +24,31 @@ type Metrics struct {
 	heard        *prometheus.HistogramVec // by event
 	points       *prometheus.HistogramVec // by extension point, status, profile
 	evictions    *prometheus.CounterVec   // by result
-	evictionTime *prometheus.HistogramVec // likewise
+	evictionTime *prometheus.HistogramVec // the same
 	calls        *prometheus.CounterVec   // by call type, result
-	callTime     *prometheus.HistogramVec // likewise
+	callTime     *prometheus.HistogramVec // the same
 	volumeErrors *prometheus.CounterVec   // by operation
 	flushed      prometheus.Counter
 
 	mu      sync.Mutex
-	ask     func() (census, bool) // nil: nobody schedules here
+	ask     func() (census, bool) // asks the scheduling loop; nil: no scheduler is running
 	pending *prometheus.Desc
 	cache   *prometheus.Desc
-	by      *prometheus.Desc // who rejected pods
+	by      *prometheus.Desc // pods by the plugin that rejected them
 	busy    *prometheus.Desc
-	queued  *prometheus.Desc // calls
+	queued  *prometheus.Desc // requests to the API server
 }
 
-// census is what the mind holds at one moment.
+// census is the numbers that the scheduling loop has at one moment.
 type census struct {
 	pending              map[string]int
 	nodes, pods, assumed int
-	rejected             map[rejection]int // pods by who rejected them
+	rejected             map[rejection]int // pods by the plugin that rejected them
 	binding              int
-	calls                map[string]int // that wait, by type
+	calls                map[string]int // waiting requests, by type
 }
 
-// rejection is a rule, by upstream's name of its plugin, and the profile under which it rejected.
+// rejection is upstream's name of a plugin that rejected a pod, and the profile.
 type rejection struct{ plugin, profile string }
 
 // Results of an attempt, as upstream spells them.
@@ -58,13 +58,13 @@ const (
 	resultError         = "error"
 )
 
-// Types of calls beside the mind, as upstream spells them.
+// Types of requests to the API server, as upstream spells them.
 const (
 	callStatus = "pod_status_patch"
 	callBind   = "pod_binding"
 )
 
-// resultOf is how upstream spells the end of a call.
+// resultOf returns upstream's label for the result of a request.
 func resultOf(err error) string {
 	if err != nil {
 		return resultError
@@ -72,7 +72,8 @@ func resultOf(err error) string {
 	return "success"
 }
 
-// NewMetrics returns a set with a registry of its own. Buckets are upstream's, but for decisions, which are shorter.
+// NewMetrics returns metrics with a new registry. Buckets are upstream's, except those for decisions, which take less
+// time.
 func NewMetrics() *Metrics {
 	const subsystem = "scheduler"
 	counts := func(name, help string) prometheus.CounterOpts {
@@ -147,19 +148,19 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// attempt notes one attempt that took so long.
+// attempt records one attempt and its duration.
 func (m *Metrics) attempt(result, profile string, took time.Duration) {
 	m.attempts.WithLabelValues(result, profile).Inc()
 	m.attemptTime.WithLabelValues(result, profile).Observe(took.Seconds())
 }
 
-// call notes one call that began then; what was withdrawn does not count.
+// call records one request that began at began. Withdrawn requests are not recorded.
 func (m *Metrics) call(kind string, began time.Time, err error) {
 	m.calls.WithLabelValues(kind, resultOf(err)).Inc()
 	m.callTime.WithLabelValues(kind, resultOf(err)).Observe(time.Since(began).Seconds())
 }
 
-// point notes one run of an extension point that began then.
+// point records one run of an extension point that began at began.
 func (m *Metrics) point(name, profile string, began time.Time, err error) {
 	status := "Success"
 	if err != nil {
@@ -168,16 +169,16 @@ func (m *Metrics) point(name, profile string, began time.Time, err error) {
 	m.points.WithLabelValues(name, status, profile).Observe(time.Since(began).Seconds())
 }
 
-// evicted notes the end of what one preemption asked for.
+// evicted records that the evictions for one preemptor have ended.
 func (m *Metrics) evicted(began time.Time, err error) {
 	m.evictions.WithLabelValues(resultOf(err)).Inc()
 	m.evictionTime.WithLabelValues(resultOf(err)).Observe(time.Since(began).Seconds())
 }
 
-// triesShown is upstream's bound on distinct values of a label: from 16 attempts on it says "15+".
+// triesShown limits the number of values of a label, as upstream does: from 15 attempts on, the label is "15+".
 const triesShown = 15
 
-// bound notes a pod that was bound after so many attempts and so long a wait.
+// bound records that a pod was bound after this many attempts and this wait.
 func (m *Metrics) bound(attempts int, waited time.Duration) {
 	m.tries.Observe(float64(attempts))
 	label := strconv.Itoa(attempts)
@@ -187,21 +188,21 @@ func (m *Metrics) bound(attempts int, waited time.Duration) {
 	m.untilPlaced.WithLabelValues(label).Observe(waited.Seconds())
 }
 
-// count sets whom to ask for a census when somebody looks.
+// count sets the function that returns the census when metrics are collected.
 func (m *Metrics) count(ask func() (census, bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ask = ask
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.pending, m.cache, m.by, m.busy, m.queued} {
 		out <- d
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	ask := m.ask

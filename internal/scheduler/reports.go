@@ -17,12 +17,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
 )
 
-// servedRetry is how long to wait before asking again whether the API serves a kind that it did not: it may not have
-// such objects, or we may not read them. Chosen: an administrator who installs them sees the effect within a minute.
+// servedRetry is the pause before the API server is asked again whether it serves a kind. It may not serve the kind, or
+// may not allow us to read it. Chosen: when an administrator installs it, it takes effect within a minute.
 const servedRetry = time.Minute
 
-// followReports watches what agents report of their NUMA nodes. The returned function says when all reports of the
-// beginning have been heard, or that there are none to wait for.
+// followReports watches the agents' reports of their NUMA nodes. The returned function reports whether the first list
+// was delivered, or there is none to wait for.
 func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.InformerSynced {
 	const otherwise = "no reports of NUMA nodes are to be had: nodes are taken as upstream takes them"
 	return whereServed(ctx, client, kube.Topologies, otherwise, func() cache.Controller {
@@ -31,8 +31,8 @@ func (m *mind) followReports(ctx context.Context, client *kube.Client) cache.Inf
 	})
 }
 
-// whereServed watches a kind that not every API server has, as soon as it has it. The returned function says when all
-// objects of the beginning have been heard, or that there are none to wait for.
+// whereServed watches a kind that not every API server serves, as soon as it is served. The returned function reports
+// whether the first list was delivered, or there is none to wait for.
 func whereServed(
 	ctx context.Context, client *kube.Client, k kube.Kind, otherwise string, open func() cache.Controller,
 ) cache.InformerSynced {
@@ -51,7 +51,7 @@ func whereServed(
 			}
 			wait := servedRetry
 			if !settled.Load() {
-				wait = time.Second // the API server is away: nothing can be placed either
+				wait = time.Second // the API server cannot be reached, so nothing can be placed, either
 			}
 			select {
 			case <-ctx.Done():
@@ -68,15 +68,15 @@ func whereServed(
 	return settled.Load
 }
 
-// trimReport drops what others read.
+// trimReport drops the fields that only others read.
 func trimReport(obj runtime.Object) {
 	if o, ok := obj.(*topology.Object); ok {
 		o.Zones, o.TopologyPolicies = nil, nil
 	}
 }
 
-// reportHandler turns reports into facts. They are read here, beside the mind. What cannot be read counts as none: its
-// node is taken as upstream takes all.
+// reportHandler translates reports into facts, in the informer's goroutine. A report that cannot be decoded counts as
+// absent: the node is then judged without NUMA nodes, as upstream judges all.
 func (m *mind) reportHandler(ctx context.Context) cache.ResourceEventHandler {
 	var decoder topology.Decoder
 	gone := func(name string) {

@@ -23,21 +23,21 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// PodResources answers /metrics/resources: what each pod requests and is limited to, under upstream's names.
+// PodResources serves /metrics/resources: the requests and limits of each pod, by upstream's names.
 //
-// It keeps nothing: whoever asks makes it list all pods, page by page, so that nobody else pays for it. One is answered
-// at a time, and only by the process that leads, as upstream does.
+// It keeps no data. Each request lists all pods, page by page, so the cost arises only when the metrics are collected.
+// One request is served at a time, and only by the leading process, as upstream does.
 type PodResources struct {
 	Client *kube.Client
-	Leads  func() bool // nil: it does
+	Leads  func() bool // nil: this process leads
 
 	busy sync.Mutex
 }
 
-// podPage is how many pods are asked for at once: client-go's page size.
+// podPage is how many pods a list request returns at most: client-go's page size.
 const podPage = 500
 
-// The two families, with upstream's words.
+// The heads of the two families, in upstream's words.
 const (
 	requestHead = "# HELP kube_pod_resource_request [STABLE] " +
 		"Resources requested by workloads on the cluster, broken down by pod. " + whatHeadsShow +
@@ -49,7 +49,7 @@ const (
 		"along with the unit for the resource if any.\n"
 )
 
-// ServeHTTP is part of http.Handler.
+// ServeHTTP implements http.Handler.
 func (p *PodResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	if p.Leads != nil && !p.Leads() {
@@ -62,12 +62,12 @@ func (p *PodResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.busy.Unlock()
 	if err := p.write(r.Context(), w); err != nil && r.Context().Err() == nil {
 		slog.Warn("list pods for /metrics/resources", "err", err)
-		panic(http.ErrAbortHandler) // part of it is sent: whoever asked must not take it for all
+		panic(http.ErrAbortHandler) // a part is sent already: the client must not take it for all
 	}
 }
 
-// write streams the limits as the pages come, and then the requests: a family must stand together. Of 150,000 pods
-// these are 60 MiB, so they wait compressed.
+// write streams the limits as the pages arrive, and then the requests, because the lines of a family must not be
+// interleaved. For 150,000 pods, the requests are 60 MiB, so they are kept compressed until then.
 func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 	var kept bytes.Buffer
 	requests, err := flate.NewWriter(&kept, flate.BestSpeed)
@@ -107,7 +107,7 @@ func (p *PodResources) write(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// family writes the lines of one pod, after head if they are the first, and returns how many there are by then.
+// family writes the lines of one pod, after head if they are the first. It returns how many lines were written so far.
 func family(
 	w io.Writer, head string, lines int, pod *corev1.Pod, what string, amounts corev1.ResourceList,
 ) (int, error) {
@@ -135,15 +135,15 @@ func family(
 	return lines, errors.Join(errs...)
 }
 
-// labelValue escapes what a pod's author may write freely.
+// labelValue escapes values that the author of a pod can choose freely.
 var labelValue = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// valueText is a quantity as Prometheus writes numbers.
+// valueText formats a quantity as Prometheus formats numbers.
 func valueText(q resource.Quantity) string {
 	return strconv.FormatFloat(q.AsApproximateFloat64(), 'g', -1, 64)
 }
 
-// unitOf is upstream's unit of a resource; most have none.
+// unitOf returns upstream's unit of a resource; most have none.
 func unitOf(name corev1.ResourceName) string {
 	switch {
 	case name == corev1.ResourceCPU:

@@ -1,34 +1,34 @@
-// Package scheduler is the scheduler's shell: it brings pods and nodes to core/scheduler, binds what it places, and
-// tells the owner of a pod why it was or was not placed.
+// Package scheduler is the shell around core/scheduler: it passes facts about pods and nodes to the Placer, binds the
+// pods that it places, and reports in Events and conditions why a pod was or was not placed.
 //
 // # Model
 //
-// One goroutine owns the Placer. Watches and finished binds reach it as facts, in order, through one channel; between
-// facts it asks for the next placement as long as fewer than BindsInFlight binds are on their way. Binds, status
-// patches, evictions and Events run beside it, through a kube.Gate, Events last. A decision is therefore always made on
-// everything heard so far, and an API server that is slow or away slows the binds, not the mind. When no bind is
-// answered any more, as behind a webhook that hangs, it decides ahead (aheadMax), so that those who fit nowhere hear of
-// it and those who may evict do.
+// The scheduling loop is one goroutine, which owns the Placer. Watches and finished binds reach it as facts, in order,
+// through one channel. Between facts it makes decisions, as long as fewer than BindsInFlight binds are in flight.
+// Binds, status patches, evictions and Events run in other goroutines; a write throttle (kube.Gate) orders them, Events
+// last. So every decision uses all facts that have arrived, and a slow API server delays the binds, not the loop. If no
+// bind is answered any more, for example because a webhook hangs, the loop decides ahead (aheadMax): pods that fit
+// nowhere get their condition, and pods that may preempt do so.
 //
-// A pod that concerns an extender (extenders.go) is decided on twice: first where it fits, or whose eviction would make
-// room, then, when the extenders have been asked beside the mind, where it goes or who does. Others do not wait for it.
+// For a pod that concerns an extender (extenders.go), there are two decisions: the first finds the nodes on which it
+// fits, or the preemptions that would make room. Then the extenders are asked in another goroutine, and the second
+// decision chooses. Other pods do not wait for that.
 //
 // # Invariants
 //
-//   - Nothing is placed before all watches have delivered their first lists: until then a node looks emptier than
-//     it is.
-//   - A pod is evicted for another only as the mind decided, by its UID, and marked as disrupted first; never by a
-//     process that may lead no more (Options.Leads).
-//   - Nothing about why a pod was not placed is written once its bind has been sent.
-//   - A pod is bound at most once: the API refuses a second bind, the bind names the pod's UID, and whatever the answer
-//     was, the watch decides what is true.
-//   - Pods that get CPUs, memory or devices of their own reach their node's agent in the order in which they were
-//     placed there (line.go).
-//   - It keeps nothing on disk. A scheduler that starts anew lists, and takes up what is not bound.
+//   - No pod is placed before all watches have delivered their first lists. Until then, nodes look emptier than they
+//     are.
+//   - Only pods that the loop chose as victims are evicted, by UID, with the condition DisruptionTarget set first, and
+//     never by a process that may not lead any more (Options.Leads).
+//   - After a pod's bind was sent, no status patch says why the pod was not placed.
+//   - A pod is bound at most once. The API server refuses a second bind, the bind has the pod's UID, and whatever the
+//     answer was, the watch shows the outcome.
+//   - Pods that get CPUs, memory or devices arrive at their node's agent in the order in which they were placed there
+//     (line.go).
+//   - It keeps nothing on disk. After a restart, the scheduler lists all objects and places what is not bound.
 //
-// It does not elect a leader (kube/election does, around it): two of them do no harm, as the API binds a pod once, but
-// place against each other.
-// It opens no port.
+// It does not elect a leader; kube/election does. Two schedulers at the same time do no damage, because a pod is bound
+// only once, but their decisions conflict. It opens no port.
 package scheduler
 
 import (
@@ -50,47 +50,49 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// DefaultName is the schedulerName that pods get when they name none, and the source of our events.
+// DefaultName is the schedulerName of pods that do not set one, and the source of our Events.
 const DefaultName = corev1.DefaultSchedulerName
 
-// BindsInFlightDefault bounds binds that wait for an answer. Chosen: an API server on two cores takes about 1,000 binds
-// a second at 5 to 50 ms each, which 64 keep busy; more only wait in its queue, fewer leave it idle.
+// BindsInFlightDefault limits the binds that wait for an answer. Chosen: an API server on two cores processes about
+// 1,000 binds per second, at 5 to 50 ms each, and 64 keep it busy. More would only wait in its queue; fewer would leave
+// it idle.
 const BindsInFlightDefault = 64
 
 const (
-	// besideBinds is how many other writes may be in flight beside the binds: status patches, evictions, Events.
-	// Chosen: the Events that their share of the limit allows, and a few of the others.
+	// besideBinds is how many other writes may be in flight in addition to the binds: status patches, evictions,
+	// Events. Chosen: as many Events as their share of the limit allows, and a few of the others.
 	besideBinds = 8
-	// tolerance is how many times its rest value an answer may take before there are fewer binds in flight. A server
-	// that answers 64 binds at once takes some 20 times as long for each (reckoned: at 800 a second 80 ms each, alone 4
-	// ms), and no longer in all: that is its queue, in which pods would else wait in here. What others feel of it is
-	// bounded by BindsInFlight; beyond that something is wrong with the server. Chosen.
+	// tolerance is by what factor an answer may take longer than without load before the throttle reduces the number of
+	// binds in flight. A server that processes 64 binds at once takes about 20 times as long for each (computed: at 800
+	// per second 80 ms each, alone 4 ms), but no longer in total: they wait in the server's queue instead of the
+	// throttle's. BindsInFlight limits the effect on other clients. A larger factor means that something is wrong with
+	// the server. Chosen.
 	tolerance = 30
-	// hungAfter is how long all slots may be taken and no bind be answered before the mind decides ahead. Chosen: ten
-	// times what a busy server takes.
+	// hungAfter is for how long all slots must be taken without any bind being answered before the loop decides ahead.
+	// Chosen: ten times what a busy server takes.
 	hungAfter = time.Second
-	// tellingMax is how long the Events of what was done may take when the scheduler is told to end. Chosen: within the
-	// rest of a Lease and of any grace; whoever wants to lead next waits as long.
+	// tellingMax is how long the scheduler may take to send the last Events when it is stopped. Chosen: within the
+	// remaining time of a Lease and of a usual termination grace period; the next leader waits for it.
 	tellingMax = 3 * time.Second
-	// aheadMax is for how many pods it decides ahead then. Chosen: what a server takes in some seconds when it is back;
-	// their decisions, of about 1 KiB, are as old as that.
+	// aheadMax is for how many pods it decides ahead. Chosen: what a server processes in some seconds when it is
+	// available again. So old are the decisions then; each takes about 1 KiB.
 	aheadMax = 4096
 )
 
-// Options configure a Scheduler.
+// Options configure Run.
 type Options struct {
 	Client *kube.Client
 	Events *kube.Client // for Events, so that they do not wait behind binds; nil: Client
-	Name   string       // schedulerName to answer to where there are no Profiles; empty: DefaultName. Source of events
-	// Profiles place the pods whose schedulerName is theirs; none: the default profile, under Name.
+	Name   string       // the schedulerName if there are no Profiles, and the source of Events; empty: DefaultName
+	// Profiles place the pods with their name as schedulerName; none: the default profile with the name Name.
 	Profiles                 []corescheduler.Profile
 	BackoffFirst, BackoffMax time.Duration // see scheduler.Options
-	Metrics                  *Metrics      // nil: kept, and shown to nobody
-	Seed                     uint64        // decides between nodes of equal score; see placement
+	Metrics                  *Metrics      // nil: not exposed
+	Seed                     uint64        // breaks ties between nodes; see core/scheduler.Options
 	BindsInFlight            int           // zero: BindsInFlightDefault
 	Extenders                []schedulerconfig.Extender
-	Leads                    func() bool // asked right before each write: may this process act? nil: it may
-	Health                   *Health     // nil: nobody asks
+	Leads                    func() bool // called right before each write: may this process act? nil: it may
+	Health                   *Health     // nil: not observed
 }
 
 // Run schedules until ctx ends. It returns an error only for options that cannot work.
@@ -141,7 +143,7 @@ func Run(ctx context.Context, o Options) error {
 	defer o.Metrics.count(nil)
 	m.lookUp = func(p corescheduler.Pod) *corev1.Pod { return podIn(pods, p) }
 	m.node = func(name string) *corev1.Node {
-		obj, _, _ := nodes.GetByKey(name) // a store in memory
+		obj, _, _ := nodes.GetByKey(name) // the store is in memory
 		node, _ := obj.(*corev1.Node)
 		return node
 	}
@@ -162,7 +164,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// behindGate returns the clients for writes and for Events, which pass one Gate.
+// behindGate returns the clients for writes and for Events. They share one throttle.
 func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, err error) {
 	gate := kube.NewGate(kube.GateOptions{
 		Component: "scheduler",
@@ -180,7 +182,7 @@ func (o *Options) behindGate(ctx context.Context) (writes, events *kube.Client, 
 	return writes, events, err
 }
 
-// podIn returns what is kept of the object behind p, nil if it is gone or replaced.
+// podIn returns the kept part of the object of p, or nil if it is gone or has another UID.
 func podIn(store cache.Store, p corescheduler.Pod) *corev1.Pod {
 	obj, ok, err := store.GetByKey(p.Namespace + "/" + p.Name)
 	if err != nil || !ok {
@@ -193,10 +195,11 @@ func podIn(store cache.Store, p corescheduler.Pod) *corev1.Pod {
 	return pod.object()
 }
 
-// A fact changes what the Placer knows; it runs on the mind's goroutine.
+// A fact changes the Placer. It runs on the goroutine of the scheduling loop.
 type fact func(now unit.Instant)
 
-// mind is the goroutine that owns the Placer.
+// mind is the scheduling loop: the one goroutine that owns the Placer.
+// Set before run, and not changed by it. Other goroutines may call the functions and use the queues.
 type mind struct {
 	o         Options
 	api       api
@@ -206,33 +209,37 @@ type mind struct {
 	evictions *latest[corescheduler.PodID, eviction] // by preemptor
 	questions *latest[corescheduler.PodID, question]
 	extenders []*extender
-	node      func(name string) *corev1.Node // whole, for extenders
+	node      func(name string) *corev1.Node // returns the whole object, for extenders
 
+	// facts are the facts that wait for the loop. All other goroutines use this channel to reach the fields below.
 	facts  chan fact
-	clock  func() time.Time // time.Now, but for tests; its differences do not follow the wall clock
+	clock  func() time.Time // time.Now, except in tests; the difference of two times is monotonic
 	start  time.Time
-	last   unit.Instant // of now
+	last   unit.Instant // the last result of now
 	placer *corescheduler.Placer
 
+	// synced says that all first lists have arrived.
 	synced   bool
-	binding  int          // binds, and writes of volumes before them, in flight, and those in line or held
-	held     []placed     // decided ahead, to be sent when there is a slot
-	answered unit.Instant // when a slot was free, or a bind answered, last
+	binding  int          // binds and writes of volume plans that are in flight, wait in a line, or are in held
+	held     []placed     // decided ahead, to be sent when a slot is free
+	answered unit.Instant // when a slot was last free, or a bind last answered
+	// The binds to nodes where order matters.
 	lines    lines
-	flights  map[corescheduler.PodID]*flight // that were not withdrawn
+	flights  map[corescheduler.PodID]*flight // decisions being carried out that were not withdrawn
 	classes  deviceClasses
-	rejected map[corescheduler.PodID]rejected // of the pods that fit nowhere, by whom
-	unsure   map[corescheduler.PodID]placed   // whose bind had no answer, until the watch or another bind settles it
+	rejected map[corescheduler.PodID]rejected // the pods that fit nowhere, with the plugins that rejected them
+	// pods whose bind was not answered, until the watch or another bind shows the outcome
+	unsure map[corescheduler.PodID]placed
 }
 
-// rejected is what is counted of a pod that fits nowhere.
+// rejected is what metrics report about a pod that fits nowhere.
 type rejected struct {
 	by      corescheduler.RuleSet
 	profile string
 }
 
-// factsMax is how many facts may wait. Chosen: about one burst of a watch; a longer line only hides that the mind is
-// behind, a shorter one makes watches wait for it sooner.
+// factsMax is how many facts may wait. Chosen: about one burst of a watch. A longer queue would only hide that the loop
+// is behind; a shorter one makes watches wait sooner.
 const factsMax = 1024
 
 func newMind(o Options, a api, recorder func(profile string) record.EventRecorder) *mind {
@@ -263,7 +270,7 @@ func newMind(o Options, a api, recorder func(profile string) record.EventRecorde
 	}
 }
 
-// nameFor is the name under which we act for a pod: that of the profile that places it.
+// nameFor returns the name of the profile that places a pod, for Events and conditions.
 func (m *mind) nameFor(p corescheduler.Pod) string {
 	if m.answersTo(p.Profile) {
 		return p.Profile
@@ -271,11 +278,11 @@ func (m *mind) nameFor(p corescheduler.Pod) string {
 	return m.o.Name
 }
 
-// recorderFor is where Events about a pod go, or about others because of it.
+// recorderFor returns the recorder for Events about a pod, or about other pods because of it.
 func (m *mind) recorderFor(p corescheduler.Pod) record.EventRecorder { return m.recorder(m.nameFor(p)) }
 
-// now is above zero, as Instants want to be. Where the clock went back, as no monotonic one should, time goes on from
-// where it was: else all that is due would wait until the clock is there again.
+// now returns the present time, which is above zero, as unit.Instant requires. If the clock goes back (a monotonic one
+// should not), time continues from the last value; otherwise, everything that is due would wait for the clock.
 func (m *mind) now() unit.Instant {
 	now := unit.Instant(m.clock().Sub(m.start)) + 1
 	if now < m.last {
@@ -286,7 +293,7 @@ func (m *mind) now() unit.Instant {
 	return now
 }
 
-// tell hands a fact to the mind; it waits while too many are pending.
+// tell hands a fact to the scheduling loop. It blocks while factsMax facts wait.
 func (m *mind) tell(ctx context.Context, f fact) {
 	select {
 	case m.facts <- f:
@@ -345,8 +352,8 @@ func (m *mind) mayPlace(now unit.Instant) bool {
 	return m.binding < m.o.BindsInFlight+aheadMax && now.Sub(m.answered) >= hungAfter
 }
 
-// wakeAt is when to look again if nothing happens; zero: never. While no decision may be made, what is due waits: it
-// could not be taken up.
+// wakeAt returns when the loop must run again if no fact arrives; zero: never. While no decision may be made, it is not
+// the time when a pod becomes ready, because that pod could not be placed.
 func (m *mind) wakeAt(now unit.Instant) unit.Instant {
 	switch {
 	case !m.synced:
@@ -360,7 +367,7 @@ func (m *mind) wakeAt(now unit.Instant) unit.Instant {
 	return now.Add(hungAfter)
 }
 
-// sendHeld sends what was decided ahead, as far as there are slots.
+// sendHeld sends decisions that were made ahead, as far as slots are free.
 func (m *mind) sendHeld(ctx context.Context) {
 	for len(m.held) > 0 && m.binding-len(m.held) < m.o.BindsInFlight {
 		p := m.held[0]
@@ -369,7 +376,7 @@ func (m *mind) sendHeld(ctx context.Context) {
 	}
 }
 
-// count asks the mind what it holds, between two decisions.
+// count gets the census from the loop, between two decisions.
 func (m *mind) count(ctx context.Context) (c census, ok bool) {
 	answer := make(chan census, 1)
 	m.tell(ctx, func(unit.Instant) {
@@ -391,7 +398,7 @@ func (m *mind) count(ctx context.Context) (c census, ok bool) {
 	}
 }
 
-// hearAll folds in every fact that is waiting, so that the next decision knows of it.
+// hearAll applies every waiting fact, so that the next decision uses it.
 func (m *mind) hearAll() {
 	for {
 		select {
@@ -403,7 +410,7 @@ func (m *mind) hearAll() {
 	}
 }
 
-// placeOne makes one decision and sets off what follows from it; false if no pod is ready.
+// placeOne makes one decision and carries it out. It returns false if no pod is ready.
 func (m *mind) placeOne(ctx context.Context) bool {
 	began := m.now()
 	d, ok := m.placer.Next(began)
@@ -455,7 +462,7 @@ func (m *mind) send(ctx context.Context, p placed) {
 	}
 }
 
-// bind runs beside the mind; the outcome comes back as a fact.
+// bind runs in its own goroutine; the outcome returns to the loop as a fact.
 func (m *mind) bind(ctx context.Context, p placed) {
 	ctx = kube.Withdrawable(ctx, p.withdrawn)
 	if !p.mayGo(ctx) {
@@ -493,10 +500,11 @@ func (m *mind) bind(ctx context.Context, p placed) {
 	})
 }
 
-// Forgotten is what the log says of a pod that no event had woken: a bug. Tests and benchmarks look for it.
+// Forgotten is the log message for a pod that no event made active although it fits, which is an error in this program.
+// Tests and benchmarks look for it.
 const Forgotten = "a pod had been forgotten: no event that helped it was seen, please report this"
 
-// settle folds in the end of a bind.
+// settle records the outcome of a bind.
 func (m *mind) settle(now unit.Instant, p placed, outcome corescheduler.Outcome) {
 	m.binding--
 	m.landed(p)
@@ -520,7 +528,7 @@ func (m *mind) settle(now unit.Instant, p placed, outcome corescheduler.Outcome)
 	m.placer.Bound(now, p.Pod, outcome)
 }
 
-// isBound notes that a pod is bound as was decided, and tells its owner.
+// isBound records that a pod is bound as decided, in metrics and in an Event.
 func (m *mind) isBound(now unit.Instant, p placed) {
 	name := p.Pod.Namespace + "/" + p.Pod.Name
 	m.o.Metrics.bound(p.Attempt, now.Sub(p.Came))
@@ -533,8 +541,8 @@ func (m *mind) isBound(now unit.Instant, p placed) {
 	}
 }
 
-// hasNoAnswer keeps a bind in mind that may have happened: if it has, its owner is to hear so. The watch may be faster
-// than the end of the wait for an answer.
+// hasNoAnswer remembers a bind that may have succeeded, so that the Event is sent if it has. The watch may have shown
+// the outcome already.
 func (m *mind) hasNoAnswer(now unit.Instant, p placed) {
 	switch pod := m.lookUp(p.Pod); {
 	case pod == nil:
@@ -546,7 +554,7 @@ func (m *mind) hasNoAnswer(now unit.Instant, p placed) {
 	}
 }
 
-// isOn settles what was not sure of a pod: the watch has it on a node. It may have been tried on several.
+// isOn records that the watch shows the pod on a node. Binds to several nodes may have been tried.
 func (m *mind) isOn(now unit.Instant, id corescheduler.PodID, node string) {
 	if p, unsure := m.unsure[id]; unsure {
 		delete(m.unsure, id)
@@ -555,14 +563,14 @@ func (m *mind) isOn(now unit.Instant, id corescheduler.PodID, node string) {
 	}
 }
 
-// reportBind tells why a bind failed.
+// reportBind reports why a bind failed.
 func (m *mind) reportBind(d corescheduler.Decision, outcome corescheduler.Outcome, err error) {
 	name := d.Pod.Namespace + "/" + d.Pod.Name
 	if outcome == corescheduler.BindDone {
 		return
 	}
 	if errors.Is(err, kube.ErrNotLeading) || outcome == corescheduler.BindWithdrawn {
-		return // this process is about to end, and its words may be wrong; or settle has told
+		return // this process may end soon and its data be wrong; or settle has reported the withdrawal
 	}
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
@@ -571,15 +579,15 @@ func (m *mind) reportBind(d corescheduler.Decision, outcome corescheduler.Outcom
 }
 
 const (
-	// messageMax is how long an Event's message may be (API validation: 1,024 bytes).
+	// messageMax limits the message of an Event (API validation: 1,024 bytes).
 	messageMax = 1024
-	// conditionMax is how long a condition's message may be: as much as the API allows in conditions of most objects
-	// (metav1.Condition; a pod's has no bound). A pod that asks for 10,000 resources that no node has has as many reasons,
-	// half a MiB of them, which would be written whenever it is tried.
+	// conditionMax limits the message of a condition, as the API does in conditions of most objects (metav1.Condition;
+	// those of pods have no limit). A pod that requests 10,000 resources that no node has gets as many reasons, half a
+	// MiB, which would be written at each attempt.
 	conditionMax = 32768
 )
 
-// unplaced tells a pod's owner why it was not placed, as an Event and as the pod's condition.
+// unplaced reports why a pod was not placed, as an Event and in the pod's condition.
 func (m *mind) unplaced(p corescheduler.Pod, reason, message, nominated string) {
 	pod := m.lookUp(p)
 	if pod == nil {
@@ -589,7 +597,7 @@ func (m *mind) unplaced(p corescheduler.Pod, reason, message, nominated string) 
 	m.failures.put(p.ID, failure{pod, reason, cut(message, conditionMax), nominated})
 }
 
-// cut is s, or its beginning with a sign that there is more, in at most so many bytes.
+// cut returns s, shortened to at most this many bytes, with a mark if it was.
 func cut(s string, most int) string {
 	const more = " ..."
 	if len(s) <= most {

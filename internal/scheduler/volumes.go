@@ -18,8 +18,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// writeVolumes writes what a placed pod's volumes need before it is bound, beside the mind. From then on the mind hears
-// from the watches what becomes of them, which may take a provisioner minutes; no slot is held for that.
+// writeVolumes writes a placed pod's volume plan, in its own goroutine. After that, the watches show what becomes of
+// the volumes. A provisioner may take minutes; no slot of BindsInFlight is used for that.
 func (m *mind) writeVolumes(ctx context.Context, p placed) {
 	ctx = kube.Withdrawable(ctx, p.withdrawn)
 	if !p.mayGo(ctx) {
@@ -32,7 +32,7 @@ func (m *mind) writeVolumes(ctx context.Context, p placed) {
 		m.o.Metrics.point("PreBind", p.Pod.Profile, began, err)
 	}
 	m.tell(ctx, func(now unit.Instant) {
-		if kube.IsWithdrawn(ctx) { // before a bind: whatever was written, nothing can bind it
+		if kube.IsWithdrawn(ctx) { // nothing was bound, whatever was written
 			m.settle(now, p, corescheduler.BindWithdrawn)
 			return
 		}
@@ -68,8 +68,8 @@ func (m *mind) writePlan(ctx context.Context, p *corescheduler.VolumePlan) error
 	return nil
 }
 
-// settleVolumes binds the pods whose volumes are bound, and lets those try again whose volumes will not be. Only now do
-// they enter the line of their node: one that waits minutes for a provisioner must not hold up others there.
+// settleVolumes binds the pods whose volumes are bound, and makes those try again whose volumes will not be. The pods
+// enter the line of their node only now, because one that waits for a provisioner for minutes must not delay others.
 func (m *mind) settleVolumes(ctx context.Context) {
 	now := m.now()
 	for _, s := range m.placer.VolumesSettled(now) {
@@ -85,7 +85,7 @@ func (m *mind) settleVolumes(ctx context.Context) {
 	}
 }
 
-// keepVolume writes the claim into the volume, if the volume is still the one that was decided on. The volume
+// keepVolume writes the claim into the volume, if the volume has not changed since the decision. The persistent volume
 // controller completes the binding.
 func (r remote) keepVolume(ctx context.Context, b *corescheduler.VolumeBind) error {
 	meta := map[string]any{"resourceVersion": b.Version}
@@ -103,8 +103,7 @@ func (r remote) keepVolume(ctx context.Context, b *corescheduler.VolumeBind) err
 	return r.client.Patch(ctx, kube.Volumes, "", b.Volume, types.MergePatchType, patch, nil)
 }
 
-// askForVolume writes into the claim from where its volume must be reached, if the claim is still the one that was
-// decided on.
+// askForVolume writes the selected node into the claim, if the claim has not changed since the decision.
 func (r remote) askForVolume(ctx context.Context, q *corescheduler.VolumeProvision) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": q.Version, "annotations": map[string]string{translate.AnnotationSelectedNode: q.Node},
@@ -115,7 +114,7 @@ func (r remote) askForVolume(ctx context.Context, q *corescheduler.VolumeProvisi
 	return r.client.Patch(ctx, kube.VolumeClaims, q.Namespace, q.Name, types.MergePatchType, patch, nil)
 }
 
-// storageWatches are those of what decides about volumes.
+// storageWatches returns the watches of objects that decide about volumes.
 func (m *mind) storageWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
 	return []cache.Controller{

@@ -19,12 +19,12 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// answersTo reports whether pods of that schedulerName are ours to place.
+// answersTo reports whether this scheduler places pods with that schedulerName.
 func (m *mind) answersTo(schedulerName string) bool {
 	return slices.ContainsFunc(m.o.Profiles, func(p corescheduler.Profile) bool { return p.Name == schedulerName })
 }
 
-// hear hands a fact to the mind, and measures how long it takes to take it up. Its name is upstream's of the event.
+// hear hands a fact to the scheduling loop, and measures how long the loop takes for it. event is upstream's name.
 func (m *mind) hear(event string, f fact) {
 	m.tell(context.Background(), func(now unit.Instant) {
 		began := time.Now()
@@ -33,7 +33,7 @@ func (m *mind) hear(event string, f fact) {
 	})
 }
 
-// podHandler turns changes of pods into facts. Translation is done by KeepPod, beside the mind.
+// podHandler translates changes of pods into facts. KeepPod translates, in the informer's goroutine.
 func (m *mind) podHandler() cache.ResourceEventHandler {
 	seen := func(obj any, change string) {
 		k, ok := KeepPod(obj).(*KeptPod)
@@ -43,7 +43,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		p := *k.fact
 		k.Passed()
 		if p.Node == "" && !m.answersTo(k.profile) {
-			return // another scheduler's; it counts once it is bound
+			return // another scheduler's; it is passed on when it is bound
 		}
 		if p.Node == "" {
 			p.Asks, p.AsksEvictions = m.asksOthers(p)
@@ -52,7 +52,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		if p.Node != "" {
 			event = "AssignedPod" + change
 		}
-		if p.Node != "" || p.Deleting { // whoever has bound it
+		if p.Node != "" || p.Deleting { // whichever scheduler has bound it
 			m.failures.withdraw(p.ID)
 			m.evictions.withdraw(p.ID)
 		}
@@ -77,7 +77,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 		AddFunc: func(obj any) { seen(obj, "Add") },
 		UpdateFunc: func(before, after any) {
 			if old := before.(metav1.Object); old.GetUID() != after.(metav1.Object).GetUID() {
-				gone(old.GetUID()) // deleted and made anew while the watch was down
+				gone(old.GetUID()) // deleted and created again while the watch was broken
 			}
 			seen(after, "Update")
 		},
@@ -89,7 +89,7 @@ func (m *mind) podHandler() cache.ResourceEventHandler {
 	}
 }
 
-// nodeHandler turns changes of nodes into facts.
+// nodeHandler translates changes of nodes into facts.
 func (m *mind) nodeHandler() cache.ResourceEventHandler {
 	seen := func(node *corev1.Node, event string) {
 		n := translate.PlacementNode(node)
@@ -106,7 +106,7 @@ func (m *mind) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-// lesserWatches are those of objects that say something about pods: namespaces, the groups that select them, and
+// lesserWatches returns the watches of other objects that affect pods: namespaces, the groups that select pods, and
 // disruption budgets.
 func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 	p := m.placer
@@ -122,13 +122,13 @@ func (m *mind) lesserWatches(client *kube.Client) []cache.Controller {
 	}
 }
 
-// object is one of the API's.
+// object is an API object.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// follow makes facts of what happens to objects of one kind. They are translated beside the mind.
+// follow translates changes of objects of one kind into facts, in the informer's goroutine.
 func follow[T object, F any](
 	m *mind, client *kube.Client, k kube.Kind,
 	factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
@@ -137,7 +137,7 @@ func follow[T object, F any](
 	return controller
 }
 
-// followed is what follow does with each change.
+// followed is the handler of follow.
 func followed[T object, F any](
 	m *mind, factOf func(T) F, seen func(unit.Instant, F), gone func(now unit.Instant, namespace, name string),
 ) cache.ResourceEventHandler {
@@ -158,10 +158,10 @@ func followed[T object, F any](
 	}
 }
 
-// as is the translation of what needs none.
+// as is the translation for kinds that need none.
 func as[T any](obj T) T { return obj }
 
-// byName is for kinds that have no namespaces.
+// byName adapts a function for kinds without namespaces.
 func byName(gone func(unit.Instant, string)) func(unit.Instant, string, string) {
 	return func(now unit.Instant, _, name string) { gone(now, name) }
 }
@@ -177,7 +177,7 @@ func followGroup[T object](m *mind, client *kube.Client, k kube.Kind, kind strin
 	})
 }
 
-// trim drops the pod templates and status of groups, which no rule reads.
+// trim drops the pod templates and the status of groups, which no rule reads.
 func trim(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.ReplicationController:
