@@ -9,10 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// Bars, from the project's issue on the scheduler ("Numbers").
+// The bars are from the project's issue on the scheduler ("Numbers").
 const (
 	barUpstream = 3.0 // times upstream's binds per second
-	barBare     = 0.8 // of the bare loop's, in the same round
+	barBare     = 0.8 // of the bare loop's binds per second, in the same round
 )
 
 func lines(c config) (out []record.Line) {
@@ -73,8 +73,8 @@ func newReport(ctx context.Context, c config) *record.Report {
 	}
 }
 
-// compare puts the shares of the bare loop's rate, with the same pods in the same round, into the measurements of the
-// others.
+// compare adds, to the measurements of the other sides, their share of the bare loop's rate with the same pods in the
+// same round.
 func compare(measurements []*record.Measurement, scenarios []string) {
 	for _, b := range measurements {
 		for _, m := range measurements {
@@ -84,7 +84,7 @@ func compare(measurements []*record.Measurement, scenarios []string) {
 			for _, s := range scenarios {
 				most, reached := b.Values["rate_"+s], m.Values["rate_"+s]
 				if most == 0 || reached == 0 {
-					continue // one of them failed
+					continue // a side failed
 				}
 				m.Put("share_"+s, reached/most, m.Samples["rate_"+s])
 				if m.Side == ours {
@@ -95,10 +95,10 @@ func compare(measurements []*record.Measurement, scenarios []string) {
 	}
 }
 
-// othersMax is how many cores others, on this machine or beside it, may use while binds run before the report warns.
+// othersMax is how many cores other processes or virtual machines may use during the binds before the report warns.
 const othersMax = 0.2
 
-// noise says what to doubt.
+// noise returns reasons to doubt the measurements.
 func noise(measurements []*record.Measurement) (warnings []string) {
 	for _, m := range measurements {
 		for _, s := range []string{basic, spread} {

@@ -1,16 +1,16 @@
-// Command binds measures schedulers end to end: pods that wait on a real control plane (plimsoll up: etcd and
-// kube-apiserver; with --controllers kube-controller-manager too) until all are bound. The sides are upstream's
-// kube-scheduler, plimsoll scheduler, and a bare loop that only posts bindings, with no look at anything: what the API
-// gives at best. They run one after the other, each on a control plane of its own with the same nodes, which are
-// objects only, and the same pods; the order turns around every round.
+// Command binds measures schedulers end to end: pods wait on a real control plane (plimsoll up: etcd and
+// kube-apiserver; with --controllers also kube-controller-manager) until all are bound. The sides are upstream's
+// kube-scheduler, plimsoll scheduler, and a bare loop that only posts bindings without any decision, which shows the
+// most that the API server allows. The sides run one after another, each on a new control plane with the same nodes,
+// which are API objects only, and the same pods. The order of the sides is reversed after every round.
 //
-// Upstream's default configuration lets its client send 50 requests a second, which says nothing about scheduling. It
-// is judged with that limit raised to 5,000 (as upstream's own scheduler_perf does) and else its defaults; with the
-// limit as it is, it runs once, for fewer pods, and is only told.
+// Upstream's default configuration limits its client to 50 requests per second, which hides the cost of scheduling. The
+// bars compare with upstream at a limit of 5,000 (as upstream's own scheduler_perf uses) and otherwise its defaults.
+// With the default limit it runs once, for fewer pods, and that result is only printed.
 //
-// A bind has happened when our watch, of metadata only, shows that the pod waits no more. Rates are from the first to
-// the last. It judges against the bars of the project (bars.go) and exits 1 when one is missed or a round could not be
-// measured.
+// A bind counts when our watch, of metadata only, shows that the pod no longer waits. Rates are from the first to the
+// last bind. The command compares with the project's bars (bars.go) and exits with 1 if one is missed or a round could
+// not be measured.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// config is the command line.
+// config has the values of the flags.
 type config struct {
 	rounds, nodes, zones, pods, limited, workers, gcPercent int
 
@@ -113,7 +113,7 @@ func main() {
 	}
 }
 
-// run measures all rounds, then upstream as its default limit lets it.
+// run measures all rounds, and then upstream with its default limit.
 func run(ctx context.Context, c config) (ok bool, err error) {
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "plimsoll-bench-"); err != nil {
@@ -123,7 +123,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	report := newReport(ctx, c)
 	r := newRig(c)
 	defer func() {
-		// Its own context: the end must be clean above all when the beginning was interrupted.
+		// A separate context, because the control plane must be stopped also if ctx was canceled.
 		keep := err != nil || len(report.Problems) > 0 || c.keep
 		err = errors.Join(err, r.plane.Down(context.WithoutCancel(ctx), keep))
 		if keep {

@@ -29,21 +29,21 @@ import (
 
 const (
 	namespace = "binds"
-	apiServer = "kube-apiserver" // its name among the instance's processes
-	// requesters make and delete objects in parallel. Chosen: enough to keep the API server busy.
+	apiServer = "kube-apiserver" // name of the process of plimsoll up
+	// requesters is how many requests make and delete objects in parallel. Chosen: enough to keep the API server busy.
 	requesters = 32
-	// bindTimeout bounds the wait for all pods of one side; it only bounds what hangs.
+	// bindTimeout limits the wait for all pods of one side, so that a hung side does not stop the run.
 	bindTimeout = 4 * time.Minute
-	// clearTimeout is the same for the end of pods.
+	// clearTimeout is the same for the deletion of pods.
 	clearTimeout = 2 * time.Minute
 )
 
-// rig is the control plane, its nodes, and what our watch shows.
+// rig is the control plane, its nodes, and the pods that our watch shows.
 type rig struct {
 	config
 	plane  *plane.Plane
 	client *kubernetes.Clientset
-	ups    map[string]int // pids of the control plane, by name
+	ups    map[string]int // PIDs of the processes of the control plane, by name
 	seen   *waiting
 	deaf   context.CancelFunc // ends our watch
 }
@@ -57,7 +57,7 @@ func newRig(c config) *rig {
 		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-binds", Dir: c.dir, Port: c.port, Flags: flags}}
 }
 
-// waiting is which pods wait for a node, and when the first and the last ceased to.
+// waiting has the pods that wait for a node, and when the first and the last stopped waiting.
 type waiting struct {
 	mu          sync.Mutex
 	pods        map[types.UID]bool
@@ -67,7 +67,7 @@ type waiting struct {
 
 func (w *waiting) see(obj any, waits bool) {
 	now := time.Now()
-	pod, ok := kube.Deleted[metav1.Object](obj) // or one that is still there
+	pod, ok := kube.Deleted[metav1.Object](obj) // or a pod that still exists
 	if !ok {
 		return
 	}
@@ -90,7 +90,7 @@ func (w *waiting) see(obj any, waits bool) {
 	}
 }
 
-// await waits until so many pods wait, and says since when. It gives up when check has an error.
+// await waits until count pods wait, and returns the times. It fails when check returns an error.
 func (w *waiting) await(ctx context.Context, count int, limit time.Duration, check func() error) (first, last time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -116,8 +116,8 @@ func (w *waiting) await(ctx context.Context, count int, limit time.Duration, che
 	}
 }
 
-// renew replaces the control plane, if there is one, by one that has seen nothing: kube-apiserver keeps what happened
-// lately in memory, and so a side would meet what those before it left there.
+// renew replaces the control plane, if there is one, by a new one. kube-apiserver keeps recent changes in memory, so
+// without that a side would have to handle the remains of those before it.
 func (r *rig) renew(ctx context.Context) error {
 	r.deaf()
 	if r.ups != nil {
@@ -128,7 +128,7 @@ func (r *rig) renew(ctx context.Context) error {
 	return r.up(ctx)
 }
 
-// up starts the control plane and makes the nodes.
+// up starts the control plane and creates the nodes.
 func (r *rig) up(ctx context.Context) error {
 	r.seen = &waiting{pods: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 	if err := r.plane.Up(ctx); err != nil {
@@ -148,7 +148,7 @@ func (r *rig) up(ctx context.Context) error {
 	if _, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// Pods want a service account. Where there is a controller that makes it, it may have done so by now.
+	// Pods need a service account. If kube-controller-manager runs, it may exist already.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := r.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -158,8 +158,8 @@ func (r *rig) up(ctx context.Context) error {
 		return err
 	}
 	record.Progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
-	// Who measures must not cost much: of the server, hence metadata over HTTP/1.1, nor of the machine, hence a look in
-	// 5 ms.
+	// Our watch must cost little on the server, so it uses metadata over HTTP/1.1; and little on the machine, so it
+	// handles events every 5 ms.
 	gathering, err := kube.NewClientForConfig(config)
 	if err != nil {
 		return err
@@ -200,8 +200,8 @@ func (r *rig) up(ctx context.Context) error {
 	return nil
 }
 
-// makeNode makes a node without a machine. Admission gives it a taint until a controller has seen it Ready; none
-// watches.
+// makeNode creates a node without a machine. Admission adds a taint until a controller sees the node as Ready. No such
+// controller runs.
 func (r *rig) makeNode(ctx context.Context, i int) error {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
@@ -236,10 +236,10 @@ func podOf(scenario string, i int) *corev1.Pod {
 	return pod
 }
 
-// spreadSkew is that of upstream's scheduler_perf (TopologySpreading).
+// spreadSkew is the value of upstream's scheduler_perf (TopologySpreading).
 const spreadSkew = 5
 
-// start runs one side's program. None elects a leader: there is one.
+// start starts one side's program. Leader election is off, because there is only one scheduler.
 func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
 	log := filepath.Join(r.dir, name+".log")
 	switch side {
@@ -251,7 +251,7 @@ func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
 	return r.plane.KubeScheduler(log, r.upstream, limited)
 }
 
-// measure lets one side bind all pods of a scenario. What pods are, and that they wait, is settled before it starts.
+// measure measures one side that binds all pods of a scenario. The pods exist before the side starts.
 func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario string, pods int, limited bool) (err error) {
 	running := func() error { return nil }
 	if err := parallel(pods, func(i int) error {
@@ -329,7 +329,7 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, scenario strin
 	return r.verify(ctx, scenario, pods)
 }
 
-// verify makes sure that what was measured was scheduling: every pod on a node, and spread as asked.
+// verify checks that every pod is on a node, and is spread as its constraints require.
 func (r *rig) verify(ctx context.Context, scenario string, pods int) error {
 	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -356,7 +356,7 @@ func (r *rig) verify(ctx context.Context, scenario string, pods int) error {
 	return nil
 }
 
-// clear deletes all pods, which nobody runs, and waits until they are gone.
+// clear deletes all pods and waits until they are gone. No agent runs them.
 func (r *rig) clear(ctx context.Context) error {
 	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -372,7 +372,7 @@ func (r *rig) clear(ctx context.Context) error {
 	})
 }
 
-// parallel calls do for 0 to n-1, several at a time, and returns the first error.
+// parallel calls do for 0 to n-1, several calls at a time, and returns the first error.
 func parallel(n int, do func(int) error) error {
 	turns := make(chan int)
 	var group sync.WaitGroup

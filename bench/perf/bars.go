@@ -12,18 +12,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// Bars, from the project's issue on the scheduler ("Numbers"): at least 3 times upstream's rate or the API server's
-// limit, and less CPU.
+// The bars are from the project's issue on the scheduler ("Numbers"): at least 3 times upstream's rate or the API
+// server's limit, and less CPU.
 const (
 	barUpstream = 3.0
 	barCPU      = 1.0 // of upstream's
-	// barLimit is what share of the bare loop's writes in a second counts as the API server's limit. It is of writes
-	// and not of pods: a pod that evicts three others takes fourteen, one that waits first five, and one that the loop
-	// binds two. It is of the whole machine, though others may have had a part of it: what a scheduler leaves idle
-	// because it waits is theirs then, so to reckon with what they left would hide its waiting.
+	// barLimit is which share of the bare loop's writes per second counts as the API server's limit. It compares writes
+	// and not pods, because a pod that preempts three others takes fourteen writes, one that waits first takes five,
+	// and one that the bare loop binds takes two. It does not subtract what other processes used of the machine: when a
+	// scheduler waits, others use the idle time, and subtracting it would hide the waiting.
 	barLimit = 0.8
-	// barPaced is for workloads in which pods wait for operations that go at a rate of their own: no slower than
-	// upstream, but for chance.
+	// barPaced is for workloads in which pods wait for operations with a fixed rate: at least upstream's rate, with a
+	// margin for noise.
 	barPaced = 0.95
 )
 
@@ -84,7 +84,7 @@ func newReport(ctx context.Context, c config, play []*workload, out []left) *rec
 	}
 }
 
-// compare puts what the bare loop reached, and the share of it, into the others' measurements.
+// compare adds, to the measurements of the other sides, the bare loop's result and their share of it.
 func compare(of map[string]*record.Measurement, w *workload) {
 	b := of[bareLoop]
 	if b == nil {
@@ -107,7 +107,8 @@ func compare(of map[string]*record.Measurement, w *workload) {
 	}
 }
 
-// inShort says of some values how ours compare with upstream's: in the worst workload, in the middle one, in the best.
+// inShort returns, for some values, how ours compares with upstream's: in the worst workload, the median one, and the
+// best.
 func inShort(measurements []*record.Measurement, play []*workload) (notes []string) {
 	for _, of := range []struct {
 		name, title            string
@@ -146,17 +147,17 @@ func inShort(measurements []*record.Measurement, play []*workload) (notes []stri
 	return notes
 }
 
-// othersMax is how many cores others may use before the report warns; eventsMin how many Events per pod may be missing.
+// othersMax is how many cores other processes may use before the report warns. eventsMin is the least number of Events
+// per pod without a warning.
 const (
 	othersMax = 0.2
 	eventsMin = 0.999
 )
 
-// spanMin is for how long pods must have been bound for their rate to say anything, in seconds. Chosen: some hundred
-// binds.
+// spanMin is for how many seconds pods must have been bound for a rate to be meaningful. Chosen: some hundred binds.
 const spanMin = 1
 
-// doubts says what to doubt, and what a scheduler lost.
+// doubts returns reasons to doubt the measurements, and what a scheduler failed to write.
 func doubts(measurements []*record.Measurement, play []*workload) (warnings []string) {
 	for _, m := range measurements {
 		for _, w := range play {

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// choice says which workloads to play.
+// choice says which workloads to run.
 type choice struct {
-	labels []string // each must be there; with a leading "-" must not
+	labels []string // labels that a workload must have; with a leading "-", must not have
 	only   *regexp.Regexp
 }
 
-// left is a workload that is not played, and why.
+// left is a workload that is not run, with the reason.
 type left struct{ title, reason string }
 
-// choose returns the workloads that are asked for and can be played, and those that are asked for and cannot.
+// choose returns the requested workloads that can be run, and the requested ones that cannot.
 //
-// Both schedulers run with the feature gates that they are released with. Workloads that differ in gates alone are
-// one, then: the first of them is played.
+// Both schedulers run with the feature gates of their release. Workloads that differ only in feature gates are
+// therefore equal; only the first of them is run.
 func choose(cases []*testCase, c choice) (play []*workload, out []left, err error) {
 	seen := map[string]*workload{}
 	for _, of := range cases {
@@ -37,7 +37,7 @@ func choose(cases []*testCase, c choice) (play []*workload, out []left, err erro
 			if reason == "" {
 				reason = w.unread()
 			}
-			key := of.Name + fmt.Sprint(w.Params) // maps print in the order of their keys
+			key := of.Name + fmt.Sprint(w.Params) // fmt prints maps sorted by key
 			if first := seen[key]; reason == "" && first != nil {
 				reason = "differs from " + first.title() + " in feature gates alone"
 			}
@@ -65,8 +65,7 @@ func (c choice) wants(w *workload) bool {
 // claimsGroup is the API group of resource claims.
 const claimsGroup = "resource.k8s.io/"
 
-// unplayable says why no workload of the case can be played against a scheduler that is a process of its own; empty:
-// it can.
+// unplayable returns why no workload of the case can be run with a scheduler in a separate process; empty: they can.
 func (c *testCase) unplayable() (string, error) {
 	if c.SchedulerConfigPath != "" {
 		return "has a scheduler configuration of its own (dynamic resource allocation)", nil
@@ -93,8 +92,8 @@ func (c *testCase) unplayable() (string, error) {
 	return "", nil
 }
 
-// unread names a parameter that no operation reads: upstream's test reads it in its own code, and changes the
-// scheduler inside its process by it.
+// unread returns a parameter that no operation reads. Upstream's test reads it in Go code, to change the scheduler
+// inside its process.
 func (w *workload) unread() string {
 	read := map[string]bool{}
 	for _, o := range w.of.WorkloadTemplate {
@@ -110,8 +109,8 @@ func (w *workload) unread() string {
 	return ""
 }
 
-// paced reports whether operations that go at a rate of their own lie between the start and the stop of measuring:
-// who waits for them says little about a scheduler's rate.
+// paced reports whether operations with a fixed rate are between the start and the end of measuring. Waiting for them
+// says little about a scheduler's rate.
 func (w *workload) paced() bool {
 	measuring := false
 	for _, o := range w.of.WorkloadTemplate {

@@ -15,14 +15,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kubernetesModule has upstream's workloads; workloadsDir and workloadsFile say where in it.
+// kubernetesModule is the module with upstream's workloads. workloadsDir and workloadsFile are paths in it.
 const (
 	kubernetesModule = "k8s.io/kubernetes"
 	workloadsDir     = "test/integration/scheduler_perf"
 	workloadsFile    = "performance-config.yaml"
 )
 
-// A testCase is one of upstream's: operations, and workloads that give their numbers. Names of fields are upstream's.
+// A testCase is a test case of upstream: operations, and workloads with their parameters. Fields have upstream's names.
 type testCase struct {
 	Name                   string
 	FeatureGates           map[string]bool
@@ -32,14 +32,14 @@ type testCase struct {
 	DefaultPodTemplatePath string
 	Labels                 []string
 
-	// What upstream's own program measures and judges; not used here.
+	// What upstream's own program measures and checks; not used here.
 	MetricsCollectorConfig         json.RawMessage
 	DefaultThresholdMetricSelector json.RawMessage
 
-	dir string // of its file, which paths are relative to
+	dir string // the directory of its file, to which paths are relative
 }
 
-// A workload is a testCase with numbers.
+// A workload is a testCase with values for its parameters.
 type workload struct {
 	Name         string
 	FeatureGates map[string]bool
@@ -52,7 +52,7 @@ type workload struct {
 	of *testCase
 }
 
-// title is how a workload is called in reports and in --only.
+// title is the name of a workload in reports and in --only.
 func (w *workload) title() string { return w.of.Name + "/" + w.Name }
 
 // has reports whether the workload or its case has a label.
@@ -60,8 +60,7 @@ func (w *workload) has(label string) bool {
 	return slices.Contains(w.Labels, label) || slices.Contains(w.of.Labels, label)
 }
 
-// findWorkloads says where the published module is; it must be in the module cache, where building this program has
-// put it.
+// findWorkloads returns the directory of the published module in the module cache. Building this program downloads it.
 func findWorkloads() (string, error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", kubernetesModule).Output()
 	if err != nil {
@@ -77,7 +76,7 @@ func withStderr(err error) error {
 	return err
 }
 
-// load reads every file of workloads below dir, in the order of their names.
+// load reads every file of workloads below dir, sorted by name.
 func load(dir string) (cases []*testCase, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != workloadsFile {
@@ -103,8 +102,7 @@ func load(dir string) (cases []*testCase, err error) {
 	return cases, err
 }
 
-// parse reads one file. A field or an operation that it does not know is an error: it would be left out of the
-// measurement.
+// parse reads one file. An unknown field or operation is an error, because it would be missing in the measurement.
 func parse(text []byte) (cases []*testCase, err error) {
 	if err := yaml.UnmarshalStrict(text, &cases); err != nil {
 		return nil, err
@@ -123,10 +121,10 @@ func parse(text []byte) (cases []*testCase, err error) {
 	return cases, nil
 }
 
-// path resolves one that a case's file names.
+// path resolves a path in a case's file.
 func (c *testCase) path(name string) string { return filepath.Join(c.dir, name) }
 
-// number is the value of an operation's field, or of the parameter that stands for it.
+// number returns the value of an operation's field, or of the parameter that replaces it.
 func (w *workload) number(value int, param string) (int, error) {
 	if param == "" {
 		return value, nil
@@ -142,7 +140,7 @@ func (w *workload) number(value int, param string) (int, error) {
 	return int(f), nil
 }
 
-// scaled is n under --scale. Nothing becomes none.
+// scaled returns n multiplied by --scale, at least 1 if n is not 0.
 func scaled(n int, scale float64) int {
 	if n == 0 {
 		return 0

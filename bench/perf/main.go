@@ -1,16 +1,15 @@
-// Command perf plays upstream's own scheduler_perf workloads against schedulers that are processes of their own.
+// Command perf runs upstream's own scheduler_perf workloads with schedulers in separate processes.
 //
-// The workloads are read from the published module k8s.io/kubernetes (test/integration/scheduler_perf); nothing of
-// them is kept here. Upstream's program links kube-scheduler and an API server into one test; this one plays the same
-// operations on etcd and kube-apiserver of plimsoll up, with one side's scheduler beside them from the start:
-// upstream's kube-scheduler, plimsoll scheduler, or a loop that binds pods as they come and decides nothing, which
-// shows what the API server gives at best. Each side gets a control plane of its own for each workload; the order of
-// the sides turns around every workload.
+// The workloads are read from the published module k8s.io/kubernetes (test/integration/scheduler_perf); there is no
+// copy of them here. Upstream's program links kube-scheduler and an API server into one test. This program runs the
+// same operations on etcd and kube-apiserver of plimsoll up, with one side's scheduler running from the start:
+// upstream's kube-scheduler, plimsoll scheduler, or a loop that binds pods as they arrive without any decision, which
+// shows the most that the API server allows. For each workload, each side gets a new control plane; the order of the
+// sides is reversed after every workload.
 //
-// Measured are the binds per second of the pods that the workload measures, by a watch; the CPU time of the whole
-// scheduler process, from its start until its Events are written, for each pod that it bound; and its peak of
-// resident memory. It judges against the bars of the project (bars.go) and exits 1 when one is missed or something
-// could not be measured.
+// It measures the binds per second, by a watch, of the pods that the workload measures; the CPU time of the whole
+// scheduler process per bound pod, from its start until its Events are written; and its peak resident memory. It
+// compares with the project's bars (bars.go) and exits with 1 if one is missed or something could not be measured.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// config is the command line.
+// config has the values of the flags.
 type config struct {
 	choice
 	rounds, gcPercent  int
@@ -51,7 +50,7 @@ const (
 	bareLoop = "bare loop"
 )
 
-// labelsDefault choose the workloads that upstream names for a comparison of two builds on one machine.
+// labelsDefault selects the workloads that upstream recommends to compare two builds on one machine.
 const labelsDefault = "performance,short"
 
 func parseFlags(args []string) (config, error) {
@@ -104,7 +103,7 @@ func parseFlags(args []string) (config, error) {
 	return c, errors.Join(errs...)
 }
 
-// commas splits at them; nothing is no field.
+// commas splits text at commas; an empty text has no parts.
 func commas(text string) []string {
 	if text == "" {
 		return nil
@@ -151,7 +150,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	report := newReport(ctx, c, play, out)
 	r := newRig(c)
 	defer func() {
-		// Its own context: the end must be clean above all when the beginning was interrupted.
+		// A separate context, because the control plane must be stopped also if ctx was canceled.
 		keep := err != nil || len(report.Problems) > 0 || c.keep
 		err = errors.Join(err, r.plane.Down(context.WithoutCancel(ctx), keep))
 		if keep {
@@ -164,8 +163,8 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	return report.Finish(c.out)
 }
 
-// playAll measures every side with every workload; the sides that are compared follow each other. The report is
-// written after each workload, so that an interrupted run still has one.
+// playAll measures every side with every workload; all sides run one workload before the next. The report is written
+// after each workload, so an interrupted run has one, too.
 func playAll(ctx context.Context, r *rig, report *record.Report, play []*workload) error {
 	notes := slices.Clip(report.Notes)
 	for round := range r.rounds {

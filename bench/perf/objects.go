@@ -22,25 +22,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Upstream plays its workloads on an API server without the admission plugins ServiceAccount, TaintNodesByCondition
-// and Priority. Ours is that of a cluster and has them. Therefore:
-//   - each namespace gets a service account without a token to mount, and pods name it, so that a later update names
-//     it too;
-//   - a new node is given the taints of its template and no other;
-//   - a priority becomes a PriorityClass of that value.
+// Upstream runs its workloads on an API server without the admission plugins ServiceAccount, TaintNodesByCondition and
+// Priority. The API server of plimsoll up has them. Therefore:
+//   - each namespace gets a service account whose token is not mounted, and pods name it, so that a later update names
+//     it, too;
+//   - a new node gets the taints of its template and no others;
+//   - a priority becomes a PriorityClass with that value.
 
-// serviceAccount is the name that the plugin would fill in.
+// serviceAccount is the name that the admission plugin would set.
 const serviceAccount = "default"
 
-// writer makes objects.
+// writer creates objects.
 type writer struct {
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
 	mu      sync.Mutex
-	classes map[int32]bool // priorities that have a class
+	classes map[int32]bool // priorities for which a PriorityClass exists
 }
 
-// namespace makes one, with its service account.
+// namespace creates a namespace with its service account.
 func (w *writer) namespace(ctx context.Context, n *corev1.Namespace) error {
 	if _, err := w.client.CoreV1().Namespaces().Create(ctx, n, metav1.CreateOptions{}); err != nil {
 		return err
@@ -48,13 +48,13 @@ func (w *writer) namespace(ctx context.Context, n *corev1.Namespace) error {
 	no := false
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: serviceAccount}, AutomountServiceAccountToken: &no}
 	_, err := w.client.CoreV1().ServiceAccounts(n.Name).Create(ctx, account, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) { // where there is a controller that makes it
+	if apierrors.IsAlreadyExists(err) { // kube-controller-manager may have created it
 		return nil
 	}
 	return err
 }
 
-// priority makes sure that a value has a PriorityClass, and returns its name.
+// priority makes sure that there is a PriorityClass with this value, and returns its name.
 func (w *writer) priority(ctx context.Context, value int32) (string, error) {
 	name := fmt.Sprintf("priority-%d", value)
 	w.mu.Lock()
@@ -70,7 +70,7 @@ func (w *writer) priority(ctx context.Context, value int32) (string, error) {
 	return name, nil
 }
 
-// pod makes one.
+// pod creates a pod.
 func (w *writer) pod(ctx context.Context, namespace string, p *corev1.Pod) error {
 	p.Spec.ServiceAccountName = serviceAccount
 	if p.Spec.Priority != nil {
@@ -86,13 +86,13 @@ func (w *writer) pod(ctx context.Context, namespace string, p *corev1.Pod) error
 	})
 }
 
-// Admission hears of a new PriorityClass by a watch, some time after it was made.
+// The admission plugin learns of a new PriorityClass by a watch, some time after it was created.
 const (
 	classPause = 50 * time.Millisecond
 	classMax   = 10 * time.Second
 )
 
-// patiently makes an object, and tries again while admission does not know its PriorityClass.
+// patiently creates an object, and tries again while the admission plugin does not know its PriorityClass.
 func patiently(ctx context.Context, do func() error) error {
 	for began := time.Now(); ; {
 		err := do()
@@ -107,8 +107,8 @@ func patiently(ctx context.Context, do func() error) error {
 	}
 }
 
-// baseNode and basePod are what operations without a template make: 4 CPUs, 32 GiB and 110 pods; a pod of a tenth of
-// a CPU and 500 MiB (upstream's makeBaseNode and MakePodSpec).
+// baseNode and basePod are what operations without a template create: a node with 4 CPUs, 32 GiB and 110 pods; a pod
+// with a tenth of a CPU and 500 MiB (upstream's makeBaseNode and MakePodSpec).
 func baseNode(prefix string) *corev1.Node {
 	room := corev1.ResourceList{
 		corev1.ResourcePods:   resource.MustParse("110"),
@@ -138,7 +138,7 @@ func basePod() *corev1.Pod {
 	}
 }
 
-// dress gives the i-th node of an operation what the strategies of the operation say, and its host name.
+// dress sets on the i-th node of an operation what the operation's strategies say, and its host name.
 func (s *createNodes) dress(n *corev1.Node, i int) error {
 	if n.Name == "" {
 		n.Name = n.GenerateName + rand.String(nameTail)
@@ -168,10 +168,10 @@ func (s *createNodes) dress(n *corev1.Node, i int) error {
 	return nil
 }
 
-// nameTail is how many characters make names of nodes differ. Upstream has 5 and tries again when two are the same.
+// nameTail is how many random characters the names of nodes have. Upstream has 5, and tries again if a name exists.
 const nameTail = 10
 
-// node makes one, with the taints that it has and no other, and its CSINode where the operation says so.
+// node creates a node with its own taints and no others, and a CSINode if the operation says so.
 func (w *writer) node(ctx context.Context, n *corev1.Node, storage *nodeAllocatable) error {
 	if _, err := w.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (w *writer) node(ctx context.Context, n *corev1.Node, storage *nodeAllocata
 	return err
 }
 
-// taint replaces what admission has put on a new node.
+// taint replaces the taints that the admission plugin has added to a new node.
 func (w *writer) taint(ctx context.Context, node string, taints []corev1.Taint) error {
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": taints}})
 	if err != nil {
@@ -200,7 +200,7 @@ func (w *writer) taint(ctx context.Context, node string, taints []corev1.Taint) 
 	return err
 }
 
-// claimed makes a volume and a claim that are bound to each other, and has the pod mount the claim.
+// claimed creates a volume and a claim that are bound to each other, and makes the pod mount the claim.
 func (w *writer) claimed(ctx context.Context, namespace string, i int, v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) error {
 	c.Name, v.Name = fmt.Sprintf("pvc-%d", i), fmt.Sprintf("%s-vol-%d", namespace, i)
 	switch {
@@ -233,7 +233,7 @@ func (w *writer) claimed(ctx context.Context, namespace string, i int, v *corev1
 	return nil
 }
 
-// kinds are those that operations on any object use.
+// kinds are the kinds that operations on any object use.
 var kinds = map[schema.GroupVersionKind]struct {
 	resource   string
 	namespaced bool
@@ -243,7 +243,7 @@ var kinds = map[schema.GroupVersionKind]struct {
 	{Version: "v1", Kind: "Service"}: {"services", true},
 }
 
-// at is the client for objects like u, which it makes fit for admission.
+// at returns the client for objects like u, and changes u so that admission accepts it.
 func (w *writer) at(ctx context.Context, namespace string, u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	gvk := u.GroupVersionKind()
 	k, ok := kinds[gvk]
@@ -272,7 +272,7 @@ func (w *writer) at(ctx context.Context, namespace string, u *unstructured.Unstr
 	return all.Namespace(namespace), nil
 }
 
-// any makes an object and returns its name.
+// any creates an object and returns its name.
 func (w *writer) any(ctx context.Context, namespace string, u *unstructured.Unstructured) (string, error) {
 	client, err := w.at(ctx, namespace, u)
 	if err != nil {

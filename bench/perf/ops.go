@@ -12,11 +12,11 @@ import (
 // An op is one operation of a case.
 type op struct{ step }
 
-// A step is what an op is; its fields have upstream's names.
+// A step is the content of an op. Its fields have upstream's names.
 type step interface {
-	// templates are the files of objects that it makes or changes.
+	// templates returns the files with the objects that it creates or changes.
 	templates() []string
-	// params are the parameters that it reads.
+	// params returns the parameters that it reads.
 	params() []string
 }
 
@@ -30,20 +30,20 @@ type createNodes struct {
 	UniqueNodeLabelStrategy  *nodeUniqueLabel
 }
 
-// nodeAllocatable adds to what a node offers, and makes its CSINode.
+// nodeAllocatable adds to a node's allocatable, and creates its CSINode.
 type nodeAllocatable struct {
 	NodeAllocatable    map[string]string
 	CsiNodeAllocatable map[string]*storagev1.VolumeNodeResources
 	MigratedPlugins    []string
 }
 
-// nodeLabel labels nodes with values in turn.
+// nodeLabel labels nodes with values in rotation.
 type nodeLabel struct {
 	LabelKey    string
 	LabelValues []string
 }
 
-// nodeUniqueLabel labels each node with a value of its own.
+// nodeUniqueLabel labels each node with a different value.
 type nodeUniqueLabel struct{ LabelKey string }
 
 type createNamespaces struct {
@@ -135,10 +135,10 @@ type updateAny struct {
 	Subresources    []string
 }
 
-// claimsOp is one of those that are about resource claims alone. Its fields are not looked at: nothing here plays it.
+// claimsOp is an operation on resource claims. Its fields are not read, because no workload with it is run.
 type claimsOp struct{ opcode string }
 
-// newStep makes an empty step for an opcode; nil: there is none of that name.
+// newStep returns an empty step for an opcode; nil: the opcode is unknown.
 func newStep(opcode string) step {
 	switch opcode {
 	case "createNodes":
@@ -171,7 +171,7 @@ func newStep(opcode string) step {
 	return nil
 }
 
-// UnmarshalJSON decodes the step that the opcode names. A field that the step does not have is an error.
+// UnmarshalJSON decodes the step that the opcode names. An unknown field is an error.
 func (o *op) UnmarshalJSON(text []byte) error {
 	named := struct{ Opcode string }{}
 	if err := json.Unmarshal(text, &named); err != nil {
@@ -193,7 +193,7 @@ func (o *op) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// named leaves out the empty strings.
+// named returns all strings that are not empty.
 func named(all ...string) (out []string) {
 	for _, s := range all {
 		if s != "" {

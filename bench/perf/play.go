@@ -16,32 +16,32 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// player plays the operations of one workload.
+// player runs the operations of one workload.
 type player struct {
 	*workload
 	*writer
 	pods  *pods
 	scale float64
 	limit time.Duration // of each wait
-	check func() error  // the scheduler lives
+	check func() error  // fails when the scheduler has ended
 	use   func() (record.Usage, error)
 	began serving // when measuring began
-	spent serving // while it went on
+	spent serving // between the start and the end of measuring
 
 	files      templates
 	namespaces map[string]bool
-	waits      map[string]int // pods that were made and not waited for, by namespace
+	waits      map[string]int // pods that were created and not waited for, by namespace
 	measured   []measure
 
 	background sync.WaitGroup
 	mu         sync.Mutex
-	broken     []error // of the background
+	broken     []error // errors of background operations
 }
 
-// creators make objects in parallel, as many as upstream's do.
+// creators is how many requests create objects in parallel, as in upstream.
 const creators = 30
 
-// play returns when every operation is done; what goes on in the background ends then. It returns what was measured.
+// play runs all operations. It stops background operations at the end, and returns what was measured.
 func (p *player) play(ctx context.Context) (measure, error) {
 	p.namespaces, p.waits = map[string]bool{}, map[string]int{}
 	behind, end := context.WithCancel(ctx)
@@ -66,7 +66,8 @@ func (p *player) play(ctx context.Context) (measure, error) {
 	return p.measured[0], nil
 }
 
-// unroll replaces sets of pods by an operation for each. Namespaces without a name are named by the place in this list.
+// unroll replaces each operation for several sets of pods by one operation per set. Namespaces without a name are named
+// by the place in this list.
 func (p *player) unroll() (steps []step, err error) {
 	for _, o := range p.of.WorkloadTemplate {
 		sets, ok := o.step.(*createPodSets)
@@ -87,7 +88,7 @@ func (p *player) unroll() (steps []step, err error) {
 	return steps, nil
 }
 
-// counted is the number of objects of an operation. Those that the file fixes are not scaled: one node is one node.
+// counted returns the number of objects of an operation. Fixed numbers are not scaled.
 func (p *player) counted(n int, param string) (int, error) {
 	n, err := p.number(n, param)
 	if param != "" {
@@ -125,7 +126,7 @@ func (p *player) step(ctx, behind context.Context, i int, s step) error {
 	return errors.New("cannot be played")
 }
 
-// start begins to measure, and stop ends it.
+// start begins measuring, stop ends it.
 func (p *player) start(ctx context.Context, namespaces []string, labels map[string]string) (err error) {
 	if p.began, err = p.look(ctx, false); err != nil {
 		return err
@@ -164,7 +165,7 @@ func (p *player) createNodes(ctx context.Context, i int, s *createNodes) error {
 	})
 }
 
-// ensure makes a namespace that is not there yet.
+// ensure creates a namespace if it does not exist.
 func (p *player) ensure(ctx context.Context, name string, n *corev1.Namespace) error {
 	if p.namespaces[name] {
 		return nil
@@ -230,7 +231,7 @@ func (p *player) await(ctx context.Context, namespace string, labels map[string]
 	return p.pods.await(ctx, namespace, labels, tried, n, p.limit, p.check)
 }
 
-// createPod makes the i-th of count pods, and its volume and claim where the operation has templates for them.
+// createPod creates the i-th of count pods, with volume and claim if the operation has templates for them.
 func (p *player) createPod(ctx context.Context, namespace string, s *createPods, i, count int) error {
 	pod := basePod()
 	if template := orElse(s.PodTemplatePath, p.of.DefaultPodTemplatePath); template != "" {
@@ -261,8 +262,7 @@ func orElse(a, b string) string {
 	return b
 }
 
-// deletePods deletes, at the pace that the operation asks for, the pods that are there now. It waits for none to be
-// gone.
+// deletePods deletes the pods that exist now, at the rate of the operation. It does not wait until they are gone.
 func (p *player) deletePods(ctx, behind context.Context, s *deletePods) error {
 	selector := labels.SelectorFromSet(s.LabelSelector).String()
 	list, err := p.client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
@@ -287,7 +287,7 @@ func (p *player) deletePods(ctx, behind context.Context, s *deletePods) error {
 	return nil
 }
 
-// beside runs something in the background, which may end when the workload does.
+// beside runs do in the background. It may be stopped when the workload ends.
 func (p *player) beside(do func() error) {
 	p.background.Go(func() {
 		if err := do(); err != nil && !errors.Is(err, context.Canceled) {
@@ -298,11 +298,11 @@ func (p *player) beside(do func() error) {
 	})
 }
 
-// churnEvery is the interval of an operation that names none.
+// churnEvery is the interval of operations without one.
 const churnEvery = 500 * time.Millisecond
 
-// churn makes objects of each template in the background, one at a time, until there are so many; or makes and
-// deletes them in turn.
+// churn creates objects of each template in the background, one at a time, up to a number; or creates and deletes them
+// alternately.
 func (p *player) churn(ctx, behind context.Context, unnamed string, s *churn) error {
 	namespace := orElse(s.Namespace, unnamed)
 	if err := p.ensure(ctx, namespace, &corev1.Namespace{}); err != nil {
@@ -316,7 +316,7 @@ func (p *player) churn(ctx, behind context.Context, unnamed string, s *churn) er
 	if !recreate && s.Mode != "create" || recreate && s.Number == 0 {
 		return fmt.Errorf("mode %q, number %d: want create, or recreate with a number", s.Mode, s.Number)
 	}
-	there := make([]map[int]string, len(s.TemplatePaths)) // names, by turn
+	there := make([]map[int]string, len(s.TemplatePaths)) // names of the objects, by their number
 	for i := range there {
 		there[i] = map[int]string{}
 	}
@@ -370,8 +370,8 @@ func (p *player) churn(ctx, behind context.Context, unnamed string, s *churn) er
 	return nil
 }
 
-// barrier waits for the pods of some namespaces, or of all, that were not waited for: until they are bound, or were
-// tried at least.
+// barrier waits for the pods of some namespaces, or of all, that were not waited for: until they are bound, or until
+// their scheduling was attempted.
 func (p *player) barrier(ctx context.Context, s *barrier) error {
 	names := s.Namespaces
 	if len(names) == 0 {
@@ -408,7 +408,7 @@ func (p *player) sleep(ctx context.Context, s *sleep) error {
 	}
 }
 
-// optional is counted for operations that make one object when nothing else is said.
+// optional is counted for operations that create one object by default.
 func (p *player) optional(n *int, param string) (int, error) {
 	if n == nil && param == "" {
 		return 1, nil
@@ -441,7 +441,7 @@ func (p *player) createAny(ctx context.Context, s *createAny) error {
 	return nil
 }
 
-// updateAny replaces objects, and their statuses, by what the template says.
+// updateAny replaces objects and their statuses by the template's.
 func (p *player) updateAny(ctx context.Context, s *updateAny) error {
 	n, err := p.optional(s.Count, s.CountParam)
 	if err != nil {
@@ -465,7 +465,7 @@ func (p *player) updateAny(ctx context.Context, s *updateAny) error {
 	})
 }
 
-// pace calls do for 0 to n-1, so many times a second; 0: as fast as it goes.
+// pace calls do for 0 to n-1, perSecond times per second; 0: without pauses.
 func pace(ctx context.Context, n, perSecond int, do func(int) error) error {
 	tick := make(<-chan time.Time)
 	if perSecond > 0 {
@@ -488,7 +488,7 @@ func pace(ctx context.Context, n, perSecond int, do func(int) error) error {
 	return nil
 }
 
-// parallel calls do for 0 to n-1, creators at a time, and returns the first error.
+// parallel calls do for 0 to n-1, creators calls at a time, and returns the first error.
 func parallel(ctx context.Context, n int, do func(int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -17,27 +17,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// profileSeconds is how long one CPU profile is. What ends before its end is lost, and `go tool pprof` takes many at
-// once.
+// profileSeconds is the length of one CPU profile. A profile that is not complete at the end is lost. `go tool pprof`
+// reads many files at once.
 const profileSeconds = 2
 
-// Names of the programs.
+// Names of the programs, in file names.
 const (
 	apiServer = "apiserver"
 	scheduler = "scheduler"
 )
 
-// profiles are CPU profiles and metrics of programs that serve them, kept in a directory while a workload is played.
-// Taking them costs those programs time and memory: such a run is not for the record.
+// profiles takes CPU profiles and metrics of programs that serve them, and keeps them in a directory, while a workload
+// runs. That costs those programs time and memory, so results of such a run must not be recorded.
 type profiles struct {
 	dir    string
 	client *http.Client
-	of     map[string]string // address of each, by name
+	of     map[string]string // address of each program, by name
 	end    context.CancelFunc
 	group  sync.WaitGroup
 }
 
-// profile begins to take profiles of our scheduler, if it is that, and is to keep metrics; without --profile nothing.
+// profile begins to take profiles, if side is our scheduler and --profile is set, and keeps metrics at the end.
 func (r *rig) profile(ctx context.Context, side, title string) (*profiles, error) {
 	if r.profiles == "" {
 		return nil, nil
@@ -52,7 +52,7 @@ func (r *rig) profile(ctx context.Context, side, title string) (*profiles, error
 	}
 	if side == ours {
 		p.of[scheduler] = "https://127.0.0.1:" + strconv.Itoa(r.profilePort())
-		config.CAData, config.CAFile, config.Insecure = nil, "", true // its certificate is its own
+		config.CAData, config.CAFile, config.Insecure = nil, "", true // its certificate is self-signed
 	}
 	if p.client, err = rest.HTTPClientFor(config); err != nil {
 		return nil, err
@@ -61,14 +61,13 @@ func (r *rig) profile(ctx context.Context, side, title string) (*profiles, error
 		return nil, err
 	}
 	ctx, p.end = context.WithCancel(ctx)
-	if side == ours { // the API server of plimsoll up serves metrics, and no profiles
+	if side == ours { // the API server of plimsoll up serves metrics, but no profiles
 		p.group.Go(func() { p.follow(ctx, scheduler) })
 	}
 	return p, nil
 }
 
-// follow takes one CPU profile after the other until ctx ends; a program that has just been started does not answer
-// yet.
+// follow takes CPU profiles until ctx ends. A program that was just started may not answer yet.
 func (p *profiles) follow(ctx context.Context, name string) {
 	for i := 0; ctx.Err() == nil; i++ {
 		path := fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds)
@@ -84,10 +83,10 @@ func (p *profiles) follow(ctx context.Context, name string) {
 	}
 }
 
-// profilePort is where our scheduler serves profiles.
+// profilePort is the port on which our scheduler serves profiles.
 func (r *rig) profilePort() int { return r.port + 1 }
 
-// stop ends that, and keeps what the programs have counted.
+// stop ends the profiles, and keeps the metrics of the programs.
 func (p *profiles) stop(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -101,7 +100,7 @@ func (p *profiles) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fetch keeps what a program answers.
+// fetch writes what a program answers to a file.
 func (p *profiles) fetch(ctx context.Context, name, path, file string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.of[name]+path, nil)
 	if err != nil {

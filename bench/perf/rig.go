@@ -22,7 +22,7 @@ import (
 type rig struct {
 	config
 	plane   *plane.Plane
-	ups     map[string]int // pids of the control plane, by name
+	ups     map[string]int // PIDs of the processes of the control plane, by name
 	writer  *writer
 	pods    *pods
 	deafen  context.CancelFunc // ends our watch
@@ -36,7 +36,7 @@ func newRig(c config) *rig {
 	}}
 }
 
-// renew replaces the control plane, if there is one, by one that has seen nothing.
+// renew replaces the control plane, if there is one, by a new one.
 func (r *rig) renew(ctx context.Context) (err error) {
 	r.deafen()
 	if r.started {
@@ -69,7 +69,7 @@ func (r *rig) renew(ctx context.Context) (err error) {
 	return r.pods.follow(listening, config)
 }
 
-// start runs one side's program.
+// start starts one side's program.
 func (r *rig) start(side, log string) (*plane.Process, error) {
 	switch side {
 	case ours:
@@ -83,7 +83,7 @@ func (r *rig) start(side, log string) (*plane.Process, error) {
 	return r.plane.KubeScheduler(log, r.upstream, false, r.upstreamArgs...)
 }
 
-// measure plays a workload against one side.
+// measure runs a workload with one side.
 func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (err error) {
 	began := time.Now()
 	if err := r.renew(ctx); err != nil {
@@ -98,7 +98,7 @@ func (r *rig) measure(ctx context.Context, m *record.Measurement, w *workload) (
 		return err
 	}
 	stopped := false
-	stop := func() error { // once: the log must be there for it
+	stop := func() error { // stops once only, because the log is read after it
 		if stopped {
 			return nil
 		}

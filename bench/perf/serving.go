@@ -10,18 +10,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/record"
 )
 
-// serving is what the API server has answered, and the programs and the machine have used, at a moment or from one to
-// another.
+// serving is the writes that the API server has answered, and the CPU time of the programs and of the machine: totals
+// at a time, or differences between two times.
 type serving struct {
-	at, usedAt     time.Time     // of the two parts
-	took, usedTook time.Duration // zero: of a moment
-	writes         float64       // that the API server has answered
-	used           record.Usage  // seconds of CPU
+	at, usedAt     time.Time     // when writes and when used were read
+	took, usedTook time.Duration // for differences: the length of the interval; zero: totals
+	writes         float64       // answered by the API server
+	used           record.Usage  // CPU time
 }
 
-// look reads that. It costs the API server the rendering of its metrics, up to some hundredths of a second where there
-// is much to do; they are taken to be of the middle of that time. What it uses is left out when the first of two looks
-// reads the metrics first, and the last of them last.
+// look reads the totals. Rendering the metrics costs the API server up to some hundredths of a second if there are
+// many; the values count as those of the middle of this time. The cost itself is not in the difference of two readings
+// if the first reads the metrics first, and the second reads them last.
 func (p *player) look(ctx context.Context, last bool) (s serving, err error) {
 	use := func() (err error) {
 		s.usedAt = time.Now()
@@ -45,7 +45,7 @@ func (p *player) look(ctx context.Context, last bool) (s serving, err error) {
 	return s, err
 }
 
-// less is what came after an earlier look.
+// less returns the differences since an earlier reading.
 func (s serving) less(before serving) serving {
 	return serving{
 		at:       s.at,
@@ -57,16 +57,16 @@ func (s serving) less(before serving) serving {
 	}
 }
 
-// cores is what seconds of CPU are of the time in which they were used.
+// cores returns the average number of cores for CPU time used in the interval.
 func (s serving) cores(seconds float64) float64 { return seconds / s.usedTook.Seconds() }
 
-// rate is of writes, in a second.
+// rate returns the writes per second.
 func (s serving) rate() float64 { return s.writes / s.took.Seconds() }
 
-// requestsMetric is the API server's counter of requests, by verb and much else.
+// requestsMetric is the API server's counter of requests, by verb and other labels.
 const requestsMetric = "apiserver_request_total{"
 
-// writesIn sums it over all that writes, in the Prometheus text format.
+// writesIn returns the sum of that counter over all verbs that write. text has the Prometheus text format.
 func writesIn(text string) (sum float64) {
 	for line := range strings.Lines(text) {
 		tail, ok := strings.CutPrefix(line, requestsMetric)

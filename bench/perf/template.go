@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// arithmetic is what templates may call. Numbers come as they are in Go or as text.
+// arithmetic is the functions for templates. Numbers are Go numbers or text.
 var arithmetic = template.FuncMap{
 	"AddFloat":      func(n ...any) (float64, error) { return fold(n, func(a, b float64) float64 { return a + b }) },
 	"AddInt":        whole(func(a, b float64) float64 { return a + b }),
@@ -35,7 +35,7 @@ var arithmetic = template.FuncMap{
 	},
 }
 
-// whole is fold, cut to a whole number.
+// whole is fold with the result truncated to a whole number.
 func whole(do func(a, b float64) float64) func(...any) (int, error) {
 	return func(n ...any) (int, error) {
 		f, err := fold(n, do)
@@ -74,11 +74,11 @@ func float(n any) (float64, error) {
 	return 0, fmt.Errorf("%v: %T is no number", n, n)
 }
 
-// templates keeps files that were parsed.
+// templates caches parsed files.
 type templates struct{ parsed sync.Map }
 
-// make fills the template in a file for the index-th of count objects, and decodes it into out. An unknown field is
-// an error.
+// make executes the template in a file for the object with this index of count objects, and decodes the result into
+// out. An unknown field is an error.
 func (t *templates) make(path string, index, count int, out any) error {
 	parsed, ok := t.parsed.Load(path)
 	if !ok {

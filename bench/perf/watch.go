@@ -22,33 +22,34 @@ type podSeen struct {
 	attempted, bound  bool
 }
 
-// pods is what our watch of pods without a node has shown. A pod that leaves it without our having deleted it is bound.
+// pods is what our watch of pods without a node has shown. A pod that leaves the watch counts as bound, unless we have
+// deleted it.
 type pods struct {
 	mu      sync.Mutex
 	all     map[types.UID]*podSeen
-	ending  map[string]bool // namespace/name of pods that we delete
+	ending  map[string]bool // namespace/name of pods that we are deleting
 	bound   int
 	measure *measure
 	wake    chan struct{}
 }
 
-// measure is what is being measured: pods of some namespaces that have some labels.
+// measure is what is measured: pods of some namespaces with some labels.
 type measure struct {
 	namespaces  map[string]bool
 	labels      map[string]string
 	bound       int
-	first, last time.Time // of the binds
+	first, last time.Time // when the first and the last were bound
 }
 
 func newPods() *pods {
 	return &pods{all: map[types.UID]*podSeen{}, ending: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// unbound selects the pods that wait for a node.
+// unbound selects the pods without a node.
 var unbound = fields.OneTermEqualSelector("spec.nodeName", "")
 
-// follow starts the watch and returns when it has its first list. Pods come in bursts; a look in 5 ms is cheap and
-// near enough.
+// follow starts the watch and returns when it has its first list. Pods come in bursts, so events are handled every 5
+// ms: that is cheap, and precise enough.
 func (p *pods) follow(ctx context.Context, config *rest.Config) error {
 	client, err := kube.NewClientForConfig(config)
 	if err != nil {
@@ -69,7 +70,7 @@ func (p *pods) follow(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-// keepSeen is what is kept of a pod's object.
+// keepSeen returns the part of a pod's object that is kept.
 func keepSeen(obj any) any {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -84,7 +85,7 @@ func keepSeen(obj any) any {
 	return s
 }
 
-// see folds in a pod that waits.
+// see records a pod that waits.
 func (p *pods) see(obj any) {
 	s := obj.(*podSeen)
 	p.mu.Lock()
@@ -93,7 +94,7 @@ func (p *pods) see(obj any) {
 	p.tell()
 }
 
-// gone folds in that a pod waits no more.
+// gone records that a pod no longer waits.
 func (p *pods) gone(obj any) {
 	now := time.Now()
 	pod, ok := kube.Deleted[metav1.Object](obj)
@@ -123,7 +124,7 @@ func (p *pods) tell() {
 	}
 }
 
-// end notes that a pod is about to be deleted by us.
+// end records that we are about to delete a pod.
 func (p *pods) end(namespace, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +150,7 @@ func labelled(labels, wanted map[string]string) bool {
 	return true
 }
 
-// start begins to measure, stop ends it.
+// start begins measuring, stop ends it.
 func (p *pods) start(namespaces []string, labels map[string]string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +175,7 @@ func (p *pods) stop() (measure, error) {
 	return m, nil
 }
 
-// rate is in pods a second, from the first to the last bind.
+// rate returns the pods per second, from the first to the last bind.
 func (m measure) rate() (float64, error) {
 	took := m.last.Sub(m.first).Seconds()
 	if m.bound < 2 || took <= 0 {
@@ -183,7 +184,7 @@ func (m measure) rate() (float64, error) {
 	return float64(m.bound-1) / took, nil
 }
 
-// count is how many pods of a namespace with such labels are bound, and how many were tried in vain.
+// count returns how many pods of a namespace with these labels are bound, and of how many a scheduling attempt failed.
 func (p *pods) count(namespace string, labels map[string]string) (bound, attempted int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,11 +200,11 @@ func (p *pods) count(namespace string, labels map[string]string) (bound, attempt
 	return bound, attempted
 }
 
-// lookEvery is how often a wait counts pods anew. Chosen: counting 50,000 takes a millisecond or two.
+// lookEvery is how often a wait counts pods again. Chosen: counting 50,000 takes a millisecond or two.
 const lookEvery = 20 * time.Millisecond
 
-// await waits until so many pods are bound, or, with tried, were tried at least. It gives up at the limit and when
-// check has an error.
+// await waits until count pods are bound or, with tried, were at least attempted. It fails at the limit, and when check
+// returns an error.
 func (p *pods) await(ctx context.Context, namespace string, labels map[string]string, tried bool, count int, limit time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -216,7 +217,7 @@ func (p *pods) await(ctx context.Context, namespace string, labels map[string]st
 		}
 		select {
 		case <-p.wake:
-			select { // others come with it
+			select { // more pods may arrive until then
 			case <-time.After(lookEvery):
 			case <-ctx.Done():
 			}
@@ -230,7 +231,7 @@ func (p *pods) await(ctx context.Context, namespace string, labels map[string]st
 	}
 }
 
-// boundInAll is how many pods were bound.
+// boundInAll returns how many pods were bound.
 func (p *pods) boundInAll() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

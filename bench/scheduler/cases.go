@@ -14,20 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// kindsInTurn is how many kinds of pods come in turn, waitingPods how many wait: the project's numbers.
+// kindsInTurn is how many kinds of pods come in rotation, waitingPods how many pods wait: the project's numbers.
 const (
 	kindsInTurn = 1000
 	waitingPods = 1000
 )
 
-// cases are those of the project's issue on real clusters ("Numbers"), in which no two pods need be alike. The bars
-// are its own.
+// cases are the cases of the project's issue on real clusters ("Numbers"), in which pods may all be different. The bars
+// are from there, too.
 func cases() []scenario { return append(casesOn(5000), casesOn(50000)...) }
 
-// largeNodes is from how many nodes on a cluster has the bars of the large one.
+// largeNodes is the number of nodes from which on the bars of the large cluster apply.
 const largeNodes = 50000
 
-// casesOn are the cases on a cluster of so many nodes.
+// casesOn returns the cases on a cluster with this many nodes.
 func casesOn(nodes int) (out []scenario) {
 	add := func(small, large time.Duration, all ...scenario) {
 		for _, s := range all {
@@ -49,7 +49,7 @@ func casesOn(nodes int) (out []scenario) {
 	}
 	add(500*time.Microsecond, 2*time.Millisecond, budgetsCase(nodes), lookingCase(nodes))
 	add(time.Millisecond, 5*time.Millisecond, racksCase(nodes), hostnamesCase(nodes), capacitiesCase(nodes), labelsCase(nodes))
-	add(100*time.Microsecond, 500*time.Microsecond, mixCase(nodes)) // as of the kinds in turn: the issue has no line for it
+	add(100*time.Microsecond, 500*time.Microsecond, mixCase(nodes)) // the bar of kindsCase: the issue has none for it
 	return out
 }
 
@@ -62,18 +62,18 @@ func s0(name string, nodes int) scenario {
 	return s
 }
 
-// meta names an object of the namespace that all pods are in.
+// meta is the metadata of an object in the namespace of all pods.
 func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}
 }
 
-// owned makes a pod one of a controller.
+// owned sets the controller of a pod.
 func owned(p *corev1.Pod, apiVersion, kind, name string) {
 	yes := true
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &yes}}
 }
 
-// replicaSet is one with its selector, and a Service of the same.
+// replicaSet returns a ReplicaSet with its selector, and a Service with the same selector.
 func replicaSet(name string, labels map[string]string) []any {
 	return []any{
 		&appsv1.ReplicaSet{ObjectMeta: meta(name), Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}},
@@ -81,7 +81,7 @@ func replicaSet(name string, labels map[string]string) []any {
 	}
 }
 
-// ofKind makes a pod one of the k-th ReplicaSet: its labels, owner and size.
+// ofKind makes a pod one of the k-th ReplicaSet: its labels, owner and requests.
 func ofKind(k int, p *corev1.Pod) {
 	name := fmt.Sprint("kind-", k)
 	p.Labels = map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: fmt.Sprint("hash-", k)}
@@ -93,7 +93,7 @@ func ofKind(k int, p *corev1.Pod) {
 	}
 }
 
-// kindsCase has pods of many ReplicaSets in turn, each spread over nodes and zones by default.
+// kindsCase has pods of many ReplicaSets in rotation, with the default spread constraints over nodes and zones.
 func kindsCase(nodes int) scenario {
 	s := s0("1,000 kinds in turn, default spread", nodes)
 	s.old = func(i, k int, p *corev1.Pod) { ofKind((i*s.perNode+k)%kindsInTurn, p) }
@@ -109,7 +109,7 @@ func kindsCase(nodes int) scenario {
 	return s
 }
 
-// claim is one that is bound to a volume, and the volume, which any node reaches.
+// claim returns a bound claim and its volume, which is accessible from every node.
 func claim(name string) []any {
 	filesystem := corev1.PersistentVolumeFilesystem
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -132,18 +132,17 @@ func claim(name string) []any {
 	return []any{v, c}
 }
 
-// driver makes volumes.
+// driver is a CSI driver that provisions volumes.
 const driver = "disk.example.com"
 
-// mount has a pod use a claim.
+// mount makes a pod use a claim.
 func mount(p *corev1.Pod, claim string) {
 	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 	}}}
 }
 
-// jobsCase has pods of which each is of a Job of its own, with labels and a claim of its own, and does not like the
-// others of its Job.
+// jobsCase has pods of one Job each, with separate labels and claims, and with anti-affinity to other pods of the Job.
 func jobsCase(nodes int) scenario {
 	s := s0("each pod a Job, claim and label of its own", nodes)
 	s.change = func(i int, p *corev1.Pod) { ofJob(fmt.Sprint("job-", i), p) }
@@ -168,7 +167,7 @@ func seen(objects ...any) (out []change) {
 	return out
 }
 
-// waits are what pods wait for that never comes. No two of those pods are alike.
+// waits are requirements of waiting pods that are never met. All these pods are different.
 var waits = []struct {
 	name string
 	pod  func(i int) *corev1.Pod
@@ -196,7 +195,7 @@ var waits = []struct {
 	}},
 	{"room", func(i int) *corev1.Pod {
 		p := waitingPod(i)
-		request(p, fmt.Sprintf("%dm", 32000+i)) // no node has more than 32
+		request(p, fmt.Sprintf("%dm", 32000+i)) // nodes have 32 CPUs
 		return p
 	}},
 }
@@ -207,7 +206,7 @@ func waitingPod(i int) *corev1.Pod {
 	return p
 }
 
-// fullNodes are nodes on which nothing of priority 0 fits.
+// fullNodes are nodes without room for pods of priority 0.
 func fullNodes(name string, nodes int) scenario {
 	s := s0(name, nodes)
 	s.perNode, s.ourPods, s.upstreamPods = 4, 1000, 100
@@ -223,7 +222,7 @@ func fullNodes(name string, nodes int) scenario {
 	return s
 }
 
-// budgetsThere is how many budgets there are; each selects as many pods as any other.
+// budgetsThere is how many budgets there are. Each selects the same number of pods.
 const budgetsThere = 100
 
 func budget(b, allowed int) *policyv1.PodDisruptionBudget {
@@ -236,7 +235,7 @@ func budget(b, allowed int) *policyv1.PodDisruptionBudget {
 	}
 }
 
-// budgetsCase has preemptors, and a budget that changes between any two.
+// budgetsCase has preemptors, and a budget that changes between any two of them.
 func budgetsCase(nodes int) scenario {
 	s := fullNodes("preemptors, a budget changes between any two", nodes)
 	s.world = func() (out []any) {
@@ -249,7 +248,7 @@ func budgetsCase(nodes int) scenario {
 	return s
 }
 
-// lookingCase has preemptors that look around: none wants to be where another is, and all want to be in a zone with
+// lookingCase has preemptors with constraints about other pods: anti-affinity to each other, and affinity to zones with
 // old pods.
 func lookingCase(nodes int) scenario {
 	s := fullNodes("preemptors that look around", nodes)
@@ -268,11 +267,11 @@ func lookingCase(nodes int) scenario {
 	return s
 }
 
-// rack is the label of a topology of two nodes each: 25,000 of them in the large cluster.
+// rack is the topology key of domains with two nodes each: 25,000 domains in the large cluster.
 const rack = "topology.example.com/rack"
 
-// racksCase has pods of a hundred kinds that are spread over racks, and keep out of a rack with another of their kind
-// if they can.
+// racksCase has pods of a hundred kinds with spread constraints over racks, and preferred anti-affinity to racks with a
+// pod of the same kind.
 func racksCase(nodes int) scenario {
 	s := s0("racks of two nodes", nodes)
 	s.dress = func(i int, n *corev1.Node) { n.Labels[rack] = fmt.Sprint("rack-", i/2) }
@@ -290,7 +289,7 @@ func racksCase(nodes int) scenario {
 	return s
 }
 
-// hostnamesCase is kindsCase where some nodes have the host name of another.
+// hostnamesCase is kindsCase where some nodes have the host name label of another node.
 func hostnamesCase(nodes int) scenario {
 	s := kindsCase(nodes)
 	s.name = "doubled host names, 1,000 kinds in turn"
@@ -302,11 +301,13 @@ func hostnamesCase(nodes int) scenario {
 	return s
 }
 
-// capacitiesCase has claims that wait for their pod, and a driver that says for each node how large a volume can be.
+// capacitiesCase has claims that wait for their first consumer, and a driver that publishes a capacity for each node.
 func capacitiesCase(nodes int) scenario {
 	s := s0("storage capacities per node", nodes)
 	if s.ourPods = 1000; nodes >= largeNodes {
-		s.upstreamPods = 0 // it lists all capacities for each node: 6 s of CPU for one pod on 5,000 nodes (2026-11-22), a hundred times that here
+		// upstream lists all capacities for each node: 6 s of CPU for one pod on 5,000 nodes (2026-11-22), a hundred
+		// times that here
+		s.upstreamPods = 0
 	}
 	const class = "local"
 	s.world = func() []any {
@@ -338,8 +339,8 @@ func capacitiesCase(nodes int) scenario {
 	return s
 }
 
-// labelsCase is kindsCase where a label of a node changes between any two pods, to a value that no node had, and half
-// of the kinds ask for a label of that key.
+// labelsCase is kindsCase where a label of a node changes between any two pods, to a new value, and half of the kinds
+// require that label key.
 func labelsCase(nodes int) scenario {
 	s := kindsCase(nodes)
 	s.name = "labels of nodes change all the time, 1,000 kinds in turn"

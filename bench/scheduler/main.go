@@ -1,14 +1,15 @@
-// Command scheduler measures our scheduler's mind beside kube-scheduler's: the same clusters, the same pods, in turn,
-// in one process.
+// Command scheduler measures our scheduler's decisions and kube-scheduler's: the same clusters and the same pods,
+// alternately, in one process.
 //
 // Upstream's side is its own Scheduler with its own informers, unmodified, with the default configuration: event
-// handlers, queue, cache, snapshot, plugins and binding cycle; we feed the watches. Left out on both sides is the
-// API: binding does nothing but show the pod bound, evictions are not sent, failures are not written down. Ours is
-// scheduler.Placer behind the same translation of API objects, which the shell does beside the mind and which is not
-// measured. Upstream scores a tenth of the nodes of a cluster of 5,000, as its default says; ours all of them.
+// handlers, queue, cache, snapshot, plugins and binding cycle; we feed the watches. The API server is left out on both
+// sides: a bind only shows the pod as bound, evictions are not sent, failures are not written. Our side is
+// scheduler.Placer. The translation of API objects, which the shell does in other goroutines than the scheduling loop,
+// is not measured. Upstream scores a tenth of the nodes of a cluster of 5,000, as is its default; ours scores all of
+// them.
 //
-// There are four tables: pods that are alike (published), the cases of real clusters (cases, mix), memory, and a
-// sweep that tells how cost grows with nodes, kinds, waiting pods and churn.
+// There are four tables: pods of one kind (published), the cases of real clusters (cases, mix), memory, and a sweep
+// that shows how the cost grows with nodes, kinds, waiting pods and churn.
 package main
 
 import (
@@ -25,7 +26,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// options are the command line.
+// options has the values of the flags.
 type options struct {
 	rounds, pods, nodesMax int
 	budget                 time.Duration
@@ -34,7 +35,7 @@ type options struct {
 	tables                 []string
 }
 
-// The tables, as -tables names them.
+// The tables, by their names in -tables.
 const (
 	tablePublished = "published"
 	tableCases     = "cases"
@@ -65,7 +66,7 @@ func main() {
 			os.Exit(2)
 		}
 	}
-	klog.SetLogger(klog.Logger{}) // upstream logs some events in full: not what is measured here
+	klog.SetLogger(klog.Logger{}) // upstream logs some whole objects, which must not be measured
 	text, met := o.report()
 	fmt.Print(text)
 	if o.out != "" {
@@ -83,7 +84,7 @@ func main() {
 	}
 }
 
-// report measures all that was asked for.
+// report measures everything that was requested.
 func (o *options) report() (text string, met bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Scheduler: pods through the mind, in memory\n\n%s, %d CPUs, %s, load %s before",
@@ -105,18 +106,18 @@ func (o *options) report() (text string, met bool) {
 	return b.String(), met
 }
 
-// wants reports whether something of that name and size was asked for.
+// wants reports whether a scenario with this name and size was requested.
 func (o *options) wants(name string, nodes int) bool {
 	return o.only.MatchString(name) && nodes <= o.nodesMax
 }
 
-// result is what one scenario came to.
+// result is the result of one scenario.
 type result struct {
 	scenario
 	theirs, ours sample
 }
 
-// timesUpstream is how many times our CPU upstream needs; 0: not known.
+// timesUpstream returns upstream's CPU time divided by ours; 0: not known.
 func (r *result) timesUpstream() float64 {
 	if r.theirs.CPU == 0 || r.ours.CPU == 0 {
 		return 0
@@ -126,8 +127,8 @@ func (r *result) timesUpstream() float64 {
 
 func (r *result) title() string { return fmt.Sprintf("%s, %d nodes", r.name, r.nodes) }
 
-// judge says which bars there are and whether they are met. base is what the scenario that this one refers to needed;
-// 0: not measured.
+// judge returns the bars, and whether they are met. base is the result of the scenario to which this one refers; 0: not
+// measured.
 func (r *result) judge(base time.Duration) (bar string, met bool) {
 	var bars []string
 	met = true
@@ -150,7 +151,7 @@ const head = `| scenario | nodes | waiting | upstream CPU/pod | p50, p99 | alloc
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 `
 
-// table measures scenarios and writes them down, with the best and the worst of them.
+// table measures scenarios and returns a table of the results, with the best and the worst.
 func (o *options) table(title string, scenarios []scenario) (text string, met bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s", title, head)
@@ -174,7 +175,7 @@ func (o *options) table(title string, scenarios []scenario) (text string, met bo
 	return b.String(), met
 }
 
-// baseOf is what the scenario that s refers to needed.
+// baseOf returns the result of the scenario to which s refers.
 func baseOf(results []result, s *scenario) time.Duration {
 	for i := range results {
 		if r := &results[i]; s.base != "" && r.name == s.base && r.nodes == s.nodes {
@@ -198,7 +199,7 @@ func (r *result) line(bar string, met bool) string {
 		short(r.ours.CPU), short(r.ours.P50), short(r.ours.P99), r.ours.Allocs, r.ours.KB, r.ours.Pods, r.ours.Placed, times, bar, verdict)
 }
 
-// bestAndWorst names the scenarios in which ours is the most and the least cheaper than upstream.
+// bestAndWorst names the scenarios in which the advantage over upstream is largest and smallest.
 func bestAndWorst(results []result) string {
 	with := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.timesUpstream() == 0 })
 	if len(with) == 0 {
@@ -224,7 +225,7 @@ func perSecond(each time.Duration) float64 {
 	return float64(time.Second) / float64(each)
 }
 
-// short prints a duration to three digits.
+// short formats a duration with three digits.
 func short(d time.Duration) string {
 	switch {
 	case d >= 10*time.Millisecond:

@@ -14,14 +14,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
 )
 
-// The bars on memory.
+// The bars for memory.
 const (
-	memoryRatioMax = 0.5                   // our heap, in parts of upstream's
-	allocsMax      = 100                   // allocations of ours per pod
-	setsHeapMax    = 300 << 20             // bytes, for 10,000 ReplicaSets with 150,000 pods
-	leftMax        = 8 << 20               // bytes that may stay when all of them are gone. Chosen: what maps keep of their size, and noise
-	hugeHeapMax    = 3 << 30               // bytes, for 1,000,000 pods on 100,000 nodes
-	hugeCPUMax     = 30 * time.Microsecond // for a pod without constraints there
+	memoryRatioMax = 0.5       // our heap divided by upstream's
+	allocsMax      = 100       // our allocations per pod
+	setsHeapMax    = 300 << 20 // bytes, for 10,000 ReplicaSets with 150,000 pods
+	// bytes that may remain when all of them are gone. Chosen: what maps keep of their size, and noise
+	leftMax     = 8 << 20
+	hugeHeapMax = 3 << 30               // bytes, for 1,000,000 pods on 100,000 nodes
+	hugeCPUMax  = 30 * time.Microsecond // for a pod without constraints on that cluster
 )
 
 // memory measures heaps.
@@ -50,7 +51,7 @@ func (o *options) memory() (text string, met bool) {
 	return b.String(), met
 }
 
-// heap is the size of the heap when it no longer shrinks: what ran before may still be ending.
+// heap returns the size of the heap when it no longer shrinks, because earlier work may still be ending.
 func heap() uint64 {
 	var m runtime.MemStats
 	for last, looks := uint64(0), 0; ; looks++ {
@@ -64,25 +65,25 @@ func heap() uint64 {
 	}
 }
 
-// When a heap no longer shrinks (chosen): by less than so much in such a time, or after so many looks.
+// When a heap no longer shrinks (chosen): it shrank by less than this in this time, or was read this often.
 const (
 	heapStill = 256 << 10
 	heapPause = 500 * time.Millisecond
 	heapLooks = 20
 )
 
-// mib prints what a heap grew by.
+// mib formats by how much a heap grew.
 func mib(now, before uint64) string { return fmt.Sprintf("%d MiB", (int64(now)-int64(before))>>20) }
 
-// kept is what the shell keeps of a pod.
+// kept is what the shell's informer keeps of a pod.
 func kept(p *corev1.Pod) *scheduler.KeptPod {
 	k := scheduler.KeepPod(p).(*scheduler.KeptPod)
 	k.Passed()
 	return k
 }
 
-// alikeHeap compares what each side holds, and what placing one pod more allocates. Each side keeps its pods' API
-// objects as its informer does: upstream whole, ours what is kept of them.
+// alikeHeap compares the heap of both sides, and the allocations for one more pod. Each side keeps API objects of its
+// pods as its informer does: upstream whole ones, ours KeptPods.
 func alikeHeap(b *strings.Builder) bool {
 	ctx := context.Background()
 	s := scenario{nodes: 5000, perNode: 30, old: func(_, _ int, p *corev1.Pod) { web(p) }}
@@ -115,7 +116,7 @@ func alikeHeap(b *strings.Builder) bool {
 	return ratio <= memoryRatioMax && ownAllocs < allocsMax
 }
 
-// setsHeap has many ReplicaSets of 15 pods each come and go, and looks at the heap.
+// setsHeap adds and removes many ReplicaSets with 15 pods each, and measures the heap.
 func setsHeap(b *strings.Builder) bool {
 	const sets, podsOfEach = 10000, 15
 	ctx := context.Background()
@@ -161,7 +162,7 @@ func setsHeap(b *strings.Builder) bool {
 	return small && gone
 }
 
-// ofSet makes a pod one of a ReplicaSet that is not one of ofKind's.
+// ofSet makes a pod one of a ReplicaSet other than those of ofKind.
 func ofSet(k int, p *corev1.Pod) {
 	ofKind(k, p)
 	name := fmt.Sprint("set-", k)
@@ -169,7 +170,7 @@ func ofSet(k int, p *corev1.Pod) {
 	owned(p, "apps/v1", "ReplicaSet", name)
 }
 
-// hugeHeap has a cluster that is larger than any that upstream supports.
+// hugeHeap has a cluster larger than upstream supports.
 func hugeHeap(b *strings.Builder) bool {
 	const nodes, perNode = 100000, 10
 	ctx := context.Background()

@@ -8,17 +8,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/shape"
 )
 
-// mixOptions are what a mixed cluster is made of.
+// mixOptions are the dimensions of a mixed cluster.
 type mixOptions struct {
 	nodes, kinds, waiting int
 	churn                 float64
 }
 
-// mixPodsPerNode are there at the start, besides those of DaemonSets.
+// mixPodsPerNode is how many pods are on each node at the start, without those of DaemonSets.
 const mixPodsPerNode = 4
 
-// mixed has a cluster of a real shape, in which pods of all sorts come and go, and some wait for each sort of thing
-// that does not come.
+// mixed is a cluster like a real one: pods of all kinds come and go, and some wait, for each kind of requirement that
+// is never met.
 func mixed(name string, o mixOptions) scenario {
 	s := s0(name, o.nodes)
 	s.perNode, s.upstreamPods, s.ourPods = 0, 200, 5000
@@ -46,15 +46,16 @@ func mixed(name string, o mixOptions) scenario {
 	return s
 }
 
-// mixCase is the mixed cluster of the table: a thousand kinds, of each sort of waiting pods one in a hundred of those
-// that are there, at most 1,000 in all, and one thing that happens for each pod that comes.
+// mixCase is the mixed cluster of the table: a thousand kinds; for each kind of waiting pods one percent of the pods on
+// nodes, at most 1,000 together; and one change per pod that comes.
 func mixCase(nodes int) scenario {
 	return mixed("mixed pods on a cluster of a real shape", mixOptions{
 		nodes: nodes, kinds: kindsInTurn, waiting: min(waitingPods, mixPodsPerNode*nodes*len(waits)/100), churn: 1,
 	})
 }
 
-// axes are along what a sweep grows the mixed cluster, one at a time. The first value is where the others stand.
+// axes are the dimensions along which a sweep changes the mixed cluster, one at a time. The first value is the one used
+// while another dimension changes.
 var axes = []struct {
 	name   string
 	values []float64
@@ -66,10 +67,10 @@ var axes = []struct {
 	{"other events per pod", []float64{0.5, 1, 2, 4, 8}, func(o *mixOptions, v float64) { o.churn = v }},
 }
 
-// sweepFrom is where a sweep stands on the axes that it does not move along.
+// sweepFrom is the cluster from which a sweep changes one dimension.
 var sweepFrom = mixOptions{nodes: 5000, kinds: 1000, waiting: 100, churn: 1}
 
-// sweepScenario is a point of a sweep.
+// sweepScenario returns one point of a sweep.
 func sweepScenario(axis int, value float64, most int) (scenario, bool) {
 	o := sweepFrom
 	axes[axis].set(&o, value)

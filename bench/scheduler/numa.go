@@ -12,14 +12,14 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// pin makes a pod Guaranteed, with whole CPUs and memory of its own.
+// pin makes a pod Guaranteed, with exclusive CPUs and memory.
 func pin(p *corev1.Pod, cpus int) {
 	own := corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(cpus), resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("2Gi")}
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 }
 
-// report is what the agent of node i says, as the scheduler's shell reads it: two sockets of 16 CPUs, a policy of
-// single-numa-node, and the pods that are there.
+// report is the report of the agent of node i, as the scheduler's shell reads it: two sockets with 16 CPUs, the policy
+// single-numa-node, and the pods on the node.
 func (s *scenario) report(i int, d *topology.Decoder) agentReport {
 	m := machine.Machine{}
 	m.NodeFS.Capacity = unit.GiB

@@ -16,8 +16,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// perDecision is how much time passes, for the Placer, with each decision: what a bind takes where the API server
-// gives a thousand a second. Back-offs and sweeps of pods that wait come as often as they would there.
+// perDecision is how much time passes, for the Placer, per decision: the time of a bind if the API server processes a
+// thousand per second. So back-offs and searches happen as often as there.
 const perDecision = unit.Instant(time.Millisecond)
 
 type ours struct {
@@ -27,7 +27,8 @@ type ours struct {
 
 func newOurs() *ours { return &ours{placer: scheduler.New(scheduler.Options{Seed: 1}), now: 1} }
 
-// seen translates an object, which the shell does beside the mind; the function tells the mind.
+// seen translates an object, as the shell does outside the scheduling loop. The returned function passes it to the
+// Placer.
 func (o *ours) seen(object any) func() {
 	p := o.placer
 	switch v := object.(type) {
@@ -58,7 +59,7 @@ func (o *ours) seen(object any) func() {
 	panic(fmt.Sprintf("an object of type %T: not known", object))
 }
 
-// agentReport is what the agent of a node says of its NUMA nodes; upstream has no such thing.
+// agentReport is an agent's report of its NUMA nodes. Upstream has no equivalent.
 type agentReport struct {
 	node  string
 	state *numa.State
@@ -91,11 +92,11 @@ func (o *ours) gone(object any) func() {
 func (o *ours) loaded(int, int) {}
 func (o *ours) heard()          {}
 
-// decisionsMax bounds how many other pods may be tried before the one that came last.
+// decisionsMax limits how many other pods may be tried before the pod that came last.
 const decisionsMax = 5000
 
-// place does all that the shell asks of the mind until the pod is decided: decisions, the binds' success, and the
-// watch that confirms it.
+// place does what the shell does until the pod is decided: decisions, successful binds, and the watch that confirms
+// them.
 func (o *ours) place(_ context.Context, pod *corev1.Pod) bool {
 	id := scheduler.PodID(pod.UID)
 	for range decisionsMax {

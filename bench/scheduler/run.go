@@ -11,10 +11,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/bench/stats"
 )
 
-// chunk is how many pods are made ready at a time, so that making them is not measured and their objects are not kept.
+// chunk is how many pods are made at a time: making them is not measured, and their objects are not kept.
 const chunk = 200
 
-// meter adds up what is used while it runs.
+// meter sums what is used while it runs.
 type meter struct {
 	wall, cpu time.Duration
 	mallocs   uint64
@@ -39,11 +39,11 @@ func (m *meter) stop() {
 	m.bytes += now.TotalAlloc - m.then.TotalAlloc
 }
 
-// warmShare of the pods are placed before the clock starts, so that neither the first snapshot nor the first tables
-// count; and at most as long as they may take.
+// One in warmShare of the pods is placed before the clock starts, so that neither the first snapshot nor the first
+// tables are measured. That takes at most as long as the measured pods may take.
 const warmShare = 5
 
-// run measures a side on n pods of a scenario, or on as many as it places within the budget.
+// run measures a side with n pods of a scenario, or with as many as it places within the budget.
 func run(x side, s *scenario, n int, budget time.Duration) sample {
 	defer x.close()
 	ctx := context.Background()
@@ -63,7 +63,7 @@ func run(x side, s *scenario, n int, budget time.Duration) sample {
 	return got
 }
 
-// place has n pods placed, from the first on, or as many as the budget is enough for, but one at least.
+// place places n pods, starting with the number first, or as many as fit the budget, but at least one.
 func (s *scenario) place(ctx context.Context, x side, first, n int, budget time.Duration, m *meter) (out sample) {
 	latencies := make([]float64, 0, n)
 	for out.Pods < n && (out.Pods == 0 || m.wall < budget) {
@@ -95,7 +95,7 @@ func (s *scenario) place(ctx context.Context, x side, first, n int, budget time.
 	return out
 }
 
-// measure returns both sides' medians over rounds, taken in turn, the order changing every round.
+// measure returns both sides' medians over rounds. The sides alternate, and the order is reversed every round.
 func measure(s scenario, rounds, pods int, budget time.Duration) (theirs, ours sample) {
 	var their, our []sample
 	for round := range rounds {
@@ -147,7 +147,7 @@ func medianOf(samples []sample) (m sample) {
 	return m
 }
 
-// cpuTime is what the process has used so far, all threads, kernel included.
+// cpuTime returns the CPU time of the process so far, of all threads, with the kernel.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

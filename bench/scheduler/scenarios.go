@@ -10,36 +10,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// scenario is a cluster, with pods on it, and the pods that come.
+// scenario is a cluster with pods on it, and the pods that come.
 type scenario struct {
 	name    string
 	nodes   int
-	perNode int // pods that are there
+	perNode int // pods on each node at the start
 
-	upstreamPods, ourPods int // how many come in a round; 0: upstream has no such thing, or it is not asked
+	upstreamPods, ourPods int // how many come in a round; 0: not measured, or upstream has no equivalent
 
 	// Bars. Zero: none.
-	times float64       // how many times less CPU than upstream ours is to need; without upstream, pods a second
-	most  time.Duration // of CPU that a pod may need of ours
-	base  string        // the scenario that this one may need twice as much as; or most, if that is more
+	times float64       // our CPU time must be less than upstream's by this factor; without upstream: pods per second
+	most  time.Duration // limit of our CPU time per pod
+	base  string        // the limit is twice our time in this scenario, or most, whichever is more
 
-	old    func(i, k int, p *corev1.Pod) // makes the k-th pod on node i what it is; nil: nothing to do
-	change func(i int, p *corev1.Pod)    // likewise, the i-th that comes
+	old    func(i, k int, p *corev1.Pod) // sets up the k-th pod on node i; nil: nothing to do
+	change func(i int, p *corev1.Pod)    // the same for the i-th pod that comes
 
-	dress  func(i int, n *corev1.Node) // likewise, node i
-	world  func() []any                // what is there besides nodes and pods
-	more   []*corev1.Pod               // pods that are there besides
-	before func(i int) []change        // what happens right before the i-th pod comes
+	dress  func(i int, n *corev1.Node) // the same for node i
+	world  func() []any                // objects other than nodes and pods
+	more   []*corev1.Pod               // additional pods at the start
+	before func(i int) []change        // what changes right before the i-th pod comes
 
-	waiting int                      // pods that wait all the time
-	waits   func(i int) *corev1.Pod  // the i-th of them
-	comes   func(i int) *corev1.Pod  // in place of change: the i-th pod that comes
-	makes   func(i int) *corev1.Node // in place of dress: node i
-	begin   func(s *scenario)        // makes what has a state anew, for each side
+	waiting int                      // how many pods wait all the time
+	waits   func(i int) *corev1.Pod  // the i-th waiting pod
+	comes   func(i int) *corev1.Pod  // replaces change: the i-th pod that comes
+	makes   func(i int) *corev1.Node // replaces dress: node i
+	begin   func(s *scenario)        // resets what has a state, for each side
 	numa    bool                     // the nodes' agents report their NUMA nodes
 }
 
-// published are the scenarios of the project's first table: pods that are alike. The bars are its own.
+// published are the scenarios of the project's first table, with pods of one kind. The bars are from there, too.
 func published() []scenario {
 	full := func(_, _ int, p *corev1.Pod) { request(p, "7900m") }
 	oldWeb := func(_, _ int, p *corev1.Pod) { web(p) }
@@ -77,14 +77,14 @@ const (
 
 func web(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }
 
-// preemptor gives a pod a priority above all others, and more CPUs than a full node has.
+// preemptor gives a pod the highest priority, and more CPUs than a full node has free.
 func preemptor(p *corev1.Pod) {
 	high := int32(100)
 	p.Spec.Priority = &high
 	request(p, "4")
 }
 
-// term means the pods of "web".
+// term selects the pods of "web".
 func term(key string) corev1.PodAffinityTerm { return termFor(key, map[string]string{"app": "web"}) }
 
 func termFor(key string, labels map[string]string) corev1.PodAffinityTerm {
@@ -105,7 +105,7 @@ func request(p *corev1.Pod, cpu string) {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
-// node has 32 CPUs, 256 GiB and one of three zones, unless the scenario says otherwise.
+// node is a node with 32 CPUs, 256 GiB and one of three zones, unless the scenario changes it.
 func (s *scenario) node(i int) *corev1.Node {
 	if s.makes != nil {
 		return s.makes(i)
@@ -128,7 +128,7 @@ func (s *scenario) node(i int) *corev1.Node {
 	return n
 }
 
-// podNamed asks for a tenth of a CPU and 100 MiB.
+// podNamed is a pod that requests a tenth of a CPU and 100 MiB.
 func podNamed(name string) *corev1.Pod {
 	zero := int32(0)
 	return &corev1.Pod{

@@ -11,19 +11,19 @@ import (
 
 // side is one scheduler with a cluster in its memory.
 type side interface {
-	// seen makes ready, beside the clock, what the side does when a watch shows the object, new or changed; the
-	// function does it.
+	// seen prepares, outside the measured time, what the side does when a watch shows the object, new or changed. The
+	// returned function does it.
 	seen(object any) func()
 	// gone is the same for an object that was deleted.
 	gone(object any) func()
-	// loaded returns when all that was seen is known to the side.
+	// loaded returns when the side has processed everything that it has seen.
 	loaded(nodes, pods int)
-	// heard gives the side time to hear of what it was shown.
+	// heard waits until the side has processed what it was shown.
 	heard()
-	// place lets the side work until the pod, which it has seen, got a node or was found to fit nowhere, and says
-	// whether it got one.
+	// place runs the side until the pod, which it has seen, got a node or was found to fit nowhere, and reports whether
+	// it got one.
 	place(ctx context.Context, pod *corev1.Pod) bool
-	// wait returns when nothing started by place is still running, and the side knows of every bind.
+	// wait returns when nothing that place has started is running, and the side has processed every bind.
 	wait()
 	close()
 }
@@ -33,7 +33,7 @@ type sample struct {
 	Wall, CPU  time.Duration // per pod
 	P50, P99   time.Duration
 	Allocs, KB float64 // per pod
-	Pods       int     // that were tried
+	Pods       int     // that were attempted
 	Placed     int
 }
 
@@ -43,8 +43,8 @@ type step struct {
 	pod    *corev1.Pod
 }
 
-// steps makes the steps of pods first to first+n-1 ready for one side. ahead is what comes before all of them: claims
-// and volumes, which come by watches of their own and would else be later than their pods at times.
+// steps prepares the steps of pods first to first+n-1 for one side. ahead is what must happen before all of them:
+// claims and volumes, which come by other watches and might otherwise arrive after their pods.
 func (s *scenario) steps(x side, first, n int) (ahead []func(), out []step) {
 	out = make([]step, n)
 	for k := range out {
@@ -65,7 +65,7 @@ func (s *scenario) steps(x side, first, n int) (ahead []func(), out []step) {
 	return ahead, out
 }
 
-// A change is an object as a watch shows it; Deleted: for the last time.
+// A change is an object as a watch shows it. Deleted says that it was deleted.
 type change struct {
 	object  any
 	deleted bool
@@ -78,8 +78,7 @@ func (c change) ready(x side) func() {
 	return x.seen(c.object)
 }
 
-// load gives a side the cluster of a scenario, and the pods that will wait, each of which has been tried when it
-// returns.
+// load gives a side the cluster of a scenario, and the waiting pods. When it returns, each of these was tried.
 func (s *scenario) load(ctx context.Context, x side) {
 	var reports topology.Decoder
 	for i := range s.nodes {

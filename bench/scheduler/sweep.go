@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sweep measures how our cost grows along each axis of the mixed cluster.
+// sweep measures how our cost grows along each dimension of the mixed cluster.
 func (o *options) sweep() (string, bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## How cost grows\n\nOurs alone, on the mixed cluster with %d nodes, %d kinds, %d waiting pods and %v other events for each pod that comes, but for\n",
@@ -42,8 +42,8 @@ func (o *options) sweep() (string, bool) {
 	return b.String(), true
 }
 
-// exponent is e of cost = c * at^e, by the least squares of the logarithms. There must be two different points at
-// least.
+// exponent returns e of cost = c * at^e, by least squares of the logarithms. There must be at least two different
+// points.
 func exponent(at, cost []float64) float64 {
 	n, x, y, xx, xy := float64(len(at)), 0.0, 0.0, 0.0, 0.0
 	for i := range at {

@@ -36,7 +36,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 )
 
-// upstream is kube-scheduler 1.36's own Scheduler, with its own informers, whose watches we feed.
+// upstream is kube-scheduler 1.36's own Scheduler with its own informers; we feed the watches.
 type upstream struct {
 	scheduler *scheduler.Scheduler
 	cancel    context.CancelFunc
@@ -46,10 +46,10 @@ type upstream struct {
 	watches map[string]*watch.FakeWatcher // by resource
 	version int
 	failed  map[types.UID]bool
-	last    *corev1.Pod // that was bound
+	last    *corev1.Pod // the last pod that was bound
 }
 
-// watchBuffer is how many changes a watch holds before whoever feeds it waits. Chosen: as a burst of a real one.
+// watchBuffer is how many changes a watch buffers before its sender blocks. Chosen: a burst of a real watch.
 const watchBuffer = 1000
 
 func newUpstream() *upstream {
@@ -74,7 +74,7 @@ func newUpstream() *upstream {
 	return u
 }
 
-// watch is the one of a resource. There is one informer of each.
+// watch returns the watch of a resource. There is one informer per resource.
 func (u *upstream) watch(resource string) *watch.FakeWatcher {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -84,8 +84,8 @@ func (u *upstream) watch(resource string) *watch.FakeWatcher {
 	return u.watches[resource]
 }
 
-// profile is the default one, with a Bind plugin that does nothing, a preemption that sends nothing, and without
-// waiting for volumes.
+// profile is the default profile, with a Bind plugin that does nothing, preemption without requests, and no waiting for
+// volumes.
 func (u *upstream) profile() config.KubeSchedulerProfile {
 	defaults, err := latest.Default()
 	if err != nil {
@@ -114,7 +114,7 @@ func (u *upstream) newNoBind(context.Context, apiruntime.Object, fwk.Handle) (fw
 
 func (noBind) Name() string { return "NoBind" }
 
-// Bind shows the pod bound on the watch, as the API server would.
+// Bind shows the pod as bound on the watch, as the API server would.
 func (b noBind) Bind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node
@@ -126,7 +126,7 @@ func (b noBind) Bind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node 
 	return nil
 }
 
-// quietPreemption is DefaultPreemption under another name, without API calls.
+// quietPreemption is DefaultPreemption under another name, without API requests.
 type quietPreemption struct {
 	*defaultpreemption.DefaultPreemption
 }
@@ -145,7 +145,8 @@ func newQuietPreemption(ctx context.Context, _ apiruntime.Object, h fwk.Handle) 
 	return quietPreemption{p}, nil
 }
 
-// fails does what upstream's handler does, without the API: the pod waits for an event that its plugins want.
+// fails does what upstream's handler does, without the API: the pod waits for an event for which its plugins have
+// registered.
 func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, _ time.Time) {
 	u.mu.Lock()
 	u.failed[info.Pod.UID] = true
@@ -162,7 +163,7 @@ func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *frame
 	u.scheduler.SchedulingQueue.AddNominatedPod(logger, info.PodInfo, nominating)
 }
 
-// resourceOf is the resource of an object, in the API's plural.
+// resourceOf returns the resource name of an object, the plural in the API.
 func resourceOf(object any) string {
 	switch object.(type) {
 	case *corev1.Node:
@@ -195,7 +196,7 @@ func resourceOf(object any) string {
 	panic(fmt.Sprintf("an object of type %T: not known", object))
 }
 
-// seen shows the object on its watch. An informer takes one that it knows for changed.
+// seen shows the object on its watch. For an object that the informer has already, it is an update.
 func (u *upstream) seen(object any) func() {
 	if _, ours := object.(agentReport); ours {
 		return func() {}
@@ -224,8 +225,9 @@ func (u *upstream) loaded(nodes, pods int) {
 	}
 }
 
-// hearing is how long upstream's informers have for what they were shown: their handlers run beside us, and nothing
-// tells when they are done. Chosen: a hundred times what they take on an idle machine. It is no CPU time.
+// hearing is how long to wait until upstream's informers have processed what they were shown: their handlers run
+// concurrently, and there is no signal when they are done. Chosen: a hundred times what they take on an idle machine.
+// It takes no CPU time.
 const hearing = 100 * time.Millisecond
 
 func (u *upstream) heard() {
@@ -243,7 +245,7 @@ func (u *upstream) all() []*watch.FakeWatcher {
 	return slices.Collect(maps.Values(u.watches))
 }
 
-// place lets upstream take what its queue gives until it was the pod's turn.
+// place makes upstream schedule pods from its queue until the pod was scheduled.
 func (u *upstream) place(ctx context.Context, pod *corev1.Pod) bool {
 	for range decisionsMax {
 		u.binds.Add(1)
@@ -264,7 +266,7 @@ func (u *upstream) place(ctx context.Context, pod *corev1.Pod) bool {
 	panic(fmt.Sprintf("pod %s: not decided within %d decisions", pod.Name, decisionsMax))
 }
 
-// wait returns when the informers have shown the cache every bind.
+// wait returns when every bind is in upstream's cache.
 func (u *upstream) wait() {
 	u.binds.Wait()
 	u.mu.Lock()

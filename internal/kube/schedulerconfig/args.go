@@ -17,7 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
-// compileArgs checks the arguments of plugins and writes them into the profile.
+// compileArgs checks the arguments of plugins and sets them in the profile.
 func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Profile, p *problems, warn func(path, text string)) {
 	seen := map[string]bool{}
 	for i := range list {
@@ -87,7 +87,7 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Pr
 	}
 }
 
-// decodeArgs reads raw, strictly, into a.
+// decodeArgs decodes raw, strictly, into a.
 func decodeArgs(path, name string, raw []byte, a any, p *problems) bool {
 	if len(raw) == 0 {
 		return true
@@ -119,7 +119,7 @@ func compileVolumeBinding(path string, a *schedulerv1.VolumeBindingArgs, out *sc
 	if seconds < 0 || seconds > bindTimeoutMax {
 		p.add(path+".bindTimeoutSeconds", "%d: want 0 to %d", seconds, bindTimeoutMax)
 	}
-	out.VolumeTimeout = max(time.Duration(seconds)*time.Second, 1) // zero would be the default again
+	out.VolumeTimeout = max(time.Duration(seconds)*time.Second, 1) // zero would mean the default
 	if a.Shape != nil {
 		p.add(path+".shape", "must be absent: scoring by storage capacity is an alpha of 1.36 and not supported")
 	}
@@ -175,7 +175,7 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *scheduler
 	}
 }
 
-// shapeScoreMax is the best score of a shape's point in the file; the scheduler's own scale goes to 100.
+// shapeScoreMax is the highest score of a shape's point in the file. The scheduler's own scale ends at 100.
 const shapeScoreMax = 10
 
 func compileShape(path string, shape []schedulerv1.UtilizationShapePoint, p *problems) (out []scheduler.ShapePoint) {

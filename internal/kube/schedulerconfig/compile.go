@@ -16,15 +16,15 @@ import (
 const (
 	backoffFirstDefault = 1
 	backoffMaxDefault   = 10
-	// bindTimeoutDefault is upstream's of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week, chosen: what
-	// takes longer will not come.
+	// bindTimeoutDefault is upstream's default of VolumeBindingArgs.bindTimeoutSeconds. bindTimeoutMax is a week.
+	// Chosen: a volume that takes longer will not be bound.
 	bindTimeoutDefault = 600
 	bindTimeoutMax     = 7 * 24 * 60 * 60
-	// backoffLongest bounds both: a day. A longer pause is a pod that is never tried again.
+	// backoffLongest limits both: a day. With a longer pause, a pod would in effect never be tried again.
 	backoffLongest = 24 * 60 * 60
 )
 
-// compile checks the file and turns it into what the scheduler uses.
+// compile checks the file and converts it to a Config.
 func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, p *problems) (*Config, []string) {
 	c := &Config{Kubeconfig: file.ClientConnection.Kubeconfig}
 	var warnings []string
@@ -91,7 +91,7 @@ func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p 
 const percentageField = "percentageOfNodesToScore"
 
 // Compat makes every profile sample nodes as upstream does, by percentageOfNodesToScore, and returns the warnings that
-// still hold then. It is never done because a file says so: files say it by default.
+// remain. A file alone never causes that, because percentageOfNodesToScore is set by default.
 func (c *Config) Compat(warnings []string) []string {
 	for i := range c.Profiles {
 		c.Profiles[i].Sample.On = true
@@ -109,7 +109,7 @@ func checkPercentage(path string, percent *int32, p *problems, warn func(path, t
 	}
 }
 
-// valueOr is what p points to, or the default.
+// valueOr returns what p points to, or the default if p is nil.
 func valueOr[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise

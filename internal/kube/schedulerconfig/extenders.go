@@ -9,22 +9,23 @@ import (
 	schedulerv1 "k8s.io/kube-scheduler/config/v1"
 )
 
-// An Extender is a program outside that is asked about nodes over HTTP, as the file describes it.
+// An Extender is an HTTP extender as the file describes it.
 type Extender struct {
 	URL                               string // without a slash at its end
-	Filter, Prioritize, Preempt, Bind string // verbs, empty: it is not asked that
+	Filter, Prioritize, Preempt, Bind string // URL suffixes; empty: not used
 	Weight                            int64  // of its scores
 	Timeout                           time.Duration
 	Config                            rest.Config // TLS only
 	NamesOnly                         bool        // nodeCacheCapable
 	Ignorable                         bool
-	Manages                           map[string]bool // resources; it is asked about pods that request one of them. None: about all
+	// resources; it is asked about pods that request one of them; nil: about all
+	Manages map[string]bool
 }
 
 // extenderTimeout is upstream's default of httpTimeout.
 const extenderTimeout = 5 * time.Second
 
-// compileExtenders checks the extenders. Resources that the scheduler is to ignore are ignored in every profile.
+// compileExtenders checks the extenders. A resource with ignoredByScheduler is ignored in every profile.
 func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 	binder, manager := -1, map[string]int{}
 	for i := range list {
@@ -51,7 +52,7 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 			p.add(at+".httpTimeout", "%v: must not be negative", out.Timeout)
 		}
 		out.Config.TLSClientConfig = extenderTLS(e)
-		if _, err := rest.TLSConfigFor(&out.Config); err != nil { // reads the files, as connecting does later
+		if _, err := rest.TLSConfigFor(&out.Config); err != nil { // reads the files, as the connection does later
 			p.add(at+".tlsConfig", "%v", err)
 		}
 		for j, r := range e.ManagedResources {
@@ -76,7 +77,8 @@ func trimSlashes(s string) string {
 	return s
 }
 
-// extenderTLS is what the file says of a connection; enableHTTPS without a CA trusts anybody, as upstream does.
+// extenderTLS is the TLS configuration of a connection. enableHTTPS without a CA accepts any certificate, as in
+// upstream.
 func extenderTLS(e *schedulerv1.Extender) (out rest.TLSClientConfig) {
 	if t := e.TLSConfig; t != nil {
 		out = rest.TLSClientConfig{Insecure: t.Insecure, ServerName: t.ServerName, CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile,

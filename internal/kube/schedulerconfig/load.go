@@ -1,19 +1,19 @@
-// Package schedulerconfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1), the file that
-// kube-scheduler reads, unchanged: strictly, with upstream's defaults, all problems at once, and a warning for each
-// setting that has no effect here.
+// Package schedulerconfig reads a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1), the configuration file
+// of kube-scheduler. It decodes strictly, applies upstream's defaults, reports all problems at once, and warns about
+// each setting that has no effect here.
 //
 // # Model
 //
-// Load decodes the file field by field, checks it, and compiles each profile to a scheduler.Profile: which filters
-// judge, how scores weigh, and the arguments of plugins. Plugins are the in-tree ones of kube-scheduler 1.36.
-// multiPoint is applied to the default set first, then filter, score and postFilter, as upstream does; the other
-// extension points may only repeat what these say, since a rule here is one thing, not five callbacks.
+// Load decodes the file, checks it, and compiles each profile to a scheduler.Profile: filters, weights of scores, and
+// the arguments of plugins. Plugins are the in-tree plugins of kube-scheduler 1.36. multiPoint is applied to the
+// default set first, then filter, score and postFilter, as upstream does. The other extension points may only repeat
+// what these say, because a rule here is one unit and not five callbacks.
 //
 // # What it does not do
 //
-// Out-of-tree plugins, dynamic resource allocation and gang scheduling are refused where they are asked for.
-// parallelism changes nothing, and percentageOfNodesToScore nothing without Config.Compat: every node is considered. It
-// reads no flags.
+// Out-of-tree plugins, dynamic resource allocation and gang scheduling are refused if the file enables them.
+// parallelism has no effect. percentageOfNodesToScore has no effect without Config.Compat: every node is considered.
+// The package reads no flags.
 package schedulerconfig
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/configfile"
 )
 
-// Config is what a file says, with defaults.
+// Config is a configuration file with defaults.
 type Config struct {
-	// Profiles by the schedulerName of the pods that they place. At least one.
+	// Profiles by the schedulerName of the pods that they place. There is at least one.
 	Profiles []scheduler.Profile
-	// BackoffFirst and BackoffMax bound the pause after a failed attempt, which doubles.
+	// BackoffFirst and BackoffMax are the limits of the back-off after a failed attempt, which doubles.
 	BackoffFirst, BackoffMax time.Duration
-	// LeaderElection is nil where the file does not speak of it.
+	// LeaderElection is nil if the file does not have it.
 	LeaderElection *componentv1alpha1.LeaderElectionConfiguration
 	// Extenders, in the order in which they are asked.
 	Extenders []Extender
@@ -48,7 +48,7 @@ const (
 	kind       = "KubeSchedulerConfiguration"
 )
 
-// Load reads the file at path. An empty path is an empty file: all defaults.
+// Load reads the file at path. With an empty path, everything is default.
 func Load(path string) (*Config, []string, error) {
 	if path == "" {
 		return Parse(nil)
@@ -71,7 +71,7 @@ func Parse(data []byte) (*Config, []string, error) {
 	if file == nil {
 		return nil, nil, p.err()
 	}
-	// What could be decoded is checked even when something could not, to report everything at once.
+	// Everything that could be decoded is checked even after decoding errors, to report all problems at once.
 	c, warnings := compile(file, has, &p)
 	if len(p) > 0 {
 		return nil, nil, p.err()
@@ -81,7 +81,7 @@ func Parse(data []byte) (*Config, []string, error) {
 	return c, warnings, nil
 }
 
-// problems collects what is wrong with a file.
+// problems are all problems of a file.
 type problems []string
 
 func (p *problems) add(path, format string, args ...any) {

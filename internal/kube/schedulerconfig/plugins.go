@@ -10,16 +10,16 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// role is what a plugin is to us.
+// role is how a plugin is supported.
 type role struct {
 	filters, scores, preempts bool
-	// binds: what it found while filtering it carries out before the pod is bound.
+	// binds says that the plugin also acts before the pod is bound.
 	binds bool
-	// always: it cannot be disabled; the reason.
+	// always is the reason why it cannot be disabled; empty: it can.
 	always string
-	// refused: it cannot be enabled; the reason.
+	// refused is the reason why it cannot be enabled; empty: it can.
 	refused string
-	// idle: it is on by default, and neither of the two makes a difference here.
+	// idle says that it is enabled by default, and has no effect here, enabled or disabled.
 	idle bool
 }
 
@@ -28,8 +28,8 @@ const (
 	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, or run kube-scheduler for them"
 )
 
-// known are kube-scheduler 1.36's in-tree plugins, and by the name of the out-of-tree plugin that looks at NUMA nodes
-// ours that does.
+// known are kube-scheduler 1.36's in-tree plugins, and the name of the out-of-tree plugin for NUMA nodes, for our own
+// rule.
 var known = map[string]role{
 	"SchedulingGates":                 {always: "a gated pod is never placed"},
 	"PrioritySort":                    {always: "pods are ordered by priority, then by time"},
@@ -57,7 +57,7 @@ var known = map[string]role{
 	"PodGroupPodsCount":               {refused: gangs},
 }
 
-// usable are the names of plugins that may be enabled, sorted.
+// usable returns the names of plugins that may be enabled, sorted.
 func usable() (names []string) {
 	for name, r := range known {
 		if r.refused == "" {
@@ -68,8 +68,8 @@ func usable() (names []string) {
 	return names
 }
 
-// weightMax bounds the weight of one plugin. Chosen: sums of scores then fit into 32 bits; a plugin that outweighs
-// another a million times decides alone already.
+// weightMax limits the weight of one plugin. Chosen: sums of scores then fit into 32 bits, and a plugin with a million
+// times the weight of another already decides alone.
 const weightMax = 1_000_000
 
 // point is an extension point of the file.
@@ -78,7 +78,7 @@ type point struct {
 	set  func(*schedulerv1.Plugins) *schedulerv1.PluginSet
 }
 
-// points are all but multiPoint; those that decide come first.
+// points are all extension points except multiPoint; those that decide come first.
 var points = []point{
 	{"filter", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Filter }},
 	{"score", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.Score }},
@@ -96,7 +96,7 @@ var points = []point{
 	{"placementScore", func(p *schedulerv1.Plugins) *schedulerv1.PluginSet { return &p.PlacementScore }},
 }
 
-// compilePlugins applies the sets of a profile to the default ones, which out has.
+// compilePlugins applies the plugin sets of a profile to the defaults, which out has.
 func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	if file == nil {
 		return
@@ -105,7 +105,7 @@ func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profi
 	for _, at := range points {
 		checkSet(path+"."+at.name, at.set(file), p)
 	}
-	on := map[string]int64{} // by default and multiPoint, with weights
+	on := map[string]int64{} // enabled by default and multiPoint, with weights
 	for name, r := range known {
 		if r.refused == "" {
 			on[name] = out.Weights[name]
@@ -130,7 +130,7 @@ func compilePlugins(path string, file *schedulerv1.Plugins, out *scheduler.Profi
 	checkRepetition(path, file, out, p)
 }
 
-// apply disables, then enables; a score that is enabled without a weight has weight 1, whatever its default one is.
+// apply disables, then enables plugins. A score plugin that is enabled without a weight gets weight 1, not its default.
 func apply(set *schedulerv1.PluginSet, on map[string]int64, matters func(name string) bool) {
 	for _, d := range set.Disabled {
 		if d.Name == "*" {
@@ -143,14 +143,14 @@ func apply(set *schedulerv1.PluginSet, on map[string]int64, matters func(name st
 		if weight := int64(valueOr(e.Weight, 0)); weight != 0 {
 			on[e.Name] = weight
 		} else if known[e.Name].scores {
-			on[e.Name] = 1 // upstream's meaning of no weight
+			on[e.Name] = 1 // upstream's weight if none is given
 		} else {
 			on[e.Name] = 0
 		}
 	}
 }
 
-// checkSet checks names and weights of one set.
+// checkSet checks the names and weights of one set.
 func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 	seen := map[string]bool{}
 	for i, e := range set.Enabled {
@@ -182,7 +182,7 @@ func checkSet(path string, set *schedulerv1.PluginSet, p *problems) {
 	}
 }
 
-// checkRepetition refuses to take one callback of a rule away and leave the others.
+// checkRepetition refuses a file that disables one callback of a rule and leaves others.
 func checkRepetition(path string, file *schedulerv1.Plugins, out *scheduler.Profile, p *problems) {
 	for _, at := range []struct {
 		name  string

@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parallelismDefault is upstream's.
+// parallelismDefault is upstream's default.
 const parallelismDefault = 16
 
-// fill writes upstream's defaults into what the file leaves out, so that it says what is in force.
+// fill sets upstream's defaults where the file has no value, so that the file shows the configuration in effect.
 func fill(file *schedulerv1.KubeSchedulerConfiguration, c *Config) {
 	file.APIVersion, file.Kind = apiVersion, kind
 	orDefault(&file.Parallelism, parallelismDefault)
@@ -22,7 +22,7 @@ func fill(file *schedulerv1.KubeSchedulerConfiguration, c *Config) {
 	orDefault(&file.PodMaxBackoffSeconds, backoffMaxDefault)
 	orDefault(&file.PercentageOfNodesToScore, 0)
 	orDefault(&file.EnableProfiling, true)
-	orDefault(&file.EnableContentionProfiling, false) // upstream: true; it costs time at every lock
+	orDefault(&file.EnableContentionProfiling, false) // upstream: true; it slows down every lock operation
 	if len(file.Profiles) == 0 {
 		file.Profiles = make([]schedulerv1.KubeSchedulerProfile, 1)
 	}
@@ -37,7 +37,7 @@ func orDefault[T any](p **T, otherwise T) {
 	}
 }
 
-// Disable takes a rule out of every profile.
+// Disable removes a rule from every profile.
 func (c *Config) Disable(name string) {
 	for i := range c.Profiles {
 		p := &c.Profiles[i]
@@ -48,15 +48,15 @@ func (c *Config) Disable(name string) {
 	}
 }
 
-// Elect notes the election that is in force, which flags may have changed.
+// Elect sets the leader election in effect, which flags may have changed.
 func (c *Config) Elect(e componentv1alpha1.LeaderElectionConfiguration) { c.file.LeaderElection = e }
 
-// Profiling is whether profiles may be asked for, and whether blocking is recorded for them. They may be changed.
+// Profiling returns pointers to the settings for profiling and contention profiling, which may be changed.
 func (c *Config) Profiling() (profiling, contention *bool) {
 	return c.file.EnableProfiling, c.file.EnableContentionProfiling
 }
 
-// ServeHTTP answers /configz as kube-scheduler does.
+// ServeHTTP serves /configz as kube-scheduler does.
 func (c *Config) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	text, err := json.Marshal(map[string]any{"componentconfig": c.file})
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Config) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// WriteTo writes the configuration in force to a file, which Load reads.
+// WriteTo writes the configuration in effect to a file that Load can read.
 func (c *Config) WriteTo(path string) error {
 	text, err := yaml.Marshal(c.file)
 	if err == nil {
